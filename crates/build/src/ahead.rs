@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn all_entries_come_in_their_order_and_an_error_behind_them() {
+    fn entries_keep_their_order_and_the_error_comes_last() {
         for (most, fails) in [(0, false), (1, false), (255, true), (256, false), (3000, true)] {
             let mut taken = 0;
             let result = for_each(&mut numbers(most, fails), &mut |entry| {
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn who_gives_up_has_the_source_asked_for_a_bounded_number_more() {
+    fn receiver_that_stops_bounds_further_source_calls() {
         let mut source = numbers(1_000_000, false);
         let mut taken = 0;
         let result = for_each(&mut source, &mut |_| {

@@ -101,7 +101,7 @@ impl EntryPath {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Precedence(pub u64);
 
-/// One name of the tree.
+/// A name of the tree.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
     /// The path of the name.
@@ -246,7 +246,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn paths_are_taken_as_archives_write_them() {
+    fn paths_in_archive_form_are_normalised() {
         let path = |text: &[u8]| EntryPath::new(text).map(|path| path.as_bytes().to_vec());
         for (text, wanted) in [
             (&b"./"[..], &b""[..]),

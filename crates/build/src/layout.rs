@@ -1,6 +1,6 @@
 //! The layout: inodes get their numbers, and everything except content becomes items.
 //!
-//! One pass over the tree in the order of a walk determines the order of inode numbers in each
+//! A pass over the tree in the order of a walk determines the order of inode numbers in each
 //! subvolume, of names in each directory, and later of contents on the devices. Items are sorted by
 //! subvolume and key. A directory's own item is made when all names in it are known.
 

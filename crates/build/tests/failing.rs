@@ -101,7 +101,7 @@ fn opens(device: &Device, what: &str) -> Option<Uuid> {
 /// The power is cut at every write. Unflushed writes are kept, lost, or mixed. The result is the
 /// old volume unchanged, no volume, or the complete new volume.
 #[test]
-fn power_cuts_leave_the_old_volume_whole_or_none_or_the_new_one_whole() {
+fn power_cuts_leave_a_complete_volume_or_none() {
     let lab = CrashLab::new();
     let backend = lab.device(Arc::new(MemoryBackend::new("disk", old())));
     let device = Device::with_backend(backend, Engine::Inline);
@@ -130,7 +130,7 @@ fn power_cuts_leave_the_old_volume_whole_or_none_or_the_new_one_whole() {
 
 /// Each write fails, alone and with all later writes, and each flush fails.
 #[test]
-fn a_write_or_flush_that_fails_is_told_and_leaves_no_volume() {
+fn failed_write_or_flush_is_reported_and_leaves_no_volume() {
     let run = |fault: Option<Fault>| {
         let backend = Arc::new(MemoryBackend::new("disk", old()));
         let faulty = FaultyBackend::new(backend, 1);
@@ -219,7 +219,7 @@ fn full_device_ends_the_job_however_much_is_queued() {
 }
 
 #[test]
-fn too_little_room_is_told_with_numbers() {
+fn lack_of_space_is_reported_with_numbers() {
     for megabytes in [1_usize, 3, 5, 6, 7, 8, 9, 10, 12] {
         let device = Device::memory(vec![0; megabytes << 20]);
         if let Err(error) = write(builder(), &device, 200, &Progress::new()) {

@@ -164,7 +164,7 @@ fn tree() -> Vec<Entry> {
 }
 
 #[test]
-fn what_is_built_is_sound_and_holds_what_was_given() {
+fn built_image_is_valid_and_holds_the_entries() {
     let zstd = Compress::With(CompressionMethod::new(Compression::Zstd));
     let without = |feature| vec![(feature, false)];
     let cases: [(Compress, Options); 6] = [
@@ -234,7 +234,7 @@ fn what_is_built_is_sound_and_holds_what_was_given() {
 }
 
 #[test]
-fn any_order_any_workers_and_any_memory_give_the_same_bytes() {
+fn image_bytes_depend_on_neither_order_workers_nor_memory() {
     let with = |entries: Vec<Entry>, workers: usize, memory: u64| {
         let options = BuildOptions {
             compression: Compress::With(CompressionMethod::new(Compression::Zlib)),
@@ -263,7 +263,7 @@ fn any_order_any_workers_and_any_memory_give_the_same_bytes() {
 }
 
 #[test]
-fn what_takes_precedence_stays() {
+fn entry_of_highest_precedence_stays() {
     let below = MemorySource::new(vec![
         file("a/old", b"old"),
         file("a/kept", b"kept"),
@@ -397,7 +397,7 @@ impl Source for BrokenSource {
 /// The devices held a volume before. After a failure, they hold neither that volume nor a part of
 /// the new one.
 #[test]
-fn what_fails_leaves_no_volume() {
+fn failed_build_leaves_no_volume() {
     let device = of(tree()).unwrap();
     opened(&device);
     let entries = || vec![file("a", &noise(1, 3_000_000)), file("z", &noise(2, 4096))];

@@ -1,8 +1,10 @@
-//! Measures the request queue on a file: `cargo run --release -p buttress-device --example throughput -- FILE`.
+//! Measures the request queue on a file: `cargo run --release -p buttress-device --example
+//! throughput -- FILE`.
 //!
-//! Reads the whole file through the page cache (run it twice: the second run is warm), then 16 KiB at random,
-//! warm and with `O_DIRECT`. The yardstick beside each is plain `pread` into one buffer. The figures of
-//! docs/internals/performance.md, section "Device", come from here.
+//! Reads the whole file through the page cache (in a second run, the cache is warm). Then reads 16
+//! KiB blocks at random, warm and with `O_DIRECT`. The reference for each measurement is plain
+//! `pread` into one buffer. The figures in docs/internals/performance.md, section "Device", come from this
+//! program.
 #![allow(
     clippy::arithmetic_side_effects,
     clippy::unwrap_used,
@@ -18,7 +20,7 @@ use std::time::Instant;
 
 use buttress_device::{Device, Engine, OpenOptions, QueueStatistics, ReadRequest};
 
-/// The time on the wall and the CPU time of this process, of all its threads.
+/// The wall clock time, and the CPU time of all threads of this process.
 #[derive(Clone, Copy)]
 struct Moment {
     wall: Instant,
@@ -47,7 +49,8 @@ fn rate(name: &str, bytes: u64, started: Moment, statistics: Option<QueueStatist
     }
 }
 
-/// Keeps `window` requests under way, started `batch` at a time, and touches every page of what arrives.
+/// Keeps `window` requests in flight, started `batch` at a time, and touches every page of the
+/// received bytes.
 fn stream(device: &Device, requests: &[ReadRequest], window: usize, batch: usize) -> u64 {
     let mut pending = VecDeque::new();
     let mut batches = requests.chunks(batch);

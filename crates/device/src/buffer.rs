@@ -115,8 +115,9 @@ impl Deref for Buffer {
 
     fn deref(&self) -> &[u8] {
         match &self.block {
-            // SAFETY: `block` points to `capacity >= length` initialised bytes that this buffer alone owns,
-            // and the slice borrows `self`, so they are neither freed nor written to while it lives.
+            // SAFETY: `block` points to `capacity >= length` initialised bytes that this buffer
+            // alone owns, and the slice borrows `self`, so they are neither freed nor written to
+            // while it lives.
             Some(block) => unsafe { std::slice::from_raw_parts(block.start.as_ptr(), self.length) },
             None => &[],
         }
@@ -178,10 +179,11 @@ enum Home {
     Slab(slabs::Place),
 }
 
-// SAFETY: a `Block` owns its memory exclusively, as a `Vec<u8>` does; nothing in it is tied to a thread.
+// SAFETY: a `Block` owns its memory exclusively, as a `Vec<u8>` does; nothing in it is tied to a
+// thread.
 unsafe impl Send for Block {}
-// SAFETY: a shared `&Block` gives no access to the memory by itself; `Buffer` hands out `&[u8]` for `&self` and
-// `&mut [u8]` only for `&mut self`.
+// SAFETY: a shared `&Block` gives no access to the memory by itself; `Buffer` hands out `&[u8]` for
+// `&self` and `&mut [u8]` only for `&mut self`.
 unsafe impl Sync for Block {}
 
 impl Block {

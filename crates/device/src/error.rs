@@ -62,7 +62,8 @@ pub struct IoError {
     pub device: Arc<str>,
     /// The operation that failed.
     pub operation: Operation,
-    /// First byte of the range, counted from the start of the device (of the partition, if one was chosen).
+    /// First byte of the range, counted from the start of the device (of the partition, if one was
+    /// chosen).
     pub offset_bytes: u64,
     /// Length of the range in bytes.
     pub length_bytes: u64,

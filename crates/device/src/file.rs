@@ -85,7 +85,8 @@ impl FileBackend {
             .write
             .then(|| HostSpace::of(&file, path, is_block_device))
             .flatten();
-        // The page cache of a loop device loses writes that fail, and reports them only at the next flush.
+        // The page cache of a loop device loses writes that fail, and reports them only at the next
+        // flush.
         let is_loop = |host: &HostSpace| host.is_below_device() && host.may_run_out();
         let least_bytes = match host.as_ref().is_some_and(is_loop) {
             true => u64::from(sector_bytes),
@@ -120,9 +121,10 @@ impl FileBackend {
         };
         match large.write(offset, parts) {
             Err(cause) if cause.raw_os_error() == Some(libc::EINVAL) => Ok(false),
-            // A direct write needs blocks at once. It cannot have blocks that the file system is about to free or holds
-            // for dirty pages. The buffered write then tries again, and its result counts. It writes the same bytes to
-            // the same place, so a part that is already written does no harm.
+            // A direct write needs blocks at once. It cannot have blocks that the file system is
+            // about to free or holds for dirty pages. The buffered write then tries again, and its
+            // result counts. It writes the same bytes to the same place, so a part that is already
+            // written does no harm.
             Err(cause) if is_out_of_space(&cause) && !self.is_block_device => Ok(false),
             answer => answer.map(|()| true),
         }
@@ -135,7 +137,8 @@ impl FileBackend {
         check_range(self.size(), offset, length)
     }
 
-    /// Returns the failure of a write. It is ENOSPC if a loop device reported EIO because its file system is full.
+    /// Returns the failure of a write. It is ENOSPC if a loop device reported EIO because its file
+    /// system is full.
     fn with_cause_below(&self, cause: io::Error, length: u64) -> io::Error {
         match &self.host {
             Some(host) if host.is_full_below(&self.file, &cause, length) => {
@@ -364,7 +367,8 @@ impl Backend for FileBackend {
         )
     }
 
-    /// `fdatasync`: on a block device the kernel writes back its page cache and flushes the drive's own cache.
+    /// `fdatasync`: on a block device the kernel writes back its page cache and flushes the drive's
+    /// own cache.
     fn flush(&self) -> io::Result<()> {
         if !self.writable || buttress_faults::on("device-no-fdatasync") {
             return Ok(());

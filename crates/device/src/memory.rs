@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_happens_past_the_end() {
+    fn accesses_beyond_the_end_change_nothing() {
         let device = MemoryBackend::new("device", vec![7; PAGE_BYTES + 10]);
         let end = PAGE_BYTES as u64;
         assert!(device.write_at(end, &[0; 11]).is_err());

@@ -35,7 +35,7 @@ pub enum Offset {
     Partition(u32),
 }
 
-/// One partition of a table.
+/// A partition of a table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Partition {
     /// The number of the partition, from 1. Logical partitions of a master boot record count from

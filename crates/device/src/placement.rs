@@ -36,7 +36,7 @@ mod tests {
     use rustix::thread::CpuSet;
 
     #[test]
-    fn what_a_bound_thread_starts_is_not_bound() {
+    fn threads_of_a_bound_thread_are_not_bound() {
         let of_process = sched_getaffinity(Some(getpid())).unwrap();
         let all = processors();
         let first = (0..CpuSet::MAX_CPU)

@@ -122,7 +122,7 @@ mod tests {
     use std::io::Cursor;
 
     #[test]
-    fn a_reader_is_read_at_positions_and_never_past_its_end() {
+    fn reader_device_never_reads_beyond_its_end() {
         let bytes: Vec<u8> = (0..=255).collect();
         let device = ReaderBackend::seeking("cursor", Cursor::new(bytes)).unwrap();
         assert_eq!((device.size_bytes(), device.is_writable()), (256, false));

@@ -61,7 +61,7 @@ fn open(path: &Path, options: &OpenOptions) -> Device {
 }
 
 #[test]
-fn a_block_device_has_its_size_and_sector_and_is_read_and_written() {
+fn block_device_reports_its_sizes_and_is_read_and_written() {
     for sector in [512_u32, 4096] {
         let size = 24 << 20;
         let file = image(size);
@@ -390,7 +390,7 @@ fn two_processes_read_together_and_write_alone() {
 }
 
 #[test]
-fn what_is_in_the_page_cache_is_read_without_waiting() {
+fn cached_pages_are_read_without_waiting() {
     let file = image(1 << 20);
     file.as_file().write_all_at(b"cached", 5000).unwrap();
     let mut bytes = [0; 6];
@@ -480,7 +480,7 @@ fn copies_out_of_the_page_cache_are_not_counted_as_requests() {
             );
             assert_eq!(cold.reads.bytes, request.length as u64, "{engine}");
         }
-        // The page cache holds half of the file. That half is copied once.
+        // The page cache holds half of the file. The cached half is copied once.
         advise(Advice::DontNeed);
         file.as_file().read_exact_at(&mut [0; 4096], 1 << 20).unwrap();
         let before = device.statistics();

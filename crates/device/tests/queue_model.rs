@@ -29,8 +29,8 @@ enum Step {
     Batch(Vec<(u64, usize, bool)>, usize),
     Read(u64, usize),
     Write(u64, Vec<u8>),
-    /// Writes of (offset, bytes) that do not overlap, and the number of them that are awaited. The
-    /// others are dropped.
+    /// Writes of (offset, bytes) that do not overlap, and the number of them that are awaited. All
+    /// other writes are dropped.
     Writes(Vec<(u64, Vec<u8>)>, usize),
     Zero(u64, u64),
 }
@@ -357,7 +357,7 @@ fn blocks_reach_the_file_whole_and_nothing_beside_them_changes() {
 }
 
 #[test]
-fn writes_to_a_read_only_device_and_past_its_end_fail() {
+fn writes_to_read_only_devices_and_beyond_the_end_fail() {
     let file = image();
     let device = Device::open(file.path(), &OpenOptions::default()).unwrap();
     let error = device
@@ -425,7 +425,7 @@ fn ranges_outside_the_device_fail_by_themselves() {
 }
 
 #[test]
-fn dropped_reads_are_cancelled_and_others_still_arrive() {
+fn dropped_reads_are_cancelled_and_kept_reads_complete() {
     let file = image();
     for engine in [Engine::Threads, Engine::IoUring] {
         let device = open(&file, engine, false, Offset::Whole);

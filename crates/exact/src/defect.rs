@@ -87,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_are_told_and_sums_stay_as_they_were() {
+    fn defects_report_numbers_and_leave_sums_unchanged() {
         let mut sum = 3;
         assert_eq!(take(&mut sum, 2, "less than is there"), Ok(()));
         let defect = take(&mut sum, 2, "less than is there").unwrap_err();

@@ -135,7 +135,7 @@ impl fmt::Display for BlockGroupFlags {
 /// The profile of a chunk: its layout over devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Profile {
-    /// One copy on one device.
+    /// A copy on one device.
     Single,
     /// Two copies, which may lie on one device.
     Dup,
@@ -288,7 +288,8 @@ pub struct RawBlockGroupItem {
 
 const _: () = assert!(size_of::<RawBlockGroupItem>() == 24);
 
-/// A block group: the logical range `[start, start + length)`, which is also the range of its chunk.
+/// A block group: the logical range `[start, start + length)`, which is also the range of its
+/// chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockGroupItem {
     /// The first byte, from the key.

@@ -1,15 +1,15 @@
 //! Checksums and name hashes.
 //!
-//! A volume uses one of four checksum types for superblocks, tree blocks and data. The stored field is 32
-//! bytes wide; a type fills the first [`ChecksumType::size_bytes`] of them. CRC-32C and xxHash64 are stored
-//! as little-endian numbers, SHA-256 and BLAKE2b-256 as digests.
+//! A volume uses one of four checksum types for superblocks, tree blocks and data. The stored field
+//! is 32 bytes wide; a type fills the first [`ChecksumType::size_bytes`] of them. CRC-32C and
+//! xxHash64 are stored as little-endian numbers, SHA-256 and BLAKE2b-256 as digests.
 //!
 //! The hashes of names ([`name_hash`], [`extref_hash`], [`extent_data_reference_hash`]) are raw
 //! CRC-32C on every volume. They invert nothing before or after, and have start values of their
 //! own.
 //!
-//! Source: on-disk format documentation, sections "Superblock" and "Directory items"; the checksum types in
-//! the manual page btrfs(5), section "Checksum algorithms".
+//! Source: on-disk format documentation, sections "Superblock" and "Directory items"; the checksum
+//! types in the manual page btrfs(5), section "Checksum algorithms".
 
 mod sha256;
 
@@ -18,7 +18,8 @@ use blake2b_simd::many::{HashManyJob, hash_many};
 use core::fmt;
 use crc_fast::{CrcAlgorithm, Digest};
 
-/// The largest size of a checksum, and the width of the checksum field of superblocks and tree blocks.
+/// The largest size of a checksum, and the width of the checksum field of superblocks and tree
+/// blocks.
 pub const CHECKSUM_FIELD_BYTES: usize = 32;
 
 /// The algorithm of a volume's checksums. A volume uses one algorithm for all checksums.
@@ -160,7 +161,7 @@ impl fmt::Display for ChecksumType {
     }
 }
 
-/// One checksum, of any type.
+/// A checksum, of any type.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Checksum {
     bytes: [u8; CHECKSUM_FIELD_BYTES],

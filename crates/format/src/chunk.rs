@@ -272,7 +272,8 @@ impl Chunk {
 }
 
 impl Chunk {
-    /// Returns the key `(256 CHUNK_ITEM logical)`, used in the chunk tree and in the superblock's array.
+    /// Returns the key `(256 CHUNK_ITEM logical)`, used in the chunk tree and in the superblock's
+    /// array.
     #[must_use]
     pub const fn key(logical: Logical) -> Key {
         Key::new(ObjectId::FIRST_CHUNK_TREE, ItemType::CHUNK_ITEM, logical.get())

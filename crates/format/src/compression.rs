@@ -173,7 +173,9 @@ pub enum CompressionError {
     #[error("no memory for a zstd decoder")]
     ZstdMemory,
     /// The first number of an LZO extent, its total length, does not fit the extent.
-    #[error("LZO total length is {total_bytes}, which contradicts the length of the extent, {stored_bytes} bytes")]
+    #[error(
+        "LZO total length is {total_bytes}, which contradicts the length of the extent, {stored_bytes} bytes"
+    )]
     LzoTotalLength {
         /// The total length that the extent states.
         total_bytes: u32,

@@ -40,7 +40,7 @@ pub struct RawDeviceItem {
 
 const _: () = assert!(size_of::<RawDeviceItem>() == 98);
 
-/// One device of a volume.
+/// A device of a volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeviceItem {
     /// The device's id in its volume.
@@ -188,7 +188,7 @@ const _: () = assert!(size_of::<RawDeviceExtent>() == 48);
 pub struct DeviceExtent {
     /// The device, from the key.
     pub device: DeviceId,
-    /// Where the range begins on it, from the key.
+    /// The first byte of the range on the device, from the key.
     pub physical: Physical,
     /// The first byte of the range on the device, from the key.
     pub chunk_tree: TreeId,

@@ -105,7 +105,7 @@ impl FileKind {
     }
 }
 
-/// One directory entry or extended attribute.
+/// A directory entry or extended attribute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DirItem<'a> {
     /// The key of the item that the entry names: `(inode INODE_ITEM 0)`, or `(tree ROOT_ITEM …)`
@@ -121,7 +121,8 @@ pub struct DirItem<'a> {
     pub data: &'a [u8],
 }
 
-/// The entries of one `DIR_ITEM`, `DIR_INDEX` or `XATTR_ITEM`, in the order in which they are stored.
+/// The entries of one `DIR_ITEM`, `DIR_INDEX` or `XATTR_ITEM`, in the order in which they are
+/// stored.
 #[derive(Clone, Debug)]
 pub struct DirItems<'a> {
     rest: &'a [u8],

@@ -110,7 +110,7 @@ impl ExtentItem {
     ///
     /// # Errors
     /// Fails if the key is not aligned, the item is too small, or a generation lies in the future.
-    /// Else fails with the first [`ExtentProblem`] found.
+    /// Otherwise fails with the first [`ExtentProblem`] found.
     pub fn parse(key: &Key, data: &[u8], format: &BlockFormat) -> Result<Self, ItemError> {
         let is_metadata_item = key.item_type == ItemType::METADATA_ITEM;
         check_key(key, is_metadata_item, format)?;

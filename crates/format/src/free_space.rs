@@ -7,7 +7,8 @@
 //! are start and length. The old v1 cache has one header ([`FreeSpaceHeader`]) for each block group
 //! in the root tree. The header names an inode that holds the content.
 //!
-//! Source: on-disk format documentation, sections "Free space info", "Free space extent", "Free space bitmap".
+//! Source: on-disk format documentation, sections "Free space info", "Free space extent", "Free
+//! space bitmap".
 
 use crate::item_error::{ItemError, ItemProblem};
 use crate::key::{ItemType, Key, RawKey};
@@ -92,7 +93,7 @@ impl FreeSpaceInfo {
     }
 }
 
-/// One free range.
+/// A free range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FreeSpaceExtent {
     /// The first byte of the range.

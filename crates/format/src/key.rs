@@ -31,7 +31,7 @@ const _: () = assert!(size_of::<RawKey>() == 17);
 pub struct Key {
     /// The object that the item belongs to: an inode, a tree, an address, ….
     pub objectid: ObjectId,
-    /// What kind of item it is.
+    /// The type of the item.
     pub item_type: ItemType,
     /// The offset, whose meaning depends on the type: a file offset, a name hash, a length, an id,
     /// ….
@@ -199,7 +199,7 @@ item_types! {
     BLOCK_GROUP_ITEM = 192;
     /// The form in which the free space of a block group is stored.
     FREE_SPACE_INFO = 198;
-    /// One free extent.
+    /// A free extent.
     FREE_SPACE_EXTENT = 199;
     /// A bitmap of free sectors.
     FREE_SPACE_BITMAP = 200;

@@ -4,8 +4,9 @@
 //! therefore keep to the kernel's limits, even if a larger item fits the leaf. All limits are bytes
 //! of an item's data, without the item's head, on a volume whose tree blocks are `node_bytes` long.
 //!
-//! Source: on-disk format documentation, sections "Tree blocks" and "Overview"; btrfs(5), section "Filesystem
-//! limits"; the limits of inline references and packed items were measured on the kernel's volumes.
+//! Source: on-disk format documentation, sections "Tree blocks" and "Overview"; btrfs(5), section
+//! "Filesystem limits"; the limits of inline references and packed items were measured on the
+//! kernel's volumes.
 
 use crate::directory::RawDirItem;
 use crate::file_extent::FileExtent;

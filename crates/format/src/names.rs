@@ -54,7 +54,7 @@ pub struct RawInodeExtref {
 
 const _: () = assert!(size_of::<RawInodeExtref>() == 18);
 
-/// One name of an inode.
+/// A name of an inode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InodeName<'a> {
     /// The directory that holds the name.

@@ -53,7 +53,7 @@ mod tests {
     use super::Printable;
 
     #[test]
-    fn what_could_drive_a_terminal_is_escaped() {
+    fn terminal_control_characters_are_escaped() {
         let cases: [(&[u8], &str); 5] = [
             ("grün 日本".as_bytes(), "grün 日本"),
             (b"\x1b[2J\n", "\\u{1b}[2J\\n"),

@@ -29,7 +29,7 @@ pub struct RawRaidStride {
 
 const _: () = assert!(size_of::<RawRaidStride>() == 16);
 
-/// One stripe of an extent.
+/// A stripe of an extent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RaidStride {
     /// The device.

@@ -117,7 +117,7 @@ impl fmt::Display for Version {
 /// The type of an attribute's value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ValueType {
-    /// One byte.
+    /// A byte.
     U8,
     /// 4 bytes.
     U32,
@@ -422,7 +422,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_go_up_from_one_without_a_gap_and_lead_back() {
+    fn command_numbers_are_dense_and_reversible() {
         for (index, kind) in (1_u16..).zip(CommandKind::ALL) {
             assert_eq!(kind.to_raw(), index);
             assert_eq!(CommandKind::from_raw(index), Some(kind));
@@ -447,7 +447,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_version_adds_begins_where_the_documentation_says() {
+    fn versions_begin_at_the_documented_numbers() {
         let first = |version| {
             CommandKind::ALL
                 .into_iter()

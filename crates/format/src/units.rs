@@ -4,7 +4,8 @@
 //! code that confuses two address spaces compiles and loses data. Here each address space has its
 //! own type:
 //!
-//! - [`Logical`]: a byte in the volume's logical address space (what tree pointers and extents hold);
+//! - [`Logical`]: a byte in the volume's logical address space (what tree pointers and extents
+//!   hold);
 //! - [`Physical`]: a byte on one device;
 //! - [`FileOffset`]: a byte in a file;
 //! - [`ByteCount`]: a length in bytes, of anything;

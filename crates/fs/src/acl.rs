@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn values_come_back() {
+    fn acl_values_survive_a_round_trip() {
         let value = full().encode();
         assert_eq!(value.len(), 4 + 6 * 8);
         assert_eq!(value[..12], [2, 0, 0, 0, 1, 0, 7, 0, 255, 255, 255, 255]);
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_in_order_is_refused() {
+    fn invalid_acls_are_refused() {
         let minimal = [(Tag::Owner, 7), (Tag::OwningGroup, 5), (Tag::Other, 1)];
         assert!(list(&minimal).check().is_ok());
         let swapped = [(Tag::OwningGroup, 5), (Tag::Owner, 7), (Tag::Other, 1)];

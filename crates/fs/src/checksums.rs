@@ -1,7 +1,7 @@
 //! The expected checksums of data: the checksums that the checksum tree holds for the sectors of an
 //! extent.
 //!
-//! One item holds the checksums of consecutive sectors, packed. Its key holds the address of the
+//! An item holds the checksums of consecutive sectors, packed. Its key holds the address of the
 //! first sector. A sector that no item covers has no checksum. `ChecksumReader` keeps its position
 //! in the tree, so reads in address order look up each item once.
 //!
@@ -19,7 +19,7 @@ use std::ops::Range;
 pub struct ExpectedChecksums {
     checksum_type: ChecksumType,
     sector_bytes: usize,
-    /// One checksum for each sector, packed. A sector without a checksum has zeros.
+    /// A checksum for each sector, packed. A sector without a checksum has zeros.
     packed: Vec<u8>,
     /// The ranges of the extent without checksums, in whole sectors, in order.
     missing: Vec<Range<usize>>,
@@ -268,7 +268,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bad_sectors_are_joined_and_those_without_checksums_are_left_out() {
+    fn bad_sectors_are_merged_and_unchecked_sectors_skipped() {
         let data = vec![7_u8; 5 * 512];
         let mut packed = Vec::new();
         ChecksumType::Crc32c.compute_sectors(&data, 512, &mut packed);

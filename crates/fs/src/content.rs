@@ -88,7 +88,7 @@ impl Slice {
     }
 }
 
-/// One read of the volume, and the runs that it serves.
+/// A read of the volume, and the runs that it serves.
 #[derive(Debug)]
 pub struct Piece {
     location: Location,

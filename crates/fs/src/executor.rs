@@ -205,7 +205,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn results_come_in_the_order_asked_with_and_without_workers() {
+    fn results_keep_their_order_with_and_without_workers() {
         for executor in [Executor::of_all_cores(), Executor::inline()] {
             let tasks: Vec<_> = (0..1000_u64)
                 .map(|number| executor.spawn(move || number * 2))

@@ -102,7 +102,8 @@ pub struct Metadata {
     pub gid: u32,
     /// The device number of a device node.
     pub device: Option<DeviceNumber>,
-    /// `st_size`: content of files, target of symlinks; for directories twice the length of their names.
+    /// `st_size`: content of files, target of symlinks; for directories twice the length of their
+    /// names.
     pub size: ByteCount,
     /// `st_blocks` times 512: the bytes that the content allocates, before redundancy.
     pub allocated: ByteCount,
@@ -281,7 +282,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn device_numbers_are_taken_apart_as_the_kernel_does() {
+    fn device_numbers_split_as_in_the_kernel() {
         assert_eq!(
             DeviceNumber::from_raw(0x0010_0003),
             DeviceNumber { major: 1, minor: 3 }

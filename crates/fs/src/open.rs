@@ -2,12 +2,12 @@
 //!
 //! 1. The volume finds its superblock, matches its devices and knows the system chunks.
 //! 2. The chunk tree lies in system chunks. A walk over it yields all chunks and devices, and the
-//!   volume decides if enough devices are present. If the walk fails and devices are missing, the
-//!   error names the missing devices.
+//!    volume decides if enough devices are present. If the walk fails and devices are missing, the
+//!    error names the missing devices.
 //! 3. The root tree is that of the superblock. With `rescue=usebackuproot`, it is the newest backup
-//!   root whose root tree and mandatory trees can be read.
+//!    root whose root tree and mandatory trees can be read.
 //! 4. With the raid-stripe-tree feature, data addresses go through that tree, which is passed down
-//!   to the volume.
+//!    to the volume.
 //!
 //! This module does not replay a pending log tree: the volume has the state of its last commit, and
 //! a [`Notice`] reports this. The crate `writer` replays the log: on the volume if it is opened for

@@ -5,9 +5,9 @@
 //!
 //! 1. `order` follows the directories and finds the next entries;
 //! 2. the inodes of a batch are loaded, all items of each in one pass, in the order of their
-//!   numbers and by several threads;
+//!    numbers and by several threads;
 //! 3. `content` reads the content of a batch's small files in one plug, so that the device receives
-//!   the requests in address order. The worker threads verify and decompress.
+//!    the requests in address order. The worker threads verify and decompress.
 //!
 //! The entries are returned in the order of the directories nevertheless, parents before their
 //! children.

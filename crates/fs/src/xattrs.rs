@@ -1,6 +1,6 @@
 //! Extended attributes, as `listxattr(2)` and `getxattr(2)` return them.
 //!
-//! One item holds all attributes whose names have the same hash. Items lie in the order of the
+//! An item holds all attributes whose names have the same hash. Items lie in the order of the
 //! hash. POSIX ACLs are stored in the form of the system call, under `system.posix_acl_access` and
 //! `system.posix_acl_default`. The properties of btrfs (`btrfs.compression`) are attributes like
 //! any other. Names in `trusted.` are listed as for a privileged caller.
@@ -18,7 +18,7 @@ use buttress_tree::ReadAhead;
 /// calls.
 pub const ATTRIBUTES_LIMIT: usize = 16 << 20;
 
-/// One extended attribute.
+/// An extended attribute.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Xattr {
     /// The full name, `user.…`.

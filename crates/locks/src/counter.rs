@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_threads_add_is_in_the_sum() {
+    fn sum_includes_additions_of_all_threads() {
         let counter = Counter::default();
         std::thread::scope(|scope| {
             for thread in 0..40_u64 {

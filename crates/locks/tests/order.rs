@@ -43,7 +43,7 @@ fn said_of_all() -> Option<String> {
 }
 
 #[test]
-fn locks_are_taken_in_rising_rank() {
+fn locks_are_acquired_in_ascending_rank() {
     let (low, middle, high) = (
         Mutex::<_, Low>::new(()),
         RwLock::<_, Middle>::new(()),
@@ -106,7 +106,7 @@ fn several_of_a_class_are_taken_in_order_of_place() {
 }
 
 #[test]
-fn nothing_is_taken_under_a_leaf_and_a_leaf_under_anything_else() {
+fn leaf_lock_is_acquired_last() {
     let (high, leaf, leaf_too) = (
         Mutex::<_, High>::new(()),
         Mutex::<_, Leaf>::new(()),

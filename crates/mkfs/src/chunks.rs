@@ -4,10 +4,10 @@
 //! lets it grow:
 //!
 //! 1. on the first device, from 1 MiB on, single: a system chunk of 4 MiB, a metadata chunk and
-//!   (unless groups are mixed) a data chunk of 8 MiB each, or a tenth of the device if that is
-//!   less;
+//!    (unless groups are mixed) a data chunk of 8 MiB each, or a tenth of the device if that is
+//!    less;
 //! 2. if the metadata profile is not single: a system chunk and a metadata chunk of that profile.
-//!   If the data profile is not single: a data chunk;
+//!    If the data profile is not single: a data chunk;
 //! 3. of the first chunks, only those with the requested profile remain.
 //!
 //! A chunk of step 2 takes the last devices with enough space, in the order of their ids, and from

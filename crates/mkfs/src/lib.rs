@@ -6,13 +6,13 @@
 //! 1. [`Options`] are checked and completed ([`options`]);
 //! 2. `chunks` places the first chunks, as mkfs.btrfs does;
 //! 3. `trees` lists the items of every tree. The extent and free-space trees describe the blocks
-//!   that hold them, so the listing is repeated until it is consistent;
+//!    that hold them, so the listing is repeated until it is consistent;
 //! 4. `blocks` packs items into leaves and nodes;
 //! 5. old contents are wiped, all blocks are written through the volume's write path and flushed,
-//!   then the superblocks.
+//!    then the superblocks.
 //!
-//! Deterministic: the uuids and the time come from the caller ([`Identity`]). A crash before the last step leaves devices
-//! without a file system.
+//! Deterministic: the uuids and the time come from the caller ([`Identity`]). A crash before the
+//! last step leaves devices without a file system.
 //!
 //! Left out: filling the volume, which ordinary writes do afterwards, and zoned devices.
 //!
@@ -59,7 +59,7 @@ use buttress_volume::wiping::{forget, forget_superblocks, zero_ends};
 use options::Settings;
 use trees::Plan;
 
-/// The external inputs of a new volume. The same input yields the same bytes.
+/// The external inputs of a new volume. Equal inputs yield equal bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Identity {
     /// The volume's uuid.
@@ -68,7 +68,7 @@ pub struct Identity {
     pub chunk_tree: Uuid,
     /// The top-level subvolume's uuid.
     pub top_level: Uuid,
-    /// One uuid for each device, in their order.
+    /// The device uuids, in the order of the devices.
     pub devices: Vec<Uuid>,
     /// The time at which the volume is made.
     pub time: Timestamp,

@@ -1,7 +1,8 @@
 //! The options of a new volume, and the checks of their combinations.
 //!
-//! Defaults are those of btrfs-progs 6.19: nodes of 16 KiB, crc32c, metadata in two copies (DUP on one device, RAID1 on
-//! several), data single, and the features extref, skinny-metadata, no-holes, free-space-tree and block-group-tree.
+//! Defaults are those of btrfs-progs 6.19: nodes of 16 KiB, crc32c, metadata in two copies (DUP on
+//! one device, RAID1 on several), data single, and the features extref, skinny-metadata, no-holes,
+//! free-space-tree and block-group-tree.
 //!
 //! Source: mkfs.btrfs(8), sections "Options", "Filesystem features" and "Profiles".
 
@@ -242,7 +243,8 @@ impl Options {
         let said = self.features.iter().rev().find(|(named, _)| *named == feature);
         said.map_or_else(
             || {
-                // The default of block-group-tree is off if the user clears a feature that it needs.
+                // The default of block-group-tree is off if the user clears a feature that it
+                // needs.
                 let rests = [Feature::NoHoles, Feature::FreeSpaceTree];
                 feature.is_default()
                     && (feature != Feature::BlockGroupTree || rests.iter().all(|needed| self.has(*needed)))

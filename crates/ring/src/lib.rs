@@ -23,7 +23,8 @@
 //! Left out: rings with more than one entry, and notifications, which the kernel does not accept in
 //! this way.
 //!
-//! Source: `linux/fuse.h`, for `fuse_uring_req_header`, `fuse_uring_ent_in_out` and `fuse_uring_cmd_req`.
+//! Source: `linux/fuse.h`, for `fuse_uring_req_header`, `fuse_uring_ent_in_out` and
+//! `fuse_uring_cmd_req`.
 
 mod memory;
 
@@ -155,8 +156,9 @@ impl Ring {
                     return Err(io::Error::other("a request of a ring was not answered"));
                 }
             };
-            // SAFETY: the command refers to the memory of `self`, which is used by nobody else until its completion is taken out: the place
-            // says so from here on, and `Memory` is given up where it never comes.
+            // SAFETY: the command refers to the memory of `self`. No other code uses this memory
+            // until the completion is taken out: `place` records that from here on. If the
+            // completion never comes, `Memory` is leaked.
             unsafe { self.ring.submission().push(&command) }
                 .map_err(|_| io::Error::other("a ring has no space for its one command"))?;
             let before = std::mem::replace(&mut self.place, Place::Asked);
@@ -288,7 +290,7 @@ mod tests {
 
     #[test]
     #[cfg_attr(miri, ignore = "Miri has no io_uring")]
-    fn what_is_no_fuse_device_brings_nothing() {
+    fn ring_on_another_device_delivers_nothing() {
         let Some((_device, mut ring)) = ring() else { return };
         ring.enable().unwrap();
         assert!(ring.request().is_none());

@@ -81,7 +81,8 @@ impl Memory {
         let address = u64::try_from(self.parts.as_ptr().expose_provenance()).unwrap_or(0);
         let mut entry = command.addr(Some(address)).build();
         let parts: u32 = 2;
-        // SAFETY: an entry is a submission as the kernel has it (`io_uring_sqe` and 64 bytes more), in which the four bytes of `len` lie.
+        // SAFETY: an entry is a submission as the kernel has it (`io_uring_sqe` and 64 bytes more),
+        // in which the four bytes of `len` lie.
         unsafe {
             let length = std::ptr::from_mut(&mut entry).cast::<u8>().add(LENGTH_AT);
             length.cast::<u32>().write_unaligned(parts);
@@ -90,8 +91,8 @@ impl Memory {
     }
 
     fn head(&mut self) -> &mut Head {
-        // SAFETY: the mapping is aligned to pages, begins with zeros, and every byte of a head is valid. No command is under way, so nobody
-        // else uses it.
+        // SAFETY: the mapping is aligned to pages, begins with zeros, and every byte of a head is
+        // valid. No command is in flight, so only this borrow uses it.
         unsafe { self.mapping.cast::<Head>().as_mut() }
     }
 
@@ -102,7 +103,8 @@ impl Memory {
 
     pub(crate) fn request(&mut self) -> Request<'_> {
         let room = self.payload_bytes;
-        // SAFETY: within the mapping, and apart from the head. No command is under way, so nobody else uses it while `self` is borrowed.
+        // SAFETY: within the mapping, and apart from the head. No command is in flight, so only the
+        // borrower of `self` uses it.
         let payload = unsafe { std::slice::from_raw_parts_mut(payload_of(self.mapping), room) };
         let head = self.head();
         Request {
@@ -152,7 +154,8 @@ impl Drop for Memory {
             return;
         }
         let length = self.payload_bytes.saturating_add(PAYLOAD_AT);
-        // SAFETY: mapped with this length, and the kernel has no command that knows it. An error would mean that it is not mapped.
+        // SAFETY: mapped with this length, and the kernel has no command that knows it. An error
+        // would mean that it is not mapped.
         let _ = unsafe { munmap(self.mapping.as_ptr(), length) };
     }
 }
@@ -176,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn request_and_answer_lie_where_the_registration_points() {
+    fn request_and_answer_use_the_registered_addresses() {
         let mut memory = Memory::new(ROOM).unwrap();
         let mut head = [0; size_of::<Head>()];
         head[..HEAD_BYTES].fill(1);
@@ -201,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn lengths_beyond_the_room_do_not_count() {
+    fn payload_lengths_are_limited_to_the_memory() {
         let mut memory = Memory::new(ROOM).unwrap();
         receive(&mut memory, 2 * HEAD_BYTES + 16, &u32::MAX.to_ne_bytes(), b"");
         assert_eq!(memory.request().payload_bytes, ROOM);

@@ -6,8 +6,8 @@
 //! depend on the machine. The stored form is a little-endian `u32` version (2), then sorted entries
 //! of 8 bytes: `u16` tag, `u16` permissions, `u32` id.
 //!
-//! Source: manual page acl(5) (text), and the kernel's documented user-space header for ACL attributes
-//! (`linux/posix_acl_xattr.h`).
+//! Source: manual page acl(5) (text), and the kernel's documented user-space header for ACL
+//! attributes (`linux/posix_acl_xattr.h`).
 
 use buttress_format::printable::Printable;
 

@@ -44,7 +44,7 @@ const OPAQUE: &[u8] = b".wh..wh..opq";
 /// The binary logarithm of the maximum number of members and marks of a layer.
 const LAYER_BITS: u32 = 40;
 
-/// One archive.
+/// An archive.
 #[derive(Clone, Debug)]
 pub struct Layer {
     /// The archive's name in messages.

@@ -1,4 +1,5 @@
-//! Container images in the OCI layout on disk: an index, manifests, layers, all named by their digests.
+//! Container images in the OCI layout on disk: an index, manifests, layers, all named by their
+//! digests.
 //!
 //! `index.json` leads to manifests, possibly through further indexes. A tag or a platform selects
 //! one of several. Every blob is compared with its descriptor before use: its size, its digest, and
@@ -8,8 +9,8 @@
 //! Left out: layouts inside an archive, which must be unpacked first; layers that are not
 //! distributed with the image; encrypted layers; downloads.
 //!
-//! Source: OCI image specification 1.1: "Image Layout", "Descriptors", "Image Index", "Image Manifest", "Image
-//! Configuration".
+//! Source: OCI image specification 1.1: "Image Layout", "Descriptors", "Image Index", "Image
+//! Manifest", "Image Configuration".
 
 use std::fs::File;
 use std::io::{self, Read};

@@ -96,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn data_and_holes_come_where_they_are() {
+    fn segment_reader_returns_data_and_holes_in_place() {
         let store = Store::of_bytes((0..=255).collect::<Vec<u8>>());
         let segment = |offset, length, at| Segment { offset, length, at };
         let segments = vec![segment(10, 5, 100), segment(20, 10, 200)];

@@ -404,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_packed_it_the_bytes_are_the_same_also_of_several_streams() {
+    fn every_compression_and_concatenated_streams_unpack() {
         let spool = tempfile::tempdir().unwrap();
         let content: Vec<u8> = (0..700_000_u32).flat_map(|n| (n / 3).to_le_bytes()).collect();
         let (first, second) = content.split_at(1_000_001);
@@ -429,7 +429,7 @@ mod tests {
     }
 
     #[test]
-    fn damage_is_told_with_its_place() {
+    fn damage_is_reported_with_its_place() {
         let spool = tempfile::tempdir().unwrap();
         let content = vec![7; 3 << 20];
         for packed in [

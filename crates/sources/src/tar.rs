@@ -4,7 +4,7 @@
 //! [`Member`] holds the place of its content. [`Layers`](crate::layers::Layers) converts members to
 //! entries of an image.
 //!
-//! This is own code, instead of the crate `tar`. That crate supports one of the four forms of
+//! This is own code, instead of the crate `tar`. The crate `tar` supports one of the four forms of
 //! sparse files, ignores global extended headers, reads only sequentially, and reports errors
 //! without their place.
 //!
@@ -16,7 +16,8 @@
 //! Left out: parts of several volumes (`M`), which are refused by name; names of owners, whose
 //! numbers would depend on the machine; times of access and change.
 //!
-//! Source: POSIX.1-2017, pax; GNU tar manual, appendix "Tar Internals"; star(5); libarchive-formats(5).
+//! Source: POSIX.1-2017, pax; GNU tar manual, appendix "Tar Internals"; star(5);
+//! libarchive-formats(5).
 
 mod error;
 mod header;

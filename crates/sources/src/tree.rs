@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn snapshots_links_and_directories_that_nobody_named() {
+    fn tree_adds_snapshots_links_and_missing_directories() {
         let tree = tree(
             "[[subvolume]]\npath = \"/s\"\n[[file]]\npath = \"/s/d/a\"\ntext = \"hello\"\n\
              [[hard-link]]\npath = \"/s/c\"\nto = \"/s/b\"\n[[hard-link]]\npath = \"/s/b\"\nto = \"/s/d/a\"\n\
@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn links_in_a_loop_and_to_nothing_are_told() {
+    fn link_cycles_and_missing_targets_are_reported() {
         for text in [
             "[[hard-link]]\npath = \"/a\"\nto = \"/b\"\n[[hard-link]]\npath = \"/b\"\nto = \"/a\"\n",
             "[[hard-link]]\npath = \"/a\"\nto = \"/a\"\n",

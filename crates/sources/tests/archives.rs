@@ -348,7 +348,7 @@ fn attributes_are_kept_in_both_spellings() {
 }
 
 #[test]
-fn an_archive_that_changes_while_it_is_read_is_told() {
+fn archive_that_changes_during_the_read_is_reported() {
     let root = tree(false);
     fs::remove_file(root.path().join("hole")).unwrap();
     let folder = tempfile::tempdir().unwrap();
@@ -379,7 +379,7 @@ fn an_archive_that_changes_while_it_is_read_is_told() {
 /// Members below symbolic links are placed where GNU tar unpacks them, and a cycle of links is an
 /// error.
 #[test]
-fn members_below_symbolic_links_go_where_tar_puts_them() {
+fn members_below_symbolic_links_match_gnu_tar() {
     let root = tempfile::tempdir().unwrap();
     let at = |name: &str| root.path().join(name);
     for directory in ["usr", "usr/lib", "plain"] {

@@ -43,7 +43,8 @@ static CLOSED: AtomicU8 = AtomicU8::new(0);
 /// Makes the loader call [`look`] before the runtime begins.
 #[cfg(target_os = "linux")]
 #[used]
-// SAFETY: the loader calls every pointer in this section as a function; extra arguments are none of its business.
+// SAFETY: the loader calls every pointer in this section as a function; extra arguments are none of
+// its business.
 #[unsafe(link_section = ".init_array")]
 static AT_START: extern "C" fn() = look;
 
@@ -55,7 +56,8 @@ extern "C" fn look() {
         (libc::STDOUT_FILENO, Stream::Output),
         (libc::STDERR_FILENO, Stream::Error),
     ] {
-        // SAFETY: F_GETFD takes no argument and touches no memory; a closed descriptor is answered with -1.
+        // SAFETY: F_GETFD takes no argument and touches no memory; a closed descriptor is answered
+        // with -1.
         if unsafe { libc::fcntl(descriptor, libc::F_GETFD) } == -1 {
             CLOSED.fetch_or(stream.bit(), Ordering::Relaxed);
         }
@@ -75,7 +77,8 @@ pub fn was_closed(stream: Stream) -> bool {
 /// Fails as `close(2)` does. The descriptor is closed in any case.
 pub fn close(descriptor: OwnedFd) -> io::Result<()> {
     let number = descriptor.into_raw_fd();
-    // SAFETY: the number was owned by `descriptor`, which has let go of it, and is not used afterwards.
+    // SAFETY: the number was owned by `descriptor`, which has released it, and is not used
+    // afterwards.
     match unsafe { libc::close(number) } {
         0 => Ok(()),
         _ => match io::Error::last_os_error() {

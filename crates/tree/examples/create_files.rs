@@ -1,9 +1,9 @@
-//! How long tree edits take when files are created and removed: `cargo run --release --example create_files
-//! --features testing [FILES [keep]]`. With `keep` nothing is removed.
+//! Measures tree edits that create and remove files: `cargo run --release --example create_files
+//! --features testing [FILES [keep]]`. With `keep`, the files are not removed.
 //!
-//! Each file is an inode item, a reference to its name, 2,000 bytes of inline data, and two entries in one of four
-//! directories that take turns: five items. Then all of them are removed again, file by file, in an order that is
-//! not that of creation. Both are timed with no commit between them, so that only the edits are measured.
+//! A file has five items: an inode item, a reference to its name, 2,000 bytes of inline data, and
+//! two entries in one of four directories in turn. After all files are created, they are removed
+//! one by one in a different order. No commit runs in between, so only the edits are measured.
 #![allow(
     clippy::unwrap_used,
     clippy::indexing_slicing,
@@ -19,10 +19,10 @@ use buttress_tree::{EditableTree, ReadAhead};
 const DIRECTORIES: u64 = 4;
 const FIRST_FILE: u64 = 1000;
 
-/// Items are made for so many files at a time, outside of what is timed.
+/// The number of files whose items are made at a time, outside of the measured time.
 const BATCH: u64 = 500;
 
-/// The five items of a file.
+/// Returns the five items of a file.
 fn items(file: u64, inline: &[u8]) -> [(Key, Vec<u8>); 5] {
     let directory = ObjectId::new(256 + file % DIRECTORIES);
     let inode = ObjectId::new(FIRST_FILE + file);
@@ -42,7 +42,7 @@ fn items(file: u64, inline: &[u8]) -> [(Key, Vec<u8>); 5] {
     ]
 }
 
-/// Leaves and their mean fill in percent.
+/// Returns the number of leaves, and their mean fill in percent.
 fn fill(tree: &EditableTree) -> (u64, u64) {
     let (mut leaves, mut free): (u64, u64) = (0, 0);
     let mut walk = tree.view().leaves(.., ReadAhead::None);
@@ -54,7 +54,7 @@ fn fill(tree: &EditableTree) -> (u64, u64) {
     (leaves, 100 - free * 100 / room.max(1))
 }
 
-/// Time that this thread had a processor, as Linux counts it: other work on the machine does not show.
+/// Returns the CPU time of this thread, which other work on the machine does not affect.
 fn cpu_seconds() -> f64 {
     let statistics = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap();
     let nanoseconds: u64 = statistics.split(' ').next().unwrap().parse().unwrap();
@@ -80,7 +80,8 @@ fn main() {
         let items: Vec<_> = batch.flat_map(|file| items(file, &inline)).collect();
         let start = cpu_seconds();
         for (key, data) in &items {
-            // Two names with one hash share an item in a real tree; here the second one replaces the first.
+            // In a real tree, two names with one hash share an item. Here the second name replaces
+            // the first.
             tree.put(&mut scratch.account, key, data).unwrap();
         }
         insert += cpu_seconds() - start;
@@ -97,7 +98,7 @@ fn main() {
         files
     };
     for first in (0..removed).step_by(BATCH as usize) {
-        // A step that has no divisor in common with the number of files visits each of them.
+        // A step that shares no divisor with the number of files visits each of them.
         let batch = (first..files.min(first + BATCH)).map(|step| (step * 7919) % files);
         let items: Vec<_> = batch.flat_map(|file| items(file, &inline)).collect();
         let start = cpu_seconds();

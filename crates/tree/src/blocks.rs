@@ -111,7 +111,7 @@ impl Iterator for Blocks {
 
 impl FusedIterator for Blocks {}
 
-/// One depth-first walk.
+/// A depth-first walk.
 #[derive(Debug)]
 struct Walk {
     path: Path,

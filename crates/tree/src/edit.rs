@@ -15,32 +15,29 @@
 //!
 //! # Readers
 //!
-//! [`EditableTree::view`] returns the current state as a [`Tree`], which supports all that a
-//! committed tree supports. A later edit checks from the root down if a view holds a block on its
-//! path. If so, the edit changes a copy. In the same way, a block whose items a reader keeps (an
-//! [`OwnedItem`](crate::OwnedItem)) keeps its bytes. A view therefore makes the next edits copy
-//! blocks, so callers should release it soon.
+//! [`EditableTree::view`] returns the current state as a [`Tree`]. If a view holds a block on the
+//! path of a later edit, the edit changes a copy. In the same way, a block whose items a reader
+//! keeps (an [`OwnedItem`](crate::OwnedItem)) keeps its bytes. Callers should release a view soon,
+//! because it makes the next edits copy blocks.
 //!
 //! # A commit
 //!
 //! 1. [`EditableTree::for_each_unassigned`] assigns addresses. It runs again after every later edit
-//!   of this tree, until [`EditableTree::unassigned_nodes`] is zero.
-//! 2. [`EditableTree::freeze`] fixes the state. The next edit may follow at once; it copies the
-//!   blocks that it changes, with the context's next generation. Frozen blocks may also be written
-//!   during a transaction to free memory. An edit that changes such a block copies it to a new
-//!   address. The same transaction must not reuse the old address, because the cache identifies
-//!   blocks by address and generation.
+//!    of this tree, until [`EditableTree::unassigned_nodes`] is zero.
+//! 2. [`EditableTree::freeze`] fixes the state. The next edit copies the blocks that it changes, with
+//!    the context's next generation. Frozen blocks may also be written during a transaction to free
+//!    memory. An edit then copies a changed block to a new address. The transaction must not reuse
+//!    the old one, because the cache identifies blocks by address and generation.
 //! 3. [`Frozen::blocks`] lists the blocks, [`FrozenBlock::seal`] seals each on any thread, the
-//!   caller writes them, and [`Forest::keep_written`] caches them.
+//!    caller writes them, and [`Forest::keep_written`] caches them.
 //! 4. [`EditableTree::forget_written`] releases the blocks, and the caller drops the [`Frozen`].
-//!   Instead, [`EditableTree::keep_written`] keeps them: an edit then changes a written block in
-//!   place if nothing else holds it. The context is notified as if the edit had copied the block.
+//!    Instead, [`EditableTree::keep_written`] keeps them: an edit then changes a written block in
+//!    place if nothing else holds it. The context is notified as if the edit had copied the block.
 //!
 //! # Memory
 //!
-//! Memory outside the cache's budget holds three kinds of blocks: blocks changed since the last
-//! freeze, blocks frozen but not yet forgotten, and blocks that views hold. Clean blocks are not in
-//! this memory, because a node links changed children only. Their number is
+//! Memory outside the cache's budget holds blocks changed since the last freeze, blocks frozen but
+//! not yet forgotten, and blocks that views hold, but no clean blocks. Their number is
 //! [`EditableTree::unassigned_nodes`] plus the number of assigned addresses.
 //!
 //! # Errors
@@ -84,10 +81,9 @@ pub trait EditContext {
     /// Returns the generation of the running transaction, which all new blocks carry.
     fn generation(&self) -> Generation;
 
-    /// A committed or frozen block left this tree, and its content continues in memory. The content
-    /// is in a copy, in a neighbour that absorbed it, or in items that
-    /// [`EditableTree::remove_range`] will report to its caller. Called once for each such block,
-    /// parents before their children, after the tree has lost the block.
+    /// A committed or frozen block left this tree. Its content is in a copy, in a neighbour that
+    /// absorbed it, or in items that [`EditableTree::remove_range`] will report to its caller. Called
+    /// once for each such block, parents before children, after the tree has lost the block.
     ///
     /// # Errors
     /// Any error. The edit fails with it, and the tree must not be committed.
@@ -113,8 +109,7 @@ pub struct EditableTree {
     unassigned: u64,
     /// The number of blocks that were given addresses since the last freeze.
     assigned: u64,
-    /// The number of blocks that were written and [kept](Self::keep_written) since all were
-    /// released.
+    /// The number of blocks written and [kept](Self::keep_written) since all were released.
     kept: u64,
     /// Released blocks whose memory the next new blocks reuse.
     recycled: Vec<TreeBlock>,
@@ -171,8 +166,7 @@ impl EditableTree {
     }
 
     /// Makes a new tree with the content of a committed tree. Its root is a copy in memory under
-    /// the new tree's id, and shares all blocks below. The caller adds the references to these
-    /// blocks.
+    /// the new tree's id. The caller adds references to the blocks below, which both trees share.
     ///
     /// # Errors
     /// Fails if the root cannot be read, or has no address yet.
@@ -244,8 +238,7 @@ impl EditableTree {
             .is_some_and(|node| node.epoch == self.epoch)
     }
 
-    /// Returns true if the root block is in memory: changed, or frozen and not yet
-    /// [forgotten](Self::forget_written).
+    /// Returns true if the root is in memory: changed, or not yet [forgotten](Self::forget_written).
     #[must_use]
     pub const fn is_in_memory(&self) -> bool {
         self.root.node.is_some()
@@ -293,9 +286,8 @@ impl EditableTree {
     /// Inserts a new item.
     ///
     /// # Errors
-    /// Returns [`Cause::ItemExists`](crate::error::Cause) or
-    /// [`Cause::ItemTooLarge`](crate::error::Cause). Also fails if a block cannot be read, or with
-    /// an error of the context.
+    /// Returns [`Cause::ItemExists`](crate::error::Cause) or [`Cause::ItemTooLarge`](crate::error::Cause).
+    /// Also fails if a block cannot be read, or with an error of the context.
     pub fn insert(&mut self, context: &mut dyn EditContext, key: &Key, data: &[u8]) -> Result<()> {
         self.check_size(key, data)?;
         let route = self.route(key)?;
@@ -305,8 +297,7 @@ impl EditableTree {
         self.insert_at(context, route, key, data)
     }
 
-    /// Inserts an item, or replaces the data of the item with this key. The new data may have any
-    /// size.
+    /// Inserts an item, or replaces the data of the item with this key by data of any size.
     ///
     /// # Errors
     /// Returns [`Cause::ItemTooLarge`](crate::error::Cause). Also fails if a block cannot be read,
@@ -341,8 +332,7 @@ impl EditableTree {
         Ok(())
     }
 
-    /// Changes the data of an item in place. Returns false and copies nothing if the item does not
-    /// exist.
+    /// Changes an item's data in place. Returns false and copies nothing if the item does not exist.
     ///
     /// # Errors
     /// Fails if a block cannot be read, or with an error of the context.

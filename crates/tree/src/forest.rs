@@ -182,8 +182,8 @@ impl Forest {
         self.cache.hold_outside(bytes.get());
     }
 
-    /// Removes blocks from the cache that their tree no longer refers to. The same transaction may
-    /// reuse their addresses.
+    /// Removes blocks from the cache that their tree no longer refers to. A transaction may reuse
+    /// their addresses at once.
     pub fn forget_blocks(&self, pointers: &[BlockPointer]) {
         for pointer in pointers {
             self.cache.forget(pointer);

@@ -23,8 +23,8 @@
 //!
 //! # Invariants
 //!
-//! - A block is checked once, when it is read: checksum, file system, address, level, generation, owner, first
-//!   key, every item ([`buttress_format`]). After that, access to it cannot fail.
+//! - A block is checked once, when it is read: checksum, file system, address, level, generation,
+//!   owner, first key, every item ([`buttress_format`]). After that, access to it cannot fail.
 //! - A descent moves down one level with each step, and a child's level is one less than its
 //!   parent's. A cycle of pointers therefore ends at the leaves. The keys of a child lie in `[its
 //!   pointer's key, the next pointer's key)`, so two places of one level never hold the same block.

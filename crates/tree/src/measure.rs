@@ -44,7 +44,7 @@ impl WalkCost {
     }
 }
 
-/// One row of the table that [`compare`] makes.
+/// A row of the table that [`compare`] makes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Comparison {
     /// The name of the mode or of the reference.

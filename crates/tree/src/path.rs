@@ -16,7 +16,7 @@ use buttress_format::Key;
 use buttress_format::node::TreeBlock;
 use std::sync::Arc;
 
-/// One block on a path.
+/// A block on a path.
 #[derive(Clone, Debug)]
 pub(crate) struct Step {
     /// The pointer to the block.

@@ -121,7 +121,7 @@ impl Written {
     }
 }
 
-/// A random number generator for tests: SplitMix64. The same seed yields the same numbers.
+/// A random number generator for tests: SplitMix64. Equal seeds yield equal numbers.
 #[derive(Clone, Debug)]
 pub struct Random(u64);
 
@@ -397,7 +397,8 @@ impl ImageBuilder {
         self.bytes
     }
 
-    /// Opens the image as a volume; `device` makes a device of its bytes. `root` serves as all roots.
+    /// Opens the image as a volume; `device` makes a device of its bytes. `root` serves as all
+    /// roots.
     pub fn open(self, root: &RootPointer, device: impl FnOnce(Vec<u8>) -> Device) -> Arc<Volume> {
         let bytes = self.finish(root, root);
         Arc::new(Volume::open(vec![device(bytes)], OpenOptions::default()).expect("the image opens"))

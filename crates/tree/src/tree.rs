@@ -1,4 +1,4 @@
-//! One tree at one moment: a held root, and the operations on it.
+//! A tree at one moment: a held root, and the operations on it.
 //!
 //! Committed blocks are never changed in place. Blocks in memory are not changed while another
 //! owner holds them. All blocks below a held root therefore stay unchanged while the root is held.

@@ -17,7 +17,7 @@ use buttress_format::chunk::Chunk;
 use buttress_format::{ByteCount, DeviceId, Logical, Physical};
 use std::sync::Arc;
 
-/// One chunk in the map.
+/// A chunk in the map.
 #[derive(Debug)]
 pub struct MappedChunk {
     start: Logical,

@@ -174,8 +174,9 @@ impl Volume {
         )
     }
 
-    /// Returns two devices whose copies of a tree block differ, although both are whole and of this address and
-    /// generation. Such devices were written apart from each other. Returns `None` if no two whole copies differ.
+    /// Returns two devices whose copies of a tree block differ, although both are whole and of this
+    /// address and generation. Such devices were written apart from each other. Returns `None` if
+    /// no two whole copies differ.
     #[must_use]
     pub fn differing_copies(
         &self,

@@ -50,7 +50,7 @@ struct ErrorCounters {
     generations: AtomicU64,
 }
 
-/// One device of a volume.
+/// A device of a volume.
 #[derive(Debug)]
 pub struct DeviceSlot {
     id: DeviceId,

@@ -371,7 +371,7 @@ impl fmt::Display for MissingList<'_> {
     }
 }
 
-/// One failed attempt to read bytes of an extent.
+/// A failed attempt to read bytes of an extent.
 #[derive(Clone, Debug)]
 pub struct Attempt {
     /// The number of the copy, from 1. With parity, copies from 2 on are ways to rebuild the bytes.

@@ -14,7 +14,8 @@
 //! Extents that already cover excluded addresses stay until they are freed. Then the addresses are
 //! not used again.
 //!
-//! Source: on-disk format documentation, section "Superblock"; btrfs(5), section "Bootloader support".
+//! Source: on-disk format documentation, section "Superblock"; btrfs(5), section "Bootloader
+//! support".
 
 use crate::chunk_map::MappedChunk;
 use crate::layout::{Content, Layout, StripeOffset};
@@ -144,7 +145,7 @@ mod tests {
     /// where old versions of mkfs.btrfs put them: inside the reserved range, over a superblock
     /// copy, and outside both.
     #[test]
-    fn what_lies_on_reserved_bytes_of_a_device_is_kept_out_and_nothing_else() {
+    fn exactly_the_addresses_on_reserved_bytes_are_excluded() {
         let places = [
             0,
             MIB / 16 - 8192,

@@ -41,7 +41,7 @@ pub(crate) enum Source {
     Rebuild(Recovery),
 }
 
-/// One way to read a segment.
+/// A way to read a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Way {
     /// The number of the way, from 1.
@@ -188,9 +188,9 @@ impl Segment {
         }
     }
 
-    /// Leaves out the ways that read a device which missed commits. Reads of bytes without a checksum use this. A chunk
-    /// that needs all of its devices keeps these ways. The volume could not be written without the device, so its bytes
-    /// are current.
+    /// Leaves out the ways that read a device which missed commits. Reads of bytes without a
+    /// checksum use this. A chunk that needs all of its devices keeps these ways. The volume could
+    /// not be written without the device, so its bytes are current.
     pub(crate) fn distrust_stale(&mut self) {
         let may_be_behind = self.chunk.has_stale() && self.chunk.tolerated_stripes() > 0;
         if may_be_behind && !buttress_faults::on("volume-stale-data-served") {

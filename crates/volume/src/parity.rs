@@ -5,13 +5,13 @@
 //! - `P = D[0] + D[1] + …`
 //! - `Q = g^0·D[0] + g^1·D[1] + …`
 //!
-//! byte by byte in GF(2^8) with the polynomial `x^8 + x^4 + x^3 + x^2 + 1` (0x11d) and generator `g = 2`, as
-//! in H. Peter Anvin, "The mathematics of RAID-6". Addition is XOR.
+//! byte by byte in GF(2^8) with the polynomial `x^8 + x^4 + x^3 + x^2 + 1` (0x11d) and generator `g
+//! = 2`, as in H. Peter Anvin, "The mathematics of RAID-6". Addition is XOR.
 //!
 //! Invariants: block order is column order (not device order: parity rotates over devices, see
-//! [`crate::layout`]); `g` has order 255, so a RAID6 row has at most [`MAX_RAID6_DATA_BLOCKS`] data blocks.
-//! The loops are plain byte loops over slices, in a form that the compiler vectorises. Blocks of
-//! unequal length are cut to the shortest. Left out: reading and writing rows.
+//! [`crate::layout`]); `g` has order 255, so a RAID6 row has at most [`MAX_RAID6_DATA_BLOCKS`] data
+//! blocks. The loops are plain byte loops over slices, in a form that the compiler vectorises.
+//! Blocks of unequal length are cut to the shortest. Left out: reading and writing rows.
 
 /// The maximum number of data blocks for which the coefficients of `Q` are distinct.
 pub const MAX_RAID6_DATA_BLOCKS: usize = 255;
@@ -189,7 +189,8 @@ impl Row<'_> {
                 scale(out, invert(power_of_generator(target)));
             }
             Recovery::WithPAndQ { other } => {
-                // With A = D[x] + D[y] and B = g^x·D[x] + g^y·D[y]:  D[x] = (B + g^y·A) / (g^x + g^y).
+                // With A = D[x] + D[y] and B = g^x·D[x] + g^y·D[y]:  D[x] = (B + g^y·A) / (g^x +
+                // g^y).
                 let mut sum = vec![0; out.len()];
                 compute_p(present.clone().flatten(), &mut sum);
                 add(&mut sum, self.p?);
@@ -261,7 +262,7 @@ mod tests {
         }
 
         #[test]
-        fn any_two_lost_blocks_come_back(data in rows()) {
+        fn any_two_lost_blocks_are_rebuilt(data in rows()) {
             let length = data[0].len();
             let (mut p, mut q) = (vec![0; length], vec![0; length]);
             compute_p(data.iter().map(Vec::as_slice), &mut p);
@@ -300,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn a_row_without_what_is_needed_gives_nothing() {
+    fn rebuild_fails_without_a_needed_block() {
         let block = [1u8; 4];
         let row = Row {
             data: vec![None, Some(&block), None],

@@ -97,8 +97,8 @@ impl Replacement {
         moved.get(&(chunk.start(), stripe_index)).copied()
     }
 
-    /// Returns the place on the target of the bytes that are at `physical` on the source. Returns `None` for a place
-    /// outside a moved stripe: the old place must not be written.
+    /// Returns the place on the target of the bytes that are at `physical` on the source. Returns
+    /// `None` for a place outside a moved stripe: the old place must not be written.
     #[must_use]
     pub fn place_on_target(
         &self,

@@ -1,17 +1,20 @@
 //! The return of a device that missed commits, up to the point at which the device is current.
 //!
-//! The device's own superblock still leads to the device's older state. If the profiles allow, this state can be read
-//! from the device alone. The superblock is therefore the last thing that changes. From [`Volume::begin_return`] on,
-//! the device gets every block that is written to the volume, and no superblock. A job above writes the blocks that the
-//! device missed. [`Volume::end_return`] then writes the superblock in use to the device: copies, flush, primary,
-//! flush. A crash before the primary superblock leaves the device at its own state. A crash after it leaves the device
-//! at the volume's state. Until then the device counts as lost, and nothing unverified is read from it.
+//! The device's own superblock still leads to the device's older state. If the profiles allow, this
+//! state can be read from the device alone. The superblock is therefore the last thing that
+//! changes. From [`Volume::begin_return`] on, the device gets every block that is written to the
+//! volume, and no superblock. A job above writes the blocks that the device missed.
+//! [`Volume::end_return`] then writes the superblock in use to the device: copies, flush, primary,
+//! flush. A crash before the primary superblock leaves the device at its own state. A crash after
+//! it leaves the device at the volume's state. Until then the device counts as lost, and nothing
+//! unverified is read from it.
 //!
-//! A return is a replacement whose target is the device itself ([`crate::replacement`]), without an item in the device
-//! tree. Linux sees a device that missed commits, before and after a crash.
+//! A return is a replacement whose target is the device itself ([`crate::replacement`]), without an
+//! item in the device tree. Linux sees a device that missed commits, before and after a crash.
 //!
-//! A stripe is *moved* if the device's own state uses its place for something else. Its content goes to another place
-//! on the device. The chunk names the new place by the time the superblock changes ([`Volume::move_stripes`]).
+//! A stripe is *moved* if the device's own state uses its place for something else. Its content
+//! goes to another place on the device. The chunk names the new place by the time the superblock
+//! changes ([`Volume::move_stripes`]).
 //!
 //! Left out: the choice of addresses that may be written without harm to the device's own state.
 //! The writer above excludes that state's space from allocation, and decides which stripes move.

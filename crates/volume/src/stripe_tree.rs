@@ -31,7 +31,7 @@ pub struct ResolvedStripes {
     pub stripes: Vec<ResolvedStripe>,
 }
 
-/// One copy in an entry of the RAID stripe tree.
+/// A copy in an entry of the RAID stripe tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ResolvedStripe {
     /// The device that holds the copy.

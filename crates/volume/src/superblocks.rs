@@ -10,7 +10,8 @@
 //! superblock at byte 0 identifies an image of such a device. The newest superblock of both zones
 //! is used.
 //!
-//! Source: on-disk format documentation, sections "Superblock" and "Zoned mode" (manual page btrfs(5)).
+//! Source: on-disk format documentation, sections "Superblock" and "Zoned mode" (manual page
+//! btrfs(5)).
 
 use crate::error::{Corruption, Error};
 use crate::notice::Notice;

@@ -4,7 +4,7 @@
 //!
 //! 1. [`Volume::open`] chooses superblocks, matches devices and maps the system chunks;
 //! 2. the layers above read the chunk tree, and pass every device item to [`Volume::add_device`]
-//!   and every chunk item to [`Volume::add_chunk`];
+//!    and every chunk item to [`Volume::add_chunk`];
 //! 3. [`Volume::finish_bootstrap`] checks that the devices suffice;
 //! 4. with the raid-stripe-tree feature, [`Volume::set_stripe_resolver`] connects that tree.
 //!
@@ -42,8 +42,7 @@ lock_class!(pub(crate) HearsFaultsLock, "hears_faults", Rank::LEAF);
 lock_class!(pub(crate) FoundLock, "found", Rank::LEAF);
 lock_class!(pub(crate) FailingLock, "failing", Rank::new(70));
 
-/// The maximum number of notices that are kept. A hostile chunk tree could cause one for each
-/// chunk.
+/// The maximum number of kept notices. A hostile chunk tree could cause one for each chunk.
 const NOTICES_KEPT: usize = 256;
 
 /// A volume: logical addresses over devices, shared as `Arc<Volume>`.
@@ -70,24 +69,20 @@ pub struct Volume {
     hears_faults: RwLock<Option<HearsFaults>, HearsFaultsLock>,
     /// Held while the volume decides if it can continue without a device.
     failing: Mutex<(), FailingLock>,
-    /// True if the volume may continue without a failed device. A volume that already holds data
-    /// may.
+    /// True if the volume may continue without a failed device, as a volume with data may.
     tolerates_failures: bool,
-    /// A device of the volume that provides its clock. The simulated devices of a volume share one
-    /// clock.
+    /// A device that provides the clock, which all simulated devices of the volume share.
     clocked: Device,
 }
 
 impl Volume {
     /// Opens the volume of the given devices, as far as its superblocks describe it.
     ///
-    /// Devices may come in any order. The device of the newest generation leads; see
-    /// [`crate::open`].
+    /// Devices may come in any order. The newest generation leads; see [`crate::open`].
     ///
     /// # Errors
     /// Fails without a valid superblock, with unknown incompat features, with devices of different
-    /// volumes or one device given twice, and with bad system chunks. A missing device is not an
-    /// error yet.
+    /// volumes, with one device given twice, and with bad system chunks, but not yet with missing ones.
     pub fn open(devices: Vec<Device>, options: OpenOptions) -> Result<Self, Error> {
         let opened = open::choose(devices)?;
         let volume = Self {
@@ -206,8 +201,7 @@ impl Volume {
         drop(before);
     }
 
-    /// Adds a chunk item. `start` is the offset of its key. A chunk may be added twice, as system
-    /// chunks are.
+    /// Adds a chunk item. `start` is the offset of its key. System chunks are added twice.
     ///
     /// # Errors
     /// Fails if the chunk overlaps another, if its profile does not allow it, or if its stripes
@@ -263,9 +257,8 @@ impl Volume {
     /// Checks that the devices suffice. The caller must have added all chunk and device items.
     ///
     /// # Errors
-    /// Returns [`DevicesError::Missing`] if a device is missing and the volume was not opened
-    /// degraded. Returns [`DevicesError::Foreign`] if a seed device was given that the volume does
-    /// not list.
+    /// Returns [`DevicesError::Missing`] if a device is missing and the volume is not degraded, or
+    /// [`DevicesError::Foreign`] if a seed device was given that the volume does not list.
     pub fn finish_bootstrap(&self) -> Result<(), Error> {
         let slots = self.devices();
         let map = self.chunk_map();
@@ -293,8 +286,8 @@ impl Volume {
         self.settle_doubts()
     }
 
-    /// Refuses devices of one generation whose root tree blocks differ. Superblocks can be equal by chance, if both
-    /// histories allocated the same addresses.
+    /// Refuses devices of one generation whose root tree blocks differ. Superblocks can be equal by
+    /// chance, if both histories allocated the same addresses.
     fn refuse_diverged(&self, slots: &[Arc<DeviceSlot>]) -> Result<(), Error> {
         let several = slots.iter().filter(|slot| slot.device().is_some()).count() > 1;
         if !several || buttress_faults::on("volume-diverged-devices-accepted") {

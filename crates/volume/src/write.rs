@@ -6,10 +6,11 @@
 //! all devices work in parallel. The call returns when all devices have the bytes. The bytes are
 //! durable after a [`Volume::flush`].
 //!
-//! Degraded writes: a write leaves out a device that is missing, or that missed commits ([`Stale`]). If the profile
-//! cannot recover the bytes without the device, nothing is written ([`WriteRefusal::OutOfReach`]). A stale device keeps
-//! its old superblock until it is brought up to date ([`crate::returning`]) or replaced. Its superblock is not written,
-//! so that no opening takes it for a good device.
+//! Degraded writes: a write leaves out a device that is missing, or that missed commits
+//! ([`Stale`]). If the profile cannot recover the bytes without the device, nothing is written
+//! ([`WriteRefusal::OutOfReach`]). A stale device keeps its old superblock until it is brought up
+//! to date ([`crate::returning`]) or replaced. Its superblock is not written, so that no opening
+//! takes it for a good device.
 //!
 //! Lack of space: writes to a sparse image file fail when the file system that holds it is full.
 //! Space for metadata is reserved in advance ([`Volume::reserve`]). A write of data without space

@@ -1,10 +1,8 @@
-//! Volumes that the kernel wrote, in every profile. All tree blocks and all data with checksums
-//! must verify with every device present, with every allowed set of devices missing, and with one
-//! device's copies overwritten by noise.
+//! Volumes that the kernel wrote, in every profile. All blocks and all data must verify with every
+//! device, with every allowed set missing, and with one device's copies overwritten by noise.
 //!
-//! The test walks the trees by recursion over checked blocks, because the tree layer is above this
-//! crate. Needs root, loop devices, mkfs.btrfs and a kernel with btrfs; elsewhere each case is
-//! skipped.
+//! The test walks trees by recursion, because the tree layer is above this crate. Needs root, loop
+//! devices, mkfs.btrfs and a kernel with btrfs; elsewhere each case is skipped.
 #![allow(
     clippy::arithmetic_side_effects,
     clippy::cast_possible_truncation,
@@ -27,8 +25,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
-/// The columns are metadata profile, data profile, devices, devices that may be missing, further
-/// options of mkfs.
+/// Metadata profile, data profile, devices, devices that may be missing, further options of mkfs.
 const SHAPES: [(&str, &str, usize, usize, &[&str]); 11] = [
     ("single", "single", 1, 0, &[]),
     ("dup", "dup", 1, 0, &["--csum", "xxhash"]),
@@ -453,8 +450,7 @@ fn check(images: &[PathBuf], tolerated: usize) {
     }
 }
 
-/// Overwrites all used bytes after the first mebibyte with noise. The superblock in the first
-/// mebibyte stays.
+/// Overwrites all used bytes after the first mebibyte with noise, so the superblock stays.
 fn spoil(image: &Path) {
     use std::os::unix::fs::FileExt;
     let file = std::fs::File::options()

@@ -121,11 +121,7 @@ impl Printer<'_> {
         if !self.context.json() {
             let mut out = self.context.stdout();
             if self.made.is_empty() {
-                writeln!(
-                    out,
-                    "{:<NAME_WIDTH$} {:>TIME_WIDTH$}  result",
-                    "step", "time"
-                )?;
+                writeln!(out, "{:<NAME_WIDTH$} {:>TIME_WIDTH$}  result", "step", "time")?;
             }
             let what = match &made.result {
                 Ok(what) => what.clone(),

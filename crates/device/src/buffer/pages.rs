@@ -6,8 +6,9 @@
 use std::alloc::{Layout, handle_alloc_error};
 use std::ptr::NonNull;
 
-/// Returns `bytes` zero bytes whose address is a multiple of `alignment_bytes`, a power of two. `bytes` is not zero, and a
-/// multiple of `alignment_bytes`. Ends the process if the system has no memory left, as `Vec` does.
+/// Returns `bytes` zero bytes whose address is a multiple of `alignment_bytes`, a power of two.
+/// `bytes` is not zero, and a multiple of `alignment_bytes`. Ends the process if the system has no
+/// memory left, as `Vec` does.
 pub(super) fn take(bytes: usize, alignment_bytes: usize) -> NonNull<u8> {
     match system::take(bytes, alignment_bytes) {
         Some(start) => start,
@@ -59,8 +60,9 @@ mod system {
         // Aligned memory begins at the latest in the spare part of the span. The rest is unmapped.
         let before_bytes = span.align_offset(alignment_bytes).min(spare_bytes);
         let after_bytes = spare_bytes.exact_sub(before_bytes);
-        // SAFETY: `before_bytes + bytes + after_bytes` is the length of the span, so both addresses are in it or at its
-        // end. The parts given back are of this mapping, and nothing uses them yet.
+        // SAFETY: `before_bytes + bytes + after_bytes` is the length of the span, so both addresses
+        // are in it or at its end. The parts given back are of this mapping, and nothing uses them
+        // yet.
         unsafe {
             let start = span.add(before_bytes);
             if before_bytes > 0 {
@@ -74,14 +76,14 @@ mod system {
     }
 
     pub(super) unsafe fn give_back(start: NonNull<u8>, bytes: usize, _alignment_bytes: usize) {
-        // SAFETY: the caller promises that this is a whole mapping without users. Unmapping cannot fail for one, and there is
-        // nothing to be done if it does.
+        // SAFETY: the caller promises that this is a whole mapping without users. Unmapping cannot
+        // fail for one, and there is nothing to be done if it does.
         let _ = unsafe { munmap(start.as_ptr().cast(), bytes) };
     }
 
     pub(super) fn prefer_huge_pages(start: NonNull<u8>, bytes: usize) {
-        // SAFETY: advice on pages of this process, which says nothing about their content. Small pages serve as well, so
-        // it may fail.
+        // SAFETY: advice on pages of this process, which says nothing about their content. Small
+        // pages serve as well, so it may fail.
         let _ = unsafe { madvise(start.as_ptr().cast(), bytes, Advice::LinuxHugepage) };
     }
 }
@@ -102,7 +104,8 @@ mod system {
 
     pub(super) unsafe fn give_back(start: NonNull<u8>, bytes: usize, alignment_bytes: usize) {
         if let Ok(layout) = Layout::from_size_align(bytes, alignment_bytes) {
-            // SAFETY: the caller promises that `take` returned it for this layout, and that nothing uses it.
+            // SAFETY: the caller promises that `take` returned it for this layout, and that nothing
+            // uses it.
             unsafe { dealloc(start.as_ptr(), layout) }
         }
     }

@@ -5,8 +5,8 @@
 //! [`POOL_BYTES`], and no block larger than [`POOLED_BLOCK_BYTES`].
 //!
 //! Each block consists of the system's own pages, which return to the system at once if the pool
-//! has no space. A global allocator would keep them, in as many arenas as there are writing
-//! threads. With requests of many sizes, these are hundreds of MiB.
+//! has no space. A global allocator would keep them, in one arena for each writing thread. With
+//! requests of many sizes, these are hundreds of MiB.
 
 use buttress_exact::Exact as _;
 use std::collections::BTreeMap;
@@ -95,14 +95,15 @@ impl Idle {
     }
 }
 
-/// Pages of this process. Invariant: `start` was taken from [`pages`] with `capacity` bytes, is owned by this value alone, and all
-/// bytes are initialised: the system's pages are zero.
+/// Pages of this process. Invariant: `start` was taken from [`pages`] with `capacity` bytes, is
+/// owned by this value alone, and all bytes are initialised: the system's pages are zero.
 struct Allocation {
     start: NonNull<u8>,
     capacity: usize,
 }
 
-// SAFETY: the memory is owned exclusively, as a `Vec<u8>`'s is, and cannot be reached through `&Allocation`.
+// SAFETY: the memory is owned exclusively, as a `Vec<u8>`'s is, and cannot be reached through
+// `&Allocation`.
 unsafe impl Send for Allocation {}
 
 impl Allocation {

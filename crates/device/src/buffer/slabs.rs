@@ -1,9 +1,9 @@
 //! Small blocks of memory, packed in slabs.
 //!
 //! A cache holds tens of thousands of tree blocks, which many threads fill and release in any
-//! order. As single aligned allocations, they would leave gaps of almost a page between them, in as
-//! many arenas as there are threads. That would take half as much memory again as the cache may
-//! have. Blocks of up to [`BLOCK_BYTES_MAX`] are therefore slots of equal size in slabs of
+//! order. As single aligned allocations, they would leave gaps of almost a page between them, in
+//! one arena for each thread. The gaps would take half as much memory again as the cache may have.
+//! Blocks of up to [`BLOCK_BYTES_MAX`] are therefore slots of equal size in slabs of
 //! [`SLAB_BYTES`]. Each power of two has one class, which all threads share. An unused slab returns
 //! to the system, except for a few ([`IDLE_SLABS_MAX`]) whose memory stays warm.
 //!
@@ -63,7 +63,8 @@ struct Slab {
     free: Vec<usize>,
 }
 
-/// Pages of this process, [`SLAB_BYTES`] of them. Invariant: the mapping is owned by this value alone.
+/// Pages of this process, [`SLAB_BYTES`] of them. Invariant: the mapping is owned by this value
+/// alone.
 struct Mapping {
     start: NonNull<u8>,
 }
@@ -85,7 +86,8 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: `new` took it with this length and alignment. A slab is dropped when all its places are free.
+        // SAFETY: `new` took it with this length and alignment. A slab is dropped when all its
+        // places are free.
         unsafe { pages::give_back(self.start, SLAB_BYTES, SLAB_BYTES) }
     }
 }
@@ -135,8 +137,9 @@ impl Class {
                 let start = slab.memory.start;
                 let offset_bytes = slot.slot.exact_mul(self.block_bytes);
                 return Block {
-                    // SAFETY: a slot is smaller than `slots()`, so all of it lies inside the slab's mapping of
-                    // `SLAB_BYTES`; it was in the list of free places, so nobody else owns it.
+                    // SAFETY: a slot is smaller than `slots()`, so all of it lies inside the slab's
+                    // mapping of `SLAB_BYTES`; it was in the list of free places, so nobody else
+                    // owns it.
                     start: unsafe { start.add(offset_bytes) },
                     capacity: self.block_bytes,
                     home: Home::Slab(slot),
@@ -284,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn threads_that_give_back_what_others_took_share_the_memory() {
+    fn threads_return_blocks_of_other_threads() {
         let (sender, receiver) = std::sync::mpsc::channel::<Buffer>();
         std::thread::scope(|scope| {
             scope.spawn(move || {

@@ -11,11 +11,13 @@
 //! not aligned for O_DIRECT goes through the backend at once, on the caller's thread.
 //!
 //! Invariants, on which the `unsafe` here rests:
-//! - from the moment a request is in the ring until its completion is taken out, its buffers (a read's), the dispatch
-//!   that holds its payloads (a write's) and its vector lie in [`Submissions::in_flight`], untouched;
-//! - the ring's submission side is only used under the lock of [`Submissions`], its completion side only by the
-//!   reaper;
-//! - at most `depth` requests are in the ring, which has at least that many entries and one more for the stop signal.
+//! - from the moment a request is in the ring until its completion is taken out, its buffers (a
+//!   read's), the dispatch that holds its payloads (a write's) and its vector lie in
+//!   [`Submissions::in_flight`], untouched;
+//! - the ring's submission side is only used under the lock of [`Submissions`], its completion side
+//!   only by the reaper;
+//! - at most `depth` requests are in the ring, which has at least that many entries and one more
+//!   for the stop signal.
 
 use buttress_exact::{Exact as _, usize_of};
 use std::collections::{HashMap, VecDeque};
@@ -72,8 +74,9 @@ struct InFlight {
 /// The addresses and lengths of a read's buffers, in the kernel's form.
 struct Vector(Box<[libc::iovec]>);
 
-// SAFETY: the pointers lead into the buffers, or the dispatch's payloads, that lie beside the vector in `InFlight` and
-// move together with it; they are only followed by the kernel, and those into payloads only to read.
+// SAFETY: the pointers lead into the buffers, or the dispatch's payloads, that lie beside the
+// vector in `InFlight` and move together with it; they are only followed by the kernel, and those
+// into payloads only to read.
 unsafe impl Send for Vector {}
 
 impl Vector {
@@ -299,9 +302,10 @@ impl Shared {
                 vector,
             };
             submissions.in_flight.insert(identity, in_flight);
-            // SAFETY: the submission side is used under its lock. The vector and the buffers or payloads that the
-            // entry refers to lie on the heap, owned by `in_flight` until the completion with this identity is
-            // taken out; the file is open for as long as `core` holds the backend.
+            // SAFETY: the submission side is used under its lock. The vector and the buffers or
+            // payloads that the entry refers to lie on the heap, owned by `in_flight` until the
+            // completion with this identity is taken out; the file is open for as long as `core`
+            // holds the backend.
             if unsafe { self.ring.submission_shared().push(&entry) }.is_err() {
                 submissions.in_flight.remove(&identity);
                 return None;

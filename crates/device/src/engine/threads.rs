@@ -325,7 +325,8 @@ mod tests {
         }
     }
 
-    /// A caller that waits for a request whose worker panicked gets an error. Without the error it would wait forever.
+    /// A caller that waits for a request whose worker panicked gets an error. Without the error it
+    /// would wait forever.
     #[test]
     fn request_of_a_worker_that_panics_fails() {
         let (sender, asked) = std::sync::mpsc::channel();

@@ -14,7 +14,7 @@ fn drop_from_cache(file: &std::fs::File) {
 }
 
 #[test]
-fn a_cold_file_is_read_around_the_page_cache_and_a_warm_one_through_it() {
+fn reads_bypass_the_page_cache_for_cold_files_only() {
     // The file is beside the build's output. A temporary directory may be in memory, which is never
     // cold.
     let mut file = tempfile::NamedTempFile::new_in(env!("CARGO_MANIFEST_DIR")).unwrap();

@@ -1,4 +1,5 @@
-//! Opening of image files and block devices: kinds of files, locks against other users, overlays and partitions.
+//! Opening of image files and block devices: kinds of files, locks against other users, overlays
+//! and partitions.
 //!
 //! A file is opened once. If the page cache holds nothing of it, it may be opened again to bypass
 //! the page cache. The lock precedes the first read. An overlay and a partition are backends over
@@ -20,7 +21,8 @@ use crate::error::{IoError, Operation};
 use crate::overlay::{BaseState, Overlay};
 use crate::partition;
 
-/// The result of [`open`]: the backend (of the partition, if the caller asked for one), and messages for the user.
+/// The result of [`open`]: the backend (of the partition, if the caller asked for one), and
+/// messages for the user.
 pub(crate) struct Opened {
     pub(crate) backend: Arc<dyn Backend>,
     pub(crate) notices: Vec<String>,
@@ -30,8 +32,8 @@ pub(crate) struct Opened {
 
 /// Opens the image file or block device at `path`.
 ///
-/// For reading, it acquires a shared lock, and reports a mounted device. For writing, it acquires an exclusive lock,
-/// and refuses whatever is mounted or in use.
+/// For reading, it acquires a shared lock, and reports a mounted device. For writing, it acquires
+/// an exclusive lock, and refuses whatever is mounted or in use.
 pub(crate) fn open(path: &Path, options: &OpenOptions) -> Result<Opened, IoError> {
     let name: Arc<str> = path.to_string_lossy().into();
     let fail = |cause: io::Error| IoError::new(&name, Operation::Open, 0, 0, &cause);

@@ -22,8 +22,8 @@ const BLKGETSIZE64: libc::Ioctl = 0x8008_1272;
 /// Returns the size of a block device in bytes. Its metadata states 0.
 pub(super) fn block_device_bytes(file: &File) -> io::Result<u64> {
     let mut bytes = 0_u64;
-    // SAFETY: BLKGETSIZE64 writes one u64 to the address it is given, which is a live local variable's; the
-    // file descriptor is open for as long as `file` is borrowed.
+    // SAFETY: BLKGETSIZE64 writes one u64 to the address it is given, which is a live local
+    // variable's; the file descriptor is open for as long as `file` is borrowed.
     let answer = unsafe { libc::ioctl(file.as_raw_fd(), BLKGETSIZE64, &raw mut bytes) };
     if answer == 0 {
         return Ok(bytes);
@@ -50,9 +50,9 @@ pub(super) struct LoopStatus {
 pub(super) fn loop_status(file: &File) -> Option<LoopStatus> {
     const LOOP_GET_STATUS64: libc::Ioctl = 0x4c05;
     let mut words = [0_u64; 29];
-    // SAFETY: the request writes one structure of 232 bytes to the address that it gets. The address is that of a live
-    // local array of 232 bytes, for which every bit pattern is valid. The file descriptor is open while `file` is
-    // borrowed.
+    // SAFETY: the request writes one structure of 232 bytes to the address that it gets. The
+    // address is that of a live local array of 232 bytes, for which every bit pattern is valid. The
+    // file descriptor is open while `file` is borrowed.
     let answer = unsafe { libc::ioctl(file.as_raw_fd(), LOOP_GET_STATUS64, words.as_mut_ptr()) };
     let [device, inode, _, start_bytes, ..] = words;
     (answer == 0).then_some(LoopStatus {
@@ -100,8 +100,9 @@ pub(super) fn is_cold(file: &File) -> bool {
     let range: [u64; 2] = [0, 0];
     // The counts of pages that are cached, dirty, under write-back, evicted, recently evicted.
     let mut counts = [0_u64; 5];
-    // SAFETY: the kernel reads two u64 at the second address and writes five at the third; both are live local
-    // variables of that size. The file descriptor is open for as long as `file` is borrowed.
+    // SAFETY: the kernel reads two u64 at the second address and writes five at the third; both are
+    // live local variables of that size. The file descriptor is open for as long as `file` is
+    // borrowed.
     let answer = unsafe {
         libc::syscall(
             CACHESTAT,
@@ -256,8 +257,8 @@ pub(super) fn share(
         length,
         offset,
     };
-    // SAFETY: the request reads one structure of this shape from the address it is given, which is a live local
-    // variable's; both file descriptors are open for as long as they are borrowed.
+    // SAFETY: the request reads one structure of this shape from the address it is given, which is
+    // a live local variable's; both file descriptors are open for as long as they are borrowed.
     let answer = unsafe { libc::ioctl(target.as_raw_fd(), FICLONERANGE, &raw const range) };
     match answer {
         0 => Ok(()),
@@ -293,8 +294,9 @@ pub(super) fn zero_blocks(file: &File, offset: u64, length: u64, sector_bytes: u
 /// Sends a request for a range. Returns false if the device does not support the request.
 fn range_request(file: &File, request: libc::Ioctl, offset: u64, length: u64) -> io::Result<bool> {
     let range: [u64; 2] = [offset, length];
-    // SAFETY: both requests read two u64 (start and length in bytes) from the address they are given, which is
-    // a live local array's; the file descriptor is open for as long as `file` is borrowed.
+    // SAFETY: both requests read two u64 (start and length in bytes) from the address they are
+    // given, which is a live local array's; the file descriptor is open for as long as `file` is
+    // borrowed.
     let answer = unsafe { libc::ioctl(file.as_raw_fd(), request, range.as_ptr()) };
     if answer == 0 {
         return Ok(true);

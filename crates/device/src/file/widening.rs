@@ -1,10 +1,11 @@
 //! Requests with `O_DIRECT` whose offset, length or memory is not aligned to the medium's sector.
 //!
-//! A read reads the whole sectors into an aligned buffer, and the caller copies its part. A write reads the sectors at
-//! both ends first, changes its part, and writes all of them back.
+//! A read reads the whole sectors into an aligned buffer, and the caller copies its part. A write
+//! reads the sectors at both ends first, changes its part, and writes all of them back.
 //!
 //! Invariants:
-//! - Two widened writes never run at once: they may share a sector. The lock `widening` enforces this.
+//! - Two widened writes never run at once: they may share a sector. The lock `widening` enforces
+//!   this.
 //! - A widened write never leaves the file longer than it was.
 
 use buttress_exact::Exact as _;
@@ -26,7 +27,7 @@ impl FileBackend {
     /// Reads `[start, end)`, widened to whole sectors, into a buffer of its own. Also returns the
     /// index of `start` in the buffer.
     ///
-    /// The last sector may extend beyond the end of the file. Those bytes read as zeros.
+    /// The last sector may extend beyond the end of the file. Bytes beyond the end read as zeros.
     pub(super) fn read_widened(&self, start: u64, end: u64) -> io::Result<(Buffer, usize)> {
         let unit = u64::from(self.sector_bytes).max(1);
         let lead = start.remainder(unit);

@@ -21,8 +21,8 @@ pub struct Applied {
     pub bytes: u64,
 }
 
-/// Writes all blocks of the side file at `side` into the image file or block device at `base`, makes them durable, and
-/// deletes the side file.
+/// Writes all blocks of the side file at `side` into the image file or block device at `base`,
+/// makes them durable, and deletes the side file.
 ///
 /// An interrupted apply can be repeated. Until it is done, base and overlay have neither the old
 /// state nor the new one, and the side file cannot be used for anything else. `options` describe

@@ -93,7 +93,7 @@ proptest! {
 }
 
 #[test]
-fn what_was_not_flushed_may_be_lost_but_nothing_else() {
+fn crash_loses_only_unflushed_changes() {
     let (folder, original) = base();
     let device = open(folder.path(), true).unwrap();
     device.write(0, &[1; 8192]).unwrap();
@@ -107,7 +107,7 @@ fn what_was_not_flushed_may_be_lost_but_nothing_else() {
 }
 
 #[test]
-fn side_files_are_sparse_and_shared_with_nobody() {
+fn side_files_are_sparse_and_locked() {
     use std::os::unix::fs::MetadataExt;
     let (folder, _) = base();
     std::fs::File::options()
@@ -161,7 +161,7 @@ fn other_bases_and_other_files_are_refused() {
 }
 
 #[test]
-fn applying_that_was_interrupted_is_finished_and_nothing_else_allowed() {
+fn interrupted_apply_must_be_finished_before_any_other_use() {
     let (folder, mut model) = base();
     let device = open(folder.path(), true).unwrap();
     device.write(5000, &[9; 10_000]).unwrap();

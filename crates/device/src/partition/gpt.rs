@@ -255,7 +255,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn both_copies_damaged_is_an_error_that_says_what() {
+    fn damage_of_both_table_copies_is_reported() {
         let mut bytes = build(512, 64, &[(2, 8, 15)]);
         bytes[512 + 60] ^= 1;
         bytes[63 * 512 + 60] ^= 1;

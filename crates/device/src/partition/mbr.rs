@@ -1,10 +1,11 @@
-//! Master boot records: four primary partitions, and a chain of logical ones inside an extended one.
+//! Master boot records: four primary partitions, and a chain of logical ones inside an extended
+//! one.
 //!
-//! Sector 0 holds four entries from byte 446 on and the signature 55 AA in bytes 510 and 511. An entry has its
-//! type in byte 4, its first sector in bytes 8 to 11, its count of sectors in bytes 12 to 15. An extended
-//! partition begins with a record of the same form: its first entry is a logical partition, relative to that
-//! record; its second leads to the next record, relative to the extended partition. Logical partitions are
-//! numbered from 5 in the order of the chain.
+//! Sector 0 holds four entries from byte 446 on and the signature 55 AA in bytes 510 and 511. An
+//! entry has its type in byte 4, its first sector in bytes 8 to 11, its count of sectors in bytes
+//! 12 to 15. An extended partition begins with a record of the same form: its first entry is a
+//! logical partition, relative to that record; its second leads to the next record, relative to the
+//! extended partition. Logical partitions are numbered from 5 in the order of the chain.
 //!
 //! The chain comes from disk, so at most [`MAX_LOGICAL`] links are followed. A cycle therefore
 //! ends.

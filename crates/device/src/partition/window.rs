@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn a_range_past_the_end_is_cut() {
+    fn range_beyond_the_end_is_cut() {
         let whole = Arc::new(MemoryBackend::new("m", vec![0; 100]));
         assert_eq!(Window::new(whole, "w".to_owned(), 90..200).size_bytes(), 10);
     }

@@ -25,13 +25,15 @@ use crate::partition;
 /// The zeros of one write.
 static ZEROS: [u8; 1 << 16] = [0; 1 << 16];
 
-/// The result of [`open`]: the backend (of the partition, if the caller asked for one), and messages for the user.
+/// The result of [`open`]: the backend (of the partition, if the caller asked for one), and
+/// messages for the user.
 pub(crate) struct Opened {
     pub(crate) backend: Arc<dyn Backend>,
     pub(crate) notices: Vec<String>,
 }
 
-/// Opens the image file at `path`: with a shared lock for reading, with an exclusive one for writing.
+/// Opens the image file at `path`: with a shared lock for reading, with an exclusive one for
+/// writing.
 pub(crate) fn open(path: &Path, options: &OpenOptions) -> Result<Opened, IoError> {
     let name: Arc<str> = path.to_string_lossy().into();
     let fail = |cause: io::Error| IoError::new(&name, Operation::Open, 0, 0, &cause);

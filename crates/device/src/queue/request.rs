@@ -95,7 +95,7 @@ impl Completion {
     }
 }
 
-/// One request inside a dispatch.
+/// A request inside a dispatch.
 #[derive(Debug)]
 pub(crate) struct Segment {
     pub(crate) length: usize,
@@ -204,7 +204,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_dispatch_is_started_once_and_not_after_all_its_requests_are_cancelled() {
+    fn dispatch_starts_once_and_never_after_cancellation() {
         let dispatch = Dispatch::read(0, [1, 2].into_iter(), Duration::ZERO);
         assert_eq!((dispatch.length_bytes, dispatch.merged()), (3, 1));
         assert!(!dispatch.unwant(), "one request is still wanted");

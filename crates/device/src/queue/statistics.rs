@@ -132,8 +132,8 @@ impl QueueStatistics {
         self.per_second(counters.bytes) / 1024.0
     }
 
-    /// `aqu-sz`: the mean number of requests queued or in service (the time they waited, over the time that
-    /// passed: Little's law).
+    /// `aqu-sz`: the mean number of requests queued or in service (the time they waited, over the
+    /// time that passed: Little's law).
     #[must_use]
     pub fn mean_queue_depth(&self) -> f64 {
         let seconds = self.elapsed.as_secs_f64();

@@ -22,7 +22,8 @@ pub(super) fn compute_sectors(data: &[u8], sector_bytes: usize, out: &mut Vec<u8
 
 /// Sixteen digests in parallel with AVX-512.
 ///
-/// Source: FIPS 180-4: functions in section 4.1.2, constants in 4.2.2, start values in 5.3.3, padding in 5.1.1, rounds in 6.2.
+/// Source: FIPS 180-4: functions in section 4.1.2, constants in 4.2.2, start values in 5.3.3,
+/// padding in 5.1.1, rounds in 6.2.
 #[cfg(all(target_arch = "x86_64", feature = "sha256-lanes"))]
 mod lanes {
     #![allow(
@@ -38,7 +39,7 @@ mod lanes {
     const LANES: usize = 16;
     const BLOCK_BYTES: usize = 64;
 
-    /// One word of each lane.
+    /// A word of each lane.
     type Words = [u32; LANES];
 
     const START: [u32; 8] = [
@@ -218,7 +219,7 @@ mod tests {
 
     #[test]
     #[cfg(all(target_arch = "x86_64", feature = "sha256-lanes"))]
-    fn sixteens_are_taken_where_the_processor_can() {
+    fn avx512_lanes_hash_sectors_in_groups_of_sixteen() {
         let data = vec![3; 35 * 512];
         let mut out = Vec::new();
         let rest = lanes::compute_sectors(&data, 512, &mut out);

@@ -1,4 +1,4 @@
-//! One case for each check of a chunk.
+//! Tests with one case for each check of a chunk.
 
 use super::*;
 use crate::key::ItemType;

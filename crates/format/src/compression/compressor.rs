@@ -1,6 +1,6 @@
 //! Compression of extents into the form that [`super::decompress`] and the kernel read.
 //!
-//! One call compresses one extent of at most 128 KiB of content. A [`Compressor`] keeps its
+//! Each call compresses one extent of at most 128 KiB of content. A [`Compressor`] keeps its
 //! contexts from one extent to the next, so each compressing thread keeps one.
 //!
 //! Compression must save at least one sector. If it cannot, the compressor returns `None`, and

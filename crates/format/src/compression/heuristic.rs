@@ -6,8 +6,8 @@
 //! which nearly all values are equally frequent. For other samples, the entropy decides. All tests
 //! and limits are the kernel's, so that both compress the same files.
 //!
-//! Source: the kernel's description of its compression heuristic (btrfs(5), section "Compression", "Incompressible
-//! data").
+//! Source: the kernel's description of its compression heuristic (btrfs(5), section "Compression",
+//! "Incompressible data").
 
 /// Bytes in each sample.
 const SAMPLE_BYTES: usize = 16;

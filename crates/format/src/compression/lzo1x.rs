@@ -26,7 +26,8 @@
 //! Every copy is checked against both buffers. For speed, short copies move 16 bytes at once if the
 //! buffers have space. They may overwrite bytes of `out` beyond the returned length.
 //!
-//! Source: "LZO stream format as understood by Linux' LZO decompressor", the kernel's documentation.
+//! Source: "LZO stream format as understood by Linux' LZO decompressor", the kernel's
+//! documentation.
 
 mod encode;
 

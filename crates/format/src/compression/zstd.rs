@@ -1,6 +1,6 @@
 //! zstd frames.
 //!
-//! One extent is one frame. Its window is at most 128 KiB. The kernel allocates no larger window,
+//! Each extent is one frame. Its window is at most 128 KiB. The kernel allocates no larger window,
 //! so the kernel and this module refuse larger ones. Bytes after the frame are padding.
 //!
 //! Source: RFC 8878; the window: btrfs(5), section "Compression".

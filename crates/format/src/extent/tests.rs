@@ -1,4 +1,4 @@
-//! One case for each check of extent items and references.
+//! Tests with one case for each check of extent items and references.
 
 use super::keyed::parse_keyed_references;
 use super::*;

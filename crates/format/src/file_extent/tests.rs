@@ -200,7 +200,7 @@ fn each_check_of_regular_extents_has_its_error() {
 
 proptest! {
     #[test]
-    fn what_passes_keeps_the_promises(
+    fn valid_file_extents_keep_their_invariants(
         file_sectors in 0_u64..1 << 52, kind in 0_u8..4, compression in 0_u8..5,
         sectors in proptest::array::uniform5(0_u64..40), shift in 0_u32..53,
     ) {

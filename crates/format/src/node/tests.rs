@@ -42,7 +42,7 @@ fn change_item(block: &mut [u8], slot: usize, change: impl FnOnce(&mut RawItem))
 }
 
 #[test]
-fn a_sound_leaf_gives_its_items() {
+fn valid_leaf_returns_its_items() {
     let block = check(leaf(TreeId::UUID, &strings())).unwrap();
     assert!(block.is_leaf());
     assert_eq!(
@@ -68,7 +68,7 @@ fn a_sound_leaf_gives_its_items() {
 }
 
 #[test]
-fn a_sound_node_gives_its_pointers() {
+fn valid_node_returns_its_pointers() {
     let pointers = [
         (key(1, ItemType(1), 0), 1 << 20, 100),
         (key(2, ItemType(1), 0), 1 << 21, 7),
@@ -366,7 +366,7 @@ fn trees_that_hold_something_are_never_empty() {
 }
 
 #[test]
-fn a_damaged_leaf_shows_what_lies_inside() {
+fn damaged_leaf_shows_only_items_inside_the_block() {
     let mut block = leaf(TreeId::UUID, &strings());
     change_item(&mut block, 1, |item| item.offset = U32::new(1 << 30));
     change_header(&mut block, |header| header.nritems = U32::new(9999));

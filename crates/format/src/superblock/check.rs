@@ -13,7 +13,8 @@ use crate::units::{Logical, Physical};
 use buttress_exact::usize_of;
 use zerocopy::FromBytes;
 
-/// An empty volume uses a block each for the root, chunk, extent, device, checksum and file-system trees.
+/// An empty volume uses a block each for the root, chunk, extent, device, checksum and file-system
+/// trees.
 const LEAST_TREE_BLOCKS: u64 = 6;
 
 /// The smallest system chunk array: a key and a chunk of one stripe.

@@ -3,7 +3,8 @@
 //! A reader must support every incompat bit. A writer must also support every compat_ro bit. Bits
 //! without a name are kept, so that they can be refused by number.
 //!
-//! Source: on-disk format documentation, section "Superblock"; btrfs(5), section "Filesystem features".
+//! Source: on-disk format documentation, section "Superblock"; btrfs(5), section "Filesystem
+//! features".
 
 use crate::error::{FeatureSet, Unsupported};
 

@@ -136,7 +136,7 @@ fn identity_is_checked() {
 
 /// The flags report a change that btrfstune began. The superblock is still readable.
 #[test]
-fn unfinished_changes_are_told_and_do_not_hide_the_superblock() {
+fn unfinished_changes_are_reported_and_still_readable() {
     for (bit, what) in [
         (35, Some("the fsid of all blocks")),
         (36, Some("the fsid by a metadata uuid")),

@@ -242,7 +242,7 @@ fn generations_end_with_the_volumes_own() {
 /// Every item type must check at least the size of its data. No item type has a size of three
 /// bytes.
 #[test]
-fn every_item_type_is_looked_into() {
+fn every_item_type_checks_its_size() {
     // These item types may hold any bytes, or stand for several kinds of items.
     let free = [
         ItemType::STRING_ITEM,
@@ -270,7 +270,7 @@ fn every_item_type_is_looked_into() {
 }
 
 #[test]
-fn file_trees_are_told_from_others() {
+fn file_trees_are_distinguished_from_other_trees() {
     for tree in [5, 256, (1 << 48) - 1] {
         assert!(is_file_tree(TreeId::new(tree)), "{tree}");
     }

@@ -4,7 +4,8 @@
 //! `FS_IOC_GETFLAGS` ioctl use another set, which all file systems share. [`FileAttributes`] is the
 //! part of that set that btrfs shows.
 //!
-//! Source: on-disk format documentation, section "INODE_ITEM", and the manual page `ioctl_iflags(2)`.
+//! Source: on-disk format documentation, section "INODE_ITEM", and the manual page
+//! `ioctl_iflags(2)`.
 
 use buttress_format::InodeFlags;
 

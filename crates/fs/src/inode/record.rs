@@ -21,7 +21,7 @@ const EXTENTS_LIMIT: usize = 256;
 /// The maximum number of names in a record. Further names are only counted.
 const LINKS_LIMIT: usize = 16;
 
-/// One name of an inode.
+/// A name of an inode.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InodeLink {
     /// The directory that holds the entry.

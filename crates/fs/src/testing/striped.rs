@@ -89,7 +89,7 @@ impl Shape {
     }
 }
 
-/// One entry of the stripe tree and the places of its copies: `(stripe, physical)` each.
+/// An entry of the stripe tree and the places of its copies: `(stripe, physical)` each.
 #[derive(Clone, Debug)]
 pub(crate) struct Entry {
     pub(crate) offset: u64,

@@ -41,7 +41,7 @@ fn corruption(error: &Error) -> &Corruption {
 }
 
 #[test]
-fn names_of_equal_hash_are_told_apart() {
+fn names_of_equal_hash_are_distinguished() {
     let mut seen: HashMap<u64, Vec<u8>> = HashMap::new();
     let (one, other) = (0_u64..)
         .find_map(|number| {
@@ -215,7 +215,7 @@ fn missing_halves_of_entries_are_reported_and_listed() {
 }
 
 #[test]
-fn names_that_lead_elsewhere_never_come_out() {
+fn invalid_entry_names_are_never_returned() {
     for name in [&b".."[..], b".", b"a/b", b"../../etc/passwd", b"a\0b"] {
         let mut world = World::new();
         world.half_entry(256, name, key(257, ItemType::INODE_ITEM, 0), FileKind::Regular);

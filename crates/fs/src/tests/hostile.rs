@@ -40,7 +40,7 @@ fn world() -> World {
     world
 }
 
-/// One change: the index of the tree, of the item, and of the byte, and the new byte.
+/// A change: the index of the tree, of the item, and of the byte, and the new byte.
 type Change = (usize, usize, usize, u8);
 
 fn apply(world: &mut World, changes: &[Change]) {

@@ -31,7 +31,7 @@ fn a_pending_log_is_named_unless_that_is_not_wanted() {
 }
 
 #[test]
-fn the_newest_backup_root_that_can_be_read_is_taken() {
+fn newest_readable_backup_root_is_used() {
     let mut image = World::new().image();
     edit_superblock(&mut image, |raw| {
         let good = raw.root;

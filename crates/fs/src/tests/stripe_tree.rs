@@ -63,7 +63,7 @@ fn entry_at(striped: &Striped, offset: u64) -> Entry {
 #[test]
 fn data_is_read_from_where_the_items_say() {
     let content = content();
-    // One sector for each item makes a tree of several leaves. One item for everything is larger
+    // Items of one sector make a tree of several leaves. A single item is larger
     // than most reads.
     for runs in [&RUNS[..], &[1], &[SECTORS as u64]] {
         for shape in Shape::ALL {
@@ -124,7 +124,7 @@ fn a_missing_item_costs_what_it_mapped_and_its_address_is_named() {
 }
 
 #[test]
-fn a_place_past_the_end_of_a_device_is_passed_over() {
+fn stripe_beyond_the_end_of_its_device_is_skipped() {
     for shape in Shape::ALL {
         let mut striped = striped(shape);
         let entry = entry_at(&striped, 20 * SECTOR as u64);
@@ -164,7 +164,7 @@ fn a_place_past_the_end_of_a_device_is_passed_over() {
 }
 
 #[test]
-fn another_copy_stands_in_for_a_spoilt_one_and_the_fault_is_reported() {
+fn damaged_copy_is_replaced_and_the_fault_reported() {
     let offset = 20 * SECTOR as u64;
     for shape in Shape::MIRRORED {
         let entry = entry_at(&striped(shape), offset);

@@ -52,7 +52,7 @@ pub(super) enum Found {
     Failed(WalkError),
 }
 
-/// One directory on the path down.
+/// A directory on the path down.
 #[derive(Debug)]
 struct Level {
     location: Location,

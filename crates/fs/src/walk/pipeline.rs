@@ -2,9 +2,9 @@
 //!
 //! The first stage takes up to [`BATCH_ENTRIES`] from the order, and loads their inodes in jobs of
 //! [`LOAD_INODES`], in the order of their numbers. The second stage waits for the jobs, reads small
-//! content ahead, and passes on batches of at most [`BATCH_BYTES`] (or one entry). One batch is
-//! queued between two stages. At most four batches of each kind exist at any time, whatever the
-//! sizes on disk.
+//! content ahead, and passes on batches of at most [`BATCH_BYTES`] (or one entry). Between two
+//! stages, at most one batch is queued. At most four batches of each kind exist at any time,
+//! whatever the sizes on disk.
 
 use super::content::ContentBatch;
 use super::order::{Found, Order, kind_wrong};

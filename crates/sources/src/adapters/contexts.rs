@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_that_are_none_are_told() {
+    fn invalid_lines_are_reported() {
         for text in ["\n/a", "\n/a -x c", "\n/a b c d", "\n/( c", "\n/a{9999}{9999} c"] {
             assert_eq!(FileContexts::parse(text).unwrap_err().line, 2, "{text}");
         }

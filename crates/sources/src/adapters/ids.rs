@@ -156,7 +156,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ranges_map_and_the_rest_is_nobodys() {
+    fn owners_outside_all_ranges_are_refused() {
         let map: IdMap = "0:100000:65536,70000:5:1".parse().unwrap();
         for (id, mapped) in [
             (100_000, Some(0)),
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_map_is_refused() {
+    fn invalid_owner_maps_are_refused() {
         for text in [
             "",
             "0",

@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn paths_are_led_along_links_and_stay_in_the_root() {
+    fn paths_follow_links_and_stay_in_the_root() {
         let links = links(&[
             ("lib", "usr/lib"),
             ("usr/lib/x", "/lib/y"),
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn what_takes_a_link_s_place_or_deletes_it_ends_it() {
+    fn replaced_or_deleted_link_is_not_followed() {
         let mut all = links(&[("a/l", "x"), ("b", "x")]);
         all.put(&path("a"), true, None, 0);
         assert_eq!(all.follow(path("a/l/f")).unwrap(), path("a/x/f"));

@@ -82,7 +82,7 @@ fn the_later_of_two_members_has_precedence() {
 }
 
 #[test]
-fn a_link_is_what_its_target_was_even_when_that_is_replaced_or_deleted() {
+fn hard_link_keeps_the_file_of_a_replaced_target() {
     let lower = Archive::new().file("a", "old").link("b", "a").link("c", "b");
     let upper = Archive::new().file("a", "new").file(".wh.b", "").link("d", "c");
     let mut layers = Layers::of_image("x".into(), vec![lower.layer(), upper.layer()]);
@@ -137,7 +137,7 @@ fn marks_act_on_lower_layers_only() {
 }
 
 #[test]
-fn each_state_has_all_that_was_there_and_shares_contents() {
+fn each_layer_state_is_complete_and_shares_contents() {
     let lower = Archive::new().file("a", "one").link("b", "a");
     let upper = Archive::new().file("c", "two").file(".wh.a", "");
     let directory = EntryPath::new(b"states").unwrap();
@@ -185,7 +185,7 @@ fn each_state_has_all_that_was_there_and_shares_contents() {
 }
 
 #[test]
-fn what_cannot_be_is_told_with_its_place() {
+fn invalid_members_are_reported_with_their_place() {
     let error = |archive: Archive, marks: bool| {
         let mut layers = if marks {
             Layers::of_image("x".into(), vec![archive.layer()])

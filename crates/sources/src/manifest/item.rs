@@ -1,4 +1,4 @@
-//! One table of a manifest: its keys, and their joint meaning.
+//! A table of a manifest: its keys, and their joint meaning.
 
 use std::collections::BTreeMap;
 

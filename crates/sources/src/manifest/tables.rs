@@ -3,7 +3,7 @@
 //! A table begins with a line `[[NAME]]` and ends before the next such line. The lines before the
 //! first table are the head. The TOML parser receives each table alone. The result equals a parse
 //! of the whole manifest, with one exception: a line of a multi-line text must not have the form of
-//! such a line. That text would have no end, which is an error, and never another meaning.
+//! such a line. Such a text would have no end, which is an error, and never another meaning.
 
 use std::io::BufRead;
 
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_large_or_no_text_is_told_with_its_line() {
+    fn large_tables_and_invalid_text_are_reported_with_their_line() {
         let error = |bytes: Vec<u8>| {
             let mut tables = Tables::new(Box::new(std::io::Cursor::new(bytes)));
             loop {

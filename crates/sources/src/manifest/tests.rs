@@ -237,7 +237,7 @@ const WRONG: &[(&str, u64, &str)] = &[
 ];
 
 #[test]
-fn what_is_wrong_is_told_with_its_line() {
+fn errors_are_reported_with_their_line() {
     for (text, line, words) in WRONG {
         let text = if text.starts_with("[[") {
             format!("manifest = 1\n{text}")
@@ -254,7 +254,7 @@ fn what_is_wrong_is_told_with_its_line() {
 }
 
 #[test]
-fn contents_are_files_beside_the_manifest_and_told_when_they_change() {
+fn changed_content_files_of_a_manifest_are_reported() {
     let folder = tempfile::tempdir().unwrap();
     std::fs::create_dir(folder.path().join("base")).unwrap();
     std::fs::write(folder.path().join("hosts"), "127.0.0.1\n").unwrap();
@@ -274,7 +274,7 @@ fn contents_are_files_beside_the_manifest_and_told_when_they_change() {
 }
 
 #[test]
-fn rules_come_first_and_are_for_all_sources() {
+fn rules_precede_tables_and_apply_to_all_sources() {
     let text = "manifest = 1\n[[rule]]\npath = \"/var\"\nnodatacow = true\ncompression = \"none\"\n[[rule]]\npath = \"/var/x\"\nbelow = false\nowner = 5\n[[directory]]\npath = \"/var\"\n";
     let mut manifest = open(text, Path::new("")).unwrap();
     let rules = manifest.rules();

@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn times_come_back() {
+    fn times_survive_a_round_trip() {
         for seconds in [
             0,
             1,

@@ -11,7 +11,7 @@
 //! Left out: preallocated ranges (they become holes), contents that cannot be read, quota groups
 //! and limits, fs-verity. The caller receives a report of everything that was left out.
 //!
-//! The same image yields the same text.
+//! Equal images yield equal text.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write as _;
@@ -65,7 +65,7 @@ pub enum Lost {
     /// An entry that can be read, but has no form in a manifest.
     #[error("{path}: {what}")]
     LeftOut {
-        /// Where.
+        /// The path of the part.
         path: String,
         /// The part that was left out.
         what: &'static str,
@@ -474,7 +474,7 @@ mod tests {
     proptest::proptest! {
         /// TOML reads back the written text, whatever a name is.
         #[test]
-        fn text_comes_back(value in proptest::prelude::any::<String>()) {
+        fn quoted_text_is_read_back_by_toml(value in proptest::prelude::any::<String>()) {
             let table: toml::Table = toml::from_str(&format!("a = {}", quoted(&value))).unwrap();
             proptest::prop_assert_eq!(table["a"].as_str(), Some(value.as_str()));
         }

@@ -110,7 +110,7 @@ fn wanted(tag: Option<&str>, platform: Option<&str>) -> Wanted {
 }
 
 #[test]
-fn layers_come_in_order_whatever_packed_them() {
+fn layers_keep_their_order_for_every_compression() {
     let names = Made::new().names(&Wanted::default()).unwrap();
     assert_eq!(names, [&b"one"[..], b"two", b"three"]);
 }
@@ -248,7 +248,7 @@ fn tags_and_platforms_choose() {
 }
 
 #[test]
-fn what_is_no_layout_is_told_and_nothing_waits() {
+fn invalid_layouts_fail_without_waiting() {
     let made = Made::new();
     made.write("oci-layout", &json!({"imageLayoutVersion": "2.0.0"}));
     assert!(matches!(made.open(&Wanted::default()), Err(OciError::Version(_))));

@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_number_is_refused() {
+    fn invalid_numbers_are_refused() {
         for text in [&b"9"[..], b"12x", b"-1", b"0x1f"] {
             assert!(matches!(number(text, "size"), Err(Problem::Number { .. })));
         }

@@ -1,7 +1,7 @@
 //! The records of extended headers: `LENGTH KEY=VALUE\n`. LENGTH includes its own digits.
 //!
-//! Source: POSIX.1-2017, pax, "pax Extended Header"; GNU tar manual, "Storing Sparse Files"; star(5) for `SCHILY.*`;
-//! libarchive-formats(5) for `LIBARCHIVE.*`.
+//! Source: POSIX.1-2017, pax, "pax Extended Header"; GNU tar manual, "Storing Sparse Files";
+//! star(5) for `SCHILY.*`; libarchive-formats(5) for `LIBARCHIVE.*`.
 
 use buttress_format::Timestamp;
 use buttress_format::printable::Printable;
@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_value_takes_back_what_was_said() {
+    fn empty_value_removes_an_earlier_value() {
         let mut extended = Extended::default();
         extended.add(&record("path", b"x")).unwrap();
         extended.add(&record("path", b"")).unwrap();
@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn records_that_lie_are_told_with_their_place() {
+    fn invalid_records_are_reported_with_their_place() {
         let first = record("comment", b"fine");
         for wrong in [
             &b"x path=a\n"[..],

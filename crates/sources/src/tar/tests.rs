@@ -63,7 +63,7 @@ fn problem(archive: &[u8]) -> (u64, Problem) {
 }
 
 #[test]
-fn an_extended_header_is_for_one_member_a_global_one_for_all_that_follow() {
+fn extended_header_applies_to_one_member_global_to_all() {
     let archive = [
         header(b"first", b'0', 0).to_vec(),
         extended(b'g', &[("uid", "7"), ("mtime", "1.5")]),
@@ -106,7 +106,7 @@ fn a_member_can_be_read_again_from_where_it_begins() {
 }
 
 #[test]
-fn sizes_that_lie_are_told_at_the_header_that_lies() {
+fn wrong_sizes_are_reported_at_their_header() {
     let first = [header(b"first", b'0', 3).to_vec(), padded(b"abc")].concat();
     let lying = [first.as_slice(), &header(b"lies", b'0', 1 << 32)].concat();
     assert!(matches!(
@@ -154,7 +154,7 @@ fn sizes_that_lie_are_told_at_the_header_that_lies() {
 }
 
 #[test]
-fn archives_that_are_cut_off_are_told() {
+fn truncated_archives_are_reported() {
     let whole = [header(b"file", b'0', 600).to_vec(), padded(&[1; 600])].concat();
     // The padding of the last member and the two blocks of zeros may be missing.
     assert_eq!(read(&whole).unwrap().len(), 1);
@@ -205,7 +205,7 @@ fn kinds_that_cannot_be_made_are_refused_by_name() {
 }
 
 #[test]
-fn what_a_member_says_is_bounded() {
+fn size_of_extended_headers_is_bounded() {
     let one = extended(b'x', &[("comment", &"c".repeat(9 << 20))]);
     let two = [one.as_slice(), &one, &header(b"file", b'0', 0)].concat();
     assert!(matches!(problem(&two).1, Problem::TooLong { .. }));
@@ -231,7 +231,7 @@ fn what_a_member_says_is_bounded() {
 }
 
 #[test]
-fn maps_of_sparse_files_that_lie_are_refused() {
+fn invalid_maps_of_sparse_files_are_refused() {
     let file = |records: &[(&str, &str)], stored: usize| {
         [
             extended(b'x', records),

@@ -267,7 +267,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pool_gives_no_more_than_it_has_and_takes_back() {
+    fn pool_never_lends_more_than_its_capacity() {
         let pool = ReadAheadPool::new(ByteCount::new(40_000));
         let first = pool.reserve_block(16_384);
         let second = pool.reserve_block(16_384);
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn a_loan_comes_out_of_the_cache_and_goes_back() {
+    fn loan_shrinks_the_cache_until_it_is_dropped() {
         let cache = Arc::new(NodeCache::new(ByteCount::new(96 << 20), 16_384));
         let pool = ReadAheadPool::new(ByteCount::ZERO);
         let whole = cache.blocks.capacity();
@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_writer_holds_comes_out_of_the_cache() {
+    fn memory_of_a_writer_shrinks_the_cache() {
         let cache = Arc::new(NodeCache::new(ByteCount::new(96 << 20), 16_384));
         let pool = ReadAheadPool::new(ByteCount::ZERO);
         let whole = cache.blocks.capacity();
@@ -322,7 +322,7 @@ mod tests {
     /// The shares move in whole steps, so that the cache's capacity does not change with every
     /// block.
     #[test]
-    fn what_nobody_reads_ahead_is_the_caches() {
+    fn unused_read_ahead_budget_belongs_to_the_cache() {
         let cache = Arc::new(NodeCache::new(ByteCount::new(96 << 20), 16_384));
         let own = cache.blocks.capacity();
         let pool = ReadAheadPool::shared_with(&cache, ByteCount::new(32 << 20));

@@ -87,7 +87,7 @@ struct Stage {
     postponed: Option<(Side, Next)>,
     /// The planned blocks, each with its tree and its first key.
     order: VecDeque<(Side, Key)>,
-    /// The same blocks in flight, one queue for each forest. If both trees belong to one forest,
+    /// The planned blocks in flight, one queue for each forest. If both trees belong to one forest,
     /// the first queue holds all.
     queues: [Queue; 2],
     /// The unreadable block one level up, with its first key. No block after it is planned.

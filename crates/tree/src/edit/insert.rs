@@ -246,8 +246,8 @@ impl Editor<'_> {
         Ok(siblings)
     }
 
-    /// Pushes items to a neighbour in memory, so that there is space for the item, and puts it in. Returns false, and changes
-    /// nothing, if no neighbour has the space.
+    /// Pushes items to a neighbour in memory, so that there is space for the item, and puts it in.
+    /// Returns false, and changes nothing, if no neighbour has the space.
     fn push(&self, parent: &mut Node, slot: usize, item: NewItem<'_>) -> Result<bool> {
         if let Some(left) = slot.checked_sub(1)
             && self.push_left(parent, left, item)?

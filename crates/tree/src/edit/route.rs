@@ -15,7 +15,7 @@ use buttress_format::node::TreeBlock;
 use core::ops::ControlFlow;
 use smallvec::SmallVec;
 
-/// One block on the path.
+/// A block on the path.
 #[derive(Debug)]
 pub(super) struct RouteStep {
     /// In a node, the slot of the child on the path. In a leaf, the slot of the key.

@@ -4,15 +4,15 @@
 //! follows the same order as its cursor, some megabytes ahead of it, on a path of its own:
 //!
 //! 1. Each level has a [`Stage`]. It holds the blocks of the level that are available or in flight,
-//!   in key order. It also holds the node above whose children come next.
+//!    in key order. It also holds the node above whose children come next.
 //! 2. When a stage has less than a quarter of a window ahead of the cursor, it is refilled to a
-//!   whole window. The reads of the new blocks start in one plug, so each device receives them in
-//!   address order, with neighbours merged.
+//!    whole window. The reads of the new blocks start in one plug, so each device receives them in
+//!    address order, with neighbours merged.
 //! 3. The forest's threads check the blocks in batches as they arrive. On simulated devices, the
-//!   walk checks them.
+//!    walk checks them.
 //! 4. The cursor requests blocks in the order of the stages' queues, and takes them from the front.
-//!   If it requests a block further back, it has skipped the blocks before. If the queue does not
-//!   hold the block, the sweep restarts from the cursor's path.
+//!    If it requests a block further back, it has skipped the blocks before. If the queue does not
+//!    hold the block, the sweep restarts from the cursor's path.
 //!
 //! A sweep starts with a small window and doubles it with each refill, so a walk over a few leaves
 //! reads few. Each higher stage has a smaller window of its own, because it has fewer nodes. It is
@@ -102,7 +102,7 @@ pub(crate) struct Sweep {
     stages: Vec<Stage>,
 }
 
-/// One level of a sweep.
+/// A level of a sweep.
 #[derive(Debug, Default)]
 struct Stage {
     /// The node above whose children come next, with the slot of its first child that is not

@@ -46,7 +46,7 @@ fn several_sweeps_share_the_budget_and_all_arrive() {
 }
 
 #[test]
-fn what_is_in_use_survives_a_sweep_over_more_than_the_cache_holds() {
+fn blocks_in_use_survive_a_sweep_larger_than_the_cache() {
     // The budget holds some 35 of 421 blocks.
     let sample = Image::scattered().open(ByteCount::new(200_000));
     let hot: Vec<_> = sample.items.keys().copied().take(20).collect();
@@ -75,7 +75,7 @@ fn a_walk_that_fits_is_read_once() {
 }
 
 #[test]
-fn a_sweep_reads_nothing_past_its_range() {
+fn sweep_reads_nothing_beyond_its_range() {
     let sample = Image::scattered().open(ByteCount::new(16 << 20));
     let range = super::key(500)..super::key(510);
     assert_eq!(collect(sample.tree.range(range, ReadAhead::sweep())).len(), 10);

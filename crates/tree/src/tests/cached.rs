@@ -116,7 +116,7 @@ fn damaged(seed: u64) -> Image {
 }
 
 #[test]
-fn what_is_in_the_page_cache_changes_neither_blocks_nor_errors() {
+fn page_cache_state_changes_neither_blocks_nor_errors() {
     for seed in buttress_oracle::seeds::seeds("tree::cached", "BUTTRESS_SEED", &Vec::from_iter(0..12)) {
         let expected = {
             let sample = damaged(seed).open(ByteCount::new(1 << 20));

@@ -241,7 +241,7 @@ impl History {
 }
 
 #[test]
-fn what_is_shared_is_not_read() {
+fn shared_blocks_are_not_read() {
     for mode in MODES {
         let (history, old, new, fresh) = few_changes();
         assert!(fresh > 8, "the trees have {fresh} blocks of their own");
@@ -266,7 +266,7 @@ fn what_is_shared_is_not_read() {
 }
 
 #[test]
-fn changes_before_a_damaged_block_come_first_and_then_its_error_in_every_mode() {
+fn changes_before_a_damaged_block_precede_its_error() {
     let (history, old, new, _) = few_changes();
     let forest = open(&history.builder.finish(&old, &old), ByteCount::new(16 << 20));
     let tree = forest.tree(new);

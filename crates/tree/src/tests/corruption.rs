@@ -316,7 +316,7 @@ fn a_cycle_of_pointers_ends_at_the_level_check() {
 }
 
 #[test]
-fn keys_past_the_parents_bound_are_refused() {
+fn keys_beyond_the_parents_bound_are_refused() {
     let mut builder = ImageBuilder::new(ImageOptions::default());
     let leaf = |builder: &mut ImageBuilder, numbers: std::ops::Range<u64>| {
         let items: Vec<_> = numbers.map(|number| (key(number), vec![1])).collect();
@@ -380,8 +380,8 @@ fn snapshots_may_share_blocks_of_other_subvolumes() {
     assert_eq!(tree.range(.., ReadAhead::None).filter_map(Result::ok).count(), 40);
 }
 
-/// The same block is read through a pointer with other expectations. The cache must not hide the
-/// mismatch.
+/// The test reads the block again through a pointer with other expectations. The cache must not
+/// hide the mismatch.
 #[test]
 fn a_cached_block_is_compared_with_each_pointer() {
     let small = Small::new();

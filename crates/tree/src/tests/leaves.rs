@@ -18,7 +18,7 @@ fn items(mut leaves: Leaves) -> Vec<(Key, Vec<u8>)> {
 }
 
 #[test]
-fn leaves_give_the_items_of_a_range_in_every_mode() {
+fn leaves_return_the_items_of_a_range_in_every_mode() {
     let sample = Image::scattered().open(ByteCount::new(300_000));
     let mut random = Random::new(buttress_oracle::seeds::seed("tree::leaves", "BUTTRESS_SEED", 4));
     let mut ranges = vec![(Bound::Unbounded, Bound::Unbounded)];
@@ -100,7 +100,7 @@ fn subtrees_that_are_not_wanted_are_not_read() {
 }
 
 #[test]
-fn a_damaged_leaf_is_one_error_and_the_walk_goes_on() {
+fn damaged_leaf_is_one_error_and_the_walk_continues() {
     for mode in MODES {
         let mut image = Image::scattered();
         let bad = image_leaf(&image, 250);

@@ -141,7 +141,7 @@ fn walked(sample: &Sample) -> (f64, u64) {
 }
 
 #[test]
-fn a_pass_over_a_spinning_disk_gives_the_same_items_whatever_fits_its_memory() {
+fn pass_returns_the_same_items_with_any_memory_limit() {
     for (name, data) in [("repetitive", repetitive as fn(u64) -> Vec<u8>), ("noise", noise)] {
         let mut before = f64::MAX;
         for budget in [1 << 20, 4 << 20, 8 << 20, 16 << 20, 64 << 20] {
@@ -163,7 +163,7 @@ fn a_pass_over_a_spinning_disk_gives_the_same_items_whatever_fits_its_memory() {
 }
 
 #[test]
-fn a_pass_goes_on_past_damaged_blocks_and_jumps() {
+fn pass_continues_after_damaged_blocks_and_jumps() {
     let sample = on_disk(&Model::spinning_7200(), ByteCount::new(8 << 20), repetitive);
     let keys: Vec<_> = sample.items.keys().copied().collect();
     let mut cursor = sample.tree.cursor(WINDOW);

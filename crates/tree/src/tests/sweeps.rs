@@ -45,7 +45,7 @@ fn neighbours_are_merged() {
 }
 
 #[test]
-fn scattered_leaves_are_merged_where_the_window_holds_neighbours() {
+fn neighbours_within_a_sweep_window_are_merged() {
     let items = (0..2000).map(|number| (key(number), vec![1; 10])).collect();
     let options = ImageOptions {
         placement: Placement::Scattered { seed: 9 },
@@ -68,7 +68,7 @@ fn scattered_leaves_are_merged_where_the_window_holds_neighbours() {
 }
 
 #[test]
-fn a_sweep_that_is_left_or_turned_gives_everything_back() {
+fn abandoned_sweep_returns_its_memory() {
     let sample = Image::scattered().open(ByteCount::new(1 << 20));
     let mut cursor = sample.tree.cursor(ReadAhead::sweep());
     cursor.seek(&key(100)).unwrap();

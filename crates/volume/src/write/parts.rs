@@ -1,7 +1,7 @@
 //! The parts of stripes that hold a range of logical addresses.
 //!
-//! A range may span chunks. Each part is the largest range of one stripe that holds only bytes of the range. Rows of RAID5
-//! and RAID6 are one unit, parity included: parts are whole rows.
+//! A range may span chunks. Each part is the largest range of one stripe that holds only bytes of
+//! the range. Rows of RAID5 and RAID6 are one unit, parity included: parts are whole rows.
 
 use crate::Volume;
 use crate::chunk_map::MappedChunk;
@@ -73,8 +73,8 @@ impl Volume {
     }
 }
 
-/// Returns the parts that hold `[offset, offset + length)` of a chunk. Parts of one stripe that follow each other are
-/// joined. Returns `None` if the range leaves the chunk.
+/// Returns the parts that hold `[offset, offset + length)` of a chunk. Parts of one stripe that
+/// follow each other are joined. Returns `None` if the range leaves the chunk.
 fn parts(chunk: &Arc<MappedChunk>, offset: u64, length: u64, rows: Rows) -> Result<Option<Vec<Part>>, Error> {
     let layout = chunk.layout();
     if layout.has_parity() {

@@ -235,8 +235,9 @@ impl Volume {
         Some(Arc::clone(replacement.target())).filter(|slot| is_target(slot))
     }
 
-    /// Writes superblocks to a device that was brought up to date: copies, flush, primary, flush. A flush before them
-    /// makes the earlier writes to the device durable. A failure leaves the device out.
+    /// Writes superblocks to a device that was brought up to date: copies, flush, primary, flush. A
+    /// flush before them makes the earlier writes to the device durable. A failure leaves the
+    /// device out.
     pub(crate) fn write_superblocks_of_returned(
         &self,
         slot: &Arc<DeviceSlot>,

@@ -55,7 +55,7 @@ fn a_valid_primary_is_used_even_if_a_copy_is_newer() {
 }
 
 #[test]
-fn a_bad_primary_is_replaced_by_its_copy_and_that_is_said() {
+fn bad_primary_is_replaced_by_its_copy_with_a_notice() {
     let primary = Super::new(1, 1);
     let copy = Super {
         generation: 9,
@@ -81,7 +81,7 @@ fn a_bad_primary_is_replaced_by_its_copy_and_that_is_said() {
 }
 
 #[test]
-fn copies_of_another_volume_do_not_stand_in() {
+fn superblock_copies_of_another_volume_are_not_used() {
     let primary = Super::new(1, 1);
     let other = Super {
         fsid: Uuid::from_u128(5),
@@ -135,7 +135,7 @@ fn every_flipped_bit_of_a_lone_superblock_is_noticed() {
 }
 
 #[test]
-fn unknown_features_are_refused_by_name_or_make_the_volume_read_only() {
+fn unknown_features_are_refused_or_make_the_volume_read_only() {
     let base = Super::new(1, 1);
     for (bit, name) in [
         (13, "EXTENT_TREE_V2"),
@@ -220,7 +220,7 @@ fn the_newest_device_leads_and_a_stale_one_is_read_last() {
 }
 
 #[test]
-fn volumes_and_pending_reads_go_to_other_threads() {
+fn volumes_and_pending_reads_are_send() {
     fn shared<T: Send + Sync>() {}
     fn sent<T: Send>() {}
     shared::<Volume>();
@@ -306,7 +306,7 @@ fn zoned_superblocks_are_found_in_their_log() {
 }
 
 #[test]
-fn chunks_that_lie_are_refused_or_fail_when_read() {
+fn invalid_chunks_are_refused_or_fail_when_read() {
     let image = Image::new(Profile::Raid1, 2, 1 << 20);
     let volume = image.open(&[]);
     let chunk = image.chunk();

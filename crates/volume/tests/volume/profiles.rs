@@ -179,7 +179,7 @@ fn noise_in_as_many_stripes_as_the_profile_tolerates_is_passed_over_and_reported
 }
 
 #[test]
-fn a_missing_device_and_noise_in_another_still_read_where_two_failures_are_tolerated() {
+fn two_failures_are_read_around_if_the_profile_tolerates_them() {
     for (profile, stripes) in [
         (Profile::Raid1C3, 3),
         (Profile::Raid1C4, 4),
@@ -218,7 +218,7 @@ fn sectors_are_taken_from_wherever_they_are_good() {
 }
 
 #[test]
-fn what_no_copy_gives_is_listed_as_lost_and_the_rest_is_returned() {
+fn bytes_without_a_good_copy_are_listed_as_lost() {
     let mut image = image(Profile::Raid1, 2);
     for stripe in 0..2 {
         let at = image.stripe_range(stripe).start;
@@ -244,7 +244,7 @@ fn what_no_copy_gives_is_listed_as_lost_and_the_rest_is_returned() {
 }
 
 #[test]
-fn images_cut_short_lose_what_lies_past_their_end_and_nothing_else() {
+fn truncated_images_lose_only_bytes_beyond_their_end() {
     let mut image = image(Profile::Single, 1);
     let cut = image.stripe_range(0).start + 5 * SECTOR + 100;
     image.devices[0].truncate(cut);
@@ -364,7 +364,7 @@ fn reads_outside_the_map_and_of_impossible_lengths_are_refused() {
 }
 
 #[test]
-fn too_many_missing_devices_are_said_and_the_rest_still_reads() {
+fn too_many_missing_devices_are_reported_and_the_rest_reads() {
     let image = image(Profile::Raid0, 3);
     let volume = image.open(&[1]);
     assert!(
@@ -413,7 +413,7 @@ impl StripeResolver for Moved {
 }
 
 #[test]
-fn the_stripe_tree_says_where_mirrored_data_lies() {
+fn stripe_tree_locates_mirrored_data() {
     for (profile, stripes) in [(Profile::Raid1, 2), (Profile::Raid1C3, 3), (Profile::Dup, 2)] {
         let mut image = image(profile, stripes);
         let by = 12288u64;

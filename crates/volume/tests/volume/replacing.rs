@@ -59,7 +59,7 @@ fn add_chunks(volume: &Volume, image: &Image, stop: &AtomicBool) -> Vec<Logical>
 }
 
 #[test]
-fn chunks_that_come_while_a_slot_is_exchanged_stay_and_are_on_the_new_one() {
+fn chunks_added_during_an_exchange_use_the_new_slot() {
     let lab = Lab::new(Profile::Raid1, 2);
     let stop = AtomicBool::new(false);
     let left = std::thread::scope(|scope| {

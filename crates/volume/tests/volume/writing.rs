@@ -121,7 +121,7 @@ proptest! {
 }
 
 #[test]
-fn degraded_writes_read_back_from_what_is_there_and_after_other_losses() {
+fn degraded_writes_read_back_after_further_losses() {
     for (profile, stripes) in SHAPES {
         let tolerated = usize::from(profile.tolerated_failures());
         for missing in subsets(stripes.min(8), tolerated) {
@@ -173,7 +173,7 @@ fn one_loss_too_many_is_refused_and_nothing_is_written() {
         };
         let lab = Lab::without(profile, stripes, &missing);
         if profile == Profile::Raid1 {
-            // One of two devices is enough for this write.
+            // This write needs only one of the two devices.
             lab.volume.write(&[extent(0, &[1; 4096])]).unwrap();
             continue;
         }
@@ -313,7 +313,7 @@ fn copies_are_written_after_the_primaries_are_durable() {
 }
 
 #[test]
-fn addresses_without_a_chunk_are_refused_and_chunks_come_and_go() {
+fn write_outside_the_chunks_is_refused() {
     let lab = Lab::new(Profile::Raid1, 2);
     let past = lab
         .volume

@@ -279,7 +279,10 @@ impl Making {
         };
         let removed = remove_all(filesystem, root, name, &Progress::new())?;
         filesystem.sync()?;
-        Ok(format!("/project/{}: {removed} names removed", name.escape_ascii()))
+        Ok(format!(
+            "/project/{}: {removed} names removed",
+            name.escape_ascii()
+        ))
     }
 
     fn snapshot_after(&mut self) -> Result<String> {

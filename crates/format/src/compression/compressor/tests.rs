@@ -140,7 +140,7 @@ fn compressed_bytes(content: &[u8], compression: Compression) -> usize {
 
 proptest! {
     #[test]
-    fn what_is_compressed_comes_back(
+    fn compressed_content_decompresses_to_itself(
         content in content(1_usize..=131_072), sector in 0_usize..5, methods in prop::collection::vec(0_usize..8, 1..4),
     ) {
         let sector_bytes = SECTOR_SIZES[sector];

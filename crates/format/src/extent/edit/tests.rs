@@ -72,7 +72,7 @@ fn both_forms_of_tree_blocks() {
 }
 
 #[test]
-fn what_cannot_be_is_refused_and_changes_nothing() {
+fn invalid_references_are_refused_and_change_nothing() {
     let mut item = block_extent(false);
     let tree = InlineReference::TreeBlock { root: TreeId::FS };
     item.add_inline(tree).unwrap();
@@ -107,7 +107,7 @@ fn what_cannot_be_is_refused_and_changes_nothing() {
 }
 
 #[test]
-fn an_owner_counts_for_nothing_and_comes_first() {
+fn owner_reference_counts_zero_and_sorts_first() {
     let mut item = data_extent();
     item.add_inline(data_reference(1, 1)).unwrap();
     item.add_inline(InlineReference::Owner { root: TreeId::FS })

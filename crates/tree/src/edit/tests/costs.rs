@@ -31,7 +31,7 @@ fn a_block_is_copied_once_in_a_transaction() {
 }
 
 #[test]
-fn what_comes_and_goes_within_a_transaction_leaves_no_trace() {
+fn blocks_made_and_removed_in_a_transaction_leave_no_trace() {
     let (mut scratch, mut tree) = committed(5000);
     for number in 0..3000 {
         tree.insert(&mut scratch.account, &key(100_000 + number), &[1; 60])
@@ -46,7 +46,7 @@ fn what_comes_and_goes_within_a_transaction_leaves_no_trace() {
 }
 
 #[test]
-fn blocks_that_got_an_address_and_go_before_they_are_written_are_dropped() {
+fn assigned_blocks_that_leave_before_a_freeze_are_dropped() {
     let (mut scratch, mut tree) = committed(1000);
     for number in 0..1000 {
         tree.insert(&mut scratch.account, &key(100_000 + number), &[1; 60])
@@ -63,7 +63,7 @@ fn blocks_that_got_an_address_and_go_before_they_are_written_are_dropped() {
 }
 
 #[test]
-fn whole_leaves_go_without_being_copied() {
+fn removed_whole_leaves_are_not_copied() {
     let (mut scratch, mut tree) = committed(20_000);
     let before = tree.view().blocks(ReadAhead::None).count() as u64;
     let count = tree
@@ -200,7 +200,7 @@ fn kept_blocks_are_changed_where_they_are() {
 
 /// A view of kept blocks shows their old content.
 #[test]
-fn kept_blocks_that_are_looked_at_are_copied() {
+fn kept_blocks_with_a_view_are_copied() {
     let (mut scratch, mut tree) = committed(5000);
     for step in 1..20_u8 {
         tree.update(&mut scratch.account, &key(2500), &mut |data| data.fill(step))

@@ -45,7 +45,7 @@ fn rows_in_the_middle_fill_leaves_too() {
 }
 
 #[test]
-fn random_insertions_leave_little_room() {
+fn random_insertions_fill_leaves_well() {
     for node_bytes in NODE_SIZES {
         let mut scratch = scratch(node_bytes);
         let mut tree = scratch.new_tree(TREE);

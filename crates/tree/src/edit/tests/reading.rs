@@ -245,7 +245,7 @@ fn frozen_trees_are_read_and_changed_before_they_are_written() {
 }
 
 #[test]
-fn a_way_that_is_not_in_memory_is_told_and_read_level_by_level() {
+fn uncached_path_fails_with_would_block_at_each_level() {
     let sample = sample(64 << 20, 0);
     let tree = EditableTree::open(&Tree::new(
         Arc::clone(&sample.scratch.reopened()),
