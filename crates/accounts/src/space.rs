@@ -142,7 +142,7 @@ fn raw_bytes(chunk: &MappedChunk) -> ByteCount {
 /// Returns the space of a volume by type and profile, and by device.
 ///
 /// # Errors
-/// If the tree with the block groups is missing. Single unreadable block groups are listed.
+/// Fails if the tree with the block groups is missing. Single unreadable block groups are listed.
 pub(crate) fn space(filesystem: &Filesystem) -> Result<Space> {
     let block_groups = BlockGroups::of(filesystem)?;
     let mut failures = Vec::new();

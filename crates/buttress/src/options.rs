@@ -162,8 +162,8 @@ impl VolumeOptions {
     /// Opens the volume on an image file or block device, for reading.
     ///
     /// # Errors
-    /// If the path cannot be opened or holds no btrfs, if devices are missing, or if a feature is
-    /// not supported.
+    /// Fails if the path cannot be opened or holds no btrfs, if devices are missing, or if a
+    /// feature is not supported.
     pub fn open(self, path: impl AsRef<Path>) -> Result<Volume> {
         let devices = self.devices(path.as_ref())?;
         self.open_devices(devices)
@@ -183,7 +183,7 @@ impl VolumeOptions {
     /// [`Device`]. The options for opening devices are ignored.
     ///
     /// # Errors
-    /// As for [`VolumeOptions::open`].
+    /// Fails as [`VolumeOptions::open`] does.
     pub fn open_devices(self, devices: Vec<Device>) -> Result<Volume> {
         let mut options = OpenOptions::new(devices)
             .degraded(self.degraded)

@@ -1,10 +1,10 @@
 //! The scan: reads every tree block of the volume once, on all cores, in no order.
 //!
 //! The scan subtracts each block's references from the [ledger](crate::fingerprint::Ledger), and
-//! sums up the facts about inodes in leaves of subvolumes ([`crate::facts`]). It walks shared parts
-//! of trees once: a *segment* is the set of blocks that are reachable without passing a block with
-//! more than one reference. Each segment has its own sum of facts. The sum of a tree is that of all
-//! segments it reaches ([`Segments`]), so a snapshot costs only what it does not share.
+//! sums up the facts about inodes in leaves of subvolumes ([`crate::facts`]). The scan walks shared
+//! parts of trees once: a *segment* is the set of blocks that are reachable without passing a block
+//! with more than one reference. Each segment has its own sum of facts. The sum of a tree is that
+//! of all segments it reaches ([`Segments`]), so a snapshot costs only what it does not share.
 
 use crate::context::Check;
 use crate::extents::{Extents, block_hash, reference_hash};

@@ -2,9 +2,9 @@
 //! free space and checksums, and adds all recorded references to the [`Ledger`].
 //!
 //! Extents, free space and checksums are all in order of address, so the check of a block group is
-//! one merge of three lists. It keeps only an extent's sum in the ledger, and two sets of tree
-//! blocks. The first set contains blocks with full back references, whose children are recorded
-//! under their address. The second contains blocks with several parents.
+//! one merge of three lists. The check keeps only an extent's sum in the ledger, and two sets of
+//! tree blocks. The first set contains blocks with full back references, whose children are
+//! recorded under their address. The second contains blocks with several parents.
 
 use crate::chunks::Group;
 use crate::context::Check;

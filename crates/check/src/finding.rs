@@ -1,8 +1,8 @@
 //! The findings of the check: one variant for each, with a code that never changes.
 //!
 //! `list` has the variants, their codes, grades and messages, in a module for each step. A finding
-//! is data. JSON output has its code and its fields ([`Finding::fields`]). Its
-//! [`Display`](core::fmt::Display) is the sentence for users.
+//! is data. JSON output has its code and its fields ([`Finding::fields`]). The
+//! [`Display`](core::fmt::Display) of a finding is the sentence for users.
 
 mod list;
 

@@ -1,9 +1,9 @@
 //! The pending log, which the next mount replays.
 //!
-//! A log is a tree of root items, one for each logged subvolume, and their trees. It belongs to the
-//! transaction after the commit, so the extent tree does not contain it: its blocks, and data that
-//! only the log refers to, are in no extent. They must not overlap any extent. Data of the log
-//! needs checksums, in the log or outside of it.
+//! A log is a tree of root items, one for each logged subvolume, and their trees. A log belongs to
+//! the transaction after the commit, so the extent tree does not contain it. The log's blocks, and
+//! data that only the log refers to, are in no extent, and must not overlap any extent. Data of the
+//! log needs checksums, in the log or outside of it.
 //!
 //! Each block is read once, whichever pointers lead to it. The kept addresses of blocks and data
 //! are bounded by [`KEPT_MAX`].

@@ -124,8 +124,8 @@ pub enum Note {
         /// The id of the subvolume.
         subvolume: TreeId,
     },
-    /// A cache of free inode numbers, which kernels before 5.11 kept on request. It is no longer
-    /// used.
+    /// A cache of free inode numbers, which kernels before 5.11 kept on request. Newer kernels do
+    /// not use this cache.
     InodeCache {
         /// The id of the subvolume.
         subvolume: SubvolumeId,

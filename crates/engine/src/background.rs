@@ -11,9 +11,9 @@
 //! ([`crate::data_table`]), until a quarter is left. Callers continue to write meanwhile. Only at
 //! the full limit are writers throttled to the pace of the devices.
 //!
-//! These threads do not exist if the environment gives no interval, or if all work runs on the
-//! caller's thread. Deterministic runs therefore commit only when calls commit. Dropping the last
-//! handle waits for a commit in progress, so nothing is written to the devices after the drop.
+//! The background threads do not exist if the environment gives no interval, or if all work runs on
+//! the caller's thread. Deterministic runs therefore commit only when calls commit. Dropping the
+//! last handle waits for a commit in progress, so nothing is written to the devices after the drop.
 //!
 //! If a background commit fails, writing stops, and the next edit returns the error.
 

@@ -74,8 +74,8 @@ impl Running {
     /// memory, this function fails before any change.
     ///
     /// # Errors
-    /// If free space cannot be read, if writing has stopped, or if a device fails, except for lack
-    /// of host space.
+    /// Fails if free space cannot be read, if writing has stopped, or if a device fails, except for
+    /// lack of host space.
     pub fn back_more(&mut self, purpose: Purpose, lacking: u64) -> Result<Backing> {
         let cursor = self.core.groups.cursor(purpose);
         let groups = self.core.groups.iter();

@@ -1,9 +1,9 @@
 //! The block groups of a volume that is open for writing: their used, free and pinned space.
 //!
-//! The engine loads a group's free ranges at the first allocation from the group. They come from
-//! the free-space tree or, on volumes without one, from the extent tree. From then on this module
-//! holds the free ranges. An allocation removes a range. A range that a transaction freed stays out
-//! until no reader and no superblock needs it ([`super::pins`]).
+//! The engine loads a group's free ranges at the first allocation from the group. The ranges come
+//! from the free-space tree or, on volumes without one, from the extent tree. From then on this
+//! module holds the free ranges. An allocation removes a range. A range that a transaction freed
+//! stays out until no reader and no superblock needs it ([`super::pins`]).
 //!
 //! Each group also collects *changes* for the free-space tree and the block group items. A change
 //! is a range that became used or free since these trees were last brought up to date. A range that
@@ -423,7 +423,7 @@ impl BlockGroups {
     /// range is that long, allocates as much as the longest range has, but at least `least` bytes.
     ///
     /// # Errors
-    /// A [`Defect`] if the group's shares do not add up.
+    /// Fails with a [`Defect`] if the group's shares do not add up.
     pub fn allocate(
         &mut self,
         purpose: Purpose,

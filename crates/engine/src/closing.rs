@@ -17,8 +17,8 @@ impl Engine {
     /// Commits and drops this handle. Other handles keep the volume open.
     ///
     /// # Errors
-    /// As for [`Engine::commit`]. Changes that could not be committed are lost when the last handle
-    /// is dropped.
+    /// Fails as [`Engine::commit`] does. Changes that could not be committed are lost when the last
+    /// handle is dropped.
     pub fn close(self) -> Result<Generation> {
         self.commit()
     }

@@ -76,8 +76,9 @@ impl Engine {
     /// When this call returns, every change from before the call is durable.
     ///
     /// # Errors
-    /// If writing has stopped, or stops now. [`Error::OutOfHostSpace`] if content found no space on
-    /// the host. All other changes are then durable, and that content stays dirty.
+    /// Fails if writing has stopped, or stops now. Fails with [`Error::OutOfHostSpace`] if content
+    /// found no space on the host. All other changes are then durable, and that content stays
+    /// dirty.
     pub fn commit(&self) -> Result<Generation> {
         let content = self.shared.account.content();
         let written = match self.write_back_for_commit() {
@@ -116,8 +117,8 @@ impl Engine {
     }
 
     /// Commits as [`commit_then`](Self::commit_then) does, for a snapshot. The frozen state
-    /// contains a content change of several steps as a whole or not at all. Such calls block only
-    /// while the state is being frozen.
+    /// contains a content change of several steps as a whole or not at all. Calls of several steps
+    /// block only while the state is being frozen.
     pub fn commit_for_snapshot<T>(
         &self,
         then: impl FnOnce(Handle<'_>, Option<&Prepared>) -> T,

@@ -18,7 +18,7 @@ use buttress_fs::error::{Corruption, Error, Result};
 pub struct DataRange {
     /// The first address of the extent.
     pub logical: Logical,
-    /// Its length on disk, in bytes.
+    /// The length of the extent on disk, in bytes.
     pub length: ByteCount,
 }
 

@@ -137,7 +137,7 @@ impl DataTable {
     /// Records that a file's dirty data took `before` bytes of memory and now takes `after`.
     ///
     /// # Errors
-    /// A [`Defect`] if more memory is given back than was taken.
+    /// Fails with a [`Defect`] if more memory is given back than was taken.
     pub fn count(&self, before: u64, after: u64) -> Result<(), Defect> {
         if before == after {
             return Ok(());

@@ -53,8 +53,8 @@ impl Devices {
             .fold(0, |sum, room| sum.saturating_add(room.item.total_bytes.get()))
     }
 
-    /// Allocates `length` bytes on a device. Returns their offset, or `None` if the device has no
-    /// such range.
+    /// Allocates `length` bytes on a device. Returns the offset of the range, or `None` if the
+    /// device has no free range of this length.
     pub(crate) fn take(&mut self, device: DeviceId, length: u64) -> Option<u64> {
         let mut rooms = self.rooms.iter_mut();
         let room = rooms.find(|room| room.item.device == device)?;

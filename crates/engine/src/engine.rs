@@ -35,7 +35,7 @@ lock_class!(pub TrimmingLock, "trimming", Rank::new(35).over_device());
 lock_class!(pub ViewLock, "view", Rank::new(50));
 lock_class!(pub DirtySinceLock, "dirty_since", Rank::LEAF);
 
-/// A volume that is open for writing. See the module.
+/// A volume that is open for writing. See the module's documentation.
 ///
 /// Changes without a [commit](Self::commit) are lost when the last handle is dropped.
 /// [`close`](Self::close) commits them. [`abandon`](Self::abandon) discards them on purpose.
@@ -50,7 +50,8 @@ pub struct Engine {
 
 #[derive(Debug)]
 pub(crate) struct Shared {
-    /// The volume as it was opened: devices, forest, threads. Its trees are those at opening.
+    /// The volume as it was opened: devices, forest, threads. This view has the trees of the moment
+    /// of opening.
     pub(crate) base: Filesystem,
     /// The edit lock.
     pub(crate) running: Mutex<Running, EditLock>,
@@ -90,7 +91,8 @@ pub(crate) struct Shared {
     pub(crate) stages: Arc<dyn CommitStages>,
 }
 
-/// The state that the handles of callers share. It is dropped with the last of these handles.
+/// The state that the handles of callers share. Dropping the last of these handles drops this
+/// state.
 #[derive(Debug)]
 pub struct Holders {
     writer: Arc<Shared>,
@@ -143,7 +145,7 @@ impl Engine {
         Arc::clone(&self.shared.stages)
     }
 
-    /// Returns the superblock lock. Its holder decides which superblock is written next.
+    /// Returns the superblock lock. The lock's holder decides which superblock is written next.
     pub fn superblocks(&self) -> &Mutex<(), SuperblocksLock> {
         &self.shared.superblocks
     }
@@ -218,18 +220,18 @@ impl Shared {
     }
 }
 
-/// The calls that a commit makes to the layer above the engine. See the module.
+/// The calls that a commit makes to the layer above the engine. See the module's documentation.
 pub trait CommitStages: fmt::Debug + Send + Sync {
     /// Writes back the dirty data of all files. The caller holds no lock of the engine.
     ///
     /// # Errors
-    /// [`Error::OutOfHostSpace`](buttress_fs::Error::OutOfHostSpace) for data that stays dirty;
-    /// errors of devices and trees.
+    /// Fails with [`Error::OutOfHostSpace`](buttress_fs::Error::OutOfHostSpace) for data that stays
+    /// dirty, or with errors of devices and trees.
     fn write_back(self: Arc<Self>, engine: &Engine) -> Result<()>;
 
     /// Writes back dirty data on the engine's own thread, until little is left.
     ///
     /// # Errors
-    /// As for [`write_back`](Self::write_back). Data that could not be written stays dirty.
+    /// Fails as [`write_back`](Self::write_back) does. Data that could not be written stays dirty.
     fn write_back_in_background(self: Arc<Self>, engine: &Engine) -> Result<()>;
 }

@@ -1,8 +1,8 @@
 //! A file's content that is newer than its extents, for readers that do not wait for writers.
 //!
 //! A call that changes content holds the file's state for its whole length, also during device I/O,
-//! except for a write-back. Readers do not acquire that state. They lock dirty and in-flight data
-//! for the length of a copy.
+//! except for a write-back. Readers do not acquire that state. Readers lock dirty and in-flight
+//! data only for the length of a copy.
 //!
 //! Invariants:
 //! - Content stays here until extents with this content are in the tree.
@@ -33,7 +33,7 @@ pub fn file_id(location: Location) -> FileId {
     (location.subvolume.tree(), location.inode)
 }
 
-/// A file with dirty data, or with a call in progress. See the module.
+/// A file with dirty data, or with a call in progress. See the module's documentation.
 #[derive(Debug)]
 pub struct FileContent {
     /// Held for the length of a call that changes content.
@@ -110,14 +110,14 @@ impl FileContent {
     }
 }
 
-/// Content that has no extent yet. See the module.
+/// Content that has no extent yet. See the module's documentation.
 #[derive(Debug, Default)]
 pub struct Waiting {
     /// Dirty data.
     pub pending: DirtyData,
     /// Content that is being written back, older than the dirty data.
     in_flight: Vec<(u64, Bytes)>,
-    /// The file's size, once a call has looked it up. It remains after the last call.
+    /// The file's size, once a call has looked it up. The value remains after the last call.
     pub size: Option<u64>,
 }
 

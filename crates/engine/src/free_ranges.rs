@@ -1,7 +1,7 @@
 //! The free ranges of one block group in memory.
 //!
-//! Ranges never overlap or touch. They are indexed by start and by length, so a lookup finds the
-//! next free byte after an address, and the largest range, without a scan.
+//! Ranges never overlap or touch. The ranges are indexed by start and by length, so a lookup finds
+//! the next free byte after an address, and the largest range, without a scan.
 
 use buttress_exact::Exact as _;
 use std::collections::{BTreeMap, BTreeSet};

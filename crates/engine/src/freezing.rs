@@ -263,7 +263,8 @@ impl Running {
         Ok(next)
     }
 
-    /// Frees pinned ranges that no reader needs any more. Returns them as starts and lengths.
+    /// Frees pinned ranges that no reader needs any more. Returns the freed ranges as starts and
+    /// lengths.
     pub fn release_pins(&mut self, readers: &Readers) -> Vec<(u64, u64)> {
         let core = &mut self.core;
         let released = core.pins.release(core.durable, readers);

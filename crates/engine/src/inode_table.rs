@@ -29,7 +29,7 @@ use std::sync::Arc;
 /// The first index of a name in a directory: 0 and 1 stand for `.` and `..`.
 pub const FIRST_INDEX: u64 = 2;
 
-/// The inodes of the running transaction. See the module.
+/// The inodes of the running transaction. See the module's documentation.
 #[derive(Debug, Default)]
 pub struct InodeTable {
     pub(crate) live: Arc<LiveInodes>,

@@ -26,7 +26,7 @@ use buttress_tree::EditableTree;
 use std::collections::BTreeSet;
 
 /// The number of spare blocks, those with the highest addresses, among which a log searches for
-/// nearest ones. They were written last.
+/// nearest ones. The blocks with the highest addresses were written last.
 const LOOKED_AT: usize = 256;
 
 /// Blocks count as near each other within this multiple of their own length.

@@ -8,8 +8,9 @@
 //! is large because each commit rewrites every leaf to which names of many files hash, and the
 //! nodes above. Fewer commits rewrite less. Lookups find dirty blocks as they find cached ones.
 //!
-//! These shares are fixed. Shrinking the cache while dirty state grows would return little memory:
-//! evicted blocks lie between blocks that stay, and allocators keep the pages of both.
+//! The shares of the budget are fixed. Shrinking the cache while dirty state grows would return
+//! little memory: evicted blocks lie between blocks that stay, and allocators keep the pages of
+//! both.
 //!
 //! Content may use half of this limit. When three quarters of the rest are used, a background
 //! commit begins while edits continue. When all of it is used, edits wait for that commit, or
@@ -32,7 +33,7 @@ const WAITING_SIXTEENTHS: u64 = 10;
 pub(crate) const REFERENCE_BYTES: u64 = 320;
 pub(crate) const INODE_BYTES: u64 = 320;
 
-/// The dirty and frozen memory of a volume. See the module.
+/// The dirty and frozen memory of a volume. See the module's documentation.
 #[derive(Debug)]
 pub(crate) struct DirtyMemory {
     limit_bytes: u64,

@@ -20,9 +20,9 @@
 //! | [end](Engine::end_return): chunk items of moved stripes, a commit | as before; the volume names the new places |
 //! | the device's superblock | the device at the volume's state |
 //!
-//! A comparison of extents shows whether the device's state is an older state of this volume. Both
-//! states must contain the volume's extents of the device's generation and before. If they do not,
-//! the two histories diverged, and the device is refused.
+//! A comparison of extents shows whether the device's state is an older state of this volume. The
+//! volume's and the device's state must both contain the volume's extents of the device's
+//! generation and before. Otherwise the two histories diverged, and the device is refused.
 //!
 //! Left out: data that is overwritten in place, for which the device's own state may show newer
 //! bytes.
@@ -85,10 +85,10 @@ impl Engine {
     /// writes. A job above copies the writes that it missed.
     ///
     /// # Errors
-    /// [`Error::Cancelled`]; [`DevicesError::Diverged`] for a device whose history diverged from
-    /// the volume's. [`WritingRefusal::NoPlaceOnDevice`] if the device has no place for stripes
-    /// that would overwrite its own state; an error of reading the extent tree; as for
-    /// [`Volume::begin_return`].
+    /// Fails with [`Error::Cancelled`]; [`DevicesError::Diverged`] for a device whose history
+    /// diverged from the volume's. Fails with [`WritingRefusal::NoPlaceOnDevice`] if the device has
+    /// no place for stripes that would overwrite its own state. Fails also with an error of reading
+    /// the extent tree, or as [`Volume::begin_return`] does.
     pub fn begin_return(&self, device: Uuid, progress: &Progress) -> Result<Return> {
         let volume = Arc::clone(self.forest().volume());
         let slots = volume.devices();
@@ -140,7 +140,7 @@ impl Engine {
     /// its used bytes by then.
     ///
     /// # Errors
-    /// If the commit fails; if the device failed, in which case it stays stale.
+    /// Fails if the commit fails, or if the device failed, in which case it stays stale.
     pub fn end_return(&self, returning: Return) -> Result<()> {
         let moved = returning
             .replacement
@@ -287,8 +287,8 @@ impl Running {
     }
 
     /// Finds places on a device for its stripes of some chunks. Neither the volume nor the device's
-    /// own state uses these places. New chunks avoid these places and the device's own state, until
-    /// [`Running::keep_no_more`].
+    /// own state uses the returned places. New chunks avoid these places and the device's own
+    /// state, until [`Running::keep_no_more`].
     fn places_for_moved(
         &mut self,
         own: &ChunkMap,

@@ -14,7 +14,7 @@ use buttress_locks::{Rank, RwLock, RwLockReadGuard, RwLockWriteGuard, lock_class
 
 lock_class!(pub StepsLock, "steps", Rank::new(43));
 
-/// The lock and the count of operations. See the module.
+/// The lock and the count of operations. See the module's documentation.
 #[derive(Debug, Default)]
 pub struct Steps {
     steps: RwLock<(), StepsLock>,
@@ -23,7 +23,7 @@ pub struct Steps {
 }
 
 impl Steps {
-    /// Begins the edits of an operation. They end when the caller drops the guard.
+    /// Begins the edits of an operation. The edits end when the caller drops the guard.
     pub fn write(&self) -> RwLockWriteGuard<'_, (), StepsLock> {
         let guard = self.steps.write();
         // The exclusive lock excludes any other change of the count.

@@ -6,7 +6,7 @@
 //! [`Engine::abandon`](crate::Engine::abandon) discards them. Dropping the last handle discards
 //! them too, and [`Environment::lost`](super::Environment::lost) receives their counts.
 //!
-//! The counts are of changing calls and of written bytes. They are upper bounds: a background
+//! The counts are of changing calls and of written bytes. The counts are upper bounds: a background
 //! commit between a change and its count leaves the change counted.
 
 use buttress_format::{ByteCount, Generation, Timestamp};

@@ -43,8 +43,8 @@ pub struct Counters {
     pub corrected_errors: u64,
     /// The highest offset on the device that was read.
     pub last_physical: u64,
-    /// Sectors of data and tree blocks that the device lacks because it missed commits. They are no
-    /// errors, and not counters of `btrfs scrub status -R`.
+    /// Sectors of data and tree blocks that the device lacks because it missed commits. Missed
+    /// sectors and blocks are no errors, and `btrfs scrub status -R` has no counter for them.
     pub missed: u64,
 }
 

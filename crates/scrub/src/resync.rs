@@ -94,7 +94,7 @@ impl Resync {
     /// Brings all devices that missed commits up to date.
     ///
     /// # Errors
-    /// As for [`Resync::run_as_far_as_possible`].
+    /// Fails as [`Resync::run_as_far_as_possible`] does.
     pub fn run(&self) -> Result<Resynced, Error> {
         let (resynced, ended) = self.run_as_far_as_possible();
         ended.map(|()| resynced)
@@ -104,8 +104,8 @@ impl Resync {
     /// still brought up to date.
     ///
     /// # Errors
-    /// The error of the first device that stays stale: see the module, and
-    /// [`Engine::begin_return`](buttress_writer::Engine::begin_return);
+    /// Fails with the error of the first device that stays stale, which the module's documentation
+    /// and [`Engine::begin_return`](buttress_writer::Engine::begin_return) list. Fails also with
     /// [`buttress_fs::Error::Cancelled`].
     pub fn run_as_far_as_possible(&self) -> (Resynced, Result<(), Error>) {
         let volume = Arc::clone(self.writable.committed_view().volume());

@@ -1,9 +1,10 @@
 //! File operations: names, inodes, attributes.
 //!
-//! All operations are calls on [`WritableFilesystem`]. They name inodes by [`Location`], and
+//! All operations are calls on [`WritableFilesystem`]. Operations name inodes by [`Location`], and
 //! entries by directory and name; the caller resolves paths
 //! ([`Filesystem::resolve`](buttress_fs::Filesystem::resolve) on a view). Each operation is one
-//! edit of the running transaction. It is atomic, and becomes durable with the next commit.
+//! edit of the running transaction. An operation is atomic, and becomes durable with the next
+//! commit.
 //!
 //! | module | holds |
 //! |---|---|
@@ -41,8 +42,9 @@
 //!
 //! # Permissions
 //!
-//! Operations check no permissions: a caller of this library may do what root may. They enforce the
-//! limits that hold for root too: read-only subvolumes, immutable and append-only inodes.
+//! Operations check no permissions: a caller of this library may do what root may. Operations
+//! enforce the limits that hold for root too: read-only subvolumes, immutable and append-only
+//! inodes.
 //!
 //! If several errors apply, the operation returns the one that the kernel's call would return.
 //!
@@ -95,7 +97,7 @@ use buttress_locks::{Excused, RwLockWriteGuard};
 use core::cell::Cell;
 use core::ops::{Deref, DerefMut};
 
-/// An operation while it holds the edit lock: lookups and edits. See the module.
+/// An operation while it holds the edit lock: lookups and edits. See the module's documentation.
 pub(crate) struct Operation<'a> {
     access: Access<'a>,
     edits: Option<Edits<'a>>,
@@ -114,9 +116,9 @@ struct Edits<'a> {
 /// How far an operation has progressed.
 #[derive(Clone, Copy)]
 enum Progress {
-    /// It changed nothing, and may run again.
+    /// The operation changed nothing, and may run again.
     NotBegun,
-    /// It has begun its edits.
+    /// The operation has begun its edits.
     Begun,
 }
 
@@ -185,8 +187,8 @@ impl WritableFilesystem {
         }
     }
 
-    /// Runs an operation that changes only state in memory, such as open handles of inodes. It
-    /// needs no space.
+    /// Runs an operation that changes only state in memory, such as open handles of inodes. Such an
+    /// operation needs no space.
     pub(crate) fn note<T>(&self, body: impl FnMut(&mut Operation<'_>) -> Result<T>) -> Result<T> {
         self.run(|| Ok(self.start_to_look()), body).0
     }

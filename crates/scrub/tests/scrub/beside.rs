@@ -339,7 +339,7 @@ fn data_chunks(filesystem: &WritableFilesystem) -> Vec<(Logical, Physical)> {
     map.chunks().iter().filter(is_data).map(place).collect()
 }
 
-/// Writes files of 1 MiB until `is_enough`. Returns their names.
+/// Writes files of 1 MiB until `is_enough`. Returns the names of the files.
 fn write_until(filesystem: &WritableFilesystem, stem: &str, is_enough: &dyn Fn() -> bool) -> Vec<String> {
     let root = Location::root_of(SubvolumeId::TOP_LEVEL);
     let mut random = support::random(stem.len() as u64);

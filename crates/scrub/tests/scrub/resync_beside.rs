@@ -346,7 +346,7 @@ fn syncs_during_return_survive_every_cut() {
                 check_versions(&filesystem.view(), least, &what);
                 write(&filesystem, 62);
                 filesystem.close().unwrap();
-                // These are superblock copies of an interrupted commit.
+                // The remaining errors are superblock copies of an interrupted commit.
                 let scrubbed = open(given.clone()).unwrap();
                 assert_eq!(scrub(&scrubbed, false).totals().uncorrectable_errors, 0, "{what}");
                 drop(scrubbed);

@@ -17,7 +17,7 @@ impl WritableFilesystem {
     /// will need. Returns the entries found, in the order of the names.
     ///
     /// # Errors
-    /// As for [`lookup`](Self::lookup).
+    /// Fails as [`lookup`](Self::lookup) does.
     pub fn read_ahead(&self, names: &[(Location, &[u8])]) -> Result<Vec<Option<DirEntry>>> {
         let Some((first, _)) = names.first() else {
             return Ok(Vec::new());

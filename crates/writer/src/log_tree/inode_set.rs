@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 /// The number of bits in an entry, as a power of two.
 const SHIFT: u32 = 6;
 
-/// A set of inodes. See the module.
+/// A set of inodes. See the module's documentation.
 #[derive(Debug, Default)]
 pub(super) struct InodeSet {
     bits: BTreeMap<u64, u64>,

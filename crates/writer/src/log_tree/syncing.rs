@@ -2,8 +2,8 @@
 //!
 //! 1. The sync writes the file's dirty data back, into extents that no commit uses.
 //! 2. Under the lock of the subvolume's log, it collects new changes from the trees of the running
-//!   transaction. This happens in memory, under the edit lock ([`super::collecting`]). Then it adds
-//!   them to the log's own tree, without the edit lock.
+//!   transaction. The collection runs in memory, under the edit lock ([`super::collecting`]). Then
+//!   it adds them to the log's own tree, without the edit lock.
 //! 3. Of all waiting calls, one writes for all. Under the edit lock, changed log blocks get
 //!   addresses. Without it, that call writes the blocks, then the tree of log roots; flushes;
 //!   writes the primary superblocks with the new root; flushes. Calls that come meanwhile wait for
@@ -18,8 +18,8 @@
 //!   no commit is frozen or written: both hold the superblock lock. A log writer does not wait for
 //!   a commit that is still converging.
 //! - A superblock with a log differs from the superblock before only in its first 512 bytes. A torn
-//!   one is therefore the old or the new one. Its copies, which belong to the commit, are not
-//!   needed.
+//!   one is therefore the old or the new one. The superblock copies, which belong to the commit,
+//!   are not needed.
 //! - An incomplete log is never written. Until the next commit, every sync is then a commit.
 //! - A log block stays pinned from its allocation until the commit is durable. Only a later log may
 //!   reuse its address before that, once no durable log leads to it. Data that logs refer to is
@@ -94,8 +94,8 @@ impl WritableFilesystem {
     /// After this returns, that state survives a crash.
     ///
     /// # Errors
-    /// `Error::InodeNotFound`; `Error::NoSpace` for dirty data; an error that stopped writing, or
-    /// stops it now.
+    /// Fails with `Error::InodeNotFound`; `Error::NoSpace` for dirty data, or with an error that
+    /// stopped writing, or stops it now.
     pub fn fsync(&self, location: Location) -> Result<Synced> {
         self.sync_inode(location, false, None)
     }
@@ -103,7 +103,7 @@ impl WritableFilesystem {
     /// Makes an inode durable as [`fsync`](Self::fsync) does, except for changes of times alone.
     ///
     /// # Errors
-    /// As for [`fsync`](Self::fsync).
+    /// Fails as [`fsync`](Self::fsync) does.
     pub fn fdatasync(&self, location: Location) -> Result<Synced> {
         self.sync_inode(location, true, None)
     }
@@ -113,7 +113,7 @@ impl WritableFilesystem {
     /// outside the range stays in memory, unless the file has another size than its item.
     ///
     /// # Errors
-    /// As for [`fsync`](Self::fsync).
+    /// Fails as [`fsync`](Self::fsync) does.
     pub fn sync_range(&self, location: Location, range: Range<FileOffset>) -> Result<Synced> {
         let range = range.start.get()..range.end.get();
         if !self.is_range_durable(location, &range)? {
@@ -129,7 +129,7 @@ impl WritableFilesystem {
     /// `O_DSYNC`.
     ///
     /// # Errors
-    /// As for [`write_at`](Self::write_at) and [`fsync`](Self::fsync).
+    /// Fails as [`write_at`](Self::write_at) and [`fsync`](Self::fsync) do.
     pub fn write_durably_at(&self, location: Location, offset: FileOffset, bytes: &[u8]) -> Result<Synced> {
         self.write_at(location, offset, bytes)?;
         let length = u64_of(bytes.len());
