@@ -69,8 +69,8 @@ type Leaves = BTreeMap<Logical, Vec<(InodeNumber, FileOffset)>>;
 pub struct DataReference {
     /// The subvolume and the inode of the file.
     pub location: Location,
-    /// The file offset. For plain data it is the offset of the address itself. For compressed data,
-    /// and for requests about the whole extent, it is the offset of the file's range.
+    /// The file offset. For plain data this is the offset of the address itself. For compressed
+    /// data, and for requests about the whole extent, it is the offset of the file's range.
     pub offset: FileOffset,
 }
 

@@ -282,8 +282,8 @@ impl Fiemap {
         None
     }
 
-    /// Returns the extent that is held back for joining, at the end of the map. Marks it if it is
-    /// the file's last.
+    /// Returns the extent that is held back for joining, at the end of the map. Marks the extent if
+    /// it is the file's last.
     fn last(&mut self, end: End) -> Option<FiemapExtent> {
         let mut last = self.joiner.take()?;
         let is_last = end.last_extent_end.is_some_and(|end| last.end() >= end);

@@ -63,7 +63,7 @@ pub trait Accounts {
     /// Counts which owner uses which space, as of the last commit.
     ///
     /// `progress` counts leaves. Unreadable parts are listed in [`Accounting::failures`]. Blocks
-    /// below them are missing from all figures.
+    /// below unreadable parts are missing from all figures.
     ///
     /// # Errors
     /// Fails with [`Error::AccountingTooBig`], [`Error::Cancelled`], [`Error::SubvolumeNotFound`]

@@ -20,8 +20,8 @@ use std::io::{self, Read, Seek, SeekFrom};
 #[cfg(feature = "write")]
 pub use writable::WritableFile;
 
-/// An open file of a volume, for reading. After its last name is removed, it exists until this
-/// value is dropped.
+/// An open file of a volume, for reading. After its last name is removed, the file exists until
+/// this value is dropped.
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {

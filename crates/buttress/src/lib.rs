@@ -80,7 +80,7 @@
 //!
 //! # A device that holds no volume
 //!
-//! Any bytes may be opened. If they are not btrfs, the error says so.
+//! Any bytes may be opened. If the bytes are not btrfs, the error says so.
 //!
 //! ```
 //! use buttress::{Device, ErrorKind, Volume};

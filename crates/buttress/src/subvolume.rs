@@ -131,7 +131,7 @@ impl Subvolume {
     }
 
     /// Returns the whole content of a file. A sparse file of an untrusted volume can be larger than
-    /// all memory. In that case, open the file and read a part.
+    /// all memory. For such a file, open the file and read only a part.
     ///
     /// ```
     /// # let volume = buttress::Volume::create().on_devices(vec![buttress::Device::memory(vec![0; 256 << 20])])?;

@@ -254,9 +254,9 @@ pub(crate) fn is_gone(dropped: Option<Dropped>, parent_level: u8, end_key: Optio
 }
 
 impl Walk<'_> {
-    /// Checks that a block is in one stripe. Otherwise neither the kernel's scrub nor a page of the
-    /// stripe's size can hold it. Chunks begin at stripe boundaries, except those that
-    /// btrfs-convert made from old data.
+    /// Checks that a block is in one stripe. Neither the kernel's scrub nor a page of the stripe's
+    /// size can hold a block that crosses stripes. Chunks begin at stripe boundaries, except those
+    /// that btrfs-convert made from old data.
     fn check_place(&self, logical: Logical) {
         let stripe = 65_536_u64;
         let length = ByteCount::new(self.check.node_bytes.into());

@@ -211,7 +211,7 @@ pub(crate) fn read(
     Ok(extents)
 }
 
-/// Reads one part. Returns whether all of it was readable.
+/// Reads one part. Returns whether the whole part was readable.
 fn read_part(
     check: &Check<'_>,
     trees: &Trees<'_>,

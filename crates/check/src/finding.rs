@@ -239,7 +239,7 @@ macro_rules! findings {
                 self.grade().level()
             }
 
-            /// Returns the step that found it.
+            /// Returns the step that reports the finding.
             #[must_use]
             pub const fn step(&self) -> Step {
                 match self { $(Self::$variant { .. } => Step::$step,)* }

@@ -64,7 +64,7 @@ struct Part {
     subvolume: TreeId,
     inode: InodeNumber,
     offset: FileOffset,
-    /// The part of it that needs checksums.
+    /// The part of the extent that needs checksums.
     sums: Run,
 }
 

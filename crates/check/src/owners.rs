@@ -39,8 +39,8 @@ pub(crate) struct Owners<'a> {
     /// Whether a relocation is in progress. A relocation converts blocks to full back references
     /// before it removes them from their tree.
     relocates: bool,
-    /// Whether the whole root tree is readable. Only then does a tree without a root item not
-    /// exist.
+    /// Whether the whole root tree is readable. A tree without a root item does not exist only if
+    /// the whole root tree is readable.
     all_known: OnceLock<bool>,
 }
 
@@ -124,8 +124,8 @@ impl<'a> Owners<'a> {
 
     /// Checks that a block has full back references if it must, and has none if it must not. A tree
     /// holds keyed references to the children of its own blocks. A block gets full back references
-    /// when its tree drops it while others share it. A relocation also makes them, and marks its
-    /// blocks.
+    /// when its tree drops it while others share it. A relocation also makes full back references,
+    /// and marks its blocks.
     pub(crate) fn look_at_flags(&self, pointer: &BlockPointer, block: &TreeBlock, full: bool) {
         let header = block.header();
         // The first format has only full back references.

@@ -50,8 +50,8 @@ struct Recount<'a> {
     dead: HashSet<TreeId>,
 }
 
-/// Finds the differing references. `whole` tells whether every tree block was readable. Only then
-/// does a reference that was not found not exist.
+/// Finds the differing references. `whole` tells whether every tree block was readable. A reference
+/// that was not found is missing only if every tree block was readable.
 pub(crate) fn run(
     check: &Check<'_>,
     roots: &[Root],

@@ -74,7 +74,7 @@ pub struct Group {
     pub pinned_bytes: u64,
     /// Bytes that were allocated and that have no extent item yet.
     pub allocated_bytes: u64,
-    /// Free bytes that devices are discarding. Nothing may allocate them meanwhile.
+    /// Free bytes that devices are discarding. No edit may allocate these bytes meanwhile.
     pub trimming_bytes: u64,
     /// Bytes that no tree accounts for, once the free ranges are loaded: excluded ranges, and space
     /// lost before opening.

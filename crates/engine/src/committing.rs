@@ -12,8 +12,8 @@
 //!   needs it.
 //!
 //! Commits never run at the same time. The commit holds the superblock lock, which log writers
-//! acquire too, from the end of convergence until it is durable. Before that, syncs run beside the
-//! commit and log against the previous commit.
+//! acquire too, from the end of convergence until it is durable. Before the end of convergence,
+//! syncs run beside the commit and log against the previous commit.
 //!
 //! A failure in step 2 or 3 stops writing for good. The volume stays readable and keeps the cause.
 
@@ -247,7 +247,7 @@ impl Engine {
     }
 
     /// Converges and freezes the running transaction, as far as possible without reading and within
-    /// the slice. Without `may_freeze` it only converges.
+    /// the slice. Without `may_freeze`, the transaction only converges.
     fn prepare(
         &self,
         handle: &mut Handle<'_>,
@@ -344,7 +344,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Seals one block and adds it to the cache. Cache and devices share the bytes of the block.
+    /// Seals one block and adds the block to the cache. Cache and devices share the bytes of the
+    /// block.
     fn seal_alone(
         &self,
         tree: TreeId,

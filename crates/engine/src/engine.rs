@@ -1,7 +1,7 @@
 //! The handle of a volume that is open for writing, the state that all handles share, and its
 //! locks.
 //!
-//! This module holds the state and lends it to modules above, which act on it. Each of these
+//! This module holds the state and lends it to modules above, which act on the state. Each of these
 //! modules adds the calls of one job to [`Engine`]. [`CommitStages`] is defined here because the
 //! engine owns its stages, and a stage receives the engine.
 
@@ -38,8 +38,9 @@ lock_class!(pub DirtySinceLock, "dirty_since", Rank::LEAF);
 /// A volume that is open for writing. See the module's documentation.
 ///
 /// Changes without a [commit](Self::commit) are lost when the last handle is dropped.
-/// [`close`](Self::close) commits them. [`abandon`](Self::abandon) discards them on purpose.
-/// Otherwise [`Environment::lost`] reports the loss.
+/// [`close`](Self::close) commits uncommitted changes, and [`abandon`](Self::abandon) discards them
+/// on purpose. If the last handle is dropped without either call, [`Environment::lost`] reports the
+/// loss.
 #[derive(Clone, Debug)]
 pub struct Engine {
     pub(crate) shared: Arc<Shared>,
@@ -75,8 +76,8 @@ pub(crate) struct Shared {
     pub(crate) whole_commits: AtomicU64,
     /// The time since which changes are dirty, as the background thread observed it.
     pub(crate) dirty_since: Mutex<DirtySince, DirtySinceLock>,
-    /// Held exclusively by an operation from its first edit to its end. Live lookups share it, so
-    /// they see all edits or none.
+    /// Held exclusively by an operation from its first edit to its end. Live lookups share this
+    /// lock, so they see all edits of an operation or none.
     pub(crate) steps: Steps,
     /// Space reserved for data before writes need it.
     pub(crate) ahead: Arc<ReservedAhead>,

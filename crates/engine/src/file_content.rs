@@ -123,8 +123,8 @@ pub struct Waiting {
 
 impl Waiting {
     /// Adds the size and the space of pending content to an inode item, as `stat(2)` shows them.
-    /// The compressed size of content is unknown until write-back. Until then its space is at most
-    /// the file's length.
+    /// The compressed size of content is unknown until write-back. Until write-back, the space of
+    /// content counts as at most the file's length.
     pub fn show_in(&self, item: &mut InodeItem, sector_bytes: u32) {
         item.size = self.size.map_or(item.size, ByteCount::new);
         let waiting = ByteCount::new(self.in_flight_bytes().saturating_add(self.pending.bytes()));
@@ -143,7 +143,8 @@ impl Waiting {
         lengths.fold(ByteCount::ZERO, ByteCount::saturating_add).get()
     }
 
-    /// Removes all dirty data and returns it for a write-back. Readers continue to see it.
+    /// Removes all dirty data and returns it for a write-back. Readers continue to see the removed
+    /// data.
     pub fn begin_write_back(&mut self) -> Vec<(u64, Bytes)> {
         if buttress_faults::on("live-in-flight-unseen") {
             return self.pending.take();

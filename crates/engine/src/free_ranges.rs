@@ -72,7 +72,7 @@ impl FreeRanges {
         Some(length)
     }
 
-    /// Adds a range. Parts of it that are already free stay free.
+    /// Adds a range. Parts of the range that are already free stay free.
     pub fn add(&mut self, start: u64, length: u64) {
         if length == 0 {
             return;

@@ -92,7 +92,7 @@ impl Running {
                 .any(|open| open.tree.is_dirty() || open.item_changed)
     }
 
-    /// Makes the transaction converge. Returns `None` if it can be frozen now.
+    /// Makes the transaction converge. Returns `None` if the transaction can be frozen now.
     pub fn settle_transaction(
         &mut self,
         reads: &FaultIn,

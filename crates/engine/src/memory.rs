@@ -2,11 +2,12 @@
 //!
 //! Three kinds of state use this memory. *Dirty* state is blocks that edits changed, delayed
 //! references and changed inodes. *Frozen* state is the blocks of a commit that is being written.
-//! *Pending* state is file content, counted by [`crate::data_table`]. Together they may use ten
-//! sixteenths of the cache's budget. The cache of clean blocks has two sixteenths while the volume
-//! is open for writing, plus the unused part of a quarter for readahead. The share of dirty state
-//! is large because each commit rewrites every leaf to which names of many files hash, and the
-//! nodes above. Fewer commits rewrite less. Lookups find dirty blocks as they find cached ones.
+//! *Pending* state is file content, counted by [`crate::data_table`]. Together, dirty, frozen and
+//! pending state may use ten sixteenths of the cache's budget. The cache of clean blocks has two
+//! sixteenths while the volume is open for writing, plus the unused part of a quarter for
+//! readahead. The share of dirty state is large because each commit rewrites every leaf to which
+//! names of many files hash, and the nodes above. Fewer commits rewrite less. Lookups find dirty
+//! blocks as they find cached ones.
 //!
 //! The shares of the budget are fixed. Shrinking the cache while dirty state grows would return
 //! little memory: evicted blocks lie between blocks that stay, and allocators keep the pages of

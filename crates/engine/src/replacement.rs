@@ -199,8 +199,8 @@ impl Engine {
         Ok(replacement)
     }
 
-    /// Returns the state of the last commit without later edits. While the caller holds it, its
-    /// space is not reused.
+    /// Returns the state of the last commit without later edits. While the caller holds the state,
+    /// its space is not reused.
     #[must_use]
     pub fn committed_view(&self) -> Filesystem {
         let running = self.shared.running.lock();

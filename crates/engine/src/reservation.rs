@@ -3,9 +3,9 @@
 //! Dirty nodes take no space until the commit, so the promise is arithmetic. The engine adds up
 //! nodes without an address, delayed references, dirty data, and the worst case of this edit. The
 //! sum must fit into the free space of block groups, besides a reserve for edits that free space.
-//! If it does not fit, the engine makes a chunk at once, so that no other edit can take the counted
-//! space of the devices. If there is no space for a chunk, the engine commits, since the commit may
-//! free space. Only then does the edit fail with `NoSpace`.
+//! If the sum does not fit, the engine makes a chunk at once, so that no other edit can take the
+//! counted space of the devices. If there is no space for a chunk, the engine commits, since the
+//! commit may free space. If space is still lacking after commits, the edit fails with `NoSpace`.
 
 use super::block_groups::Purpose;
 use super::memory::{INODE_BYTES, Pressure, REFERENCE_BYTES};

@@ -7,7 +7,7 @@
 //!
 //! - No address that the device's own state uses is allocated. Free ranges of that state are
 //!   pinned. A hold on the device's generation keeps later freed ranges pinned.
-//!   [`Pins`](super::pins::Pins) enforces it.
+//!   [`Pins`](super::pins::Pins) enforces this invariant.
 //! - No byte that the device's own state uses is overwritten on the device. If an address is
 //!   already in use again, the chunk's whole stripe on the device moves to a place that neither
 //!   state uses.
@@ -81,8 +81,8 @@ impl Drop for Return {
 }
 
 impl Engine {
-    /// Begins to bring the device with this uuid up to date. From here on it receives the volume's
-    /// writes. A job above copies the writes that it missed.
+    /// Begins to bring the device with this uuid up to date. From here on the device receives the
+    /// volume's writes. A job above copies the writes that it missed.
     ///
     /// # Errors
     /// Fails with [`Error::Cancelled`]; [`DevicesError::Diverged`] for a device whose history
@@ -243,7 +243,7 @@ impl Running {
         Ok(conflicts)
     }
 
-    /// Pins the free parts of a range. Returns whether no part of it is in use.
+    /// Pins the free parts of a range. Returns whether no part of the range is in use.
     fn keep_range(
         &mut self,
         start: u64,

@@ -182,7 +182,7 @@ impl LiveTree {
         look(&self.0.tree.read())
     }
 
-    /// Runs one edit. Lookups block until it ends.
+    /// Runs one edit. Lookups block until the edit ends.
     pub fn edit<T>(&self, edit: impl FnOnce(&mut EditableTree) -> T) -> T {
         edit(&mut self.0.tree.write())
     }

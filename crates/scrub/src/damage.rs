@@ -147,7 +147,7 @@ pub struct Damage {
     pub length: ByteCount,
     /// The kind of the bytes.
     pub part: Part,
-    /// The reason why they are wrong.
+    /// The reason why the bytes are wrong.
     pub cause: Cause,
     /// The outcome of the repair.
     pub outcome: Outcome,

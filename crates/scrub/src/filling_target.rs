@@ -93,7 +93,8 @@ impl Scrub<'_> {
 
 impl Job<'_> {
     /// Copies a group to the target of a replacement. The group's rows stay locked until the target
-    /// has the group. Rows that were written since they were read are read again.
+    /// has the group. If a writer changed some rows after they were read, the copy reads them
+    /// again.
     pub(crate) fn copy(&self, copying: &Copying, mut arrived: Arrived, writes: Option<u64>) {
         let chunk = Arc::clone(&arrived.group.chunk);
         let rows = arrived.group.rows();

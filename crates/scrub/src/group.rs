@@ -194,7 +194,7 @@ pub(crate) struct Submitted {
     pub(crate) stripes: Vec<StripeReads>,
     /// How often its rows had been written before; `None` during a write.
     pub(crate) writes: Option<u64>,
-    /// The trees of the group. While they are held, its space is not reused.
+    /// The trees of the group. While the trees are held, the group's space is not reused.
     pub(crate) trees: Trees,
 }
 

@@ -53,9 +53,9 @@ type BadPiece<'a> = (usize, &'a Piece, Vec<Bad>);
 /// written.
 #[derive(Clone, Copy, Debug, Default)]
 struct Uses {
-    /// Whether data without checksums uses it.
+    /// Whether data without checksums uses this part.
     bare: bool,
-    /// Whether tree blocks or data with checksums use it.
+    /// Whether tree blocks or data with checksums use this part.
     known: bool,
 }
 

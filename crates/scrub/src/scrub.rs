@@ -103,8 +103,8 @@ impl<'a> Scrub<'a> {
 
     /// Sets a function that finds out which data was ever written, in the scrub's state. The scrub
     /// calls it if copies of data without checksums differ, because preallocated copies may differ.
-    /// Without it, all data counts as written. No lock of the scrub or of the volume is held during
-    /// the call.
+    /// Without this function, all data counts as written. No lock of the scrub or of the volume is
+    /// held during the call.
     #[must_use]
     pub fn asking(mut self, is_written: &'a IsWritten<'a>) -> Self {
         self.job.is_written = Some(is_written);
@@ -112,8 +112,8 @@ impl<'a> Scrub<'a> {
     }
 
     /// Makes the scrub work beside writers on the same volume. The scrub reads each chunk in the
-    /// state of the last commit before that chunk begins. If something looks wrong, it reads again
-    /// with the rows locked. Data that is overwritten in place is also compared with its rows
+    /// state of the last commit before that chunk begins. If a read shows errors, the scrub reads
+    /// again with the rows locked. Data that is overwritten in place is also compared with its rows
     /// locked.
     #[must_use]
     pub fn beside(mut self, views: &'a Views<'a>) -> Self {

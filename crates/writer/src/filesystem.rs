@@ -16,7 +16,8 @@ use std::sync::Arc;
 /// A volume that is open for writing. See the module's documentation.
 ///
 /// Changes without a [commit](Engine::commit) are lost when the last handle is dropped.
-/// [`close`](Self::close) commits them. [`abandon`](Self::abandon) discards them. Otherwise
+/// [`close`](Self::close) commits uncommitted changes, and [`abandon`](Self::abandon) discards
+/// them. If the last handle is dropped without either call,
 /// [`Environment::lost`](buttress_engine::Environment::lost) reports the loss.
 #[derive(Clone, Debug)]
 pub struct WritableFilesystem {

@@ -34,9 +34,9 @@
 //! is in memory. No commit may write that half, so writing stops, and changes since the last commit
 //! are lost.
 //!
-//! No operation waits for a device under the edit lock. Before its first edit it finds tree blocks
-//! only in memory. If a block is missing, `attempt` releases the lock, reads the block, and
-//! retries. The code before the first edit may therefore run several times. `Operation::begin`
+//! No operation waits for a device under the edit lock. Before its first edit, an operation finds
+//! tree blocks only in memory. If a block is missing, `attempt` releases the lock, reads the block,
+//! and retries. The code before the first edit may therefore run several times. `Operation::begin`
 //! marks the begin of work that must not run twice. Before the first edit, an operation reaches the
 //! places of its edits (`Access::reach`).
 //!
@@ -153,8 +153,9 @@ impl DerefMut for Operation<'_> {
 impl WritableFilesystem {
     /// Runs an operation under the edit lock. The module states how often `body` may run.
     ///
-    /// An operation may need more space than its `Need`, as preallocation does. If it finds none, a
-    /// trim may hold that space, so the operation runs once more while trims are blocked.
+    /// An operation may need more space than its `Need`, as preallocation does. If the operation
+    /// finds no space, a trim may hold space, so the operation runs once more while trims are
+    /// blocked.
     pub(crate) fn operate<T>(
         &self,
         need: Need,
@@ -171,8 +172,8 @@ impl WritableFilesystem {
         }
     }
 
-    /// Runs an operation as [`operate`](Self::operate) does. If its worst case does not fit beside
-    /// dirty data, writes the data back and retries. The caller holds no file's content.
+    /// Runs an operation as [`operate`](Self::operate) does. If the operation's worst case does not
+    /// fit beside dirty data, writes the data back and retries. The caller holds no file's content.
     pub(crate) fn operate_beside_data<T>(
         &self,
         need: Need,
@@ -236,9 +237,9 @@ impl WritableFilesystem {
         self.end(operation, result)
     }
 
-    /// Runs an operation on the state that a commit freezes, before any other edit. If its need
-    /// finds no space, a trim may hold that space, or a commit may free some. The call waits for
-    /// both and retries once.
+    /// Runs an operation on the state that a commit freezes, before any other edit. If the
+    /// operation's need finds no space, a trim may hold space, or a commit may free some. The call
+    /// waits for both and retries once.
     pub(super) fn operate_at_commit<T>(
         &self,
         need: Need,
@@ -346,8 +347,8 @@ impl<'a> Operation<'a> {
         self.access.transaction_mut()
     }
 
-    /// Marks the operation as upkeep. If it is lost, the next opening repeats it, or another change
-    /// already counts it.
+    /// Marks the operation as upkeep. If upkeep is lost, the next opening repeats it, or another
+    /// change already counts it.
     pub(crate) const fn be_upkeep(&mut self) {
         self.is_upkeep = true;
     }

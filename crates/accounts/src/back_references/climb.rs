@@ -71,7 +71,7 @@ impl<'a> Climb<'a> {
         Ok(roots)
     }
 
-    /// Returns the parents of a block. Trees whose root it is are added to `roots`.
+    /// Returns the parents of a block. Trees whose root is this block are added to `roots`.
     fn step(
         &self,
         block: Logical,

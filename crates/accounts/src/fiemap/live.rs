@@ -2,8 +2,8 @@
 //!
 //! A batch takes the dirty ranges and a view of the trees at one moment, walks the view without a
 //! lock, and then requests the delayed references. The references and the view belong to the same
-//! moment if no edit ran since. Otherwise the batch is retried, at most [`ATTEMPTS`] times. Then it
-//! runs while edits are blocked.
+//! moment if no edit ran since. If an edit ran, the batch is retried, at most [`ATTEMPTS`] times.
+//! After that, the batch runs while edits are blocked.
 
 use super::walk::{Batch, Resumed, Walk, last_extent_end};
 use super::{End, Fiemap};

@@ -194,7 +194,7 @@ impl WritableFile {
     }
 
     /// Shares the extents of a range of `source` with this file if both have the same bytes there.
-    /// Returns whether they do.
+    /// Returns whether the bytes were the same.
     ///
     /// ```
     /// # let volume = buttress::Volume::create().on_devices(vec![buttress::Device::memory(vec![0; 256 << 20])])?;

@@ -39,8 +39,8 @@ impl Default for Writing {
 
 impl VolumeOptions {
     /// Opens the volume on an image file or block device, for reading and writing. No other program
-    /// may have it open for writing: neither another process of this library, nor the kernel, nor a
-    /// mounted loop device.
+    /// may have the volume open for writing: neither another process of this library, nor the
+    /// kernel, nor a mounted loop device.
     ///
     /// # Errors
     /// Fails as [`open`](Self::open) does. Fails also if the volume is in use elsewhere, if a

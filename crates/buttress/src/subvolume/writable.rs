@@ -123,7 +123,7 @@ impl WritableSubvolume {
             .map_err(|error| error.at(&path))
     }
 
-    /// Opens a file for writing, and makes it empty. Creates the file if it does not exist.
+    /// Opens a file for writing, and makes it empty. A missing file is created.
     ///
     /// ```
     /// # let volume = buttress::Volume::create().on_devices(vec![buttress::Device::memory(vec![0; 256 << 20])])?;
@@ -429,8 +429,8 @@ impl WritableSubvolume {
         })
     }
 
-    /// Removes a directory with its whole content. A subvolume below it is not removed, and stops
-    /// the removal.
+    /// Removes a directory with its whole content. A subvolume below the directory is not removed,
+    /// and stops the removal.
     ///
     /// ```
     /// # let volume = buttress::Volume::create().on_devices(vec![buttress::Device::memory(vec![0; 256 << 20])])?;

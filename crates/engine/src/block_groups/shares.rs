@@ -10,7 +10,7 @@
 //! | pinned | bytes that were freed, or may still be read, and must not be reused yet |
 //!
 //! Once a group's free ranges are loaded, the shares and the unaccounted bytes (superblock copies,
-//! lost space) add up to the group's length after every move. Otherwise bytes would be allocated
+//! lost space) add up to the group's length after every move. Wrong shares would allocate bytes
 //! twice or never again. An imbalance of shares is a [`Defect`] with the numbers, and writing stops
 //! before wrong data reaches the devices.
 //!

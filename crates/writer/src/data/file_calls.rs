@@ -2,7 +2,7 @@
 //!
 //! A call holds the file lock from its begin to its end, also during device I/O. While content is
 //! in flight, no call holds the lock. Writes that need nothing of that content continue. All other
-//! calls wait until it has landed.
+//! calls wait until the content has landed.
 //!
 //! Left out: what a call does with the content.
 
@@ -31,8 +31,8 @@ impl WritableFilesystem {
     }
 
     /// Runs `body` on a file's content, under the file lock. With `waits`, no content of the file
-    /// is in flight. Otherwise `body` checks [`FileState::in_flight`], and changes nothing that the
-    /// write-back needs.
+    /// is in flight. Without `waits`, `body` checks [`FileState::in_flight`], and changes nothing
+    /// that the write-back needs.
     pub(super) fn hold_content<T>(
         &self,
         of: Of<'_>,

@@ -67,7 +67,7 @@ impl WritableFilesystem {
     }
 
     /// Writes back content before a caller adds more, if dirty data is at its limit and the last
-    /// write found no space on the host. Otherwise dirty data would grow without bounds.
+    /// write found no space on the host. Without this check, dirty data would grow without bounds.
     ///
     /// # Errors
     /// Fails with [`Error::OutOfHostSpace`], before any content is added.

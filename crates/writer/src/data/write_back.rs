@@ -291,7 +291,7 @@ impl Content<'_> {
         is_small && length < sector_bytes
     }
 
-    /// Stores all content of a small file inline. Returns false if it must not be inline.
+    /// Stores all content of a small file inline. Returns false if the content must not be inline.
     fn write_inline(
         &self,
         item: &InodeItem,

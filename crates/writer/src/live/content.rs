@@ -235,7 +235,7 @@ impl WritableFilesystem {
         }))
     }
 
-    /// Returns the planned reads of extents for ranges of a file. If they need devices, also
+    /// Returns the planned reads of extents for ranges of a file. If the reads need devices, also
     /// returns a hold on the transaction in which the extents were found. The hold is taken before
     /// any of the extents can leave the tree.
     fn plan_held(

@@ -25,8 +25,8 @@ pub struct Shown {
     pub on_disk: Filesystem,
 }
 
-/// Opens a volume for reading, with changes that were synced since its last commit. See the module's documentation.
-/// With `rescue=nologreplay` it shows the last commit.
+/// Opens a volume for reading, with changes that were synced since its last commit. See the
+/// module's documentation. With `rescue=nologreplay`, the volume shows the last commit.
 ///
 /// # Errors
 /// Fails as [`OpenOptions::open`] does.

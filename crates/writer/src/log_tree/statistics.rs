@@ -16,7 +16,7 @@ pub enum CommitCause {
     DirectoryGone,
     /// More names were removed since the last commit than the engine remembers.
     ManyNames,
-    /// The changes exceed the limits of a log. A commit writes them once.
+    /// The changes exceed the limits of a log. A commit writes the changes once.
     Much,
     /// The running transaction made a chunk. A replay starts from the last commit and would not
     /// find data in that chunk.

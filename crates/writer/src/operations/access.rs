@@ -144,7 +144,7 @@ impl Access<'_> {
     }
 
     /// Returns whether a subvolume is unfinished, so that no reader sees it. Inode flags forbid
-    /// nothing in it.
+    /// nothing in an unfinished subvolume.
     pub(crate) fn is_unfinished(&mut self, subvolume: SubvolumeId) -> Result<bool> {
         match self.look().open_tree(subvolume.tree()) {
             Ok(open) => Ok(open.tree.is_unfinished()),

@@ -36,9 +36,9 @@ pub struct AttributeChanges {
     /// The time of the last change of content.
     pub modified: Option<Timestamp>,
     /// The time of the last change of the inode; `None` means the time of this operation. No system
-    /// call sets it, but exact copies need it.
+    /// call sets the change time, but exact copies need to set it.
     pub changed: Option<Timestamp>,
-    /// The creation time of the inode. No system call sets it.
+    /// The creation time of the inode. No system call sets the creation time.
     pub created: Option<Timestamp>,
 }
 

@@ -33,8 +33,8 @@ pub(super) const REGULAR: u32 = 0o100_000;
 const SYMLINK: u32 = 0o120_000;
 
 /// The most places that a new inode needs. Two are for its own adjacent items, as three attributes
-/// and a symlink's target may be large. The others are two entries, the directory, and an orphan
-/// item.
+/// and a symlink's target may be large. The other places are two entries, the directory, and an
+/// orphan item.
 const CREATE_PLACES: u64 = 6;
 
 /// Returns the device field of an inode item.
@@ -166,7 +166,7 @@ impl WritableFilesystem {
 
     /// Makes an inode with a name, and returns its attributes as of the same edit. Another thread
     /// can remove the name at once, so a later lookup can fail. `made` runs once, in that edit. If
-    /// it registers the inode with the caller, a later [`unlink_keeping`](Self::unlink_keeping)
+    /// `made` registers the inode with the caller, a later [`unlink_keeping`](Self::unlink_keeping)
     /// asks the caller whether to keep the inode.
     ///
     /// # Errors

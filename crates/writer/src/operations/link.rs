@@ -1,7 +1,7 @@
 //! Adding and removing names: link, unlink, rmdir.
 //!
-//! Removing the last name of an inode removes the inode. If it is held open, or has so much content
-//! that its removal takes several steps, it becomes an orphan first ([`super::orphan`]).
+//! Removing the last name of an inode removes the inode. An inode that is held open, or whose
+//! content takes several steps to remove, becomes an orphan first ([`super::orphan`]).
 //!
 //! Source: link(2), unlink(2), rmdir(2) for the errors; on-disk format documentation, section
 //! "ORPHAN_ITEM".

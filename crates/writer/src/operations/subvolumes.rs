@@ -232,7 +232,7 @@ impl WritableFilesystem {
         })
     }
 
-    /// Sets the volume's label. An empty label removes it.
+    /// Sets the volume's label. An empty label removes the label.
     ///
     /// # Errors
     /// Fails with [`Error::Invalid`] for a label that is longer than [`LABEL_BYTES_MAX`], or

@@ -114,8 +114,8 @@ struct SnapshotDropper<'m> {
     last_snapshot: Generation,
     /// The transaction in which a snapshot made this tree, from the root item's key: older blocks
     /// are not the tree's own. For blocks of exactly this age, their owner decides. With the
-    /// kernel's keys they are the source's. Keys that name the transaction itself may be older than
-    /// blocks that the snapshot changed in it.
+    /// kernel's keys, blocks of this age are the source's. Keys that name the transaction itself
+    /// may be older than blocks that the snapshot changed in it.
     origin: Generation,
     steps: Vec<Step>,
     /// Blocks to be read together with the missing block.

@@ -2,7 +2,7 @@
 //! reach it.
 //!
 //! The trees form a graph without cycles, whose shared parts are read once. The descent reads one
-//! level after another. Once it has read all blocks of a level, it knows everything about the
+//! level after another. After reading all blocks of a level, the descent knows everything about the
 //! blocks one level below. The descent therefore reads each block once, with its final set. All
 //! cores read, check and inspect the blocks of a level in order of address
 //! ([`buttress_tree::scan`]).
