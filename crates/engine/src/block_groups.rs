@@ -237,7 +237,7 @@ impl TargetProfiles {
     }
 }
 
-/// What is free for one purpose.
+/// The space of all groups that serve one purpose.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Room {
     /// Bytes that are free now in existing groups.
@@ -380,7 +380,7 @@ impl BlockGroups {
             })
     }
 
-    /// What is pinned in all groups.
+    /// Returns the pinned bytes of all groups.
     pub fn pinned_bytes(&self) -> u64 {
         let pinned = self.groups.values().map(|group| group.pinned_bytes);
         pinned.fold(0, u64::saturating_add)

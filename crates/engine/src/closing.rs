@@ -23,9 +23,9 @@ impl Engine {
         self.commit()
     }
 
-    /// Drops this handle without a commit, and returns what is uncommitted. The volume then stays
-    /// at the last commit, which a background thread may have made. Other handles may still commit
-    /// the changes; otherwise the changes are lost.
+    /// Drops this handle without a commit, and returns the uncommitted changes. The volume then
+    /// stays at the last commit, which a background thread may have made. Other handles may still
+    /// commit the changes; otherwise the changes are lost.
     pub fn abandon(self) -> Uncommitted {
         self.shared.account.abandon();
         self.uncommitted()

@@ -1,7 +1,7 @@
 //! Replacing a device: the progress item in the device tree, in Linux's format, and the commit that
 //! ends the replacement.
 //!
-//! | step | what is durable after it |
+//! | step | durable state after the step |
 //! |---|---|
 //! | [start](Engine::start_replacement) | the item says *started*; the target has superblocks of its own, with id 0. From here on all writes to the source also reach the target |
 //! | [progress](Engine::set_replacement_progress), with each commit | the item's cursor: the target has everything below it |

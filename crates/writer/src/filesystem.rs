@@ -109,9 +109,9 @@ impl WritableFilesystem {
         self.engine.close()
     }
 
-    /// Drops this handle without a commit, and returns what is uncommitted. The volume then stays
-    /// at the last commit, which a background thread may have made. Other handles may still commit
-    /// the changes.
+    /// Drops this handle without a commit, and returns the uncommitted changes. The volume then
+    /// stays at the last commit, which a background thread may have made. Other handles may still
+    /// commit the changes.
     pub fn abandon(self) -> Uncommitted {
         self.engine.abandon()
     }

@@ -101,7 +101,8 @@ impl Running {
         self.plan_chunk(purpose).is_some()
     }
 
-    /// Returns whether devices have unallocated space for `chunks` chunks of the next one's size. False if they have none.
+    /// Returns whether devices have unallocated space for `chunks` chunks of the next one's size.
+    /// Returns false if no device has space.
     pub(in super::super) fn has_space_for_chunks(&self, purpose: Purpose, chunks: u64) -> bool {
         self.plan_chunk(purpose).is_some_and(|plan| {
             let chunk_bytes = plan.stripe_length.exact_mul(u64_of(plan.stripes.len()));

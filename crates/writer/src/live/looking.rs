@@ -1,7 +1,8 @@
 //! Lookups of current names, inodes, links and attributes, without the edit lock.
 //!
-//! A view holds everything as it is, which makes the next edits copy what they touch. A caller that looks and changes by
-//! turns, or that wants what is newest, is better off with these: each call goes to a leaf or two and keeps nothing.
+//! A view preserves the whole state, so later edits must copy the blocks that they change. Callers
+//! that alternate reads and changes, or that need the newest state, should use these calls. Each
+//! call reads a leaf or two, and preserves nothing.
 
 use crate::WritableFilesystem;
 use crate::operations::entries::place_in;

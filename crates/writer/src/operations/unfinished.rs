@@ -2,10 +2,10 @@
 //! such subvolumes.
 //!
 //! An unfinished subvolume is a tree with an orphan item and a root item without references. On
-//! disk it looks like a deleted subvolume that is not yet dropped, except for the missing flag of
-//! deleted subvolumes. An unfinished subvolume has no name, and no uuid leads to it. The next
-//! opening for writing, by this library or the kernel, drops it. [`finish_subvolumes`] makes it an
-//! ordinary subvolume, in one step of one transaction.
+//! disk, an unfinished subvolume equals a deleted subvolume that is not yet dropped, except for the
+//! missing flag of deleted subvolumes. An unfinished subvolume has no name, and no uuid leads to
+//! it. The next opening for writing, by this library or the kernel, drops it. [`finish_subvolumes`]
+//! makes it an ordinary subvolume, in one step of one transaction.
 //!
 //! The caller sets all attributes of its inodes. Directories pass no attributes on to new inodes,
 //! and the flags of immutable and append-only inodes forbid nothing until the end.
