@@ -13,7 +13,7 @@
 //!   state uses.
 //! - The device's superblock is written last ([`buttress_volume::returning`]).
 //!
-//! | step | state after a crash in the next step |
+//! | step | state after a crash that follows the step |
 //! |---|---|
 //! | [begin](Engine::begin_return) | the device at its own state |
 //! | a job above writes what the device missed | as before |
