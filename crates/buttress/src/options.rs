@@ -120,8 +120,8 @@ impl VolumeOptions {
     }
 
     /// Sets whether a volume opened for reading shows changes that were synced after its last
-    /// commit, replayed in memory. The default is true. With false, the last commit is shown.
-    /// Opening for writing always replays the log.
+    /// commit, replayed in memory. The default is true. If this option is false, the volume shows
+    /// the last commit. Opening for writing always replays the log.
     ///
     /// ```no_run
     /// # fn main() -> buttress::Result<()> {

@@ -25,7 +25,7 @@ use std::io::Read as _;
 #[cfg(feature = "write")]
 pub use writable::{SnapshotMode, Times, WritableSubvolume};
 
-/// A subvolume or snapshot of an open volume, for reading. A cheap handle.
+/// A subvolume or snapshot of an open volume, for reading. Clones of this handle are cheap.
 ///
 /// Paths begin at its root and never leave it, except into subvolumes below. The calls are named
 /// after those of [`std::fs`], and follow symbolic links in the same cases.

@@ -29,7 +29,7 @@ pub use devices::{DeviceInfo, VolumeInfo};
 #[cfg(feature = "write")]
 pub use writable::WritableVolume;
 
-/// An open btrfs volume, for reading. A cheap handle: clones share one volume, and any thread may
+/// An open btrfs volume, for reading. Clones of this handle share one volume, and any thread may
 /// make any call.
 ///
 /// No call of this type changes the volume. [`WritableVolume`](crate::WritableVolume) has the calls that do, and

@@ -65,7 +65,7 @@ pub struct Convergence {
     is_busy: bool,
 }
 
-/// The result of one call of [`Running::converge`](crate::running::Running::converge).
+/// The result of one call of [`Running::converge`].
 pub enum Converged {
     /// No work is left.
     Done,

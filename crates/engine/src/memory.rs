@@ -24,7 +24,8 @@
 use buttress_format::ByteCount;
 use buttress_locks::atomic::{AtomicU64, Ordering};
 
-/// The least limit of dirty memory, for any cache budget. With less, every other edit would commit.
+/// The least limit of dirty memory, for any cache budget. With a smaller limit, every other edit
+/// would commit.
 const LEAST_BYTES: u64 = 8 << 20;
 
 /// The share of the cache's budget that dirty memory may use.

@@ -50,7 +50,7 @@ pub(crate) const RESERVED_NODES: u64 = 192;
 /// The metadata bytes that edits may need until the next commit.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Reservation {
-    /// The need and the reserve.
+    /// The bytes of the need and of the reserve.
     pub all_bytes: u64,
     /// The part that must have space on the host.
     pub backed_bytes: u64,

@@ -33,7 +33,7 @@ pub struct Counters {
     pub csum_discards: u64,
     /// Bad superblocks.
     pub super_errors: u64,
-    /// Always zero.
+    /// Always zero: kept only for `btrfs scrub status -R`.
     pub malloc_errors: u64,
     /// Errors that could not be repaired.
     pub uncorrectable_errors: u64,

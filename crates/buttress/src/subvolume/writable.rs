@@ -20,7 +20,7 @@ pub use snapshots::SnapshotMode;
 /// The number of entries of a directory that are removed before the directory is read again.
 const REMOVED_AT_ONCE: usize = 4096;
 
-/// A subvolume or snapshot of a volume that is open for writing. A cheap handle.
+/// A subvolume or snapshot of a volume that is open for writing. Clones of this handle are cheap.
 /// [`WritableSubvolume`] dereferences to [`Subvolume`], which has the calls that read.
 ///
 /// If a snapshot is read-only, calls that change it return an error.

@@ -32,7 +32,7 @@ pub enum Share {
     Unbacked,
     /// Allocated in the running transaction.
     Allocated,
-    /// Being discarded.
+    /// Being discarded by devices.
     Trimming,
     /// In use by an extent.
     Used,

@@ -158,7 +158,7 @@ fn logical_of(uses: &[Use], place: u64) -> u64 {
 }
 
 /// Returns the length of each of twelve runs, three for each of four profiles.
-/// `BUTTRESS_SOAK_SECONDS` sets their sum.
+/// `BUTTRESS_SOAK_SECONDS` sets the sum of all runs.
 fn seconds() -> u64 {
     let all = std::env::var("BUTTRESS_SOAK_SECONDS").map(|text| text.parse::<u64>().unwrap());
     all.map_or(1, |all| all.div_ceil(12))

@@ -43,11 +43,11 @@ impl EncodedExtent {
 
 /// Whether and how the caller's bytes can be stored.
 pub(super) enum Fit {
-    /// As an extent, unchanged.
+    /// The bytes are stored as an extent, unchanged.
     Extent,
-    /// As an inline extent, unchanged.
+    /// The bytes are stored as an inline extent, unchanged.
     Inline,
-    /// Not unchanged.
+    /// The bytes cannot be stored unchanged.
     No,
 }
 

@@ -140,7 +140,7 @@ impl WritableFilesystem {
         written
     }
 
-    /// Does steps 1 to 4. Counts the files whose extents are in the trees.
+    /// Does steps 1 to 4 of a write-back. Counts the files whose extents are in the trees.
     fn write_small_files(&self, files: &mut [SmallFile<'_, '_>], inserted: &mut usize) -> Result<()> {
         let extents: Vec<_> = files.iter().flat_map(SmallFile::extents).collect();
         if extents.is_empty() {
@@ -172,8 +172,8 @@ impl WritableFilesystem {
         Ok(())
     }
 
-    /// Does step 4 for some files, under one hold of the edit lock. Returns which files still
-    /// existed.
+    /// Does step 4 of a write-back for some files, under one hold of the edit lock. Returns which
+    /// files still existed.
     fn insert_small_files(&self, step: &[SmallFile<'_, '_>], sums: &[Sums]) -> Result<Vec<bool>> {
         let extents = step
             .iter()

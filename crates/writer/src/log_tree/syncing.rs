@@ -212,7 +212,7 @@ impl WritableFilesystem {
         Ok(Synced::Committed(cause))
     }
 
-    /// Does step 2.
+    /// Does step 2 of a sync.
     fn log(&self, location: Location, only_data: bool) -> Result<Logging> {
         let tree = location.subvolume.tree();
         let new = || Arc::new(SharedLog::new(tree));
@@ -278,8 +278,8 @@ impl WritableFilesystem {
         }
     }
 
-    /// Does step 3: waits until a batch is durable. If no call writes logs, this call writes for
-    /// all waiting calls.
+    /// Does step 3 of a sync: waits until a batch is durable. If no call writes logs, this call
+    /// writes for all waiting calls.
     fn wait_for_log(&self, batch: u64) -> Result<Waited> {
         let logs = self.logs();
         let mut joining = logs.joining.lock();
