@@ -219,8 +219,8 @@ impl WritableFilesystem {
             }
             None => core::iter::once(whole).collect(),
         };
-        // This lock follows dirty data: a call of several steps holds dirty data before it begins
-        // an operation.
+        // The steps lock is acquired after dirty data, because a call of several steps also locks
+        // dirty data first.
         let _whole = self.steps().read();
         let [of_file, _] = trees;
         of_file.require_subvolume(location.subvolume)?;
