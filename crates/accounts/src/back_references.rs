@@ -69,8 +69,8 @@ type Leaves = BTreeMap<Logical, Vec<(InodeNumber, FileOffset)>>;
 pub struct DataReference {
     /// The subvolume and the inode of the file.
     pub location: Location,
-    /// The file offset. For plain data it is the offset of the address itself. For compressed data,
-    /// and for requests about the whole extent, it is the offset of the file's range.
+    /// The file offset. For plain data this is the offset of the address itself. For compressed
+    /// data, and for requests about the whole extent, it is the offset of the file's range.
     pub offset: FileOffset,
 }
 
@@ -131,8 +131,8 @@ impl Wanted {
 /// With `ignore_offset`, returns all places that use any part of its extent.
 ///
 /// # Errors
-/// [`Error::ExtentNotFound`] if no extent covers the address, or a tree block does;
-/// [`Corruption::BackReferencesTooMany`]; an error of reading the extent tree.
+/// Fails with [`Error::ExtentNotFound`] if no extent covers the address, or a tree block does, or
+/// with [`Corruption::BackReferencesTooMany`], or with an error of reading the extent tree.
 pub(crate) fn data_references(
     filesystem: &Filesystem,
     logical: Logical,
@@ -194,8 +194,8 @@ pub(crate) fn data_references(
 /// Returns the trees from which the tree block at `logical` can be reached, in order.
 ///
 /// # Errors
-/// [`Error::ExtentNotFound`], [`Corruption::BackReferencesTooMany`], or an error of reading the
-/// extent tree.
+/// Fails with [`Error::ExtentNotFound`], [`Corruption::BackReferencesTooMany`], or with an error of
+/// reading the extent tree.
 pub(crate) fn trees_of_block(filesystem: &Filesystem, logical: Logical) -> Result<(Vec<TreeId>, Vec<Error>)> {
     let mut failures = Vec::new();
     let roots = Climb::new(filesystem).roots_of(logical, &mut failures)?;
@@ -245,9 +245,9 @@ fn leaves_of(
 
 /// Returns the leaves of a tree with the items that a keyed reference counts.
 ///
-/// The reference's offset is the file offset of the extent's first byte. Its items lie between this
-/// offset and the extent's length above it. The offset wraps below zero if a file begins in the
-/// middle of an extent.
+/// The reference's offset is the file offset of the extent's first byte. The items of a keyed
+/// reference lie between this offset and the extent's length above it. The offset wraps below zero
+/// if a file begins in the middle of an extent.
 fn leaves_in_tree(
     filesystem: &Filesystem,
     tree: &Tree,

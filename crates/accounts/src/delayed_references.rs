@@ -54,7 +54,7 @@ pub enum ExtentKind {
     Data,
     /// A tree block of this level.
     TreeBlock {
-        /// Its level.
+        /// The level of the tree block.
         level: u8,
     },
 }
@@ -213,7 +213,7 @@ impl DelayedReferences {
     /// Checks that all queued changes are pending or applied.
     ///
     /// # Errors
-    /// A [`Defect`] if they are not.
+    /// Fails with a [`Defect`] if some queued change is neither pending nor applied.
     pub fn balance(&self) -> Result<(), Defect> {
         let waiting = self.pending.values().map(|pending| i128::from(pending.sum()));
         let waiting = waiting.fold(0_i128, i128::exact_add);

@@ -2,8 +2,8 @@
 //! and holes.
 //!
 //! [`Maps::fiemap`](crate::Maps::fiemap) and [`Fiemap::of_live`] return a [`Fiemap`]: extents in
-//! ascending order, with the flags of the ioctl. The walk visits each leaf of the file once. It
-//! looks up the sharedness of a batch of extents at a time ([`crate::Sharing`]). Batches begin
+//! ascending order, with the flags of the ioctl. The walk visits each leaf of the file once. The
+//! walk looks up the sharedness of a batch of extents at a time ([`crate::Sharing`]). Batches begin
 //! small and grow, so a map of a few extents is cheap, and a caller can stop anywhere and continue
 //! later. Dirty data in memory is searched only in holes and preallocated ranges, and appears as
 //! delayed allocation.
@@ -117,7 +117,8 @@ struct Still {
     sharing: Sharing,
 }
 
-/// The extents of a range of a file, in order. See the module. After an error, the iterator ends.
+/// The extents of a range of a file, in order. After an error, the iterator ends. See the module's
+/// documentation.
 #[derive(Debug)]
 pub struct Fiemap {
     source: Source,
@@ -131,7 +132,7 @@ pub struct Fiemap {
     progress: Option<Progress>,
     /// The number of extents in the next batch.
     batch_size: usize,
-    /// The last mapped batch. Its memory is reused for the next batch.
+    /// The last mapped batch. The memory of this batch is reused for the next batch.
     batch: Batch,
     /// For each use of the batch, whether it is shared.
     shared: Vec<bool>,
@@ -152,7 +153,7 @@ struct End {
 /// Returns the extents that overlap `range`, with their sharedness. Offsets are rounded to sectors.
 ///
 /// # Errors
-/// If the tree cannot be read. Later errors come from the iterator.
+/// Fails if the tree cannot be read. Later errors come from the iterator.
 pub(crate) fn of_file(file: &File, range: Range<FileOffset>) -> Result<Fiemap> {
     let filesystem = file.filesystem();
     let range = in_sectors(&range, filesystem.sector_bytes());
@@ -205,7 +206,7 @@ impl Fiemap {
         }
     }
 
-    /// Makes the map skip the lookup of sharedness. It then reads only the file's own leaves.
+    /// Makes the map skip the lookup of sharedness. The map then reads only the file's own leaves.
     #[must_use]
     pub fn without_sharing(mut self) -> Self {
         self.asks_sharing = false;
@@ -281,8 +282,8 @@ impl Fiemap {
         None
     }
 
-    /// Returns the extent that is held back for joining, at the end of the map. Marks it if it is
-    /// the file's last.
+    /// Returns the extent that is held back for joining, at the end of the map. Marks the extent if
+    /// it is the file's last.
     fn last(&mut self, end: End) -> Option<FiemapExtent> {
         let mut last = self.joiner.take()?;
         let is_last = end.last_extent_end.is_some_and(|end| last.end() >= end);

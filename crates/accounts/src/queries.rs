@@ -22,30 +22,31 @@ pub trait Accounts {
     /// With `ignore_offset`, returns all places that use any part of its extent.
     ///
     /// # Errors
-    /// [`Error::ExtentNotFound`] if no extent covers the address, or a tree block does;
-    /// [`Corruption::BackReferencesTooMany`](buttress_fs::error::Corruption::BackReferencesTooMany);
-    /// an error of reading the extent tree.
+    /// Fails with [`Error::ExtentNotFound`] if no extent covers the address, or a tree block does,
+    /// or with
+    /// [`Corruption::BackReferencesTooMany`](buttress_fs::error::Corruption::BackReferencesTooMany),
+    /// or with an error of reading the extent tree.
     fn data_references(&self, logical: Logical, ignore_offset: bool) -> Result<DataReferences>;
 
     /// Returns the trees from which the tree block at `logical` can be reached, in order, and
     /// errors of unreadable references.
     ///
     /// # Errors
-    /// [`Error::ExtentNotFound`],
+    /// Fails with [`Error::ExtentNotFound`],
     /// [`Corruption::BackReferencesTooMany`](buttress_fs::error::Corruption::BackReferencesTooMany),
-    /// or an error of reading the extent tree.
+    /// or with an error of reading the extent tree.
     fn trees_of_block(&self, logical: Logical) -> Result<(Vec<TreeId>, Vec<Error>)>;
 
     /// Returns the extent that covers `logical`.
     ///
     /// # Errors
-    /// [`Error::ExtentNotFound`], or an error of reading the extent tree.
+    /// Fails with [`Error::ExtentNotFound`], or with an error of reading the extent tree.
     fn extent_at(&self, logical: Logical) -> Result<Extent>;
 
     /// Returns all references to an extent.
     ///
     /// # Errors
-    /// If the volume has no extent tree. Later errors are items of the iterator.
+    /// Fails if the volume has no extent tree. Later errors are items of the iterator.
     fn extent_references(&self, extent: &Extent) -> Result<References>;
 
     /// Returns an object that finds out whether extents are shared, one batch after another.
@@ -55,24 +56,25 @@ pub trait Accounts {
     /// Returns the space of the volume by type and profile, and by device.
     ///
     /// # Errors
-    /// If the tree with the block groups is missing. Single unreadable block groups are listed.
+    /// Fails if the tree with the block groups is missing. Single unreadable block groups are
+    /// listed.
     fn space(&self) -> Result<Space>;
 
     /// Counts which owner uses which space, as of the last commit.
     ///
     /// `progress` counts leaves. Unreadable parts are listed in [`Accounting::failures`]. Blocks
-    /// below them are missing from all figures.
+    /// below unreadable parts are missing from all figures.
     ///
     /// # Errors
-    /// [`Error::AccountingTooBig`], [`Error::Cancelled`], [`Error::SubvolumeNotFound`] for parts of
-    /// a missing subvolume, or an error of reading the root tree.
+    /// Fails with [`Error::AccountingTooBig`], [`Error::Cancelled`], [`Error::SubvolumeNotFound`]
+    /// for parts of a missing subvolume, or with an error of reading the root tree.
     fn account_space(&self, options: &Options, progress: &Progress) -> Result<Accounting>;
 
     /// Returns the place of a path. With `one_file_system`, the place excludes the subvolumes below
     /// it.
     ///
     /// # Errors
-    /// As for [`Parts::below`](crate::space::accounting::Parts::below).
+    /// Fails as [`Parts::below`](crate::space::accounting::Parts::below) does.
     fn place_of(
         &self,
         location: Location,
@@ -128,20 +130,20 @@ pub trait Maps {
     /// sectors.
     ///
     /// # Errors
-    /// If the tree cannot be read. Later errors come from the iterator.
+    /// Fails if the tree cannot be read. Later errors come from the iterator.
     fn fiemap(&self, range: Range<FileOffset>) -> Result<Fiemap>;
 
     /// Returns the runs of data from `start` on.
     ///
     /// # Errors
-    /// If the tree cannot be read. Later errors come from the iterator.
+    /// Fails if the tree cannot be read. Later errors come from the iterator.
     fn data_runs(&self, start: FileOffset) -> Result<DataRuns>;
 
     /// Returns the first offset from `start` on that has data, as `SEEK_DATA` finds it. Returns
     /// `None` where that fails with `ENXIO`: at the file's end, and after the last data.
     ///
     /// # Errors
-    /// If the tree cannot be read.
+    /// Fails if the tree cannot be read.
     fn seek_data(&self, start: FileOffset) -> Result<Option<FileOffset>> {
         self.data_runs(start)?.first_data()
     }
@@ -151,7 +153,7 @@ pub trait Maps {
     /// file's end.
     ///
     /// # Errors
-    /// If the tree cannot be read.
+    /// Fails if the tree cannot be read.
     fn seek_hole(&self, start: FileOffset) -> Result<Option<FileOffset>> {
         self.data_runs(start)?.first_hole()
     }

@@ -1,9 +1,9 @@
 //! The use of a volume's space: the figures of `btrfs filesystem df`, `usage` and `show`.
 //!
 //! The volume allocates space in chunks. Each chunk is a block group, whose item counts the bytes
-//! in use. `df` prints these counts by type and profile. `usage` prints them for each device,
-//! including copies and parity. Sizes of chunks are logical; *raw* sizes count every copy and
-//! parity block.
+//! in use. `df` prints these counts by type and profile. `usage` prints these counts for each
+//! device, including copies and parity. Sizes of chunks are logical; *raw* sizes count every copy
+//! and parity block.
 //!
 //! [`crate::back_references`] has the space and sharedness of single files. [`accounting`] has
 //! those of subvolumes, snapshots and directories.
@@ -11,8 +11,8 @@
 //! Source: on-disk format documentation, section "BLOCK_GROUP_ITEM"; manual page
 //! btrfs-filesystem(8), `df` and `usage`, for what the figures mean.
 //!
-//! Clamps: sums of lengths from disk, which are only shown. A hostile volume can make them larger
-//! than a number.
+//! Clamps: sums of lengths from disk, which are only shown. A hostile volume can make such sums
+//! overflow.
 
 pub mod accounting;
 mod available;
@@ -142,7 +142,7 @@ fn raw_bytes(chunk: &MappedChunk) -> ByteCount {
 /// Returns the space of a volume by type and profile, and by device.
 ///
 /// # Errors
-/// If the tree with the block groups is missing. Single unreadable block groups are listed.
+/// Fails if the tree with the block groups is missing. Single unreadable block groups are listed.
 pub(crate) fn space(filesystem: &Filesystem) -> Result<Space> {
     let block_groups = BlockGroups::of(filesystem)?;
     let mut failures = Vec::new();

@@ -1,5 +1,6 @@
-//! Makes a volume from a directory: `pack DIRECTORY IMAGE`. It needs no root, and writes the same
-//! bytes every time: the time and all uuids are fixed, and entries follow the order of their names.
+//! Makes a volume from a directory: `pack DIRECTORY IMAGE`. The example needs no root, and writes
+//! the same bytes every time: the time and all uuids are fixed, and entries follow the order of
+//! their names.
 
 use buttress::{ByteCount, Environment, Timestamp, Uuid, Volume, WritableSubvolume};
 use std::path::Path;

@@ -1,6 +1,6 @@
-//! Writes a directory of a volume as a tar archive: `tar IMAGE PATH > ARCHIVE`. It shows how to
-//! combine content and metadata. The command `buttress tar` also handles attributes, devices and
-//! sparse files.
+//! Writes a directory of a volume as a tar archive: `tar IMAGE PATH > ARCHIVE`. The example shows
+//! how to combine content and metadata. The command `buttress tar` also handles attributes, devices
+//! and sparse files.
 
 use buttress::{FileKind, Volume};
 use std::io::Write as _;

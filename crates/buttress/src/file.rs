@@ -20,8 +20,8 @@ use std::io::{self, Read, Seek, SeekFrom};
 #[cfg(feature = "write")]
 pub use writable::WritableFile;
 
-/// An open file of a volume, for reading. After its last name is removed, it exists until this
-/// value is dropped.
+/// An open file of a volume, for reading. After its last name is removed, the file exists until
+/// this value is dropped.
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -130,9 +130,9 @@ impl File {
         self.location
     }
 
-    /// Returns a reader of the file's current content, in chunks as they are stored. It reads
-    /// ahead. An unreadable range is a chunk that contains the error, and the reader continues
-    /// after it.
+    /// Returns a reader of the file's current content, in chunks as they are stored. The reader
+    /// reads ahead. An unreadable range is a chunk that contains the error, and the reader
+    /// continues after it.
     ///
     /// ```
     /// # let volume = buttress::Volume::create().on_devices(vec![buttress::Device::memory(vec![0; 256 << 20])])?;
@@ -149,7 +149,7 @@ impl File {
     /// ```
     ///
     /// # Errors
-    /// The file's items cannot be read.
+    /// Fails if the file's items cannot be read.
     pub fn chunks(&self) -> Result<FileReader> {
         Ok(self.still()?.reader())
     }
@@ -157,7 +157,7 @@ impl File {
     /// Returns the runs of data from an offset on, as `SEEK_DATA` and `SEEK_HOLE` find them.
     ///
     /// # Errors
-    /// The file's items cannot be read.
+    /// Fails if the file's items cannot be read.
     pub fn data_runs(&self, start: FileOffset) -> Result<DataRuns> {
         match &self.content {
             Content::Still { file, .. } => Ok(file.data_runs(start)?),
@@ -169,7 +169,7 @@ impl File {
     /// Returns the current extents of the whole file as the tree maps them, including holes.
     ///
     /// # Errors
-    /// The file's items cannot be read.
+    /// Fails if the file's items cannot be read.
     pub fn ranges(&self) -> Result<FileExtents> {
         Ok(self.still()?.extents()?)
     }
@@ -189,7 +189,7 @@ impl File {
     /// Returns the file's size.
     ///
     /// # Errors
-    /// The inode cannot be read.
+    /// Fails if the inode cannot be read.
     pub fn size(&self) -> Result<ByteCount> {
         match &self.content {
             Content::Still { file, .. } => Ok(file.size()),
@@ -201,7 +201,7 @@ impl File {
     /// Returns the attributes that `fstat(2)` returns.
     ///
     /// # Errors
-    /// The inode cannot be read.
+    /// Fails if the inode cannot be read.
     pub fn metadata(&self) -> Result<Metadata> {
         match &self.content {
             Content::Still { file, .. } => Ok(file.metadata().clone()),
@@ -226,7 +226,7 @@ impl File {
     /// ```
     ///
     /// # Errors
-    /// If a byte of the range cannot be read because no copy of it is valid.
+    /// Fails if a byte of the range cannot be read because no copy of it is valid.
     pub fn read_at(&self, offset: FileOffset, buffer: &mut [u8]) -> Result<usize> {
         match &self.content {
             Content::Still { file, .. } => Ok(file.read_at(offset, buffer)?),
@@ -252,8 +252,8 @@ impl File {
     /// ```
     ///
     /// # Errors
-    /// As for [`File::read_at`]. If the file ends before the buffer is full, the buffer holds the
-    /// bytes up to the end.
+    /// Fails as [`File::read_at`] does. If the file ends before the buffer is full, the buffer
+    /// holds the bytes up to the end.
     pub fn read_exact_at(&self, offset: FileOffset, buffer: &mut [u8]) -> Result<()> {
         let wanted = buffer.len();
         let read = self.read_at(offset, buffer)?;
@@ -280,7 +280,7 @@ impl File {
     /// ```
     ///
     /// # Errors
-    /// The file's items cannot be read.
+    /// Fails if the file's items cannot be read.
     pub fn extents(&self, range: Range<FileOffset>) -> Result<Fiemap> {
         match &self.content {
             Content::Still { file, .. } => Ok(file.fiemap(range)?),

@@ -1,5 +1,6 @@
-//! A library for btrfs without the kernel. It opens, makes and changes real btrfs volumes, in image
-//! files and on block devices. It needs no root and no mount, and trusts no byte that it reads.
+//! A library for btrfs without the kernel. This library opens, makes and changes real btrfs
+//! volumes, in image files and on block devices. The library needs no root and no mount, and trusts
+//! no byte that it reads.
 //!
 //! | to | see |
 //! |---|---|
@@ -79,7 +80,7 @@
 //!
 //! # A device that holds no volume
 //!
-//! Any bytes may be opened. If they are not btrfs, the error says so.
+//! Any bytes may be opened. If the bytes are not btrfs, the error says so.
 //!
 //! ```
 //! use buttress::{Device, ErrorKind, Volume};
@@ -267,7 +268,7 @@ pub mod stream {
     }
 }
 
-/// The layers below the facade, each under its name. They can change with any version.
+/// The layers below the facade, each under its name. These layers can change with any version.
 #[cfg(feature = "unstable")]
 pub mod unstable {
     pub use buttress_accounts as accounts;

@@ -120,8 +120,8 @@ impl VolumeOptions {
     }
 
     /// Sets whether a volume opened for reading shows changes that were synced after its last
-    /// commit, replayed in memory. The default is true. With false, the last commit is shown.
-    /// Opening for writing always replays the log.
+    /// commit, replayed in memory. The default is true. If this option is false, the volume shows
+    /// the last commit. Opening for writing always replays the log.
     ///
     /// ```no_run
     /// # fn main() -> buttress::Result<()> {
@@ -162,8 +162,8 @@ impl VolumeOptions {
     /// Opens the volume on an image file or block device, for reading.
     ///
     /// # Errors
-    /// If the path cannot be opened or holds no btrfs, if devices are missing, or if a feature is
-    /// not supported.
+    /// Fails if the path cannot be opened or holds no btrfs, if devices are missing, or if a
+    /// feature is not supported.
     pub fn open(self, path: impl AsRef<Path>) -> Result<Volume> {
         let devices = self.devices(path.as_ref())?;
         self.open_devices(devices)
@@ -183,7 +183,7 @@ impl VolumeOptions {
     /// [`Device`]. The options for opening devices are ignored.
     ///
     /// # Errors
-    /// As for [`VolumeOptions::open`].
+    /// Fails as [`VolumeOptions::open`] does.
     pub fn open_devices(self, devices: Vec<Device>) -> Result<Volume> {
         let mut options = OpenOptions::new(devices)
             .degraded(self.degraded)

@@ -25,7 +25,7 @@ use std::io::Read as _;
 #[cfg(feature = "write")]
 pub use writable::{SnapshotMode, Times, WritableSubvolume};
 
-/// A subvolume or snapshot of an open volume, for reading. A cheap handle.
+/// A subvolume or snapshot of an open volume, for reading. Clones of this handle are cheap.
 ///
 /// Paths begin at its root and never leave it, except into subvolumes below. The calls are named
 /// after those of [`std::fs`], and follow symbolic links in the same cases.
@@ -71,7 +71,7 @@ impl Subvolume {
     /// ```
     ///
     /// # Errors
-    /// If the subvolume was deleted, or cannot be read.
+    /// Fails if the subvolume was deleted, or cannot be read.
     pub fn info(&self) -> Result<SubvolumeInfo> {
         Ok(self.volume.view().subvolume(self.id)?)
     }
@@ -89,7 +89,7 @@ impl Subvolume {
     /// ```
     ///
     /// # Errors
-    /// If the path leads nowhere, or to anything but a subvolume.
+    /// Fails if the path leads nowhere, or to anything but a subvolume.
     pub fn subvolume(&self, path: impl VolumePath) -> Result<Self> {
         let path = path.volume_path();
         let location = self.resolve(&path, Follow::All)?;
@@ -123,14 +123,15 @@ impl Subvolume {
     /// ```
     ///
     /// # Errors
-    /// If the path leads nowhere, has too many symbolic links, or has a part that cannot be read.
+    /// Fails if the path leads nowhere, has too many symbolic links, or has a part that cannot be
+    /// read.
     pub fn locate(&self, path: impl VolumePath, follow: Follow) -> Result<Location> {
         let path = path.volume_path();
         Ok(self.volume.access().resolve(self.location(), &path, follow)?)
     }
 
     /// Returns the whole content of a file. A sparse file of an untrusted volume can be larger than
-    /// all memory. In that case, open the file and read a part.
+    /// all memory. For such a file, open the file and read only a part.
     ///
     /// ```
     /// # let volume = buttress::Volume::create().on_devices(vec![buttress::Device::memory(vec![0; 256 << 20])])?;
@@ -141,7 +142,7 @@ impl Subvolume {
     /// ```
     ///
     /// # Errors
-    /// As for [`Subvolume::open`], or if the content cannot be read.
+    /// Fails as [`Subvolume::open`] does, or if the content cannot be read.
     pub fn read(&self, path: impl VolumePath) -> Result<Vec<u8>> {
         let path = path.volume_path();
         let mut content = Vec::new();
@@ -162,7 +163,7 @@ impl Subvolume {
     /// ```
     ///
     /// # Errors
-    /// As for [`Subvolume::read`], or if the content is not UTF-8.
+    /// Fails as [`Subvolume::read`] does, or if the content is not UTF-8.
     pub fn read_to_string(&self, path: impl VolumePath) -> Result<String> {
         let path = path.volume_path();
         let content = self.read(&*path)?;
@@ -188,7 +189,7 @@ impl Subvolume {
     /// ```
     ///
     /// # Errors
-    /// If the path leads nowhere, or not to a regular file.
+    /// Fails if the path leads nowhere, or not to a regular file.
     pub fn open(&self, path: impl VolumePath) -> Result<File> {
         let path = path.volume_path();
         let location = self.resolve(&path, Follow::All)?;
@@ -206,7 +207,7 @@ impl Subvolume {
     /// ```
     ///
     /// # Errors
-    /// If the path leads nowhere, or cannot be read.
+    /// Fails if the path leads nowhere, or cannot be read.
     pub fn metadata(&self, path: impl VolumePath) -> Result<Metadata> {
         self.metadata_with(&path.volume_path(), Follow::All)
     }
@@ -226,7 +227,7 @@ impl Subvolume {
     /// ```
     ///
     /// # Errors
-    /// As for [`Subvolume::metadata`].
+    /// Fails as [`Subvolume::metadata`] does.
     pub fn symlink_metadata(&self, path: impl VolumePath) -> Result<Metadata> {
         self.metadata_with(&path.volume_path(), Follow::NotLast)
     }
@@ -248,7 +249,7 @@ impl Subvolume {
     /// ```
     ///
     /// # Errors
-    /// If a part of the path cannot be read.
+    /// Fails if a part of the path cannot be read.
     pub fn exists(&self, path: impl VolumePath) -> Result<bool> {
         match self.resolve(&path.volume_path(), Follow::All) {
             Ok(_) => Ok(true),
@@ -268,7 +269,7 @@ impl Subvolume {
     /// ```
     ///
     /// # Errors
-    /// If the path leads nowhere, or not to a symbolic link.
+    /// Fails if the path leads nowhere, or not to a symbolic link.
     pub fn read_link(&self, path: impl VolumePath) -> Result<Vec<u8>> {
         let path = path.volume_path();
         let location = self.resolve(&path, Follow::NotLast)?;
@@ -288,7 +289,8 @@ impl Subvolume {
     /// ```
     ///
     /// # Errors
-    /// If the path leads nowhere, or not to a directory. Later errors are items of the iterator.
+    /// Fails if the path leads nowhere, or not to a directory. Later errors are items of the
+    /// iterator.
     pub fn read_dir(&self, path: impl VolumePath) -> Result<ReadDir> {
         let path = path.volume_path();
         let location = self.resolve(&path, Follow::All)?;
@@ -298,8 +300,8 @@ impl Subvolume {
         Ok(ReadDir::new(view, entries))
     }
 
-    /// Returns everything in and below a directory, the directory first, in its current state. It
-    /// descends into subvolumes below.
+    /// Returns everything in and below a directory, the directory first, in its current state. The
+    /// walk descends into subvolumes below.
     ///
     /// ```
     /// # let volume = buttress::Volume::create().on_devices(vec![buttress::Device::memory(vec![0; 256 << 20])])?;
@@ -315,7 +317,7 @@ impl Subvolume {
     /// ```
     ///
     /// # Errors
-    /// If the path leads nowhere. Later errors are items of the iterator, which continues.
+    /// Fails if the path leads nowhere. Later errors are items of the iterator, which continues.
     pub fn walk(&self, path: impl VolumePath) -> Result<Walk> {
         let location = self.resolve(&path.volume_path(), Follow::All)?;
         Ok(Walk::new(
@@ -336,7 +338,7 @@ impl Subvolume {
     /// ```
     ///
     /// # Errors
-    /// If the path leads nowhere, or the attributes cannot be read.
+    /// Fails if the path leads nowhere, or the attributes cannot be read.
     pub fn xattrs(&self, path: impl VolumePath) -> Result<Vec<Xattr>> {
         let path = path.volume_path();
         let location = self.resolve(&path, Follow::All)?;
@@ -354,7 +356,7 @@ impl Subvolume {
     /// ```
     ///
     /// # Errors
-    /// If the path leads nowhere, or the attribute cannot be read.
+    /// Fails if the path leads nowhere, or the attribute cannot be read.
     pub fn xattr(&self, path: impl VolumePath, name: &str) -> Result<Option<Vec<u8>>> {
         let path = path.volume_path();
         let location = self.resolve(&path, Follow::All)?;

@@ -29,7 +29,7 @@ pub use devices::{DeviceInfo, VolumeInfo};
 #[cfg(feature = "write")]
 pub use writable::{WritableVolume, devices::NewDevice};
 
-/// An open btrfs volume, for reading. A cheap handle: clones share one volume, and any thread may
+/// An open btrfs volume, for reading. Clones of this handle share one volume, and any thread may
 /// make any call.
 ///
 /// No call of this type changes the volume. [`WritableVolume`](crate::WritableVolume) has the calls that do, and
@@ -83,7 +83,7 @@ impl Volume {
     /// ```
     ///
     /// # Errors
-    /// As for [`VolumeOptions::open`].
+    /// Fails as [`VolumeOptions::open`] does.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         Self::options().open(path)
     }
@@ -113,7 +113,7 @@ impl Volume {
     /// ```
     ///
     /// # Errors
-    /// If the root tree cannot be read, or names a subvolume that does not exist.
+    /// Fails if the root tree cannot be read, or names a subvolume that does not exist.
     pub fn default_subvolume(&self) -> Result<Subvolume> {
         let id = self.view().default_subvolume()?;
         self.subvolume_by_id(id)
@@ -122,7 +122,7 @@ impl Volume {
     /// Returns the subvolume with this id.
     ///
     /// # Errors
-    /// If the subvolume does not exist, or cannot be read.
+    /// Fails if the subvolume does not exist, or cannot be read.
     pub fn subvolume_by_id(&self, id: SubvolumeId) -> Result<Subvolume> {
         self.view().subvolume(id)?;
         Ok(Subvolume::new(self.clone(), id))
@@ -132,7 +132,7 @@ impl Volume {
     /// subvolumes.
     ///
     /// # Errors
-    /// If the subvolume does not exist, or cannot be read.
+    /// Fails if the subvolume does not exist, or cannot be read.
     pub fn subvolume_info(&self, id: SubvolumeId) -> Result<SubvolumeInfo> {
         Ok(self.view().subvolume(id)?)
     }
@@ -150,7 +150,7 @@ impl Volume {
     /// ```
     ///
     /// # Errors
-    /// If the root tree cannot be read.
+    /// Fails if the root tree cannot be read.
     pub fn subvolumes(&self) -> Result<Vec<SubvolumeInfo>> {
         Ok(self.view().subvolumes()?)
     }
@@ -182,7 +182,7 @@ impl Volume {
     /// ```
     ///
     /// # Errors
-    /// If a device failed, or content finds no space.
+    /// Fails if a device failed, or content finds no space.
     pub fn held(&self) -> Result<Self> {
         match &self.access {
             Access::Reading(_) => Ok(self.clone()),

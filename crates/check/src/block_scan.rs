@@ -1,10 +1,10 @@
 //! The scan: reads every tree block of the volume once, on all cores, in no order.
 //!
 //! The scan subtracts each block's references from the [ledger](crate::fingerprint::Ledger), and
-//! sums up the facts about inodes in leaves of subvolumes ([`crate::facts`]). It walks shared parts
-//! of trees once: a *segment* is the set of blocks that are reachable without passing a block with
-//! more than one reference. Each segment has its own sum of facts. The sum of a tree is that of all
-//! segments it reaches ([`Segments`]), so a snapshot costs only what it does not share.
+//! sums up the facts about inodes in leaves of subvolumes ([`crate::facts`]). The scan walks shared
+//! parts of trees once: a *segment* is the set of blocks that are reachable without passing a block
+//! with more than one reference. Each segment has its own sum of facts. The sum of a tree is that
+//! of all segments it reaches ([`Segments`]), so a snapshot costs only what it does not share.
 
 use crate::context::Check;
 use crate::extents::{Extents, block_hash, reference_hash};
@@ -254,9 +254,9 @@ pub(crate) fn is_gone(dropped: Option<Dropped>, parent_level: u8, end_key: Optio
 }
 
 impl Walk<'_> {
-    /// Checks that a block is in one stripe. Otherwise neither the kernel's scrub nor a page of the
-    /// stripe's size can hold it. Chunks begin at stripe boundaries, except those that
-    /// btrfs-convert made from old data.
+    /// Checks that a block is in one stripe. Neither the kernel's scrub nor a page of the stripe's
+    /// size can hold a block that crosses stripes. Chunks begin at stripe boundaries, except those
+    /// that btrfs-convert made from old data.
     fn check_place(&self, logical: Logical) {
         let stripe = 65_536_u64;
         let length = ByteCount::new(self.check.node_bytes.into());

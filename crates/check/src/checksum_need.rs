@@ -13,8 +13,8 @@ use buttress_format::{
 use buttress_fs::Location;
 use buttress_tree::{BlockPointer, ReadAhead, Tree};
 
-/// Checks one file extent item. `inode` is present if it is in the same leaf. Otherwise only
-/// missing checksums are found.
+/// Checks one file extent item. `inode` is present if the inode item is in the same leaf. Without
+/// `inode`, only missing checksums are found.
 pub(crate) fn check(
     walk: &Walk<'_>,
     pointer: &BlockPointer,

@@ -202,8 +202,8 @@ impl Verifier<'_> {
         parts
     }
 
-    /// Reports a bad copy. If it is the only copy, the data is lost, and the finding is about lost
-    /// data instead.
+    /// Reports a bad copy. If the bad copy is the only copy, the data is lost, and the finding is
+    /// about lost data instead.
     fn report_copy(&self, piece: &Piece, copy: u32, failed: &[bool], reason: &str) {
         if self
             .check

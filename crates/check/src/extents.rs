@@ -2,9 +2,9 @@
 //! free space and checksums, and adds all recorded references to the [`Ledger`].
 //!
 //! Extents, free space and checksums are all in order of address, so the check of a block group is
-//! one merge of three lists. It keeps only an extent's sum in the ledger, and two sets of tree
-//! blocks. The first set contains blocks with full back references, whose children are recorded
-//! under their address. The second contains blocks with several parents.
+//! one merge of three lists. The check keeps only an extent's sum in the ledger, and two sets of
+//! tree blocks. The first set contains blocks with full back references, whose children are
+//! recorded under their address. The second contains blocks with several parents.
 
 use crate::chunks::Group;
 use crate::context::Check;
@@ -211,7 +211,7 @@ pub(crate) fn read(
     Ok(extents)
 }
 
-/// Reads one part. Returns whether all of it was readable.
+/// Reads one part. Returns whether the whole part was readable.
 fn read_part(
     check: &Check<'_>,
     trees: &Trees<'_>,

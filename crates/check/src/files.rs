@@ -52,8 +52,8 @@ struct Pass<'a> {
     current: Option<Current>,
     /// The number of findings.
     found: u64,
-    /// The amount that leftover orphan items without an inode subtract from the sum. They are no
-    /// damage.
+    /// The amount that leftover orphan items without an inode subtract from the sum. Leftover
+    /// orphan items are no damage.
     allowed: u64,
     /// Whether some inodes are pending deletion, which may leave any sum.
     waits: bool,

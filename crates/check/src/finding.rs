@@ -1,8 +1,8 @@
 //! The findings of the check: one variant for each, with a code that never changes.
 //!
 //! `list` has the variants, their codes, grades and messages, in a module for each step. A finding
-//! is data. JSON output has its code and its fields ([`Finding::fields`]). Its
-//! [`Display`](core::fmt::Display) is the sentence for users.
+//! is data. JSON output has its code and its fields ([`Finding::fields`]). The
+//! [`Display`](core::fmt::Display) of a finding is the sentence for users.
 
 mod list;
 
@@ -239,7 +239,7 @@ macro_rules! findings {
                 self.grade().level()
             }
 
-            /// Returns the step that found it.
+            /// Returns the step that reports the finding.
             #[must_use]
             pub const fn step(&self) -> Step {
                 match self { $(Self::$variant { .. } => Step::$step,)* }

@@ -47,7 +47,7 @@ pub(crate) enum Fact {
 
 const MULTIPLIER: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// Returns both halves of a product, folded.
+/// Returns the two halves of a product, folded into one word.
 const fn fold(left: u64, right: u64) -> u64 {
     let product = (left as u128).wrapping_mul(right as u128);
     #[expect(clippy::cast_possible_truncation, reason = "both halves are used")]
@@ -55,7 +55,7 @@ const fn fold(left: u64, right: u64) -> u64 {
     folded
 }
 
-/// The hash of a fact, built word by word. It is always odd, so no multiple below 2^64 is zero.
+/// The hash of a fact, built word by word. A hash is always odd, so no multiple below 2^64 is zero.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Hash(u64);
 

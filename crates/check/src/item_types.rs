@@ -174,7 +174,7 @@ mod tests {
         assert_eq!(lists.len(), 12);
         for item_type in (0..=u8::MAX).map(ItemType) {
             let belongs = lists.iter().any(|types| types.contains(item_type));
-            // These types are inline only, are markers, or belong to a tree without a list.
+            // The types here are inline only, are markers, or belong to a tree without a list.
             let nowhere = [
                 ItemType::EXTENT_OWNER_REF,
                 ItemType::STRING_ITEM,

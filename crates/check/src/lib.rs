@@ -32,9 +32,9 @@
 //!
 //! # Bounds
 //!
-//! Besides the cache's budget, a check needs one bit for each sector of tree blocks. It needs some
-//! 100 bytes for each tree block with several references, and 8 bytes for each pointer to such a
-//! block. Each core holds the free and the covered ranges of one block group.
+//! Besides the cache's budget, a check needs one bit for each sector of tree blocks. A check also
+//! needs some 100 bytes for each tree block with several references, and 8 bytes for each pointer
+//! to such a block. Each core holds the free and the covered ranges of one block group.
 //!
 //! # Not checked
 //!
@@ -116,7 +116,7 @@ impl Default for Options {
 /// Checks a volume.
 ///
 /// # Errors
-/// [`buttress_fs::Error::Cancelled`]. The report has the errors of the volume.
+/// Fails with [`buttress_fs::Error::Cancelled`]. The report has the errors of the volume.
 pub fn check(filesystem: &Filesystem, options: &Options, progress: &Progress) -> Result<Report> {
     check_with(filesystem, options, progress, &|_, _| {})
 }
@@ -125,7 +125,7 @@ pub fn check(filesystem: &Filesystem, options: &Options, progress: &Progress) ->
 /// apply to the volume, the call has the reason.
 ///
 /// # Errors
-/// As for [`check`].
+/// Fails as [`check`] does.
 pub fn check_with(
     filesystem: &Filesystem,
     options: &Options,

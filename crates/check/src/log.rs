@@ -1,9 +1,9 @@
 //! The pending log, which the next mount replays.
 //!
-//! A log is a tree of root items, one for each logged subvolume, and their trees. It belongs to the
-//! transaction after the commit, so the extent tree does not contain it: its blocks, and data that
-//! only the log refers to, are in no extent. They must not overlap any extent. Data of the log
-//! needs checksums, in the log or outside of it.
+//! A log is a tree of root items, one for each logged subvolume, and their trees. A log belongs to
+//! the transaction after the commit, so the extent tree does not contain it. The log's blocks, and
+//! data that only the log refers to, are in no extent, and must not overlap any extent. Data of the
+//! log needs checksums, in the log or outside of it.
 //!
 //! Each block is read once, whichever pointers lead to it. The kept addresses of blocks and data
 //! are bounded by [`KEPT_MAX`].
@@ -64,7 +64,7 @@ struct Part {
     subvolume: TreeId,
     inode: InodeNumber,
     offset: FileOffset,
-    /// The part of it that needs checksums.
+    /// The part of the extent that needs checksums.
     sums: Run,
 }
 

@@ -1,10 +1,10 @@
 //! Checks that the owner of a tree block reaches the block.
 //!
 //! A block without full back references holds keyed references to its children in the name of the
-//! tree in its header, so that tree must reach it. It does if one of the block's references is
-//! keyed to that tree. If all its references are by other trees or by parents, as after a balance,
-//! a descent in the owner's tree must lead to the block. A tree that drops a block which others
-//! still share first converts the block to full back references.
+//! tree in its header, so that tree must reach it. The tree reaches the block if one of the block's
+//! references is keyed to that tree. If all its references are by other trees or by parents, as
+//! after a balance, a descent in the owner's tree must lead to the block. A tree that drops a block
+//! which others still share first converts the block to full back references.
 //!
 //! The path to most blocks already shows this: the parent refers to the block in the owner's name,
 //! or the path began in the owner's tree. Only for other blocks the check descends the owner's
@@ -36,11 +36,11 @@ pub(crate) struct Owners<'a> {
     shared: &'a Sectors,
     /// Subvolumes that are being dropped.
     dead: HashSet<TreeId>,
-    /// Whether a relocation is in progress. It converts blocks to full back references before it
-    /// removes them from their tree.
+    /// Whether a relocation is in progress. A relocation converts blocks to full back references
+    /// before it removes them from their tree.
     relocates: bool,
-    /// Whether the whole root tree is readable. Only then does a tree without a root item not
-    /// exist.
+    /// Whether the whole root tree is readable. A tree without a root item does not exist only if
+    /// the whole root tree is readable.
     all_known: OnceLock<bool>,
 }
 
@@ -124,8 +124,8 @@ impl<'a> Owners<'a> {
 
     /// Checks that a block has full back references if it must, and has none if it must not. A tree
     /// holds keyed references to the children of its own blocks. A block gets full back references
-    /// when its tree drops it while others share it. A relocation also makes them, and marks its
-    /// blocks.
+    /// when its tree drops it while others share it. A relocation also makes full back references,
+    /// and marks its blocks.
     pub(crate) fn look_at_flags(&self, pointer: &BlockPointer, block: &TreeBlock, full: bool) {
         let header = block.header();
         // The first format has only full back references.

@@ -1,9 +1,9 @@
 //! Compares single references in ranges of addresses whose sums differ, and finds recorded
 //! references that do not exist, and existing ones that are not recorded.
 //!
-//! It reads the extent tree and all other trees again, and keeps only references to these ranges.
-//! Memory is bounded: it inspects ranges with about [`REFERENCES_MAX`] references in all, and
-//! reports the rest only as differing.
+//! The recount reads the extent tree and all other trees again, and keeps only references to these
+//! ranges. Memory is bounded: the recount inspects ranges with about [`REFERENCES_MAX`] references
+//! in all, and reports the rest only as differing.
 
 use crate::block_scan::{child_reference, data_reference, is_gone, refers_to_data, root_reference};
 use crate::context::Check;
@@ -50,8 +50,8 @@ struct Recount<'a> {
     dead: HashSet<TreeId>,
 }
 
-/// Finds the differing references. `whole` tells whether every tree block was readable. Only then
-/// does a reference that was not found not exist.
+/// Finds the differing references. `whole` tells whether every tree block was readable. A reference
+/// that was not found is missing only if every tree block was readable.
 pub(crate) fn run(
     check: &Check<'_>,
     roots: &[Root],

@@ -102,10 +102,10 @@ pub enum Note {
     BeingDeleted {
         /// The id of the subvolume.
         subvolume: TreeId,
-        /// Whether a part of it is already dropped.
+        /// Whether a part of the subvolume's tree is already dropped.
         half: bool,
     },
-    /// Inodes that were deleted while open. The next mount removes them.
+    /// Inodes that were deleted while open. The next mount removes such inodes.
     Orphans {
         /// The id of the subvolume.
         subvolume: SubvolumeId,
@@ -124,8 +124,8 @@ pub enum Note {
         /// The id of the subvolume.
         subvolume: TreeId,
     },
-    /// A cache of free inode numbers, which kernels before 5.11 kept on request. It is no longer
-    /// used.
+    /// A cache of free inode numbers, which kernels before 5.11 kept on request. Newer kernels do
+    /// not use this cache.
     InodeCache {
         /// The id of the subvolume.
         subvolume: SubvolumeId,
@@ -159,7 +159,8 @@ pub enum Note {
         /// The uuid of the entry.
         uuid: Uuid,
     },
-    /// A root directory in the uuid tree, made by mkfs.btrfs 4.16 to 4.19. Nothing uses it.
+    /// A root directory in the uuid tree, made by mkfs.btrfs 4.16 to 4.19. Nothing uses this
+    /// directory.
     UuidTreeDirectory,
     /// Quotas are marked as inconsistent, and need a rescan.
     QuotasInconsistent,

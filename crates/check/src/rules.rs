@@ -1,8 +1,8 @@
 //! Rules for file items that need only the item itself, and the inode item if it is in the same
 //! leaf.
 //!
-//! The block checks accept what the kernel's checks accept. These rules find errors that the kernel
-//! ignores and `btrfs check` reports.
+//! The block checks accept what the kernel's checks accept. The rules here find errors that the
+//! kernel ignores and `btrfs check` reports.
 
 use crate::block_scan::Walk;
 use crate::context::Check;
@@ -103,12 +103,13 @@ fn stored_bytes(extent: &FileExtent<'_>) -> ByteCount {
 /// already covered alignment, the limit of compressed extents, and the bounds of the window.
 ///
 /// Linux's tree checker requires only alignment, and an end below 2^64. Linux 6.18 mounts a volume
-/// with a compressed extent of no length on disk. Its worker crashes when the extent is read.
+/// with a compressed extent of no length on disk. The kernel's worker crashes when the extent is
+/// read.
 ///
 /// Linux stores an extent compressed only if that saves space, so it is never longer on disk than
-/// in memory. Both lengths may be equal: encoded writes require one byte less, before both are
+/// in memory. The two lengths may be equal: encoded writes require one byte less, before both are
 /// rounded up to sectors. A plain extent may have a `ram_bytes` that is too small, which kernels
-/// before 6.11 left in shortened extents. It never has a `ram_bytes` that is too large.
+/// before 6.11 left in shortened extents. A plain extent never has a `ram_bytes` that is too large.
 fn lengths_problem(extent: &FileExtent<'_>, sector_bytes: u32) -> Option<&'static str> {
     let (stored, ram) = (stored_bytes(extent).get(), extent.ram_bytes.get());
     let is_compressed = extent.compression != Compression::None;
@@ -149,8 +150,8 @@ fn first_of(problems: [(bool, &'static str); 3]) -> Option<&'static str> {
 /// Returns the least and the greatest compressed length of up to one sector of inline content.
 ///
 /// The least is the compressed length of empty content. For zlib and zstd it is the header and an
-/// empty block, for zlib also a checksum. For LZO it is btrfs's two lengths. The greatest is a
-/// sector and the overhead of the format for content that does not compress.
+/// empty block, for zlib also a checksum. For LZO the least is btrfs's two lengths. The greatest is
+/// a sector and the overhead of the format for content that does not compress.
 fn inline_limits(compression: Compression, sector_bytes: u32) -> (u64, u64) {
     let sector = u64::from(sector_bytes);
     let (least, added) = match compression {

@@ -53,7 +53,7 @@ impl Sectors {
         }
     }
 
-    /// Adds the sector at `logical`. Returns false if it was already in the set.
+    /// Adds the sector at `logical`. Returns false if the sector was already in the set.
     pub(crate) fn insert(&self, logical: Logical) -> bool {
         let Place {
             shard,

@@ -2,7 +2,7 @@
 
 use crate::context::Check;
 
-/// Runs `work` on as many threads as there are cores and pieces of work, including this one. On a
+/// Runs `work` on this thread and others, at most one for each core and each piece of work. On a
 /// simulated device, only this thread runs it.
 pub(crate) fn run<T: Send>(check: &Check<'_>, pieces: usize, work: &(dyn Fn() -> T + Sync)) -> Vec<T> {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);

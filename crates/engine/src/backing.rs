@@ -39,7 +39,7 @@ const SYSTEM_STEP_BYTES: u64 = 1 << 20;
 /// The size of one request to a full host. Ranges that already have host space are larger.
 const PIECE_BYTES: u64 = 256 << 10;
 
-/// The most requests to a full host in one call. The next call continues after them.
+/// The most requests to a full host in one call. The next call continues after these requests.
 const PIECES_MAX: usize = 64;
 
 /// The result of a request for space on the host.
@@ -74,8 +74,8 @@ impl Running {
     /// memory, this function fails before any change.
     ///
     /// # Errors
-    /// If free space cannot be read, if writing has stopped, or if a device fails, except for lack
-    /// of host space.
+    /// Fails if free space cannot be read, if writing has stopped, or if a device fails, except for
+    /// lack of host space.
     pub fn back_more(&mut self, purpose: Purpose, lacking: u64) -> Result<Backing> {
         let cursor = self.core.groups.cursor(purpose);
         let groups = self.core.groups.iter();
@@ -168,8 +168,8 @@ impl Running {
         Ok(Backing::HostFull)
     }
 
-    /// Returns the host's failure if that failure caused the lack of space. Callers return it
-    /// instead of an error that names the volume.
+    /// Returns the host's failure if that failure caused the lack of space. Callers return the
+    /// host's failure instead of an error that names the volume.
     pub fn host_failure(&self) -> Option<Error> {
         self.core.host_failure.clone().map(Error::OutOfHostSpace)
     }

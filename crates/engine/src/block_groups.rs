@@ -1,9 +1,9 @@
 //! The block groups of a volume that is open for writing: their used, free and pinned space.
 //!
-//! The engine loads a group's free ranges at the first allocation from the group. They come from
-//! the free-space tree or, on volumes without one, from the extent tree. From then on this module
-//! holds the free ranges. An allocation removes a range. A range that a transaction freed stays out
-//! until no reader and no superblock needs it ([`super::pins`]).
+//! The engine loads a group's free ranges at the first allocation from the group. The ranges come
+//! from the free-space tree or, on volumes without one, from the extent tree. From then on this
+//! module holds the free ranges. An allocation removes a range. A range that a transaction freed
+//! stays out until no reader and no superblock needs it ([`super::pins`]).
 //!
 //! Each group also collects *changes* for the free-space tree and the block group items. A change
 //! is a range that became used or free since these trees were last brought up to date. A range that
@@ -74,7 +74,7 @@ pub struct Group {
     pub pinned_bytes: u64,
     /// Bytes that were allocated and that have no extent item yet.
     pub allocated_bytes: u64,
-    /// Free bytes that devices are discarding. Nothing may allocate them meanwhile.
+    /// Free bytes that devices are discarding. No edit may allocate these bytes meanwhile.
     pub trimming_bytes: u64,
     /// Bytes that no tree accounts for, once the free ranges are loaded: excluded ranges, and space
     /// lost before opening.
@@ -237,7 +237,7 @@ impl TargetProfiles {
     }
 }
 
-/// What is free for one purpose.
+/// The space of all groups that serve one purpose.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Room {
     /// Bytes that are free now in existing groups.
@@ -380,7 +380,7 @@ impl BlockGroups {
             })
     }
 
-    /// What is pinned in all groups.
+    /// Returns the pinned bytes of all groups.
     pub fn pinned_bytes(&self) -> u64 {
         let pinned = self.groups.values().map(|group| group.pinned_bytes);
         pinned.fold(0, u64::saturating_add)
@@ -423,7 +423,7 @@ impl BlockGroups {
     /// range is that long, allocates as much as the longest range has, but at least `least` bytes.
     ///
     /// # Errors
-    /// A [`Defect`] if the group's shares do not add up.
+    /// Fails with a [`Defect`] if the group's shares do not add up.
     pub fn allocate(
         &mut self,
         purpose: Purpose,

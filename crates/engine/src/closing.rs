@@ -17,15 +17,15 @@ impl Engine {
     /// Commits and drops this handle. Other handles keep the volume open.
     ///
     /// # Errors
-    /// As for [`Engine::commit`]. Changes that could not be committed are lost when the last handle
-    /// is dropped.
+    /// Fails as [`Engine::commit`] does. Changes that could not be committed are lost when the last
+    /// handle is dropped.
     pub fn close(self) -> Result<Generation> {
         self.commit()
     }
 
-    /// Drops this handle without a commit, and returns what is uncommitted. The volume then stays
-    /// at the last commit, which a background thread may have made. Other handles may still commit
-    /// the changes; otherwise the changes are lost.
+    /// Drops this handle without a commit, and returns the uncommitted changes. The volume then
+    /// stays at the last commit, which a background thread may have made. Other handles may still
+    /// commit the changes; otherwise the changes are lost.
     pub fn abandon(self) -> Uncommitted {
         self.shared.account.abandon();
         self.uncommitted()

@@ -12,8 +12,8 @@
 //!   needs it.
 //!
 //! Commits never run at the same time. The commit holds the superblock lock, which log writers
-//! acquire too, from the end of convergence until it is durable. Before that, syncs run beside the
-//! commit and log against the previous commit.
+//! acquire too, from the end of convergence until it is durable. Before the end of convergence,
+//! syncs run beside the commit and log against the previous commit.
 //!
 //! A failure in step 2 or 3 stops writing for good. The volume stays readable and keeps the cause.
 
@@ -76,8 +76,9 @@ impl Engine {
     /// When this call returns, every change from before the call is durable.
     ///
     /// # Errors
-    /// If writing has stopped, or stops now. [`Error::OutOfHostSpace`] if content found no space on
-    /// the host. All other changes are then durable, and that content stays dirty.
+    /// Fails if writing has stopped, or stops now. Fails with [`Error::OutOfHostSpace`] if content
+    /// found no space on the host. All other changes are then durable, and that content stays
+    /// dirty.
     pub fn commit(&self) -> Result<Generation> {
         let content = self.shared.account.content();
         let written = match self.write_back_for_commit() {
@@ -116,8 +117,8 @@ impl Engine {
     }
 
     /// Commits as [`commit_then`](Self::commit_then) does, for a snapshot. The frozen state
-    /// contains a content change of several steps as a whole or not at all. Such calls block only
-    /// while the state is being frozen.
+    /// contains a content change of several steps as a whole or not at all. Calls of several steps
+    /// block only while the state is being frozen.
     pub fn commit_for_snapshot<T>(
         &self,
         then: impl FnOnce(Handle<'_>, Option<&Prepared>) -> T,
@@ -246,7 +247,7 @@ impl Engine {
     }
 
     /// Converges and freezes the running transaction, as far as possible without reading and within
-    /// the slice. Without `may_freeze` it only converges.
+    /// the slice. Without `may_freeze`, the transaction only converges.
     fn prepare(
         &self,
         handle: &mut Handle<'_>,
@@ -349,7 +350,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Seals one block and adds it to the cache. Cache and devices share the bytes of the block.
+    /// Seals one block and adds the block to the cache. Cache and devices share the bytes of the
+    /// block.
     fn seal_alone(
         &self,
         tree: TreeId,

@@ -3,9 +3,9 @@
 //! Dirty nodes get their addresses only here, tree by tree in order of keys. The nodes of a tree
 //! therefore lie together in the order in which readers read them. Each address makes a new extent,
 //! whose item is an edit of the extent tree, and that edit may dirty more nodes. Used and freed
-//! ranges are edits of the free-space tree. Both change the used bytes of a block group. These
-//! edits converge: a transaction copies a node at most once, so each round finds fewer nodes
-//! without an address.
+//! ranges are edits of the free-space tree. New extents and freed ranges change the used bytes of a
+//! block group. All these edits converge, because a transaction copies a node at most once, so each
+//! round finds fewer nodes without an address.
 //!
 //! The order within a round is [`STAGES`]. The root tree follows the other trees because root items
 //! record where those trees begin.
@@ -65,7 +65,7 @@ pub struct Convergence {
     is_busy: bool,
 }
 
-/// The result of one call of [`Running::converge`](crate::running::Running::converge).
+/// The result of one call of [`Running::converge`].
 pub enum Converged {
     /// No work is left.
     Done,

@@ -112,9 +112,9 @@ impl Core {
         ByteCount::new(u64::from(self.format.node_bytes))
     }
 
-    /// Returns whether new chunks of a profile may use a device. Such a device exists, is up to
-    /// date, is open for writing, and failed no write. A returning device gets all writes to such a
-    /// chunk. The chunk must survive without that device until its superblock is written.
+    /// Returns whether new chunks of a profile may use a device. The device must exist, be up to
+    /// date, be open for writing, and have failed no write. A returning device gets all writes to
+    /// such a chunk. The chunk must survive without that device until its superblock is written.
     pub fn device_takes_chunks(&self, uuid: Uuid, profile: Profile) -> bool {
         let volume = self.forest.volume();
         // A moved stripe is identified by its chunk's start, and a new chunk may reuse that start.

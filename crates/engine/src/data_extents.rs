@@ -18,7 +18,7 @@ use buttress_fs::error::{Corruption, Error, Result};
 pub struct DataRange {
     /// The first address of the extent.
     pub logical: Logical,
-    /// Its length on disk, in bytes.
+    /// The length of the extent on disk, in bytes.
     pub length: ByteCount,
 }
 
@@ -81,9 +81,9 @@ impl Running {
         room.free_bytes
     }
 
-    /// Reserves space on the host for the items of all dirty data, and for the reserve. Without it,
-    /// edits that free space could fail once data has filled the host. Returns false if the host is
-    /// full.
+    /// Reserves space on the host for the items of all dirty data, and for the reserve. Without
+    /// this reservation, edits that free space could fail once data has filled the host. Returns
+    /// false if the host is full.
     fn back_items_of_data(&mut self) -> Result<bool> {
         if !self.core.groups.iter().any(|group| group.is_backed) {
             return Ok(true);
@@ -252,8 +252,8 @@ impl Running {
         );
     }
 
-    /// Returns the number of references of a data extent. The bytes of an extent with several must
-    /// not be overwritten.
+    /// Returns the number of references of a data extent. The bytes of an extent with several
+    /// references must not be overwritten.
     pub fn data_references(&self, extent: DataRange) -> Result<u64> {
         Ok(self
             .core

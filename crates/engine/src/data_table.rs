@@ -32,8 +32,8 @@ pub struct DataTable {
     delalloc_bytes: AtomicU64,
     /// The limit of that memory, in bytes.
     delalloc_bytes_max: u64,
-    /// Whether the last write of data found no space on the host. If so, commits discard the ranges
-    /// that they free, which returns space to the host.
+    /// Whether the last write of data found no space on the host. After such a write, commits
+    /// discard the ranges that they free, which returns space to the host.
     lacks_host_space: AtomicBool,
     /// Held for reading from the decision to overwrite data in place until the write ends. A commit
     /// holds it for writing while it freezes its state, so no write in place hits data that a
@@ -137,7 +137,7 @@ impl DataTable {
     /// Records that a file's dirty data took `before` bytes of memory and now takes `after`.
     ///
     /// # Errors
-    /// A [`Defect`] if more memory is given back than was taken.
+    /// Fails with a [`Defect`] if more memory is given back than was taken.
     pub fn count(&self, before: u64, after: u64) -> Result<(), Defect> {
         if before == after {
             return Ok(());

@@ -8,11 +8,12 @@ use core::ops::Range;
 use std::collections::HashMap;
 
 impl Engine {
-    /// Writes data. If rows with parity are written in part, what else is in them is judged by its checksums, as the last
-    /// commit has them: an address that was freed is not used again before the commit that freed it.
+    /// Writes data. If the write covers rows with parity in part, the checksums of the last commit
+    /// verify the rows' other data. These checksums are valid, because a freed address is not
+    /// reused before the commit that freed it.
     ///
     /// # Errors
-    /// As for [`buttress_volume::Volume::write_data`].
+    /// Fails as [`buttress_volume::Volume::write_data`] does.
     pub fn write_data_beside(&self, writes: &[ExtentWrite]) -> Result<(), buttress_volume::Error> {
         let volume = self.forest().volume();
         let beside = volume.data_beside(writes)?;
@@ -20,7 +21,7 @@ impl Engine {
             return volume.write_data(writes, None);
         }
         let view = self.committed_view();
-        // Data without a checksum in the tree is not judged.
+        // Data without a checksum in the tree is not verified.
         let expect = |read: &ExtentRead| {
             let expected = view.expected_checksums(read.logical, read.length);
             Some(((read.logical, read.length), expected.ok()??))

@@ -69,8 +69,8 @@ impl Devices {
         self.rooms.iter_mut().find(|room| room.item.device == device)
     }
 
-    /// Allocates `length` bytes on a device. Returns their offset, or `None` if the device has no
-    /// such range.
+    /// Allocates `length` bytes on a device. Returns the offset of the range, or `None` if the
+    /// device has no free range of this length.
     pub(crate) fn take(&mut self, device: DeviceId, length: u64) -> Option<u64> {
         let mut rooms = self.rooms.iter_mut();
         let room = rooms.find(|room| room.item.device == device)?;

@@ -237,7 +237,7 @@ impl DirtyData {
         self.pieces.extend(tail.map(|tail| (at, tail)));
     }
 
-    /// Puts back pieces that could not be written. Newer dirty data wins over them.
+    /// Puts back pieces that could not be written. Newer dirty data wins over the restored pieces.
     pub fn restore(&mut self, pieces: Vec<(u64, Bytes)>) {
         let newer = self.take();
         for (start, piece) in pieces {

@@ -1,7 +1,7 @@
 //! The handle of a volume that is open for writing, the state that all handles share, and its
 //! locks.
 //!
-//! This module holds the state and lends it to modules above, which act on it. Each of these
+//! This module holds the state and lends it to modules above, which act on the state. Each of these
 //! modules adds the calls of one job to [`Engine`]. [`CommitStages`] is defined here because the
 //! engine owns its stages, and a stage receives the engine.
 
@@ -36,11 +36,12 @@ lock_class!(pub TrimmingLock, "trimming", Rank::new(35).over_device());
 lock_class!(pub ViewLock, "view", Rank::new(50));
 lock_class!(pub DirtySinceLock, "dirty_since", Rank::LEAF);
 
-/// A volume that is open for writing. See the module.
+/// A volume that is open for writing. See the module's documentation.
 ///
 /// Changes without a [commit](Self::commit) are lost when the last handle is dropped.
-/// [`close`](Self::close) commits them. [`abandon`](Self::abandon) discards them on purpose.
-/// Otherwise [`Environment::lost`] reports the loss.
+/// [`close`](Self::close) commits uncommitted changes, and [`abandon`](Self::abandon) discards them
+/// on purpose. If the last handle is dropped without either call, [`Environment::lost`] reports the
+/// loss.
 #[derive(Clone, Debug)]
 pub struct Engine {
     pub(crate) shared: Arc<Shared>,
@@ -51,7 +52,8 @@ pub struct Engine {
 
 #[derive(Debug)]
 pub(crate) struct Shared {
-    /// The volume as it was opened: devices, forest, threads. Its trees are those at opening.
+    /// The volume as it was opened: devices, forest, threads. This view has the trees of the moment
+    /// of opening.
     pub(crate) base: Filesystem,
     /// The edit lock.
     pub(crate) running: Mutex<Running, EditLock>,
@@ -77,8 +79,8 @@ pub(crate) struct Shared {
     pub(crate) whole_commits: AtomicU64,
     /// The time since which changes are dirty, as the background thread observed it.
     pub(crate) dirty_since: Mutex<DirtySince, DirtySinceLock>,
-    /// Held exclusively by an operation from its first edit to its end. Live lookups share it, so
-    /// they see all edits or none.
+    /// Held exclusively by an operation from its first edit to its end. Live lookups share this
+    /// lock, so they see all edits of an operation or none.
     pub(crate) steps: Steps,
     /// Space reserved for data before writes need it.
     pub(crate) ahead: Arc<ReservedAhead>,
@@ -93,7 +95,8 @@ pub(crate) struct Shared {
     pub(crate) stages: Arc<dyn CommitStages>,
 }
 
-/// The state that the handles of callers share. It is dropped with the last of these handles.
+/// The state that the handles of callers share. Dropping the last of these handles drops this
+/// state.
 #[derive(Debug)]
 pub struct Holders {
     writer: Arc<Shared>,
@@ -146,7 +149,7 @@ impl Engine {
         Arc::clone(&self.shared.stages)
     }
 
-    /// Returns the superblock lock. Its holder decides which superblock is written next.
+    /// Returns the superblock lock. The lock's holder decides which superblock is written next.
     pub fn superblocks(&self) -> &Mutex<(), SuperblocksLock> {
         &self.shared.superblocks
     }
@@ -221,18 +224,18 @@ impl Shared {
     }
 }
 
-/// The calls that a commit makes to the layer above the engine. See the module.
+/// The calls that a commit makes to the layer above the engine. See the module's documentation.
 pub trait CommitStages: fmt::Debug + Send + Sync {
     /// Writes back the dirty data of all files. The caller holds no lock of the engine.
     ///
     /// # Errors
-    /// [`Error::OutOfHostSpace`](buttress_fs::Error::OutOfHostSpace) for data that stays dirty;
-    /// errors of devices and trees.
+    /// Fails with [`Error::OutOfHostSpace`](buttress_fs::Error::OutOfHostSpace) for data that stays
+    /// dirty, or with errors of devices and trees.
     fn write_back(self: Arc<Self>, engine: &Engine) -> Result<()>;
 
     /// Writes back dirty data on the engine's own thread, until little is left.
     ///
     /// # Errors
-    /// As for [`write_back`](Self::write_back). Data that could not be written stays dirty.
+    /// Fails as [`write_back`](Self::write_back) does. Data that could not be written stays dirty.
     fn write_back_in_background(self: Arc<Self>, engine: &Engine) -> Result<()>;
 }

@@ -7,8 +7,8 @@ use std::fmt;
 use std::io::Write;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// The source of times and uuids for edits. Injecting it makes the same edits produce the same
-/// bytes.
+/// The source of times and uuids for edits. An injected source makes the same edits produce the
+/// same bytes.
 pub trait Environment: fmt::Debug + Send + Sync {
     /// Returns the time that inodes and subvolumes record.
     fn now(&self) -> Timestamp;
@@ -30,7 +30,8 @@ pub trait Environment: fmt::Debug + Send + Sync {
     }
 
     /// Reports changes that are lost because the last handle was dropped without a commit or
-    /// [`abandon`](crate::Engine::abandon). By default it prints a line on standard error.
+    /// [`abandon`](crate::Engine::abandon). The default implementation prints a line on standard
+    /// error.
     fn lost(&self, lost: &Uncommitted) {
         // An error of standard error cannot be reported anywhere else.
         let _ = writeln!(

@@ -3,7 +3,7 @@
 //! Each extent has one item with a count and the first references inline. Further references are
 //! items of their own. A new reference becomes inline while the item has space and the extent has
 //! no keyed reference, as in the kernel. The last drop of a reference removes the extent's item
-//! and, for data, its checksums. Its space becomes pinned.
+//! and, for data, its checksums. The extent's space becomes pinned.
 //!
 //! Source: on-disk format documentation, section "Extent item".
 
@@ -145,8 +145,8 @@ impl Running {
         self.free_extent(logical, pending, owner, item.generation)
     }
 
-    /// Removes an extent without references. Its space becomes free once this transaction is
-    /// durable.
+    /// Removes an extent without references. The extent's space becomes free once this transaction
+    /// is durable.
     fn free_extent(
         &mut self,
         logical: Logical,

@@ -2,10 +2,10 @@
 //! holds the edit lock for long.
 //!
 //! A commit puts inodes back into their leaves and converges (`converging`). An edit that finds
-//! very many delayed references applies some. Both know before each step which places they will
-//! edit. A non-blocking lookup of these places returns the blocks that are not in memory. The
-//! thread then releases the lock, reads the blocks side by side, and repeats the lookup, one tree
-//! level deeper each time, until no block is missing.
+//! very many delayed references applies some. The commit and the edit know before each step which
+//! places they will edit. A non-blocking lookup of these places returns the blocks that are not in
+//! memory. The thread then releases the lock, reads the blocks side by side, and repeats the
+//! lookup, one tree level deeper each time, until no block is missing.
 //!
 //! Some blocks are read under the lock: blocks that the cache is too small to keep, and blocks that
 //! cannot be read. The edit then returns the read error itself.
@@ -370,7 +370,7 @@ impl Engine {
                 Looked::Futile => break,
             }
         }
-        // This applies to blocks that the cache does not keep, and to blocks that cannot be read.
+        // The cache does not keep these blocks, or they cannot be read.
         let _excused = Excused::from_device_rule();
         let done = body(&mut handle)?;
         Ok((handle, done))

@@ -1,8 +1,8 @@
 //! A file's content that is newer than its extents, for readers that do not wait for writers.
 //!
 //! A call that changes content holds the file's state for its whole length, also during device I/O,
-//! except for a write-back. Readers do not acquire that state. They lock dirty and in-flight data
-//! for the length of a copy.
+//! except for a write-back. Readers do not acquire that state. Readers lock dirty and in-flight
+//! data only for the length of a copy.
 //!
 //! Invariants:
 //! - Content stays here until extents with this content are in the tree.
@@ -33,7 +33,7 @@ pub fn file_id(location: Location) -> FileId {
     (location.subvolume.tree(), location.inode)
 }
 
-/// A file with dirty data, or with a call in progress. See the module.
+/// A file with dirty data, or with a call in progress. See the module's documentation.
 #[derive(Debug)]
 pub struct FileContent {
     /// Held for the length of a call that changes content.
@@ -110,21 +110,21 @@ impl FileContent {
     }
 }
 
-/// Content that has no extent yet. See the module.
+/// Content that has no extent yet. See the module's documentation.
 #[derive(Debug, Default)]
 pub struct Waiting {
     /// Dirty data.
     pub pending: DirtyData,
     /// Content that is being written back, older than the dirty data.
     in_flight: Vec<(u64, Bytes)>,
-    /// The file's size, once a call has looked it up. It remains after the last call.
+    /// The file's size, once a call has looked it up. The value remains after the last call.
     pub size: Option<u64>,
 }
 
 impl Waiting {
     /// Adds the size and the space of pending content to an inode item, as `stat(2)` shows them.
-    /// The compressed size of content is unknown until write-back. Until then its space is at most
-    /// the file's length.
+    /// The compressed size of content is unknown until write-back. Until write-back, the space of
+    /// content counts as at most the file's length.
     pub fn show_in(&self, item: &mut InodeItem, sector_bytes: u32) {
         item.size = self.size.map_or(item.size, ByteCount::new);
         let waiting = ByteCount::new(self.in_flight_bytes().saturating_add(self.pending.bytes()));
@@ -143,7 +143,8 @@ impl Waiting {
         lengths.fold(ByteCount::ZERO, ByteCount::saturating_add).get()
     }
 
-    /// Removes all dirty data and returns it for a write-back. Readers continue to see it.
+    /// Removes all dirty data and returns it for a write-back. Readers continue to see the removed
+    /// data.
     pub fn begin_write_back(&mut self) -> Vec<(u64, Bytes)> {
         if buttress_faults::on("live-in-flight-unseen") {
             return self.pending.take();

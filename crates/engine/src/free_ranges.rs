@@ -1,7 +1,7 @@
 //! The free ranges of one block group in memory.
 //!
-//! Ranges never overlap or touch. They are indexed by start and by length, so a lookup finds the
-//! next free byte after an address, and the largest range, without a scan.
+//! Ranges never overlap or touch. The ranges are indexed by start and by length, so a lookup finds
+//! the next free byte after an address, and the largest range, without a scan.
 
 use buttress_exact::Exact as _;
 use std::collections::{BTreeMap, BTreeSet};
@@ -72,7 +72,7 @@ impl FreeRanges {
         Some(length)
     }
 
-    /// Adds a range. Parts of it that are already free stay free.
+    /// Adds a range. Parts of the range that are already free stay free.
     pub fn add(&mut self, start: u64, length: u64) {
         if length == 0 {
             return;

@@ -95,7 +95,7 @@ impl Running {
                 .any(|open| open.tree.is_dirty() || open.item_changed)
     }
 
-    /// Makes the transaction converge. Returns `None` if it can be frozen now.
+    /// Makes the transaction converge. Returns `None` if the transaction can be frozen now.
     pub fn settle_transaction(
         &mut self,
         reads: &FaultIn,
@@ -274,7 +274,8 @@ impl Running {
         ByteCount::of(self.core.devices.rooms.len()).get()
     }
 
-    /// Frees pinned ranges that no reader needs any more. Returns them as starts and lengths.
+    /// Frees pinned ranges that no reader needs any more. Returns the freed ranges as starts and
+    /// lengths.
     pub fn release_pins(&mut self, readers: &Readers) -> Vec<(u64, u64)> {
         let core = &mut self.core;
         let released = core.pins.release(core.durable, readers);

@@ -18,7 +18,8 @@ impl Running {
     /// Returns the newest item of an inode.
     ///
     /// # Errors
-    /// [`Error::InodeNotFound`]; [`Error::NotPermitted`] for a placeholder; an error of the tree.
+    /// Fails with [`Error::InodeNotFound`]; [`Error::NotPermitted`] for a placeholder, or with an
+    /// error of the tree.
     pub fn inode(&mut self, location: Location) -> Result<InodeItem> {
         let id = id_of(location);
         if let Some(item) = self.inodes.live.look(id, |state| state.item).flatten() {
@@ -66,7 +67,7 @@ impl Running {
     /// sets wins.
     ///
     /// # Errors
-    /// As for [`Running::inode`].
+    /// Fails as [`Running::inode`] does.
     pub fn change_inode(&mut self, location: Location, change: impl FnOnce(&mut InodeItem)) -> Result<()> {
         let generation = self.core.generation;
         let (inode, _) = self.take_in_inode(location)?;
@@ -118,7 +119,7 @@ impl Running {
         Ok(())
     }
 
-    /// Adds a new inode to the table. Its item was just inserted into the tree.
+    /// Adds a new inode to the table. The inode's item was just inserted into the tree.
     pub fn know_inode(&mut self, location: Location, item: InodeItem) {
         let inode = self.inodes.live.entry(id_of(location));
         inode.write().item = Some(item);
@@ -127,7 +128,7 @@ impl Running {
     /// Writes all changed inode items into their trees.
     ///
     /// # Errors
-    /// If a tree cannot be read, or if an item does not exist. The transaction must not be
+    /// Fails if a tree cannot be read, or if an item does not exist. The transaction must not be
     /// committed then.
     pub fn write_back_inodes(&mut self) -> Result<()> {
         self.write_back_some_inodes(usize::MAX)
@@ -137,7 +138,7 @@ impl Running {
     /// many.
     ///
     /// # Errors
-    /// As for [`Running::write_back_inodes`].
+    /// Fails as [`Running::write_back_inodes`] does.
     pub fn write_back_some_inodes(&mut self, count: usize) -> Result<()> {
         for _ in 0..count {
             let Some(((tree, inode), live)) = self.inodes.changed.pop_first() else {
@@ -187,7 +188,7 @@ impl Running {
     /// Returns the inode number that [`Running::free_inode_number`] would return next.
     ///
     /// # Errors
-    /// If the tree cannot be read.
+    /// Fails if the tree cannot be read.
     pub fn next_inode_number(&mut self, tree: TreeId) -> Result<u64> {
         if let Some(next) = self.inodes.next_numbers.get(&tree) {
             return Ok(*next);
@@ -205,7 +206,7 @@ impl Running {
     /// open.
     ///
     /// # Errors
-    /// [`Error::TooMany`] if no number is left; an error of the tree.
+    /// Fails with [`Error::TooMany`] if no number is left, or with an error of the tree.
     pub fn free_inode_number(&mut self, tree: TreeId) -> Result<InodeNumber> {
         let number = self.next_inode_number(tree)?;
         if number >= ObjectId::LAST_FREE.get() {
@@ -220,7 +221,7 @@ impl Running {
     /// Returns the index that [`Running::free_index`] would return next.
     ///
     /// # Errors
-    /// If the tree cannot be read.
+    /// Fails if the tree cannot be read.
     pub fn next_index(&mut self, directory: Location) -> Result<u64> {
         let known = self.inodes.live.look(id_of(directory), |state| state.next_index);
         if let Some(next) = known.flatten() {
@@ -241,7 +242,7 @@ impl Running {
     /// is in memory.
     ///
     /// # Errors
-    /// If the tree cannot be read.
+    /// Fails if the tree cannot be read.
     pub fn free_index(&mut self, directory: Location) -> Result<u64> {
         let index = self.next_index(directory)?;
         let after = match buttress_faults::on("directory-index-given-twice") {

@@ -29,7 +29,7 @@ use std::sync::Arc;
 /// The first index of a name in a directory: 0 and 1 stand for `.` and `..`.
 pub const FIRST_INDEX: u64 = 2;
 
-/// The inodes of the running transaction. See the module.
+/// The inodes of the running transaction. See the module's documentation.
 #[derive(Debug, Default)]
 pub struct InodeTable {
     pub(crate) live: Arc<LiveInodes>,
@@ -115,8 +115,8 @@ impl InodeTable {
         self.live.look(id_of(location), |state| state.inherited.clone())?
     }
 
-    /// Caches the attributes that new inodes inherit from a directory. `None` drops them because
-    /// they change.
+    /// Caches the attributes that new inodes inherit from a directory. `None` drops the cached
+    /// attributes because they change.
     pub fn set_inherited(&self, location: Location, inherited: Option<Arc<Inherited>>) {
         self.live
             .update(id_of(location), |state| state.inherited = inherited);
@@ -131,8 +131,8 @@ impl InodeTable {
         }
     }
 
-    /// Returns the log state of an inode in this transaction. Creates it if the inode did not
-    /// change before. `None` means that the inode changed before without a log state.
+    /// Returns the log state of an inode in this transaction. Creates the state if the inode did
+    /// not change before. `None` means that the inode changed before without a log state.
     pub(crate) fn log_state<'a>(
         &mut self,
         inode: &Arc<LiveInode>,

@@ -2,8 +2,8 @@
 //!
 //! [`LiveInodes`] finds an inode's state by subvolume and number, in shards, so that threads that
 //! use different inodes seldom share a lock. The state holds the newest inode item, pending times,
-//! dirty data, the number of open handles, and the directory's next index. It also holds the
-//! attributes that new inodes inherit from a directory. Any thread reads the state, and an edit
+//! dirty data, the number of open handles, and the directory's next index. For a directory, the
+//! state also holds the attributes that new inodes inherit. Any thread reads the state, and an edit
 //! changes it under the edit lock. The file's own lock protects content and pending times. Any
 //! thread that needs an item may load it.
 //!
@@ -95,7 +95,7 @@ impl InodeState {
     }
 }
 
-/// An inode in use. See the module.
+/// An inode in use. See the module's documentation.
 #[derive(Debug, Default)]
 pub struct LiveInode(RwLock<InodeState, InodeLock>);
 
@@ -129,7 +129,7 @@ impl Shard {
     }
 }
 
-/// The inodes in use. See the module.
+/// The inodes in use. See the module's documentation.
 #[derive(Debug)]
 pub struct LiveInodes {
     shards: Box<[RwLock<Shard, ShardLock>]>,

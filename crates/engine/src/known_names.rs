@@ -72,7 +72,7 @@ impl Weighter<KnownName, Found> for NameWeight {
     }
 }
 
-/// The cache of looked-up names. See the module.
+/// The cache of looked-up names. See the module's documentation.
 #[derive(Debug)]
 pub struct KnownNames(
     // The hash keys are fixed, so that a run on a simulated device can be repeated.

@@ -1,8 +1,8 @@
 //! Transactions: one running transaction of a volume, its commits, and the state that edits change.
 //!
-//! The engine allocates space, counts references, commits, and keeps views. It knows no file
-//! operation: the writer above it edits trees through [`Running`](running::Running), and takes part
-//! in commits as [`CommitStages`](engine::CommitStages).
+//! The engine allocates space, counts references, commits, and keeps views. The engine knows no
+//! file operation: the writer above it edits trees through [`Running`](running::Running), and takes
+//! part in commits as [`CommitStages`](engine::CommitStages).
 //!
 //! [`Engine`] is a cheap handle, `Send` and `Sync`. The edit lock serialises edits, and is held
 //! only briefly. Readers take views ([`Engine::view`]), which never change and never wait for the
@@ -72,7 +72,8 @@
 //! - A dirty node has no address until the commit, so nodes that come and go within a transaction
 //!   cost nothing on disk.
 //! - Uncommitted changes are never lost silently: they are committed, abandoned, or reported.
-//! - After a failed commit the volume never writes again. It keeps the cause, and reads continue.
+//! - After a failed commit the volume never writes again. The volume keeps the cause of the
+//!   failure, and reads continue.
 
 #![forbid(unsafe_code)]
 #![cfg_attr(

@@ -2,7 +2,7 @@
 //! extent.
 //!
 //! A log block is pinned from its allocation until the commit. An address that no durable log leads
-//! to any more is *spare*. The next log may reuse it.
+//! to any more is *spare*. The next log may reuse a spare address.
 //!
 //! On devices that do not spin, a log uses spare blocks first. The caches of the device still hold
 //! recently written blocks. A place without earlier writes costs an image file, or a flash drive,
@@ -10,9 +10,9 @@
 //!
 //! On a spinning disk one separate write costs as much as all blocks together, so the blocks of one
 //! sync should lie together. A log there uses adjacent spare blocks, else a run of free space.
-//! Scattered spare blocks stay unused while free space is plentiful. When it is not, logs use them,
-//! nearest to each other first, before the rest of free space. A transaction with very many syncs
-//! therefore needs only a part of the space for metadata.
+//! Scattered spare blocks stay unused while free space is plentiful. When free space is short, logs
+//! use these blocks, nearest to each other first, before the rest of free space. A transaction with
+//! very many syncs therefore needs only a part of the space for metadata.
 
 use crate::backing::Backing;
 use crate::block_groups::{Found, Purpose, Share};
@@ -26,7 +26,7 @@ use buttress_tree::EditableTree;
 use std::collections::BTreeSet;
 
 /// The number of spare blocks, those with the highest addresses, among which a log searches for
-/// nearest ones. They were written last.
+/// nearest ones. The blocks with the highest addresses were written last.
 const LOOKED_AT: usize = 256;
 
 /// Blocks count as near each other within this multiple of their own length.
@@ -52,7 +52,7 @@ impl Spare {
     }
 
     /// Takes the `count` spare addresses nearest to each other, in order of address. Returns `None`
-    /// if they span more than `span_bytes`.
+    /// if these addresses span more than `span_bytes`.
     fn take_near(&mut self, count: usize, span_bytes: u64) -> Option<Vec<Place>> {
         let mut last: Vec<Logical> = self.0.iter().rev().take(LOOKED_AT.max(count)).copied().collect();
         last.reverse();

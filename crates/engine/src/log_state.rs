@@ -17,7 +17,7 @@ use core::ops::Range;
 /// The number of changed ranges above which the whole file counts as changed.
 const RANGES_MAX: usize = 1024;
 
-/// The log's side of a live inode. See the module.
+/// The log's side of a live inode. See the module's documentation.
 #[derive(Clone, Debug, Default)]
 pub struct LogState {
     /// The transaction that this state belongs to; zero if there is no state.

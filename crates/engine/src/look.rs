@@ -57,7 +57,7 @@ impl<'a> Look<'a> {
     /// Returns a tree, and opens it if necessary.
     ///
     /// # Errors
-    /// [`Error::TreeNotFound`]; an error of reading a block.
+    /// Fails with [`Error::TreeNotFound`], or with an error of reading a block.
     pub fn open_tree(self, id: TreeId) -> Result<&'a OpenTree> {
         self.0.open_tree(id).map(|open| &*open)
     }
@@ -65,7 +65,7 @@ impl<'a> Look<'a> {
     /// Returns the root item of a tree, with the changes of this transaction.
     ///
     /// # Errors
-    /// As for [`open_tree`](Self::open_tree).
+    /// Fails as [`open_tree`](Self::open_tree) does.
     pub fn root_item(self, id: TreeId) -> Result<&'a RootItem> {
         self.0.root_item(id)
     }
@@ -73,7 +73,7 @@ impl<'a> Look<'a> {
     /// Returns the tree as it is now.
     ///
     /// # Errors
-    /// As [`open_tree`](Self::open_tree).
+    /// Fails as [`open_tree`](Self::open_tree) does.
     pub fn view(self, id: TreeId) -> Result<Tree> {
         self.0.view(id)
     }
@@ -81,7 +81,7 @@ impl<'a> Look<'a> {
     /// Returns the last item at or before a key.
     ///
     /// # Errors
-    /// As [`open_tree`](Self::open_tree).
+    /// Fails as [`open_tree`](Self::open_tree) does.
     pub fn at_or_before(self, id: TreeId, key: &Key) -> Result<Option<OwnedItem>> {
         self.0.at_or_before(id, key)
     }
@@ -89,7 +89,7 @@ impl<'a> Look<'a> {
     /// Returns the first item at or after a key.
     ///
     /// # Errors
-    /// As [`open_tree`](Self::open_tree).
+    /// Fails as [`open_tree`](Self::open_tree) does.
     pub fn at_or_after(self, id: TreeId, key: &Key) -> Result<Option<OwnedItem>> {
         self.0.at_or_after(id, key)
     }
@@ -97,7 +97,7 @@ impl<'a> Look<'a> {
     /// Returns the number that the next new inode or subvolume of a tree gets.
     ///
     /// # Errors
-    /// As [`open_tree`](Self::open_tree), and if no number is left.
+    /// Fails as [`open_tree`](Self::open_tree) does, or if no number is left.
     pub fn next_inode_number(self, tree: TreeId) -> Result<u64> {
         self.0.next_inode_number(tree)
     }
@@ -105,7 +105,7 @@ impl<'a> Look<'a> {
     /// Returns the index that the next name in a directory gets.
     ///
     /// # Errors
-    /// As [`open_tree`](Self::open_tree).
+    /// Fails as [`open_tree`](Self::open_tree) does.
     pub fn next_index(self, directory: Location) -> Result<u64> {
         self.0.next_index(directory)
     }
@@ -113,7 +113,7 @@ impl<'a> Look<'a> {
     /// Returns the next index in a directory, found in its tree alone.
     ///
     /// # Errors
-    /// As for [`open_tree`](Self::open_tree).
+    /// Fails as [`open_tree`](Self::open_tree) does.
     pub fn next_index_in_tree(self, directory: Location) -> Result<u64> {
         self.0.next_index_in_tree(directory)
     }
@@ -121,7 +121,7 @@ impl<'a> Look<'a> {
     /// Returns the number of references of a data extent.
     ///
     /// # Errors
-    /// If a block cannot be read.
+    /// Fails if a block cannot be read.
     pub fn data_references(self, extent: DataRange) -> Result<u64> {
         self.0.data_references(extent)
     }

@@ -2,14 +2,16 @@
 //!
 //! Three kinds of state use this memory. *Dirty* state is blocks that edits changed, delayed
 //! references and changed inodes. *Frozen* state is the blocks of a commit that is being written.
-//! *Pending* state is file content, counted by [`crate::data_table`]. Together they may use ten
-//! sixteenths of the cache's budget. The cache of clean blocks has two sixteenths while the volume
-//! is open for writing, plus the unused part of a quarter for readahead. The share of dirty state
-//! is large because each commit rewrites every leaf to which names of many files hash, and the
-//! nodes above. Fewer commits rewrite less. Lookups find dirty blocks as they find cached ones.
+//! *Pending* state is file content, counted by [`crate::data_table`]. Together, dirty, frozen and
+//! pending state may use ten sixteenths of the cache's budget. The cache of clean blocks has two
+//! sixteenths while the volume is open for writing, plus the unused part of a quarter for
+//! readahead. The share of dirty state is large because each commit rewrites every leaf to which
+//! names of many files hash, and the nodes above. Fewer commits rewrite less. Lookups find dirty
+//! blocks as they find cached ones.
 //!
-//! These shares are fixed. Shrinking the cache while dirty state grows would return little memory:
-//! evicted blocks lie between blocks that stay, and allocators keep the pages of both.
+//! The shares of the budget are fixed. Shrinking the cache while dirty state grows would return
+//! little memory: evicted blocks lie between blocks that stay, and allocators keep the pages of
+//! both.
 //!
 //! Content may use half of this limit. When three quarters of the rest are used, a background
 //! commit begins while edits continue. When all of it is used, edits wait for that commit, or
@@ -22,7 +24,8 @@
 use buttress_format::ByteCount;
 use buttress_locks::atomic::{AtomicU64, Ordering};
 
-/// The least limit of dirty memory, for any cache budget. With less, every other edit would commit.
+/// The least limit of dirty memory, for any cache budget. With a smaller limit, every other edit
+/// would commit.
 const LEAST_BYTES: u64 = 8 << 20;
 
 /// The share of the cache's budget that dirty memory may use.
@@ -32,7 +35,7 @@ const WAITING_SIXTEENTHS: u64 = 10;
 pub(crate) const REFERENCE_BYTES: u64 = 320;
 pub(crate) const INODE_BYTES: u64 = 320;
 
-/// The dirty and frozen memory of a volume. See the module.
+/// The dirty and frozen memory of a volume. See the module's documentation.
 #[derive(Debug)]
 pub(crate) struct DirtyMemory {
     limit_bytes: u64,

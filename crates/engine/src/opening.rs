@@ -5,7 +5,7 @@
 //! and metadata images. Also refused are features that are not
 //! written: zoned, RAID stripe tree, extent tree v2, remap tree, unknown compat_ro bits, seeds. A
 //! bad primary superblock is not refused, because the next commit rewrites it. Opening reads the
-//! block group items at once. It reads the free space of a group when an allocation needs it.
+//! block group items at once. The free space of a group is read when an allocation needs it.
 
 use super::balance::{balance_item, targets};
 use super::balancing::Balancing;
@@ -47,8 +47,8 @@ pub struct WriteOptions {
     /// The source of times and uuids.
     pub environment: Arc<dyn Environment>,
     /// The limit of dirty memory before a commit: changed tree blocks, file content, and records
-    /// about both. It is part of the cache's budget. `None` means ten sixteenths of that budget,
-    /// and at least 8 MiB.
+    /// about both. This limit is part of the cache's budget. `None` means ten sixteenths of that
+    /// budget, and at least 8 MiB.
     pub memory: Option<ByteCount>,
     /// Options for writing file content.
     pub data: DataOptions,
@@ -98,8 +98,8 @@ impl Engine {
     /// the log, cleans up, and [ends](Opening::end) the opening.
     ///
     /// # Errors
-    /// [`Error::WritingRefused`] for a refused state or feature; [`Error::DamagedLog`]; an error of
-    /// a device or a tree.
+    /// Fails with [`Error::WritingRefused`] for a refused state or feature; [`Error::DamagedLog`],
+    /// or with an error of a device or a tree.
     pub fn open(
         filesystem: Filesystem,
         options: WriteOptions,
@@ -109,11 +109,11 @@ impl Engine {
         Self::begin(filesystem, options, stages)
     }
 
-    /// Opens a volume as [`open`](Self::open) does, on devices whose changes stay in memory. This
-    /// works for a metadata image too, because nothing is written to it.
+    /// Opens a volume as [`open`](Self::open) does, on devices whose changes stay in memory. A
+    /// metadata image can be opened in this way too, because nothing is written to the image.
     ///
     /// # Errors
-    /// As for [`open`](Self::open).
+    /// Fails as [`open`](Self::open) does.
     pub fn open_in_memory(
         filesystem: Filesystem,
         options: WriteOptions,
@@ -336,9 +336,9 @@ fn load(filesystem: &Filesystem) -> Result<Running> {
     Ok(running)
 }
 
-/// Returns whether the next commit must rewrite the superblock even without changes. It must if a
-/// device was opened from a copy of its superblock, or if the superblock's count of used bytes is
-/// wrong.
+/// Returns whether the next commit must rewrite the superblock even without changes. The next
+/// commit must do so if a device was opened from a copy of its superblock, or if the superblock's
+/// count of used bytes is wrong.
 fn needs_mending(volume: &Volume) -> bool {
     let is_wrong =
         |notice: &Notice| matches!(notice, Notice::SuperblockCopyUsed { .. } | Notice::UsedBytes(_));

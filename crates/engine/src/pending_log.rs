@@ -1,9 +1,9 @@
 //! The pending log of a volume at opening.
 //!
 //! The whole log is read before any change. A log with one damaged block or item is not replayed at
-//! all. The extent tree does not record the log, so opening reserves its space. It keeps log blocks
-//! until the replay is durable. It keeps data that only the log refers to until the replay has made
-//! extents of that data.
+//! all. The extent tree does not record the log, so opening reserves its space. Log blocks stay
+//! reserved until the replay is durable. Data that only the log refers to stays reserved until the
+//! replay has made extents of that data.
 //!
 //! Left out: logs of subvolumes that no longer exist, for which only the space is kept.
 
@@ -22,7 +22,7 @@ use std::sync::Arc;
 /// The most blocks of a log: as many as a kernel that never commits by itself writes in hours.
 const BLOCKS_MAX: usize = 1 << 20;
 
-/// A log to be replayed. See the module.
+/// A log to be replayed. See the module's documentation.
 #[derive(Debug)]
 pub struct PendingLog {
     /// The address of the log root tree.
@@ -42,7 +42,7 @@ impl PendingLog {
     /// Reads the pending log of a volume, if there is one.
     ///
     /// # Errors
-    /// [`Error::DamagedLog`] with the place and the cause.
+    /// Fails with [`Error::DamagedLog`] with the place and the cause.
     pub fn read(filesystem: &Filesystem) -> Result<Option<Self>> {
         let root = filesystem.superblock().log_root;
         if root == Logical::MIN {
@@ -195,14 +195,14 @@ impl Running {
                 _ => Ok(()),
             };
         }
-        // A later allocating generation makes the block independent of readers of older states.
+        // A greater allocating generation shows that no reader of an older state needs the block.
         let allocated = Generation::new(generation.get().saturating_add(1));
         self.core.groups.shift(start, length, from, Share::Pinned)?;
         self.core.pins.add(generation, start, length, allocated);
         Ok(())
     }
 
-    /// Allocates the data extents that only the log refers to. Returns these extents.
+    /// Allocates the data extents that only the log refers to. Returns the allocated extents.
     pub fn take_logged_data(&mut self, log: &PendingLog) -> Result<BTreeMap<Logical, DataRange>> {
         let mut taken = BTreeMap::new();
         for (logical, length) in &log.data {

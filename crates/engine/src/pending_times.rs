@@ -15,7 +15,7 @@
 
 use buttress_format::{InodeItem, Timestamp};
 
-/// The pending times of one file. See the module.
+/// The pending times of one file. See the module's documentation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PendingTimes {
     /// The time of the last write, if the item does not record it yet: the next mtime and ctime.

@@ -1,10 +1,11 @@
 //! Pins: freed space that may not be reused yet, and the readers that may still need it.
 //!
-//! The last state on disk still contains the ranges that a transaction freed. They may be
+//! The last state on disk still contains the ranges that a transaction freed. Freed ranges may be
 //! overwritten only after the next superblock is durable. A reader of an older state may also still
-//! read them. Pins therefore keep each freed range with the generations in which it was allocated
-//! and freed. Only readers of the states between these generations need it. A reader that stays for
-//! a thousand commits keeps the ranges that it sees, not ranges allocated and freed since.
+//! read such a range. Pins therefore keep each freed range with the generations in which it was
+//! allocated and freed. Only readers of the states between these generations need it. A reader that
+//! stays for a thousand commits keeps the ranges that it sees, not ranges allocated and freed
+//! since.
 
 use super::block_groups::BlockGroups;
 use buttress_exact::Exact as _;

@@ -6,9 +6,9 @@
 //! subvolume. A change of a subvolume's group also changes the groups above it. Limits are not
 //! enforced.
 //!
-//! Classic quotas would have to follow every reference. Instead, their status item records that a
-//! rescan is due. The kernel expects this status on a volume that was changed without quota
-//! accounting.
+//! Classic quotas would have to follow every reference. The status item of classic quotas records
+//! instead that a rescan is due. The kernel expects this status on a volume that was changed
+//! without quota accounting.
 //!
 //! Source: on-disk format documentation, sections "QGROUP_STATUS", "QGROUP_INFO",
 //! "QGROUP_RELATION", "EXTENT_OWNER_REF"; btrfs-quota(8), section "Simple quotas".

@@ -9,7 +9,7 @@ pub(crate) enum QuotaMode {
     /// No quotas.
     #[default]
     Off,
-    /// Classic quotas count every reference. This crate does not update them.
+    /// Classic quotas count every reference. This crate does not update classic quotas.
     Classic,
     /// Simple quotas count by maker, for extents of generation `enabled` and newer.
     Simple {
@@ -38,7 +38,7 @@ impl Quotas {
         self.note(owner, length, 1);
     }
 
-    /// Records that an extent was freed. `owner` made it in the transaction `made`.
+    /// Records that an extent was freed. Tree `owner` made the extent in transaction `made`.
     pub(crate) fn note_freed(&mut self, owner: TreeId, length: ByteCount, made: Generation) {
         if let QuotaMode::Simple { enabled } = self.mode
             && made >= enabled

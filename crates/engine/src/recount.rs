@@ -1,10 +1,10 @@
 //! Recounts of ledgers: compares the ledgers of changed block groups with the trees that a commit
 //! will write.
 //!
-//! The recount runs in builds with debug assertions, between freezing and the first write. It reads
-//! frozen trees without the edit lock, and only blocks in memory. It skips a group whose blocks are
-//! not all in memory, and a group whose records were wrong before opening. A difference fails the
-//! commit.
+//! The recount runs in builds with debug assertions, between freezing and the first write. The
+//! recount reads frozen trees without the edit lock, and only blocks in memory. The recount skips a
+//! group whose blocks are not all in memory, and a group whose records were wrong before opening. A
+//! difference fails the commit.
 
 use super::block_groups::Group;
 use super::loading::free_ranges_of_tree;
@@ -17,7 +17,7 @@ use buttress_tree::{NonBlocking, ReadAhead, Tree};
 /// little else.
 const ITEMS_MAX: usize = 1 << 13;
 
-/// The block groups to be recounted. See the module.
+/// The block groups to be recounted. See the module's documentation.
 #[derive(Debug)]
 pub struct Recount {
     extents: Tree,
@@ -64,7 +64,7 @@ impl Recount {
     /// Compares each ledger with the trees.
     ///
     /// # Errors
-    /// A [`Defect`] for the first wrong ledger.
+    /// Fails with a [`Defect`] for the first wrong ledger.
     pub fn check(&self) -> Result<()> {
         let _in_memory = NonBlocking::hold();
         for group in &self.groups {

@@ -1,16 +1,16 @@
 //! Replacing a device: the progress item in the device tree, in Linux's format, and the commit that
 //! ends the replacement.
 //!
-//! | step | what is durable after it |
+//! | step | durable state after the step |
 //! |---|---|
 //! | [start](Engine::start_replacement) | the item says *started*; the target has superblocks of its own, with id 0. From here on all writes to the source also reach the target |
 //! | [progress](Engine::set_replacement_progress), with each commit | the item's cursor: the target has everything below it |
 //! | [finish](Engine::finish_replacement) | the item says *finished*; the target has the source's id and uuid, the source no newer superblock. No chunk changes |
 //! | [cancel](Engine::cancel_replacement) | the item says *canceled*; then the target's superblocks are wiped |
 //!
-//! A crash therefore leaves a replacement that is finished, or one that continues at its cursor. It
-//! continues here, or when Linux mounts the volume with both devices. A target that missed a commit
-//! is filled from the beginning again.
+//! A crash therefore leaves a replacement that is finished, or one that continues at its cursor. A
+//! replacement continues here, or when Linux mounts the volume with both devices. A target that
+//! missed a commit is filled from the beginning again.
 //!
 //! Left out: copying, which is a job above this module. The job also wipes the source at the end,
 //! or the target of a cancelled replacement.
@@ -31,7 +31,7 @@ use std::sync::Arc;
 /// Returns the replacement item, if the volume ever had a replacement.
 ///
 /// # Errors
-/// If the device tree cannot be read.
+/// Fails if the device tree cannot be read.
 pub fn replacement_item(filesystem: &Filesystem) -> Result<Option<ReplaceItem>> {
     let Some(found) = filesystem.tree(TreeId::DEVICE)?.get(&ReplaceItem::KEY)? else {
         return Ok(None);
@@ -92,7 +92,7 @@ impl Engine {
     /// content. From here on every write to the source also goes to the target.
     ///
     /// # Errors
-    /// If a replacement is in progress, if the target is too small, or if the commit fails.
+    /// Fails if a replacement is in progress, if the target is too small, or if the commit fails.
     pub fn start_replacement(
         &self,
         source: DeviceId,
@@ -153,8 +153,8 @@ impl Engine {
     /// replacement with the source's former slot; the caller wipes the source device.
     ///
     /// # Errors
-    /// If no replacement is in progress, or if the commit fails, also on the target alone. The
-    /// source then stays.
+    /// Fails if no replacement is in progress, or if the commit fails, also on the target alone.
+    /// The source then stays.
     pub fn finish_replacement(&self, uncorrectable: u64) -> Result<Arc<Replacement>> {
         let replacement = self.forest().volume().replacement();
         let (Some(replacement), Some(item)) = (replacement, self.replacement()) else {
@@ -180,7 +180,7 @@ impl Engine {
     /// it.
     ///
     /// # Errors
-    /// If the commit fails.
+    /// Fails if the commit fails.
     pub fn cancel_replacement(&self) -> Result<Option<Arc<Replacement>>> {
         let Some(item) = self.replacement() else {
             return Ok(None);
@@ -199,8 +199,8 @@ impl Engine {
         Ok(replacement)
     }
 
-    /// Returns the state of the last commit without later edits. While the caller holds it, its
-    /// space is not reused.
+    /// Returns the state of the last commit without later edits. While the caller holds the state,
+    /// its space is not reused.
     #[must_use]
     pub fn committed_view(&self) -> Filesystem {
         let running = self.shared.running.lock();
@@ -255,7 +255,7 @@ impl Engine {
 /// the magic number is erased, so other content stays readable.
 ///
 /// # Errors
-/// If the device fails.
+/// Fails if the device fails.
 pub fn wipe_superblocks(device: &Device, uuid: Uuid) -> core::result::Result<(), buttress_device::IoError> {
     wipe_superblocks_past(device, uuid, ByteCount::ZERO)
 }

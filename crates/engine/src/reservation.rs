@@ -1,11 +1,11 @@
 //! Starting an edit: acquires the edit lock, and promises that the commit will find enough space.
 //!
-//! Dirty nodes take no space until the commit, so the promise is arithmetic. It adds up nodes
-//! without an address, delayed references, dirty data, and the worst case of this edit. The sum
-//! must fit into the free space of block groups, besides a reserve for edits that free space. If it
-//! does not fit, the engine makes a chunk at once, so that no other edit can take the counted space
-//! of the devices. If there is no space for a chunk, the engine commits, since the commit may free
-//! space. Only then does the edit fail with `NoSpace`.
+//! Dirty nodes take no space until the commit, so the promise is arithmetic. The engine adds up
+//! nodes without an address, delayed references, dirty data, and the worst case of this edit. The
+//! sum must fit into the free space of block groups, besides a reserve for edits that free space.
+//! If the sum does not fit, the engine makes a chunk at once, so that no other edit can take the
+//! counted space of the devices. If there is no space for a chunk, the engine commits, since the
+//! commit may free space. If space is still lacking after commits, the edit fails with `NoSpace`.
 
 use super::block_groups::Purpose;
 use super::memory::{INODE_BYTES, Pressure, REFERENCE_BYTES};
@@ -50,7 +50,7 @@ pub(crate) const RESERVED_NODES: u64 = 192;
 /// The metadata bytes that edits may need until the next commit.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Reservation {
-    /// The need and the reserve.
+    /// The bytes of the need and of the reserve.
     pub all_bytes: u64,
     /// The part that must have space on the host.
     pub backed_bytes: u64,
@@ -136,7 +136,8 @@ impl Engine {
     /// Starts an edit.
     ///
     /// # Errors
-    /// [`Error::NoSpace`] if its worst case does not fit; the error that stopped writing.
+    /// Fails with [`Error::NoSpace`] if its worst case does not fit, or with the error that stopped
+    /// writing.
     pub fn start(&self, need: Need) -> Result<Handle<'_>> {
         for attempt in 0..COMMITS_FOR_SPACE {
             self.require_writing()?;
@@ -177,7 +178,7 @@ impl Engine {
     /// Starts an edit while the caller blocks trims. Never commits.
     ///
     /// # Errors
-    /// As for [`start`](Self::start).
+    /// Fails as [`start`](Self::start) does.
     pub fn start_without_trim(&self, _no_trim: &NoTrim<'_>, need: Need) -> Result<Handle<'_>> {
         self.require_writing()?;
         let (mut handle, found) = self.retry(self.start_unchecked(), |handle| handle.reserve_space(need))?;

@@ -7,22 +7,22 @@
 //!
 //! - No address that the device's own state uses is allocated. Free ranges of that state are
 //!   pinned. A hold on the device's generation keeps later freed ranges pinned.
-//!   [`Pins`](super::pins::Pins) enforces it.
+//!   [`Pins`](super::pins::Pins) enforces this invariant.
 //! - No byte that the device's own state uses is overwritten on the device. If an address is
 //!   already in use again, the chunk's whole stripe on the device moves to a place that neither
 //!   state uses.
 //! - The device's superblock is written last ([`buttress_volume::returning`]).
 //!
-//! | step | what a crash after it leaves |
+//! | step | state after a crash that follows the step |
 //! |---|---|
 //! | [begin](Engine::begin_return) | the device at its own state |
 //! | a job above writes what the device missed | as before |
 //! | [end](Engine::end_return): chunk items of moved stripes, a commit | as before; the volume names the new places |
 //! | the device's superblock | the device at the volume's state |
 //!
-//! A comparison of extents shows whether the device's state is an older state of this volume. Both
-//! states must contain the volume's extents of the device's generation and before. If they do not,
-//! the two histories diverged, and the device is refused.
+//! A comparison of extents shows whether the device's state is an older state of this volume. The
+//! volume's and the device's state must both contain the volume's extents of the device's
+//! generation and before. Otherwise the two histories diverged, and the device is refused.
 //!
 //! Left out: data that is overwritten in place, for which the device's own state may show newer
 //! bytes.
@@ -81,14 +81,14 @@ impl Drop for Return {
 }
 
 impl Engine {
-    /// Begins to bring the device with this uuid up to date. From here on it receives the volume's
-    /// writes. A job above copies the writes that it missed.
+    /// Begins to bring the device with this uuid up to date. From here on the device receives the
+    /// volume's writes. A job above copies the writes that it missed.
     ///
     /// # Errors
-    /// [`Error::Cancelled`]; [`DevicesError::Diverged`] for a device whose history diverged from
-    /// the volume's. [`WritingRefusal::NoPlaceOnDevice`] if the device has no place for stripes
-    /// that would overwrite its own state; an error of reading the extent tree; as for
-    /// [`Volume::begin_return`].
+    /// Fails with [`Error::Cancelled`]; [`DevicesError::Diverged`] for a device whose history
+    /// diverged from the volume's. Fails with [`WritingRefusal::NoPlaceOnDevice`] if the device has
+    /// no place for stripes that would overwrite its own state. Fails also with an error of reading
+    /// the extent tree, or as [`Volume::begin_return`] does.
     pub fn begin_return(&self, device: Uuid, progress: &Progress) -> Result<Return> {
         let volume = Arc::clone(self.forest().volume());
         let slots = volume.devices();
@@ -140,7 +140,7 @@ impl Engine {
     /// its used bytes by then.
     ///
     /// # Errors
-    /// If the commit fails; if the device failed, in which case it stays stale.
+    /// Fails if the commit fails, or if the device failed, in which case it stays stale.
     pub fn end_return(&self, returning: Return) -> Result<()> {
         let moved = returning
             .replacement
@@ -243,7 +243,7 @@ impl Running {
         Ok(conflicts)
     }
 
-    /// Pins the free parts of a range. Returns whether no part of it is in use.
+    /// Pins the free parts of a range. Returns whether no part of the range is in use.
     fn keep_range(
         &mut self,
         start: u64,
@@ -287,8 +287,8 @@ impl Running {
     }
 
     /// Finds places on a device for its stripes of some chunks. Neither the volume nor the device's
-    /// own state uses these places. New chunks avoid these places and the device's own state, until
-    /// [`Running::keep_no_more`].
+    /// own state uses the returned places. New chunks avoid these places and the device's own
+    /// state, until [`Running::keep_no_more`].
     fn places_for_moved(
         &mut self,
         own: &ChunkMap,

@@ -1,13 +1,13 @@
 //! The running transaction: the newest version of every open tree, and the work that its edits left
 //! for the commit.
 //!
-//! The edit lock protects [`Running`]. It has two parts: [`Core`] (the extent tree, delayed
-//! references, block groups, pins) and the other trees. An edit of one tree can therefore reach the
-//! state that edits of any tree need.
+//! The edit lock protects [`Running`]. [`Running`] has two parts: [`Core`] (the extent tree,
+//! delayed references, block groups, pins) and the other trees. An edit of one tree can therefore
+//! reach the state that edits of any tree need.
 //!
-//! Invariants: a tree in [`Running::trees`] is always the newest version. Its root item here is
-//! newer than the item in the root tree if `item_changed` is set or the root has moved. The root
-//! and chunk trees have no root item: the superblock names them.
+//! Invariants: a tree in [`Running::trees`] is always the newest version. The root item of such a
+//! tree here is newer than the item in the root tree if `item_changed` is set or the root has
+//! moved. The root and chunk trees have no root item: the superblock names them.
 
 use crate::core_state::Core;
 use crate::cow::{CowOnlyTree, ShareableTree, own_error, whole_edit};
@@ -178,7 +178,7 @@ impl Running {
     /// Inserts an item.
     ///
     /// # Errors
-    /// If an item with this key exists; an error of the tree.
+    /// Fails if an item with this key exists, or with an error of the tree.
     pub fn insert(&mut self, id: TreeId, key: &Key, data: &[u8]) -> Result<()> {
         self.edit(id, |tree, context| tree.insert(context, key, data))
     }
@@ -186,7 +186,7 @@ impl Running {
     /// Inserts an item, or replaces the item with this key.
     ///
     /// # Errors
-    /// An error of the tree.
+    /// Fails with an error of the tree.
     pub fn put(&mut self, id: TreeId, key: &Key, data: &[u8]) -> Result<()> {
         self.edit(id, |tree, context| tree.put(context, key, data))
     }
@@ -199,7 +199,7 @@ impl Running {
     /// Removes an item. Returns whether the item existed.
     ///
     /// # Errors
-    /// An error of the tree.
+    /// Fails with an error of the tree.
     pub fn remove(&mut self, id: TreeId, key: &Key) -> Result<bool> {
         self.edit(id, |tree, context| tree.remove(context, key))
     }
@@ -217,7 +217,7 @@ impl Running {
     /// Inserts an item into the extent tree.
     ///
     /// # Errors
-    /// As for [`Running::insert`].
+    /// Fails as [`Running::insert`] does.
     pub fn extent_insert(&mut self, key: &Key, data: &[u8]) -> Result<()> {
         self.core
             .edit_extents(|tree, context| tree.insert(context, key, data))
@@ -226,7 +226,7 @@ impl Running {
     /// Inserts or replaces an item of the extent tree.
     ///
     /// # Errors
-    /// An error of the tree.
+    /// Fails with an error of the tree.
     pub fn extent_put(&mut self, key: &Key, data: &[u8]) -> Result<()> {
         self.core
             .edit_extents(|tree, context| tree.put(context, key, data))
@@ -235,7 +235,7 @@ impl Running {
     /// Removes an item of the extent tree.
     ///
     /// # Errors
-    /// An error of the tree.
+    /// Fails with an error of the tree.
     pub fn extent_remove(&mut self, key: &Key) -> Result<()> {
         self.core
             .edit_extents(|tree, context| tree.remove(context, key))

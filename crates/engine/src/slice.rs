@@ -1,9 +1,9 @@
 //! Slices: the time for which a commit holds the edit lock before it releases the lock briefly.
 //!
 //! A commit's work under the lock grows with the dirty state, so the commit does it in parts. After
-//! some milliseconds it releases the lock. Waiting threads acquire the lock, and the commit then
-//! continues with their edits included. The bytes that a commit writes do not depend on the ends of
-//! slices, because a slice never ends within a part.
+//! some milliseconds the commit releases the lock. Waiting threads acquire the lock, and the commit
+//! then continues with their edits included. The bytes that a commit writes do not depend on the
+//! ends of slices, because a slice never ends within a part.
 //!
 //! If all work runs on the caller's thread, no other thread waits, and slices never read a clock.
 

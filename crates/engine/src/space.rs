@@ -31,7 +31,7 @@ impl Engine {
     /// devices.
     ///
     /// # Errors
-    /// A [`Defect`] if a ledger of reservations does not add up.
+    /// Fails with a [`Defect`] if a ledger of reservations does not add up.
     pub fn space_now(&self) -> Result<SpaceNow> {
         self.start_to_look().space_now()
     }

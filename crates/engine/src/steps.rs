@@ -1,10 +1,10 @@
 //! The lock that an operation holds from its first edit to its end, so that readers see all of its
 //! edits or none.
 //!
-//! Live lookups share this lock. A lookup that reads one thing in memory does not acquire it.
-//! Instead, it detects an operation in progress: each operation increments a count when it begins.
-//! A lookup during an operation may see half of it (a rename over a name changes the size of its
-//! directory twice). The lookup then discards its result.
+//! Live lookups share this lock. A lookup that reads one thing in memory does not acquire it. Such
+//! a lookup detects an operation in progress by a count, which each operation increments when it
+//! begins. A lookup during an operation may see half of it (a rename over a name changes the size
+//! of its directory twice). The lookup then discards its result.
 //!
 //! Invariant: the count changes only under the exclusive lock, before the operation's first edit. A
 //! reader that sees an edit, through the lock of the edited object, therefore also sees the count.
@@ -14,7 +14,7 @@ use buttress_locks::{Rank, RwLock, RwLockReadGuard, RwLockWriteGuard, lock_class
 
 lock_class!(pub StepsLock, "steps", Rank::new(43));
 
-/// The lock and the count of operations. See the module.
+/// The lock and the count of operations. See the module's documentation.
 #[derive(Debug, Default)]
 pub struct Steps {
     steps: RwLock<(), StepsLock>,
@@ -23,7 +23,7 @@ pub struct Steps {
 }
 
 impl Steps {
-    /// Begins the edits of an operation. They end when the caller drops the guard.
+    /// Begins the edits of an operation. The edits end when the caller drops the guard.
     pub fn write(&self) -> RwLockWriteGuard<'_, (), StepsLock> {
         let guard = self.steps.write();
         // The exclusive lock excludes any other change of the count.

@@ -69,7 +69,7 @@ impl Engine {
         self.shared.dirty_memory.content_limit()
     }
 
-    /// Changes the state of the running transaction behind the engine's back.
+    /// Changes the state of the running transaction without the engine's checks.
     pub fn with_core<T>(&self, change: impl FnOnce(&mut Core) -> T) -> T {
         change(&mut self.shared.running.lock().core)
     }

@@ -5,7 +5,8 @@
 //! writer's trees in order. Readers find the same trees by id in [`LiveTrees`].
 //!
 //! Invariants:
-//! - Both contain the same trees, except the extent tree, which only the writer reads.
+//! - [`OpenTrees`] and [`LiveTrees`] contain the same trees, except the extent tree, which only the
+//!   writer reads.
 //! - A tree that the writer closes is clean, so a thread that still holds it sees the version that
 //!   the root tree leads to.
 //! - An edit of a tree may read the extent tree; an edit of the extent tree reads no other tree.
@@ -31,7 +32,7 @@ lock_class!(LiveTreesLock, "LiveTrees", Rank::LEAF);
 /// The number of blocks read between two lookups, small enough for a small cache to hold them.
 pub const BLOCKS_AT_ONCE: usize = 256;
 
-/// The newest version of a tree. See the module.
+/// The newest version of a tree. See the module's documentation.
 #[derive(Clone, Debug)]
 pub struct LiveTree(Arc<Live>);
 
@@ -181,7 +182,7 @@ impl LiveTree {
         look(&self.0.tree.read())
     }
 
-    /// Runs one edit. Lookups block until it ends.
+    /// Runs one edit. Lookups block until the edit ends.
     pub fn edit<T>(&self, edit: impl FnOnce(&mut EditableTree) -> T) -> T {
         edit(&mut self.0.tree.write())
     }
@@ -212,7 +213,7 @@ impl LiveTree {
     /// Returns the last item whose key is not above `key`.
     ///
     /// # Errors
-    /// An error of the tree.
+    /// Fails with an error of the tree.
     pub fn at_or_before(&self, key: &Key) -> Result<Option<OwnedItem>> {
         self.0.tree.read().at_or_before(key)
     }
@@ -220,7 +221,7 @@ impl LiveTree {
     /// Returns the first item whose key is not below `key`.
     ///
     /// # Errors
-    /// An error of the tree.
+    /// Fails with an error of the tree.
     pub fn at_or_after(&self, key: &Key) -> Result<Option<OwnedItem>> {
         self.0.tree.read().at_or_after(key)
     }

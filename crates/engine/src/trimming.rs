@@ -2,16 +2,17 @@
 //! less.
 //!
 //! 1. The trim commits, so that space freed before the call is free.
-//! 2. Under the edit lock, it takes some free ranges of a block group, so that no edit can allocate
-//!   them.
-//! 3. Without the lock, it checks that the extent tree of the last commit has no extent there. Then
-//!   the devices discard the ranges. A wrong free-space tree ends the trim, because a discard would
-//!   destroy all its data at once.
-//! 4. Under the edit lock again, it makes the ranges free again.
+//! 2. Under the edit lock, the trim takes some free ranges of a block group, so that no edit can
+//!   allocate them.
+//! 3. Without the lock, the trim checks that the extent tree of the last commit has no extent
+//!   there. Then the devices discard the ranges. A wrong free-space tree ends the trim, because a
+//!   discard would destroy all its data at once.
+//! 4. Under the edit lock again, the trim makes the ranges free again.
 //!
 //! Afterwards the trim discards the space of each device that no chunk has. A volume opened with
 //! [`WriteOptions::discard`](crate::WriteOptions::discard) does steps 2 to 4 after each commit.
-//! These steps discard the ranges that the commit itself freed, whatever the free-space tree lists.
+//! Steps 2 to 4 then discard the ranges that the commit itself freed, whatever the free-space tree
+//! lists.
 //!
 //! Invariants:
 //! - No write goes to a range between steps 2 and 4, because the range is not free.
@@ -91,8 +92,8 @@ impl Engine {
     /// the space that no chunk has. Devices that cannot discard are skipped.
     ///
     /// # Errors
-    /// If writing has stopped or the commit stops it; an error of reading free space; an error of a
-    /// device, which does not stop writing.
+    /// Fails if writing has stopped or the commit stops it, or with an error of reading free space,
+    /// or with an error of a device, which does not stop writing.
     pub fn trim(&self, range: Range<Logical>, shortest: ByteCount) -> Result<Trimmed> {
         self.commit()?;
         let sector_bytes = u64::from(self.forest().block_format().sector_bytes).max(1);
@@ -228,9 +229,9 @@ impl Engine {
 }
 
 impl Running {
-    /// Takes the next free ranges at or after `at`, so that nothing can allocate them. Returns them
-    /// and the address to continue at; `None` at the end. A missing tree block ends the call before
-    /// it takes any range.
+    /// Takes the next free ranges at or after `at`, so that nothing can allocate them. Returns the
+    /// taken ranges and the address at which to continue; `None` at the end. A missing tree block
+    /// ends the call before it takes any range.
     fn take_to_trim(&mut self, wanted: &Wanted, at: u64) -> Result<(Option<u64>, Taken)> {
         let Some((start, length)) = wanted.ranges.from(at).next() else {
             return Ok((None, Taken::new()));

@@ -15,8 +15,8 @@ const VIEW_LOOK_EVERY: Duration = Duration::from_millis(1);
 
 impl Engine {
     /// Returns a view of the current state, including the running transaction. The view never
-    /// changes, and its space is not reused before it is dropped. The call waits for no commit. It
-    /// waits for a device only to read leaves of changed inodes.
+    /// changes, and its space is not reused before it is dropped. The call waits for no commit. The
+    /// call waits for a device only to read leaves of changed inodes.
     #[must_use]
     pub fn view(&self) -> Filesystem {
         let mut reads = FaultIn::default();

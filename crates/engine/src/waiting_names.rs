@@ -21,7 +21,7 @@ use std::collections::BTreeMap;
 /// The memory of a waiting name: its entry, and its part of the map.
 pub const WAITING_NAME_BYTES: u64 = 192;
 
-/// The waiting names of one subvolume. See the module.
+/// The waiting names of one subvolume. See the module's documentation.
 #[derive(Debug, Default)]
 pub struct WaitingNames {
     entries: BTreeMap<Key, Vec<u8>>,
@@ -46,7 +46,7 @@ impl WaitingNames {
         DirItems::push(self.entries.entry(key).or_default(), entry)
     }
 
-    /// Removes a name. Returns whether it was waiting.
+    /// Removes a name. Returns whether the name was waiting.
     pub fn remove(&mut self, key: &Key, name: &[u8]) -> bool {
         let Some(data) = self.entries.get_mut(key) else {
             return false;

@@ -1,10 +1,10 @@
 //! Background threads of a volume, which work when woken. [`background`](crate::background) defines
-//! their work.
+//! the work of these threads.
 
 use crossbeam_channel::{Receiver, Sender};
 use std::thread::{self, JoinHandle};
 
-/// The background threads. Dropping this value waits for their end.
+/// The background threads. Dropping this value waits for the end of the threads.
 #[derive(Debug)]
 pub(crate) struct Workers {
     pub commits: Worker,

@@ -35,9 +35,9 @@ const NODE_BYTES_MIN: u64 = 4096;
 /// The nodes that one place takes at leaf level.
 const LEAVES_A_PLACE: u64 = 3;
 
-/// Places that every commit may change beside those of edits. They are the adjacent root items of
-/// the volume's own trees, and the root item of a subvolume. Others are a device item, a block
-/// group item, its count of free ranges, and quotas.
+/// Places that every commit may change beside those of edits. These places are the adjacent root
+/// items of the volume's own trees, the root item of a subvolume, a device item, a block group
+/// item, its count of free ranges, and quotas.
 pub(crate) const PLACES_OF_COMMIT: u64 = 6;
 
 // The smallest nodes still have neighbours to merge with, and hold several records after a split.
@@ -163,7 +163,8 @@ mod tests {
     const SIZES: [u64; 5] = [4096, 8192, 16384, 32768, 65536];
 
     /// Returns the nodes of each level, from the root down, in the smallest tree whose root has
-    /// this level. Its root has two pointers, and each node below has a quarter of its capacity.
+    /// this level. The root of that tree has two pointers, and each node below fills a quarter of
+    /// its capacity.
     fn levels_of_least(node_bytes: u64, level: u8) -> Vec<u64> {
         let mut levels = vec![1_u64];
         for _ in 0..level {

@@ -2,11 +2,11 @@
 //! that pass their check.
 //!
 //! For profiles with copies, a group reads the source alone, or with `avoids_source` the other
-//! devices alone. It reads all devices only if that does not give everything. For rows of RAID5 and
-//! RAID6, the source's column is copied or rebuilt: its parts in use, and the parts that parity
-//! covers beside them. A data column is read alone first. For a parity column, the row's data is
-//! read, and parity is computed from the data. If some of the data has no checksums, the parities
-//! are read too, because nothing else shows that the data is right.
+//! devices alone. All devices are read only if these reads do not give everything. For rows of
+//! RAID5 and RAID6, the source's column is copied or rebuilt: its parts in use, and the parts that
+//! parity covers beside them. A data column is read alone first. For a parity column, the row's
+//! data is read, and parity is computed from the data. If some of the data has no checksums, the
+//! parities are read too, because nothing else shows that the data is right.
 //!
 //! Bytes without a valid copy:
 //!
@@ -121,7 +121,7 @@ impl Copying {
     }
 
     /// Returns whether a returning device may already have a part of a stripe, from an interrupted
-    /// run. Such a stripe is read, and sectors that pass their check are not written again. Rows
+    /// run. The stripe is then read, and sectors that pass their check are not written again. Rows
     /// with parity are excluded, because they are right only as a whole. Moved stripes are excluded
     /// too.
     pub(crate) fn reads_own(&self, chunk: &MappedChunk, stripe: usize) -> bool {
@@ -223,7 +223,7 @@ impl Lost {
     }
 
     /// Merges `next` into this loss if both are data and `next` begins at the end of this one.
-    /// Returns whether it did.
+    /// Returns whether the two losses were merged.
     pub(crate) fn absorb(&mut self, next: &Self) -> bool {
         let continues = self.part == Part::Data
             && next.part == Part::Data

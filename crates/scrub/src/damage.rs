@@ -1,8 +1,8 @@
 //! Damage at one place of one device: its cause, and the outcome of repair.
 //!
-//! The device may not return the bytes, or the bytes may not match their checksum. They may match
-//! it but belong elsewhere (a misdirected write), or be an older state (a lost write). Parity may
-//! not match its data.
+//! The device may not return the bytes, or the bytes may not match their checksum. Bytes that match
+//! their checksum may belong elsewhere (a misdirected write), or be an older state (a lost write).
+//! Parity may not match its data.
 
 use buttress_format::{BlockProblem, ByteCount, DeviceId, Generation, Logical, Physical};
 use core::fmt;
@@ -48,7 +48,7 @@ impl Cause {
     }
 
     /// Returns whether a tree block may be right nevertheless: its checksum and address are right,
-    /// and only the extent tree has another generation or level. Its parent decides.
+    /// and only the extent tree has another generation or level. The parent block decides.
     pub(crate) fn may_be_right(&self) -> bool {
         match self {
             Self::Generation { .. } => true,
@@ -147,7 +147,7 @@ pub struct Damage {
     pub length: ByteCount,
     /// The kind of the bytes.
     pub part: Part,
-    /// The reason why they are wrong.
+    /// The reason why the bytes are wrong.
     pub cause: Cause,
     /// The outcome of the repair.
     pub outcome: Outcome,
@@ -165,7 +165,8 @@ impl Damage {
             && self.outcome == next.outcome
     }
 
-    /// Merges `next` into this damage if it continues it. Returns whether it did.
+    /// Merges `next` into this damage if it continues it. Returns whether the two damages were
+    /// merged.
     pub(crate) fn absorb(&mut self, next: &Self) -> bool {
         let continues = self.continues_in(next);
         if continues {

@@ -16,7 +16,7 @@ pub(crate) struct Trees {
     pub(crate) extents: Tree,
     /// The checksum tree, if the volume has one.
     pub(crate) checksums: Option<Tree>,
-    /// The state to which the trees belong. While it is held, nothing in it is overwritten.
+    /// The state to which the trees belong. While the state is held, nothing in it is overwritten.
     filesystem: Filesystem,
 }
 
@@ -124,8 +124,8 @@ impl<'a> Groups<'a> {
         }
     }
 
-    /// Adds the beginning of an extent to the current group. Returns the previous group if it is
-    /// now full.
+    /// Adds the beginning of an extent to the current group. Returns the previous group if that
+    /// group is now full.
     fn add(&mut self, extent: UsedExtent, is_start: bool) -> Option<Group> {
         let Some((offset, place)) = place(&self.chunk, extent.start) else {
             self.failed

@@ -11,7 +11,7 @@ use buttress_format::{Logical, Physical};
 use buttress_volume::{DeviceErrors, MappedChunk};
 use std::sync::Arc;
 
-/// Filling the target of a replacement. Such a job repairs nothing.
+/// Filling the target of a replacement. A job that fills a target repairs nothing.
 #[derive(Clone, Debug)]
 pub(crate) struct Replacing {
     pub(crate) copying: Copying,
@@ -92,8 +92,9 @@ impl Scrub<'_> {
 }
 
 impl Job<'_> {
-    /// Copies a group to the target of a replacement. Its rows stay locked until the target has the
-    /// group. Rows that were written since they were read are read again.
+    /// Copies a group to the target of a replacement. The group's rows stay locked until the target
+    /// has the group. If a writer changed some rows after they were read, the copy reads them
+    /// again.
     pub(crate) fn copy(&self, copying: &Copying, mut arrived: Arrived, writes: Option<u64>) {
         let chunk = Arc::clone(&arrived.group.chunk);
         let rows = arrived.group.rows();

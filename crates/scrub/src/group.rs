@@ -2,8 +2,8 @@
 //!
 //! A group has [`Shape::stripes`](crate::Shape) stripes of 64 KiB of each of the chunk's devices.
 //! Units alternate between devices row by row, so a group is one contiguous range of addresses, and
-//! contains whole rows of RAID5 and RAID6. Its parts in use are *pieces*: a tree block, or a run of
-//! data in one stripe of 64 KiB, with or without checksums.
+//! contains whole rows of RAID5 and RAID6. The parts of a group in use are *pieces*: a tree block,
+//! or a run of data in one stripe of 64 KiB, with or without checksums.
 //!
 //! Invariant: a piece is always in one unit of one column, except a tree block of a chunk without
 //! striping, which may cross the end of a unit.
@@ -43,8 +43,8 @@ pub(crate) struct Piece {
     /// The number of extents that begin in the piece.
     pub(crate) extents: u64,
     /// A generation at or after that of the last write. Preallocated data is written long after its
-    /// extent was allocated. Its checksums come with the write, so the leaf of the checksum tree is
-    /// as new.
+    /// extent was allocated. The data's checksums come with the write, so the leaf of the checksum
+    /// tree is as new.
     pub(crate) generation: Generation,
 }
 
@@ -194,7 +194,7 @@ pub(crate) struct Submitted {
     pub(crate) stripes: Vec<StripeReads>,
     /// How often its rows had been written before; `None` during a write.
     pub(crate) writes: Option<u64>,
-    /// The trees of the group. While they are held, its space is not reused.
+    /// The trees of the group. While the trees are held, the group's space is not reused.
     pub(crate) trees: Trees,
 }
 

@@ -1,6 +1,6 @@
 //! Healing on ordinary reads: a background thread repairs bad copies that reads pass over.
 //!
-//! A read that finds a bad copy uses another copy and continues. It reports the place to a
+//! A read that finds a bad copy uses another copy and continues. The read reports the place to a
 //! [`Healer`], whose thread scrubs the group around it, in the state of the last commit, with its
 //! rows locked. A place that was freed or rewritten meanwhile is therefore not touched. The next
 //! commit adds the errors to the device's statistics. Reads never wait for the healer. If too many
@@ -66,7 +66,7 @@ impl Healer {
     /// is dropped.
     ///
     /// # Errors
-    /// If no thread can be started.
+    /// Fails if no thread can be started.
     pub fn start(filesystem: &WritableFilesystem) -> io::Result<Self> {
         let volume = Arc::clone(filesystem.committed_view().volume());
         let (told, places) = bounded(WAITING_MAX);

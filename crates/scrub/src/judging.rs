@@ -55,8 +55,8 @@ impl Job<'_> {
         }
     }
 
-    /// Handles a group of which parts may have been written during the read: if something looks
-    /// wrong, the group is read again with its rows locked.
+    /// Handles a group of which parts may have been written during the read: if a check fails, the
+    /// group is read again with its rows locked.
     fn judge_beside_writers(&self, arrived: Arrived, trees: &Trees) {
         let is_clean = match arrived.group.chunk.layout().has_parity() {
             true => rows::is_clean(self, &arrived),

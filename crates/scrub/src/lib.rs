@@ -1,19 +1,19 @@
 //! Scrub: reads every copy and all parity of a volume, compares them, and repairs bad ones from
 //! good ones.
 //!
-//! [`Scrub::run`] scrubs a volume without writers, or beside writers ([`Scrub::beside`]). It reads
-//! all used superblocks, tree blocks, data and parity, each copy separately. It rewrites a copy
-//! that fails its check from another copy or from parity, reads it back and compares it. An error
-//! that cannot be repaired is listed with every place that was tried ([`Damage`]).
+//! [`Scrub::run`] scrubs a volume without writers, or beside writers ([`Scrub::beside`]). A scrub
+//! reads all used superblocks, tree blocks, data and parity, each copy separately. It rewrites a
+//! copy that fails its check from another copy or from parity, reads it back and compares it. An
+//! error that cannot be repaired is listed with every place that was tried ([`Damage`]).
 //!
 //! # How
 //!
 //! A chunk is divided into *groups*: 8 stripes of 64 KiB on each of its devices, at the same
-//! offset. A stream walks the extent tree and the checksum tree once, in order of address. It
-//! submits a filled group to all its devices at once, in one plug for each device, and keeps up to
-//! 16 groups in flight. Submitting never waits for a group. Checking threads, one for each core,
-//! take submitted groups, wait for their bytes and check them. Chunks on different devices run side
-//! by side.
+//! offset. A stream walks the extent tree and the checksum tree once, in order of address. The
+//! stream submits a filled group to all its devices at once, in one plug for each device, and keeps
+//! up to 16 groups in flight. Submitting never waits for a group. Checking threads, one for each
+//! core, take submitted groups, wait for their bytes and check them. Chunks on different devices
+//! run side by side.
 //!
 //! | module | holds |
 //! |---|---|

@@ -240,7 +240,7 @@ fn is_unknown(job: &Job<'_>, arrived: &Arrived, piece: &Piece, stripe: usize) ->
     let is_stale = slot.is_some_and(|slot| slot.stale().is_some()) && may_miss_writes(chunk);
     let copying = job.replaces.as_ref().map(|replacing| &replacing.copying);
     let may_be_old = is_stale || copying.is_some_and(|copying| copying.may_be_old(chunk, stripe));
-    // Such bytes of a returning device are compared with the right bytes, and written if they
+    // Unverified bytes of a returning device are compared with the right bytes, and written if they
     // differ.
     let is_compared = copying.is_some_and(|copying| copying.reads_own(chunk, stripe));
     let is_own = slot.is_some_and(|slot| copying.is_some_and(|copying| copying.is_source(slot)));

@@ -2,10 +2,10 @@
 //! device.
 //!
 //! [`Replace::run`] visits the chunks with a stripe on the source, in order of their offsets there.
-//! It checks each piece as a scrub does, and writes valid bytes to the target at the same offset,
-//! from the source or from another device. Meanwhile every write to the source also goes to the
-//! target ([`buttress_volume::replacement`]). The run regularly commits the cursor, below which the
-//! target has everything. An interrupted run continues there.
+//! The run checks each piece as a scrub does, and writes valid bytes to the target at the same
+//! offset, from the source or from another device. Meanwhile every write to the source also goes to
+//! the target ([`buttress_volume::replacement`]). The run regularly commits the cursor, below which
+//! the target has everything. An interrupted run continues there.
 //!
 //! | event | result |
 //! |---|---|
@@ -18,8 +18,8 @@
 //! # The end of a replacement
 //!
 //! 1. `through_target` opens the last commit in memory with the target in the source's place.
-//!   `reachable` reads every tree block of it. Until then only the item in the device tree shows
-//!   the replacement.
+//!   `reachable` reads every tree block of it. Until the exchange, only the item in the device tree
+//!   shows the replacement.
 //! 2. A commit exchanges source and target.
 //! 3. The volume is opened again, now by the superblocks on the target.
 //! 4. The source's superblocks are wiped.
@@ -75,8 +75,8 @@ pub enum Replaced {
         lost: ByteCount,
         /// The places of the lost bytes, up to a limit.
         lost_places: Vec<Lost>,
-        /// The reason why the source still has its superblocks, if it does. It must then not be
-        /// opened together with the volume.
+        /// The reason why the source still has its superblocks, if it does. The source must then
+        /// not be opened together with the volume.
         unwiped: Option<String>,
         /// The report of the copy.
         report: Report,
@@ -109,9 +109,9 @@ impl Replace {
     /// Fills the target and puts it in the source's place.
     ///
     /// # Errors
-    /// [`Error::NoReplacement`]. After [`Error::TargetFailed`] the replacement is suspended. After
-    /// [`Error::MetadataLost`] and [`Error::NotOpened`] it has ended: the target has no
-    /// superblocks, and the source is unchanged. A failed commit is an error too.
+    /// Fails with [`Error::NoReplacement`]. After [`Error::TargetFailed`] the replacement is
+    /// suspended. After [`Error::MetadataLost`] and [`Error::NotOpened`] it has ended: the target
+    /// has no superblocks, and the source is unchanged. A failed commit is an error too.
     pub fn run(&self) -> Result<Replaced, Error> {
         let writable = &self.writable;
         let volume = Arc::clone(writable.committed_view().volume());

@@ -33,7 +33,7 @@ pub struct Counters {
     pub csum_discards: u64,
     /// Bad superblocks.
     pub super_errors: u64,
-    /// Always zero.
+    /// Always zero: kept only for `btrfs scrub status -R`.
     pub malloc_errors: u64,
     /// Errors that could not be repaired.
     pub uncorrectable_errors: u64,
@@ -43,8 +43,8 @@ pub struct Counters {
     pub corrected_errors: u64,
     /// The highest offset on the device that was read.
     pub last_physical: u64,
-    /// Sectors of data and tree blocks that the device lacks because it missed commits. They are no
-    /// errors, and not counters of `btrfs scrub status -R`.
+    /// Sectors of data and tree blocks that the device lacks because it missed commits. Missed
+    /// sectors and blocks are no errors, and `btrfs scrub status -R` has no counter for them.
     pub missed: u64,
 }
 

@@ -1,10 +1,10 @@
 //! Resynchronisation: brings devices that missed commits up to date, while other threads may write.
 //!
 //! [`Resync::run`] handles one device after another. From the start of its turn, a device receives
-//! every write to the volume ([`buttress_writer::Return`]). Then the job visits the chunks on it,
-//! as a replacement does, and writes what it missed: extents newer than its superblock, and data
-//! without checksums that differs. Whole rows of RAID5 and RAID6 are visited. The device's
-//! superblock comes last, so until then the device alone still has its old state.
+//! every write to the volume ([`buttress_writer::Return`]). The job then visits the chunks on the
+//! device, as a replacement does, and writes the missed data: extents newer than the device's
+//! superblock, and data without checksums that differs. Whole rows of RAID5 and RAID6 are visited.
+//! The device's superblock comes last, so until then the device alone still has its old state.
 //!
 //! An interrupted run leaves the device stale. The next run finds the bytes that the first one
 //! wrote, and continues.
@@ -49,9 +49,9 @@ pub struct ResyncedDevice {
     pub name: Arc<str>,
     /// The generation of the device before.
     pub since: Generation,
-    /// The bytes of extents that it had missed.
+    /// The bytes of extents that the device had missed.
     pub missed: ByteCount,
-    /// The bytes written to it.
+    /// The bytes written to the device.
     pub written: ByteCount,
 }
 
@@ -94,7 +94,7 @@ impl Resync {
     /// Brings all devices that missed commits up to date.
     ///
     /// # Errors
-    /// As for [`Resync::run_as_far_as_possible`].
+    /// Fails as [`Resync::run_as_far_as_possible`] does.
     pub fn run(&self) -> Result<Resynced, Error> {
         let (resynced, ended) = self.run_as_far_as_possible();
         ended.map(|()| resynced)
@@ -104,8 +104,8 @@ impl Resync {
     /// still brought up to date.
     ///
     /// # Errors
-    /// The error of the first device that stays stale: see the module, and
-    /// [`Engine::begin_return`](buttress_writer::Engine::begin_return);
+    /// Fails with the error of the first device that stays stale, which the module's documentation
+    /// and [`Engine::begin_return`](buttress_writer::Engine::begin_return) list. Fails also with
     /// [`buttress_fs::Error::Cancelled`].
     pub fn run_as_far_as_possible(&self) -> (Resynced, Result<(), Error>) {
         let volume = Arc::clone(self.writable.committed_view().volume());

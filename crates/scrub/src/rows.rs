@@ -10,8 +10,8 @@
 //! Scrub reports that, unless the other parity matches.
 //!
 //! With a device missing, parity of its rows is not checked, because only parity may have the
-//! missing bytes. It is not checked either if a part of the extent tree is unreadable. A column may
-//! then have unknown damaged data, which only parity can rebuild.
+//! missing bytes. Parity is not checked either if a part of the extent tree is unreadable. A column
+//! may then have unknown damaged data, which only parity can rebuild.
 
 mod copy;
 mod rebuild;
@@ -53,9 +53,9 @@ type BadPiece<'a> = (usize, &'a Piece, Vec<Bad>);
 /// written.
 #[derive(Clone, Copy, Debug, Default)]
 struct Uses {
-    /// Whether data without checksums uses it.
+    /// Whether data without checksums uses this part.
     bare: bool,
-    /// Whether tree blocks or data with checksums use it.
+    /// Whether tree blocks or data with checksums use this part.
     known: bool,
 }
 

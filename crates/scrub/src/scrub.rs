@@ -40,7 +40,7 @@ impl<'a> Scrub<'a> {
     /// other thread may write to it.
     ///
     /// # Errors
-    /// [`Error::Unsupported`]; an error if the volume has no extent tree.
+    /// Fails with [`Error::Unsupported`], or with an error if the volume has no extent tree.
     pub fn new(filesystem: &Filesystem, options: Options, progress: Progress) -> Result<Self, Error> {
         Self::make(filesystem, options, progress, None)
     }
@@ -103,17 +103,18 @@ impl<'a> Scrub<'a> {
 
     /// Sets a function that finds out which data was ever written, in the scrub's state. The scrub
     /// calls it if copies of data without checksums differ, because preallocated copies may differ.
-    /// Without it, all data counts as written. No lock of the scrub or of the volume is held during
-    /// the call.
+    /// Without this function, all data counts as written. No lock of the scrub or of the volume is
+    /// held during the call.
     #[must_use]
     pub fn asking(mut self, is_written: &'a IsWritten<'a>) -> Self {
         self.job.is_written = Some(is_written);
         self
     }
 
-    /// Makes the scrub work beside writers on the same volume. It scrubs each chunk in the state of
-    /// the last commit before it. If something looks wrong, it reads again with the rows locked.
-    /// Data that is overwritten in place is also compared with its rows locked.
+    /// Makes the scrub work beside writers on the same volume. The scrub reads each chunk in the
+    /// state of the last commit before that chunk begins. If a read shows errors, the scrub reads
+    /// again with the rows locked. Data that is overwritten in place is also compared with its rows
+    /// locked.
     #[must_use]
     pub fn beside(mut self, views: &'a Views<'a>) -> Self {
         self.job.guard = Some(self.job.volume.guard_rows());
@@ -173,8 +174,8 @@ impl<'a> Scrub<'a> {
     /// returns where to continue.
     ///
     /// # Errors
-    /// [`buttress_fs::Error::Cancelled`], after all groups in flight are done. [`Scrub::report`]
-    /// has the errors of the volume.
+    /// Fails with [`buttress_fs::Error::Cancelled`], after all groups in flight are done.
+    /// [`Scrub::report`] has the errors of the volume.
     pub fn run(&self) -> Result<(), Error> {
         let job = &self.job;
         if job.replaces.is_none() && !job.running.lock().done().superblocks {

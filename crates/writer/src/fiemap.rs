@@ -20,9 +20,9 @@ impl WritableFilesystem {
     /// includes dirty data and delayed references. Offsets are rounded to sectors.
     ///
     /// # Errors
-    /// [`Error::IsADirectory`](buttress_fs::Error::IsADirectory),
-    /// [`Error::NotAFile`](buttress_fs::Error::NotAFile), or an error of reading the inode. The
-    /// iterator returns later errors.
+    /// Fails with [`Error::IsADirectory`](buttress_fs::Error::IsADirectory),
+    /// [`Error::NotAFile`](buttress_fs::Error::NotAFile), or with an error of reading the inode.
+    /// The iterator returns later errors.
     pub fn fiemap(&self, location: Location, range: Range<FileOffset>) -> Result<Fiemap> {
         let view = self.view();
         view.open_file(location)?;
@@ -37,7 +37,7 @@ impl WritableFilesystem {
     /// Returns the runs of data from `start` on, including dirty data.
     ///
     /// # Errors
-    /// As for [`WritableFilesystem::fiemap`].
+    /// Fails as [`WritableFilesystem::fiemap`] does.
     pub fn data_runs(&self, location: Location, start: FileOffset) -> Result<DataRuns> {
         let map = self.fiemap(location, start..FileOffset::new(u64::MAX))?;
         let size = FileOffset::new(self.size_of(location)?);
@@ -48,7 +48,7 @@ impl WritableFilesystem {
     /// [`Maps::seek_data`](buttress_accounts::Maps::seek_data) does, including dirty data.
     ///
     /// # Errors
-    /// As for [`WritableFilesystem::fiemap`].
+    /// Fails as [`WritableFilesystem::fiemap`] does.
     pub fn seek_data(&self, location: Location, start: FileOffset) -> Result<Option<FileOffset>> {
         self.data_runs(location, start)?.first_data()
     }
@@ -57,7 +57,7 @@ impl WritableFilesystem {
     /// [`Maps::seek_hole`](buttress_accounts::Maps::seek_hole) does, including dirty data.
     ///
     /// # Errors
-    /// As for [`WritableFilesystem::fiemap`].
+    /// Fails as [`WritableFilesystem::fiemap`] does.
     pub fn seek_hole(&self, location: Location, start: FileOffset) -> Result<Option<FileOffset>> {
         self.data_runs(location, start)?.first_hole()
     }

@@ -1,7 +1,7 @@
 //! A volume that is open for writing: the engine's handle, and the writer's own state.
 //!
-//! [`WritableFilesystem`] is a cheap handle, `Send` and `Sync`. It dereferences to its [`Engine`],
-//! whose calls commit, make views and report space.
+//! [`WritableFilesystem`] is a cheap handle, `Send` and `Sync`. [`WritableFilesystem`] dereferences
+//! to its [`Engine`], whose calls commit, make views and report space.
 
 use crate::log_tree::logs::LogTrees;
 use buttress_engine::engine::CommitStages;
@@ -13,10 +13,11 @@ use buttress_fs::filesystem::Filesystem;
 use core::ops::Deref;
 use std::sync::Arc;
 
-/// A volume that is open for writing. See the module.
+/// A volume that is open for writing. See the module's documentation.
 ///
 /// Changes without a [commit](Engine::commit) are lost when the last handle is dropped.
-/// [`close`](Self::close) commits them. [`abandon`](Self::abandon) discards them. Otherwise
+/// [`close`](Self::close) commits uncommitted changes, and [`abandon`](Self::abandon) discards
+/// them. If the last handle is dropped without either call,
 /// [`Environment::lost`](buttress_engine::Environment::lost) reports the loss.
 #[derive(Clone, Debug)]
 pub struct WritableFilesystem {
@@ -63,9 +64,9 @@ impl WritableFilesystem {
     /// log. Removes inodes that a crash left without a name, and subvolumes that were not finished.
     ///
     /// # Errors
-    /// [`Error::WritingRefused`](buttress_fs::Error::WritingRefused) for a refused state or
-    /// feature; [`Error::DamagedLog`](buttress_fs::Error::DamagedLog); an error of a device or a
-    /// tree.
+    /// Fails with [`Error::WritingRefused`](buttress_fs::Error::WritingRefused) for a refused state
+    /// or feature; [`Error::DamagedLog`](buttress_fs::Error::DamagedLog), or with an error of a
+    /// device or a tree.
     pub fn new(filesystem: Filesystem, options: WriteOptions) -> Result<Self> {
         let stages = Arc::<Stages>::default();
         let opening = Engine::open(filesystem, options, Arc::clone(&stages) as Arc<dyn CommitStages>)?;
@@ -73,7 +74,7 @@ impl WritableFilesystem {
     }
 
     /// Opens a volume as [`WritableFilesystem::new`] does, on devices whose changes stay in memory.
-    /// This works for a metadata image too, because nothing is written to it.
+    /// A metadata image can be opened in this way too, because nothing is written to the image.
     pub(crate) fn in_memory(filesystem: Filesystem, options: WriteOptions) -> Result<Self> {
         let stages = Arc::<Stages>::default();
         let opening =
@@ -102,15 +103,15 @@ impl WritableFilesystem {
     /// Commits and drops this handle. Other handles keep the volume open.
     ///
     /// # Errors
-    /// As for [`Engine::commit`]. Changes that could not be committed are lost when the last handle
-    /// is dropped.
+    /// Fails as [`Engine::commit`] does. Changes that could not be committed are lost when the last
+    /// handle is dropped.
     pub fn close(self) -> Result<Generation> {
         self.engine.close()
     }
 
-    /// Drops this handle without a commit, and returns what is uncommitted. The volume then stays
-    /// at the last commit, which a background thread may have made. Other handles may still commit
-    /// the changes.
+    /// Drops this handle without a commit, and returns the uncommitted changes. The volume then
+    /// stays at the last commit, which a background thread may have made. Other handles may still
+    /// commit the changes.
     pub fn abandon(self) -> Uncommitted {
         self.engine.abandon()
     }

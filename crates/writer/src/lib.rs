@@ -1,8 +1,8 @@
 //! The writer: every operation that edits a btrfs volume.
 //!
-//! [`WritableFilesystem`] is a volume that is open for writing. It is a cheap handle, whose calls
-//! all take `&self` and may run at once on any number of threads. Callers read committed state
-//! through views ([`Filesystem`](buttress_fs::Filesystem)), and the newest state through live
+//! [`WritableFilesystem`] is a volume that is open for writing. This type is a cheap handle, whose
+//! calls all take `&self` and may run at once on any number of threads. Callers read committed
+//! state through views ([`Filesystem`](buttress_fs::Filesystem)), and the newest state through live
 //! reads.
 //!
 //! | to | see |

@@ -62,7 +62,8 @@ use buttress_fs::error::{Error, Result, WritingRefusal};
 /// there was a log.
 ///
 /// # Errors
-/// [`buttress_fs::Error::WritingRefused`] for a refused state or feature; an error of a device.
+/// Fails with [`buttress_fs::Error::WritingRefused`] for a refused state or feature, or with an
+/// error of a device.
 pub fn drop_log(filesystem: &Filesystem) -> Result<Option<Logical>> {
     let root = filesystem.superblock().log_root;
     if root == Logical::MIN {

@@ -1,9 +1,10 @@
 //! File operations: names, inodes, attributes.
 //!
-//! All operations are calls on [`WritableFilesystem`]. They name inodes by [`Location`], and
+//! All operations are calls on [`WritableFilesystem`]. Operations name inodes by [`Location`], and
 //! entries by directory and name; the caller resolves paths
 //! ([`Filesystem::resolve`](buttress_fs::Filesystem::resolve) on a view). Each operation is one
-//! edit of the running transaction. It is atomic, and becomes durable with the next commit.
+//! edit of the running transaction. An operation is atomic, and becomes durable with the next
+//! commit.
 //!
 //! | module | holds |
 //! |---|---|
@@ -27,22 +28,23 @@
 //!
 //! # How an operation runs
 //!
-//! An operation begins as an `Access`: lookups and checks, and no edits. A look uses an `Access`
-//! alone. An `Operation` consumes an `Access` and adds edits. An error before the first edit
-//! changes nothing. After a later error (a tree block that cannot be read), half of the operation
-//! is in memory. No commit may write that half, so writing stops, and changes since the last commit
-//! are lost.
+//! An operation begins as an `Access`: lookups and checks, and no edits. A read-only look uses an
+//! `Access` alone. An `Operation` consumes an `Access` and adds edits. An error before the first
+//! edit changes nothing. After a later error (a tree block that cannot be read), half of the
+//! operation is in memory. No commit may write that half, so writing stops, and changes since the
+//! last commit are lost.
 //!
-//! No operation waits for a device under the edit lock. Before its first edit it finds tree blocks
-//! only in memory. If a block is missing, `attempt` releases the lock, reads the block, and
-//! retries. The code before the first edit may therefore run several times. `Operation::begin`
+//! No operation waits for a device under the edit lock. Before its first edit, an operation finds
+//! tree blocks only in memory. If a block is missing, `attempt` releases the lock, reads the block,
+//! and retries. The code before the first edit may therefore run several times. `Operation::begin`
 //! marks the begin of work that must not run twice. Before the first edit, an operation reaches the
 //! places of its edits (`Access::reach`).
 //!
 //! # Permissions
 //!
-//! Operations check no permissions: a caller of this library may do what root may. They enforce the
-//! limits that hold for root too: read-only subvolumes, immutable and append-only inodes.
+//! Operations check no permissions: a caller of this library may do what root may. Operations
+//! enforce the limits that hold for root too: read-only subvolumes, immutable and append-only
+//! inodes.
 //!
 //! If several errors apply, the operation returns the one that the kernel's call would return.
 //!
@@ -95,7 +97,7 @@ use buttress_locks::{Excused, RwLockWriteGuard};
 use core::cell::Cell;
 use core::ops::{Deref, DerefMut};
 
-/// An operation while it holds the edit lock: lookups and edits. See the module.
+/// An operation while it holds the edit lock: lookups and edits. See the module's documentation.
 pub(crate) struct Operation<'a> {
     access: Access<'a>,
     edits: Option<Edits<'a>>,
@@ -114,9 +116,9 @@ struct Edits<'a> {
 /// How far an operation has progressed.
 #[derive(Clone, Copy)]
 enum Progress {
-    /// It changed nothing, and may run again.
+    /// The operation changed nothing, and may run again.
     NotBegun,
-    /// It has begun its edits.
+    /// The operation has begun its edits.
     Begun,
 }
 
@@ -151,8 +153,9 @@ impl DerefMut for Operation<'_> {
 impl WritableFilesystem {
     /// Runs an operation under the edit lock. The module states how often `body` may run.
     ///
-    /// An operation may need more space than its `Need`, as preallocation does. If it finds none, a
-    /// trim may hold that space, so the operation runs once more while trims are blocked.
+    /// An operation may need more space than its `Need`, as preallocation does. If the operation
+    /// finds no space, a trim may hold space, so the operation runs once more while trims are
+    /// blocked.
     pub(crate) fn operate<T>(
         &self,
         need: Need,
@@ -169,8 +172,8 @@ impl WritableFilesystem {
         }
     }
 
-    /// Runs an operation as [`operate`](Self::operate) does. If its worst case does not fit beside
-    /// dirty data, writes the data back and retries. The caller holds no file's content.
+    /// Runs an operation as [`operate`](Self::operate) does. If the operation's worst case does not
+    /// fit beside dirty data, writes the data back and retries. The caller holds no file's content.
     pub(crate) fn operate_beside_data<T>(
         &self,
         need: Need,
@@ -185,8 +188,8 @@ impl WritableFilesystem {
         }
     }
 
-    /// Runs an operation that changes only state in memory, such as open handles of inodes. It
-    /// needs no space.
+    /// Runs an operation that changes only state in memory, such as open handles of inodes. Such an
+    /// operation needs no space.
     pub(crate) fn note<T>(&self, body: impl FnMut(&mut Operation<'_>) -> Result<T>) -> Result<T> {
         self.run(|| Ok(self.start_to_look()), body).0
     }
@@ -234,9 +237,9 @@ impl WritableFilesystem {
         self.end(operation, result)
     }
 
-    /// Runs an operation on the state that a commit freezes, before any other edit. If its need
-    /// finds no space, a trim may hold that space, or a commit may free some. The call waits for
-    /// both and retries once.
+    /// Runs an operation on the state that a commit freezes, before any other edit. If the
+    /// operation's need finds no space, a trim may hold space, or a commit may free some. The call
+    /// waits for both and retries once.
     pub(super) fn operate_at_commit<T>(
         &self,
         need: Need,
@@ -344,8 +347,8 @@ impl<'a> Operation<'a> {
         self.access.transaction_mut()
     }
 
-    /// Marks the operation as upkeep. If it is lost, the next opening repeats it, or another change
-    /// already counts it.
+    /// Marks the operation as upkeep. If upkeep is lost, the next opening repeats it, or another
+    /// change already counts it.
     pub(crate) const fn be_upkeep(&mut self) {
         self.is_upkeep = true;
     }

@@ -63,7 +63,7 @@ fn is_extent(item_type: ItemType) -> bool {
 /// Returns the extent that covers `logical`.
 ///
 /// # Errors
-/// [`Error::ExtentNotFound`], or an error of reading the extent tree.
+/// Fails with [`Error::ExtentNotFound`], or with an error of reading the extent tree.
 pub(crate) fn extent_at(filesystem: &Filesystem, logical: Logical) -> Result<Extent> {
     let tree = filesystem.tree(TreeId::EXTENT)?;
     let extent = extent_at_or_before(filesystem, &tree, logical)?;
@@ -108,7 +108,7 @@ fn extent_at_or_before(filesystem: &Filesystem, tree: &Tree, logical: Logical) -
 /// Returns all references to an extent.
 ///
 /// # Errors
-/// If the volume has no extent tree. Later errors are items of the iterator.
+/// Fails if the volume has no extent tree. Later errors are items of the iterator.
 pub(crate) fn extent_references(filesystem: &Filesystem, extent: &Extent) -> Result<References> {
     let object_id = ObjectId::new(extent.item.start.get());
     let first = Key::new(object_id, ItemType::TREE_BLOCK_REF, 0);
@@ -123,8 +123,8 @@ pub(crate) fn extent_references(filesystem: &Filesystem, extent: &Extent) -> Res
     })
 }
 
-/// Reads a tree block of which only the address is known. Its extent item records its level and
-/// generation.
+/// Reads a tree block of which only the address is known. The block's extent item records its level
+/// and generation.
 pub(crate) fn block_by_address(filesystem: &Filesystem, logical: Logical) -> Result<TreeBlock> {
     let extent = extent_at(filesystem, logical)?;
     block_of_extent(filesystem, &extent)

@@ -46,7 +46,7 @@ impl Sharing {
     /// Returns the space of a file. Directories and special files use no space.
     ///
     /// # Errors
-    /// As for [`Sharing::are_shared`].
+    /// Fails as [`Sharing::are_shared`] does.
     pub fn file_space(&mut self, record: &InodeRecord) -> Result<FileSpace> {
         let mut space = FileSpace::default();
         if record.metadata.kind != FileKind::Regular {

@@ -49,8 +49,8 @@ pub(super) enum Referrers {
 /// [`Referrers::None`].
 ///
 /// # Errors
-/// [`Corruption::ExtentMissing`] for an address where no extent begins, [`Error::Cancelled`], or an
-/// error of reading the extent tree.
+/// Fails with [`Corruption::ExtentMissing`] for an address where no extent begins,
+/// [`Error::Cancelled`], or with an error of reading the extent tree.
 pub(super) fn referrers_of(
     filesystem: &Filesystem,
     addresses: &Arc<Vec<Logical>>,

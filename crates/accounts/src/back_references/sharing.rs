@@ -1,10 +1,10 @@
 //! The sharedness of extents, as the kernel reports it in `FIEMAP_EXTENT_SHARED`.
 //!
-//! An extent is shared if it has two referrers: two files, or two places in one file. It is also
-//! shared if a tree block on the path from the subvolume's root to the file's item has two. A
-//! snapshot then reaches the same item through the same blocks, even a deleted snapshot that is
-//! still being dropped. Several items of one file that an overwrite made of one extent are one
-//! referrer.
+//! An extent is shared if it has two referrers: two files, or two places in one file. An extent is
+//! also shared if a tree block on the path from the subvolume's root to the file's item has two
+//! referrers. A snapshot then reaches the same item through the same blocks, even a deleted
+//! snapshot that is still being dropped. Several items of one file that an overwrite made of one
+//! extent are one referrer.
 //!
 //! [`Sharing::are_shared`] answers for a batch at a time:
 //!
@@ -13,9 +13,9 @@
 //!   block and all blocks above it are remembered, so later files and batches need few lookups.
 //! 2. The extents without a shared block on their path are counted, in order of address
 //!   (`referrers`).
-//! 3. The rare extent with one referrer for several items is inspected alone. Behind a leaf's
-//!   address, the items may belong to several files. Behind a keyed reference, another item may be
-//!   in a shared leaf.
+//! 3. The rare extent with one referrer for several items is inspected alone. For a reference by a
+//!   leaf's address, the items may belong to several files. For a keyed reference, another item may
+//!   be in a shared leaf.
 //!
 //! Memory: the results for [`BLOCKS_REMEMBERED_MAX`] blocks, and some words for each extent of a
 //! batch.
@@ -129,12 +129,12 @@ impl Sharing {
         &self.filesystem
     }
 
-    /// Returns for each of these extents of a subvolume's files whether it is shared. It is fastest
-    /// with about [`SHARING_BATCH`] uses in order of inode and offset.
+    /// Returns for each of these extents of a subvolume's files whether it is shared. The call is
+    /// fastest with about [`SHARING_BATCH`] uses in order of inode and offset.
     ///
     /// # Errors
-    /// If the extent tree or the subvolume cannot be read, or an extent is missing in the extent
-    /// tree.
+    /// Fails if the extent tree or the subvolume cannot be read, or an extent is missing in the
+    /// extent tree.
     pub fn are_shared(&mut self, subvolume: SubvolumeId, uses: &[ExtentUse]) -> Result<Vec<bool>> {
         let nothing_waits = &mut |_: &[Logical]| Some(DelayedReferencesOf::new());
         let answer = self.are_shared_while(subvolume, uses, nothing_waits)?;

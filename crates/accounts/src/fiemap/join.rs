@@ -11,8 +11,9 @@ pub(super) struct Joiner {
 impl Joiner {
     /// Adds the next extent. Returns the previous extent if both stay separate.
     ///
-    /// Both are joined if the second follows the first in the file and on the volume, and all flags
-    /// are equal. Inline and dirty extents have address 0 in the ioctl, so they are never joined.
+    /// Two extents are joined if the second follows the first in the file and on the volume, and
+    /// all flags are equal. Inline and dirty extents have address 0 in the ioctl, so they are never
+    /// joined.
     pub(super) fn add(&mut self, extent: FiemapExtent) -> Option<FiemapExtent> {
         match &mut self.held {
             Some(held)

@@ -1,9 +1,9 @@
 //! Batches of a map of a file that may change between them.
 //!
 //! A batch takes the dirty ranges and a view of the trees at one moment, walks the view without a
-//! lock, and then requests the delayed references. They belong to the same moment if no edit ran
-//! since. Otherwise the batch is retried, at most [`ATTEMPTS`] times. Then it runs while edits are
-//! blocked.
+//! lock, and then requests the delayed references. The references and the view belong to the same
+//! moment if no edit ran since. If an edit ran, the batch is retried, at most [`ATTEMPTS`] times.
+//! After that, the batch runs while edits are blocked.
 
 use super::walk::{Batch, Resumed, Walk, last_extent_end};
 use super::{End, Fiemap};
@@ -38,7 +38,7 @@ pub trait LiveContent: Debug + Send + Sync {
     /// Returns at most `count` dirty ranges from `from` on, and a view of the same moment.
     ///
     /// # Errors
-    /// If the inode cannot be read.
+    /// Fails if the inode cannot be read.
     fn look_at_content(&self, location: Location, from: u64, count: usize) -> Result<ContentState>;
 
     /// Returns the delayed references of these extents. Returns `None` if an edit ran, or may have
@@ -49,7 +49,7 @@ pub trait LiveContent: Debug + Send + Sync {
     /// references, while no edit runs.
     ///
     /// # Errors
-    /// As for [`LiveContent::look_at_content`]; any error of `body`.
+    /// Fails as [`LiveContent::look_at_content`] does, or with any error of `body`.
     fn quiesced_content(
         &self,
         location: Location,

@@ -45,7 +45,7 @@ impl DataRuns {
     /// file's end.
     ///
     /// # Errors
-    /// If the tree cannot be read.
+    /// Fails if the tree cannot be read.
     pub fn first_data(mut self) -> Result<Option<FileOffset>> {
         let first = self.next().transpose()?;
         Ok(first.map(|run| run.start))
@@ -55,7 +55,7 @@ impl DataRuns {
     /// the file's end or after it.
     ///
     /// # Errors
-    /// If the tree cannot be read.
+    /// Fails if the tree cannot be read.
     pub fn first_hole(mut self) -> Result<Option<FileOffset>> {
         let start = self.start;
         if start >= self.size {

@@ -15,8 +15,9 @@
 //! their owners, and an extent's set is the union over all its references (`leaves`, `gather`). The
 //! extent tree is not read: its content follows from the trees, and `check` compares both.
 //!
-//! All owners that refer to any part of an extent own the whole extent. They also own a part that
-//! is overwritten everywhere else, because no part of an extent is freed while a reference exists.
+//! All owners that refer to any part of an extent own the whole extent. These owners also own a
+//! part that is overwritten everywhere else, because no part of an extent is freed while a
+//! reference exists.
 //!
 //! # Not counted
 //!
@@ -100,7 +101,7 @@ impl Default for Options {
     }
 }
 
-/// The account of a volume's owners. See the module.
+/// The account of a volume's owners. See the module's documentation.
 #[derive(Debug)]
 pub struct Accounting {
     owners: Vec<Owner>,
@@ -114,11 +115,11 @@ pub struct Accounting {
 /// Counts which owner uses which space, as of the last commit.
 ///
 /// `progress` counts leaves. Unreadable parts are listed in [`Accounting::failures`]. Blocks below
-/// them are missing from all figures.
+/// unreadable parts are missing from all figures.
 ///
 /// # Errors
-/// [`Error::AccountingTooBig`], [`Error::Cancelled`], [`Error::SubvolumeNotFound`] for parts of a
-/// missing subvolume, or an error of reading the root tree.
+/// Fails with [`Error::AccountingTooBig`], [`Error::Cancelled`], [`Error::SubvolumeNotFound`] for
+/// parts of a missing subvolume, or with an error of reading the root tree.
 pub(crate) fn account_space(
     filesystem: &Filesystem,
     options: &Options,

@@ -1,9 +1,9 @@
 //! The available space of a mount as `df(1)` shows it.
 //!
-//! It is the free space in data block groups, plus what unallocated space would give in chunks of
-//! the data profile. The estimate uses the devices with the most space first, as many at once as
-//! the profile wants, until too few are left. The kernel reserves the first MiB of each device, and
-//! counts in stripes of 64 KiB.
+//! The available space is the free space in data block groups, plus what unallocated space would
+//! give in chunks of the data profile. The estimate uses the devices with the most space first, as
+//! many at once as the profile wants, until too few are left. The kernel reserves the first MiB of
+//! each device, and counts in stripes of 64 KiB.
 //!
 //! Clamps: estimates from lengths on disk, which are only shown.
 

@@ -4,8 +4,8 @@
 //! the worst case of the profile with the most copies. Less than [`WORTH_ALLOCATING`] unallocated
 //! bytes do not count.
 //!
-//! Clamps: sums of lengths from disk, which are only shown. A hostile volume can make them larger
-//! than a number.
+//! Clamps: sums of lengths from disk, which are only shown. A hostile volume can make such sums
+//! overflow.
 
 use super::Space;
 use buttress_format::{BlockGroupFlags, ByteCount};

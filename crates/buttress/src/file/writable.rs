@@ -10,8 +10,8 @@ use buttress_writer::AllocateMode;
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::ops::{Deref, Range};
 
-/// An open file of a volume, for reading and writing. It dereferences to [`File`], which has the
-/// calls that read.
+/// An open file of a volume, for reading and writing. [`WritableFile`] dereferences to [`File`],
+/// which has the calls that read.
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -71,8 +71,8 @@ impl WritableFile {
     /// ```
     ///
     /// # Errors
-    /// If the volume or the subvolume is read-only, if no space is free, or if the file would grow
-    /// past 2^63 - 1 bytes.
+    /// Fails if the volume or the subvolume is read-only, if no space is free, or if the file would
+    /// grow past 2^63 - 1 bytes.
     pub fn write_at(&self, offset: FileOffset, bytes: &[u8]) -> Result<()> {
         Ok(self.volume.writer().write_at(self.location(), offset, bytes)?)
     }
@@ -90,7 +90,7 @@ impl WritableFile {
     /// ```
     ///
     /// # Errors
-    /// As for [`WritableFile::write_at`].
+    /// Fails as [`WritableFile::write_at`] does.
     pub fn append(&self, bytes: &[u8]) -> Result<FileOffset> {
         Ok(self.volume.writer().append(self.location(), bytes)?)
     }
@@ -109,7 +109,7 @@ impl WritableFile {
     /// ```
     ///
     /// # Errors
-    /// As for [`WritableFile::write_at`].
+    /// Fails as [`WritableFile::write_at`] does.
     pub fn set_size(&self, size: ByteCount) -> Result<()> {
         Ok(self.volume.writer().truncate(self.location(), size)?)
     }
@@ -129,7 +129,7 @@ impl WritableFile {
     /// ```
     ///
     /// # Errors
-    /// As for [`WritableFile::write_at`]; if the range is empty.
+    /// Fails as [`WritableFile::write_at`] does, or if the range is empty.
     pub fn allocate(&self, range: Range<FileOffset>, mode: AllocateMode) -> Result<()> {
         Ok(self.volume.writer().allocate(self.location(), range, mode)?)
     }
@@ -151,8 +151,8 @@ impl WritableFile {
     /// ```
     ///
     /// # Errors
-    /// As for [`WritableFile::write_at`]. If ranges are not whole sectors, overlap in one file, or
-    /// end past the source.
+    /// Fails as [`WritableFile::write_at`] does. Fails also if ranges are not whole sectors,
+    /// overlap in one file, or end past the source.
     pub fn clone_range(
         &self,
         source: impl AsRef<File>,
@@ -179,7 +179,7 @@ impl WritableFile {
     /// ```
     ///
     /// # Errors
-    /// As for [`WritableFile::write_at`], or if the source cannot be read.
+    /// Fails as [`WritableFile::write_at`] does, or if the source cannot be read.
     pub fn copy_range(
         &self,
         source: impl AsRef<File>,
@@ -194,7 +194,7 @@ impl WritableFile {
     }
 
     /// Shares the extents of a range of `source` with this file if both have the same bytes there.
-    /// Returns whether they do.
+    /// Returns whether the bytes were the same.
     ///
     /// ```
     /// # let volume = buttress::Volume::create().on_devices(vec![buttress::Device::memory(vec![0; 256 << 20])])?;
@@ -210,7 +210,7 @@ impl WritableFile {
     /// ```
     ///
     /// # Errors
-    /// As for [`WritableFile::clone_range`], or if content cannot be read.
+    /// Fails as [`WritableFile::clone_range`] does, or if content cannot be read.
     pub fn dedupe_range(
         &self,
         source: impl AsRef<File>,
@@ -225,7 +225,7 @@ impl WritableFile {
     /// depends on changes of the file, not on other changes of the volume.
     ///
     /// # Errors
-    /// As for [`WritableVolume::sync`].
+    /// Fails as [`WritableVolume::sync`] does.
     pub fn sync(&self) -> Result<()> {
         self.volume.writer().fsync(self.location())?;
         Ok(())
@@ -235,7 +235,7 @@ impl WritableFile {
     /// like `fdatasync(2)`.
     ///
     /// # Errors
-    /// As for [`WritableFile::sync`].
+    /// Fails as [`WritableFile::sync`] does.
     pub fn sync_data(&self) -> Result<()> {
         self.volume.writer().fdatasync(self.location())?;
         Ok(())
@@ -255,7 +255,7 @@ impl WritableFile {
     /// ```
     ///
     /// # Errors
-    /// As for [`WritableVolume::sync`].
+    /// Fails as [`WritableVolume::sync`] does.
     pub fn sync_range(&self, range: Range<FileOffset>) -> Result<()> {
         self.volume.writer().sync_range(self.location(), range)?;
         Ok(())
@@ -265,7 +265,7 @@ impl WritableFile {
     /// file opened with `O_DSYNC`.
     ///
     /// # Errors
-    /// As for [`WritableFile::write_at`] and [`WritableVolume::sync`].
+    /// Fails as [`WritableFile::write_at`] and [`WritableVolume::sync`] do.
     pub fn write_durably_at(&self, offset: FileOffset, bytes: &[u8]) -> Result<()> {
         let writer = self.volume.writer();
         writer.write_durably_at(self.location(), offset, bytes)?;

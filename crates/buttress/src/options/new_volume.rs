@@ -56,7 +56,8 @@ impl NewVolume {
         self
     }
 
-    /// Sets the options with which the new volume is opened. It is always open for writing.
+    /// Sets the options with which the new volume is opened. A new volume is always open for
+    /// writing.
     #[must_use]
     pub fn open_with(mut self, options: VolumeOptions) -> Self {
         self.opening = options;
@@ -68,8 +69,8 @@ impl NewVolume {
     /// file is removed.
     ///
     /// # Errors
-    /// If the path exists already or cannot be created. If `size` is too small, the error states
-    /// the smallest size.
+    /// Fails if the path exists already or cannot be created. If `size` is too small, the error
+    /// states the smallest size.
     pub fn in_file(self, path: impl AsRef<Path>, size: ByteCount) -> Result<WritableVolume> {
         let path = path.as_ref();
         let at = |error: std::io::Error| crate::Error::from(error).at(path.as_os_str().as_encoded_bytes());
@@ -97,7 +98,8 @@ impl NewVolume {
     /// of the devices is lost.
     ///
     /// # Errors
-    /// If options contradict each other, if devices are too few or too small, or if a device fails.
+    /// Fails if options contradict each other, if devices are too few or too small, or if a device
+    /// fails.
     pub fn on_devices(self, devices: Vec<Device>) -> Result<WritableVolume> {
         let environment = Arc::clone(&self.opening.writing.options.environment);
         let mut time = environment.now();

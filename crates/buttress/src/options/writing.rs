@@ -39,12 +39,12 @@ impl Default for Writing {
 
 impl VolumeOptions {
     /// Opens the volume on an image file or block device, for reading and writing. No other program
-    /// may have it open for writing: neither another process of this library, nor the kernel, nor a
-    /// mounted loop device.
+    /// may have the volume open for writing: neither another process of this library, nor the
+    /// kernel, nor a mounted loop device.
     ///
     /// # Errors
-    /// As for [`open`](Self::open). If the volume is in use elsewhere, if a feature is not
-    /// supported for writing, or if its log cannot be replayed.
+    /// Fails as [`open`](Self::open) does. Fails also if the volume is in use elsewhere, if a
+    /// feature is not supported for writing, or if its log cannot be replayed.
     pub fn open_writable(mut self, path: impl AsRef<Path>) -> Result<WritableVolume> {
         self.device_options.write = true;
         let devices = self.devices(path.as_ref())?;
@@ -54,7 +54,7 @@ impl VolumeOptions {
     /// Opens the volume for reading and writing on devices that are open for writing.
     ///
     /// # Errors
-    /// As for [`open_writable`](Self::open_writable).
+    /// Fails as [`open_writable`](Self::open_writable) does.
     pub fn open_writable_devices(self, devices: Vec<Device>) -> Result<WritableVolume> {
         let options = self.clone();
         self.on_disk().open_devices(devices)?.into_writable(options)

@@ -106,7 +106,7 @@ impl DirectoryEntry {
     /// ```
     ///
     /// # Errors
-    /// If the inode cannot be read.
+    /// Fails if the inode cannot be read.
     pub fn metadata(&self) -> Result<Metadata> {
         let metadata = self.view.metadata(self.target);
         metadata.map_err(|error| Error::from(error).at(&self.name))

@@ -29,7 +29,7 @@ impl WritableSubvolume {
     /// ```
     ///
     /// # Errors
-    /// If the path is no directory, or if a stream is incomplete, invalid, or needs a missing
+    /// Fails if the path is no directory, or if a stream is incomplete, invalid, or needs a missing
     /// snapshot. Earlier streams of the input stay received. A failed stream's space is free after
     /// [`WritableVolume::drop_deleted_subvolumes`](crate::WritableVolume::drop_deleted_subvolumes),
     /// or after the next opening for writing.

@@ -11,7 +11,7 @@ impl Subvolume {
     /// Returns a builder for sending this read-only snapshot; [`Send::to`] sends it.
     ///
     /// # Errors
-    /// If the snapshot is not read-only, or was deleted.
+    /// Fails if the snapshot is not read-only, or was deleted.
     pub fn send(&self) -> Result<Send> {
         Ok(Send {
             snapshot: self.to_send()?,
@@ -24,7 +24,7 @@ impl Subvolume {
     /// stream, estimates, streams that continue.
     ///
     /// # Errors
-    /// If the snapshot is not read-only, or does not exist.
+    /// Fails if the snapshot is not read-only, or does not exist.
     pub fn to_send(&self) -> Result<Snapshot> {
         Ok(Snapshot::open(&self.volume.view(), self.id)?)
     }
@@ -42,7 +42,7 @@ impl Send {
     /// Sends only the differences from this snapshot, which the receiver must have.
     ///
     /// # Errors
-    /// If that snapshot is not read-only, or was deleted.
+    /// Fails if that snapshot is not read-only, or was deleted.
     pub fn parent(mut self, parent: impl AsRef<Subvolume>) -> Result<Self> {
         self.options.parent = Some(parent.as_ref().to_send()?);
         Ok(self)
@@ -51,7 +51,7 @@ impl Send {
     /// Lets the receiver clone extents from this snapshot, which the receiver must have.
     ///
     /// # Errors
-    /// If that snapshot is not read-only, or was deleted.
+    /// Fails if that snapshot is not read-only, or was deleted.
     pub fn clone_source(mut self, source: impl AsRef<Subvolume>) -> Result<Self> {
         self.options.clone_sources.push(source.as_ref().to_send()?);
         Ok(self)
@@ -90,8 +90,8 @@ impl Send {
     /// ```
     ///
     /// # Errors
-    /// If the volume cannot be read, or the stream cannot be written. The stream then has no end
-    /// command, so receivers reject it.
+    /// Fails if the volume cannot be read, or the stream cannot be written. The stream then has no
+    /// end command, so receivers reject it.
     pub fn to(&self, sink: &mut (dyn Write + core::marker::Send)) -> Result<Summary> {
         Ok(send::send(&self.snapshot, &self.options, sink, &self.progress)?)
     }

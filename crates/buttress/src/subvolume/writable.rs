@@ -20,8 +20,8 @@ pub use snapshots::SnapshotMode;
 /// The number of entries of a directory that are removed before the directory is read again.
 const REMOVED_AT_ONCE: usize = 4096;
 
-/// A subvolume or snapshot of a volume that is open for writing. A cheap handle. It dereferences to
-/// [`Subvolume`], which has the calls that read.
+/// A subvolume or snapshot of a volume that is open for writing. Clones of this handle are cheap.
+/// [`WritableSubvolume`] dereferences to [`Subvolume`], which has the calls that read.
 ///
 /// If a snapshot is read-only, calls that change it return an error.
 #[derive(Clone, Debug)]
@@ -63,7 +63,7 @@ impl WritableSubvolume {
     /// Returns the subvolume at a path below this one.
     ///
     /// # Errors
-    /// As for [`Subvolume::subvolume`].
+    /// Fails as [`Subvolume::subvolume`] does.
     pub fn subvolume(&self, path: impl VolumePath) -> Result<Self> {
         Ok(self.with_id(self.subvolume.subvolume(path)?.id()))
     }
@@ -71,7 +71,7 @@ impl WritableSubvolume {
     /// Opens a file for reading and writing.
     ///
     /// # Errors
-    /// As for [`Subvolume::open`].
+    /// Fails as [`Subvolume::open`] does.
     pub fn open(&self, path: impl VolumePath) -> Result<WritableFile> {
         let path = path.volume_path();
         let location = self.resolve(&path, Follow::All)?;
@@ -94,7 +94,7 @@ impl WritableSubvolume {
     /// ```
     ///
     /// # Errors
-    /// As for [`Subvolume::metadata`] and [`WritableVolume::sync`].
+    /// Fails as [`Subvolume::metadata`] and [`WritableVolume::sync`] do.
     pub fn sync_path(&self, path: impl VolumePath) -> Result<()> {
         let path = path.volume_path();
         let location = self.resolve(&path, Follow::NotLast)?;
@@ -115,7 +115,7 @@ impl WritableSubvolume {
     /// ```
     ///
     /// # Errors
-    /// As for [`Self::create`] and [`WritableFile::write_at`](crate::WritableFile::write_at).
+    /// Fails as [`Self::create`] and [`WritableFile::write_at`](crate::WritableFile::write_at) do.
     pub fn write(&self, path: impl VolumePath, content: impl AsRef<[u8]>) -> Result<()> {
         let path = path.volume_path();
         let file = self.create(&*path)?;
@@ -123,7 +123,7 @@ impl WritableSubvolume {
             .map_err(|error| error.at(&path))
     }
 
-    /// Opens a file for writing, and makes it empty. Creates the file if it does not exist.
+    /// Opens a file for writing, and makes it empty. A missing file is created.
     ///
     /// ```
     /// # let volume = buttress::Volume::create().on_devices(vec![buttress::Device::memory(vec![0; 256 << 20])])?;
@@ -137,8 +137,8 @@ impl WritableSubvolume {
     /// ```
     ///
     /// # Errors
-    /// If the directory does not exist, the path leads to anything but a file, the volume or the
-    /// subvolume is read-only, or no space is free.
+    /// Fails if the directory does not exist, the path leads to anything but a file, the volume or
+    /// the subvolume is read-only, or no space is free.
     pub fn create(&self, path: impl VolumePath) -> Result<WritableFile> {
         let path = path.volume_path();
         match self.resolve(&path, Follow::All) {
@@ -163,7 +163,7 @@ impl WritableSubvolume {
     /// ```
     ///
     /// # Errors
-    /// If the path exists already; as for [`Self::create`].
+    /// Fails if the path exists already, or as [`Self::create`] does.
     pub fn create_new(&self, path: impl VolumePath) -> Result<WritableFile> {
         self.at_place(&path.volume_path(), |writer, directory, name| {
             let location = writer.create(directory, name, &self.volume.new_inode(0o666))?;
@@ -182,7 +182,7 @@ impl WritableSubvolume {
     /// ```
     ///
     /// # Errors
-    /// If the path exists already; as for [`Self::create`].
+    /// Fails if the path exists already, or as [`Self::create`] does.
     pub fn create_dir(&self, path: impl VolumePath) -> Result<()> {
         self.at_place(&path.volume_path(), |writer, directory, name| {
             writer.make_directory(directory, name, &self.volume.new_inode(0o777))?;
@@ -201,7 +201,7 @@ impl WritableSubvolume {
     /// ```
     ///
     /// # Errors
-    /// If a part of the path is no directory; as for [`Self::create`].
+    /// Fails if a part of the path is no directory, or as [`Self::create`] does.
     pub fn create_dir_all(&self, path: impl VolumePath) -> Result<()> {
         let path = path.volume_path();
         let ends = path.iter().enumerate().filter(|(_, byte)| **byte == b'/');
@@ -239,7 +239,8 @@ impl WritableSubvolume {
     /// ```
     ///
     /// # Errors
-    /// If the path exists already, or the target is empty or too long; as for [`Self::create`].
+    /// Fails if the path exists already, or the target is empty or too long, or as [`Self::create`]
+    /// does.
     pub fn symlink(&self, target: impl VolumePath, path: impl VolumePath) -> Result<()> {
         let target = target.volume_path();
         self.at_place(&path.volume_path(), |writer, directory, name| {
@@ -262,8 +263,8 @@ impl WritableSubvolume {
     /// ```
     ///
     /// # Errors
-    /// If the path exists already, or the format cannot hold the device number; as for
-    /// [`Self::create`].
+    /// Fails if the path exists already, or the format cannot hold the device number, or as
+    /// [`Self::create`] does.
     pub fn create_node(&self, path: impl VolumePath, kind: NodeKind, mode: u32) -> Result<()> {
         self.at_place(&path.volume_path(), |writer, directory, name| {
             writer.make_node(directory, name, &self.volume.new_inode(mode), kind)?;
@@ -283,8 +284,8 @@ impl WritableSubvolume {
     /// ```
     ///
     /// # Errors
-    /// If `original` is a directory or does not exist, or `path` exists already; as for
-    /// [`Self::create`].
+    /// Fails if `original` is a directory or does not exist, or `path` exists already, or as
+    /// [`Self::create`] does.
     pub fn hard_link(&self, original: impl VolumePath, path: impl VolumePath) -> Result<()> {
         let location = self.resolve(&original.volume_path(), Follow::NotLast)?;
         self.at_place(&path.volume_path(), |writer, directory, name| {
@@ -307,7 +308,8 @@ impl WritableSubvolume {
     /// ```
     ///
     /// # Errors
-    /// As for `rename(2)`: for instance between subvolumes, or of a directory into itself.
+    /// Fails as `rename(2)` does, for instance between subvolumes, or for a directory that would
+    /// move into itself.
     pub fn rename(&self, from: impl VolumePath, to: impl VolumePath) -> Result<()> {
         self.rename_with(&from.volume_path(), &to.volume_path(), RenameMode::Replace)
     }
@@ -324,7 +326,7 @@ impl WritableSubvolume {
     /// ```
     ///
     /// # Errors
-    /// If the new path exists already; as for [`Self::rename`].
+    /// Fails if the new path exists already, or as [`Self::rename`] does.
     pub fn rename_new(&self, from: impl VolumePath, to: impl VolumePath) -> Result<()> {
         self.rename_with(&from.volume_path(), &to.volume_path(), RenameMode::NoReplace)
     }
@@ -342,7 +344,7 @@ impl WritableSubvolume {
     /// ```
     ///
     /// # Errors
-    /// If one of the paths leads nowhere; as for [`Self::rename`].
+    /// Fails if one of the paths leads nowhere, or as [`Self::rename`] does.
     pub fn exchange(&self, one: impl VolumePath, other: impl VolumePath) -> Result<()> {
         self.rename_with(&one.volume_path(), &other.volume_path(), RenameMode::Exchange)
     }
@@ -367,7 +369,8 @@ impl WritableSubvolume {
     /// ```
     ///
     /// # Errors
-    /// As for [`Subvolume::open`] and [`Self::create`]; if both paths lead to the same file.
+    /// Fails as [`Subvolume::open`] and [`Self::create`] do, or if both paths lead to the same
+    /// file.
     pub fn copy(&self, from: impl VolumePath, to: impl VolumePath) -> Result<ByteCount> {
         let (from, to) = (from.volume_path(), to.volume_path());
         let source = self.open(&*from)?;
@@ -398,7 +401,8 @@ impl WritableSubvolume {
     /// ```
     ///
     /// # Errors
-    /// If the path leads nowhere or to a directory, or the volume or the subvolume is read-only.
+    /// Fails if the path leads nowhere or to a directory, or the volume or the subvolume is
+    /// read-only.
     pub fn remove_file(&self, path: impl VolumePath) -> Result<()> {
         self.at_place(&path.volume_path(), |writer, directory, name| {
             Ok(writer.unlink(directory, name)?)
@@ -417,7 +421,7 @@ impl WritableSubvolume {
     /// ```
     ///
     /// # Errors
-    /// If the path leads nowhere, to no directory, to a directory that is not empty, or to a
+    /// Fails if the path leads nowhere, to no directory, to a directory that is not empty, or to a
     /// subvolume.
     pub fn remove_dir(&self, path: impl VolumePath) -> Result<()> {
         self.at_place(&path.volume_path(), |writer, directory, name| {
@@ -425,8 +429,8 @@ impl WritableSubvolume {
         })
     }
 
-    /// Removes a directory with its whole content. A subvolume below it is not removed, and stops
-    /// the removal.
+    /// Removes a directory with its whole content. A subvolume below the directory is not removed,
+    /// and stops the removal.
     ///
     /// ```
     /// # let volume = buttress::Volume::create().on_devices(vec![buttress::Device::memory(vec![0; 256 << 20])])?;
@@ -439,7 +443,7 @@ impl WritableSubvolume {
     /// ```
     ///
     /// # Errors
-    /// As for [`Self::remove_dir`]. Entries that were already removed stay removed.
+    /// Fails as [`Self::remove_dir`] does. Entries that were already removed stay removed.
     pub fn remove_dir_all(&self, path: impl VolumePath) -> Result<()> {
         let path = path.volume_path();
         let writer = self.volume.writer();
@@ -485,7 +489,7 @@ impl WritableSubvolume {
         Ok((self.resolve(directory, Follow::All)?, name))
     }
 
-    /// Runs `body` on a name in its directory. Its errors include the path.
+    /// Runs `body` on a name in its directory. Errors of `body` include the path.
     fn at_place<T>(
         &self,
         path: &[u8],

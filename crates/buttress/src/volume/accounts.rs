@@ -12,7 +12,7 @@ impl Volume {
     /// Returns the space of the volume by type and profile, and by device.
     ///
     /// # Errors
-    /// If the chunk tree cannot be read.
+    /// Fails if the chunk tree cannot be read.
     pub fn space(&self) -> Result<Space> {
         Ok(self.view().space()?)
     }
@@ -32,8 +32,8 @@ impl Volume {
     /// ```
     ///
     /// # Errors
-    /// If the job needs more memory than the options allow or is cancelled, the root tree cannot be
-    /// read, or a subvolume of the options does not exist.
+    /// Fails if the job needs more memory than the options allow or is cancelled, the root tree
+    /// cannot be read, or a subvolume of the options does not exist.
     pub fn account_space(&self, options: &Options, progress: &Progress) -> Result<Accounting> {
         Ok(self.view().account_space(options, progress)?)
     }
@@ -42,7 +42,7 @@ impl Volume {
     /// subvolumes below it.
     ///
     /// # Errors
-    /// A directory of the path cannot be read; the job is cancelled.
+    /// Fails if a directory of the path cannot be read, or if the job is cancelled.
     pub fn place_of(
         &self,
         location: Location,
@@ -63,8 +63,8 @@ impl Volume {
     /// part of the extent counts, otherwise only the part at the given address.
     ///
     /// # Errors
-    /// If no extent covers the address, or the extent tree cannot be read. Unreadable owners are
-    /// listed.
+    /// Fails if no extent covers the address, or the extent tree cannot be read. Unreadable owners
+    /// are listed.
     pub fn data_references(&self, logical: Logical, ignore_offset: bool) -> Result<DataReferences> {
         Ok(self.view().data_references(logical, ignore_offset)?)
     }
@@ -73,7 +73,7 @@ impl Volume {
     /// inodes. Returns `None` if there are more than four million.
     ///
     /// # Errors
-    /// A subvolume does not exist, or its tree cannot be read; the job is cancelled.
+    /// Fails if a subvolume does not exist, or its tree cannot be read, or if the job is cancelled.
     pub fn changed_inodes(
         &self,
         old: SubvolumeId,

@@ -9,18 +9,18 @@ impl Volume {
     /// Checks every cross-reference, without reporting steps. See [`check_with`](Self::check_with).
     ///
     /// # Errors
-    /// As for [`check_with`](Self::check_with).
+    /// Fails as [`check_with`](Self::check_with) does.
     pub fn check(&self, options: &check::Options, progress: &Progress) -> Result<check::Report> {
         self.check_with(options, progress, &|_, _| {})
     }
 
-    /// Checks every cross-reference of the last commit. It calls `on_step` when a step begins, with
-    /// the reason if a step does not apply to the volume. The volume must be open for reading only:
-    /// concurrent changes would look like damage.
+    /// Checks every cross-reference of the last commit. The check calls `on_step` when a step
+    /// begins, with the reason if a step does not apply to the volume. The volume must be open for
+    /// reading only: concurrent changes would look like damage.
     ///
     /// # Errors
-    /// If the volume is open for writing, or the job was cancelled. Damage of the volume is no
-    /// error but part of the report.
+    /// Fails if the volume is open for writing, or the job was cancelled. Damage of the volume is
+    /// no error but part of the report.
     pub fn check_with(
         &self,
         options: &check::Options,

@@ -115,7 +115,7 @@ impl Volume {
     /// item has not failed.
     ///
     /// # Errors
-    /// The device tree cannot be read, or an item of it is corrupt.
+    /// Fails if the device tree cannot be read, or an item of it is corrupt.
     pub fn device_statistics(&self) -> Result<Vec<(DeviceId, DeviceStatistics)>> {
         let view = self.view();
         let tree = view.tree(TreeId::DEVICE)?;

@@ -27,7 +27,7 @@ impl Volume {
     /// of its subvolume.
     ///
     /// # Errors
-    /// As for [`Subvolume::locate`](crate::Subvolume::locate).
+    /// Fails as [`Subvolume::locate`](crate::Subvolume::locate) does.
     pub fn locate(&self, start: Location, path: impl VolumePath, follow: Follow) -> Result<Location> {
         Ok(self.access.resolve(start, &path.volume_path(), follow)?)
     }
@@ -35,7 +35,7 @@ impl Volume {
     /// Returns what `stat(2)` reports of an inode.
     ///
     /// # Errors
-    /// The inode does not exist, or cannot be read.
+    /// Fails if the inode does not exist, or cannot be read.
     pub fn metadata(&self, location: Location) -> Result<Metadata> {
         Ok(self.access.metadata(location)?)
     }
@@ -44,7 +44,7 @@ impl Volume {
     /// extended attributes.
     ///
     /// # Errors
-    /// As for [`metadata`](Self::metadata).
+    /// Fails as [`metadata`](Self::metadata) does.
     pub fn inode(&self, location: Location) -> Result<InodeRecord> {
         Ok(self.view().inode_record(location)?)
     }
@@ -52,7 +52,7 @@ impl Volume {
     /// Returns the entry with this name, `None` if the directory has none.
     ///
     /// # Errors
-    /// The location is no directory, or cannot be read.
+    /// Fails if the location is no directory, or cannot be read.
     pub fn lookup(&self, directory: Location, name: &[u8]) -> Result<Option<DirEntry>> {
         Ok(self.access.lookup(directory, name)?)
     }
@@ -60,7 +60,8 @@ impl Volume {
     /// Returns the current entries of a directory.
     ///
     /// # Errors
-    /// The location is no directory, or cannot be read. Later failures are items of the iterator.
+    /// Fails if the location is no directory, or cannot be read. Later failures are items of the
+    /// iterator.
     pub fn read_dir(&self, directory: Location) -> Result<impl Iterator<Item = Result<DirEntry>> + use<>> {
         let entries = self.view().read_dir(directory)?;
         Ok(entries.map(|entry| Ok(entry?)))
@@ -76,7 +77,7 @@ impl Volume {
     /// Opens a regular file.
     ///
     /// # Errors
-    /// The location is no regular file, or cannot be read.
+    /// Fails if the location is no regular file, or cannot be read.
     pub fn open_file(&self, location: Location) -> Result<File> {
         File::open(self, location)
     }
@@ -85,7 +86,7 @@ impl Volume {
     /// saves a lookup.
     ///
     /// # Errors
-    /// If the record belongs to no regular file, or its content cannot be read.
+    /// Fails if the record belongs to no regular file, or its content cannot be read.
     pub fn open_record(&self, record: &InodeRecord) -> Result<File> {
         File::open_record(self, record)
     }
@@ -93,7 +94,7 @@ impl Volume {
     /// Returns the target of a symbolic link.
     ///
     /// # Errors
-    /// The location is no symbolic link, or cannot be read.
+    /// Fails if the location is no symbolic link, or cannot be read.
     pub fn read_link(&self, location: Location) -> Result<Vec<u8>> {
         Ok(self.access.read_link(location)?)
     }
@@ -101,7 +102,7 @@ impl Volume {
     /// Returns all extended attributes, in the order of `listxattr(2)`.
     ///
     /// # Errors
-    /// They cannot be read.
+    /// Fails if the inode's items cannot be read.
     pub fn xattrs(&self, location: Location) -> Result<Vec<Xattr>> {
         Ok(self.access.xattrs(location)?)
     }
@@ -109,7 +110,7 @@ impl Volume {
     /// Returns one extended attribute by its full name, `None` if it is not set.
     ///
     /// # Errors
-    /// It cannot be read.
+    /// Fails if the attribute cannot be read.
     pub fn xattr(&self, location: Location, name: &[u8]) -> Result<Option<Vec<u8>>> {
         Ok(self.access.xattr(location, name)?)
     }
@@ -117,7 +118,7 @@ impl Volume {
     /// Returns all paths of an inode from the root of its subvolume: one for each hard link.
     ///
     /// # Errors
-    /// A name or a directory of the path cannot be read.
+    /// Fails if a name or a directory of the path cannot be read.
     pub fn paths(&self, location: Location) -> Result<Vec<Vec<u8>>> {
         Ok(self.view().inode_paths(location)?)
     }
@@ -125,7 +126,7 @@ impl Volume {
     /// Returns the path of a directory from the root of its subvolume.
     ///
     /// # Errors
-    /// A directory of the path cannot be read.
+    /// Fails if a directory of the path cannot be read.
     pub fn directory_path(&self, directory: Location) -> Result<Vec<u8>> {
         Ok(self.view().directory_path(directory)?)
     }
@@ -133,7 +134,7 @@ impl Volume {
     /// Returns the names of an inode: for each hard link the inode of its directory, and the name there.
     ///
     /// # Errors
-    /// They cannot be read.
+    /// Fails if the inode's items cannot be read.
     pub fn names(&self, location: Location) -> Result<Vec<(InodeNumber, Vec<u8>)>> {
         Ok(self.view().inode_names(location)?)
     }
@@ -141,7 +142,8 @@ impl Volume {
     /// Returns the path of a subvolume from the top level.
     ///
     /// # Errors
-    /// The subvolume does not exist, is deleted, or a directory of the path cannot be read.
+    /// Fails if the subvolume does not exist, is deleted, or a directory of the path cannot be
+    /// read.
     pub fn subvolume_path(&self, id: SubvolumeId) -> Result<Vec<u8>> {
         Ok(self.view().subvolume_path(id)?)
     }

@@ -18,9 +18,9 @@ impl Volume {
 
     /// Returns a scrub that has not begun, for callers that watch it.
     /// [`Scrub::run`](crate::scrub::Scrub::run) runs it, and its report and position can be read
-    /// meanwhile. It reads the state of this handle, and does not expect concurrent writes.
+    /// meanwhile. The scrub reads the state of this handle, and does not expect concurrent writes.
     /// # Errors
-    /// Reports a feature whose volumes are not scrubbed.
+    /// Fails if a feature of the volume cannot be scrubbed.
     pub fn scrub_job(&self, options: ScrubOptions, progress: &Progress) -> Result<Scrub<'static>> {
         let state = match &self.access {
             Access::Reading(shown) => shown.on_disk.clone(),
@@ -29,11 +29,12 @@ impl Volume {
         Ok(Scrub::new(&state, options, progress.clone())?)
     }
 
-    /// Reads and compares every copy and all parity, and reports bad ones. It repairs nothing.
+    /// Reads and compares every copy and all parity, and reports bad ones. This call repairs
+    /// nothing.
     ///
     /// # Errors
-    /// If a feature of the volume cannot be scrubbed, or the job is cancelled. Damage is no error
-    /// but part of the report.
+    /// Fails if a feature of the volume cannot be scrubbed, or the job is cancelled. Damage is no
+    /// error but part of the report.
     pub fn scrub(&self, options: ScrubOptions, progress: &Progress) -> Result<ScrubReport> {
         let options = ScrubOptions {
             read_only: true,
@@ -67,9 +68,9 @@ impl WritableVolume {
     /// ```
     ///
     /// # Errors
-    /// Before the scrub, if a device that missed commits cannot be brought up to date. If a feature
-    /// of the volume cannot be scrubbed, or the job is cancelled. Damage is no error but part of
-    /// the report.
+    /// Fails before the scrub if a device that missed commits cannot be brought up to date. Fails
+    /// also if a feature of the volume cannot be scrubbed, or if the job is cancelled. Damage is no
+    /// error but part of the report.
     pub fn scrub(&self, options: ScrubOptions, progress: &Progress) -> Result<ScrubReport> {
         if !options.read_only {
             let resync = ResyncOptions::default();

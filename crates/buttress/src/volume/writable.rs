@@ -22,7 +22,7 @@ impl Volume {
     /// Opens the volume on an image file or block device for reading and writing.
     ///
     /// # Errors
-    /// As for [`VolumeOptions::open_writable`](crate::VolumeOptions::open_writable).
+    /// Fails as [`VolumeOptions::open_writable`](crate::VolumeOptions::open_writable) does.
     pub fn open_writable(path: impl AsRef<Path>) -> Result<WritableVolume> {
         Self::options().open_writable(path)
     }
@@ -48,8 +48,8 @@ impl Volume {
     /// ```
     ///
     /// # Errors
-    /// If a device is open for reading only, a feature is not supported for writing, or the log
-    /// cannot be replayed.
+    /// Fails if a device is open for reading only, a feature is not supported for writing, or the
+    /// log cannot be replayed.
     pub fn into_writable(self, options: VolumeOptions) -> Result<WritableVolume> {
         let Writing {
             options,
@@ -77,7 +77,8 @@ impl Volume {
 /// An open btrfs volume, for reading and writing. Made by [`Volume::open_writable`], by
 /// [`VolumeOptions::open_writable`](crate::VolumeOptions::open_writable) and by [`Volume::create`].
 ///
-/// It dereferences to [`Volume`], so a function that takes `&Volume` cannot change the volume:
+/// [`WritableVolume`] dereferences to [`Volume`], so a function that takes `&Volume` cannot change
+/// the volume:
 ///
 /// ```compile_fail,E0599
 /// fn rename(volume: &buttress::Volume) -> buttress::Result<()> {
@@ -123,7 +124,7 @@ impl WritableVolume {
     /// Returns the default subvolume, mounted when no `subvol=` option is given.
     ///
     /// # Errors
-    /// As for [`Volume::default_subvolume`].
+    /// Fails as [`Volume::default_subvolume`] does.
     pub fn default_subvolume(&self) -> Result<WritableSubvolume> {
         Ok(self.writable(self.volume.default_subvolume()?))
     }
@@ -131,7 +132,7 @@ impl WritableVolume {
     /// Returns the subvolume with this id.
     ///
     /// # Errors
-    /// As for [`Volume::subvolume_by_id`].
+    /// Fails as [`Volume::subvolume_by_id`] does.
     pub fn subvolume_by_id(&self, id: SubvolumeId) -> Result<WritableSubvolume> {
         Ok(self.writable(self.volume.subvolume_by_id(id)?))
     }
@@ -139,7 +140,7 @@ impl WritableVolume {
     /// Opens a regular file for reading and writing.
     ///
     /// # Errors
-    /// As for [`Volume::open_file`].
+    /// Fails as [`Volume::open_file`] does.
     pub fn open_file(&self, location: Location) -> Result<WritableFile> {
         Ok(WritableFile::new(self.clone(), self.volume.open_file(location)?))
     }
@@ -151,7 +152,7 @@ impl WritableVolume {
     /// Sets the default subvolume, mounted when no `subvol=` option is given.
     ///
     /// # Errors
-    /// The subvolume does not exist.
+    /// Fails if the subvolume does not exist.
     pub fn set_default_subvolume(&self, subvolume: impl AsRef<Subvolume>) -> Result<()> {
         Ok(self.writer.set_default_subvolume(subvolume.as_ref().id())?)
     }
@@ -167,14 +168,14 @@ impl WritableVolume {
     /// ```
     ///
     /// # Errors
-    /// If the label is too long, or contains a line break or a zero byte.
+    /// Fails if the label is too long, or contains a line break or a zero byte.
     pub fn set_label(&self, label: impl AsRef<[u8]>) -> Result<()> {
         Ok(self.writer.set_label(label.as_ref())?)
     }
 
-    /// Commits all changes. After this returns, they survive a crash; before, a crash leaves the
-    /// volume at some earlier commit. Without this call, changes become durable after about 30
-    /// seconds.
+    /// Commits all changes. After this call returns, all changes survive a crash. Before that, a
+    /// crash leaves the volume at some earlier commit. Without this call, changes become durable
+    /// after about 30 seconds.
     ///
     /// ```
     /// # let volume = buttress::Volume::create().on_devices(vec![buttress::Device::memory(vec![0; 256 << 20])])?;
@@ -185,8 +186,8 @@ impl WritableVolume {
     /// ```
     ///
     /// # Errors
-    /// If a device failed, or no space is free. After a failed write, the volume stays at its last
-    /// commit. It can still be read, and every later change returns the cause.
+    /// Fails if a device failed, or no space is free. After a failed write, the volume stays at its
+    /// last commit. The volume can still be read, and every later change returns the cause.
     pub fn sync(&self) -> Result<()> {
         self.writer.commit()?;
         Ok(())
@@ -196,7 +197,7 @@ impl WritableVolume {
     /// this content.
     ///
     /// # Errors
-    /// If a device failed, or no space is free.
+    /// Fails if a device failed, or no space is free.
     pub fn write_back(&self) -> Result<()> {
         Ok(self.writer.write_back()?)
     }
@@ -223,7 +224,7 @@ impl WritableVolume {
     /// than `shortest` are skipped.
     ///
     /// # Errors
-    /// If a device failed.
+    /// Fails if a device failed.
     pub fn trim(&self, range: Range<Logical>, shortest: ByteCount) -> Result<Trimmed> {
         Ok(self.writer.trim(range, shortest)?)
     }
@@ -232,7 +233,7 @@ impl WritableVolume {
     /// [`sync`](Self::sync) without changes does not always flush.
     ///
     /// # Errors
-    /// If a device failed.
+    /// Fails if a device failed.
     pub fn flush_devices(&self) -> Result<()> {
         let view = self.view();
         let flushed = view.volume().flush();
@@ -249,8 +250,8 @@ impl WritableVolume {
     /// ```
     ///
     /// # Errors
-    /// As for [`sync`](Self::sync). Changes that could not be committed are lost when the last
-    /// handle is dropped.
+    /// Fails as [`sync`](Self::sync) does. Changes that could not be committed are lost when the
+    /// last handle is dropped.
     pub fn close(self) -> Result<()> {
         self.sync()
     }
@@ -286,7 +287,7 @@ impl WritableVolume {
     /// ```
     ///
     /// # Errors
-    /// If the job was cancelled, or a tree cannot be read or written.
+    /// Fails if the job was cancelled, or a tree cannot be read or written.
     pub fn drop_deleted_subvolumes(&self, progress: &Progress) -> Result<()> {
         Ok(self.writer.drop_deleted_subvolumes(progress)?)
     }

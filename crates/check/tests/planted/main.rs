@@ -95,14 +95,14 @@ fn every_plant_gives_its_codes() {
 /// Findings that cannot be planted in one leaf: the check of the leaf itself forbids them, or they
 /// need more than a small volume has.
 const NOT_PLANTED: [&str; 6] = [
-    // This needs adjacent leaves that overlap.
+    // This finding needs adjacent leaves that overlap.
     "device-extents-overlap",
     "extents-overlap",
     "file-extents-overlap",
     "checksums-overlap",
-    // This needs a block at another address.
+    // This finding needs a block at another address.
     "block-crosses-stripe",
-    // This needs more differences than the check compares one by one.
+    // This finding needs more differences than the check compares one by one.
     "references-differ",
 ];
 

@@ -10,12 +10,12 @@
 //! | pinned | bytes that were freed, or may still be read, and must not be reused yet |
 //!
 //! Once a group's free ranges are loaded, the shares and the unaccounted bytes (superblock copies,
-//! lost space) add up to the group's length after every move. Otherwise bytes would be allocated
-//! twice or never again. Such an error is a [`Defect`] with the numbers, and writing stops before
-//! wrong data reaches the devices.
+//! lost space) add up to the group's length after every move. Wrong shares would allocate bytes
+//! twice or never again. An imbalance of shares is a [`Defect`] with the numbers, and writing stops
+//! before wrong data reaches the devices.
 //!
 //! The records of a volume may be wrong since before the opening: more free bytes than the group
-//! has, or less used bytes than are freed. These cases are [`Corruption`].
+//! has, or less used bytes than are freed. Wrong records of the volume are [`Corruption`].
 
 use super::{BlockGroups, Group, Purpose};
 use crate::free_ranges::FreeRanges;
@@ -23,7 +23,7 @@ use buttress_format::{ByteCount, Logical};
 use buttress_fs::error::defect::{add, take};
 use buttress_fs::error::{Corruption, Defect, Result};
 
-/// The share to which bytes of a block group belong. See the module.
+/// The share to which bytes of a block group belong. See the module's documentation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Share {
     /// Free, with space on the host.
@@ -32,7 +32,7 @@ pub enum Share {
     Unbacked,
     /// Allocated in the running transaction.
     Allocated,
-    /// Being discarded.
+    /// Being discarded by devices.
     Trimming,
     /// In use by an extent.
     Used,
@@ -246,7 +246,8 @@ impl BlockGroups {
     /// Moves a range of a group from one share to another.
     ///
     /// # Errors
-    /// [`Corruption`] if no group contains the range; a [`Defect`] if the shares do not add up.
+    /// Fails with [`Corruption`] if no group contains the range, or with a [`Defect`] if the shares
+    /// do not add up.
     pub fn shift(&mut self, start: u64, length: u64, from: Share, to: Share) -> Result<()> {
         let end = start.checked_add(length);
         let group = self

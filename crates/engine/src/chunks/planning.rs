@@ -1,8 +1,9 @@
 //! The choice of profile, devices and size of a new chunk.
 //!
-//! Devices with the largest unallocated ranges come first. Sizes are the kernel's. A device extent has at most 1 GiB
-//! for data, 256 MiB for metadata (1 GiB on volumes over 50 GiB), and 32 MiB for system. A chunk of data has at most 10
-//! GiB. A chunk never has more than a tenth of the volume. Only taking its places changes something.
+//! Devices with the largest unallocated ranges come first. Sizes are the kernel's. A device extent
+//! has at most 1 GiB for data, 256 MiB for metadata (1 GiB on volumes over 50 GiB), and 32 MiB for
+//! system. A chunk of data has at most 10 GiB. A chunk never has more than a tenth of the volume.
+//! Planning changes nothing; only allocating the planned device extents does.
 //!
 //! Source: sizes from mkfs.btrfs(8) and btrfs(5).
 
@@ -100,7 +101,8 @@ impl Running {
         self.plan_chunk(purpose).is_some()
     }
 
-    /// Returns whether devices have unallocated space for `chunks` chunks of the next one's size. False if they have none.
+    /// Returns whether devices have unallocated space for `chunks` chunks of the next one's size.
+    /// Returns false if no device has space.
     pub(in super::super) fn has_space_for_chunks(&self, purpose: Purpose, chunks: u64) -> bool {
         self.plan_chunk(purpose).is_some_and(|plan| {
             let chunk_bytes = plan.stripe_length.exact_mul(u64_of(plan.stripes.len()));

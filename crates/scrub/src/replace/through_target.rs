@@ -34,8 +34,8 @@ pub(super) fn committed(writable: &WritableFilesystem) -> (Filesystem, Superbloc
     }
 }
 
-/// Opens a committed state with the target in the source's place. It writes nothing to devices: the
-/// superblocks of the coming exchange are in memory.
+/// Opens a committed state with the target in the source's place. The call writes nothing to
+/// devices: the superblocks of the coming exchange are in memory.
 pub(super) fn open_before(
     volume: &Volume,
     replacement: &Replacement,

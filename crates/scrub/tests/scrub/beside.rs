@@ -158,7 +158,7 @@ fn logical_of(uses: &[Use], place: u64) -> u64 {
 }
 
 /// Returns the length of each of twelve runs, three for each of four profiles.
-/// `BUTTRESS_SOAK_SECONDS` sets their sum.
+/// `BUTTRESS_SOAK_SECONDS` sets the sum of all runs.
 fn seconds() -> u64 {
     let all = std::env::var("BUTTRESS_SOAK_SECONDS").map(|text| text.parse::<u64>().unwrap());
     all.map_or(1, |all| all.div_ceil(12))
@@ -339,7 +339,7 @@ fn data_chunks(filesystem: &WritableFilesystem) -> Vec<(Logical, Physical)> {
     map.chunks().iter().filter(is_data).map(place).collect()
 }
 
-/// Writes files of 1 MiB until `is_enough`. Returns their names.
+/// Writes files of 1 MiB until `is_enough`. Returns the names of the files.
 fn write_until(filesystem: &WritableFilesystem, stem: &str, is_enough: &dyn Fn() -> bool) -> Vec<String> {
     let root = Location::root_of(SubvolumeId::TOP_LEVEL);
     let mut random = support::random(stem.len() as u64);

@@ -167,7 +167,8 @@ fn bursts_are_repaired_and_nothing_else_is_touched() {
     }
 }
 
-/// Uses that share a row with a use of data, by column. Two of them are damaged at the same offset.
+/// Uses that share a row with a use of data, by column. Two of these uses are damaged at the same
+/// offset.
 #[test]
 fn raid6_with_two_wrong_in_a_row_is_mended_and_with_three_is_told() {
     let lab = Lab::new(&Make::new(Profile::Raid6, 5)).unwrap();

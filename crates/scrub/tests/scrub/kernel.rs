@@ -26,7 +26,7 @@ use std::process::Command;
 use support::images::{open, summed};
 use support::{Use, uses_of};
 
-/// Damages a third of the blocks of one device. Returns their number.
+/// Damages a third of the blocks of one device. Returns the number of damaged blocks.
 fn spoil(images: &[PathBuf], seed: u64) -> Result<usize> {
     let (devices, filesystem) = open(images)?;
     let mut random = Random::new(seed);

@@ -223,8 +223,8 @@ fn copy_all(images: &[PathBuf]) -> Result<Vec<PathBuf>> {
     images.iter().map(copy).collect()
 }
 
-/// Makes a volume whose device 1 the kernel is replacing, as a crash would leave it. Returns its
-/// devices, the target last.
+/// Makes a volume whose device 1 the kernel is replacing, as a crash would leave it. Returns the
+/// volume's devices, the target last.
 fn begun_by_kernel(volume: &Volume) -> Result<(Manifest, Vec<PathBuf>)> {
     let target = new_image(volume, 1024)?;
     let mut images = volume.images.clone();

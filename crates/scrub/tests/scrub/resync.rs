@@ -224,8 +224,8 @@ fn single_data_without_checksums_stays_on_its_device() {
     require_up_to_date(lab.devices(), "single data");
 }
 
-/// A device that is full of chunks has no place for stripes that must move. It stays unchanged and
-/// is named in the error, and the volume continues without it.
+/// A device that is full of chunks has no place for stripes that must move. The device stays
+/// unchanged and is named in the error, and the volume continues without it.
 #[test]
 fn device_without_unallocated_space_stays_stale_and_is_named() {
     let volume = Away::with(&Make::new(Profile::Raid1, 2), &[0], 3, &|lab| fill(lab));

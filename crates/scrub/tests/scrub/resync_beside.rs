@@ -283,7 +283,8 @@ fn check_versions(filesystem: &Filesystem, least: impl Fn(usize) -> Versions, wh
 }
 
 /// Checks the device alone after a cut: it is complete, in its own state or in the volume's. In the
-/// volume's state it has all synced data. Returns whether it is in the volume's state.
+/// volume's state, the device has all synced data. Returns whether the device is in the volume's
+/// state.
 fn check_alone(
     image: &Arc<dyn Backend>,
     volume: &Away,
@@ -346,7 +347,7 @@ fn syncs_during_return_survive_every_cut() {
                 check_versions(&filesystem.view(), least, &what);
                 write(&filesystem, 62);
                 filesystem.close().unwrap();
-                // These are superblock copies of an interrupted commit.
+                // The remaining errors are superblock copies of an interrupted commit.
                 let scrubbed = open(given.clone()).unwrap();
                 assert_eq!(scrub(&scrubbed, false).totals().uncorrectable_errors, 0, "{what}");
                 drop(scrubbed);

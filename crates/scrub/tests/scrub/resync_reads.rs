@@ -19,8 +19,8 @@ use support::away::{Away, content_of, require_up_to_date, resync, root};
 use support::replacing::{open, writable};
 use support::{Lab, Make, Use};
 
-/// Data without checksums that is newer than a stale device is not read from it, and is read from
-/// it after its return.
+/// Data without checksums that is newer than a stale device is read from that device only after its
+/// return.
 fn bare_data_of_a_stale_device(profile: Profile, devices: usize) {
     let make = Make {
         bare: true,

@@ -117,7 +117,7 @@ impl Content<'_> {
     }
 
     /// Returns whether the file's subvolume is unfinished, so that no reader sees it. Inode flags
-    /// forbid nothing in it.
+    /// forbid nothing in an unfinished subvolume.
     pub(super) fn is_unfinished(&self) -> bool {
         let tree = self.filesystem.live_trees().get(self.location.subvolume.tree());
         tree.is_some_and(|tree| tree.is_unfinished())

@@ -1,8 +1,8 @@
 //! Extents whose stored bytes the caller provides: compressed content is stored as it is, and never
 //! decoded.
 //!
-//! A call writes these extents at once, without keeping them in memory. It writes back the file's
-//! dirty data first.
+//! A call writes these extents at once, without keeping them in memory. Before that, the call
+//! writes back the file's dirty data.
 
 use super::compressing::{COMPRESSED_BYTES_MAX, NewExtent, PartOfExtent, length_of};
 use super::content::Content;
@@ -43,25 +43,25 @@ impl EncodedExtent {
 
 /// Whether and how the caller's bytes can be stored.
 pub(super) enum Fit {
-    /// As an extent, unchanged.
+    /// The bytes are stored as an extent, unchanged.
     Extent,
-    /// As an inline extent, unchanged.
+    /// The bytes are stored as an inline extent, unchanged.
     Inline,
-    /// Not unchanged.
+    /// The bytes cannot be stored unchanged.
     No,
 }
 
 impl WritableFilesystem {
     /// Stores a caller's extents in a file, in the order of their ranges, which do not overlap.
-    /// Returns `false`, and changes nothing, if an extent cannot be stored unchanged. Its bounds
-    /// must be whole sectors, and it must not be larger than its content. The file must have
-    /// checksums, and a free range must be long enough.
+    /// Returns `false`, and changes nothing, if an extent cannot be stored unchanged. The bounds of
+    /// an extent must be whole sectors, and an extent must not be larger than its content. The file
+    /// must have checksums, and a free range must be long enough.
     ///
     /// This call does not verify that compressed bytes can be decoded. A reader of the file returns
     /// the error.
     ///
     /// # Errors
-    /// As for [`WritableFilesystem::write_at`].
+    /// Fails as [`WritableFilesystem::write_at`] does.
     pub fn write_encoded(&self, location: Location, extents: &[EncodedExtent]) -> Result<bool> {
         self.with_content_in_steps(location, |content| content.write_encoded(extents))
     }

@@ -48,7 +48,8 @@ impl WritableFilesystem {
     /// order. Returns `None`, and writes nothing, if an extent cannot be stored unchanged.
     ///
     /// # Errors
-    /// [`Error::NoSpace`](buttress_fs::error::Error::NoSpace); an error of a device.
+    /// Fails with [`Error::NoSpace`](buttress_fs::error::Error::NoSpace), or with an error of a
+    /// device.
     pub(crate) fn write_new_files(&self, contents: &[&[EncodedExtent]]) -> Result<Option<WrittenFiles>> {
         let mut written = WrittenFiles::default();
         let mut extents = Vec::new();

@@ -2,7 +2,7 @@
 //!
 //! A call holds the file lock from its begin to its end, also during device I/O. While content is
 //! in flight, no call holds the lock. Writes that need nothing of that content continue. All other
-//! calls wait until it has landed.
+//! calls wait until the content has landed.
 //!
 //! Left out: what a call does with the content.
 
@@ -31,8 +31,8 @@ impl WritableFilesystem {
     }
 
     /// Runs `body` on a file's content, under the file lock. With `waits`, no content of the file
-    /// is in flight. Otherwise `body` checks [`FileState::in_flight`], and changes nothing that the
-    /// write-back needs.
+    /// is in flight. Without `waits`, `body` checks [`FileState::in_flight`], and changes nothing
+    /// that the write-back needs.
     pub(super) fn hold_content<T>(
         &self,
         of: Of<'_>,
@@ -98,8 +98,8 @@ impl WritableFilesystem {
             return;
         }
         state.is_gone = true;
-        // This must precede the removal from the table: the next call stores content of its own,
-        // which readers must continue to find.
+        // Hiding the content must precede its removal from the table: the next call stores content
+        // of its own, which readers must continue to find.
         let is_late = buttress_faults::on("live-content-hidden-late");
         if is_late {
             table.let_go(id);
@@ -219,7 +219,7 @@ impl WritableFilesystem {
     /// dirty ranges are those of [`WritableFilesystem::look_at_content`].
     ///
     /// # Errors
-    /// As for [`WritableFilesystem::look_at_content`]; any error of `body`.
+    /// Fails as [`WritableFilesystem::look_at_content`] does, or with any error of `body`.
     pub(crate) fn quiesced_content<T>(
         &self,
         location: Location,
@@ -239,7 +239,8 @@ impl WritableFilesystem {
     /// Returns the size of a file, including dirty data.
     ///
     /// # Errors
-    /// [`Error::InodeNotFound`](buttress_fs::Error::InodeNotFound), or an error of the tree.
+    /// Fails with [`Error::InodeNotFound`](buttress_fs::Error::InodeNotFound), or with an error of
+    /// the tree.
     pub fn size_of(&self, location: Location) -> Result<u64> {
         Ok(self.metadata(location)?.size.get())
     }

@@ -67,10 +67,10 @@ impl WritableFilesystem {
     }
 
     /// Writes back content before a caller adds more, if dirty data is at its limit and the last
-    /// write found no space on the host. Otherwise dirty data would grow without bounds.
+    /// write found no space on the host. Without this check, dirty data would grow without bounds.
     ///
     /// # Errors
-    /// [`Error::OutOfHostSpace`], before any content is added.
+    /// Fails with [`Error::OutOfHostSpace`], before any content is added.
     pub(crate) fn require_host_space(&self) -> Result<()> {
         let table = self.data();
         match table.lacks_host_space() && table.is_over_limit() {
@@ -97,8 +97,8 @@ impl WritableFilesystem {
     /// Writes back all dirty data.
     ///
     /// # Errors
-    /// [`Error::NoSpace`]; an error of a tree; the error that stopped writing. Content that could
-    /// not be written back stays dirty.
+    /// Fails with [`Error::NoSpace`], or with an error of a tree, or with the error that stopped
+    /// writing. Content that could not be written back stays dirty.
     pub fn write_back(&self) -> Result<()> {
         let waiting = self.waiting();
         if !self.has_company() {

@@ -58,7 +58,7 @@ impl Taken {
     }
 }
 
-/// Content in flight, without the file lock. It lands when this value is dropped.
+/// Content in flight, without the file lock. The content lands when this value is dropped.
 struct Flight<'a> {
     filesystem: &'a WritableFilesystem,
     location: Location,
@@ -104,8 +104,8 @@ impl Flight<'_> {
 }
 
 impl Drop for Flight<'_> {
-    /// Content is still in flight here only if writing panicked. It then becomes dirty again, and
-    /// waiting calls wake up.
+    /// Content is still in flight here only if writing panicked. The content then becomes dirty
+    /// again, and waiting calls wake up.
     fn drop(&mut self) {
         let _told_by_the_panic = self.land(Err(Defect::new("a write-back panicked").into()));
     }
@@ -115,7 +115,7 @@ impl WritableFilesystem {
     /// Writes back the dirty data of one file.
     ///
     /// # Errors
-    /// As for [`WritableFilesystem::write_back`].
+    /// Fails as [`WritableFilesystem::write_back`] does.
     pub fn write_back_file(&self, location: Location) -> Result<()> {
         self.with_host_space(|| self.write_back_in_flight(location, None))
     }
@@ -166,9 +166,9 @@ impl Content<'_> {
         self.land(&mut taken, written)
     }
 
-    /// Takes out the dirty data of a range or of the whole file. It takes the whole file if its
-    /// size differs from its item's, or if the file fits inline. Returns `None` if nothing is
-    /// dirty, or if the file is deleted.
+    /// Takes out the dirty data of a range or of the whole file. The call takes the whole file if
+    /// the file's size differs from its item's, or if the file fits inline. Returns `None` if
+    /// nothing is dirty, or if the file is deleted.
     fn take_out(&mut self, range: Option<&Range<u64>>) -> Result<Option<Taken>> {
         let range = range.map(|range| self.align_down(range.start)..self.align_up(range.end));
         if !self.has_to_write_back(range.as_ref()) {

@@ -1,9 +1,9 @@
 //! Content that may be overwritten in place: content of files without copy-on-write, and
 //! preallocated extents.
 //!
-//! Only content that no other file and no snapshot shares qualifies. Its extent item is newer than
-//! the subvolume's last snapshot, and no other file refers to the extent. All other content goes to
-//! a new extent.
+//! Only content that no other file and no snapshot shares qualifies. The extent item of such
+//! content is newer than the subvolume's last snapshot, and no other file refers to the extent. All
+//! other content goes to a new extent.
 
 use super::content::Content;
 use super::stored::Stored;

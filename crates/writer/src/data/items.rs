@@ -80,8 +80,8 @@ impl Operation<'_> {
         self.reach(location.subvolume.tree(), &[at(range.start), at(range.end)])
     }
 
-    /// Removes the file's items in `range`, and their references. Returns the bytes that they added
-    /// to `nbytes`.
+    /// Removes the file's items in `range`, and their references. Returns the bytes that the
+    /// removed items added to `nbytes`.
     pub(crate) fn drop_range(&mut self, location: Location, range: &Range<u64>) -> Result<u64> {
         if range.start >= range.end {
             return Ok(0);
@@ -131,7 +131,7 @@ impl Operation<'_> {
         Ok(first.counted_bytes().saturating_sub(kept))
     }
 
-    /// Removes the items that begin in the range. None of them extends past it.
+    /// Removes the items that begin in the range. None of these items extends past the range.
     fn remove_whole(&mut self, location: Location, range: &Range<u64>) -> Result<u64> {
         let tree = location.subvolume.tree();
         let sector_bytes = self.look().core().format.sector_bytes;

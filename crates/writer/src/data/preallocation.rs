@@ -37,9 +37,9 @@ impl WritableFilesystem {
     /// Allocates, clears or zeroes a range of a file, as `fallocate(2)` does.
     ///
     /// # Errors
-    /// As for [`WritableFilesystem::write_at`]; [`Error::Invalid`] for an empty range. An
-    /// append-only file allows allocation, but no holes. After [`Error::NoSpace`], a part of the
-    /// range may be allocated.
+    /// Fails as [`WritableFilesystem::write_at`] does, or with [`Error::Invalid`] for an empty
+    /// range. An append-only file allows allocation, but no holes. After [`Error::NoSpace`], a part
+    /// of the range may be allocated.
     pub fn allocate(&self, location: Location, range: Range<FileOffset>, mode: AllocateMode) -> Result<()> {
         self.allocate_with(location, range, mode, false)
     }
@@ -48,7 +48,7 @@ impl WritableFilesystem {
     /// times itself, as for [`write_cached_at`](Self::write_cached_at).
     ///
     /// # Errors
-    /// As for [`allocate`](Self::allocate).
+    /// Fails as [`allocate`](Self::allocate) does.
     pub fn allocate_cached(
         &self,
         location: Location,

@@ -35,9 +35,10 @@ impl WritableFilesystem {
     /// except for an end at the end of the source.
     ///
     /// # Errors
-    /// As for [`WritableFilesystem::write_at`], of the source too. [`Error::Invalid`] for ranges
-    /// that are not whole sectors, that overlap in one file, or that end past the source.
-    /// [`Error::Invalid`] also if only one of the files has checksums.
+    /// Fails as [`WritableFilesystem::write_at`] does, also for the source. Fails with
+    /// [`Error::Invalid`] for ranges that are not whole sectors, that overlap in one file, or that
+    /// end past the source. Fails with [`Error::Invalid`] also if only one of the files has
+    /// checksums.
     pub fn clone_range(
         &self,
         source: Location,
@@ -62,7 +63,7 @@ impl WritableFilesystem {
     /// as `FIDEDUPERANGE` does. Returns whether the content was the same. Times stay unchanged.
     ///
     /// # Errors
-    /// As for [`WritableFilesystem::clone_range`]; an error of reading content.
+    /// Fails as [`WritableFilesystem::clone_range`] does, or with an error of reading content.
     pub fn dedupe_range(
         &self,
         source: Location,
@@ -95,12 +96,12 @@ impl WritableFilesystem {
     }
 
     /// Copies a range of `source` to `target`, as `copy_file_range(2)` does: shares extents if
-    /// possible, and writes the rest. Returns the copied bytes. They are fewer than requested if
-    /// the source ends, or if a file is removed after a part was copied.
+    /// possible, and writes the rest. Returns the copied bytes. The copied bytes are fewer than
+    /// requested if the source ends, or if a file is removed after a part was copied.
     ///
     /// # Errors
-    /// As for [`WritableFilesystem::write_at`], of the source too; an error of reading its content;
-    /// [`Error::Invalid`] for ranges that overlap in one file.
+    /// Fails as [`WritableFilesystem::write_at`] does, also for the source, or with an error of
+    /// reading its content; [`Error::Invalid`] for ranges that overlap in one file.
     pub fn copy_range(
         &self,
         source: Location,
@@ -115,7 +116,7 @@ impl WritableFilesystem {
     /// itself, as for [`write_cached_at`](Self::write_cached_at).
     ///
     /// # Errors
-    /// As for [`copy_range`](Self::copy_range).
+    /// Fails as [`copy_range`](Self::copy_range) does.
     pub fn copy_range_cached(
         &self,
         source: Location,

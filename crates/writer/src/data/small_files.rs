@@ -1,13 +1,13 @@
 //! Write-back of small files, many at a time.
 //!
 //! A single write-back acquires the edit lock several times, and needs a device request and a
-//! checksum task, however small the file is. A batch shares this cost. It allocates adjacent space
-//! once, writes it by one large request, and adds its checksums as few items. The items of many
-//! files are inserted under one hold of the edit lock. The steps are those of `write_back`.
+//! checksum task, however small the file is. A batch shares this cost. A batch allocates adjacent
+//! space once, writes it by one large request, and adds its checksums as few items. The items of
+//! many files are inserted under one hold of the edit lock. The steps are those of `write_back`.
 //!
 //! Invariants: as for `write_back`. A batch holds the file locks of all its files during device
-//! I/O. It skips files whose lock is held. If a file is removed meanwhile, the insertion skips its
-//! extents and checksums.
+//! I/O. A batch skips files whose lock is held. If a file is removed meanwhile, the insertion skips
+//! its extents and checksums.
 //!
 //! Left out, and written back separately: a file that is compressed, has no checksums, may be
 //! overwritten in place, fits inline, or has many dirty ranges.
@@ -140,7 +140,7 @@ impl WritableFilesystem {
         written
     }
 
-    /// Does steps 1 to 4. Counts the files whose extents are in the trees.
+    /// Does steps 1 to 4 of a write-back. Counts the files whose extents are in the trees.
     fn write_small_files(&self, files: &mut [SmallFile<'_, '_>], inserted: &mut usize) -> Result<()> {
         let extents: Vec<_> = files.iter().flat_map(SmallFile::extents).collect();
         if extents.is_empty() {
@@ -172,8 +172,8 @@ impl WritableFilesystem {
         Ok(())
     }
 
-    /// Does step 4 for some files, under one hold of the edit lock. Returns which files still
-    /// existed.
+    /// Does step 4 of a write-back for some files, under one hold of the edit lock. Returns which
+    /// files still existed.
     fn insert_small_files(&self, step: &[SmallFile<'_, '_>], sums: &[Sums]) -> Result<Vec<bool>> {
         let extents = step
             .iter()
@@ -298,8 +298,8 @@ impl SmallFile<'_, '_> {
         made.collect()
     }
 
-    /// Takes the placed extents of this file. They are in the order of files, and an extent may
-    /// have several places.
+    /// Takes the placed extents of this file. The placed extents are in the order of files, and an
+    /// extent may have several places.
     fn take_placed(&mut self, placed: &mut impl Iterator<Item = Placed>) {
         let pieces = self.pieces.iter();
         let mut left = pieces.fold(0_usize, |sum, (_, piece)| sum.saturating_add(piece.len()));

@@ -24,7 +24,7 @@ impl WritableFilesystem {
     /// Sets the size of a file, as `ftruncate(2)` does. New bytes are a hole.
     ///
     /// # Errors
-    /// As for [`WritableFilesystem::write_at`]. An append-only file returns an error.
+    /// Fails as [`WritableFilesystem::write_at`] does. An append-only file returns an error.
     pub fn truncate(&self, location: Location, size: ByteCount) -> Result<()> {
         self.with_content_in_steps(location, |content| content.resize(size.get()))
     }
@@ -32,7 +32,7 @@ impl WritableFilesystem {
     /// Sets the size of a file, as `truncate(2)` does by path. A file that has this size already keeps its times.
     ///
     /// # Errors
-    /// As for [`WritableFilesystem::truncate`].
+    /// Fails as [`WritableFilesystem::truncate`] does.
     pub fn truncate_by_path(&self, location: Location, size: ByteCount) -> Result<()> {
         self.with_content_in_steps(location, |content| {
             content.require_changeable()?;

@@ -78,7 +78,7 @@ impl Content<'_> {
         self.release(reserved);
     }
 
-    /// Does steps 1 to 4.
+    /// Does steps 1 to 4 of a write-back.
     pub(super) fn write_pieces(&mut self, item: &InodeItem, pieces: &Pieces) -> Result<()> {
         self.filesystem.require_writing()?;
         let size = self.size()?;
@@ -97,7 +97,7 @@ impl Content<'_> {
             })
     }
 
-    /// Does steps 1 to 3.
+    /// Does steps 1 to 3 of a write-back.
     fn write_extents(
         &self,
         item: &InodeItem,
@@ -146,7 +146,7 @@ impl Content<'_> {
         }
     }
 
-    /// Does step 4. Counts the inserted extents.
+    /// Does step 4 of a write-back. Counts the inserted extents.
     pub(super) fn insert(
         &self,
         item: &InodeItem,
@@ -284,14 +284,15 @@ impl Content<'_> {
         ))
     }
 
-    /// Returns whether content of this length is stored inline as it is. A whole sector is not.
+    /// Returns whether content of this length is stored inline as it is. A whole sector is never
+    /// stored inline.
     pub(super) fn fits_inline(&self, length: usize) -> bool {
         let sector_bytes = self.sector_bytes.narrow::<usize>();
         let is_small = length <= self.inline_bytes_max() || buttress_faults::on("inline-limit-ignored");
         is_small && length < sector_bytes
     }
 
-    /// Stores all content of a small file inline. Returns false if it must not be inline.
+    /// Stores all content of a small file inline. Returns false if the content must not be inline.
     fn write_inline(
         &self,
         item: &InodeItem,

@@ -18,9 +18,11 @@ impl WritableFilesystem {
     /// Writes at `offset`, as `pwrite(2)` does. The content is dirty until it is written back or committed.
     ///
     /// # Errors
-    /// [`Error::InodeNotFound`], [`Error::IsADirectory`], [`Error::NotAFile`], [`Error::ReadOnlySubvolume`],
-    /// [`Error::NoSpace`]. [`Error::NotPermitted`] for immutable files, and for append-only files except at their end.
-    /// [`Error::Invalid`] for an end past the largest size. [`Error::OutOfHostSpace`] if dirty content is at its limit.
+    /// Fails with [`Error::InodeNotFound`], [`Error::IsADirectory`], [`Error::NotAFile`],
+    /// [`Error::ReadOnlySubvolume`], [`Error::NoSpace`]. Fails with [`Error::NotPermitted`] for
+    /// immutable files, and for append-only files except at their end. Fails with
+    /// [`Error::Invalid`] for an end past the largest size. Fails with [`Error::OutOfHostSpace`] if
+    /// dirty content is at its limit.
     pub fn write_at(&self, location: Location, offset: FileOffset, bytes: &[u8]) -> Result<()> {
         self.write_kept_at(location, None, offset, bytes)
     }
@@ -44,7 +46,7 @@ impl WritableFilesystem {
     /// append-only file accepts the content at any offset.
     ///
     /// # Errors
-    /// As for [`WritableFilesystem::write_at`].
+    /// Fails as [`WritableFilesystem::write_at`] does.
     pub fn write_cached_at(&self, location: Location, offset: FileOffset, bytes: &[u8]) -> Result<()> {
         self.require_host_space()?;
         self.take_in(Of::location(location), Source::Cache(offset.get()), bytes)?;
@@ -55,7 +57,7 @@ impl WritableFilesystem {
     /// content begins.
     ///
     /// # Errors
-    /// As for [`WritableFilesystem::write_at`].
+    /// Fails as [`WritableFilesystem::write_at`] does.
     pub fn append(&self, location: Location, bytes: &[u8]) -> Result<FileOffset> {
         self.require_host_space()?;
         let offset = self.take_in(Of::location(location), Source::CallAtEnd, bytes)?;
@@ -63,9 +65,9 @@ impl WritableFilesystem {
         Ok(FileOffset::new(offset))
     }
 
-    /// Adds content to the file's dirty data. It does not wait for content in flight, unless it
-    /// needs a part of that content. If space for more dirty data is lacking, it first writes back
-    /// the dirty data of all files.
+    /// Adds content to the file's dirty data. The call does not wait for content in flight, unless
+    /// it needs a part of that content. If space for more dirty data is lacking, it first writes
+    /// back the dirty data of all files.
     fn take_in(&self, of: Of<'_>, source: Source, bytes: &[u8]) -> Result<u64> {
         match self.take_in_beside_data(of, source, bytes) {
             Err(Error::NoSpace { .. }) if self.data().delalloc_bytes() > 0 => {
@@ -153,7 +155,7 @@ struct Place {
 }
 
 impl Content<'_> {
-    /// Stores content at `offset` or at the end. Returns its offset.
+    /// Stores content at `offset` or at the end. Returns the offset of the content.
     pub(super) fn write(&mut self, source: Source, bytes: &[u8]) -> Result<u64> {
         let place = self.place_of(source, bytes)?;
         if bytes.is_empty() {
@@ -240,11 +242,11 @@ impl Content<'_> {
         })
     }
 
-    /// Makes content dirty for which space is reserved. Returns its offset.
+    /// Makes content dirty for which space is reserved. Returns the offset of the content.
     fn put_in(&mut self, place: &Place, source: Source, bytes: &[u8]) -> u64 {
         {
-            // Both changes happen under one lock; otherwise a reader would see only the part before
-            // the old end.
+            // The content and the size change under one lock; otherwise a reader would see only the
+            // part before the old end.
             let mut waiting = self.file.waiting.write();
             waiting.pending.write(place.offset, bytes, self.sector_bytes);
             if buttress_faults::on("live-write-half-seen") {

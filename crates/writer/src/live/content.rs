@@ -1,9 +1,9 @@
 //! Reads of a file's current content.
 //!
-//! A read acquires neither the edit lock nor the file lock. It first *gathers* in memory: it copies
-//! dirty and in-flight data. For other ranges it records the extents and the checksums of their
-//! sectors. Then it reads these extents without a lock. A hold on the running state keeps the
-//! extents from being reused.
+//! A read acquires neither the edit lock nor the file lock. A read first *gathers* in memory: it
+//! copies dirty and in-flight data. For other ranges it records the extents and the checksums of
+//! their sectors. The read then reads these extents without a lock. A hold on the running state
+//! keeps the extents from being reused.
 //!
 //! # Why gathered data shows one state
 //!
@@ -81,8 +81,8 @@ impl WritableFilesystem {
     /// shows several moments.
     ///
     /// # Errors
-    /// [`Error::InodeNotFound`], [`Error::IsADirectory`], or an error of reading a byte of the
-    /// range.
+    /// Fails with [`Error::InodeNotFound`], [`Error::IsADirectory`], or with an error of reading a
+    /// byte of the range.
     pub fn read_at(&self, location: Location, offset: FileOffset, buffer: &mut [u8]) -> Result<usize> {
         self.read_in_parts(offset, buffer, |at, part| self.read_part(location, at, part))
     }
@@ -219,8 +219,8 @@ impl WritableFilesystem {
             }
             None => core::iter::once(whole).collect(),
         };
-        // This lock follows dirty data: a call of several steps holds dirty data before it begins
-        // an operation.
+        // The steps lock is acquired after dirty data, because a call of several steps also locks
+        // dirty data first.
         let _whole = self.steps().read();
         let [of_file, _] = trees;
         of_file.require_subvolume(location.subvolume)?;
@@ -235,7 +235,7 @@ impl WritableFilesystem {
         }))
     }
 
-    /// Returns the planned reads of extents for ranges of a file. If they need devices, also
+    /// Returns the planned reads of extents for ranges of a file. If the reads need devices, also
     /// returns a hold on the transaction in which the extents were found. The hold is taken before
     /// any of the extents can leave the tree.
     fn plan_held(

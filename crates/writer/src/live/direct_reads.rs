@@ -1,8 +1,8 @@
 //! Which reads Linux serves from the device, without its page cache.
 //!
 //! On Linux's btrfs, a direct read (`O_DIRECT`) counts as an access only if it falls back to the
-//! page cache. It falls back if it is not aligned to sectors, or reads inline or compressed
-//! content.
+//! page cache. A direct read falls back if it is not aligned to sectors, or reads inline or
+//! compressed content.
 //!
 //! Left out: direct reads into memory that is not aligned, or not resident. Linux falls back for
 //! these too.
@@ -21,7 +21,8 @@ impl WritableFilesystem {
     /// content back first.
     ///
     /// # Errors
-    /// [`Error::InodeNotFound`](buttress_fs::Error::InodeNotFound), or an error of the tree.
+    /// Fails with [`Error::InodeNotFound`](buttress_fs::Error::InodeNotFound), or with an error of
+    /// the tree.
     pub(crate) fn is_read_directly(&self, location: Location, range: &Range<FileOffset>) -> Result<bool> {
         let sector_bytes = self.forest().block_format().sector_bytes;
         let size = self.size_of(location)?;

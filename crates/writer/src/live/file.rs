@@ -18,7 +18,7 @@ use buttress_fs::location::Location;
 use core::ops::Range;
 use std::sync::Arc;
 
-/// A file with its live inode and its trees. See the module.
+/// A file with its live inode and its trees. See the module's documentation.
 #[derive(Debug)]
 pub struct LiveFile {
     filesystem: WritableFilesystem,
@@ -29,11 +29,11 @@ pub struct LiveFile {
 }
 
 impl WritableFilesystem {
-    /// Returns a file for repeated calls. It does not hold the inode open: without names, the inode
-    /// can be removed.
+    /// Returns a file for repeated calls. The returned file does not hold the inode open: without
+    /// names, the inode can be removed.
     ///
     /// # Errors
-    /// [`Error::InodeNotFound`], or an error of the tree.
+    /// Fails with [`Error::InodeNotFound`], or with an error of the tree.
     pub fn live_file(&self, location: Location) -> Result<LiveFile> {
         // Loads the item, or reports that none exists.
         self.live_inode(location)?;
@@ -88,7 +88,7 @@ impl LiveFile {
     /// Reads as [`WritableFilesystem::read_at`] does.
     ///
     /// # Errors
-    /// As for [`WritableFilesystem::read_at`].
+    /// Fails as [`WritableFilesystem::read_at`] does.
     pub fn read_at(&self, offset: FileOffset, buffer: &mut [u8]) -> Result<usize> {
         let filesystem = &self.filesystem;
         if !self.is_current() {
@@ -100,7 +100,7 @@ impl LiveFile {
     /// Writes as [`WritableFilesystem::write_at`] does.
     ///
     /// # Errors
-    /// As for [`WritableFilesystem::write_at`].
+    /// Fails as [`WritableFilesystem::write_at`] does.
     pub fn write_at(&self, offset: FileOffset, bytes: &[u8]) -> Result<()> {
         self.filesystem
             .write_kept_at(self.location, self.kept_inode(), offset, bytes)
@@ -109,7 +109,7 @@ impl LiveFile {
     /// Records an access as [`WritableFilesystem::note_access`] does.
     ///
     /// # Errors
-    /// As for [`WritableFilesystem::note_access`].
+    /// Fails as [`WritableFilesystem::note_access`] does.
     pub fn note_access(&self, policy: AccessPolicy) -> Result<bool> {
         if !self.filesystem.moves_access_time_of(&self.newest()?.0, policy) {
             return Ok(false);
@@ -120,7 +120,7 @@ impl LiveFile {
     /// Records a direct read as [`WritableFilesystem::note_direct_read`] does.
     ///
     /// # Errors
-    /// As for [`WritableFilesystem::note_direct_read`].
+    /// Fails as [`WritableFilesystem::note_direct_read`] does.
     pub fn note_direct_read(&self, range: &Range<FileOffset>, policy: AccessPolicy) -> Result<bool> {
         if !self.filesystem.moves_access_time_of(&self.newest()?.0, policy) {
             return Ok(false);

@@ -1,7 +1,8 @@
 //! Lookups of current names, inodes, links and attributes, without the edit lock.
 //!
-//! A view holds everything as it is, which makes the next edits copy what they touch. A caller that looks and changes by
-//! turns, or that wants what is newest, is better off with these: each call goes to a leaf or two and keeps nothing.
+//! A view preserves the whole state, so later edits must copy the blocks that they change. Callers
+//! that alternate reads and changes, or that need the newest state, should use these calls. Each
+//! call reads a leaf or two, and preserves nothing.
 
 use crate::WritableFilesystem;
 use crate::operations::entries::place_in;
@@ -71,7 +72,7 @@ impl WritableFilesystem {
     /// [`Filesystem::lookup`](buttress_fs::Filesystem::lookup) does.
     ///
     /// # Errors
-    /// [`Error::NotADirectory`], [`Error::InodeNotFound`], or an error of the tree.
+    /// Fails with [`Error::NotADirectory`], [`Error::InodeNotFound`], or with an error of the tree.
     pub fn lookup(&self, directory: Location, name: &[u8]) -> Result<Option<DirEntry>> {
         if directory.placeholder().is_some() || !is_valid_name(name) {
             return Ok(None);
@@ -117,7 +118,7 @@ impl WritableFilesystem {
     /// after the last [`DirEntry::index`].
     ///
     /// # Errors
-    /// [`Error::NotADirectory`], [`Error::InodeNotFound`], or an error of the tree.
+    /// Fails with [`Error::NotADirectory`], [`Error::InodeNotFound`], or with an error of the tree.
     pub fn list(&self, directory: Location, index: u64, count: usize) -> Result<Vec<DirEntry>> {
         if directory.placeholder().is_some() {
             return Ok(Vec::new());
@@ -161,7 +162,7 @@ impl WritableFilesystem {
     /// Names with equal hashes have one entry. [Deferred names](Self::defer_names) are left out.
     ///
     /// # Errors
-    /// [`Error::NotADirectory`], [`Error::InodeNotFound`], or an error of the tree.
+    /// Fails with [`Error::NotADirectory`], [`Error::InodeNotFound`], or with an error of the tree.
     pub fn name_hashes(&self, directory: Location, first: u64, count: usize) -> Result<Vec<u64>> {
         if directory.placeholder().is_some() {
             return Ok(Vec::new());
@@ -188,7 +189,7 @@ impl WritableFilesystem {
     /// smaller indexes existed before this call.
     ///
     /// # Errors
-    /// [`Error::NotADirectory`], [`Error::InodeNotFound`], or an error of the tree.
+    /// Fails with [`Error::NotADirectory`], [`Error::InodeNotFound`], or with an error of the tree.
     pub fn next_index(&self, directory: Location) -> Result<u64> {
         self.require_live_directory(directory)?;
         let known = self
@@ -214,7 +215,8 @@ impl WritableFilesystem {
     /// bytes include dirty data. Allocated bytes count dirty data as uncompressed.
     ///
     /// # Errors
-    /// [`Error::InodeNotFound`], [`Error::SubvolumeNotFound`], or an error of the tree.
+    /// Fails with [`Error::InodeNotFound`], [`Error::SubvolumeNotFound`], or with an error of the
+    /// tree.
     pub fn metadata(&self, location: Location) -> Result<Metadata> {
         Ok(self.metadata_and_dirty(location)?.0)
     }
@@ -223,7 +225,7 @@ impl WritableFilesystem {
     /// that moment. With dirty data, its allocated bytes can change without a call.
     ///
     /// # Errors
-    /// As for [`WritableFilesystem::metadata`].
+    /// Fails as [`WritableFilesystem::metadata`] does.
     pub fn metadata_and_dirty(&self, location: Location) -> Result<(Metadata, bool)> {
         if let Some(directory) = location.placeholder() {
             let directory = self.metadata(directory)?;
@@ -259,7 +261,7 @@ impl WritableFilesystem {
     /// [`Filesystem::read_link`](buttress_fs::Filesystem::read_link) does.
     ///
     /// # Errors
-    /// As for [`Filesystem::read_link`](buttress_fs::Filesystem::read_link).
+    /// Fails as [`Filesystem::read_link`](buttress_fs::Filesystem::read_link) does.
     pub fn read_link(&self, location: Location) -> Result<Vec<u8>> {
         let (item, _) = self.live_inode(location)?;
         if item.kind() != FileKind::Symlink {
@@ -299,7 +301,7 @@ impl WritableFilesystem {
     /// moment of its own.
     ///
     /// # Errors
-    /// As for [`Filesystem::resolve`](buttress_fs::Filesystem::resolve).
+    /// Fails as [`Filesystem::resolve`](buttress_fs::Filesystem::resolve) does.
     pub fn resolve(&self, root: Location, path: &[u8], follow: Follow) -> Result<Location> {
         resolve(self, root, path, follow)
     }
@@ -308,7 +310,7 @@ impl WritableFilesystem {
     /// does.
     ///
     /// # Errors
-    /// As for [`Filesystem::xattrs`](buttress_fs::Filesystem::xattrs).
+    /// Fails as [`Filesystem::xattrs`](buttress_fs::Filesystem::xattrs) does.
     pub fn xattrs(&self, location: Location) -> Result<Vec<Xattr>> {
         if location.placeholder().is_some() {
             return Ok(Vec::new());
@@ -342,7 +344,7 @@ impl WritableFilesystem {
     /// [`Filesystem::xattr`](buttress_fs::Filesystem::xattr) does.
     ///
     /// # Errors
-    /// As for [`Filesystem::xattr`](buttress_fs::Filesystem::xattr).
+    /// Fails as [`Filesystem::xattr`](buttress_fs::Filesystem::xattr) does.
     pub fn xattr(&self, location: Location, name: &[u8]) -> Result<Option<Vec<u8>>> {
         if location.placeholder().is_some() {
             return Ok(None);
@@ -400,8 +402,8 @@ fn listed(directory: Location, key: &Key, data: &[u8]) -> Result<Vec<Listed>> {
     entries.map(list).collect()
 }
 
-/// Returns the location to which an entry leads. It is a placeholder if the subvolume's own record
-/// names another entry.
+/// Returns the location to which an entry leads. The location is a placeholder if the subvolume's
+/// own record names another entry.
 fn live_target(root_tree: &LiveTree, directory: Location, name: &[u8], target: Target) -> Result<Location> {
     let Target::Subvolume(child) = target else {
         return Ok(target.location(directory));

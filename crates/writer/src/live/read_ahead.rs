@@ -1,5 +1,5 @@
 //! Readahead for changes: a caller that knows which inodes it will change reads their blocks at
-//! once, side by side. Otherwise each change would read block after block.
+//! once, side by side. Without readahead, each change would read block after block.
 //!
 //! Readahead is a hint. The change itself returns errors of unreadable or missing blocks. The cache
 //! keeps these blocks like any others, so callers should read ahead only for changes that follow
@@ -17,7 +17,7 @@ impl WritableFilesystem {
     /// will need. Returns the entries found, in the order of the names.
     ///
     /// # Errors
-    /// As for [`lookup`](Self::lookup).
+    /// Fails as [`lookup`](Self::lookup) does.
     pub fn read_ahead(&self, names: &[(Location, &[u8])]) -> Result<Vec<Option<DirEntry>>> {
         let Some((first, _)) = names.first() else {
             return Ok(Vec::new());

@@ -34,7 +34,8 @@ use buttress_fs::error::{Corruption, Defect, Error};
 use smallvec::SmallVec;
 use std::collections::HashSet;
 
-/// The most inodes, and bytes of items, in one batch. Beyond this, a commit is cheaper.
+/// The most inodes, and bytes of items, in one batch. For more inodes or bytes, a commit is
+/// cheaper.
 pub(super) const INODES_MAX: usize = 1 << 14;
 const BYTES_MAX: usize = 16 << 20;
 
@@ -370,7 +371,8 @@ impl<'a, 'b> Collector<'a, 'b> {
     }
 }
 
-/// Returns the item of an inode whose existence alone is logged. Without content it has size zero.
+/// Returns the item of an inode whose existence alone is logged. An inode without content has size
+/// zero.
 fn existence_of(item: &InodeItem) -> InodeItem {
     let mut logged = *item;
     logged.generation = Generation::MIN;

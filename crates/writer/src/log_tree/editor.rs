@@ -1,8 +1,8 @@
 //! Edits of a log's own trees: inserting and removing items.
 //!
-//! Blocks of a log belong to no extent. They get their addresses when the log is written. A block
-//! that changes again gets another address. The editor records the old address. A later log may
-//! reuse it once the log that no longer needs it is durable ([`super::writing`]).
+//! Blocks of a log belong to no extent. Log blocks get their addresses when the log is written. A
+//! block that changes again gets another address. The editor records the old address. A later log
+//! may reuse it once the log that no longer needs it is durable ([`super::writing`]).
 
 use super::inode_batch::{Data, InodeBatch, Item};
 use crate::data::stored::{Stored, is_inline};

@@ -1,9 +1,9 @@
 //! Reads inode items, names and attributes of many inodes in one pass.
 //!
-//! A directory with many new names leads to as many inodes. If they were made one after another,
-//! they are adjacent in the tree. A single scan then reads them, instead of a descent for each. If
-//! other items lie between, the scan descends to the next inode. Items that are newer in memory
-//! than in the tree are taken from memory.
+//! A directory with many new names leads to as many inodes. Inodes that were made one after another
+//! are adjacent in the tree. A single scan then reads them, instead of a descent for each. If other
+//! items lie between, the scan descends to the next inode. Items that are newer in memory than in
+//! the tree are taken from memory.
 
 use super::collecting::{Collector, Stop, Walk};
 use super::gathered::{Gathered, Row};

@@ -25,11 +25,11 @@ pub struct Shown {
     pub on_disk: Filesystem,
 }
 
-/// Opens a volume for reading, with changes that were synced since its last commit. See the module.
-/// With `rescue=nologreplay` it shows the last commit.
+/// Opens a volume for reading, with changes that were synced since its last commit. See the
+/// module's documentation. With `rescue=nologreplay`, the volume shows the last commit.
 ///
 /// # Errors
-/// As for [`OpenOptions::open`].
+/// Fails as [`OpenOptions::open`] does.
 pub fn open_replayed(options: OpenOptions) -> Result<Shown> {
     let on_disk = options.clone().open()?;
     let superblock = on_disk.superblock();

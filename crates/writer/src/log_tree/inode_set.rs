@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 /// The number of bits in an entry, as a power of two.
 const SHIFT: u32 = 6;
 
-/// A set of inodes. See the module.
+/// A set of inodes. See the module's documentation.
 #[derive(Debug, Default)]
 pub(super) struct InodeSet {
     bits: BTreeMap<u64, u64>,
@@ -29,7 +29,7 @@ impl InodeSet {
         self.bits.get(&place).is_some_and(|bits| bits & bit != 0)
     }
 
-    /// Adds an inode. Returns whether it was absent.
+    /// Adds an inode. Returns whether the inode was absent.
     pub(super) fn insert(&mut self, inode: InodeNumber) -> bool {
         let (place, bit) = place_of(inode);
         let bits = self.bits.entry(place).or_default();

@@ -43,7 +43,7 @@ impl SharedLog {
 #[derive(Debug, Default)]
 pub(crate) struct LogTrees {
     pub(super) subvolumes: Mutex<BTreeMap<TreeId, Arc<SharedLog>>, SubvolumesLock>,
-    /// The tree of log roots. Only the log writer uses it.
+    /// The tree of log roots. Only the log writer uses this tree.
     pub(super) roots: Mutex<Option<LogRoots>, RootsLock>,
     pub(super) joining: Mutex<Joining, JoiningLock>,
     pub(super) written: Condvar,

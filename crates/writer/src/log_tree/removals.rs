@@ -1,8 +1,8 @@
 //! Removed names, and the inodes that must be logged with each removal.
 //!
 //! If a replay removes a name of an inode that still exists, the log also has the inode's current
-//! names. It also has the inode that has the name now. A deleted inode loses all its names. For a
-//! deleted directory, the same holds for all its entries.
+//! names. The log also has the inode that has the name now. A deleted inode loses all its names.
+//! For a deleted directory, the same holds for all its entries.
 
 use super::collecting::{Collector, Extent, Stop, Walk};
 use super::statistics::CommitCause;

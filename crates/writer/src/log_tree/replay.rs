@@ -43,7 +43,7 @@ impl WritableFilesystem {
     /// Replays a log, and commits. Afterwards the volume has no log.
     ///
     /// # Errors
-    /// [`Error::DamagedLog`]. Nothing was written then, and the log is still pending.
+    /// Fails with [`Error::DamagedLog`]. Nothing was written then, and the log is still pending.
     pub(crate) fn replay(&self, log: &PendingLog) -> Result<()> {
         let handle = self.start_unchecked();
         let replayed = self.operate_on(handle, |operation| {
@@ -176,7 +176,7 @@ impl Replay<'_, '_> {
         Ok(items.collect::<core::result::Result<_, _>>()?)
     }
 
-    /// Does step 1 for one inode.
+    /// Does step 1 of the replay for one inode.
     fn inode(&mut self, item: &OwnedItem) -> Result<()> {
         let key = item.key();
         let logged = InodeItem::parse(&key, item.data()).map_err(broken)?;
@@ -263,7 +263,7 @@ impl Replay<'_, '_> {
         Ok(())
     }
 
-    /// Does step 3 for the attributes of one hash.
+    /// Does step 3 of the replay for the extended attributes of one hash.
     fn xattr(&mut self, item: &OwnedItem) -> Result<()> {
         let key = item.key();
         DirItems::parse(&key, item.data()).map_err(broken)?;
@@ -278,7 +278,7 @@ impl Replay<'_, '_> {
         found.ok_or_else(|| wrong(key, "neither the log nor the subvolume has the item's inode"))
     }
 
-    /// Does step 4.
+    /// Does step 4 of the replay.
     fn count_links(&mut self) -> Result<()> {
         while let Some(inode) = self.touched.pop_first() {
             let location = self.at(inode);

@@ -9,14 +9,14 @@ use core::sync::atomic::{AtomicU64, Ordering};
 pub enum CommitCause {
     /// The subvolume was made since the last commit, so a replay would not find its tree.
     NewSubvolume,
-    /// A subvolume was added to or removed from the directory. Its references are in the root tree,
-    /// which no log has.
+    /// A subvolume was added to or removed from the directory. The subvolume's references are in
+    /// the root tree, which no log has.
     SubvolumeMoved,
     /// A name that must survive was in a directory that is deleted.
     DirectoryGone,
     /// More names were removed since the last commit than the engine remembers.
     ManyNames,
-    /// The changes exceed the limits of a log. A commit writes them once.
+    /// The changes exceed the limits of a log. A commit writes the changes once.
     Much,
     /// The running transaction made a chunk. A replay starts from the last commit and would not
     /// find data in that chunk.

@@ -2,24 +2,24 @@
 //!
 //! 1. The sync writes the file's dirty data back, into extents that no commit uses.
 //! 2. Under the lock of the subvolume's log, it collects new changes from the trees of the running
-//!   transaction. This happens in memory, under the edit lock ([`super::collecting`]). Then it adds
-//!   them to the log's own tree, without the edit lock.
+//!   transaction. The collection runs in memory, under the edit lock ([`super::collecting`]). The
+//!   sync then adds the changes to the log's own tree, without the edit lock.
 //! 3. Of all waiting calls, one writes for all. Under the edit lock, changed log blocks get
-//!   addresses. Without it, that call writes the blocks, then the tree of log roots; flushes;
-//!   writes the primary superblocks with the new root; flushes. Calls that come meanwhile wait for
-//!   the next round, and one of them leads it.
+//!   addresses. Without the lock, that call writes the blocks and then the tree of log roots, and
+//!   flushes. It then writes the primary superblocks with the new root, and flushes. Calls that
+//!   come meanwhile wait for the next round, and one of them leads it.
 //!
 //! Later changes of the trees never change the meaning of a log. A commit makes every log of its
 //! transaction obsolete: its superblock names none, and the log blocks are then free.
 //!
 //! # Invariants
 //!
-//! - A log belongs to the transaction after the commit whose superblock names it. During its write
-//!   no commit is frozen or written: both hold the superblock lock. A log writer does not wait for
-//!   a commit that is still converging.
+//! - A log belongs to the transaction after the commit whose superblock names it. During the write
+//!   of a log, no commit is frozen or written: log writers and commits hold the superblock lock. A
+//!   log writer does not wait for a commit that is still converging.
 //! - A superblock with a log differs from the superblock before only in its first 512 bytes. A torn
-//!   one is therefore the old or the new one. Its copies, which belong to the commit, are not
-//!   needed.
+//!   superblock is therefore the old or the new superblock. The superblock copies, which belong to
+//!   the commit, are not needed.
 //! - An incomplete log is never written. Until the next commit, every sync is then a commit.
 //! - A log block stays pinned from its allocation until the commit is durable. Only a later log may
 //!   reuse its address before that, once no durable log leads to it. Data that logs refer to is
@@ -71,7 +71,7 @@ enum Waited {
     Commit(CommitCause),
 }
 
-/// A guard of the call that writes logs. Other calls wait until it is dropped.
+/// A guard of the call that writes logs. Other calls wait until the guard is dropped.
 struct WritingLogs<'a>(&'a WritableFilesystem);
 
 impl Drop for WritingLogs<'_> {
@@ -94,8 +94,8 @@ impl WritableFilesystem {
     /// After this returns, that state survives a crash.
     ///
     /// # Errors
-    /// `Error::InodeNotFound`; `Error::NoSpace` for dirty data; an error that stopped writing, or
-    /// stops it now.
+    /// Fails with `Error::InodeNotFound`; `Error::NoSpace` for dirty data, or with an error that
+    /// stopped writing, or stops it now.
     pub fn fsync(&self, location: Location) -> Result<Synced> {
         self.sync_inode(location, false, None)
     }
@@ -103,17 +103,17 @@ impl WritableFilesystem {
     /// Makes an inode durable as [`fsync`](Self::fsync) does, except for changes of times alone.
     ///
     /// # Errors
-    /// As for [`fsync`](Self::fsync).
+    /// Fails as [`fsync`](Self::fsync) does.
     pub fn fdatasync(&self, location: Location) -> Result<Synced> {
         self.sync_inode(location, true, None)
     }
 
     /// Makes a range of a file durable as [`fdatasync`](Self::fdatasync) does, for users of
-    /// `sync_file_range(2)`. Writes nothing if nothing in the range is dirty. Otherwise dirty data
-    /// outside the range stays in memory, unless the file has another size than its item.
+    /// `sync_file_range(2)`. Writes nothing if nothing in the range is dirty. Dirty data outside
+    /// the range stays in memory, unless the file has another size than its item.
     ///
     /// # Errors
-    /// As for [`fsync`](Self::fsync).
+    /// Fails as [`fsync`](Self::fsync) does.
     pub fn sync_range(&self, location: Location, range: Range<FileOffset>) -> Result<Synced> {
         let range = range.start.get()..range.end.get();
         if !self.is_range_durable(location, &range)? {
@@ -129,7 +129,7 @@ impl WritableFilesystem {
     /// `O_DSYNC`.
     ///
     /// # Errors
-    /// As for [`write_at`](Self::write_at) and [`fsync`](Self::fsync).
+    /// Fails as [`write_at`](Self::write_at) and [`fsync`](Self::fsync) do.
     pub fn write_durably_at(&self, location: Location, offset: FileOffset, bytes: &[u8]) -> Result<Synced> {
         self.write_at(location, offset, bytes)?;
         let length = u64_of(bytes.len());
@@ -212,7 +212,7 @@ impl WritableFilesystem {
         Ok(Synced::Committed(cause))
     }
 
-    /// Does step 2.
+    /// Does step 2 of a sync.
     fn log(&self, location: Location, only_data: bool) -> Result<Logging> {
         let tree = location.subvolume.tree();
         let new = || Arc::new(SharedLog::new(tree));
@@ -278,8 +278,8 @@ impl WritableFilesystem {
         }
     }
 
-    /// Does step 3: waits until a batch is durable. If no call writes logs, this call writes for
-    /// all waiting calls.
+    /// Does step 3 of a sync: waits until a batch is durable. If no call writes logs, this call
+    /// writes for all waiting calls.
     fn wait_for_log(&self, batch: u64) -> Result<Waited> {
         let logs = self.logs();
         let mut joining = logs.joining.lock();

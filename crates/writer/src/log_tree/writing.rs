@@ -1,8 +1,8 @@
 //! Writes logs: blocks, the tree of log roots, a flush, the primary superblocks, a flush.
 //!
 //! A round writes all changed logs of subvolumes, for all waiting calls. Blocks get addresses under
-//! the edit lock; the rest runs without it. During a round no commit is frozen or written: both
-//! hold the superblock lock. A commit may converge meanwhile.
+//! the edit lock; the rest runs without it. During a round no commit is frozen or written: rounds
+//! and commits hold the superblock lock. A commit may converge meanwhile.
 //!
 //! Logs replace some of their blocks between two rounds. Once the second round is durable, nothing
 //! leads to the replaced blocks, and the next round may reuse their addresses

@@ -1,8 +1,8 @@
 //! Lookups in the running transaction: the part of an operation before its first edit, and the
 //! whole of a look.
 //!
-//! An [`Access`] holds the edit lock. It has no edits: an [`Operation`](super::Operation) consumes
-//! an access and adds them. The compiler therefore rejects a look that edits.
+//! An [`Access`] holds the edit lock. An access has no edits: an [`Operation`](super::Operation)
+//! consumes an access and adds edits. The compiler therefore rejects a look that edits.
 //!
 //! While an access [waits for no device](Access::may_retry), a lookup that misses a block ends with
 //! an error. The caller then reads the block without the lock and retries.
@@ -22,7 +22,7 @@ use buttress_fs::location::Location;
 use buttress_tree::{NonBlocking, OwnedItem, Tree};
 use std::path::PathBuf;
 
-/// Lookups in the running transaction, under the edit lock. See the module.
+/// Lookups in the running transaction, under the edit lock. See the module's documentation.
 pub(crate) struct Access<'a> {
     handle: Handle<'a>,
     now: Timestamp,
@@ -33,7 +33,7 @@ pub(crate) struct Access<'a> {
 }
 
 impl<'a> Access<'a> {
-    /// Returns an access whose lookups read no block. It may be retried.
+    /// Returns an access whose lookups read no block. The access may be retried.
     pub(super) fn resident_only(handle: Handle<'a>) -> Self {
         Self::new(handle, Some(NonBlocking::hold()))
     }
@@ -144,7 +144,7 @@ impl Access<'_> {
     }
 
     /// Returns whether a subvolume is unfinished, so that no reader sees it. Inode flags forbid
-    /// nothing in it.
+    /// nothing in an unfinished subvolume.
     pub(crate) fn is_unfinished(&mut self, subvolume: SubvolumeId) -> Result<bool> {
         match self.look().open_tree(subvolume.tree()) {
             Ok(open) => Ok(open.tree.is_unfinished()),

@@ -64,11 +64,11 @@ impl AccessPolicy {
 
 impl WritableFilesystem {
     /// Records an access of an inode, if `policy` counts it. Returns whether the access time
-    /// changed. It never changes in a read-only subvolume, nor for a placeholder of a missing
-    /// subvolume.
+    /// changed. The access time never changes in a read-only subvolume, nor for a placeholder of a
+    /// missing subvolume.
     ///
     /// # Errors
-    /// [`Error::InodeNotFound`], [`Error::NoSpace`], or an error of the tree.
+    /// Fails with [`Error::InodeNotFound`], [`Error::NoSpace`], or with an error of the tree.
     pub fn note_access(&self, location: Location, policy: AccessPolicy) -> Result<bool> {
         if policy.times == AccessTimes::Never || location.placeholder().is_some() {
             return Ok(false);
@@ -94,7 +94,7 @@ impl WritableFilesystem {
     /// extents that were read. Returns whether the access time changed.
     ///
     /// # Errors
-    /// As for [`WritableFilesystem::note_access`].
+    /// Fails as [`WritableFilesystem::note_access`] does.
     pub fn note_direct_read(
         &self,
         location: Location,

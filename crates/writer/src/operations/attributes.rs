@@ -36,9 +36,9 @@ pub struct AttributeChanges {
     /// The time of the last change of content.
     pub modified: Option<Timestamp>,
     /// The time of the last change of the inode; `None` means the time of this operation. No system
-    /// call sets it, but exact copies need it.
+    /// call sets the change time, but exact copies need to set it.
     pub changed: Option<Timestamp>,
-    /// The creation time of the inode. No system call sets it.
+    /// The creation time of the inode. No system call sets the creation time.
     pub created: Option<Timestamp>,
 }
 
@@ -49,9 +49,9 @@ impl WritableFilesystem {
     /// reduced to that time.
     ///
     /// # Errors
-    /// [`Error::InodeNotFound`]; [`Error::NotPermitted`] for an immutable or append-only inode;
-    /// [`Error::ReadOnlySubvolume`]; [`Error::Invalid`] for a mode with other bits, or nanoseconds
-    /// above 999,999,999.
+    /// Fails with [`Error::InodeNotFound`]; [`Error::NotPermitted`] for an immutable or append-only
+    /// inode; [`Error::ReadOnlySubvolume`]; [`Error::Invalid`] for a mode with other bits, or
+    /// nanoseconds above 999,999,999.
     pub fn set_attributes(&self, location: Location, changes: &AttributeChanges) -> Result<()> {
         changes.check()?;
         self.set_attributes_where(location, changes, |operation, item| {
@@ -63,7 +63,7 @@ impl WritableFilesystem {
     /// inodes allow that.
     ///
     /// # Errors
-    /// As for [`WritableFilesystem::set_attributes`].
+    /// Fails as [`WritableFilesystem::set_attributes`] does.
     pub fn touch(&self, location: Location, changes: &AttributeChanges) -> Result<()> {
         let times = AttributeChanges {
             accessed: changes.accessed,
@@ -104,9 +104,9 @@ impl WritableFilesystem {
     /// flags set and remove the property `btrfs.compression`.
     ///
     /// # Errors
-    /// [`Error::InodeNotFound`]; [`Error::ReadOnlySubvolume`]; [`Error::AttributesUnsupported`] for
-    /// an inode that is neither a file nor a directory; [`Error::Invalid`] for flags that exclude
-    /// each other or that `chattr` cannot set.
+    /// Fails with [`Error::InodeNotFound`]; [`Error::ReadOnlySubvolume`];
+    /// [`Error::AttributesUnsupported`] for an inode that is neither a file nor a directory;
+    /// [`Error::Invalid`] for flags that exclude each other or that `chattr` cannot set.
     pub fn set_flags(&self, location: Location, attributes: FileAttributes) -> Result<()> {
         // The item shows whether the file has content only if nothing is dirty.
         self.write_back_file(location)?;

@@ -33,8 +33,8 @@ pub(super) const REGULAR: u32 = 0o100_000;
 const SYMLINK: u32 = 0o120_000;
 
 /// The most places that a new inode needs. Two are for its own adjacent items, as three attributes
-/// and a symlink's target may be large. The others are two entries, the directory, and an orphan
-/// item.
+/// and a symlink's target may be large. The other places are two entries, the directory, and an
+/// orphan item.
 const CREATE_PLACES: u64 = 6;
 
 /// Returns the device field of an inode item.
@@ -119,9 +119,9 @@ impl WritableFilesystem {
     /// Makes an empty regular file.
     ///
     /// # Errors
-    /// [`Error::Exists`]; an invalid name; [`Error::HashCollision`]; [`Error::NoSpace`]. For the
-    /// directory, [`Error::NotADirectory`], [`Error::InodeNotFound`], [`Error::ReadOnlySubvolume`]
-    /// or [`Error::NotPermitted`].
+    /// Fails with [`Error::Exists`], [`Error::HashCollision`], [`Error::NoSpace`], or an error of
+    /// an invalid name. For the directory, fails with [`Error::NotADirectory`],
+    /// [`Error::InodeNotFound`], [`Error::ReadOnlySubvolume`] or [`Error::NotPermitted`].
     pub fn create(&self, directory: Location, name: &[u8], new: &NewInode) -> Result<Location> {
         self.make_location(directory, name, new, NewKind::File)
     }
@@ -129,7 +129,7 @@ impl WritableFilesystem {
     /// Makes an empty directory.
     ///
     /// # Errors
-    /// As for [`WritableFilesystem::create`].
+    /// Fails as [`WritableFilesystem::create`] does.
     pub fn make_directory(&self, directory: Location, name: &[u8], new: &NewInode) -> Result<Location> {
         self.make_location(directory, name, new, NewKind::Directory)
     }
@@ -137,8 +137,8 @@ impl WritableFilesystem {
     /// Makes a pipe, a socket or a device node.
     ///
     /// # Errors
-    /// As for [`WritableFilesystem::create`]; [`Error::Invalid`] for a device number that the
-    /// format cannot hold.
+    /// Fails as [`WritableFilesystem::create`] does, or with [`Error::Invalid`] for a device number
+    /// that the format cannot hold.
     pub fn make_node(
         &self,
         directory: Location,
@@ -152,8 +152,8 @@ impl WritableFilesystem {
     /// Makes a symlink to `target`, which must not be empty.
     ///
     /// # Errors
-    /// As for [`WritableFilesystem::create`]; [`Error::NameTooLong`] for a target that is longer
-    /// than any path, or that does not fit into the inode's items.
+    /// Fails as [`WritableFilesystem::create`] does, or with [`Error::NameTooLong`] for a target
+    /// that is longer than any path, or that does not fit into the inode's items.
     pub fn make_symlink(
         &self,
         directory: Location,
@@ -166,12 +166,12 @@ impl WritableFilesystem {
 
     /// Makes an inode with a name, and returns its attributes as of the same edit. Another thread
     /// can remove the name at once, so a later lookup can fail. `made` runs once, in that edit. If
-    /// it registers the inode with the caller, a later [`unlink_keeping`](Self::unlink_keeping)
+    /// `made` registers the inode with the caller, a later [`unlink_keeping`](Self::unlink_keeping)
     /// asks the caller whether to keep the inode.
     ///
     /// # Errors
-    /// As for [`WritableFilesystem::create`], [`WritableFilesystem::make_node`] and
-    /// [`WritableFilesystem::make_symlink`].
+    /// Fails as [`WritableFilesystem::create`], [`WritableFilesystem::make_node`] and
+    /// [`WritableFilesystem::make_symlink`] do.
     pub fn make(
         &self,
         directory: Location,
@@ -244,7 +244,7 @@ impl WritableFilesystem {
     /// gives it a name.
     ///
     /// # Errors
-    /// As for [`WritableFilesystem::create`].
+    /// Fails as [`WritableFilesystem::create`] does.
     pub fn make_unnamed(&self, directory: Location, new: &NewInode) -> Result<OpenInode> {
         Ok(self.create_unnamed(directory, new)?.0)
     }
@@ -252,7 +252,7 @@ impl WritableFilesystem {
     /// Makes a file as [`WritableFilesystem::make_unnamed`] does, and returns its attributes.
     ///
     /// # Errors
-    /// As for [`WritableFilesystem::create`].
+    /// Fails as [`WritableFilesystem::create`] does.
     pub fn create_unnamed(&self, directory: Location, new: &NewInode) -> Result<(OpenInode, Metadata)> {
         let (location, item) = self.operate_beside_data(Need::places(CREATE_PLACES), |operation| {
             let parent = operation.require_directory(directory)?;
@@ -270,8 +270,8 @@ impl WritableFilesystem {
         Ok((OpenInode::held(self.clone(), location), metadata))
     }
 
-    /// Makes an inode with a name. Returns its location and its item. `made` runs once, in the same
-    /// edit.
+    /// Makes an inode with a name. Returns the location and the item of the inode. `made` runs
+    /// once, in the same edit.
     pub(super) fn make_planned(
         &self,
         directory: Location,

@@ -40,7 +40,7 @@ impl WritableFilesystem {
     /// whether a directory already has a name also moves to that time.
     ///
     /// # Errors
-    /// [`Error::SubvolumeNotFound`]; an error of the tree.
+    /// Fails with [`Error::SubvolumeNotFound`], or with an error of the tree.
     pub fn defer_names(&self, subvolume: SubvolumeId) -> Result<()> {
         self.look(|operation| {
             operation.require_unfinished(subvolume)?;
@@ -67,7 +67,8 @@ impl WritableFilesystem {
     /// inserted, and returns it.
     ///
     /// # Errors
-    /// [`Error::NoSpace`]; an error of the tree; the error that stopped writing.
+    /// Fails with [`Error::NoSpace`], or with an error of the tree, or with the error that stopped
+    /// writing.
     pub fn put_names(&self, subvolume: SubvolumeId) -> Result<Option<RefusedName>> {
         let Some(tree) = self.live_trees().get(subvolume.tree()) else {
             return Ok(None);

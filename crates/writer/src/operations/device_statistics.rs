@@ -11,7 +11,7 @@ impl WritableFilesystem {
     /// Resets the statistics of a device, as `btrfs device stats -z` does.
     ///
     /// # Errors
-    /// If the device tree cannot be read, or has no space.
+    /// Fails if the device tree cannot be read, or has no space.
     pub fn reset_device_statistics(&self, device: DeviceId) -> Result<()> {
         let key = DeviceStatistics::key(device);
         self.operate(Need::places(1), |operation| {

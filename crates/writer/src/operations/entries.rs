@@ -76,9 +76,9 @@ impl Access<'_> {
 
     /// Reaches the items of an entry, by name and by index.
     ///
-    /// This call also caches the directory's next index. Without it, a lookup after the removal of
-    /// the last name would reuse that name's index. Linux refuses a log in which a new name has an
-    /// index that the last commit still uses, and does not mount.
+    /// This call also caches the directory's next index. Without this cache, a lookup after the
+    /// removal of the last name would reuse that name's index. Linux refuses a log in which a new
+    /// name has an index that the last commit still uses, and does not mount.
     pub(super) fn reach_entry(&mut self, directory: Location, name: &[u8], index: u64) -> Result<()> {
         if !buttress_faults::on("directory-index-of-removed-name") {
             self.look().next_index(directory)?;

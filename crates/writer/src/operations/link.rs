@@ -1,7 +1,7 @@
 //! Adding and removing names: link, unlink, rmdir.
 //!
-//! Removing the last name of an inode removes the inode. If it is held open, or has so much content
-//! that its removal takes several steps, it becomes an orphan first ([`super::orphan`]).
+//! Removing the last name of an inode removes the inode. An inode that is held open, or whose
+//! content takes several steps to remove, becomes an orphan first ([`super::orphan`]).
 //!
 //! Source: link(2), unlink(2), rmdir(2) for the errors; on-disk format documentation, section
 //! "ORPHAN_ITEM".
@@ -55,20 +55,20 @@ impl WritableFilesystem {
     /// Adds another name to an inode.
     ///
     /// # Errors
-    /// [`Error::Exists`]; [`Error::CrossesSubvolumes`]; [`Error::NotPermitted`] for a directory or
-    /// an immutable or append-only inode. [`Error::TooMany`] for an inode with 65,535 names, or
-    /// with more in one directory than a volume without extended references can hold; also as for
-    /// [`WritableFilesystem::create`].
+    /// Fails with [`Error::Exists`]; [`Error::CrossesSubvolumes`]; [`Error::NotPermitted`] for a
+    /// directory or an immutable or append-only inode. Fails with [`Error::TooMany`] for an inode
+    /// with 65,535 names, or with more in one directory than a volume without extended references
+    /// can hold, or as [`WritableFilesystem::create`] does.
     pub fn link(&self, inode: Location, directory: Location, name: &[u8]) -> Result<()> {
         self.link_item(inode, directory, name).map(drop)
     }
 
     /// Adds a name as [`WritableFilesystem::link`] does. Returns the inode's attributes as of that
-    /// edit, and whether it has dirty data. This works even if another thread has removed the inode
-    /// since.
+    /// edit, and whether it has dirty data. The call returns the attributes even if another thread
+    /// has removed the inode since.
     ///
     /// # Errors
-    /// As for [`WritableFilesystem::link`].
+    /// Fails as [`WritableFilesystem::link`] does.
     pub fn link_and_stat(
         &self,
         inode: Location,
@@ -101,8 +101,8 @@ impl WritableFilesystem {
     /// unless it is held open.
     ///
     /// # Errors
-    /// [`Error::NotFound`]; [`Error::IsADirectory`]; [`Error::NotPermitted`] for an immutable or
-    /// append-only inode or directory; [`Error::ReadOnlySubvolume`].
+    /// Fails with [`Error::NotFound`]; [`Error::IsADirectory`]; [`Error::NotPermitted`] for an
+    /// immutable or append-only inode or directory; [`Error::ReadOnlySubvolume`].
     pub fn unlink(&self, directory: Location, name: &[u8]) -> Result<()> {
         self.unlink_keeping(directory, name, &keep_none).map(drop)
     }
@@ -112,7 +112,7 @@ impl WritableFilesystem {
     /// times.
     ///
     /// # Errors
-    /// As for [`WritableFilesystem::unlink`].
+    /// Fails as [`WritableFilesystem::unlink`] does.
     pub fn unlink_keeping(
         &self,
         directory: Location,
@@ -141,9 +141,9 @@ impl WritableFilesystem {
     /// Removes an empty directory, or the empty placeholder of a subvolume that a snapshot lacks.
     ///
     /// # Errors
-    /// [`Error::NotFound`]; [`Error::NotADirectory`]; [`Error::NotEmpty`];
-    /// [`Error::ReadOnlySubvolume`]. [`Error::NotPermitted`], also for a subvolume, which
-    /// [`delete_subvolume`](Self::delete_subvolume) deletes.
+    /// Fails with [`Error::NotFound`]; [`Error::NotADirectory`]; [`Error::NotEmpty`];
+    /// [`Error::ReadOnlySubvolume`]. Fails with [`Error::NotPermitted`], also for a subvolume,
+    /// which [`delete_subvolume`](Self::delete_subvolume) deletes.
     pub fn remove_directory(&self, directory: Location, name: &[u8]) -> Result<()> {
         self.remove_directory_keeping(directory, name, &keep_none)
             .map(drop)
@@ -153,7 +153,7 @@ impl WritableFilesystem {
     /// true, holds the directory open. `keeps` runs under the edit lock, and may run several times.
     ///
     /// # Errors
-    /// As for [`WritableFilesystem::remove_directory`].
+    /// Fails as [`WritableFilesystem::remove_directory`] does.
     pub fn remove_directory_keeping(
         &self,
         directory: Location,

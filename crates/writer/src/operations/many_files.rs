@@ -2,8 +2,8 @@
 //! ([`defer_names`](WritableFilesystem::defer_names)).
 //!
 //! Each file is made as by [`create_whole`](WritableFilesystem::create_whole), but all in one
-//! operation. Their inode numbers are consecutive, and their indexes in each directory are
-//! consecutive too. Their items therefore form few runs, and each directory changes once.
+//! operation. The inode numbers of the files are consecutive, and their indexes in each directory
+//! are consecutive too. The files' items therefore form few runs, and each directory changes once.
 //!
 //! All files are made or, after an error, none. A caller that needs to know which file fails makes
 //! them one by one.
@@ -58,9 +58,9 @@ impl WritableFilesystem {
     /// are unchanged, and no file is made.
     ///
     /// # Errors
-    /// As for [`create_whole`](Self::create_whole) of each file. [`Error::Invalid`] if the files
-    /// are in several subvolumes, if the subvolume's names do not wait, or if encoded content does
-    /// not fit.
+    /// Fails as [`create_whole`](Self::create_whole) does for each file. Fails with
+    /// [`Error::Invalid`] if the files are in several subvolumes, if the subvolume's names do not
+    /// wait, or if encoded content does not fit.
     pub fn create_many(&self, new: &NewInode, files: &mut [NewFile<'_>]) -> Result<Vec<Location>> {
         let Some(subvolume) = files.first().map(|file| file.directory.subvolume) else {
             return Ok(Vec::new());

@@ -1,10 +1,10 @@
 //! Inodes without names: held open, or pending removal.
 //!
 //! An inode gets an orphan item when its last name is removed while it is held open or has much
-//! content. Removal and orphan item are in one transaction. Once it is no longer held, it is
-//! removed: its extents from the beginning, some thousand in each step, so that no transaction
-//! grows without bound. The last step removes the rest and the orphan item. After a crash in
-//! between, the orphan item remains, and the next opening for writing continues
+//! content. Removal and orphan item are in one transaction. Once the inode is no longer held, its
+//! extents are removed from the beginning, some thousand in each step, so that no transaction grows
+//! without bound. The last step removes the rest and the orphan item. After a crash in between, the
+//! orphan item remains, and the next opening for writing continues
 //! ([`WritableFilesystem::clean_orphans`]).
 //!
 //! Source: on-disk format documentation, section "ORPHAN_ITEM".
@@ -86,7 +86,7 @@ impl WritableFilesystem {
     /// Holds an inode open, so that it remains when its last name is removed.
     ///
     /// # Errors
-    /// [`Error::InodeNotFound`], also for an inode without names and without holds.
+    /// Fails with [`Error::InodeNotFound`], also for an inode without names and without holds.
     pub fn open_inode(&self, location: Location) -> Result<OpenInode> {
         self.note(|operation| {
             let item = operation.inode(location)?;
@@ -152,10 +152,10 @@ impl WritableFilesystem {
     }
 
     /// Removes the inodes without names in one subvolume that a crash, or a hold without end, left.
-    /// Returns their number. Inodes that are held now remain.
+    /// Returns the number of removed inodes. Inodes that are held now remain.
     ///
     /// # Errors
-    /// An error of the tree; [`Error::NoSpace`].
+    /// Fails with an error of the tree; [`Error::NoSpace`].
     pub fn clean_orphans(&self, subvolume: SubvolumeId) -> Result<u64> {
         let mut removed = 0_u64;
         let mut from = 0;
@@ -176,7 +176,7 @@ impl WritableFilesystem {
     /// subvolume without orphans costs a descent to one leaf.
     ///
     /// # Errors
-    /// As for [`WritableFilesystem::clean_orphans`].
+    /// Fails as [`WritableFilesystem::clean_orphans`] does.
     pub(crate) fn clean_all_orphans(&self) -> Result<u64> {
         let mut with_orphans = self.subvolumes_with_orphans()?;
         if buttress_faults::on("orphans-never-cleaned") {

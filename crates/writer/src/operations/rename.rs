@@ -1,6 +1,6 @@
 //! Rename in all its forms: with or without replacing an entry, with two entries exchanged, or with
-//! a whiteout left behind. It moves files, directories, and subvolumes, which may move between
-//! subvolumes.
+//! a whiteout left behind. A rename moves files, directories, and subvolumes, which may move
+//! between subvolumes.
 //!
 //! The new name is added before the old one is removed. An inode whose reference item is full may
 //! therefore get an extended item. Counters and times change as often as in the kernel.
@@ -38,7 +38,7 @@ pub enum RenameMode {
     Replace,
     /// An entry of the new name makes the rename fail.
     NoReplace,
-    /// Both entries exchange places.
+    /// The two entries exchange places.
     Exchange,
     /// Replaces as [`RenameMode::Replace`] does. The old name becomes a whiteout, as overlay file
     /// systems need it: a character device 0, 0 of this owner.
@@ -68,12 +68,12 @@ impl WritableFilesystem {
     /// are names of the same inode, nothing changes.
     ///
     /// # Errors
-    /// [`Error::NotFound`]; [`Error::Exists`] for [`RenameMode::NoReplace`];
+    /// Fails with [`Error::NotFound`]; [`Error::Exists`] for [`RenameMode::NoReplace`];
     /// [`Error::IsADirectory`] and [`Error::NotADirectory`] if only one of both is a directory.
-    /// [`Error::NotEmpty`], also for a subvolume; [`Error::CrossesSubvolumes`]; [`Error::Invalid`]
-    /// for a move of a directory into itself; [`Error::NotPermitted`], also for a subvolume's root.
-    /// [`Error::ReadOnlySubvolume`], also for a move of a read-only subvolume to another directory;
-    /// [`Error::HashCollision`]; [`Error::NoSpace`].
+    /// Fails with [`Error::NotEmpty`], also for a subvolume; [`Error::CrossesSubvolumes`];
+    /// [`Error::Invalid`] for a move of a directory into itself; [`Error::NotPermitted`], also for
+    /// a subvolume's root. Fails with [`Error::ReadOnlySubvolume`], also for a move of a read-only
+    /// subvolume to another directory; [`Error::HashCollision`]; [`Error::NoSpace`].
     pub fn rename(
         &self,
         old_directory: Location,
@@ -91,7 +91,7 @@ impl WritableFilesystem {
     /// several times.
     ///
     /// # Errors
-    /// As for [`WritableFilesystem::rename`].
+    /// Fails as [`WritableFilesystem::rename`] does.
     pub fn rename_keeping(
         &self,
         old_directory: Location,

@@ -1,9 +1,9 @@
 //! Setting and removing extended attributes.
 //!
 //! Extended attributes whose names have the same hash share an item. A changed value keeps its
-//! position if it is alone in its item. Otherwise it moves to the end, as in the kernel. Some
-//! attributes have side effects. An access control list changes the mode, and is not stored if it
-//! says no more than the mode. The compression property changes flags.
+//! position if it is alone in its item. A changed value in a shared item moves to the end, as in
+//! the kernel. Some attributes have side effects. An access control list changes the mode, and is
+//! not stored if it says no more than the mode. The compression property changes flags.
 //!
 //! Source: setxattr(2), removexattr(2) for meaning and errors; on-disk format documentation,
 //! section "XATTR_ITEM".
@@ -28,12 +28,12 @@ const USER: &[u8] = b"user.";
 /// Whether the extended attribute may exist before the call.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SetXattr {
-    /// It may exist or not.
+    /// The attribute may exist or not.
     #[default]
     CreateOrReplace,
-    /// It must not exist (`XATTR_CREATE`).
+    /// The attribute must not exist (`XATTR_CREATE`).
     Create,
-    /// It must exist (`XATTR_REPLACE`).
+    /// The attribute must exist (`XATTR_REPLACE`).
     Replace,
 }
 
@@ -42,12 +42,13 @@ impl WritableFilesystem {
     /// `how`. An empty value removes an access control list or the compression property.
     ///
     /// # Errors
-    /// [`Error::InodeNotFound`]; [`Error::Exists`] and [`Error::AttributeNotFound`] according to
-    /// `how`. [`Error::AttributeTooLarge`] for a value that does not fit into a leaf, or not beside
-    /// other attributes of the same hash. [`Error::NotPermitted`] for an immutable or append-only
-    /// inode, and for `user.` on an inode that is neither a file nor a directory.
-    /// [`Error::ReadOnlySubvolume`]; [`Error::AttributesUnsupported`] for an unknown prefix;
-    /// [`Error::Invalid`] for an invalid value of an attribute with side effects.
+    /// Fails with [`Error::InodeNotFound`]; [`Error::Exists`] and [`Error::AttributeNotFound`]
+    /// according to `how`. Fails with [`Error::AttributeTooLarge`] for a value that does not fit
+    /// into a leaf, or not beside other attributes of the same hash. Fails with
+    /// [`Error::NotPermitted`] for an immutable or append-only inode, and for `user.` on an inode
+    /// that is neither a file nor a directory. Fails with [`Error::ReadOnlySubvolume`];
+    /// [`Error::AttributesUnsupported`] for an unknown prefix; [`Error::Invalid`] for an invalid
+    /// value of an attribute with side effects.
     pub fn set_xattr(&self, location: Location, name: &[u8], value: &[u8], how: SetXattr) -> Result<()> {
         check_xattr_name(name)?;
         self.operate_beside_data(Need::places(XATTR_ITEMS), |operation| {
@@ -64,8 +65,8 @@ impl WritableFilesystem {
     /// Removes an extended attribute.
     ///
     /// # Errors
-    /// [`Error::AttributeNotFound`], except for access control lists; as for
-    /// [`WritableFilesystem::set_xattr`].
+    /// Fails with [`Error::AttributeNotFound`], except for access control lists, or as
+    /// [`WritableFilesystem::set_xattr`] does.
     pub fn remove_xattr(&self, location: Location, name: &[u8]) -> Result<()> {
         check_xattr_name(name)?;
         self.operate(Need::freeing(XATTR_ITEMS), |operation| {

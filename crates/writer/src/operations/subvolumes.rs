@@ -47,7 +47,7 @@ impl WritableFilesystem {
     /// Returns an error for a location in a read-only or deleted subvolume.
     ///
     /// # Errors
-    /// [`Error::ReadOnlySubvolume`], [`Error::SubvolumeNotFound`].
+    /// Fails with [`Error::ReadOnlySubvolume`], [`Error::SubvolumeNotFound`].
     pub fn require_writable_subvolume(&self, location: Location) -> Result<()> {
         let tree = self.live_trees().get(location.subvolume.tree());
         if tree.is_some_and(|tree| tree.is_known_writable()) {
@@ -61,7 +61,7 @@ impl WritableFilesystem {
     /// root of the subvolume that contains `directory`.
     ///
     /// # Errors
-    /// [`Error::Exists`]; as for [`WritableFilesystem::create`].
+    /// Fails with [`Error::Exists`], or as [`WritableFilesystem::create`] does.
     pub fn create_subvolume(&self, directory: Location, name: &[u8]) -> Result<SubvolumeId> {
         check_name(name)?;
         let new = self.new_subvolume();
@@ -79,12 +79,12 @@ impl WritableFilesystem {
     /// Makes a snapshot of the source, in the state that this call's commit freezes. The time does
     /// not depend on the source's size.
     ///
-    /// As on Linux, the snapshot is durable when this returns. It gets its name after the commit
-    /// that froze the source, so a second commit follows, which writes metadata only.
+    /// As on Linux, the snapshot is durable when this returns. The snapshot gets its name after the
+    /// commit that froze the source, so a second commit follows, which writes metadata only.
     ///
     /// # Errors
-    /// [`Error::SubvolumeNotFound`], [`Error::Exists`]; as for
-    /// [`Engine::commit`](crate::Engine::commit).
+    /// Fails with [`Error::SubvolumeNotFound`], [`Error::Exists`], or as
+    /// [`Engine::commit`](crate::Engine::commit) does.
     pub fn snapshot(
         &self,
         source: SubvolumeId,
@@ -117,10 +117,11 @@ impl WritableFilesystem {
     /// Deletes a subvolume. The next commit removes its name; dropping its tree frees its space.
     ///
     /// # Errors
-    /// [`Error::SubvolumeNotFound`]. [`Error::HoldsSubvolume`] if the subvolume contains others.
-    /// [`Error::NotPermitted`] for the top level and the default subvolume. [`Error::NotPermitted`]
-    /// also if its directory or its root directory is immutable or append-only.
-    /// [`Error::ReadOnlySubvolume`] if its directory is in a read-only subvolume.
+    /// Fails with [`Error::SubvolumeNotFound`]. Fails with [`Error::HoldsSubvolume`] if the
+    /// subvolume contains others. Fails with [`Error::NotPermitted`] for the top level and the
+    /// default subvolume. Fails with [`Error::NotPermitted`] also if its directory or its root
+    /// directory is immutable or append-only. Fails with [`Error::ReadOnlySubvolume`] if its
+    /// directory is in a read-only subvolume.
     pub fn delete_subvolume(&self, id: SubvolumeId) -> Result<()> {
         let location = Location::root_of(id);
         let refuse = |why| Err(Error::NotPermitted { location, why });
@@ -169,7 +170,7 @@ impl WritableFilesystem {
     /// Sets the default subvolume, mounted when no `subvol=` option is given.
     ///
     /// # Errors
-    /// [`Error::SubvolumeNotFound`].
+    /// Fails with [`Error::SubvolumeNotFound`].
     pub fn set_default_subvolume(&self, id: SubvolumeId) -> Result<()> {
         self.operate(Need::places(2), |operation| {
             operation.require_subvolume(id)?;
@@ -196,8 +197,8 @@ impl WritableFilesystem {
     /// Makes a subvolume read-only, or writable.
     ///
     /// # Errors
-    /// [`Error::SubvolumeNotFound`]; [`Error::NotPermitted`] for a received subvolume that would
-    /// become writable while `received` is [`ReceivedUuid::Refuse`].
+    /// Fails with [`Error::SubvolumeNotFound`]; [`Error::NotPermitted`] for a received subvolume
+    /// that would become writable while `received` is [`ReceivedUuid::Refuse`].
     pub fn set_read_only(&self, id: SubvolumeId, read_only: bool, received: ReceivedUuid) -> Result<()> {
         // Calls of several steps end first, so that no content changes after readers saw the
         // subvolume read-only.
@@ -231,11 +232,11 @@ impl WritableFilesystem {
         })
     }
 
-    /// Sets the volume's label. An empty label removes it.
+    /// Sets the volume's label. An empty label removes the label.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for a label that is longer than [`LABEL_BYTES_MAX`], or contains a zero
-    /// byte or a newline.
+    /// Fails with [`Error::Invalid`] for a label that is longer than [`LABEL_BYTES_MAX`], or
+    /// contains a zero byte or a newline.
     pub fn set_label(&self, label: &[u8]) -> Result<()> {
         if label.len() > LABEL_BYTES_MAX || label.iter().any(|byte| matches!(byte, 0 | b'\n')) {
             return Err(Error::Invalid {

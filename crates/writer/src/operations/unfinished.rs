@@ -1,16 +1,17 @@
 //! Unfinished subvolumes, which no reader sees until they are complete. Receiving a stream makes
-//! them.
+//! such subvolumes.
 //!
-//! Such a subvolume is a tree with an orphan item and a root item without references. On disk it
-//! looks like a deleted subvolume that is not yet dropped, except for the missing flag of deleted
-//! subvolumes. It has no name, and no uuid leads to it. The next opening for writing, by this
-//! library or the kernel, drops it. [`finish_subvolumes`] makes it an ordinary subvolume, in one
-//! step of one transaction.
+//! An unfinished subvolume is a tree with an orphan item and a root item without references. On
+//! disk, an unfinished subvolume equals a deleted subvolume that is not yet dropped, except for the
+//! missing flag of deleted subvolumes. An unfinished subvolume has no name, and no uuid leads to
+//! it. The next opening for writing, by this library or the kernel, drops it. [`finish_subvolumes`]
+//! makes it an ordinary subvolume, in one step of one transaction.
 //!
 //! The caller sets all attributes of its inodes. Directories pass no attributes on to new inodes,
 //! and the flags of immutable and append-only inodes forbid nothing until the end.
 //!
-//! Its new names may wait, so that many go into each leaf at once ([`defer_names`]).
+//! New names of an unfinished subvolume may wait, so that many go into each leaf at once
+//! ([`defer_names`]).
 //!
 //! [`finish_subvolumes`]: WritableFilesystem::finish_subvolumes [`defer_names`]:
 //! WritableFilesystem::defer_names
@@ -50,7 +51,7 @@ pub struct FinishedSubvolume {
     pub name: Vec<u8>,
     /// The uuid of the subvolume of which it is a snapshot.
     pub parent: Option<Uuid>,
-    /// Its identification by the sender, if it was received.
+    /// The sender's identification of the subvolume, if it was received.
     pub received: Option<Received>,
 }
 
@@ -59,7 +60,8 @@ impl WritableFilesystem {
     /// [finished](Self::finish_subvolumes).
     ///
     /// # Errors
-    /// [`Error::NoSpace`]; an error of a tree; the error that stopped writing.
+    /// Fails with [`Error::NoSpace`], or with an error of a tree, or with the error that stopped
+    /// writing.
     pub fn begin_subvolume(&self) -> Result<SubvolumeId> {
         let new = self.new_subvolume();
         self.operate(Need::places(SUBVOLUME_ITEMS), |operation| {
@@ -74,7 +76,8 @@ impl WritableFilesystem {
     /// snapshot of another subvolume. The source may be unfinished itself. This call commits.
     ///
     /// # Errors
-    /// [`Error::SubvolumeNotFound`]; as for [`Engine::commit`](crate::Engine::commit).
+    /// Fails with [`Error::SubvolumeNotFound`], or as [`Engine::commit`](crate::Engine::commit)
+    /// does.
     pub fn begin_snapshot(&self, source: SubvolumeId) -> Result<SubvolumeId> {
         self.put_all_names(source)?;
         let new = self.new_subvolume();
@@ -97,11 +100,12 @@ impl WritableFilesystem {
     /// to them. All become visible together, and durable with the next commit.
     ///
     /// # Errors
-    /// [`Error::Exists`]; as for [`WritableFilesystem::create`], for the directories.
-    /// [`Error::SubvolumeNotFound`] for a subvolume that does not exist or is already finished.
+    /// Fails with [`Error::Exists`], or as [`WritableFilesystem::create`] does for the directories.
+    /// Fails with [`Error::SubvolumeNotFound`] for a subvolume that does not exist or is already
+    /// finished.
     pub fn finish_subvolumes(&self, finished: &[FinishedSubvolume]) -> Result<()> {
-        // Writing dirty data back may need more space than is free. This error must precede the
-        // visibility of any subvolume.
+        // Writing dirty data back may need more space than is free. An error of write-back must
+        // precede the visibility of any subvolume.
         self.write_back()?;
         for one in finished {
             check_name(&one.name)?;
@@ -120,7 +124,7 @@ impl WritableFilesystem {
     /// Gives up an unfinished subvolume, which then counts as deleted.
     ///
     /// # Errors
-    /// [`Error::SubvolumeNotFound`]; an error of the tree.
+    /// Fails with [`Error::SubvolumeNotFound`], or with an error of the tree.
     pub fn discard_subvolume(&self, id: SubvolumeId) -> Result<()> {
         self.operate(Need::freeing(4), |operation| {
             operation.require_unfinished(id)?;
@@ -142,7 +146,7 @@ impl WritableFilesystem {
     /// system itself controls stay too.
     ///
     /// # Errors
-    /// [`Error::InodeNotFound`]; [`Error::SubvolumeNotFound`] for a finished subvolume.
+    /// Fails with [`Error::InodeNotFound`]; [`Error::SubvolumeNotFound`] for a finished subvolume.
     pub fn set_inode_flags(&self, location: Location, flags: InodeFlags) -> Result<()> {
         self.write_back_file(location)?;
         self.operate(Need::places(2), |operation| {

@@ -21,8 +21,8 @@ impl WritableFilesystem {
     /// Makes an inode with these attributes.
     ///
     /// # Errors
-    /// As for [`WritableFilesystem::make_directory`], [`WritableFilesystem::make_node`],
-    /// [`WritableFilesystem::make_symlink`], and [`WritableFilesystem::set_attributes`].
+    /// Fails as [`WritableFilesystem::make_directory`], [`WritableFilesystem::make_node`],
+    /// [`WritableFilesystem::make_symlink`], and [`WritableFilesystem::set_attributes`] do.
     pub fn make_with(
         &self,
         directory: Location,
@@ -48,8 +48,8 @@ impl WritableFilesystem {
     /// current time.
     ///
     /// # Errors
-    /// [`Error::InodeNotFound`], [`Error::NoSpace`]. [`Error::SubvolumeNotFound`] for a finished
-    /// subvolume.
+    /// Fails with [`Error::InodeNotFound`], [`Error::NoSpace`]. Fails with
+    /// [`Error::SubvolumeNotFound`] for a finished subvolume.
     pub fn touch_directories(&self, directories: &[Location]) -> Result<()> {
         let count = u64_of(directories.len());
         self.operate(Need::places(count), |operation| {
@@ -82,8 +82,8 @@ impl WritableFilesystem {
     /// leaves the vector empty. After an error, the vector is unchanged and no file exists.
     ///
     /// # Errors
-    /// As for [`WritableFilesystem::create`], [`WritableFilesystem::set_attributes`] and
-    /// [`WritableFilesystem::write_at`].
+    /// Fails as [`WritableFilesystem::create`], [`WritableFilesystem::set_attributes`] and
+    /// [`WritableFilesystem::write_at`] do.
     pub fn create_whole(
         &self,
         directory: Location,

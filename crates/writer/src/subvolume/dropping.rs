@@ -2,10 +2,10 @@
 //! transactions.
 //!
 //! A deleted subvolume has an orphan item and a root item without references. The dropper walks its
-//! tree from left to right. It frees a block without other references, and drops the references
-//! that the block holds. A block that a snapshot shares only loses this tree's reference. Between
-//! transactions the root item records the first remaining child (*drop progress*), so that the drop
-//! continues after a crash, here or in the kernel.
+//! tree from left to right. The dropper frees a block without other references, and drops the
+//! references that the block holds. A block that a snapshot shares only loses this tree's
+//! reference. Between transactions the root item records the first remaining child (*drop
+//! progress*), so that the drop continues after a crash, here or in the kernel.
 //!
 //! A shared block that this tree made holds keyed references to its children in this tree's name.
 //! Before the tree is freed, such blocks are converted to full back references
@@ -114,8 +114,8 @@ struct SnapshotDropper<'m> {
     last_snapshot: Generation,
     /// The transaction in which a snapshot made this tree, from the root item's key: older blocks
     /// are not the tree's own. For blocks of exactly this age, their owner decides. With the
-    /// kernel's keys they are the source's. Keys that name the transaction itself may be older than
-    /// blocks that the snapshot changed in it.
+    /// kernel's keys, blocks of this age are the source's. Keys that name the transaction itself
+    /// may be older than blocks that the snapshot changed in it.
     origin: Generation,
     steps: Vec<Step>,
     /// Blocks to be read together with the missing block.
@@ -127,7 +127,7 @@ impl WritableFilesystem {
     /// Returns the deleted subvolumes that are not completely dropped.
     ///
     /// # Errors
-    /// If the root tree cannot be read.
+    /// Fails if the root tree cannot be read.
     pub fn deleted_subvolumes(&self) -> Result<Vec<SubvolumeId>> {
         let mut found = self.subvolumes_without_references()?;
         let trees = self.live_trees();
@@ -156,8 +156,8 @@ impl WritableFilesystem {
     /// that is damaged or unreadable does not prevent dropping the others.
     ///
     /// # Errors
-    /// [`Error::Cancelled`]; [`Error::NotDropped`], with every subvolume that could not be dropped;
-    /// the error that stopped writing.
+    /// Fails with [`Error::Cancelled`]; [`Error::NotDropped`], with every subvolume that could not
+    /// be dropped, or with the error that stopped writing.
     pub fn drop_deleted_subvolumes(&self, progress: &Progress) -> Result<()> {
         let deleted = self.deleted_subvolumes()?;
         let mut failures = Vec::new();
@@ -311,8 +311,8 @@ fn keys_of_dead_root(running: &mut Running, tree: TreeId) -> Result<[Key; 2]> {
 
 /// Reaches a tree's last items: they must be removed as soon as the tree is empty.
 fn reach_dead_root(running: &mut Running, tree: TreeId) -> Result<()> {
-    // Cache the next id, since this id may be the highest. It is not reused while the volume is
-    // open, because callers may still name inodes in it.
+    // Cache the next id, since this id may be the highest. The id is not reused while the volume is
+    // open, because callers may still name inodes of the subvolume.
     running.next_inode_number(TreeId::ROOT)?;
     let keys = keys_of_dead_root(running, tree)?;
     keys.iter().try_for_each(|key| running.reach(TreeId::ROOT, key))

@@ -131,7 +131,7 @@ pub(crate) fn committed_root(
     Ok(look.core().forest.read_block(&BlockPointer::root(&root))?)
 }
 
-/// Adds a new tree. Its root item is inserted at once, so that its id is taken.
+/// Adds a new tree. The tree's root item is inserted at once, so that the id is taken.
 pub(crate) fn add_root(
     running: &mut Running,
     id: SubvolumeId,

@@ -172,7 +172,7 @@ fn fill(filesystem: &WritableFilesystem) -> Result<()> {
     Ok(())
 }
 
-/// Deletes a subvolume and drops it completely.
+/// Deletes a subvolume and drops its tree completely.
 fn delete(filesystem: &WritableFilesystem, name: &[u8]) -> Result<()> {
     let gone = filesystem.lookup(ROOT, name)?.unwrap().target.subvolume;
     filesystem.delete_subvolume(gone)?;

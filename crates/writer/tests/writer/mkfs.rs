@@ -1,8 +1,8 @@
 //! Compares new volumes with those of mkfs.btrfs, item by item, and checks them by the kernel and
 //! `btrfs check`.
 //!
-//! The comparison needs mkfs.btrfs 6.14 or newer, root for mounting, and a kernel with btrfs.
-//! Elsewhere a test reports that it was skipped, and why.
+//! The comparison needs mkfs.btrfs 6.14 or newer, root for mounting, and a kernel with btrfs. On
+//! other machines, a test reports that it was skipped, and why.
 #![allow(
     clippy::arithmetic_side_effects,
     clippy::indexing_slicing,

@@ -2,13 +2,14 @@
 //! reach it.
 //!
 //! The trees form a graph without cycles, whose shared parts are read once. The descent reads one
-//! level after another. Once it has read all blocks of a level, it knows everything about the
-//! blocks one level below. It therefore reads each of them once, with its final set. All cores
-//! read, check and inspect the blocks of a level in order of address ([`buttress_tree::scan`]).
+//! level after another. After reading all blocks of a level, the descent knows everything about the
+//! blocks one level below. The descent therefore reads each block once, with its final set. All
+//! cores read, check and inspect the blocks of a level in order of address
+//! ([`buttress_tree::scan`]).
 //!
 //! If the lowest level has more than `LEAVES_MAX` blocks, the descent returns them in windows of at
-//! most that many. It rereads the nodes above, less than a hundredth as many, for each window. Each
-//! level has at most `NODES_MAX` nodes.
+//! most that many. For each window, the descent rereads the nodes above, less than a hundredth as
+//! many. Each level has at most `NODES_MAX` nodes.
 
 use super::gather::{Gatherer, Record};
 use super::owners::Root;

@@ -1,7 +1,7 @@
 //! Figures of an account: extents by kind of content, and the file items that refer to them.
 //!
-//! Clamps: sums of lengths from disk, which are only shown. A hostile volume can make them larger
-//! than a number.
+//! Clamps: sums of lengths from disk, which are only shown. A hostile volume can make such sums
+//! overflow.
 
 use buttress_format::{ByteCount, Compression};
 

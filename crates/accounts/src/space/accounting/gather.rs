@@ -6,11 +6,11 @@
 //! of addresses, not of records.
 //!
 //! If even the addresses are too many, the gatherer drops the upper half of them, and from then on
-//! everything above the first dropped address. It then holds all records of a *window*, `[start,
-//! end)`, and the caller makes another pass for `[end, ..)`. Nothing grows past the limit, and
-//! nothing is lost. Each window has at least one address, so the passes end. If a damaged volume
-//! has more different records for one address than half of the limit, the gatherer returns an
-//! error.
+//! everything above the first dropped address. The gatherer then holds all records of a *window*,
+//! `[start, end)`, and the caller makes another pass for `[end, ..)`. Nothing grows past the limit,
+//! and nothing is lost. Each window has at least one address, so the passes end. If a damaged
+//! volume has more different records for one address than half of the limit, the gatherer returns
+//! an error.
 
 use super::SetsLock;
 use super::sets::{SetId, Sets};

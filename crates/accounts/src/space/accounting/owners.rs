@@ -1,9 +1,9 @@
 //! The owners of an account: every tree that keeps data or tree blocks of files alive.
 //!
-//! These are the subvolumes and snapshots, including deleted ones that are not yet dropped. The
-//! root tree is an owner too, since its inodes hold the free space cache of old volumes. The trees
-//! of an interrupted balance are also owners. Of a half-dropped subvolume only the remaining part
-//! counts.
+//! The owners are the subvolumes and snapshots, including deleted ones that are not yet dropped.
+//! The root tree is an owner too, since its inodes hold the free space cache of old volumes. The
+//! trees of an interrupted balance are also owners. Of a half-dropped subvolume only the remaining
+//! part counts.
 //!
 //! A subvolume is one owner or several. Inodes without a name are an owner of their own, so that
 //! space which only they hold is distinguishable. A caller can also have some files counted

@@ -74,8 +74,8 @@ impl Parts {
     /// Returns one part with everything below `directory`.
     ///
     /// # Errors
-    /// [`Error::AccountingTooBig`], [`Error::Cancelled`], or an error of reading a block of the
-    /// subvolume.
+    /// Fails with [`Error::AccountingTooBig`], [`Error::Cancelled`], or with an error of reading a
+    /// block of the subvolume.
     pub fn below(filesystem: &Filesystem, directory: Location, progress: &Progress) -> Result<Self> {
         Self::gather(filesystem, directory, progress, |_| Some(0))
     }
@@ -84,7 +84,7 @@ impl Parts {
     /// the directory with everything below it.
     ///
     /// # Errors
-    /// As for [`Parts::below`].
+    /// Fails as [`Parts::below`] does.
     pub fn of_entries(
         filesystem: &Filesystem,
         directory: Location,

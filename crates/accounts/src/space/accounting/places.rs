@@ -25,7 +25,7 @@ pub struct Place {
 /// Returns the place of a path. With `one_file_system`, the place excludes the subvolumes below it.
 ///
 /// # Errors
-/// As for [`Parts::below`].
+/// Fails as [`Parts::below`] does.
 pub(crate) fn place_of(
     filesystem: &Filesystem,
     location: Location,

@@ -60,7 +60,7 @@ impl Sets {
     /// Returns the set of these runs, which are in order with gaps between them.
     ///
     /// # Errors
-    /// [`Error::AccountingTooBig`].
+    /// Fails with [`Error::AccountingTooBig`].
     pub(super) fn intern(&mut self, runs: &[Run]) -> Result<SetId> {
         if let Some(id) = self.by_runs.get(runs) {
             return Ok(*id);

@@ -100,7 +100,7 @@ pub struct OwnerSpace {
 pub struct Group {
     /// The owners, in order.
     pub owners: Vec<OwnerIndex>,
-    /// The space that they share.
+    /// The space that the owners of the set share.
     pub occupied: Occupied,
 }
 

@@ -29,8 +29,8 @@ impl WritableSubvolume {
     /// ```
     ///
     /// # Errors
-    /// If the path leads nowhere, the volume or the subvolume is read-only, or `mode` has bits that
-    /// are no permissions.
+    /// Fails if the path leads nowhere, the volume or the subvolume is read-only, or `mode` has
+    /// bits that are no permissions.
     pub fn set_permissions(&self, path: impl VolumePath, mode: u32) -> Result<()> {
         let changes = AttributeChanges {
             mode: Some(mode),
@@ -52,7 +52,7 @@ impl WritableSubvolume {
     /// ```
     ///
     /// # Errors
-    /// If the path leads nowhere, or the volume or the subvolume is read-only.
+    /// Fails if the path leads nowhere, or the volume or the subvolume is read-only.
     pub fn set_owner(&self, path: impl VolumePath, uid: u32, gid: u32) -> Result<()> {
         let changes = AttributeChanges {
             uid: Some(uid),
@@ -77,7 +77,7 @@ impl WritableSubvolume {
     /// ```
     ///
     /// # Errors
-    /// If the path leads nowhere, or the volume or the subvolume is read-only.
+    /// Fails if the path leads nowhere, or the volume or the subvolume is read-only.
     pub fn set_times(&self, path: impl VolumePath, times: Times) -> Result<()> {
         let changes = AttributeChanges {
             accessed: times.accessed,
@@ -106,8 +106,8 @@ impl WritableSubvolume {
     /// ```
     ///
     /// # Errors
-    /// If the path leads nowhere, the volume or the subvolume is read-only, or the value is too
-    /// long or invalid for this attribute.
+    /// Fails if the path leads nowhere, the volume or the subvolume is read-only, or the value is
+    /// too long or invalid for this attribute.
     pub fn set_xattr(&self, path: impl VolumePath, name: &str, value: &[u8]) -> Result<()> {
         let path = path.volume_path();
         let writer = self.volume.writer();
@@ -129,7 +129,8 @@ impl WritableSubvolume {
     /// ```
     ///
     /// # Errors
-    /// If the path or the attribute does not exist, or the volume or the subvolume is read-only.
+    /// Fails if the path or the attribute does not exist, or the volume or the subvolume is
+    /// read-only.
     pub fn remove_xattr(&self, path: impl VolumePath, name: &str) -> Result<()> {
         let path = path.volume_path();
         let writer = self.volume.writer();

@@ -29,7 +29,7 @@ impl WritableSubvolume {
     /// ```
     ///
     /// # Errors
-    /// If the path exists already; as for [`Self::create`].
+    /// Fails if the path exists already, or as [`Self::create`] does.
     pub fn create_subvolume(&self, path: impl VolumePath) -> Result<Self> {
         let id = self.at_place(&path.volume_path(), |writer, directory, name| {
             Ok(writer.create_subvolume(directory, name)?)
@@ -54,8 +54,8 @@ impl WritableSubvolume {
     /// ```
     ///
     /// # Errors
-    /// If the path exists already, or `source` was deleted; as for
-    /// [`WritableVolume::sync`](crate::WritableVolume::sync).
+    /// Fails if the path exists already, or `source` was deleted, or as
+    /// [`WritableVolume::sync`](crate::WritableVolume::sync) does.
     pub fn create_snapshot(
         &self,
         source: impl AsRef<Subvolume>,
@@ -83,8 +83,8 @@ impl WritableSubvolume {
     /// ```
     ///
     /// # Errors
-    /// If the path leads to no subvolume, or to one that contains others, is the default subvolume,
-    /// or is the top level.
+    /// Fails if the path leads to no subvolume, or to one that contains others, is the default
+    /// subvolume, or is the top level.
     pub fn delete_subvolume(&self, path: impl VolumePath) -> Result<()> {
         let path = path.volume_path();
         let id: SubvolumeId = self.subvolume.subvolume(&*path)?.id();
@@ -106,7 +106,7 @@ impl WritableSubvolume {
     /// ```
     ///
     /// # Errors
-    /// If the volume is open for reading only, or the subvolume was received.
+    /// Fails if the volume is open for reading only, or the subvolume was received.
     pub fn set_read_only(&self, read_only: bool) -> Result<()> {
         let writer = self.volume.writer();
         Ok(writer.set_read_only(self.id(), read_only, ReceivedUuid::Refuse)?)

@@ -130,8 +130,8 @@ impl Away {
         there.map(|(_, spy)| spy.device()).collect()
     }
 
-    /// Requires that a device alone has its own state or the volume's. Returns whether it is the
-    /// volume's.
+    /// Requires that a device alone has its own state or the volume's. Returns whether the device
+    /// has the volume's state.
     pub(crate) fn require_alone(&self, number: usize, device: Device, what: &str) -> bool {
         let what = format!("{what}, device {} alone", number + 1);
         let alone = open(vec![device]).unwrap_or_else(|error| panic!("{what}: {error}"));

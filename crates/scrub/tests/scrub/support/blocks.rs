@@ -42,7 +42,7 @@ pub(crate) fn places_of(lab: &Lab, logical: Logical) -> Vec<Use> {
 }
 
 /// Changes a leaf, given its bytes, the offset of an item, and the range of the item's data.
-/// Returns whether it did.
+/// Returns whether it changed the leaf.
 type Change<'a> = dyn Fn(&mut [u8], usize, std::ops::Range<usize>) -> bool + 'a;
 
 /// Changes one item of each leaf of a tree, in all copies, and updates the leaf's checksum.

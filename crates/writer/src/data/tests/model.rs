@@ -278,9 +278,9 @@ fn files_go_to_the_kernel_and_come_back() {
         let Some(mut run) = Run::new(seed as u64 + 50, mkfs, options) else {
             return;
         };
-        // With items for holes, Linux 6.18 loses the size of a mounted file that has preallocated
-        // extents after its end and grows into them. `fallocate -n`, a new mount and a write there
-        // suffice.
+        // On volumes with items for holes, Linux 6.18 loses the size of a file that grows into
+        // preallocated extents after its end, if the volume was mounted in between. `fallocate -n`,
+        // a new mount and a write there suffice.
         run.room_behind_end = mkfs.is_empty();
         for _ in 0..3 {
             for _ in 0..120 {

@@ -33,7 +33,7 @@ impl Replay<'_, '_> {
         }
     }
 
-    /// Does step 3 for one extent.
+    /// Does step 3 of the replay for one extent.
     pub(super) fn extent(&mut self, item: &OwnedItem) -> Result<()> {
         let key = item.key();
         let inode = inode_of(&key);

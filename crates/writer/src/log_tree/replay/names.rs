@@ -158,7 +158,7 @@ impl Replay<'_, '_> {
         Ok(())
     }
 
-    /// Does step 2 for one entry.
+    /// Does step 2 of the replay for one entry.
     pub(super) fn entry(&mut self, item: &OwnedItem) -> Result<()> {
         let key = item.key();
         if self.require_inode(&key)?.kind() != FileKind::Directory {
@@ -219,7 +219,7 @@ impl Replay<'_, '_> {
         Ok(is_there)
     }
 
-    /// Does step 3 for all names of an inode.
+    /// Does step 3 of the replay for all names of an inode.
     pub(super) fn names(&mut self, inode: InodeNumber) -> Result<()> {
         self.require_inode(&Key::new(
             buttress_format::ObjectId::new(inode.get()),

@@ -306,7 +306,7 @@ fn items(filesystem: &buttress_fs::Filesystem) -> BTreeMap<Key, Vec<u8>> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Check {
     Yes,
-    /// They do not: for each name of an inode they walk all of its names.
+    /// The volume is not checked: for each name of an inode, btrfs-progs walk all of its names.
     No,
 }
 

@@ -109,7 +109,7 @@ fn xattr(random: &mut Random) -> (String, Vec<u8>) {
             ("btrfs.compression".to_owned(), value.as_bytes().to_vec())
         }
         4 => ("trusted.t".to_owned(), vec![9; random.below(300)]),
-        // These names come in groups of three with equal hashes.
+        // The names here come in groups of three with equal hashes.
         5 => (
             random.of(names_of_one_hash::xattrs()).clone(),
             vec![8; random.below(900)],

@@ -39,8 +39,8 @@ fn change(filesystem: &WritableFilesystem, how: Change, file: Location, other: L
     filesystem.write_at(file, FileOffset::MIN, content).unwrap();
 }
 
-/// A thread changes a file that repeats one byte. Other threads read it, write back, commit and
-/// take snapshots.
+/// A thread changes a file that repeats one byte. Other threads read the file, write back, commit
+/// and take snapshots.
 fn reads_see_one_state(how: Change, bytes: usize, data: DataOptions) {
     let (_, filesystem) = new_volume(data);
     let (file, other) = (create(&filesystem, "file"), create(&filesystem, "other"));

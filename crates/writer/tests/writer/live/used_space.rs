@@ -88,7 +88,8 @@ fn use_room_while_reading(end: impl Fn(&WritableFilesystem, Location) + Send + '
     });
     let device = || Device::with_backend(Arc::clone(&backend) as Arc<dyn Backend>, Engine::Inline);
     let options = WriteOptions {
-        // Without checksums: they alone must not reveal overwritten content.
+        // The volume has no checksums, because reads must not depend on checksums to detect
+        // overwritten content.
         data: DataOptions {
             checksums: false,
             ..DataOptions::default()
