@@ -16,6 +16,7 @@ use buttress_format::{
 use buttress_fs::error::Result;
 use buttress_tree::Forest;
 use buttress_volume::Returning;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// What edits of any tree need.
@@ -66,6 +67,8 @@ pub struct Core {
     pub asked_host_at: u64,
     /// Whether this transaction made a chunk: the last commit knows nothing of it, so no log can refer to it.
     pub has_new_chunk: bool,
+    /// Tree blocks that relocations wrote in this transaction. Readers may have them, so their places wait for readers.
+    pub relocated_blocks: BTreeSet<Logical>,
 }
 
 impl Core {

@@ -66,9 +66,12 @@ impl Running {
                 .with("references", pending.sum())
         })?;
         if references == 0 {
-            if pending.kind == ExtentKind::Data {
+            let is_data = pending.kind == ExtentKind::Data;
+            if is_data {
                 // It came and went within one transaction; its checksums came with it.
                 self.remove_checksums(logical, pending.length)?;
+            }
+            if is_data || self.core.relocated_blocks.contains(&logical) {
                 // It was written, and a view of this transaction may have seen it.
                 let (start, length) = (logical.get(), pending.length.get());
                 let generation = self.core.generation;
@@ -160,7 +163,9 @@ impl Running {
             self.core.quotas.note_freed(owner, pending.length, created);
         }
         // A block that was made in this very transaction was never part of a state on disk.
-        let is_new = created == self.core.generation && matches!(pending.kind, ExtentKind::TreeBlock { .. });
+        let is_new = created == self.core.generation
+            && matches!(pending.kind, ExtentKind::TreeBlock { .. })
+            && !self.core.relocated_blocks.contains(&logical);
         let is_free = is_new || buttress_faults::on("pins-freed-space-reused");
         let to = if is_free { Share::Free } else { Share::Pinned };
         self.core.groups.free_extent(start, length, to)?;

@@ -175,6 +175,7 @@ impl Running {
         }
         self.core.superblock_changed = false;
         self.core.has_new_chunk = false;
+        self.core.relocated_blocks.clear();
         self.core.quotas.begin();
         // What is frozen may be read again before it is durable.
         self.core.format.generation.raise(self.core.generation);

@@ -35,6 +35,7 @@ use buttress_locks::{Excused, Mutex};
 use buttress_tree::EditableTree;
 use buttress_volume::{Notice, Volume};
 use core::sync::atomic::AtomicU64;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// How to write.
@@ -313,6 +314,7 @@ fn load(filesystem: &Filesystem) -> Result<Running> {
             host_failure: None,
             asked_host_at: 0,
             has_new_chunk: false,
+            relocated_blocks: BTreeSet::new(),
         },
         trees,
         inodes: InodeTable::default(),
