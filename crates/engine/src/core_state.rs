@@ -19,6 +19,7 @@ use buttress_format::{
 use buttress_fs::error::Result;
 use buttress_tree::Forest;
 use buttress_volume::Returning;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// The state that edits of any tree need.
@@ -75,6 +76,8 @@ pub struct Core {
     /// Whether this transaction made a chunk. The last commit does not have that chunk, so no log
     /// can refer to it.
     pub has_new_chunk: bool,
+    /// Tree blocks that relocations wrote in this transaction. Readers may have them, so their places wait for readers.
+    pub relocated_blocks: BTreeSet<Logical>,
 }
 
 impl Core {

@@ -67,9 +67,12 @@ impl Running {
                 .with("references", pending.sum())
         })?;
         if references == 0 {
-            if pending.kind == ExtentKind::Data {
+            let is_data = pending.kind == ExtentKind::Data;
+            if is_data {
                 // The extent was made and freed within this transaction, and so were its checksums.
                 self.remove_checksums(logical, pending.length)?;
+            }
+            if is_data || self.core.relocated_blocks.contains(&logical) {
                 // The extent was written, and a view of this transaction may have seen it.
                 let (start, length) = (logical.get(), pending.length.get());
                 let generation = self.core.generation;
@@ -161,8 +164,11 @@ impl Running {
         if let Some(owner) = owner.or(pending.owner) {
             self.core.quotas.note_freed(owner, pending.length, created);
         }
-        // A block that this transaction made never belonged to a state on disk.
-        let is_new = created == self.core.generation && matches!(pending.kind, ExtentKind::TreeBlock { .. });
+        // A block that this transaction made never belonged to a state on disk, except for a copy
+        // that a relocation wrote.
+        let is_new = created == self.core.generation
+            && matches!(pending.kind, ExtentKind::TreeBlock { .. })
+            && !self.core.relocated_blocks.contains(&logical);
         let is_free = is_new || buttress_faults::on("pins-freed-space-reused");
         let to = if is_free { Share::Free } else { Share::Pinned };
         self.core.groups.free_extent(start, length, to)?;

@@ -182,6 +182,7 @@ impl Running {
         }
         self.core.superblock_changed = false;
         self.core.has_new_chunk = false;
+        self.core.relocated_blocks.clear();
         self.core.quotas.begin();
         // Frozen blocks may be read again before they are durable.
         self.core.format.generation.raise(self.core.generation);

@@ -39,6 +39,7 @@ use buttress_locks::{Excused, Mutex};
 use buttress_tree::EditableTree;
 use buttress_volume::{Notice, Volume};
 use core::sync::atomic::AtomicU64;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// Options for writing to a volume.
@@ -320,6 +321,7 @@ fn load(filesystem: &Filesystem) -> Result<Running> {
             asked_host_at: 0,
             tuning: Tuning::default(),
             has_new_chunk: false,
+            relocated_blocks: BTreeSet::new(),
         },
         trees,
         inodes: InodeTable::default(),

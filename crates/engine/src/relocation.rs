@@ -19,6 +19,10 @@
 //! - A batch is part of one transaction: a crash leaves all of it or nothing.
 //! - A group that is being emptied gets no new extent, and nothing in it is overwritten in place.
 //! - The job never visits a group that is not in its list, so it does not visit groups that it made.
+//! - A tree that shares a copy knows: its root item names this transaction as the last snapshot. Copies keep the form of their
+//!   references, so they get no flag of a relocation, which the format has for full back references alone.
+//!
+//! Left out: an extent is never divided, so a job fails for want of one free range that is as long as the extent.
 
 mod closure;
 mod copying;

@@ -63,6 +63,8 @@ pub(super) struct Closure {
     pub(super) items: BTreeSet<(TreeId, Key)>,
     /// Extents that changed since their content was copied: they wait for the next pass.
     pub(super) changed: Vec<Moved>,
+    /// Of each block, those above it that change, too.
+    above: BTreeMap<Logical, Vec<Logical>>,
     queue: Vec<Logical>,
     missing: Vec<BlockPointer>,
 }
@@ -208,7 +210,7 @@ impl Closure {
         for (reference, _) in &extent.references {
             let added = match *reference {
                 Reference::SharedBlock { parent } => {
-                    self.queue.push(parent);
+                    self.go_up(logical, parent);
                     Ok(())
                 }
                 Reference::TreeBlock { root } => self.add_holder(running, root, logical, level, &first_key),
@@ -223,6 +225,32 @@ impl Closure {
         result?;
         self.blocks.insert(logical, Block { block, extent });
         Ok(())
+    }
+
+    fn go_up(&mut self, block: Logical, parent: Logical) {
+        self.queue.push(parent);
+        self.above.entry(block).or_default().push(parent);
+    }
+
+    /// The trees that share a block of the closure with others.
+    pub(super) fn sharing_trees(&self) -> BTreeSet<TreeId> {
+        let mut by_level: Vec<(u8, Logical)> = self
+            .blocks
+            .iter()
+            .map(|(logical, block)| (block.block.level(), *logical))
+            .collect();
+        by_level.sort_unstable();
+        let mut shared = BTreeSet::new();
+        for (_, logical) in by_level {
+            let block = self.blocks.get(&logical);
+            let count = block.map_or(0, |block| block.extent.references.len());
+            if count > 1 || shared.contains(&logical) {
+                shared.insert(logical);
+                shared.extend(self.above.get(&logical).into_iter().flatten().copied());
+            }
+        }
+        let pointers = self.pointers.iter().filter(|(_, block)| shared.contains(block));
+        pointers.map(|(tree, _)| *tree).collect()
     }
 
     fn add_holder(
@@ -247,7 +275,7 @@ impl Closure {
                 Ok(())
             }
             Some(Holder::Block(block)) => {
-                self.queue.push(block.0.logical);
+                self.go_up(logical, block.0.logical);
                 Ok(())
             }
             None => Err(Corruption::BackReferenceDangling {

@@ -7,6 +7,7 @@
 //! | references of what a block with full back references points to | by the address of the copy |
 //! | an extent of data | one at the new place: the same references; its checksums move along |
 //! | pointers and items in memory | the new addresses, in place |
+//! | the last snapshot in the root items of trees that share a copy | this transaction, so that the trees know that they share it |
 //!
 //! Invariants: everything that can fail comes before the first change. A failure after that stops writing.
 
@@ -155,6 +156,7 @@ impl Running {
         }
         // No log on the last commit may name a new address.
         self.core.has_new_chunk = true;
+        self.core.relocated_blocks.extend(places);
         self.change_all(&renaming).inspect_err(|error| {
             self.core.forest.volume().stop_writing(error);
         })
@@ -234,6 +236,14 @@ impl Running {
         }
         for (tree, old) in &closure.pointers {
             self.point_to_copy(renaming, *tree, *old)?;
+        }
+        for tree in closure.sharing_trees() {
+            // Trees take newer blocks for their own. Copies that they share are as old as a snapshot of now.
+            let generation = self.core.generation;
+            let open = self.open_tree(tree)?;
+            let item = open.item.as_mut().ok_or(Error::TreeNotFound { tree })?;
+            item.last_snapshot = generation;
+            open.item_changed = true;
         }
         for (tree, key) in &closure.items {
             self.change_item(renaming, *tree, key)?;

@@ -116,12 +116,12 @@ impl TreeBlock {
         Self::new(Bytes::from(self.bytes().to_vec()), header)
     }
 
-    /// Returns a copy under another address for all trees that have this block. The owner stays. Its flag marks a block
-    /// that trees may share although it is newer than their last snapshot.
+    /// Returns a copy under another address for all trees that have this block. The owner stays, and so does the flag of a
+    /// relocation by Linux, which goes with full back references.
     #[must_use]
     pub fn copy_to_relocate(&self, logical: Logical, generation: Generation) -> Self {
         let mut copy = self.copy_to_edit(logical, generation, self.header().owner);
-        copy.header.flags = HeaderFlags::WRITTEN | HeaderFlags::RELOC;
+        copy.header.flags |= self.header().flags & HeaderFlags::RELOC;
         copy
     }
 
