@@ -13,6 +13,7 @@
 //! | check every cross-reference | [`Volume::check`] |
 //! | see which owner uses which space, and which extents are shared | [`Volume::account_space`], [`File::extents`] |
 //! | make images of whole trees, of archives and of plans | [`build`], [`sources`] |
+//! | move block groups, convert them to other profiles | [`WritableVolume::balance`] |
 //! | read every copy, and repair bad ones | [`WritableVolume::scrub`], [`WritableVolume::healed`] |
 //!
 //! A volume that is open for reading has no call that changes it: [`Volume`], [`Subvolume`] and [`File`]
@@ -213,6 +214,18 @@ pub mod accounting {
         Accounting, ByKind, ContentKind, ExtentTable, Extents, Files, Group, Nesting, Occupied, Options,
         Owned, Owner, OwnerIndex, OwnerSpace, Parts, Place, References, Scope, Share,
     };
+}
+
+/// Balances: filters, the choice of block groups, and a run's control and summary.
+#[cfg(feature = "write")]
+pub mod balance {
+    pub use buttress_format::{BalanceArgumentFlags, BalanceArguments, BalanceFlags, BalanceItem};
+    pub use buttress_fs::BalanceRefusal;
+    pub use buttress_writer::balance::choice::{Candidate, Choice, Chosen, Kind};
+    pub use buttress_writer::balance::job::{
+        BalanceControl, BalanceCounts, BalanceEnd, BalanceSummary, NotRelocated,
+    };
+    pub use buttress_writer::relocation::RelocationSummary;
 }
 
 /// Images from whole trees, in one pass and without transactions.

@@ -2,6 +2,8 @@
 
 mod access;
 mod accounts;
+#[cfg(feature = "write")]
+mod balancing;
 #[cfg(feature = "check")]
 mod checking;
 mod devices;

@@ -69,10 +69,18 @@ pub fn is_alive(process: u32, begun: u64) -> bool {
 ///
 /// # Errors
 /// The system refuses to signal the process.
-pub fn stop((process, begun): (u32, u64)) -> Result<()> {
+pub fn stop(process: (u32, u64)) -> Result<()> {
+    stop_by(process, Signal::INT)
+}
+
+/// Asks a process by a signal to stop in order, and waits until the process has ended.
+///
+/// # Errors
+/// The system refuses to signal the process.
+pub fn stop_by((process, begun): (u32, u64), signal: Signal) -> Result<()> {
     let id = i32::try_from(process).ok().and_then(Pid::from_raw);
     let id = id.context("the status file contains no process id")?;
-    kill_process(id, Signal::INT).with_context(|| format!("asking process {process} to stop"))?;
+    kill_process(id, signal).with_context(|| format!("asking process {process} to stop"))?;
     while is_alive(process, begun) {
         std::thread::sleep(LOOK_EVERY);
     }

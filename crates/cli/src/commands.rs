@@ -1,5 +1,6 @@
 //! The commands, one thin module for each.
 
+pub mod balance;
 pub mod cat;
 pub mod check;
 pub mod completions;

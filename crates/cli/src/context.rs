@@ -124,6 +124,22 @@ impl Context {
         terminal::stdout(self.json())
     }
 
+    /// Prints a short answer: a document for `--format json`, else one line; nothing with `--quiet`.
+    ///
+    /// # Errors
+    /// That it cannot be printed.
+    pub fn print_answer(&self, name: &str, document: Value, line: std::fmt::Arguments<'_>) -> Result<()> {
+        if self.json() {
+            return self.print_json(name, document);
+        }
+        if !self.globals().quiet {
+            let mut out = self.stdout();
+            writeln!(out, "{line}")?;
+            out.flush()?;
+        }
+        Ok(())
+    }
+
     /// Prints `value` as the JSON document of the command `name` (`subvolume-list`).
     pub fn print_json(&self, name: &str, value: Value) -> Result<()> {
         let mut out = self.stdout();

@@ -63,6 +63,7 @@ pub mod resyncs;
 pub mod shell;
 pub mod signals;
 pub mod sources;
+pub mod status_files;
 pub mod table;
 pub mod target;
 pub mod writing;

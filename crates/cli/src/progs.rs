@@ -216,11 +216,10 @@ mod tests {
     #[test]
     fn groups_global_options_and_shortened_names_are_understood() {
         for (line, expected) in [
-            ("buttress balance", "balance"),
             ("buttress quota", "quota"),
             (
-                "buttress -q --device filesystem balance start -d /mnt",
-                "balance start",
+                "buttress -q --device filesystem quota rescan -w /mnt",
+                "quota rescan",
             ),
             ("buttress -v fi resize max x", "filesystem resize"),
             ("buttress filesystem defrag x", "filesystem defragment"),

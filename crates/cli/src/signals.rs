@@ -52,6 +52,26 @@ pub struct Cancelling {
     waiting: Option<Waiting>,
 }
 
+/// Sets a flag on SIGINT until the value is dropped. The flag tells a job whether its user or the system ended it.
+#[derive(Debug)]
+pub struct Interrupted(SigId);
+
+impl Interrupted {
+    /// Sets `flag` on SIGINT. Must come before [`Cancelling::start`], which acts on the same signal.
+    ///
+    /// # Errors
+    /// The system refuses.
+    pub fn start(flag: Arc<AtomicBool>) -> Result<Self> {
+        Ok(Self(flag::register(SIGINT, flag)?))
+    }
+}
+
+impl Drop for Interrupted {
+    fn drop(&mut self) {
+        unregister(self.0);
+    }
+}
+
 /// Thread that waits for a signal, and then for the end of the job.
 #[derive(Debug)]
 struct Waiting {

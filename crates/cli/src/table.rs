@@ -203,6 +203,11 @@ pub const ROWS: &[Row] = &[
         "Read every copy and all parity, and repair damage",
         commands::scrub::ROWS,
     ),
+    group(
+        "balance",
+        "Move block groups, and convert them to other profiles",
+        commands::balance::ROWS,
+    ),
     group("replace", "Replace a device of a volume", commands::replace::ROWS),
     group(
         "property",

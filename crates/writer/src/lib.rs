@@ -37,8 +37,8 @@ mod transaction_tests;
 
 pub use buttress_engine::{
     ChunkInTheWay, DataOptions, Emptying, Engine, Environment, JoinOptions, LEAST_DEVICE_BYTES, Return,
-    SpaceNow, SystemEnvironment, Trimmed, Tuning, Uncommitted, WriteOptions, look_ups, replacement_item,
-    wipe_superblocks,
+    SpaceNow, SystemEnvironment, Trimmed, Tuning, Uncommitted, WriteOptions, balance, balance_item, look_ups,
+    relocation, replacement_item, wipe_superblocks,
 };
 pub use data::AllocateMode;
 pub use filesystem::WritableFilesystem;

@@ -17,6 +17,7 @@ use anyhow::{Context as _, Result, anyhow};
 
 use buttress::Subvolume;
 
+use crate::commands::balance::online::Balances;
 use crate::commands::scrub::online::Scrubs;
 use crate::context::Context;
 use crate::exit::Advice;
@@ -43,6 +44,8 @@ pub struct Place {
 pub struct Mount {
     /// The writable volume, if it is open for writing.
     pub writing: Option<Writing>,
+    /// Balances of the volume.
+    pub balances: Arc<Balances>,
     /// Scrubs of the volume.
     pub scrubs: Arc<Scrubs>,
     /// Resynchronisations of the volume's devices that missed commits.

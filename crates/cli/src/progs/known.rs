@@ -21,31 +21,14 @@ const fn missing(path: &'static str, options: &'static str, instead: &'static st
 
 /// All commands of btrfs-progs.
 pub(super) const KNOWN: &[Known] = &[
-    missing(
+    here(
         "balance start",
         "-d -m -s -f --full-balance --background|--bg --enqueue",
-        "mount the volume with Linux and run `btrfs balance start …` on the mount",
     ),
-    missing(
-        "balance pause",
-        "",
-        "mount the volume with Linux and run `btrfs balance pause …` on the mount",
-    ),
-    missing(
-        "balance cancel",
-        "",
-        "mount the volume with Linux and run `btrfs balance cancel …` on the mount",
-    ),
-    missing(
-        "balance resume",
-        "",
-        "mount the volume with Linux and run `btrfs balance resume …` on the mount",
-    ),
-    missing(
-        "balance status",
-        "",
-        "`buttress check IMAGE` reports an interrupted balance, and `btrfs balance status …` a running one",
-    ),
+    here("balance pause", ""),
+    here("balance cancel", ""),
+    here("balance resume", ""),
+    here("balance status", ""),
     here(
         "check",
         "-s|--super -b|--backup -r|--tree-root --chunk-root --readonly --repair --force --mode \

@@ -5,6 +5,7 @@
 //!
 //! Left out: the meaning of arguments, which each command's type derives.
 
+use std::borrow::Cow;
 use std::ffi::OsString;
 
 use clap::{ArgMatches, Command};
@@ -87,9 +88,48 @@ pub(crate) fn subcommand_named(parent: &Command, word: &str) -> Option<String> {
 /// Describing every argument of every command takes longer than some commands run. The parser
 /// therefore does so only for help and errors, which show other commands too.
 pub(crate) fn parse(arguments: &[OsString]) -> Result<ArgMatches, clap::Error> {
+    let arguments = with_attached_filters(arguments);
     command_of(Extent::Named)
-        .try_get_matches_from(arguments)
-        .or_else(|_| command().try_get_matches_from(arguments))
+        .try_get_matches_from(arguments.iter())
+        .or_else(|_| command().try_get_matches_from(arguments.iter()))
+}
+
+/// Returns a command line with an equals sign before the filters of `balance start -dFILTERS`.
+///
+/// btrfs-progs takes the filters of an option only without a blank between. The parser has no such options, except with an
+/// equals sign.
+fn with_attached_filters(arguments: &[OsString]) -> Cow<'_, [OsString]> {
+    let is_value = |at: usize| {
+        let before = at.checked_sub(1).and_then(|before| arguments.get(before));
+        before.is_some_and(|before| {
+            let bytes = before.as_encoded_bytes();
+            bytes.starts_with(b"--") && !bytes.contains(&b'=')
+        })
+    };
+    let is_word = |(at, argument): &(usize, &OsString)| {
+        *at > 0 && !argument.as_encoded_bytes().starts_with(b"-") && !is_value(*at)
+    };
+    let mut words = arguments.iter().enumerate().filter(is_word);
+    let mut is_next = |name: &str, least: usize| {
+        let word = words.next().and_then(|(at, word)| Some((at, word.to_str()?)));
+        word.filter(|(_, word)| word.len() >= least && name.starts_with(word))
+    };
+    let start = is_next("balance", 1).and_then(|_| is_next("start", 4));
+    let Some((start, _)) = start else {
+        return Cow::Borrowed(arguments);
+    };
+    let with_sign = |(at, argument): (usize, &OsString)| match argument.to_str() {
+        Some(text) if at > start => match text.split_at_checked(2) {
+            Some((option @ ("-d" | "-m" | "-s"), filters))
+                if !filters.is_empty() && !filters.starts_with('=') =>
+            {
+                format!("{option}={filters}").into()
+            }
+            _ => argument.clone(),
+        },
+        _ => argument.clone(),
+    };
+    arguments.iter().enumerate().map(with_sign).collect()
 }
 
 /// Program names, for calls through a link, and their commands.
@@ -162,6 +202,37 @@ mod tests {
             let found = path_and_globals(line).map(|(path, _)| path);
             assert_eq!(found.as_deref(), expected, "{line}");
         }
+    }
+
+    #[test]
+    fn filters_are_attached_to_their_option() {
+        let attached = |line: &str| {
+            let arguments: Vec<OsString> = line.split(' ').map(OsString::from).collect();
+            let words = with_attached_filters(&arguments);
+            words.join(std::ffi::OsStr::new(" ")).into_string().unwrap()
+        };
+        for (line, expected) in [
+            (
+                "b balance start -dusage=5 -m -s i",
+                "b balance start -d=usage=5 -m -s i",
+            ),
+            (
+                "b --device x bal star -d=usage=5 i",
+                "b --device x bal star -d=usage=5 i",
+            ),
+            (
+                "b --device x bal star -musage=5 i",
+                "b --device x bal star -m=usage=5 i",
+            ),
+            ("b balance status -dusage=5 i", "b balance status -dusage=5 i"),
+            ("b ls balance start -sx", "b ls balance start -sx"),
+            ("b balance start --dry-run -d i", "b balance start --dry-run -d i"),
+        ] {
+            assert_eq!(attached(line), expected, "{line}");
+        }
+        assert!(path_and_globals("buttress balance start -dusage=5,limit=1 -m i").is_some());
+        assert!(path_and_globals("buttress balance start -d -musage=5 i").is_some());
+        assert!(path_and_globals("buttress balance start -d usage=5 i").is_none());
     }
 
     #[test]

@@ -217,9 +217,9 @@ fn missing_command_of_btrfs_progs_names_its_replacement() {
     for (words, name, instead) in [
         (&["restore", "x.img", "/tmp"][..], "restore", "buttress cp -r"),
         (
-            &["balance", "start", "-dusage=5", "/mnt"],
-            "balance start",
-            "btrfs balance start",
+            &["qgroup", "limit", "-c", "5M", "/mnt"],
+            "qgroup limit",
+            "btrfs qgroup limit",
         ),
         (
             &["filesystem", "resize", "max", "/mnt"],

@@ -9,6 +9,7 @@
     reason = "a panic is how a test fails; tests compute with known numbers"
 )]
 
+mod balance;
 mod command_line;
 mod console;
 mod devices;

@@ -111,7 +111,8 @@ impl Case {
     pub(crate) fn sound(&self) -> i32 {
         match self.command {
             // Nothing is running, and nothing can be resumed.
-            "scrub cancel" | "scrub resume" | "replace cancel" => 2,
+            "scrub cancel" | "scrub resume" | "replace cancel" | "balance pause" | "balance cancel"
+            | "balance resume" => 2,
             _ => i32::from(self.form == "of what differs"),
         }
     }
@@ -492,6 +493,23 @@ fn about_volumes() -> Vec<Case> {
         },
         look("scrub resume", "-B {image}", ""),
         look("scrub status", "{image}", ""),
+        Case {
+            is_job: true,
+            ..write("balance start", "-dusage=0 {image}", "")
+        },
+        Case {
+            answer: SILENT,
+            ..look("balance pause", "{image}", "")
+        },
+        Case {
+            answer: SILENT,
+            ..look("balance cancel", "{image}", "")
+        },
+        Case {
+            answer: SILENT,
+            ..look("balance resume", "{image}", "")
+        },
+        look("balance status", "{image}", ""),
         Case {
             is_job: true,
             ..write("replace start", "-B 1 {target} {image}", "")

@@ -26,6 +26,7 @@ use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
 use super::images::Images;
 use super::registry;
 use super::shown_options::ShownOptions;
+use crate::commands::balance::online::Balances;
 use crate::commands::scrub::online::Scrubs;
 use crate::exit;
 use crate::mounted::protocol::{Answer, REQUEST_BYTES_MAX, Request};
@@ -46,6 +47,7 @@ pub(super) struct Served {
     pub(super) image: PathBuf,
     pub(super) volume: Weak<MountedVolume>,
     pub(super) notifier: Notifier,
+    pub(super) balances: Arc<Balances>,
     pub(super) scrubs: Arc<Scrubs>,
     pub(super) resyncs: Arc<Resyncs>,
     pub(super) images: Arc<Images>,
@@ -212,6 +214,7 @@ impl Served {
             directory: b"/".to_vec(),
             mount: Some(Mount {
                 writing,
+                balances: Arc::clone(&self.balances),
                 scrubs: Arc::clone(&self.scrubs),
                 resyncs: Arc::clone(&self.resyncs),
                 doomed: self.images.deleted(),

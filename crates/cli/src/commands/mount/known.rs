@@ -87,7 +87,10 @@ pub(super) const KNOWN: &[(&str, Meaning)] = &[
         Note("Buttress does not defragment files automatically"),
     ),
     ("flushoncommit", Note("every commit writes dirty data back")),
-    ("skip_balance", Note("a mount never continues a balance")),
+    (
+        "skip_balance",
+        Note("a mount resumes no balance by itself; `balance resume` does"),
+    ),
     (
         "user_subvol_rm_allowed",
         Note("only root and the server's user can remove a subvolume"),

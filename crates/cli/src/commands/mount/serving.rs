@@ -35,6 +35,7 @@ use super::options::MountWishes;
 use super::registry::{Entry, Known, Root};
 use super::shown_options::ShownOptions;
 use super::watch::{Watch, Watched};
+use crate::commands::balance::online::Balances;
 use crate::commands::scrub::online::Scrubs;
 use crate::context::Context;
 use crate::exit::{Advice, Outcome};
@@ -315,7 +316,9 @@ pub(super) fn serve(
     let entry = Entry::make(&image, directory, wishes.write, &root_of_mount)?;
     let resyncs = Arc::new(Resyncs::new(Arc::clone(&log)));
     let scrubs = Arc::new(Scrubs::new(Arc::clone(&log), Arc::clone(&resyncs)));
+    let balances = Arc::new(Balances::new(Arc::clone(&log)));
     let served = Served {
+        balances: Arc::clone(&balances),
         scrubs: Arc::clone(&scrubs),
         resyncs: Arc::clone(&resyncs),
         images: Arc::clone(&images),
@@ -330,7 +333,7 @@ pub(super) fn serve(
     watch_images(&images, &volume, &log);
     let watch = Arc::new(Mutex::new(Some(Watch::start(&Watched::new(&image, device))?)));
     use_watch(&volume, &watch);
-    let stop_writers = stop_of_writers(Arc::clone(&resyncs), scrubs, healer);
+    let stop_writers = stop_of_writers(Arc::clone(&resyncs), balances, scrubs, healer);
     volume.ends_after(Arc::clone(&stop_writers) as _);
     let (ended, end) = crossbeam_channel::bounded::<()>(0);
     leave_on_signals(&volume, &watch, session.notifier()?, end)?;
@@ -394,10 +397,11 @@ fn writer_behind(access: &Access) -> Option<WritableFilesystem> {
     }
 }
 
-/// Stops resynchronisations, scrubs and the healer, which also write to the volume. Nothing is written after the last
+/// Stops resynchronisations, balances, scrubs and the healer, which also write to the volume. Nothing is written after the last
 /// commit, which counts their repairs.
 fn stop_of_writers(
     resyncs: Arc<Resyncs>,
+    balances: Arc<Balances>,
     scrubs: Arc<Scrubs>,
     healer: Option<Healer>,
 ) -> Arc<impl Fn() + Send + Sync> {
@@ -405,6 +409,7 @@ fn stop_of_writers(
     Arc::new(move || {
         // A scrub may wait for a resynchronisation.
         resyncs.end();
+        balances.end();
         scrubs.end();
         drop(healer.lock().take());
     })

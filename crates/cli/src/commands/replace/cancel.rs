@@ -1,7 +1,6 @@
 //! `buttress replace cancel IMAGE`: cancels a running or interrupted replacement.
 
 use std::ffi::OsString;
-use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
@@ -20,6 +19,7 @@ use crate::exit::Outcome;
 use crate::globals::Uses;
 use crate::identity::Identity;
 use crate::manual::{Example, ExitCode, example};
+use crate::status_files::{self, Record as _};
 use crate::table::Subcommand;
 use crate::target::Target;
 use crate::writing::Writing;
@@ -58,8 +58,7 @@ impl Subcommand for Cancel {
         };
         let mut images = vec![image.clone()];
         let path = status_file(&image, self.status_file.as_deref(), ENDING).ok();
-        let running = path.as_deref().and_then(Record::load);
-        if let Some(record) = running.filter(Record::is_alive) {
+        if let Some(record) = Record::load_running(path.as_deref()) {
             background::stop(record.process)?;
             let given = [images.clone(), context.globals().devices.clone()].concat();
             images.extend(
@@ -86,15 +85,13 @@ impl Subcommand for Cancel {
         if let Some(target) = target {
             wipe_superblocks(&target.device, target.uuid).context("wiping the target's superblocks")?;
         }
-        path.as_deref().map_or(Ok(()), Record::remove)?;
+        path.as_deref().map_or(Ok(()), status_files::remove)?;
         let id = before.map(|item| item.source.get());
-        if context.json() {
-            context.print_json("replace-cancel", json!({ "canceled": true, "devid": id }))?;
-        } else if !context.globals().quiet {
-            let mut out = context.stdout();
-            writeln!(out, "replacement cancelled: device {} stays", id.unwrap_or(0))?;
-            out.flush()?;
-        }
+        context.print_answer(
+            "replace-cancel",
+            json!({ "canceled": true, "devid": id }),
+            format_args!("replacement cancelled: device {} stays", id.unwrap_or(0)),
+        )?;
         Ok(Outcome::Done)
     }
 }

@@ -5,15 +5,11 @@
 //! do not open it and read this file instead. A run that ends in order removes the file. If it
 //! failed in the background, the file keeps the reason until the next run.
 
-use std::fs;
-use std::io::Write as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use anyhow::{Context as _, Result};
 use serde_json::{Value, json};
 
-use crate::background::is_alive;
-use crate::context::Context;
+use crate::status_files::{self, process_from_json, process_to_json};
 
 /// Version of the file's format.
 const VERSION: u64 = 1;
@@ -40,39 +36,12 @@ pub(super) struct Record {
     pub(super) error: Option<String>,
 }
 
-impl Record {
-    /// Loads the record at `path`; `None` if it does not exist or is unreadable.
-    pub(super) fn load(path: &Path) -> Option<Self> {
-        Self::from_json(&serde_json::from_slice(&fs::read(path).ok()?).ok()?)
-    }
+impl status_files::Record for Record {
+    const JOB: &'static str = "a replacement";
+    const REMEDY: &'static str = "remove it, or name another file with --status-file";
 
-    /// Replaces the file with this record.
-    ///
-    /// # Errors
-    /// The file cannot be written.
-    pub(super) fn save(&self, context: &Context, path: &Path) -> Result<()> {
-        let mut output = context.create_output_to_keep(path)?;
-        serde_json::to_writer(&mut output, &self.to_json())?;
-        output.write_all(b"\n")?;
-        output.finish()
-    }
-
-    /// Removes the file.
-    ///
-    /// # Errors
-    /// The file exists and cannot be removed.
-    pub(super) fn remove(path: &Path) -> Result<()> {
-        match fs::remove_file(path) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                Err(error).with_context(|| path.display().to_string())
-            }
-            _ => Ok(()),
-        }
-    }
-
-    /// Returns whether the record's process is running.
-    pub(super) fn is_alive(&self) -> bool {
-        is_alive(self.process.0, self.process.1)
+    fn process(&self) -> (u32, u64) {
+        self.process
     }
 
     fn to_json(&self) -> Value {
@@ -83,7 +52,7 @@ impl Record {
             .collect();
         json!({
             "version": VERSION,
-            "process": [self.process.0, self.process.1],
+            "process": process_to_json(self.process),
             "devid": self.device,
             "progress_1000": self.tenths,
             "write_errors": self.write_errors,
@@ -99,13 +68,9 @@ impl Record {
         if number("version")? != VERSION {
             return None;
         }
-        let process = value.get("process")?.as_array()?;
         let devices = value.get("devices")?.as_array()?.iter();
         Some(Self {
-            process: (
-                process.first()?.as_u64()?.try_into().ok()?,
-                process.get(1)?.as_u64()?,
-            ),
+            process: process_from_json(value.get("process")?)?,
             device: number("devid")?,
             tenths: number("progress_1000")?,
             write_errors: number("write_errors")?,
@@ -123,6 +88,7 @@ impl Record {
 mod tests {
     use super::*;
     use crate::background::this_process;
+    use crate::status_files::Record as _;
 
     #[test]
     fn a_record_comes_back_as_it_was() {

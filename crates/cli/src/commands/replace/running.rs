@@ -1,14 +1,12 @@
 //! A running replacement: writes its record every second, and suspends on signals.
 
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use anyhow::Result;
 use buttress::scrub::{Error, ReplaceOptions, Replaced};
 use buttress::unstable::scrub::Replace;
 use buttress::unstable::writer_of;
 use buttress::{DeviceId, Progress};
-use crossbeam_channel::{RecvTimeoutError, bounded};
 
 use super::record::Record;
 use crate::background::this_process;
@@ -16,10 +14,8 @@ use crate::context::Context;
 use crate::exit::Advice;
 use crate::progress::Watch;
 use crate::signals::Cancelling;
+use crate::status_files::{self, Record as _, while_saving};
 use crate::writing::Writing;
-
-/// Interval between writes of the record.
-const SAVE_EVERY: Duration = Duration::from_secs(1);
 
 /// A started replacement, with the receivers of its progress.
 pub(super) struct Running<'a> {
@@ -44,32 +40,20 @@ impl Running<'_> {
         drop(cancelling);
         match &ended {
             Err(error) if self.in_background => self.save(&progress, Some(error.to_string()))?,
-            _ => self.status.map_or(Ok(()), Record::remove)?,
+            _ => self.status.map_or(Ok(()), status_files::remove)?,
         }
         ended
     }
 
     fn run_and_save(&self, options: ReplaceOptions, progress: &Progress) -> Result<Replaced> {
-        let (stop, stopped) = bounded::<()>(0);
-        std::thread::scope(|scope| {
-            let saving = scope.spawn(move || -> Result<()> {
-                while stopped.recv_timeout(SAVE_EVERY) == Err(RecvTimeoutError::Timeout) {
-                    self.save(progress, None)?;
-                }
-                Ok(())
-            });
-            let filesystem = writer_of(self.writing.volume()).clone();
-            let ended = Replace::new(filesystem, options, progress.clone()).run();
-            drop(stop);
-            match saving.join() {
-                Ok(Ok(())) => {}
-                Ok(Err(error)) => self
-                    .context
-                    .warn(format_args!("the status file is out of date: {error:#}")),
-                Err(panic) => std::panic::resume_unwind(panic),
-            }
-            ended.map_err(advised)
-        })
+        let filesystem = writer_of(self.writing.volume()).clone();
+        let job = || Replace::new(filesystem, options, progress.clone()).run();
+        let (ended, saved) = while_saving(|| self.save(progress, None), job);
+        if let Err(error) = saved {
+            self.context
+                .warn(format_args!("the status file is out of date: {error:#}"));
+        }
+        ended.map_err(advised)
     }
 
     fn save(&self, progress: &Progress, error: Option<String>) -> Result<()> {

@@ -22,6 +22,7 @@ use crate::exit::{Advice, Outcome};
 use crate::globals::{Uses, parse_size};
 use crate::identity::Identity;
 use crate::manual::{Example, example};
+use crate::status_files::Record as _;
 use crate::table::Subcommand;
 use crate::target::Target;
 use crate::writing::Writing;
@@ -94,8 +95,7 @@ impl Subcommand for Start {
             Err(_) if self.foreground => None,
             Err(error) => return Err(error),
         };
-        if let Some(record) = status.as_deref().and_then(Record::load)
-            && record.is_alive()
+        if let Some(record) = Record::load_running(status.as_deref())
             && !self.in_background
         {
             return Err(already_running(&image, &record));
@@ -230,7 +230,7 @@ fn already_running(image: &Path, record: &Record) -> anyhow::Error {
 /// Starts a background process for the replacement, and waits until it has begun.
 fn go_to_background(context: &Context, status: &Path) -> Result<Outcome> {
     let (process, record) = background::start(|process| {
-        let record = Record::load(status);
+        let record = Record::load(status).ok().flatten();
         record.filter(|record| record.process.0 == process)
     })?;
     let id = record.map(|record| record.device);

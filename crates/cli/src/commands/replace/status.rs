@@ -20,6 +20,7 @@ use crate::exit::Outcome;
 use crate::globals::Uses;
 use crate::manual::{Example, example};
 use crate::output::time::Clock;
+use crate::status_files::Record as _;
 use crate::table::Subcommand;
 use crate::target::Target;
 
@@ -51,7 +52,7 @@ impl Subcommand for Status {
     fn run(self, context: &Context) -> Result<Outcome> {
         let image = Target::parse(&self.image).image;
         let path = status_file(&image, self.status_file.as_deref(), ENDING).ok();
-        let record = path.as_deref().and_then(Record::load);
+        let record = path.as_deref().and_then(|path| Record::load(path).ok().flatten());
         if let Some(record) = record.as_ref().filter(|record| record.is_alive()) {
             return print_running(context, record);
         }

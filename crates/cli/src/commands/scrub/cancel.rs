@@ -1,7 +1,6 @@
 //! `buttress scrub cancel IMAGE`: asks the scrubbing process to stop, and waits for its end.
 
 use std::ffi::OsString;
-use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
@@ -56,7 +55,7 @@ impl Subcommand for Cancel {
         }
         let image = Target::parse(&self.image).image;
         let path = status_file(&image, self.status_file.as_deref(), STATUS_ENDING)?;
-        let running = Record::load(&path)?.filter(|record| record.state == State::Running);
+        let running = Record::find(&path)?.filter(|record| record.state == State::Running);
         let Some(record) = running else {
             // Open the volume, so that a missing volume gives the usual error.
             let filesystem = context.open_for_one_pass(&image)?;
@@ -80,13 +79,7 @@ fn not_running(context: &Context, image: &Path, uuid: Uuid) -> Result<Outcome> {
 }
 
 fn say_cancelled(context: &Context, uuid: Uuid) -> Result<Outcome> {
-    if context.json() {
-        let document = json!({ "uuid": uuid.to_string(), "cancelled": true });
-        context.print_json("scrub-cancel", document)?;
-    } else if !context.globals().quiet {
-        let mut out = context.stdout();
-        writeln!(out, "scrub cancelled")?;
-        out.flush()?;
-    }
+    let document = json!({ "uuid": uuid.to_string(), "cancelled": true });
+    context.print_answer("scrub-cancel", document, format_args!("scrub cancelled"))?;
     Ok(Outcome::Done)
 }

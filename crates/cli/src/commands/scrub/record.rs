@@ -5,18 +5,14 @@
 //! and each write replaces it completely. A scrub with the state "running" is interrupted, and can
 //! be resumed, unless its process exists and began at the recorded time.
 
-use std::fs;
-use std::io::Write as _;
 use std::path::Path;
 
-use anyhow::{Context as _, Result, anyhow};
+use anyhow::Result;
 use buttress::scrub::{ChunkPosition, Counters, DeviceReport, Position, Report};
 use buttress::{DeviceId, Logical, Uuid};
 use serde_json::{Map, Value, json};
 
-use crate::background::is_alive;
-use crate::context::Context;
-use crate::exit::Advice;
+use crate::status_files::{self, Record as _, process_from_json, process_to_json};
 
 /// Version of the file's format.
 const VERSION: u64 = 1;
@@ -69,44 +65,18 @@ pub(super) struct Record {
 }
 
 impl Record {
-    /// Loads the record at `path`; `None` if the file does not exist.
+    /// Loads the record at `path`; `None` if the file does not exist. A running job without its process counts as
+    /// interrupted.
     ///
     /// # Errors
     /// The file is unreadable, or not a record.
-    pub(super) fn load(path: &Path) -> Result<Option<Self>> {
-        let bytes = match fs::read(path) {
-            Ok(bytes) => bytes,
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(error).with_context(|| path.display().to_string()),
-        };
-        let value: Option<Value> = serde_json::from_slice(&bytes).ok();
-        let record = value.as_ref().and_then(Self::from_json);
-        let mut record = record
-            .ok_or_else(|| anyhow!("{} is not a status file of a scrub", path.display()))
-            .context(Advice::new(
-                "to start again and replace the file, run `scrub start -f`",
-            ))?;
-        if record.state == State::Running && !record.is_alive() {
-            record.state = State::Interrupted;
-        }
-        Ok(Some(record))
-    }
-
-    /// Replaces the file with this record.
-    ///
-    /// # Errors
-    /// The file cannot be written.
-    pub(super) fn save(&self, context: &Context, path: &Path) -> Result<()> {
-        let mut output = context.create_output_to_keep(path)?;
-        serde_json::to_writer(&mut output, &self.to_json())?;
-        output.write_all(b"\n")?;
-        output.finish()
-    }
-
-    /// Returns whether the record's process is running.
-    pub(super) fn is_alive(&self) -> bool {
-        let (process, begun) = self.process;
-        is_alive(process, begun)
+    pub(super) fn find(path: &Path) -> Result<Option<Self>> {
+        Ok(Self::load(path)?.map(|mut record| {
+            if record.state == State::Running && !record.is_alive() {
+                record.state = State::Interrupted;
+            }
+            record
+        }))
     }
 
     /// Returns the counters as a report, without damaged ranges.
@@ -115,6 +85,15 @@ impl Record {
             devices: self.devices.clone(),
             ..Report::default()
         }
+    }
+}
+
+impl status_files::Record for Record {
+    const JOB: &'static str = "a scrub";
+    const REMEDY: &'static str = "scrub start -f begins anew and replaces it";
+
+    fn process(&self) -> (u32, u64) {
+        self.process
     }
 
     fn to_json(&self) -> Value {
@@ -132,7 +111,7 @@ impl Record {
             "version": VERSION,
             "uuid": self.uuid.to_string(),
             "status": self.state.name(),
-            "process": [self.process.0, self.process.1],
+            "process": process_to_json(self.process),
             "started": self.started,
             "resumed": self.resumed,
             "milliseconds": self.milliseconds,
@@ -147,7 +126,6 @@ impl Record {
         if value.get("version")?.as_u64()? != VERSION {
             return None;
         }
-        let process = value.get("process")?.as_array()?;
         let pair = |pair: &Value| Some((pair.get(0)?.as_u64()?, pair.get(1)?.as_u64()?));
         let finished = value.get("finished")?.as_array()?.iter();
         let begun = value.get("begun")?.as_array()?.iter();
@@ -168,10 +146,7 @@ impl Record {
         Some(Self {
             uuid: value.get("uuid")?.as_str()?.parse().ok()?,
             state: State::from_name(value.get("status")?.as_str()?)?,
-            process: (
-                process.first()?.as_u64()?.try_into().ok()?,
-                process.get(1)?.as_u64()?,
-            ),
+            process: process_from_json(value.get("process")?)?,
             started: value.get("started")?.as_i64()?,
             resumed: value.get("resumed")?.as_i64(),
             milliseconds: value.get("milliseconds")?.as_u64()?,

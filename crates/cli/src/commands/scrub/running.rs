@@ -3,14 +3,13 @@
 //! updates the devices' statistics and prints its result.
 
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use anyhow::{Context as _, Result};
 use buttress::scrub::{DeviceReport, Options as ScrubOptions, Report, ResyncOptions, Scrub};
 use buttress::unstable::fs::Filesystem;
 use buttress::unstable::{filesystem_of, volume_over, writer_of};
 use buttress::{ByteCount, DeviceOptions, Progress, Subvolume, Volume};
-use crossbeam_channel::{RecvTimeoutError, bounded};
 
 use super::options::Options;
 use super::record::{Record, State};
@@ -22,10 +21,8 @@ use crate::output::stdout;
 use crate::progress::Watch;
 use crate::resyncs::describe;
 use crate::signals::Cancelling;
+use crate::status_files::{Record as _, while_saving};
 use crate::writing::{self, Writing};
-
-/// Interval between writes of the record.
-const SAVE_EVERY: Duration = Duration::from_secs(1);
 
 /// Function that stores a record, in the status file or in memory.
 type Keep<'a> = dyn Fn(Record) -> Result<()> + Sync + 'a;
@@ -73,21 +70,7 @@ impl Under<'_> {
 
     /// Runs the scrub and stores its record during the run. Returns the results of both.
     pub(super) fn run_and_keep(&self) -> (Result<(), buttress::scrub::Error>, Result<()>) {
-        let (stop, stopped) = bounded::<()>(0);
-        std::thread::scope(|scope| {
-            let saving = scope.spawn(move || -> Result<()> {
-                while stopped.recv_timeout(SAVE_EVERY) == Err(RecvTimeoutError::Timeout) {
-                    self.save(State::Running)?;
-                }
-                Ok(())
-            });
-            let ended = self.scrub.run();
-            drop(stop);
-            match saving.join() {
-                Ok(saved) => (ended, saved),
-                Err(panic) => std::panic::resume_unwind(panic),
-            }
-        })
+        while_saving(|| self.save(State::Running), || self.scrub.run())
     }
 }
 

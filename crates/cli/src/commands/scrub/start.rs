@@ -80,7 +80,7 @@ impl Subcommand for Start {
         let path = status_path(&target.image, &self.options)?;
         if !self.force
             && let Some(path) = &path
-            && let Some(record) = Record::load(path)?
+            && let Some(record) = Record::find(path)?
             && record.state == State::Running
             && !self.options.in_background
         {
@@ -125,7 +125,7 @@ impl Subcommand for Resume {
         }
         let target = Target::parse(&self.options.image);
         let path = status_file(&target.image, self.options.status_file.as_deref(), STATUS_ENDING)?;
-        let record = match Record::load(&path)? {
+        let record = match Record::find(&path)? {
             Some(record) if record.state == State::Running && !self.options.in_background => {
                 return Err(already_running(&target.image, &record));
             }
@@ -192,7 +192,7 @@ fn nothing_to_resume(context: &Context, image: &Path, uuid: Uuid) -> Result<Outc
 fn go_to_background(context: &Context, image: &Path, path: Option<&Path>) -> Result<Outcome> {
     let path = path.context("a scrub in the background needs a status file")?;
     let (process, record) = background::start(|process| {
-        let record = Record::load(path).ok().flatten();
+        let record = Record::find(path).ok().flatten();
         record.filter(|record| record.process.0 == process)
     })?;
     let record = record.context("the scrub ended without a status file")?;

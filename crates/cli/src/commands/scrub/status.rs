@@ -75,7 +75,7 @@ impl Subcommand for Status {
         let resync = resyncs::Status::default();
         let image = Target::parse(&self.image).image;
         let path = status_file(&image, self.status_file.as_deref(), STATUS_ENDING)?;
-        let record = Record::load(&path)?;
+        let record = Record::find(&path)?;
         // During a scrub, no other process can open the volume.
         if let Some(record) = record.as_ref().filter(|record| record.state == State::Running) {
             return self.print(context, record, style, &resync);

@@ -70,6 +70,51 @@ pub(super) const JOBS: &[Sweep] = &[
         ..PLAIN
     },
     Sweep {
+        command: "balance start",
+        base: "-dusage=0 {volume.img}",
+        own: &[
+            manner("-d", "-d=usage=0"),
+            elsewhere("-m", "dry_run_shows_what_linux_relocates"),
+            elsewhere("-s", "system_alone_needs_force"),
+            manner("--force", "-f"),
+            manner("--full-balance", "--full-balance"),
+            elsewhere("--background", "background_balance_is_paused_and_resumed"),
+            nothing("--enqueue", "--enqueue"),
+            acts("--dry-run", "--dry-run"),
+            manner("--limit", "--limit 1G"),
+            manner("--status-file", "--status-file {out}/s"),
+        ],
+        units: Units::Long,
+        ..PLAIN
+    },
+    Sweep {
+        command: "balance pause",
+        base: "{volume.img}",
+        code: 2,
+        own: &[STATUS_FILE],
+        ..PLAIN
+    },
+    Sweep {
+        command: "balance cancel",
+        base: "{volume.img}",
+        code: 2,
+        own: &[STATUS_FILE],
+        ..PLAIN
+    },
+    Sweep {
+        command: "balance resume",
+        base: "{volume.img}",
+        code: 2,
+        own: &[manner("--limit", "--limit 1G"), STATUS_FILE],
+        ..PLAIN
+    },
+    Sweep {
+        command: "balance status",
+        base: "{volume.img}",
+        own: &[STATUS_FILE],
+        ..PLAIN
+    },
+    Sweep {
         command: "replace start",
         base: "-B 1 {out}/target {volume.img}",
         code: 1,

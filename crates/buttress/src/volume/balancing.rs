@@ -1,0 +1,106 @@
+//! Balances of a volume.
+
+use super::{Access, Volume, WritableVolume};
+use crate::error::Result;
+use buttress_format::{BalanceItem, ByteCount};
+use buttress_writer::balance::choice::Choice;
+use buttress_writer::balance::job::{BalanceControl, BalanceSummary};
+use buttress_writer::balance::plan_unwritten;
+use buttress_writer::balance_item;
+
+impl Volume {
+    /// Returns the balance that is in progress or paused.
+    ///
+    /// # Errors
+    /// The root tree cannot be read, or the item is corrupt.
+    pub fn balance_status(&self) -> Result<Option<BalanceItem>> {
+        match &self.access {
+            Access::Reading(shown) => Ok(balance_item(&shown.on_disk)?),
+            Access::Writing(writer) => Ok(writer.balance()),
+        }
+    }
+
+    /// Returns the block groups that a new balance would move, in the order in which it would move them. Nothing is changed.
+    ///
+    /// # Errors
+    /// A balance that Linux refuses, such as a profile for which the volume has too few devices.
+    pub fn plan_balance(&self, item: &BalanceItem) -> Result<Choice> {
+        match &self.access {
+            Access::Reading(shown) => Ok(plan_unwritten(&shown.on_disk, item)?),
+            Access::Writing(writer) => Ok(writer.plan_balance(item)?),
+        }
+    }
+}
+
+impl WritableVolume {
+    /// Moves block groups that pass the filters, and converts them. Others may read and write the volume meanwhile.
+    ///
+    /// ```no_run
+    /// use buttress::balance::{BalanceArguments, BalanceControl, BalanceFlags, BalanceItem};
+    /// use buttress::{Profile, Volume};
+    ///
+    /// # fn main() -> buttress::Result<()> {
+    /// let volume = Volume::open_writable("disk.img")?;
+    /// let item = BalanceItem {
+    ///     flags: BalanceFlags::DATA,
+    ///     data: BalanceArguments::NONE.with_target(Profile::Dup),
+    ///     metadata: BalanceArguments::NONE,
+    ///     system: BalanceArguments::NONE,
+    /// };
+    /// let summary = volume.balance(item, None, &BalanceControl::default())?;
+    /// println!("moved {} block groups", summary.counts.relocated);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`start_balance`](Self::start_balance) and [`run_balance`](Self::run_balance).
+    pub fn balance(
+        &self,
+        item: BalanceItem,
+        bytes_per_second: Option<ByteCount>,
+        control: &BalanceControl,
+    ) -> Result<BalanceSummary> {
+        let choice = self.start_balance(item)?;
+        self.run_balance(&choice, bytes_per_second, control)
+    }
+
+    /// Starts a balance without moving anything: it is resumable when this returns, here and by Linux.
+    ///
+    /// # Errors
+    /// A balance exists; Linux refuses such a balance; the commit fails.
+    pub fn start_balance(&self, item: BalanceItem) -> Result<Choice> {
+        Ok(self.writer().start_balance(item)?)
+    }
+
+    /// Returns the block groups that the paused balance has still to move.
+    ///
+    /// # Errors
+    /// No balance is paused, or it is running.
+    pub fn resume_balance(&self) -> Result<Choice> {
+        Ok(self.writer().resume_balance()?)
+    }
+
+    /// Runs a balance that was started or resumed until its end, a pause or a cancellation.
+    ///
+    /// # Errors
+    /// No balance exists, or it is running; an extent has no intact copy; a device fails. The balance then ends. A lack of
+    /// space is no error: the summary lists the block groups.
+    pub fn run_balance(
+        &self,
+        choice: &Choice,
+        bytes_per_second: Option<ByteCount>,
+        control: &BalanceControl,
+    ) -> Result<BalanceSummary> {
+        let limit = bytes_per_second.map(ByteCount::get);
+        Ok(self.writer().run_balance(choice, limit, control)?)
+    }
+
+    /// Ends the paused balance. Block groups that were moved stay moved.
+    ///
+    /// # Errors
+    /// No balance is paused; the commit fails.
+    pub fn end_balance(&self) -> Result<()> {
+        Ok(self.writer().end_balance()?)
+    }
+}

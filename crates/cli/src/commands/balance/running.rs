@@ -1,0 +1,94 @@
+//! A balance under way in this process, on a volume that is not mounted: its record, and signals.
+//!
+//! SIGINT cancels the balance, as btrfs-progs' Ctrl-C does. SIGTERM and SIGHUP pause it: it can be resumed, as after an
+//! unmount.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result};
+use buttress::ByteCount;
+use buttress::balance::{BalanceControl, BalanceItem, BalanceSummary, Choice};
+use serde_json::json;
+
+use super::record::Record;
+use crate::background::{self, this_process};
+use crate::context::Context;
+use crate::exit::Outcome;
+use crate::progress::Watch;
+use crate::signals::{Cancelling, Interrupted};
+use crate::status_files::{self, Record as _, while_saving};
+use crate::writing::Writing;
+
+/// A balance that exists, and who wants to know of it.
+pub(super) struct Running<'a> {
+    pub(super) context: &'a Context,
+    pub(super) writing: &'a Writing,
+    /// The status file, if there is a place for one.
+    pub(super) status: Option<&'a Path>,
+    pub(super) in_background: bool,
+    pub(super) limit: Option<u64>,
+}
+
+impl Running<'_> {
+    /// Runs it to its end, or to where it is paused or cancelled.
+    pub(super) fn run(&self, image: &Path, item: BalanceItem, choice: &Choice) -> Result<BalanceSummary> {
+        let control = BalanceControl::new(self.context.progress());
+        let interrupted = Interrupted::start(control.cancellation())?;
+        let cancelling = Cancelling::start(control.progress())?;
+        let save = |error: Option<String>| match self.status {
+            None => Ok(()),
+            Some(path) => Record {
+                process: this_process(),
+                item,
+                counts: control.counts(),
+                error,
+            }
+            .save(self.context, path),
+        };
+        save(None)?;
+        let watch = Watch::start(self.context, "balance", control.progress().clone());
+        let volume = self.writing.volume();
+        let limit = self.limit.filter(|limit| *limit > 0).map(ByteCount::new);
+        let (ended, saved) = while_saving(|| save(None), || volume.run_balance(choice, limit, &control));
+        watch.end_as(ended.is_ok());
+        drop((cancelling, interrupted));
+        if let Err(error) = saved {
+            self.context
+                .warn(format_args!("the status file is out of date: {error:#}"));
+        }
+        match &ended {
+            Err(error) if self.in_background => save(Some(error.to_string()))?,
+            _ => self.status.map_or(Ok(()), status_files::remove)?,
+        }
+        ended.with_context(|| image.display().to_string())
+    }
+}
+
+/// The status file. A balance in the foreground of a block device does without, unless one is named.
+pub(super) fn status_path(
+    image: &Path,
+    named: Option<&Path>,
+    in_background: bool,
+) -> Result<Option<PathBuf>> {
+    match background::status_file(image, named, super::STATUS_ENDING) {
+        Ok(path) => Ok(Some(path)),
+        Err(_) if !in_background => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Starts this command line again as a process of its own, and waits until its record says that it runs.
+pub(super) fn go_to_background(
+    context: &Context,
+    command: &'static str,
+    status: Option<&Path>,
+) -> Result<Outcome> {
+    let (process, _) = background::start(|process| {
+        Record::load_running(status).filter(|record| record.process.0 == process)
+    })?;
+    if context.json() {
+        let document = json!({ "end": null, "process": process });
+        context.print_json(command, document)?;
+    }
+    Ok(Outcome::Done)
+}
