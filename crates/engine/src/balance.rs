@@ -19,10 +19,9 @@ pub mod choice;
 pub mod job;
 
 use crate::balancing::Balancing;
-use crate::block_groups::{BlockGroups, Group};
+use crate::block_groups::{BlockGroups, Group, TargetProfiles};
 use crate::engine::Engine;
 use crate::loading::load_block_groups;
-use crate::relocation::TargetProfiles;
 use crate::running::Running;
 use admission::{Facts, admit};
 use buttress_format::{BalanceItem, ByteCount, CompatRo, Incompat, Logical, TreeId};

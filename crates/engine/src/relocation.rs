@@ -109,7 +109,10 @@ impl Engine {
         self.require_writing()?;
         options.progress.check()?;
         let emptying = Emptying::begin(self, groups)?;
-        options.progress.expect(ByteCount::new(emptying.used_bytes()));
+        // A caller with more groups than these has stated the length of its whole job.
+        if options.progress.snapshot().expected == ByteCount::ZERO {
+            options.progress.expect(ByteCount::new(emptying.used_bytes()));
+        }
         let mut job = Job {
             engine: self,
             options,

@@ -222,5 +222,6 @@ fn add(sum: &mut RelocationSummary, more: &RelocationSummary) {
     sum.data_extents = sum.data_extents.exact_add(more.data_extents);
     sum.data_bytes = sum.data_bytes.exact_add(more.data_bytes);
     sum.tree_blocks = sum.tree_blocks.exact_add(more.tree_blocks);
+    sum.copied_blocks = sum.copied_blocks.exact_add(more.copied_blocks);
     sum.batches = sum.batches.exact_add(more.batches);
 }
