@@ -45,7 +45,7 @@ pub(crate) fn inline_bytes_max(sector_bytes: u32) -> u64 {
 pub(crate) struct Job {
     pub(crate) file: Arc<FileInfo>,
     pub(crate) start: u64,
-    /// The start of the next job. Both are multiples of [`SEGMENT_BYTES`].
+    /// The start of the next job. Start and end are multiples of [`SEGMENT_BYTES`].
     pub(crate) end: u64,
     pub(crate) is_first: bool,
     pub(crate) method: Option<CompressionMethod>,

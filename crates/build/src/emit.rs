@@ -2,8 +2,8 @@
 //! inodes.
 //!
 //! The pass reads items ahead, makes jobs of the contents that it finds, and continues with items
-//! while workers read. It takes the result of a job when its inode's turn comes. In parallel, a
-//! thread writes data to the devices. Tree blocks are kept aside, because their places are known
+//! while workers read. The pass takes the result of a job when its inode's turn comes. In parallel,
+//! a thread writes data to the devices. Tree blocks are kept aside, because their places are known
 //! only when the data ends.
 
 use crate::blocks::{BlockLog, Packer, Root};

@@ -1,10 +1,11 @@
 //! Entries: the output of a source, with one [`Entry`] for each name in the tree to build.
 //!
-//! An entry holds the kind of a name and its inode's attributes. It does not hold the content of a
-//! regular file, only its length and the place where the source finds it ([`FileContent`]). Entries
-//! are small, can be written to a spool and read back, and borrow nothing.
+//! An entry holds the kind of a name and its inode's attributes. An entry does not hold the content
+//! of a regular file, only its length and the place where the source finds it ([`FileContent`]).
+//! Entries are small, can be written to a spool and read back, and borrow nothing.
 //!
-//! Several entries may have one path. Their [`Precedence`] decides between them, never their order:
+//! Several entries may have one path. The entries' [`Precedence`] decides between them, never their
+//! order:
 //!
 //! - of two entries that are not both directories, the entry with the higher precedence stays. If
 //!   it replaces a directory, all entries of lower precedence below the directory disappear;
@@ -96,8 +97,8 @@ impl EntryPath {
     }
 }
 
-/// The precedence among entries of one path: the highest stays. It compares entries of one source.
-/// A source that was added later always takes precedence.
+/// The precedence among entries of one path: the highest stays. The precedence compares entries of
+/// one source. A source that was added later always takes precedence.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Precedence(pub u64);
 
@@ -161,8 +162,8 @@ pub struct Attributes {
     pub gid: u32,
     /// The time of the last change of its content.
     pub mtime: Timestamp,
-    /// The times of access, change and creation. `None` means [`mtime`](Self::mtime). This makes
-    /// images of equal trees equal, because reading or copying a tree changes these times.
+    /// The times of access, change and creation. `None` means [`mtime`](Self::mtime). The default
+    /// makes images of equal trees equal, because reading or copying a tree changes these times.
     pub atime: Option<Timestamp>,
     /// The time of change; see [`atime`](Self::atime).
     pub ctime: Option<Timestamp>,
@@ -175,7 +176,7 @@ pub struct Attributes {
     /// The compression of the content; `None` means the builder's options.
     pub compression: Option<Compress>,
     /// The key of hard links whose first name the source does not know. Names of one source with
-    /// one key are one inode. Its attributes are those of the first name in the tree.
+    /// one key are one inode. The inode's attributes are those of the first name in the tree.
     pub link: Option<LinkKey>,
 }
 
@@ -201,10 +202,10 @@ pub struct FileContent {
     /// The data of the content, if the source knows its holes. `None` if all of it may be data.
     pub data: Option<DataExtent>,
     /// The place at which the source finds the content. The source chooses its form, and receives
-    /// it back unchanged. It should be short.
+    /// it back unchanged. The locator should be short.
     pub locator: Vec<u8>,
     /// The identity of shared contents. Contents of one source with one key have the same bytes.
-    /// They are read once and share their extents.
+    /// Such contents are read once and share their extents.
     pub share: Option<ShareKey>,
 }
 

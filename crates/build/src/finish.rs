@@ -1,10 +1,10 @@
 //! The trees that describe the volume: checksums, extents, free space, block groups, devices,
 //! chunks, roots.
 //!
-//! They describe the blocks that hold them. The addresses depend only on the number of blocks in
-//! each tree, because blocks are adjacent. The builder guesses the numbers, lists and counts the
-//! trees, and repeats until the count equals the guess. It ends after a few rounds, because more
-//! blocks can only mean more items. Only then are the trees packed.
+//! These trees describe the blocks that hold them. The addresses depend only on the number of
+//! blocks in each tree, because blocks are adjacent. The builder guesses the numbers, lists and
+//! counts the trees, and repeats until the count equals the guess. The repetition ends after a few
+//! rounds, because more blocks can only mean more items. Only then are the trees packed.
 
 use crate::blocks::{BlockLog, Packer, Root, Shape};
 use crate::error::{Error, Result};
@@ -52,7 +52,7 @@ pub(crate) struct Finish<'a> {
 /// The bytes of each device that the volume uses.
 #[derive(Clone, Debug)]
 pub(crate) enum Sizes {
-    /// These numbers of bytes.
+    /// A given number of bytes for each device.
     Given(Vec<u64>),
     /// As few bytes as possible, plus this number.
     Least(u64),

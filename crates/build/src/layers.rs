@@ -2,9 +2,9 @@
 //! hidden, and missing directories are added.
 //!
 //! The tree is built in one pass in the order of a walk. Each path from the root to the current
-//! position has a [`Level`]. It holds the precedence from which entries below are visible, and
-//! whether the path is in the tree. A directory without an entry is added before the first entry
-//! below it.
+//! position has a [`Level`]. The level holds the precedence from which entries below are visible,
+//! and whether the path is in the tree. A directory without an entry is added before the first
+//! entry below it.
 
 use crate::entry::{Attributes, Entry, EntryKind, EntryPath, SubvolumeMark};
 use crate::error::{Error, Result, shown};

@@ -7,10 +7,10 @@
 //!
 //! # Sorting and ownership
 //!
-//! Sources sort nothing. They pass on entries in any order. The builder sorts them by path, on disk
-//! if they exceed the memory. Entries in another order yield the same bytes. The builder
-//! also handles layers, whiteouts and hard links ([`entry`] gives the rules). A source owns its
-//! input, and guarantees that contents still match their entries ([`source`]). The builder owns the
+//! Sources sort nothing. Sources pass on entries in any order. The builder sorts them by path, on
+//! disk if they exceed the memory. Entries in another order yield the same bytes. The builder also
+//! handles layers, whiteouts and hard links ([`entry`] gives the rules). A source owns its input,
+//! and guarantees that contents still match their entries ([`source`]). The builder owns the
 //! received entries, the workers, and the devices.
 //!
 //! | module | holds |

@@ -2,8 +2,9 @@
 //!
 //! A link leads to an entry of its target's path and of its own source. Among them, it is the entry
 //! with the highest precedence up to the link's own: the entry that existed when the link was made.
-//! This entry may be hidden in the merged tree. Its inode then exists under the names of its links.
-//! If the target is also a link, it is followed, with one round over all entries for each link.
+//! The entry may be hidden in the merged tree. The entry's inode then exists under the names of its
+//! links. If the target is also a link, it is followed, with one round over all entries for each
+//! link.
 //!
 //! The names of one inode have one *group*: bytes that identify it.
 

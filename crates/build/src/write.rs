@@ -282,7 +282,7 @@ impl Writing<'_> {
     }
 
     /// Returns the number of spare bytes of the last data block group, so that the first writes
-    /// need no new one. It is a part of the unused space.
+    /// need no new one. The number is a part of the unused space.
     fn data_room(&self, sizes: &[u64]) -> u64 {
         let smallest = sizes.iter().copied().min().unwrap_or(0);
         let room = free_of(sizes).min(DATA_ROOM_BYTES);

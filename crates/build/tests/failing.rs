@@ -82,8 +82,8 @@ fn old() -> Vec<u8> {
     device.read(0, SIZE).unwrap().to_vec()
 }
 
-/// Returns the volume that opens, if one does. It must be complete, except for copies of its
-/// superblock.
+/// Returns the volume that opens, if one does. The volume must be complete, except for copies of
+/// its superblock.
 fn opens(device: &Device, what: &str) -> Option<Uuid> {
     let filesystem = OpenOptions::new(vec![device.clone()]).open().ok()?;
     let options = CheckOptions {

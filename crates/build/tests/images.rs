@@ -1,5 +1,5 @@
-//! Tests of images from entries in memory. They are valid, hold the given entries, and have the
-//! same bytes for any order and number of workers.
+//! Tests of images from entries in memory. The images are valid, hold the given entries, and have
+//! the same bytes for any order and number of workers.
 #![allow(
     clippy::unwrap_used,
     clippy::indexing_slicing,

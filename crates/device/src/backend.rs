@@ -79,7 +79,7 @@ pub trait Backend: Send + Sync + fmt::Debug {
         Ok(Source::Medium)
     }
 
-    /// Writes all of `bytes` from `offset_bytes` on. They are durable only after a
+    /// Writes all of `bytes` from `offset_bytes` on. The bytes are durable only after a
     /// [`flush`](Self::flush).
     ///
     /// # Errors
@@ -191,8 +191,8 @@ pub struct RingTarget<'a> {
     pub file: BorrowedFd<'a>,
     /// The offset in the file at which the backend's byte 0 lies.
     pub start_bytes: u64,
-    /// The required alignment of offsets, lengths and addresses. It is 1 if the page cache handles
-    /// alignment.
+    /// The required alignment of offsets, lengths and addresses. The alignment is 1 if the page
+    /// cache handles alignment.
     pub alignment_bytes: u64,
     /// True if the file was opened for writing.
     pub writable: bool,

@@ -41,11 +41,11 @@ pub struct OpenOptions {
     /// copied.
     pub direct: bool,
     /// Bypasses the page cache for reads, if next to nothing of the device is in it and `O_DIRECT`
-    /// works. It serves jobs that read much data once: it saves copying, and the page cache keeps
-    /// the data of other programs.
+    /// works. The option serves jobs that read much data once: it saves copying, and the page cache
+    /// keeps the data of other programs.
     pub direct_when_cold: bool,
     /// Bypasses the page cache for reads and writes under the same condition, if the device is open
-    /// for writing. It serves jobs that use the device alone.
+    /// for writing. The option serves jobs that use the device alone.
     pub direct_when_cold_to_write: bool,
     /// The engine by which reads reach the device.
     pub engine: Engine,
@@ -329,14 +329,15 @@ impl Device {
         self.inner.rotational
     }
 
-    /// Returns the engine in use. It differs from the requested engine if that was refused.
+    /// Returns the engine in use. The engine differs from the requested one if the system refused
+    /// that.
     #[must_use]
     pub fn engine(&self) -> Engine {
         self.inner.engine.kind()
     }
 
-    /// Returns the notices of opening, such as a refused engine or a mounted loop device. They are
-    /// sentences without a full stop.
+    /// Returns the notices of opening, such as a refused engine or a mounted loop device. The
+    /// notices are sentences without a full stop.
     #[must_use]
     pub fn notices(&self) -> &[String] {
         &self.inner.notices
@@ -419,9 +420,9 @@ impl Device {
         }
     }
 
-    /// Starts a batch of reads in one plug. They are sorted by offset, neighbours are merged, and
-    /// all are queued before this returns, without waiting for any. The results are in the order of
-    /// the requests.
+    /// Starts a batch of reads in one plug. The reads are sorted by offset, neighbours are merged,
+    /// and all are queued before this returns, without waiting for any. The results are in the
+    /// order of the requests.
     ///
     /// A request for a range that is not on the device fails alone.
     #[must_use]
@@ -438,9 +439,9 @@ impl Device {
         })
     }
 
-    /// Starts a batch of writes in one plug. They are sorted by offset, neighbours are merged, and
-    /// all are queued before this returns, without waiting for any (except with the inline engine).
-    /// The results are in the order of the requests. The writes are durable after a
+    /// Starts a batch of writes in one plug. The writes are sorted by offset, neighbours are
+    /// merged, and all are queued before this returns, without waiting for any (except with the
+    /// inline engine). The results are in the order of the requests. The writes are durable after a
     /// [`flush`](Self::flush) that begins after they were awaited.
     ///
     /// A request for a range that is not on the device fails alone. The order of overlapping writes
@@ -467,7 +468,7 @@ impl Device {
         self.inner.engine.submit(&plug.dispatches);
     }
 
-    /// Writes all of `bytes` from `offset_bytes` on. They are durable only after a
+    /// Writes all of `bytes` from `offset_bytes` on. The bytes are durable only after a
     /// [`flush`](Self::flush).
     ///
     /// # Errors

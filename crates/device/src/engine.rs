@@ -9,7 +9,7 @@
 //! - [`crate::schedule`]: in virtual time, as a caller's [`crate::Schedule`] decides. For simulated
 //!   disks.
 //!
-//! They are chosen at run time, and return equal bytes.
+//! Engines are chosen at run time, and return equal bytes.
 
 pub(crate) mod inline;
 // The list names the processors that the crate `io-uring` supports. Cargo.toml lists the same
@@ -49,7 +49,7 @@ pub enum Engine {
     IoUring,
     /// Everything on the calling thread, at once.
     Inline,
-    /// A simulated disk in virtual time. It is not chosen in options: see
+    /// A simulated disk in virtual time. This engine is not chosen in options: see
     /// [`crate::Device::with_schedule`].
     Simulated,
 }

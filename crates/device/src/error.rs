@@ -1,7 +1,8 @@
 //! The error type of this crate: a failed operation on a device, with its place and cause.
 //!
-//! It is cheap to clone, because several readers may receive the error of one request. It keeps the
-//! operating system's error number, so a mount can return this number to its callers.
+//! The error is cheap to clone, because several readers may receive the error of one request. The
+//! error keeps the operating system's error number, so a mount can return this number to its
+//! callers.
 
 use buttress_exact::{Exact as _, u64_of};
 use std::fmt;

@@ -1,13 +1,13 @@
 //! Image files and block devices.
 //!
-//! Both kinds have the same type. They differ in their size, in locks that exclude other programs
-//! ([`opening`]), and in the calls that discard and zero ([`system`]). Reads use the page cache, or
-//! bypass it with `O_DIRECT`. Large writes always bypass it ([`large`]). Unaligned requests with
-//! `O_DIRECT` are [widened](widening). Sparse image files depend on the free space of their file
-//! system ([`host`]).
+//! Image files and block devices have the same type. Both kinds differ in their size, in locks that
+//! exclude other programs ([`opening`]), and in the calls that discard and zero ([`system`]). Reads
+//! use the page cache, or bypass it with `O_DIRECT`. Large writes always bypass it ([`large`]).
+//! Unaligned requests with `O_DIRECT` are [widened](widening). Sparse image files depend on the
+//! free space of their file system ([`host`]).
 //!
-//! The kernel's own read-ahead for the page cache stays enabled. It only begins with sequential
-//! reads, where it helps. Callers that read ahead with large requests do not trigger it.
+//! The kernel's own read-ahead for the page cache stays enabled. Read-ahead only begins with
+//! sequential reads, where it helps. Callers that read ahead with large requests do not trigger it.
 //!
 //! Left out: parallel requests (the engines), and partitions ([`crate::partition`]).
 
@@ -121,10 +121,10 @@ impl FileBackend {
         };
         match large.write(offset, parts) {
             Err(cause) if cause.raw_os_error() == Some(libc::EINVAL) => Ok(false),
-            // A direct write needs blocks at once. It cannot have blocks that the file system is
-            // about to free or holds for dirty pages. The buffered write then tries again, and its
-            // result counts. It writes the same bytes to the same place, so a part that is already
-            // written does no harm.
+            // A direct write needs blocks at once. A direct write cannot have blocks that the file
+            // system is about to free or holds for dirty pages. The buffered write then tries
+            // again, and its result counts. The buffered write writes the same bytes to the same
+            // place, so a part that is already written does no harm.
             Err(cause) if is_out_of_space(&cause) && !self.is_block_device => Ok(false),
             answer => answer.map(|()| true),
         }
@@ -137,8 +137,8 @@ impl FileBackend {
         check_range(self.size(), offset, length)
     }
 
-    /// Returns the failure of a write. It is ENOSPC if a loop device reported EIO because its file
-    /// system is full.
+    /// Returns the failure of a write. The failure is ENOSPC if a loop device reported EIO because
+    /// its file system is full.
     fn with_cause_below(&self, cause: io::Error, length: u64) -> io::Error {
         match &self.host {
             Some(host) if host.is_full_below(&self.file, &cause, length) => {

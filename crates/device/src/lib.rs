@@ -2,8 +2,8 @@
 //!
 //! The modules of the crate:
 //!
-//! - [`Device`] (`device.rs`): the type that the layers above hold. It reads and writes singly or
-//!   in batches ([`PendingRead`], [`PendingWrite`]), and flushes;
+//! - [`Device`] (`device.rs`): the type that the layers above hold. `Device` reads and writes
+//!   singly or in batches ([`PendingRead`], [`PendingWrite`]), and flushes;
 //! - `queue/`: plug, merging, completion, and the statistics that iostat prints;
 //! - `engine/`: worker threads, io_uring, inline: chosen at run time;
 //! - [`Schedule`] (`schedule.rs`), [`VirtualClock`] (`clock.rs`): the hook for simulated disks, and
@@ -19,8 +19,9 @@
 //! The crate `buttress-lab` has devices for tests: simulated disks, injected faults, power cuts,
 //! gates, full hosts.
 //!
-//! On systems other than Linux, `portable/file.rs` replaces `file.rs`. It reads and writes image
-//! files at positions. Block devices, overlays in files, io_uring and `O_DIRECT` need Linux.
+//! On systems other than Linux, `portable/file.rs` replaces `file.rs`. The portable file reads and
+//! writes image files at positions. Block devices, overlays in files, io_uring and `O_DIRECT` need
+//! Linux.
 //!
 //! This crate does not depend on btrfs. Offsets are bytes on one device; layers above give them
 //! their own types. `unsafe` occurs only in `arenas.rs`, `buffer.rs` and its submodules,

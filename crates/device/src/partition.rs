@@ -47,9 +47,9 @@ pub(crate) struct Partition {
 
 /// Returns the part of `whole` that `offset` names, as a backend of its own.
 ///
-/// `sector_bytes` is the device's logical sector, the unit of partition tables. It is `None` for
-/// image files, whose sector is unknown. A GUID table reveals the sector by its position, and a
-/// master boot record is assumed to use 512 bytes.
+/// `sector_bytes` is the device's logical sector, the unit of partition tables. The argument is
+/// `None` for image files, whose sector is unknown. A GUID table reveals the sector by its
+/// position, and a master boot record is assumed to use 512 bytes.
 ///
 /// # Errors
 /// Fails if the offset does not exist, if the device has no table, or if the table is damaged.

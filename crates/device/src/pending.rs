@@ -88,7 +88,7 @@ impl PendingWrite {
         }
     }
 
-    /// Waits until the device has the bytes. They are durable only after a
+    /// Waits until the device has the bytes. The bytes are durable only after a
     /// [`flush`](Device::flush).
     ///
     /// # Errors

@@ -160,8 +160,8 @@ impl Core {
         }
     }
 
-    /// Counts a dispatch as completed. This precedes the delivery of its results, so a caller that
-    /// has a result also sees it counted.
+    /// Counts a dispatch as completed. The count precedes the delivery of its results, so a caller
+    /// that has a result also sees it counted.
     fn count(&self, dispatch: &Dispatch, now: Duration) {
         self.recorder.completed(
             dispatch.direction,

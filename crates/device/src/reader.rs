@@ -42,7 +42,7 @@ impl ReaderBackend {
         }
     }
 
-    /// Makes a device over a reader that seeks. Its size is the reader's end.
+    /// Makes a device over a reader that seeks. The device's size is the reader's end.
     ///
     /// # Errors
     /// Fails if the reader cannot seek to its end.

@@ -1,9 +1,9 @@
 //! Schedules: the hook by which a simulated disk replaces an engine and chooses the times of
 //! requests.
 //!
-//! A [`Schedule`] receives every plugged batch. It decides when each request begins and completes,
-//! on a [`VirtualClock`](crate::VirtualClock). The bytes come from the device's backend, like those
-//! of any other device. The crate `buttress-lab` has schedules that behave like drives.
+//! A [`Schedule`] receives every plugged batch. The schedule decides when each request begins and
+//! completes, on a [`VirtualClock`](crate::VirtualClock). The bytes come from the device's backend,
+//! like those of any other device. The crate `buttress-lab` has schedules that behave like drives.
 
 use std::fmt;
 use std::io;
@@ -33,7 +33,8 @@ pub trait Schedule: Send + Sync + fmt::Debug {
     /// Lets time pass until `request` is complete.
     fn wait_for(&self, request: &QueuedRequest);
 
-    /// Removes a request that no caller needs any more. It was not started, and starting it fails.
+    /// Removes a request that no caller needs any more. The request was not started, and starting
+    /// it fails.
     fn cancel(&self, request: &QueuedRequest);
 
     /// Completes all requests whose time has come on the clock.

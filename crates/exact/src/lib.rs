@@ -49,7 +49,7 @@ pub fn at_most(value: u64, limit: usize) -> usize {
     }
 }
 
-/// Copies `bytes` to `range` of `target`. Both must have the same length.
+/// Copies `bytes` to `range` of `target`. Source and range must have the same length.
 ///
 /// # Errors
 /// Fails if `range` is not in `target`, or has another length than `bytes`. `target` is then

@@ -1,5 +1,5 @@
-//! The balance item: the parameters of a balance that runs or is paused. It lies in the root tree
-//! under `(BALANCE TEMPORARY_ITEM 0)`.
+//! The balance item: the parameters of a balance that runs or is paused. The item lies in the root
+//! tree under `(BALANCE TEMPORARY_ITEM 0)`.
 //!
 //! Source: btrfs-balance(8), section "Filters"; on-disk format documentation, section "Balance
 //! item".

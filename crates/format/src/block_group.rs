@@ -1,7 +1,7 @@
 //! Block groups: the type of data in a range of logical addresses, its profile, and the number of
 //! bytes in use.
 //!
-//! [`BlockGroupFlags`] serve both chunks and block groups. They hold one type bit, or data and
+//! [`BlockGroupFlags`] serve both chunks and block groups. The flags hold one type bit, or data and
 //! metadata together in mixed block groups, and at most one profile bit. [`Profile`] is the profile
 //! as a value, with the numbers that follow from it.
 //!
@@ -190,8 +190,8 @@ impl Profile {
         }
     }
 
-    /// Returns the minimum number of stripes of a chunk. It equals the minimum number of devices of
-    /// a volume, except for DUP, whose two stripes may share a device.
+    /// Returns the minimum number of stripes of a chunk. The number equals the minimum number of
+    /// devices of a volume, except for DUP, whose two stripes may share a device.
     #[must_use]
     pub const fn min_stripes(self) -> u16 {
         match self {

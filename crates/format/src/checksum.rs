@@ -5,8 +5,8 @@
 //! xxHash64 are stored as little-endian numbers, SHA-256 and BLAKE2b-256 as digests.
 //!
 //! The hashes of names ([`name_hash`], [`extref_hash`], [`extent_data_reference_hash`]) are raw
-//! CRC-32C on every volume. They invert nothing before or after, and have start values of their
-//! own.
+//! CRC-32C on every volume. These hashes invert nothing before or after, and have start values of
+//! their own.
 //!
 //! Source: on-disk format documentation, sections "Superblock" and "Directory items"; the checksum
 //! types in the manual page btrfs(5), section "Checksum algorithms".
@@ -221,7 +221,7 @@ pub fn crc32c(state: u32, data: &[u8]) -> u32 {
     !low_half(digest.finalize())
 }
 
-/// Returns the hash of a name of a directory entry or extended attribute. It is the offset of
+/// Returns the hash of a name of a directory entry or extended attribute. The hash is the offset of
 /// `DIR_ITEM` and `XATTR_ITEM` keys.
 #[must_use]
 pub fn name_hash(name: &[u8]) -> u64 {
@@ -236,9 +236,9 @@ pub fn extref_hash(parent: InodeNumber, name: &[u8]) -> u64 {
 }
 
 /// Returns the hash of a keyed back reference to data, made of its tree, inode and offset. The hash
-/// is the first offset that a search for the `EXTENT_DATA_REF` key tries. It also orders these
-/// references inside an extent item. `offset` is the file offset minus the offset into the extent,
-/// and wraps below zero.
+/// is the first offset that a search for the `EXTENT_DATA_REF` key tries. The hash also orders
+/// these references inside an extent item. `offset` is the file offset minus the offset into the
+/// extent, and wraps below zero.
 #[must_use]
 pub fn extent_data_reference_hash(root: TreeId, inode: InodeNumber, offset: u64) -> u64 {
     let high = crc32c(u32::MAX, &root.get().to_le_bytes());

@@ -4,9 +4,9 @@
 //! key. The profile determines the layout. Chunks lie in the chunk tree under `(256 CHUNK_ITEM
 //! logical)`. The superblock also holds the system chunks, because they hold the chunk tree.
 //!
-//! A checked [`Chunk`] has at least one stripe and as many stripes as its profile requires. Its
-//! length is whole sectors, and it ends below 2^64. The volume checks that the stripes fit their
-//! devices.
+//! A checked [`Chunk`] has at least one stripe and as many stripes as its profile requires. The
+//! chunk's length is whole sectors, and the chunk ends below 2^64. The volume checks that the
+//! stripes fit their devices.
 //!
 //! Source: on-disk format documentation, section "Chunk item".
 
@@ -25,8 +25,8 @@ use uuid::Uuid;
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// The length in bytes of one stripe unit, after which the next device follows. It is the same for
-/// every chunk.
+/// The length in bytes of one stripe unit, after which the next device follows. This length is the
+/// same for every chunk.
 pub const STRIPE_BYTES: u64 = 64 * 1024;
 
 /// The on-disk layout of a chunk, without its stripes.
@@ -69,7 +69,7 @@ pub struct Stripe {
     pub device_uuid: Uuid,
 }
 
-/// A chunk. Its logical address is the offset of its key.
+/// A chunk, whose logical address is the offset of its key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Chunk {
     /// The number of logical bytes that the chunk maps.

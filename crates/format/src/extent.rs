@@ -1,9 +1,9 @@
 //! Extents: ranges of logical addresses in use, and their back references.
 //!
 //! An `EXTENT_ITEM` describes data, or a tree block on volumes without skinny metadata. A
-//! `METADATA_ITEM` describes a tree block. Both count the references to an extent and hold the
-//! first of them inline. Further references are items of their own with the same object id
-//! ([`crate::extent::keyed`]).
+//! `METADATA_ITEM` describes a tree block. Both item types count the references to an extent and
+//! hold the first references inline. Further references are items of their own with the same object
+//! id ([`crate::extent::keyed`]).
 //!
 //! ```text
 //! references 8 | generation 8 | flags 8 | tree block info 18, EXTENT_ITEM of a tree block only |
@@ -88,8 +88,8 @@ pub struct TreeBlockInfo {
 pub struct ExtentItem {
     /// The first byte, from the key.
     pub start: Logical,
-    /// The length of the extent. It comes from the key for data, and is the node size for a tree
-    /// block.
+    /// The length of the extent. The length comes from the key for data, and is the node size for a
+    /// tree block.
     pub length: ByteCount,
     /// The number of references, inline and keyed together.
     pub references: u64,

@@ -1,11 +1,11 @@
-//! Free space: the ranges that no extent covers. They are stored in the free space tree or, on old
-//! volumes, in files of the root tree.
+//! Free space: the ranges that no extent covers. These ranges are stored in the free space tree or,
+//! on old volumes, in files of the root tree.
 //!
-//! In the free space tree each block group has one `FREE_SPACE_INFO`. It also has either
-//! `FREE_SPACE_EXTENT` items, one for each range and without data, or `FREE_SPACE_BITMAP` items. A
-//! bitmap has a bit for each sector of its range, lowest bit first. The key's object id and offset
-//! are start and length. The old v1 cache has one header ([`FreeSpaceHeader`]) for each block group
-//! in the root tree. The header names an inode that holds the content.
+//! In the free space tree each block group has one `FREE_SPACE_INFO`. Each block group also has
+//! either `FREE_SPACE_EXTENT` items, one for each range and without data, or `FREE_SPACE_BITMAP`
+//! items. A bitmap has a bit for each sector of its range, lowest bit first. The key's object id
+//! and offset are start and length. The old v1 cache has one header ([`FreeSpaceHeader`]) for each
+//! block group in the root tree. The header names an inode that holds the content.
 //!
 //! Source: on-disk format documentation, sections "Free space info", "Free space extent", "Free
 //! space bitmap".
@@ -198,8 +198,8 @@ impl FreeSpaceInfo {
     }
 
     /// Returns the number of free ranges below which a block group of this length switches back
-    /// from bitmaps to ranges. It is lower than [`FreeSpaceInfo::bitmap_threshold`], so that a
-    /// block group does not switch back and forth.
+    /// from bitmaps to ranges. This number is lower than [`FreeSpaceInfo::bitmap_threshold`], so
+    /// that a block group does not switch back and forth.
     #[must_use]
     pub fn extent_threshold(length: ByteCount, sector_bytes: u32) -> u32 {
         Self::bitmap_threshold(length, sector_bytes).saturating_sub(100)

@@ -38,8 +38,8 @@ const _: () = assert!(size_of::<RawTimestamp>() == 12);
 pub struct Timestamp {
     /// Seconds since the epoch.
     pub seconds: i64,
-    /// Nanoseconds added to the seconds. They are below 1,000,000,000 on a valid volume, but this
-    /// is not checked.
+    /// Nanoseconds added to the seconds. Nanoseconds are below 1,000,000,000 on a valid volume, but
+    /// this is not checked.
     pub nanoseconds: u32,
 }
 

@@ -1,9 +1,9 @@
 //! Names of an inode, seen from the inode: `INODE_REF` and `INODE_EXTREF`.
 //!
 //! An `INODE_REF` holds the names that an inode has in one directory, packed one after the other.
-//! The directory is the key's offset. Names that do not fit go to `INODE_EXTREF` items. Their key
-//! holds a hash of directory and name, so each entry also names its directory. Both item types
-//! yield [`InodeName`]s.
+//! The directory is the key's offset. Names that do not fit go to `INODE_EXTREF` items. The key of
+//! an `INODE_EXTREF` holds a hash of directory and name, so each entry also names its directory.
+//! Both item types yield [`InodeName`]s.
 //!
 //! The constructor of the iterator checks the whole item, so iterating cannot fail. Names are
 //! borrowed from the leaf, not copied.
@@ -207,8 +207,8 @@ fn split_name(rest: &[u8], name_bytes: U16, fixed_bytes: usize) -> Result<(&[u8]
         .ok_or(Cut(fixed_bytes.saturating_add(name_bytes)))
 }
 
-/// Checks a name of a directory entry or subvolume. It has 1 to 255 bytes and no `/` or NUL. `.`
-/// and `..` are refused unless `may_be_dots` is set.
+/// Checks a name of a directory entry or subvolume. A valid name has 1 to 255 bytes and no `/` or
+/// NUL. `.` and `..` are refused unless `may_be_dots` is set.
 pub(crate) fn check_name(name: &[u8], may_be_dots: bool) -> Result<(), NameProblem> {
     check_length(name)?;
     // The loop does not stop early, so that the compiler can vectorise it over all bytes of the

@@ -9,8 +9,8 @@
 //!
 //! Access to a [`TreeBlock`] therefore cannot fail and checks nothing.
 //!
-//! A [`DamagedBlock`] holds a block that fails its checks, for jobs that ask for it. It holds the
-//! failures, and a `TreeBlock` that shows only the items inside the block.
+//! A [`DamagedBlock`] holds a block that fails its checks, for jobs that ask for it. The
+//! `DamagedBlock` holds the failures, and a `TreeBlock` that shows only the items inside the block.
 //!
 //! ```text
 //! leaf:  header 101 | item 0 | item 1 | … 25 each | free space | … | data 1 | data 0 |
@@ -173,8 +173,8 @@ pub struct TreeBlock {
 pub struct DamagedBlock {
     /// Every failed check, at most [`DamagedBlock::MAX_FAILURES`]. Empty if the block is valid.
     pub failures: Vec<BlockError>,
-    /// The block. It shows only items whose data lies inside the block, and may hold any other
-    /// error.
+    /// The block. The block shows only items whose data lies inside the block, and may hold any
+    /// other error.
     pub block: TreeBlock,
 }
 

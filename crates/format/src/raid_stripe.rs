@@ -2,13 +2,13 @@
 //! feature.
 //!
 //! In the raid stripe tree, the key is `(logical RAID_STRIPE length)`. The item holds a device and
-//! an address, 16 bytes, for each copy that the chunk's profile requires. They replace the stripe
-//! addresses of the chunk for this extent.
+//! an address, 16 bytes, for each copy that the chunk's profile requires. The item's addresses
+//! replace the stripe addresses of the chunk for this extent.
 //!
 //! Source: btrfs-progs' documentation, "BTRFS RAID Stripe Tree Design", for the key and its
 //! meaning. The items in that design also have an encoding and a length in each stripe, which the
 //! final format does not have. The first kernels with this feature (6.7 to 6.10, for testing only)
-//! put 8 bytes before the stripes. This module does not read that form.
+//! put 8 bytes before the stripes. This module does not read the form with these 8 bytes.
 
 use crate::item_error::{ItemError, ItemProblem};
 use crate::key::{ItemType, Key};

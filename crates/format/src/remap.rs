@@ -8,7 +8,7 @@
 //! | `(new start REMAP_BACKREF length)` | the old address, 8 bytes |
 //!
 //! Volumes with this feature are refused, because no reader follows the items yet. This module only
-//! parses them.
+//! parses the items.
 //!
 //! Source: the kernel's documentation of the on-disk format, remap tree.
 

@@ -93,7 +93,7 @@ bitflags::bitflags! {
 /// A checked root item.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RootItem {
-    /// An inode item that no version maintains. Its fields are not checked.
+    /// An inode item that no version maintains. The fields of this inode item are not checked.
     pub inode: InodeItem,
     /// The transaction that last changed the tree.
     pub generation: Generation,

@@ -4,10 +4,10 @@
 //! little-endian 32-bit number. A command is a header of [`COMMAND_HEADER_BYTES`] (payload length,
 //! command number, CRC-32C) and a payload of attributes. An attribute is its number, a length of 16
 //! bits, and its value. All numbers are little-endian. The checksum covers header and payload, with
-//! the checksum field as zero. It is raw: it starts at 0 and is not inverted.
+//! the checksum field as zero. The checksum is raw: it starts at 0 and is not inverted.
 //!
-//! From version 2 on, the attribute [`AttributeKind::Data`] has no length. It is the last attribute
-//! of its command and extends to the end of the payload, so its data can exceed 64 KiB.
+//! From version 2 on, the attribute [`AttributeKind::Data`] has no length. `Data` is the last
+//! attribute of its command and extends to the end of the payload, so its data can exceed 64 KiB.
 //!
 //! [`CommandKind`] and [`AttributeKind`] are the only tables of numbers, names and types. A table
 //! in `buttress-stream` lists the attributes of each command in their order, next to the types that
@@ -46,11 +46,11 @@ pub const ATTRIBUTE_BYTES_MAX: usize = u16::MAX as usize;
 pub enum Version {
     /// Version 1, which every kernel and btrfs-progs read.
     V1,
-    /// Version 2, of Linux 6.0. It adds data without a length, encoded writes, preallocation, file
-    /// attributes and creation times.
+    /// Version 2, of Linux 6.0. Version 2 adds data without a length, encoded writes,
+    /// preallocation, file attributes and creation times.
     V2,
-    /// Version 3, which adds fs-verity. It is not final: only kernels built for experiments write
-    /// it.
+    /// Version 3, which adds fs-verity. Version 3 is not final: only kernels built for experiments
+    /// write it.
     V3,
 }
 

@@ -136,8 +136,8 @@ pub struct Superblock {
     pub checksum_type: ChecksumType,
     /// The volume's uuid that users see.
     pub fsid: Uuid,
-    /// The uuid that tree blocks and device items carry. It is the metadata uuid field if that
-    /// feature is set, else the fsid.
+    /// The uuid that tree blocks and device items carry. The value is the metadata uuid field if
+    /// the feature METADATA_UUID is set, otherwise the fsid.
     pub metadata_uuid: Uuid,
     /// The address of this copy on its device.
     pub physical: Physical,
@@ -248,7 +248,7 @@ impl Superblock {
     }
 
     /// Returns the valid chunks at the beginning of a superblock's chunk array, and the error of
-    /// the first invalid chunk. It serves to show a damaged superblock.
+    /// the first invalid chunk. The result serves to show a damaged superblock.
     #[must_use]
     pub fn inspect_system_chunks(raw: &RawSuperblock) -> (Vec<(Key, Chunk)>, Option<SuperblockError>) {
         let mut chunks = Vec::new();

@@ -1,14 +1,14 @@
 //! The tree checker: all rules for one tree block, checked when the block is read.
 //!
-//! It is at least as strict as the tree checker of Linux 6.18: the kernel accepts all blocks that
-//! pass here. Every block that the kernel writes passes. The checker sees one block. The tree and
-//! the check job test rules between two blocks.
+//! The tree checker is at least as strict as the tree checker of Linux 6.18: the kernel accepts all
+//! blocks that pass here. Every block that the kernel writes passes. The checker sees one block.
+//! The tree and the check job test rules between two blocks.
 //!
 //! The rules for nodes: at least one pointer and no more than fit, ascending keys, and pointers to
 //! aligned addresses with generations up to the node's own. The rules for leaves: ascending keys,
 //! and item data packed from the end of the block towards the item heads, without gaps and
 //! overlaps. Each leaf item is also checked alone and against the item before it. The checker walks
-//! a leaf once. It allocates only for item types that hold a list.
+//! a leaf once. The checker allocates only for item types that hold a list.
 
 mod items;
 

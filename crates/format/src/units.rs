@@ -243,7 +243,7 @@ impl TreeId {
     pub const DEVICE: Self = Self(4);
     /// The top-level subvolume.
     pub const FS: Self = Self(5);
-    /// The object id of the root tree's directory. It names no tree.
+    /// The object id of the root tree's directory. This id names no tree.
     pub const ROOT_DIRECTORY: Self = Self(6);
     /// The tree that holds data checksums.
     pub const CHECKSUM: Self = Self(7);

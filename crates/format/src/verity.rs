@@ -1,8 +1,8 @@
 //! fs-verity items: the descriptor and the Merkle tree of a protected file.
 //!
-//! Both are byte strings, split into items of at most 2 KiB. The key of a Merkle item holds its
-//! offset in the tree. Descriptor items begin at offset 1. The item at offset 0 is a head that
-//! holds the descriptor's length.
+//! Descriptor and Merkle tree are byte strings, split into items of at most 2 KiB. The key of a
+//! Merkle item holds its offset in the tree. Descriptor items begin at offset 1. The item at offset
+//! 0 is a head that holds the descriptor's length.
 //!
 //! This module does not check that the hashes match the file.
 //!

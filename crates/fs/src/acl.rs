@@ -3,7 +3,8 @@
 //! The attributes `system.posix_acl_access` and `system.posix_acl_default` hold a version (2) and
 //! entries of a tag, a permission and an id, all little-endian. An access list that is equivalent
 //! to a mode is not stored. A directory's default list becomes the access list of new inodes in it,
-//! limited by the requested mode. It also becomes the default list of new directories in it.
+//! limited by the requested mode. The default list also becomes the default list of new directories
+//! in it.
 //!
 //! Source: acl(5); POSIX 1003.1e draft 17, section 23.1. The layout is that of user space's
 //! `linux/posix_acl_xattr.h`.
@@ -70,8 +71,8 @@ impl Tag {
     }
 }
 
-/// An access control list. A valid list has one owner, owning group and other. It has a mask if it
-/// names users or groups. Its entries are ordered by tag.
+/// An access control list. A valid list has one owner, owning group and other. The list has a mask
+/// if it names users or groups. The list's entries are ordered by tag.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Acl {
     entries: Vec<(Tag, u16)>,

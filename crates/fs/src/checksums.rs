@@ -1,9 +1,9 @@
 //! The expected checksums of data: the checksums that the checksum tree holds for the sectors of an
 //! extent.
 //!
-//! An item holds the checksums of consecutive sectors, packed. Its key holds the address of the
-//! first sector. A sector that no item covers has no checksum. `ChecksumReader` keeps its position
-//! in the tree, so reads in address order look up each item once.
+//! An item holds the checksums of consecutive sectors, packed. The item's key holds the address of
+//! the first sector. A sector that no item covers has no checksum. `ChecksumReader` keeps its
+//! position in the tree, so reads in address order look up each item once.
 //!
 //! Source: on-disk format documentation, section "EXTENT_CSUM".
 
@@ -92,7 +92,8 @@ impl ExpectedChecksums {
         reader.expected(logical, length)
     }
 
-    /// What the sectors of `[logical, +length)` must hash to. Both must be whole sectors.
+    /// What the sectors of `[logical, +length)` must hash to. Address and length must be whole
+    /// sectors.
     pub fn look_up(
         items: &mut impl ChecksumItems,
         checksum_type: ChecksumType,
@@ -190,8 +191,8 @@ impl ChecksumReader {
         }
     }
 
-    /// Returns the expected checksums of the sectors of `[logical, +length)`. Both must be whole
-    /// sectors.
+    /// Returns the expected checksums of the sectors of `[logical, +length)`. Address and length
+    /// must be whole sectors.
     pub(crate) fn expected(&mut self, logical: Logical, length: usize) -> Result<ExpectedChecksums> {
         ExpectedChecksums::look_up(self, self.checksum_type, self.sector_bytes, logical, length)
     }
@@ -199,7 +200,8 @@ impl ChecksumReader {
 
 impl Filesystem {
     /// Returns the expected checksums of the sectors of `[logical, +length)` in this state of the
-    /// volume. Both must be whole sectors. Returns `None` if the volume is read without checksums.
+    /// volume. Address and length must be whole sectors. Returns `None` if the volume is read
+    /// without checksums.
     ///
     /// # Errors
     /// Fails if a block of the checksum tree cannot be read.

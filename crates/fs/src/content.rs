@@ -28,8 +28,8 @@ use std::ops::Range;
 
 pub use plan::plan;
 
-/// The largest read of plain data. It is large enough for full speed, and small enough to spread
-/// over workers.
+/// The largest read of plain data. The size is large enough for full speed, and small enough to
+/// spread over workers.
 pub const PIECE_BYTES: u64 = 512 << 10;
 
 /// A run of a file's content.
@@ -260,8 +260,8 @@ impl Piece {
         self.read.logical.exact_add(ByteCount::of(inside))
     }
 
-    /// Returns the file offset of a byte of the piece, as far as it is known. It is exact for plain
-    /// data.
+    /// Returns the file offset of a byte of the piece, as far as it is known. The offset is exact
+    /// for plain data.
     fn file_offset(&self, inside: usize) -> FileOffset {
         let Some(slice) = self.slices.first() else {
             return FileOffset::MIN;

@@ -5,11 +5,11 @@
 //! follows the index, one item at a time. A directory of millions of names takes no more memory
 //! than one of ten.
 //!
-//! Both sets should agree. The size of a directory's inode is twice the length of its names.
-//! Counting names during a listing thus detects at no cost if the index lacks an entry. Only then
-//! does [`ReadDir`] compare each entry from both sides. It adds the entries that the index lacks,
-//! and reports every missing half as an error entry. Invalid names (empty, `.`, `..`, with a slash
-//! or a zero byte) are reported and never returned.
+//! Index and name items should agree. The size of a directory's inode is twice the length of its
+//! names. Counting names during a listing thus detects at no cost if the index lacks an entry. Only
+//! then does [`ReadDir`] compare each entry from both sides. The listing adds the entries that the
+//! index lacks, and reports every missing half as an error entry. Invalid names (empty, `.`, `..`,
+//! with a slash or a zero byte) are reported and never returned.
 //!
 //! The listing does not contain `.` and `..`.
 //!
@@ -32,7 +32,7 @@ use std::path::PathBuf;
 pub struct DirEntry {
     /// The name: not empty, without slashes and zero bytes.
     pub name: Vec<u8>,
-    /// The kind of file that the entry states. It should agree with the inode's mode.
+    /// The kind of file that the entry states. The kind should agree with the inode's mode.
     pub kind: FileKind,
     /// The index of the entry in its directory; 0 if the entry was found by name.
     pub index: u64,

@@ -181,8 +181,8 @@ impl Executor {
     }
 }
 
-/// Starts the threads. Returns `None` if their number is zero, or if none could be started. They
-/// end when the executor is dropped, each after its current job.
+/// Starts the threads. Returns `None` if their number is zero, or if none could be started. The
+/// threads end when the executor is dropped, each after its current job.
 fn start_workers(count: usize) -> Option<Sender<Arc<dyn Run>>> {
     let (sender, receiver) = crossbeam_channel::unbounded();
     let started = (0..count)

@@ -3,8 +3,8 @@
 //!
 //! Extent items lie in the order of their file offset. A range that no item covers is a hole. With
 //! the no-holes feature, holes have no items; otherwise they have items with address 0. Both forms
-//! yield the same ranges. A range may use only a part of its extent, which other files or other
-//! ranges of the same file may also use.
+//! of holes yield the same ranges. A range may use only a part of its extent, which other files or
+//! other ranges of the same file may also use.
 //!
 //! Ranges end at the end of the last sector, so the last range may extend beyond the file's size.
 //! Preallocated ranges may lie entirely beyond the size. Holes without items end at the size.
@@ -124,9 +124,9 @@ impl FileRange {
 
 /// Turns the extent items of one file into ranges, in order.
 ///
-/// It serves jobs that walk the items of a tree themselves. They pass each extent item of a file,
-/// and receive the range that it describes. The range is checked against its extent and against the
-/// previous range.
+/// The builder serves jobs that walk the items of a tree themselves. Such jobs pass each extent
+/// item of a file, and receive the range that it describes. The range is checked against its extent
+/// and against the previous range.
 #[derive(Clone, Debug)]
 pub struct FileRangeBuilder {
     location: Location,

@@ -1,8 +1,8 @@
 //! A volume that is open as a file system: its trees, by id.
 //!
 //! A [`Filesystem`] is a cheap handle on shared state, `Send` and `Sync`. All calls take `&self`
-//! and may run in parallel. It is a view of one commit: it looks up roots in the root tree of the
-//! moment when it was opened.
+//! and may run in parallel. A `Filesystem` is a view of one commit: it looks up roots in the root
+//! tree of the moment when it was opened.
 //!
 //! The neighbouring modules interpret the trees, and add their calls to [`Filesystem`]:
 //! [`crate::lookup`], [`crate::directory`], [`crate::inode`], [`crate::file`], and so on.
@@ -24,8 +24,8 @@ lock_class!(KnownTreesLock, "trees", Rank::LEAF);
 /// The maximum number of cached trees. Beyond it, the cache is cleared.
 const REMEMBERED_TREES: usize = 4096;
 
-/// The number of parallel jobs that wait for metadata. It is chosen to keep a device busy, not the
-/// cores.
+/// The number of parallel jobs that wait for metadata. The number is chosen to keep a device busy,
+/// not the cores.
 const LOADERS: usize = 8;
 
 /// A volume that is open as a file system; see the module's documentation.

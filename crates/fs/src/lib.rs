@@ -1,7 +1,7 @@
 //! Reading btrfs as a file system: subvolumes, paths, inodes, file content.
 //!
 //! The layers below read verified tree blocks and data by logical address. This crate interprets
-//! the items. [`Filesystem`], a cheap handle on an open volume, provides all calls. They take
+//! the items. [`Filesystem`], a cheap handle on an open volume, provides all calls. The calls take
 //! `&self` and may run in parallel on any number of threads.
 //!
 //! | to | see |
@@ -17,8 +17,8 @@
 //! | query the used bytes of a chunk | [`block_groups`] |
 //! | watch and cancel long jobs | [`progress`] |
 //!
-//! This crate edits nothing: the crate `writer` does, with the help of this one. It also replays a
-//! pending log tree.
+//! This crate edits nothing: the crate `writer` does, with the help of this one. The `writer` also
+//! replays a pending log tree.
 #![forbid(unsafe_code)]
 #![cfg_attr(
     test,

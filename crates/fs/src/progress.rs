@@ -54,7 +54,7 @@ impl Progress {
         }
     }
 
-    /// Cancels the job. It ends with [`Error::Cancelled`] at its next check.
+    /// Cancels the job. The job ends with [`Error::Cancelled`] at its next check.
     pub fn cancel(&self) {
         self.cancelled.store(true, Ordering::Relaxed);
     }

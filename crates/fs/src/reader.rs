@@ -2,8 +2,8 @@
 //!
 //! A [`FileReader`] keeps a window of the file in flight. Extents are read in batches, verified and
 //! decompressed on worker threads, and returned in order. The window begins small, so that reading
-//! a few bytes is cheap. It doubles with each batch up to `WINDOW_MAX_BYTES`. Holes are returned as
-//! holes, and no thread writes their zeros unless the caller asks for them.
+//! a few bytes is cheap. The window doubles with each batch up to `WINDOW_MAX_BYTES`. Holes are
+//! returned as holes, and no thread writes their zeros unless the caller asks for them.
 //!
 //! Damage does not end the stream. A [`Chunk`] describes the loss with its length, and the
 //! following chunks are returned. As a [`std::io::Read`], the reader returns the error once, then
@@ -184,8 +184,8 @@ impl FileReader {
         Some(chunk)
     }
 
-    /// Returns the rest up to the end that no range covered. It is empty, unless the map ended
-    /// early.
+    /// Returns the rest up to the end that no range covered. The rest is empty, unless the map
+    /// ended early.
     fn rest(&mut self) -> Option<Chunk> {
         let length = self.wanted.end.checked_distance_from(self.position)?;
         let offset = core::mem::replace(&mut self.position, self.wanted.end);

@@ -1,10 +1,10 @@
 //! Subvolumes and snapshots: their place, their origin, and their state.
 //!
-//! A subvolume is a tree of files with a root item in the root tree. Its place is a directory of
-//! another subvolume. The root tree records the place, with the directory and the name, from both
-//! sides: `ROOT_REF` under the parent and `ROOT_BACKREF` under the child. A deleted subvolume has
-//! no place. Its tree is dropped in the background. Until then, its root item counts no references,
-//! and may hold the progress of the deletion.
+//! A subvolume is a tree of files with a root item in the root tree. The subvolume's place is a
+//! directory of another subvolume. The root tree records the place, with the directory and the
+//! name, from both sides: `ROOT_REF` under the parent and `ROOT_BACKREF` under the child. A deleted
+//! subvolume has no place. The tree of a deleted subvolume is dropped in the background. Until
+//! then, its root item counts no references, and may hold the progress of the deletion.
 //!
 //! Source: on-disk format documentation, sections "ROOT_ITEM", "ROOT_REF" and "ROOT_BACKREF".
 
@@ -42,7 +42,7 @@ pub struct SubvolumePlace {
 /// The properties of a subvolume.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SubvolumeInfo {
-    /// Its id.
+    /// The subvolume's id.
     pub id: SubvolumeId,
     /// The place of the subvolume; `None` for the top level and for deleted subvolumes.
     pub place: Option<SubvolumePlace>,
@@ -115,8 +115,8 @@ fn some_uuid(uuid: Uuid) -> Option<Uuid> {
 }
 
 impl Filesystem {
-    /// Returns all subvolumes in the order of their ids, the top level first. They include deleted
-    /// subvolumes that are not fully dropped yet.
+    /// Returns all subvolumes in the order of their ids, the top level first. The result includes
+    /// deleted subvolumes that are not fully dropped yet.
     ///
     /// The call makes one pass over the root tree, then reads the directories on the path to each.
     ///
@@ -269,8 +269,9 @@ impl Filesystem {
         default_in(&key, item.as_ref().map(OwnedItem::data))
     }
 
-    /// Returns the target of the entry `name` of `directory`, which points at subvolume `child`. It
-    /// is the root of the subvolume if this is its place, otherwise the placeholder.
+    /// Returns the target of the entry `name` of `directory`, which points at subvolume `child`.
+    /// The target is the root of the subvolume if the entry is its place, otherwise the
+    /// placeholder.
     pub(crate) fn nested_subvolume(
         &self,
         directory: Location,

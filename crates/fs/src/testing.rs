@@ -188,7 +188,8 @@ impl World {
         (Logical::new(start), content.len() as u64)
     }
 
-    /// Adds an empty subvolume. Its place is the entry `name` of `directory` in the top level.
+    /// Adds an empty subvolume. The subvolume's place is the entry `name` of `directory` in the top
+    /// level.
     pub fn subvolume(&mut self, id: u64, directory: u64, name: &[u8]) {
         self.subvolume_root(id);
         let root = key(id, ItemType::ROOT_ITEM, u64::MAX);

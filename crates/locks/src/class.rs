@@ -20,16 +20,16 @@ pub struct Rank {
 }
 
 impl Rank {
-    /// The rank of a leaf lock. It may be acquired under any lock that is not a leaf. While it is
-    /// held, no other lock is acquired.
+    /// The rank of a leaf lock. A leaf lock may be acquired under any lock that is not a leaf.
+    /// While it is held, no other lock is acquired.
     pub const LEAF: Self = Self {
         number: None,
         over_device: OverDevice::Never,
         several: false,
     };
 
-    /// Makes a rank. Its locks are acquired after locks of lower ranks, and before locks of higher
-    /// ranks.
+    /// Makes a rank. Locks of the rank are acquired after locks of lower ranks, and before locks of
+    /// higher ranks.
     #[must_use]
     pub const fn new(number: u8) -> Self {
         Self {

@@ -8,7 +8,7 @@ use crate::figures::{Mode, stopwatch};
 use crate::stopwatch::Stopwatch;
 use core::marker::PhantomData;
 
-/// An entry for one held lock. It is dropped after the lock itself is released.
+/// An entry for one held lock. The entry is dropped after the lock itself is released.
 #[derive(Debug)]
 pub(crate) struct Held<C: LockClass> {
     mode: Mode,

@@ -1,5 +1,5 @@
-//! Test of the figures of holds while they are measured. It is a single test, because measuring is
-//! process-wide.
+//! Test of the figures of holds while they are measured. This file has a single test, because
+//! measuring is process-wide.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use buttress_locks::figures::{self, LockFigures};

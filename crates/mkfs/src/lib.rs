@@ -1,7 +1,7 @@
 //! Making volumes: an empty volume of any profile, on one device or several.
 //!
-//! The trees of an empty volume are few and small. Their items are therefore listed, packed into
-//! blocks and written at once, without single edits.
+//! The trees of an empty volume are few and small. The items of these trees are therefore listed,
+//! packed into blocks and written at once, without single edits.
 //!
 //! 1. [`Options`] are checked and completed ([`options`]);
 //! 2. `chunks` places the first chunks, as mkfs.btrfs does;
@@ -90,7 +90,7 @@ pub struct Made {
 /// The generation of a new volume.
 const GENERATION: Generation = Generation::new(8);
 
-/// Makes a volume on devices that are open for writing. Their content is lost.
+/// Makes a volume on devices that are open for writing. The content of the devices is lost.
 ///
 /// # Errors
 /// Fails if options contradict each other, if devices are too few or too small ([`Error::TooSmall`]
@@ -188,10 +188,10 @@ fn too_small(devices: &[Device], sizes: &[u64], settings: &Settings, device: usi
     }
 }
 
-/// Wipes a device's former content. It first erases the superblock copies, then the primary. At
-/// each moment, a volume is complete or absent, and no half-discarded volume is ever recognised.
-/// Then it discards the content, if the device can. Finally it zeroes both ends and the addresses
-/// of superblocks again, because discarded bytes may return.
+/// Wipes a device's former content. The function first erases the superblock copies, then the
+/// primary. At each moment, a volume is complete or absent, and no half-discarded volume is ever
+/// recognised. Then the function discards the content, if the device can. Finally the function
+/// zeroes both ends and the addresses of superblocks again, because discarded bytes may return.
 ///
 /// # Errors
 /// Fails if the device fails.

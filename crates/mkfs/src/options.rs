@@ -17,7 +17,7 @@ pub enum Feature {
     MixedBlockGroups,
     /// A file may have more hard links in one directory than fit one item.
     ExtendedReferences,
-    /// RAID5 and RAID6. These profiles also set the feature.
+    /// RAID5 and RAID6. RAID profiles of this kind also set the feature.
     Raid56,
     /// Tree blocks have short extent items.
     SkinnyMetadata,
@@ -25,7 +25,7 @@ pub enum Feature {
     NoHoles,
     /// A tree stores the free space.
     FreeSpaceTree,
-    /// RAID1C3 and RAID1C4. These profiles also set the feature.
+    /// RAID1C3 and RAID1C4. RAID profiles of this kind also set the feature.
     Raid1C34,
     /// Block group items have a tree of their own.
     BlockGroupTree,

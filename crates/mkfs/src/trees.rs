@@ -1,9 +1,9 @@
 //! The trees of a new volume: their items, their blocks' addresses, and the superblock that leads
 //! to them.
 //!
-//! [`Plan::new`] repeats one step until nothing changes. It assigns addresses to the blocks of the
-//! last round, then lists and packs the items again. It ends after a few rounds, because more
-//! blocks can only mean more items.
+//! [`Plan::new`] repeats one step until nothing changes. Each round assigns addresses to the blocks
+//! of the last round, then lists and packs the items again. The repetition ends after a few rounds,
+//! because more blocks can only mean more items.
 //!
 //! Trees whose items do not describe blocks have the generation in which mkfs.btrfs writes them, so
 //! that the result can be compared with that of mkfs.btrfs.

@@ -10,7 +10,8 @@
 //! process that restricted itself with a system call filter cannot bypass the filter through its
 //! rings.
 //!
-//! `unsafe` is needed because the kernel writes to memory by address. Its invariants are:
+//! `unsafe` is needed because the kernel writes to memory by address. The invariants of the
+//! `unsafe` code are:
 //! - the kernel knows two addresses, those of the two parts of `Memory`. The mapping has at least
 //!   the sizes that the kernel knows, and never moves;
 //! - the kernel accesses them only while a command is in flight (`Place::Asked`), from its
@@ -103,8 +104,8 @@ impl std::fmt::Debug for Ring {
 
 impl Ring {
     /// Makes a ring for the queue of a processor, restricted and not yet enabled. Payloads of
-    /// requests and answers have at most `payload_bytes`. This must be at least the size that the
-    /// kernel and the server have agreed on.
+    /// requests and answers have at most `payload_bytes`. `payload_bytes` must be at least the size
+    /// that the kernel and the server have agreed on.
     ///
     /// # Errors
     /// Fails if the system has no such rings, or refuses them to this process.

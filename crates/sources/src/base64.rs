@@ -1,7 +1,7 @@
 //! Base64 encoding of bytes: in archives of libarchive, and in manifests.
 //!
-//! This is own code because it is short. It uses the alphabet of RFC 4648. Padding is optional, but
-//! must be correct if present.
+//! The module has its own code because the code is short. The code uses the alphabet of RFC 4648.
+//! Padding is optional, but must be correct if present.
 
 const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 

@@ -4,7 +4,7 @@
 //! The order of members is their precedence. Of two members with one path, the later one stays, as
 //! when archives are unpacked one after another. In layers, names that begin with `.wh.` delete
 //! entries of lower layers (OCI image specification, "Whiteouts"). `.wh.NAME` deletes one entry,
-//! and `.wh..wh..opq` deletes the content of a directory. They never affect their own layer.
+//! and `.wh..wh..opq` deletes the content of a directory. Such names never affect their own layer.
 //!
 //! A hard link is another name of the target's file at that moment, whatever later happens to the
 //! target's own name. A later layer may delete one of two names. Each name of a file with several

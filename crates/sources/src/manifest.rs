@@ -106,7 +106,8 @@ impl Manifest {
         Self::new(&name, input, folder, default_time, open_image)
     }
 
-    /// Reads a manifest that is called `name` in messages. Its host paths are relative to `folder`.
+    /// Reads a manifest that is called `name` in messages. Host paths of the manifest are relative
+    /// to `folder`.
     ///
     /// # Errors
     /// Fails if the head or the rules are invalid.

@@ -4,9 +4,9 @@
 //! [`Member`] holds the place of its content. [`Layers`](crate::layers::Layers) converts members to
 //! entries of an image.
 //!
-//! This is own code, instead of the crate `tar`. The crate `tar` supports one of the four forms of
-//! sparse files, ignores global extended headers, reads only sequentially, and reports errors
-//! without their place.
+//! The parser is own code, instead of the crate `tar`. The crate `tar` supports one of the four
+//! forms of sparse files, ignores global extended headers, reads only sequentially, and reports
+//! errors without their place.
 //!
 //! Several headers describe a member, in this order: a global extended header (`g`), the member's
 //! own (`x`), GNU's long names (`K`, `L`), the header. Invariants: the same bytes yield the same
@@ -133,8 +133,8 @@ impl Reader {
         Self::at(store, 0)
     }
 
-    /// Makes a reader that begins at a known member's offset. It ignores global headers before this
-    /// offset.
+    /// Makes a reader that begins at a known member's offset. The reader ignores global headers
+    /// before this offset.
     #[must_use]
     pub fn at(store: Store, offset: u64) -> Self {
         Self {

@@ -30,8 +30,8 @@ pub enum BlockOrder {
     /// Depth first, but the walk reads no block below this level.
     DepthDownTo(u8),
     /// All blocks of the root's level, then all of the next level, down to the leaves. The walk
-    /// visits the upper levels again for each lower level, from the cache. It reports a damaged
-    /// node once, at the node's own level.
+    /// visits the upper levels again for each lower level, from the cache. The walk reports a
+    /// damaged node once, at the node's own level.
     Breadth,
 }
 
@@ -144,7 +144,7 @@ impl Walk {
             }
             return self.last_visit();
         }
-        // A step's slot is the next child to visit. It advances when that child is done.
+        // A step's slot is the next child to visit. The slot advances when the child is done.
         while let Some(step) = self.path.last() {
             if step.pointer.level > self.floor && step.slot < step.block.item_count() {
                 match self.path.enter(tree.forest(), &mut self.ahead, Toward::Higher) {

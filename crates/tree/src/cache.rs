@@ -9,9 +9,10 @@
 //! expectations can lead to the same block. The cache therefore compares a hit with its pointer. A
 //! hit that does not match counts as a miss, and reading the block again yields the exact error.
 //!
-//! Eviction is quick_cache's S3-FIFO. It evicts blocks touched once first, so a walk over a large
-//! tree does not evict the blocks in constant use. If two readers miss the same block, one of them
-//! reads it for both. Hashes have fixed keys, so a run on a simulated device can be repeated.
+//! Eviction is quick_cache's S3-FIFO. This policy evicts blocks touched once first, so a walk over
+//! a large tree does not evict the blocks in constant use. If two readers miss the same block, one
+//! of them reads it for both. Hashes have fixed keys, so a run on a simulated device can be
+//! repeated.
 
 mod shares;
 
@@ -36,7 +37,8 @@ lock_class!(SharesLock, "shares", Rank::LEAF);
 /// records.
 const BLOCK_OVERHEAD_BYTES: u64 = 320;
 
-/// The minimum size of a cache shard. It keeps a small budget from being split into useless parts.
+/// The minimum size of a cache shard. The minimum keeps a small budget from being split into
+/// useless parts.
 const SHARD_BYTES_MIN: u64 = 4 << 20;
 
 /// The maximum number of shards. More shards gain nothing: a hit holds its shard's lock for some

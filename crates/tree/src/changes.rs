@@ -2,9 +2,9 @@
 //!
 //! Snapshots of one history share all blocks that no transaction has changed since. Such blocks
 //! have the same address, generation and bytes. The comparison merges two rows of pointers at each
-//! level. It drops pointers that occur in both rows, reads the remaining blocks, and merges their
-//! children as the rows of the next level. At the leaves, the rows are items. The comparison drops
-//! items with equal keys and equal bytes.
+//! level. The comparison drops pointers that occur in both rows, reads the remaining blocks, and
+//! merges their children as the rows of the next level. At the leaves, the rows are items. The
+//! comparison drops items with equal keys and equal bytes.
 //!
 //! The trees may differ in height: a root joins the row of its own level. Differing blocks are
 //! known one level ahead. The module `stage` fetches them in windows in address order, both trees'

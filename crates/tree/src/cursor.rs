@@ -1,8 +1,9 @@
 //! A cursor: a position in a tree.
 //!
-//! A cursor is before the first item, at an item, or after the last item. It holds the blocks of
-//! its path, one for each level. Moving to the next item reads nothing, and moving to the next leaf
-//! reads only that leaf. A seek ascends only as far as it must, so seeks to nearby keys are cheap.
+//! A cursor is before the first item, at an item, or after the last item. The cursor holds the
+//! blocks of its path, one for each level. Moving to the next item reads nothing, and moving to the
+//! next leaf reads only that leaf. A seek ascends only as far as it must, so seeks to nearby keys
+//! are cheap.
 //!
 //! # Damaged blocks
 //!
@@ -71,7 +72,7 @@ impl Cursor {
         leaf.block.key(leaf.slot)
     }
 
-    /// Returns the item at the cursor in a form to keep. It shares the leaf's memory.
+    /// Returns the item at the cursor in a form to keep. The item shares the leaf's memory.
     #[must_use]
     pub fn owned(&self) -> Option<OwnedItem> {
         let leaf = self.current_step()?;

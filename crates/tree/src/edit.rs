@@ -1,9 +1,8 @@
 //! Edits of trees: copy-on-write in memory.
 //!
-//! An [`EditableTree`] is the newest version of one tree. An edit copies each committed block on
-//! its path into memory once, and reports the copy to the [`EditContext`]. It then changes the copy
-//! in its on-disk layout. The parent, which was copied first, links the copy. A copy has no address
-//! until the commit assigns one.
+//! An [`EditableTree`] is the newest version of one tree. An edit copies each committed block on its
+//! path into memory once, reports the copy to the [`EditContext`], and changes it in its on-disk layout.
+//! The parent, which was copied first, links the copy. The commit assigns its address.
 //!
 //! | module | holds |
 //! |---|---|
@@ -22,12 +21,12 @@
 //!
 //! # A commit
 //!
-//! 1. [`EditableTree::for_each_unassigned`] assigns addresses. It runs again after every later edit
-//!    of this tree, until [`EditableTree::unassigned_nodes`] is zero.
-//! 2. [`EditableTree::freeze`] fixes the state. The next edit copies the blocks that it changes, with
-//!    the context's next generation. Frozen blocks may also be written during a transaction to free
-//!    memory. An edit then copies a changed block to a new address. The transaction must not reuse
-//!    the old one, because the cache identifies blocks by address and generation.
+//! 1. [`EditableTree::for_each_unassigned`] assigns addresses. The assignment runs again after
+//!    every later edit of this tree, until [`EditableTree::unassigned_nodes`] is zero.
+//! 2. [`EditableTree::freeze`] fixes the state. The next edit copies the blocks that it changes,
+//!    with the context's next generation. Frozen blocks may also be written during a transaction to
+//!    free memory. An edit then copies a changed block to a new address. The transaction must not
+//!    reuse the old one, because the cache identifies blocks by address and generation.
 //! 3. [`Frozen::blocks`] lists the blocks, [`FrozenBlock::seal`] seals each on any thread, the
 //!    caller writes them, and [`Forest::keep_written`] caches them.
 //! 4. [`EditableTree::forget_written`] releases the blocks, and the caller drops the [`Frozen`].
@@ -37,8 +36,8 @@
 //! # Memory
 //!
 //! Memory outside the cache's budget holds blocks changed since the last freeze, blocks frozen but
-//! not yet forgotten, and blocks that views hold, but no clean blocks. Their number is
-//! [`EditableTree::unassigned_nodes`] plus the number of assigned addresses.
+//! not yet forgotten, and blocks that views hold, but no clean blocks. The number of these blocks
+//! is [`EditableTree::unassigned_nodes`] plus the number of assigned addresses.
 //!
 //! # Errors
 //!
@@ -81,16 +80,16 @@ pub trait EditContext {
     /// Returns the generation of the running transaction, which all new blocks carry.
     fn generation(&self) -> Generation;
 
-    /// A committed or frozen block left this tree. Its content is in a copy, in a neighbour that
-    /// absorbed it, or in items that [`EditableTree::remove_range`] will report to its caller. Called
-    /// once for each such block, parents before children, after the tree has lost the block.
+    /// A committed or frozen block left this tree. The block's content is in a copy, in a neighbour
+    /// that absorbed it, or in items that [`EditableTree::remove_range`] will report to its caller.
+    /// Called once for each such block, parents before children, after the tree has lost the block.
     ///
     /// # Errors
     /// Any error. The edit fails with it, and the tree must not be committed.
     fn copied(&mut self, tree: TreeId, old: &BlockPointer, block: &TreeBlock) -> Result<(), ContextError>;
 
-    /// A block in memory left the tree. It had an address and was not frozen, and its content was
-    /// moved or removed before. Blocks without an address leave without this call.
+    /// A block in memory left the tree. The block had an address and was not frozen, and its
+    /// content was moved or removed before. Blocks without an address leave without this call.
     ///
     /// # Errors
     /// Any error, as for [`EditContext::copied`].
@@ -118,7 +117,7 @@ pub struct EditableTree {
 /// The root of the tree, on disk and in memory.
 #[derive(Debug)]
 struct Root {
-    /// The committed root. It is out of date while a node is in memory.
+    /// The committed root. The pointer is out of date while a node is in memory.
     pointer: RootPointer,
     /// The root block in memory.
     node: Option<Arc<Node>>,
@@ -165,8 +164,8 @@ impl EditableTree {
         Self::of_root(forest, tree, Node::new(block, Vec::new(), 1))
     }
 
-    /// Makes a new tree with the content of a committed tree. Its root is a copy in memory under
-    /// the new tree's id. The caller adds references to the blocks below, which both trees share.
+    /// Makes a new tree with the content of a committed tree. The new root is a copy in memory under
+    /// the new tree's id. Both trees share the blocks below; the caller adds references to them.
     ///
     /// # Errors
     /// Fails if the root cannot be read, or has no address yet.
@@ -300,8 +299,7 @@ impl EditableTree {
     /// Inserts an item, or replaces the data of the item with this key by data of any size.
     ///
     /// # Errors
-    /// Returns [`Cause::ItemTooLarge`](crate::error::Cause). Also fails if a block cannot be read,
-    /// or with an error of the context.
+    /// Returns [`Cause::ItemTooLarge`](crate::error::Cause), or fails as [`EditableTree::remove`] does.
     pub fn put(&mut self, context: &mut dyn EditContext, key: &Key, data: &[u8]) -> Result<()> {
         self.check_size(key, data)?;
         let mut route = self.route(key)?;

@@ -93,8 +93,8 @@ impl Forest {
         self.cache.get_or_read(pointer, || self.reader.read(pointer))
     }
 
-    /// Takes the unused read-ahead budget until the result is dropped. It serves jobs that read
-    /// single blocks and use about as much memory of their own.
+    /// Takes the unused read-ahead budget until the result is dropped. The hold serves jobs that
+    /// read single blocks and use about as much memory of their own.
     #[must_use]
     pub fn hold_unread(&self) -> HeldMemory {
         // Clamp: readers take and return parts concurrently.
@@ -112,8 +112,8 @@ impl Forest {
     /// them, because a small cache may not keep them. Skips unreadable blocks; a later read of such
     /// a block returns the error.
     ///
-    /// The cache counts these blocks as used, because the caller will use them soon. Otherwise it
-    /// would evict blocks that came in once and that no reader requested.
+    /// The cache counts these blocks as used, because the caller will use them soon. Otherwise the
+    /// cache would evict blocks that came in once and that no reader requested.
     pub fn fault_in(&self, pointers: &[BlockPointer]) -> Vec<TreeBlock> {
         let missing = pointers.iter().filter(|pointer| !self.cache.contains(pointer));
         let missing: Vec<&BlockPointer> = missing.collect();

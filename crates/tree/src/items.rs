@@ -9,7 +9,7 @@ use buttress_format::node::TreeBlock;
 use core::iter::FusedIterator;
 use core::ops::Bound;
 
-/// An item to keep. It shares its leaf's memory, so the whole leaf stays in memory with it.
+/// An item to keep. The item shares its leaf's memory, so the whole leaf stays in memory with it.
 #[derive(Clone, Debug)]
 pub struct OwnedItem {
     block: TreeBlock,
@@ -55,8 +55,8 @@ impl OwnedItem {
 /// An iterator over the items of a key range, in order.
 ///
 /// An error stands for all items of an unreadable block. The iterator then continues after that
-/// block. It returns at most one error for each damaged block, so a caller that ignores errors
-/// still reaches the end.
+/// block. The iterator returns at most one error for each damaged block, so a caller that ignores
+/// errors still reaches the end.
 #[derive(Debug)]
 pub struct Items {
     cursor: Cursor,

@@ -36,8 +36,8 @@ impl<'a> Leaf<'a> {
 /// A walk over the leaves of a key range; see the module's documentation.
 ///
 /// An error stands for all items below an unreadable block. The walk then continues after that
-/// block. It returns at most one error for each damaged block, so a caller that ignores errors
-/// still reaches the end.
+/// block. The walk returns at most one error for each damaged block, so a caller that ignores
+/// errors still reaches the end.
 #[derive(Debug)]
 pub struct Leaves {
     tree: Tree,

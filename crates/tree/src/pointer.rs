@@ -1,6 +1,6 @@
 //! Pointers: the facts about a tree block that are known before it is read.
 //!
-//! A parent names its child by address and generation. Its own shape implies more: the child's
+//! A parent names its child by address and generation. The parent's shape implies more: the child's
 //! level is one less, its first key is the pointer's key, and all its keys are below the next
 //! pointer's key. The block at that address must satisfy all of these.
 

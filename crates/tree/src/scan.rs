@@ -1,12 +1,12 @@
-//! A scan: the blocks of many trees, in no order, on all cores. It serves jobs that apply the same
-//! test to every block and sum up the results.
+//! A scan: the blocks of many trees, in no order, on all cores. A scan serves jobs that apply the
+//! same test to every block and sum up the results.
 //!
-//! Each thread takes batches of pointers. It starts reads of some batches in address order while it
-//! processes the batch before. It checks its blocks and passes them to the [`Scanner`]. The scanner
-//! also decides for every child if it is wanted. A job that records addresses can thus visit shared
-//! blocks once. A tag of the scanner's choice leads from a block to its children. A thread starts
-//! no reads for batches that seem to be in the page cache. It copies each of those blocks just
-//! before it processes the block.
+//! Each thread takes batches of pointers. Each thread starts reads of some batches in address order
+//! while it processes the batch before. The thread checks its blocks and passes them to the
+//! [`Scanner`]. The scanner also decides for every child if it is wanted. A job that records
+//! addresses can thus visit shared blocks once. A tag of the scanner's choice leads from a block to
+//! its children. A thread starts no reads for batches that seem to be in the page cache. The thread
+//! copies each of these blocks just before it processes the block.
 //!
 //! # Bounds
 //!
@@ -35,8 +35,8 @@ pub const LEAVES_MAX: usize = 1 << 16;
 /// The number of bytes of blocks that are read at once.
 const BATCH_BYTES: u32 = 1 << 20;
 
-/// The number of batches in flight while a thread processes another batch. It keeps the devices
-/// busy even while all threads process blocks.
+/// The number of batches in flight while a thread processes another batch. This number keeps the
+/// devices busy even while all threads process blocks.
 const BATCHES_AHEAD: usize = 4;
 
 /// The operations of a scan on its blocks.

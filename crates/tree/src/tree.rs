@@ -115,8 +115,8 @@ impl Tree {
     ///
     /// `wanted(first, end)` returns true if the caller wants any key of `[first, end)`, or of
     /// `[first, ..)` without `end`. The walk calls it for nodes and leaves, several times for each.
-    /// It must always return the same result. The leaves that the walk returns may also hold
-    /// unwanted items.
+    /// The predicate must always return the same result for a range. The leaves that the walk
+    /// returns may also hold unwanted items.
     #[must_use]
     pub fn leaves_where(
         &self,

@@ -141,9 +141,9 @@ mod tests {
         start + sector < FIRST_LOGICAL.get() || indexes.into_iter().any(touches)
     }
 
-    /// The test maps sector by sector in both directions, for chunks of every profile. They begin
-    /// where old versions of mkfs.btrfs put them: inside the reserved range, over a superblock
-    /// copy, and outside both.
+    /// The test maps sector by sector in both directions, for chunks of every profile. The tested
+    /// chunks begin where old versions of mkfs.btrfs put them: inside the reserved range, over a
+    /// superblock copy, and outside both.
     #[test]
     fn exactly_the_addresses_on_reserved_bytes_are_excluded() {
         let places = [

@@ -7,8 +7,8 @@
 //! cases: each commit writes at least the root tree's block. A device that should hold a copy of
 //! such a root and does not has missed the commit.
 //!
-//! Parity of a block counts as its copy if it can be judged. It can if the row has one data column,
-//! or if no other device is behind.
+//! Parity of a block counts as its copy if it can be judged. Parity can be judged if the row has
+//! one data column, or if no other device is behind.
 //!
 //! Left out: a device that should hold neither a copy of these roots nor parity that can be judged.
 

@@ -88,7 +88,7 @@ pub enum LayoutError {
 /// The location of a run of a chunk's bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
-    /// The first stripe that holds the run. Its copies are on the following stripes.
+    /// The first stripe that holds the run. The run's copies are on the following stripes.
     pub stripe_index: usize,
     /// The number of neighbouring stripes that hold the run, at the same [`StripeOffset`].
     pub copies: usize,

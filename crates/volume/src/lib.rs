@@ -28,9 +28,9 @@
 //! | [`signatures`], [`wiping`] | the content that a device seems to hold, and its removal |
 //! | [`faults`], [`notice`], [`error`] | skipped copies, notices to the user, and errors |
 //!
-//! A writer adds and removes chunks, and its commits replace the superblock. Both are `Arc`s that
-//! are exchanged, and readers keep the `Arc` that they hold. Scrub, repair and replace are crates
-//! above that use [`copies`].
+//! A writer adds and removes chunks, and its commits replace the superblock. Chunk map and
+//! superblock are `Arc`s that are exchanged, and readers keep the `Arc` that they hold. Scrub,
+//! repair and replace are crates above that use [`copies`].
 #![forbid(unsafe_code)]
 #![cfg_attr(
     test,

@@ -7,8 +7,8 @@
 //! - devices marked as seeds may have another fsid. The sprout lists them in its chunk tree. Among
 //!   seeds alone, the newest generation is the volume;
 //! - any other fsid is refused, with both names in the error;
-//! - a device with id 0 is the target of an unfinished replacement. It is kept apart and not read
-//!   ([`crate::replacement`]);
+//! - a device with id 0 is the target of an unfinished replacement. The target is kept apart and
+//!   not read ([`crate::replacement`]);
 //! - the newest generation leads. A device of an older generation missed commits, and its copies
 //!   are used last;
 //! - two devices that were each written without the other are refused. Either their superblocks
@@ -217,14 +217,14 @@ fn state_of(superblock: &Superblock) -> Vec<Notice> {
     notices.into_iter().flatten().collect()
 }
 
-/// Returns the generation from which a device has all blocks of the newest superblock. It is the
-/// newest generation, or the one before if a crash cut the newest commit off between the
+/// Returns the generation from which a device has all blocks of the newest superblock. The result
+/// is the newest generation, or the one before if a crash cut the newest commit off between the
 /// superblocks of its devices.
 ///
-/// A commit writes superblocks when all blocks are durable on all devices. It writes the copies of
-/// superblocks when all primaries are durable, or the primaries after the copies if a log is
-/// pending. If the devices of the newest generation only have copies of the previous generation, a
-/// device with a primary of that generation missed no blocks. If a device was away during a
+/// A commit writes superblocks when all blocks are durable on all devices. The commit writes the
+/// copies of superblocks when all primaries are durable, or the primaries after the copies if a log
+/// is pending. If the devices of the newest generation only have copies of the previous generation,
+/// a device with a primary of that generation missed no blocks. If a device was away during a
 /// complete commit, the other devices have newer copies. If a device was away only during the
 /// cut-off commit, its missing blocks reveal it ([`crate::in_doubt`]).
 fn last_on_all_devices(candidates: &[Candidate], newest: &Superblock) -> Generation {

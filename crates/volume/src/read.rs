@@ -1,8 +1,8 @@
 //! Reads of logical extents: started in batches, awaited with a verifier.
 //!
 //! [`Volume::start_reads`] plans every extent: it splits the extent into segments at stripe and
-//! chunk ends, and picks the first way of each. It submits all requests of a device in one plug, so
-//! that neighbours merge. The caller then awaits a [`PendingExtent`] in one of two ways:
+//! chunk ends, and picks the first way of each. The call submits all requests of a device in one
+//! plug, so that neighbours merge. The caller then awaits a [`PendingExtent`] in one of two ways:
 //!
 //! - [`PendingExtent::wait_verified`], for tree blocks: the verifier receives the whole extent and
 //!   accepts or rejects it. After a rejection, the other ways are tried for the whole extent;
@@ -34,8 +34,8 @@ pub use data::LostRange;
 /// The maximum length of one read: twice the longest data extent.
 pub const MAXIMUM_READ_BYTES: usize = 256 << 20;
 
-/// A verifier that finds the sectors of an extent that do not match their checksums. It appends
-/// their ranges, in order.
+/// A verifier that finds the sectors of an extent that do not match their checksums. The verifier
+/// appends their ranges, in order.
 pub type VerifySectors<'a> = dyn Fn(&[u8], &mut Vec<Range<usize>>) + 'a;
 
 /// A range of logical addresses to read.

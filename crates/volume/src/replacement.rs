@@ -2,16 +2,16 @@
 //! exchanges the two.
 //!
 //! From [`Volume::begin_replacement`] on, each write to a stripe of the *source* also goes to the
-//! *target*, at the same address. This includes superblocks. The target's own superblocks have id
-//! 0, as in Linux. Nothing is read from the target. A job above copies the source's older content.
+//! *target*, at the same address. Superblocks are included. The target's own superblocks have id 0,
+//! as in Linux. Nothing is read from the target. A job above copies the source's older content.
 //! [`Volume::write_superblocks_and_replace`] is the commit with which the target becomes the
 //! device. The target gets superblocks with the source's id and uuid, and the source gets none.
 //!
 //! A slot never changes its device. The source's slot is exchanged for a slot with the same id,
-//! uuid and error counters, both in the device table and in the chunks with a stripe on it. Both
-//! are `Arc`s. Readers continue with the slot that they hold, at no cost. Writers hold the lock
-//! `writes` shared, from planning to the end. The exchange holds it exclusively, so each write goes
-//! to the old slots or to the new ones.
+//! uuid and error counters, both in the device table and in the chunks with a stripe on it. Device
+//! table and chunks are `Arc`s. Readers continue with the slot that they hold, at no cost. Writers
+//! hold the lock `writes` shared, from planning to the end. The exchange holds it exclusively, so
+//! each write goes to the old slots or to the new ones.
 //!
 //! A target that fails a write is left out, like any device. The replacement then cannot finish,
 //! and the volume loses nothing. While a target exists, or a job [guards](Volume::guard_rows) the
@@ -165,8 +165,8 @@ impl Drop for RowGuard {
 }
 
 impl Volume {
-    /// Makes writers lock the rows that they write, in all profiles, until the guard is dropped. It
-    /// serves jobs that compare or copy copies while other threads write.
+    /// Makes writers lock the rows that they write, in all profiles, until the guard is dropped.
+    /// The guard serves jobs that compare or copy copies while other threads write.
     #[must_use]
     pub fn guard_rows(self: &Arc<Self>) -> RowGuard {
         // Waits for writers that began without locks.

@@ -1,16 +1,16 @@
 //! Writes of logical extents: to every copy, every stripe, and their parity.
 //!
-//! [`Volume::write`] takes a batch. It splits each extent at stripe and chunk ends, and writes each
-//! run to all stripes that hold it. For RAID5 and RAID6, the rows that the batch touches get new
-//! parity (`rows`). It submits all requests of a device in one plug, so that neighbours merge, and
-//! all devices work in parallel. The call returns when all devices have the bytes. The bytes are
-//! durable after a [`Volume::flush`].
+//! [`Volume::write`] takes a batch. The call splits each extent at stripe and chunk ends, and
+//! writes each run to all stripes that hold it. For RAID5 and RAID6, the rows that the batch
+//! touches get new parity (`rows`). The call submits all requests of a device in one plug, so that
+//! neighbours merge, and all devices work in parallel. The call returns when all devices have the
+//! bytes. The bytes are durable after a [`Volume::flush`].
 //!
 //! Degraded writes: a write leaves out a device that is missing, or that missed commits
 //! ([`Stale`]). If the profile cannot recover the bytes without the device, nothing is written
 //! ([`WriteRefusal::OutOfReach`]). A stale device keeps its old superblock until it is brought up
-//! to date ([`crate::returning`]) or replaced. Its superblock is not written, so that no opening
-//! takes it for a good device.
+//! to date ([`crate::returning`]) or replaced. A stale device's superblock is not written, so that
+//! no opening takes it for a good device.
 //!
 //! Lack of space: writes to a sparse image file fail when the file system that holds it is full.
 //! Space for metadata is reserved in advance ([`Volume::reserve`]). A write of data without space
@@ -67,13 +67,14 @@ use std::sync::Arc;
 pub struct ExtentWrite {
     /// The first address.
     pub logical: Logical,
-    /// The bytes to write. They are reference-counted, and not copied on the path to the devices.
+    /// The bytes to write. The bytes are reference-counted, and not copied on the path to the
+    /// devices.
     pub bytes: Bytes,
 }
 
 impl Volume {
     /// Writes extents to all their copies and stripes, including parity, and waits until the
-    /// devices have the bytes. They are durable after a [`flush`](Self::flush). Extents of one
+    /// devices have the bytes. The bytes are durable after a [`flush`](Self::flush). Extents of one
     /// batch must not overlap.
     ///
     /// # Errors

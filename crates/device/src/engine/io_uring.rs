@@ -259,8 +259,8 @@ impl Shared {
             return;
         }
         // The ring is unusable, which never happens to a running ring. The kernel may or may not
-        // have seen the new reads. Their buffers are leaked, and the reads are repeated without the
-        // ring.
+        // have seen the new reads. The reads' buffers are leaked, and the reads are repeated
+        // without the ring.
         for identity in added {
             let Some(lost) = self.submissions.lock().in_flight.remove(&identity) else {
                 continue;

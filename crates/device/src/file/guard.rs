@@ -142,8 +142,8 @@ fn loop_devices_in_use(image: &fs::Metadata) -> Vec<PathBuf> {
         let Ok(backing) = fs::read_to_string(device.join("loop/backing_file")) else {
             continue;
         };
-        // The file may have been moved or deleted since. Its name then leads elsewhere, which is no
-        // match.
+        // The file may have been moved or deleted since. The file's name then leads elsewhere,
+        // which is no match.
         let Ok(backing) = fs::metadata(backing.trim_end_matches('\n')) else {
             continue;
         };

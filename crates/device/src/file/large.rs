@@ -1,10 +1,11 @@
 //! Large writes, which bypass the page cache.
 //!
 //! A large write through the page cache is copied there and written back later, at a fraction of a
-//! fast disk's speed (docs/internals/performance.md, "Device"). Files open for writing therefore have a
-//! second, `O_DIRECT` opening. It serves writes of [`LARGE_WRITE_BYTES`] and more that are aligned
-//! to the medium's sectors. Smaller writes and all reads use the page cache. The kernel writes back
-//! and drops cached pages under a direct write, so both openings see the same bytes.
+//! fast disk's speed (docs/internals/performance.md, "Device"). Files open for writing therefore
+//! have a second, `O_DIRECT` opening. The second opening serves writes of [`LARGE_WRITE_BYTES`] and
+//! more that are aligned to the medium's sectors. Smaller writes and all reads use the page cache.
+//! The kernel writes back and drops cached pages under a direct write, so both openings see the
+//! same bytes.
 //!
 //! Unaligned memory is first copied into aligned buffers. If the file system does not support
 //! `O_DIRECT`, the file has no second opening.
@@ -82,7 +83,8 @@ impl LargeWrites {
         value.checked_rem(self.alignment_bytes) == Some(0)
     }
 
-    /// Writes all parts, one after another, from `offset` on. Their total length is aligned.
+    /// Writes all parts, one after another, from `offset` on. The total length of the parts is
+    /// aligned.
     pub(super) fn write(&self, offset: u64, parts: &[&[u8]]) -> io::Result<()> {
         let suits = |part: &&[u8]| {
             self.is_aligned(byte_length(part.as_ptr().addr())) && self.is_aligned(byte_length(part.len()))

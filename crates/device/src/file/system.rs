@@ -19,7 +19,7 @@ const BLKDISCARD: libc::Ioctl = 0x1277;
 const BLKZEROOUT: libc::Ioctl = 0x127f;
 const BLKGETSIZE64: libc::Ioctl = 0x8008_1272;
 
-/// Returns the size of a block device in bytes. Its metadata states 0.
+/// Returns the size of a block device in bytes. The metadata of a block device states 0.
 pub(super) fn block_device_bytes(file: &File) -> io::Result<u64> {
     let mut bytes = 0_u64;
     // SAFETY: BLKGETSIZE64 writes one u64 to the address it is given, which is a live local
@@ -69,7 +69,7 @@ pub(super) fn block_device_sector_bytes(file: &File) -> io::Result<u32> {
 }
 
 /// Returns the alignment in bytes that O_DIRECT on a file requires. The kernel reports it since 6.1
-/// (statx). Otherwise it is 4096, which suits every disk.
+/// (statx). Otherwise the alignment is 4096, which suits every disk.
 pub(super) fn direct_alignment_bytes(file: &File) -> u32 {
     const DIOALIGN: u32 = 0x2000;
     let flags = rustix::fs::StatxFlags::from_bits_retain(DIOALIGN);

@@ -342,8 +342,8 @@ fn data_start(base_bytes: u64) -> u64 {
     end.div_ceil(1 << 20).exact_mul(1 << 20)
 }
 
-/// The blocks that a side file holds, and the changes of the map that are not in the file yet. Its
-/// memory is proportional to the changes.
+/// The blocks that a side file holds, and the changes of the map that are not in the file yet. The
+/// memory of the map is proportional to the changes.
 #[derive(Debug, Default)]
 pub(super) struct Map {
     pages: BTreeMap<u64, Vec<u8>>,

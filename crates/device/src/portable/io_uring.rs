@@ -1,7 +1,8 @@
 //! A replacement for the io_uring engine on systems without io_uring, and on processors that the
 //! crate `io-uring` does not support.
 //!
-//! It refuses to start, like a kernel without io_uring. The thread engine then serves the device.
+//! The replacement refuses to start, like a kernel without io_uring. The thread engine then serves
+//! the device.
 
 use std::io;
 use std::sync::Arc;

@@ -1,7 +1,7 @@
 //! The life of one request in the queue: requested, queued and possibly merged, started, completed.
 //!
-//! A [`Dispatch`] is submitted to the device. It is one run of bytes for one or more adjacent
-//! requests, all reads or all writes. Each request has a [`Completion`], for which its
+//! A [`Dispatch`] is submitted to the device. A dispatch is one run of bytes for one or more
+//! adjacent requests, all reads or all writes. Each request has a [`Completion`], for which its
 //! [`PendingRead`](crate::PendingRead) or [`PendingWrite`](crate::PendingWrite) waits.
 //!
 //! Invariants:

@@ -2,9 +2,9 @@
 //! option `compress` asks it before it compresses a range; `compress-force` does not.
 //!
 //! The sample is 16 bytes of every 256. The heuristic accepts a sample whose halves are equal, with
-//! few different byte values, or with few values that make up most of it. It rejects a sample in
-//! which nearly all values are equally frequent. For other samples, the entropy decides. All tests
-//! and limits are the kernel's, so that both compress the same files.
+//! few different byte values, or with few values that make up most of it. The heuristic rejects a
+//! sample in which nearly all values are equally frequent. For other samples, the entropy decides.
+//! All tests and limits are the kernel's, so that both compress the same files.
 //!
 //! Source: the kernel's description of its compression heuristic (btrfs(5), section "Compression",
 //! "Incompressible data").

@@ -24,7 +24,7 @@
 //! The decoder refuses them as a match before the beginning.
 //!
 //! Every copy is checked against both buffers. For speed, short copies move 16 bytes at once if the
-//! buffers have space. They may overwrite bytes of `out` beyond the returned length.
+//! buffers have space. Such copies may overwrite bytes of `out` beyond the returned length.
 //!
 //! Source: "LZO stream format as understood by Linux' LZO decompressor", the kernel's
 //! documentation.
@@ -130,7 +130,8 @@ struct Decoder<'a> {
     content_bytes: usize,
 }
 
-/// The distance of the end mark. It is also the minimum distance of its instruction.
+/// The distance of the end mark. This distance is also the minimum distance of the end mark's
+/// instruction.
 const END_DISTANCE: usize = 16_384;
 /// The maximum length of a copy that is one load and one store of fixed size.
 const CHUNK_BYTES: usize = 16;

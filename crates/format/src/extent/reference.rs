@@ -39,8 +39,8 @@ pub struct ExtentDataReference {
     pub root: TreeId,
     /// The inode that refers to the data.
     pub inode: InodeNumber,
-    /// The file offset of the extent's first byte. It wraps below zero if the file uses only a
-    /// later part of the extent near its start.
+    /// The file offset of the extent's first byte. The offset wraps below zero if the file uses
+    /// only a later part of the extent near its start.
     pub offset: u64,
     /// The number of file extent items that refer from this place.
     pub count: u32,
@@ -102,7 +102,8 @@ impl ExtentDataReference {
 /// An inline reference, which the extent item itself holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InlineReference {
-    /// The tree that created a data extent, for simple quotas. It does not count as a reference.
+    /// The tree that created a data extent, for simple quotas. The owner does not count as a
+    /// reference.
     Owner {
         /// The tree that created the extent.
         root: TreeId,
@@ -176,7 +177,8 @@ impl InlineReference {
         body_bytes.saturating_add(1)
     }
 
-    /// Returns true if both references come from the same place. Their counts may differ.
+    /// Returns true if both references come from the same place. The counts of the references may
+    /// differ.
     #[must_use]
     pub fn is_same_place(&self, other: &Self) -> bool {
         match (self, other) {
@@ -222,8 +224,8 @@ impl InlineReference {
     }
 }
 
-/// An iterator over the inline references in the rest of an extent item. It checks each reference
-/// alone, and ends at the first error.
+/// An iterator over the inline references in the rest of an extent item. The iterator checks each
+/// reference alone, and ends at the first error.
 #[derive(Clone, Debug)]
 pub struct InlineReferences<'a> {
     rest: &'a [u8],

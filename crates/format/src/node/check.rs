@@ -10,7 +10,7 @@ use bytes::Bytes;
 use core::ops::ControlFlow;
 use zerocopy::FromBytes;
 
-/// A receiver of a block's failures. It returns `Break` to stop the checks.
+/// A receiver of a block's failures. The receiver returns `Break` to stop the checks.
 pub(crate) type Report<'a> = &'a mut dyn FnMut(BlockProblem) -> ControlFlow<()>;
 
 impl TreeBlock {

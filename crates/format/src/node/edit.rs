@@ -1,11 +1,11 @@
 //! Edits of a tree block's bytes in the on-disk layout.
 //!
 //! A transaction changes a [`TreeBlock`] whose bytes are not shared. [`TreeBlock::edit_leaf`] and
-//! [`TreeBlock::edit_node`] lend its bytes as a [`LeafEdit`] or a [`NodeEdit`]. They edit in place
-//! if the bytes are not shared, and a copy otherwise, so that clones stay unchanged. Edits are not
-//! followed by checks, because each edit keeps the layout that [`TreeBlock::check`] proved: item
-//! data is packed from the end of the block without gaps, in the order of the heads. The caller
-//! ensures the order of keys and the validity of items.
+//! [`TreeBlock::edit_node`] lend its bytes as a [`LeafEdit`] or a [`NodeEdit`]. Both methods edit
+//! in place if the bytes are not shared, and a copy otherwise, so that clones stay unchanged. Edits
+//! are not followed by checks, because each edit keeps the layout that [`TreeBlock::check`] proved:
+//! item data is packed from the end of the block without gaps, in the order of the heads. The
+//! caller ensures the order of keys and the validity of items.
 //!
 //! A block in memory has no checksum, and may have no address. [`TreeBlock::seal`] makes the bytes
 //! to write: with address, children's addresses, zeros in the free space, and checksum.

@@ -65,7 +65,7 @@ struct Whole {
 
 impl RootRef<'_> {
     /// Returns the two keys of a reference: `(parent ROOT_REF child)` and `(child ROOT_BACKREF
-    /// parent)`. Both items hold the same data.
+    /// parent)`. The items of both keys hold the same data.
     #[must_use]
     pub const fn keys(parent: SubvolumeId, child: SubvolumeId) -> [Key; 2] {
         let (parent, child) = (parent.tree(), child.tree());

@@ -146,8 +146,8 @@ impl Superblock {
     }
 }
 
-/// Writes the checksum at the beginning of a superblock. It covers all bytes after the checksum
-/// field.
+/// Writes the checksum at the beginning of a superblock. The checksum covers all bytes after the
+/// checksum field.
 fn seal(bytes: &mut [u8], checksum_type: ChecksumType) {
     let covered = bytes
         .get(CHECKSUM_FIELD_BYTES..SUPERBLOCK_BYTES)

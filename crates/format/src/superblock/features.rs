@@ -55,7 +55,8 @@ bitflags::bitflags! {
         const RAID1C34 = 1 << 11;
         /// The devices are zoned.
         const ZONED = 1 << 12;
-        /// The volume has several extent trees. This feature was never finished.
+        /// The volume has several extent trees. The feature of several extent trees was never
+        /// finished.
         const EXTENT_TREE_V2 = 1 << 13;
         /// A tree maps extents to their stripes.
         const RAID_STRIPE_TREE = 1 << 14;

@@ -33,8 +33,8 @@ use crate::units::{ObjectId, TreeId};
 use crate::uuid_item::UuidItem;
 use crate::verity::{VerityDescriptor, VerityMerkle};
 
-/// The end of the last range of one kind. It includes the object that owns the range if each object
-/// has its own ranges.
+/// The end of the last range of one kind. The value includes the object that owns the range if each
+/// object has its own ranges.
 #[derive(Clone, Copy, Default)]
 struct Covered {
     object: u64,

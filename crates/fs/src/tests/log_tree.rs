@@ -15,8 +15,9 @@ const BLOCKS_BEFORE_LOG: usize = 1500;
 /// The physical address of the chunk on the device.
 const CHUNK_PHYSICAL: u64 = 1 << 20;
 
-/// Makes a volume whose superblock names a log with one subvolume's log. Both are written after
-/// generation 7, in `generation`. Returns it with the roots of the log and of the subvolume's log.
+/// Makes a volume whose superblock names a log with one subvolume's log. Both logs are written
+/// after generation 7, in `generation`. Returns it with the roots of the log and of the subvolume's
+/// log.
 fn volume_with_log(generation: u64) -> (Vec<u8>, Written, Written) {
     let mut image = World::new().image();
     let mut builder = ImageBuilder::new(ImageOptions {

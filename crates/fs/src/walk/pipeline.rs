@@ -120,8 +120,8 @@ impl Pipeline {
     }
 }
 
-/// Starts both stages. They end at their next batch after the walk is dropped. Returns `None` if no
-/// threads can be started.
+/// Starts both stages. The stages end at their next batch after the walk is dropped. Returns `None`
+/// if no threads can be started.
 fn start_threads(
     filesystem: &Filesystem,
     start: Location,

@@ -8,7 +8,8 @@ use buttress_build::PathProblem;
 #[derive(Debug, thiserror::Error)]
 #[error("line {line}: {problem}")]
 pub struct ManifestError {
-    /// The line, counted from 1. It is the line of the value if known, otherwise that of the table.
+    /// The line, counted from 1. The number is the line of the value if known, otherwise that of
+    /// the table.
     pub line: u64,
     /// The problem.
     pub problem: Problem,

@@ -72,7 +72,7 @@ pub enum Problem {
     TooLong {
         /// The kind of the part.
         what: &'static str,
-        /// Its size.
+        /// The size in bytes.
         bytes: u64,
         /// The limit.
         most: u64,

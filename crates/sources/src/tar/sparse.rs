@@ -6,7 +6,7 @@
 //! - 1.0: decimal lines at the beginning of the content, padded to a block.
 //!
 //! In every form, the result is checked: ranges ascend, do not overlap, and end within the file.
-//! Their total length equals the length of the stored content.
+//! The total length of the ranges equals the length of the stored content.
 //!
 //! Source: GNU tar manual, appendix "Tar Internals", "Storing Sparse Files".
 

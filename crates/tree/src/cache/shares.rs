@@ -3,18 +3,18 @@
 //! A quarter of the budget bounds the blocks that all cursors have read ahead and not yet used
 //! ([`ReadAheadPool`]). The rest belongs to the cache. Shares change their owner:
 //!
-//! - The cache uses the unused part of the read-ahead quarter. This part moves in steps
+//! - The cache uses the unused part of the read-ahead quarter. The unused part moves in steps
 //!   ([`CLAIM_STEPS`]), because the cache evicts blocks when its share shrinks. Blocks of both
 //!   owners lie in the same slabs, so no memory is lost between them.
 //! - A writer takes the memory that it may hold until a commit ([`NodeCache::hold_outside`]). The
 //!   cache always keeps a minimum part.
 //! - A sweep that holds back blocks on a spinning disk may borrow two thirds of the cache's own
-//!   part ([`Loan`]). It returns the loan when it holds no more blocks back.
+//!   part ([`Loan`]). The sweep returns the loan when it holds no more blocks back.
 //!
 //! Invariant: four shares together do not exceed the budget, except for the cache's minimum part.
-//! They are the cache's capacity, the claimed part of the quarter, the loan, and the writer's
-//! memory. The use of the quarter may exceed its claimed part only while a thread is about to claim
-//! a step.
+//! The four shares are the cache's capacity, the claimed part of the quarter, the loan, and the
+//! writer's memory. The use of the quarter may exceed its claimed part only while a thread is about
+//! to claim a step.
 
 use super::{BLOCK_OVERHEAD_BYTES, NodeCache, SHARDS_MAX};
 use buttress_exact::Exact as _;

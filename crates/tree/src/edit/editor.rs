@@ -19,8 +19,8 @@ pub(super) struct Editor<'a> {
     pub(super) epoch: u64,
     pub(super) unassigned: &'a mut u64,
     /// True if the editor changes written and [kept](super::EditableTree::keep_written) blocks in
-    /// place. It never does so for blocks of other trees: a snapshot's tree may hold blocks in
-    /// memory that its source made and owns.
+    /// place. The editor never changes blocks of other trees in place: a snapshot's tree may hold
+    /// blocks in memory that its source made and owns.
     pub(super) takes_over: bool,
     /// Blocks whose memory new blocks reuse.
     pub(super) recycled: &'a mut Vec<TreeBlock>,

@@ -352,16 +352,16 @@ impl FrozenBlock {
         self.node.level()
     }
 
-    /// Returns true if the block will probably be changed again, and therefore read. This holds for
-    /// nodes, and for blocks that were changed twice. It does not hold for leaves that a row of
-    /// insertions filled.
+    /// Returns true if the block will probably be changed again, and therefore read. The result is
+    /// true for nodes, and for blocks that were changed twice. The result is false for leaves that
+    /// a row of insertions filled.
     #[must_use]
     pub fn is_likely_to_change(&self) -> bool {
         self.node.is_copy || self.node.level() > 0
     }
 
-    /// Returns the bytes to write, with address and checksum. They are a copy, which any thread may
-    /// make. After the write, [`Forest::keep_written`] puts the copy into the cache.
+    /// Returns the bytes to write, with address and checksum. The bytes are a copy, which any
+    /// thread may make. After the write, [`Forest::keep_written`] puts the copy into the cache.
     #[must_use]
     pub fn seal(&self, checksum_type: ChecksumType) -> TreeBlock {
         seal(&self.node, checksum_type)

@@ -27,7 +27,8 @@ pub(crate) struct Node {
     pub(crate) block: TreeBlock,
     /// For each slot of a node, the child, if it is in memory. Empty for a leaf.
     pub(super) links: Vec<Option<Arc<Node>>>,
-    /// The epoch in which the block was made. It may be changed only during this epoch of its tree.
+    /// The epoch in which the block was made. The block may be changed only during this epoch of
+    /// its tree.
     pub(super) epoch: u64,
     /// The address to which the block is or will be written; 0 while it is unknown.
     address: AtomicU64,
@@ -169,7 +170,7 @@ impl Node {
         self.block.key(0).unwrap_or(Key::MIN)
     }
 
-    /// Returns the parent's pointer to this node. Its address is not final.
+    /// Returns the parent's pointer to this node. The address in the pointer is not final.
     pub(super) fn key_pointer(&self) -> KeyPointer {
         KeyPointer {
             key: self.first_key(),
@@ -210,9 +211,9 @@ impl Node {
     }
 }
 
-/// Clones a node for an editor, while a reader holds the original. Both have the same address,
-/// because only one of them will be written. Their placeholders differ, because their content will
-/// differ.
+/// Clones a node for an editor, while a reader holds the original. Clone and original have the same
+/// address, because only one of them will be written. The placeholders differ, because the content
+/// of both will differ.
 impl Clone for Node {
     fn clone(&self) -> Self {
         Self {

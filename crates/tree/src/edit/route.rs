@@ -129,7 +129,8 @@ impl EditableTree {
             let child = self.child_place(&place, slot, end_key)?;
             end_key = block.key(slot.exact_add(1)).or(end_key);
             let Some(child) = child else {
-                // No check accepts a node without pointers. It is treated as an empty leaf.
+                // No check accepts a node without pointers. Such a node is treated as an empty
+                // leaf.
                 visit(place, 0);
                 return Ok((false, None));
             };

@@ -1,8 +1,9 @@
 //! Batches: neighbouring blocks of a sweep that are checked together.
 //!
-//! The first thread that needs a batch waits for its blocks and checks them. It is a checking
-//! thread, or the walk itself if it needs a block of a batch that no thread has begun. Batches of
-//! sixteen blocks keep the cost of passing work between threads small compared with the checks.
+//! The first thread that needs a batch waits for its blocks and checks them. This thread is a
+//! checking thread, or the walk itself if it needs a block of a batch that no thread has begun.
+//! Batches of sixteen blocks keep the cost of passing work between threads small compared with the
+//! checks.
 //!
 //! The thread that checks a block also reads it if it seems to be in the page cache. Copying a
 //! block costs as much as checking it. After the copy, the block is in that thread's processor

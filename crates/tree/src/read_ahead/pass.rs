@@ -3,9 +3,9 @@
 //! If leaves are scattered, a walk in key order crosses the disk once for each window. On a
 //! spinning disk, skipping the bytes between two leaves costs as much as reading them. A pass
 //! therefore plans as many of the next leaves as it has memory for pointers, and reads them in
-//! address order. It holds back leaves that arrive before their turn: unpacked while memory lasts,
-//! then packed ([`Packed`]), those wanted last first. If memory is still short, the pass drops the
-//! leaves wanted last, and a later pass reads them again.
+//! address order. The pass holds back leaves that arrive before their turn: unpacked while memory
+//! lasts, then packed ([`Packed`]), those wanted last first. If memory is still short, the pass
+//! drops the leaves wanted last, and a later pass reads them again.
 //!
 //! Entries are numbered in the walk's order. Three bounds move over the numbers:
 //!
@@ -16,8 +16,8 @@
 //!
 //! The last two bounds move down when memory is short, and up when half of it is free. The horizon
 //! moves up only a little beyond its last position, because reads beyond the sustainable horizon
-//! are wasted. The memory is the loan of [`crate::cache`]. It counts pointers, blocks in flight,
-//! and blocks held back.
+//! are wasted. The memory is the loan of [`crate::cache`]. The loan counts pointers, blocks in
+//! flight, and blocks held back.
 
 use crate::cache::{Loan, Reservation};
 use crate::error::Error;
@@ -47,8 +47,8 @@ const WINDOW_BYTES_MIN: u64 = 128 << 10;
 /// The part of a window whose leaves are never packed, because the walk needs them next.
 const NEXT_PARTS: usize = 4;
 
-/// The number of successive leaves with no gain from packing after which packing stops. It resumes
-/// when memory is free.
+/// The number of successive leaves with no gain from packing after which packing stops. Packing
+/// resumes when memory is free.
 const FUTILE_MAX: u32 = 32;
 
 /// The memory of a block beyond its bytes.

@@ -1,9 +1,9 @@
 //! Queues: blocks in flight, in the order in which they will be taken.
 //!
-//! The owner plans blocks, each with a reservation of the forest's budget. It starts the reads of
-//! all planned blocks in one plug, and takes blocks from the front. In between, the devices read
-//! them, and the forest's threads check them in batches. On simulated devices, a block is checked
-//! when it is taken.
+//! The owner plans blocks, each with a reservation of the forest's budget. The owner starts the
+//! reads of all planned blocks in one plug, and takes blocks from the front. In between, the
+//! devices read them, and the forest's threads check them in batches. On simulated devices, a block
+//! is checked when it is taken.
 
 use crate::cache::Reservation;
 use crate::edit::Node;
@@ -62,9 +62,9 @@ pub(crate) struct Taken {
 }
 
 impl Queue {
-    /// Makes a queue whose leaves bypass the cache. It serves walks that visit each leaf once, or
-    /// that exceed the cache. Caching the first leaves would only cost memory, and the time to fill
-    /// it.
+    /// Makes a queue whose leaves bypass the cache. Such a queue serves walks that visit each leaf
+    /// once, or that exceed the cache. Caching the first leaves would only cost memory, and the
+    /// time to fill it.
     pub(crate) fn passing_leaves() -> Self {
         Self {
             entries: VecDeque::new(),

@@ -3,8 +3,8 @@
 //! A node of level 1 names hundreds of leaves, so the walk's future is known far ahead. A sweep
 //! follows the same order as its cursor, some megabytes ahead of it, on a path of its own:
 //!
-//! 1. Each level has a [`Stage`]. It holds the blocks of the level that are available or in flight,
-//!    in key order. It also holds the node above whose children come next.
+//! 1. Each level has a [`Stage`]. The stage holds the blocks of the level that are available or in
+//!    flight, in key order. The stage also holds the node above whose children come next.
 //! 2. When a stage has less than a quarter of a window ahead of the cursor, it is refilled to a
 //!    whole window. The reads of the new blocks start in one plug, so each device receives them in
 //!    address order, with neighbours merged.
@@ -15,9 +15,9 @@
 //!    hold the block, the sweep restarts from the cursor's path.
 //!
 //! A sweep starts with a small window and doubles it with each refill, so a walk over a few leaves
-//! reads few. Each higher stage has a smaller window of its own, because it has fewer nodes. It is
-//! refilled before the stage below needs its next node. The sweep reads nothing outside the walk's
-//! [`Scope`].
+//! reads few. Each higher stage has a smaller window of its own, because it has fewer nodes. A
+//! higher stage is refilled before the stage below needs its next node. The sweep reads nothing
+//! outside the walk's [`Scope`].
 //!
 //! # Order of address
 //!
@@ -52,8 +52,8 @@ use std::sync::Arc;
 /// The window of a sweep's first refill.
 pub(crate) const FIRST_WINDOW_BYTES: u64 = 128 << 10;
 
-/// The part of its window at which a stage is refilled. It is large enough to keep the devices
-/// busy, and small enough that a refill is a long ascending run of requests.
+/// The part of its window at which a stage is refilled. This part is large enough to keep the
+/// devices busy, and small enough that a refill is a long ascending run of requests.
 const REFILL_PARTS: u64 = 4;
 
 /// The ratio of the window of a stage to the window of the stage above.
@@ -108,8 +108,8 @@ struct Stage {
     /// The node above whose children come next, with the slot of its first child that is not
     /// fetched.
     parent: Option<Step>,
-    /// Blocks of this level, and between them blocks of higher levels, parents before children.
-    /// This is the order in which the walk requests them.
+    /// Blocks of this level, and between them blocks of higher levels, parents before children. The
+    /// queue has the order in which the walk requests them.
     queue: Queue,
     /// The pass that follows the queue, if the sweep has become a pass over a spinning disk. Only
     /// on the lowest level.

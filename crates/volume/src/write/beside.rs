@@ -4,8 +4,8 @@
 //! still restore the data. The volume does not know the checksums of data, which are in a tree
 //! above. The writer therefore asks for the affected data ([`Volume::data_beside`]) before it
 //! writes, and passes a judge to [`Volume::write_data`]. Data that fails is replaced by the data
-//! that the old parity yields, if that passes. It is written with the row, because the new parity
-//! depends on it.
+//! that the old parity yields, if that passes. The restored data is written with the row, because
+//! the new parity depends on it.
 //!
 //! Left out: data without checksums, and extents that a commit writes to mixed block groups.
 
@@ -21,13 +21,13 @@ use buttress_format::block_group::BlockGroupFlags;
 use bytes::{Bytes, BytesMut};
 use core::ops::Range;
 
-/// A verifier for ranges of [`Volume::data_beside`]. It appends the ranges of sectors that do not
-/// match their checksums, in order.
+/// A verifier for ranges of [`Volume::data_beside`]. The verifier appends the ranges of sectors
+/// that do not match their checksums, in order.
 pub type VerifyBeside<'a> = dyn Fn(ExtentRead, &[u8], &mut Vec<Range<usize>>) + 'a;
 
 impl Volume {
-    /// Returns the file data that a write of these extents reads to compute parity. It is empty if
-    /// no extent is in a chunk with parity, or if all rows are written completely.
+    /// Returns the file data that a write of these extents reads to compute parity. The result is
+    /// empty if no extent is in a chunk with parity, or if all rows are written completely.
     ///
     /// # Errors
     /// Fails as [`Volume::write`] does.

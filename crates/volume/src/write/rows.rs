@@ -14,8 +14,8 @@
 //! chunk that was never written become valid as they are used.
 //!
 //! A crash between the writes of one row leaves parity that does not match its data: the write hole
-//! of these profiles. It loses no data while no device is missing. Whole rows should be allocated
-//! for new blocks if possible.
+//! of these profiles. The write hole loses no data while no device is missing. Whole rows should be
+//! allocated for new blocks if possible.
 
 mod restore;
 
@@ -50,8 +50,8 @@ const LOCKS: u64 = 64;
 const STEADY_TRIES: usize = 8;
 
 std::thread_local! {
-    /// The number of batches of rows that this thread is writing. Its own reads for them already
-    /// run under their locks.
+    /// The number of batches of rows that this thread is writing. The thread's own reads for these
+    /// rows already run under the row locks.
     static WRITING: Cell<u32> = const { Cell::new(0) };
 }
 
@@ -392,8 +392,8 @@ impl Row {
         self.chunk.start().checked_add(ByteCount::new(offset.get()))
     }
 
-    /// Returns the number of bytes of a column's unit inside the chunk. It may exceed the unit, and
-    /// is 0 beyond the chunk's end.
+    /// Returns the number of bytes of a column's unit inside the chunk. The number may exceed the
+    /// unit, and is 0 beyond the chunk's end.
     fn used_bytes(&self, column: usize) -> usize {
         let offset = self.chunk_offset(column, 0);
         let left = offset.and_then(|offset| self.chunk.length().checked_sub(ByteCount::new(offset.get())));

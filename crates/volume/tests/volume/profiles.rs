@@ -1,5 +1,5 @@
-//! Tests of every profile, written in memory by an independent writer. They read it with every
-//! allowed set of devices missing, and with noise in place of copies.
+//! Tests of every profile, written in memory by an independent writer. The tests read each volume
+//! with every allowed set of devices missing, and with noise in place of copies.
 #![allow(
     clippy::arithmetic_side_effects,
     clippy::cast_possible_truncation,

@@ -1,4 +1,4 @@
-//! Tests of every profile, written through the library and read back. They compare with a byte
+//! Tests of every profile, written through the library and read back. The tests compare with a byte
 //! vector, read with devices missing, and compare each stripe with that of an independent writer.
 #![allow(
     clippy::arithmetic_side_effects,

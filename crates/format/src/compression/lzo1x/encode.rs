@@ -134,7 +134,7 @@ impl Stream<'_> {
     fn a_match(&mut self, distance: usize, length: usize) {
         let last = distance.saturating_sub(1);
         if length <= 8 && distance <= 2048 {
-            // Lengths 3 and 4 have the code 01L, lengths 5 to 8 the code 1LL. Both encode the
+            // Lengths 3 and 4 have the code 01L, lengths 5 to 8 the code 1LL. Both codes hold the
             // length minus 1 from bit 5 on.
             let code = (length.saturating_sub(1) << 5) | ((last & 7) << 2);
             self.out.extend_from_slice(&[low(code), low(last >> 3)]);
