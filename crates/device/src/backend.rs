@@ -24,11 +24,12 @@ pub trait Backend: Send + Sync + fmt::Debug {
     /// Returns the size in bytes. Only [`set_size`](Self::set_size) changes it.
     fn size_bytes(&self) -> u64;
 
-    /// Gives the backend another size, durably. New bytes are zero; a smaller size cuts bytes off. A block device keeps
-    /// its size; the call then reads the size again.
+    /// Changes the backend's size, durably. New bytes are zero; a smaller size cuts bytes off. A
+    /// block device keeps its size, and the call reads the size again.
     ///
     /// # Errors
-    /// The backend has a fixed size ([`io::ErrorKind::Unsupported`]), or is read-only; a block device is smaller.
+    /// Fails if the backend has a fixed size ([`io::ErrorKind::Unsupported`]), is read-only, or is
+    /// a smaller block device.
     fn set_size(&self, size_bytes: u64) -> io::Result<()> {
         let _ = size_bytes;
         Err(io::Error::new(

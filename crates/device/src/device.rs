@@ -285,11 +285,11 @@ impl Device {
         self.core().backend.size_bytes()
     }
 
-    /// Gives the device another size, durably: an image file grows or is cut. A block device keeps its size; the call
-    /// then reads the size again.
+    /// Changes the device's size, durably: an image file grows or is cut. A block device keeps its
+    /// size, and the call reads the size again.
     ///
     /// # Errors
-    /// As for [`Backend::set_size`].
+    /// Fails as [`Backend::set_size`] does.
     pub fn set_size(&self, size_bytes: u64) -> Result<(), IoError> {
         buttress_locks::waits_for_device();
         let core = self.core();

@@ -31,7 +31,7 @@ pub enum Operation {
     Share,
     /// Reserving the space that a range will need.
     Reserve,
-    /// Giving it another size.
+    /// Changing the size of the device.
     Resize,
 }
 

@@ -228,7 +228,7 @@ impl Backend for FileBackend {
         self.size()
     }
 
-    /// A block device keeps its size: this call reads it again.
+    /// A block device keeps its size, and this call reads the size again.
     fn set_size(&self, size_bytes: u64) -> io::Result<()> {
         if !self.writable {
             return Err(read_only());

@@ -42,9 +42,9 @@ impl Pages {
         Self { bytes, fills }
     }
 
-    /// Cuts the bytes, or adds zeros.
+    /// Changes the length: cuts bytes off, or adds zeros.
     fn resize(&mut self, length: usize) -> Option<()> {
-        // A fill stands for the whole of a page, whose part changes here.
+        // A fill stands for a whole page, and this change affects a part of the page.
         let last = length.min(self.bytes.len());
         let start = page_range(last / PAGE_BYTES).start;
         if let Some(Some(byte)) = self.fills.get(last / PAGE_BYTES).copied() {

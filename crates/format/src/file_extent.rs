@@ -125,8 +125,8 @@ impl fmt::Display for Compression {
     }
 }
 
-/// Gives a regular or preallocated file extent item another address of its extent. False, and nothing changed, for an item
-/// that is too short for one.
+/// Changes the extent's address in a regular or preallocated file extent item. Returns false and
+/// changes nothing if the item is too short.
 #[must_use]
 pub fn set_disk(item: &mut [u8], disk: Logical) -> bool {
     let slice = item.get_mut(size_of::<RawFileExtentHead>()..).unwrap_or_default();

@@ -54,7 +54,8 @@ impl ExpectedChecksums {
         &self.missing
     }
 
-    /// The checksums as runs of consecutive sectors: the first byte of each run in the extent, and its packed checksums.
+    /// Returns the checksums as runs of consecutive sectors. Each run has its first byte in the
+    /// extent, and its packed checksums.
     #[must_use]
     pub fn runs(&self) -> Vec<(usize, &[u8])> {
         let size = self.checksum_type.size_bytes();
@@ -73,10 +74,10 @@ impl ExpectedChecksums {
         runs
     }
 
-    /// As [`Filesystem::expected_checksums`], in this checksum tree.
+    /// Returns expected checksums like [`Filesystem::expected_checksums`], from this checksum tree.
     ///
     /// # Errors
-    /// A block of the tree that cannot be read.
+    /// Fails if a block of the tree cannot be read.
     pub fn in_tree(
         tree: &Tree,
         checksum_type: ChecksumType,

@@ -314,7 +314,7 @@ pub enum Error {
         /// The subvolumes and their errors, in the order in which they were tried.
         failures: Vec<(SubvolumeId, Error)>,
     },
-    /// An extent that no copy gives intact, so it stays in its block group.
+    /// An extent stays in its block group, because no copy of the extent is intact.
     #[error(
         "block group {group}: the extent of {length} bytes at {logical} has no intact copy{}; delete its files or write them \
          again, and retry: {cause}",
@@ -325,11 +325,11 @@ pub enum Error {
         group: Logical,
         /// The extent.
         logical: Logical,
-        /// Its length on disk.
+        /// The extent's length on disk.
         length: ByteCount,
-        /// Files that use it, in all subvolumes: the first ones.
+        /// The first files that use the extent, in all subvolumes.
         users: Vec<Location>,
-        /// The attempts to read it.
+        /// The attempts to read the extent.
         cause: Box<Error>,
     },
     /// The job was cancelled by its caller.

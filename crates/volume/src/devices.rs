@@ -63,7 +63,7 @@ pub struct DeviceSlot {
     /// Set if the device's superblock belongs to the commit before the newest, which seems to be
     /// cut off. The device may have missed the newest commit.
     in_doubt: Option<Stale>,
-    /// Whether the device's own superblock says that no chunk uses it.
+    /// True if the device's own superblock states that no chunk uses the device.
     is_idle: bool,
     item: RwLock<Option<DeviceItem>, ItemLock>,
     /// The error counters, shared with the slot that replaces this one.
@@ -106,17 +106,17 @@ impl DeviceSlot {
         Self { in_doubt, ..self }
     }
 
-    /// Returns this slot with what the device's own superblock says of its use.
+    /// Marks the device as used by a chunk or not, as the device's own superblock states.
     pub(crate) fn with_idleness(self, is_idle: bool) -> Self {
         Self { is_idle, ..self }
     }
 
-    /// Whether the device's own superblock says that no chunk uses it.
+    /// Returns true if the device's own superblock states that no chunk uses the device.
     pub(crate) const fn is_idle(&self) -> bool {
         self.is_idle
     }
 
-    /// A slot in the place of this one whose device missed no commit after all.
+    /// Makes a slot that replaces this one, for a device that missed no commit after all.
     pub(crate) fn as_current(&self) -> Option<Self> {
         Some(Self {
             item: RwLock::new(self.item()),
@@ -194,7 +194,8 @@ impl DeviceSlot {
         self.stale
     }
 
-    /// Returns the state of a device that missed commits and can be brought up to date: the volume lists it.
+    /// Returns the state of a device that the volume lists, that missed commits, and that can be
+    /// brought up to date.
     #[must_use]
     pub fn behind(&self) -> Option<Stale> {
         let can_be_written = self.device().is_some_and(Device::is_writable);

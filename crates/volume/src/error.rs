@@ -36,7 +36,7 @@ pub enum Error {
     /// A write was refused.
     #[error(transparent)]
     Write(#[from] WriteRefusal),
-    /// The volume's devices stay as they are.
+    /// A change of the volume's devices was refused.
     #[error(transparent)]
     Membership(Box<MembershipRefusal>),
     /// The layer above could not find an address in the RAID stripe tree.

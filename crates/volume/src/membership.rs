@@ -1,20 +1,24 @@
 //! Devices that join a volume, and devices that leave it.
 //!
-//! A new device gets the superblock in use with a device item of its own, before any commit lists the device
-//! ([`Volume::join`]). So every crash leaves one of two states:
+//! A new device gets the superblock in use, with a device item of its own, before any commit lists
+//! the device ([`Volume::join`]). Every crash therefore leaves one of two states:
 //!
-//! - the last commit does not list the device: the volume opens with it, where it is passed over, and without it;
+//! - the last commit does not list the device. The volume opens with the device, which is ignored,
+//!   and without it;
 //! - the commit lists the device, and the device carries the volume's fsid, its own id and its own uuid.
 //!
 //! A commit writes the superblock of a device without device extents after those of other devices
-//! ([`crate::write`]). So no cut-off commit has its newest superblock on such a device alone.
+//! ([`crate::write`]). A cut-off commit therefore never has its newest superblock on such a device
+//! alone.
 //!
-//! A device that leaves gets no superblock of the commit without it ([`Volume::write_superblocks_without`]). Its
-//! superblock then belongs to the commit before. The caller wipes it last.
+//! A device that leaves gets no superblock of the commit that removes it
+//! ([`Volume::write_superblocks_without`]). The device's superblock then belongs to the previous
+//! commit. The caller wipes it last.
 //!
-//! Opened after a crash, a device without device extents counts as current, although its superblock may be older.
+//! After a crash, opening counts a device without device extents as current, although its
+//! superblock may be older.
 //!
-//! Left out: items in trees, and the decision which devices may go.
+//! Left out: items in trees, and the decision which devices may leave.
 
 use crate::Volume;
 use crate::devices::DeviceSlot;
@@ -26,7 +30,7 @@ use buttress_format::{ByteCount, DeviceId, Logical, Superblock};
 use std::sync::Arc;
 use uuid::Uuid;
 
-/// The reason why a volume's devices stay as they are.
+/// The reason why a change of the volume's devices is refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MembershipRefusal {
     /// A new device, or a device after a resize, would be too small.
@@ -34,33 +38,33 @@ pub enum MembershipRefusal {
     TooSmall {
         /// The device's name.
         device: String,
-        /// Its size.
+        /// The device's size.
         size: ByteCount,
-        /// The least size of a device.
+        /// The minimum size of a device.
         least: ByteCount,
     },
-    /// A new device is a device of the volume already.
+    /// The new device already belongs to the volume.
     #[error("{device}: it is device {id} of this volume already")]
     Member {
         /// The device's name.
         device: String,
-        /// Its id.
+        /// The device's id.
         id: DeviceId,
     },
-    /// A new device seems to hold something.
+    /// The new device seems to hold other content.
     #[error("{device}: it seems to hold {found}, which the volume would overwrite")]
     Holds {
         /// The device's name.
         device: String,
-        /// The name of the content.
+        /// The name of the content that was found.
         found: &'static str,
     },
-    /// A resize goes past the end of the device.
+    /// The new size exceeds the size of the device.
     #[error("{device}: the new size goes past its end (found {size} bytes, expected at least {wanted})")]
     PastEnd {
         /// The device's name.
         device: String,
-        /// Its size.
+        /// The device's size.
         size: ByteCount,
         /// The new size.
         wanted: ByteCount,
@@ -79,7 +83,7 @@ pub enum MembershipRefusal {
         /// The device's id.
         device: DeviceId,
     },
-    /// A profile needs more devices than would be left.
+    /// Too few devices would remain for a profile.
     #[error(
         "device {device}: block groups of profile {profile} need more devices (found {left} without it, expected at least \
          {needed}). To remove it, add another device first, or convert the profile"
@@ -89,12 +93,12 @@ pub enum MembershipRefusal {
         device: DeviceId,
         /// The profile's name.
         profile: &'static str,
-        /// The devices that the profile needs.
+        /// The number of devices that the profile needs.
         needed: usize,
-        /// The devices that would be left.
+        /// The number of devices that would remain.
         left: usize,
     },
-    /// Device extents are on the part of the device that goes.
+    /// Device extents occupy the part of the device to be cut off.
     #[error(
         "device {device}: {bytes} bytes of device extents are past byte {end} and were not moved (the first belongs to \
          the chunk at logical {chunk})"
@@ -102,14 +106,14 @@ pub enum MembershipRefusal {
     Occupied {
         /// The device's id.
         device: DeviceId,
-        /// The first byte that goes.
+        /// The first byte to be cut off.
         end: ByteCount,
-        /// The bytes of device extents past it.
+        /// The bytes of device extents beyond the new end.
         bytes: ByteCount,
-        /// The chunk of the first of them.
+        /// The chunk of the first such device extent.
         chunk: Logical,
     },
-    /// Other devices have too little unallocated space for the content of the part that goes.
+    /// Other devices have too little unallocated space for the content of the part to be cut off.
     #[error(
         "device {device}: {content} bytes have to move, and too little space is unallocated (found {found} bytes, expected \
          at least {wanted}). To continue, add a device, or delete files"
@@ -117,11 +121,11 @@ pub enum MembershipRefusal {
     NoPlace {
         /// The device's id.
         device: DeviceId,
-        /// The bytes of content that have to move.
+        /// The bytes of content to move.
         content: ByteCount,
         /// The bytes that new chunks need.
         wanted: ByteCount,
-        /// The bytes that they could get.
+        /// The bytes available for new chunks.
         found: ByteCount,
     },
     /// Another change of the volume's devices is in progress.
@@ -130,7 +134,7 @@ pub enum MembershipRefusal {
 }
 
 impl MembershipRefusal {
-    /// The kind of the refusal.
+    /// Returns the kind of the refusal.
     #[must_use]
     pub const fn kind(&self) -> ErrorKind {
         ErrorKind::Caller
@@ -138,12 +142,13 @@ impl MembershipRefusal {
 }
 
 impl Volume {
-    /// Writes the superblock in use to a new device, with the device's own item, and the number of devices that the volume is
-    /// about to have: of a volume with one device, Linux registers no second one by its fsid. From here on the device is
-    /// flushed, and gets superblocks, as other devices of the volume. The volume's trees do not list it yet.
+    /// Writes the superblock in use to a new device, with the device's own item and the volume's
+    /// future number of devices. Linux registers no second device by fsid for a volume with one
+    /// device. From then on, the device is flushed and gets superblocks like the volume's other
+    /// devices. The trees do not list the device yet.
     ///
     /// # Errors
-    /// The device fails, or is read-only; writing has stopped.
+    /// Fails if the device fails or is read-only, or if writing has stopped.
     pub fn join(&self, device: Device, item: DeviceItem, num_devices: u64) -> Result<Arc<DeviceSlot>, Error> {
         let _alone = self.writes().write();
         let superblock = Superblock {
@@ -153,7 +158,7 @@ impl Volume {
         let slot = DeviceSlot::given(item.device, item.uuid, superblock.fsid, device, None);
         let slot = Arc::new(slot);
         self.require_own(&slot)?;
-        // Primaries alone name a log.
+        // Only primaries name a log.
         let without_log = Superblock {
             log_root: Logical::MIN,
             log_root_level: 0,
@@ -170,9 +175,9 @@ impl Volume {
         self.device_table().write().remove(device);
     }
 
-    /// Has devices of older generations count as current on which nothing was at their own generation, and nothing is now.
-    /// Nothing that they missed is theirs. A commit that is cut off after the superblocks of other devices leaves a new
-    /// device in this state.
+    /// Counts stale devices as current if they hold no device extents, neither at their own
+    /// generation nor now, because they missed nothing of their own. A commit that is cut off after
+    /// the superblocks of other devices leaves a new device in this state.
     pub(crate) fn settle_idle_devices(&self) -> Result<(), Error> {
         let map = self.chunk_map();
         let is_used = |slot: &Arc<DeviceSlot>| {
@@ -200,11 +205,11 @@ impl Volume {
         }
     }
 
-    /// As [`write_superblocks`](Self::write_superblocks), without the devices that leave with this commit. They leave the
-    /// table, too.
+    /// Writes superblocks like [`write_superblocks`](Self::write_superblocks), without the devices
+    /// that leave with this commit, and removes them from the table.
     ///
     /// # Errors
-    /// As for [`write_superblocks`](Self::write_superblocks).
+    /// Fails as [`write_superblocks`](Self::write_superblocks) does.
     pub fn write_superblocks_without(
         &self,
         superblock: &Superblock,

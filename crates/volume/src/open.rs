@@ -131,7 +131,8 @@ pub(crate) fn choose(devices: Vec<Device>) -> Result<Opened, Error> {
         // The newest commit seems to be cut off between the superblock writes of the devices.
         let is_older = own.fsid == superblock.fsid && own.generation < superblock.generation;
         let in_doubt = (is_older && !behind).then_some(generations);
-        // Whether it lacks anything is known with its item ([`Volume::settle_idle_devices`]).
+        // [`Volume::settle_idle_devices`] decides with the device's item if the device missed
+        // anything.
         let is_idle = own.device_item.bytes_used == ByteCount::ZERO;
         if let Some(generations) = stale.filter(|_| !is_idle) {
             notices.push(Notice::StaleDevice {

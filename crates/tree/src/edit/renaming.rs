@@ -1,10 +1,11 @@
-//! Other addresses for committed blocks: a relocation copies a block once for all trees, and each tree then points to the copy.
+//! Renaming: other addresses for committed blocks. A relocation copies a block once for all trees,
+//! and each tree then points to the copy.
 //!
 //! [`EditableTree::holder`] finds the pointer to a block. A pointer in a committed block moves with a copy of that block.
 //! [`EditableTree::rename`] replaces a pointer in memory: the root's, or one in a block that the running transaction changed.
 //!
-//! Invariant: no commit is in progress, so each block in memory either is of the running epoch and has no address, or was
-//! written. Callers hold the lock of commits.
+//! Invariant: no commit is in progress. Each block in memory therefore belongs to the running epoch
+//! and has no address, or was written. Callers hold the lock of commits.
 
 use super::node::Node;
 use super::route::Place;
@@ -26,18 +27,18 @@ pub enum Holder {
     Memory,
 }
 
-/// The slot of the child that `key` belongs to.
+/// Returns the slot of the child that covers `key`.
 fn child_slot(node: &Node, key: &Key) -> usize {
     // Clamp: a key below the first one belongs to the first child.
     node.search(key).unwrap_or_else(|slot| slot.saturating_sub(1))
 }
 
 impl EditableTree {
-    /// Finds the pointer to the block at `old`, by the level and the first key of the block. `None` if the tree has no such
-    /// block.
+    /// Finds the pointer to the block at `old` by the level and the first key of the block. Returns
+    /// `None` if the tree has no such block.
     ///
     /// # Errors
-    /// A block above it cannot be read.
+    /// Fails if a block above the wanted block cannot be read.
     pub fn holder(&self, old: Logical, level: u8, first_key: &Key) -> Result<Option<Holder>> {
         let root_level = self.level();
         if root_level <= level {
@@ -63,10 +64,10 @@ impl EditableTree {
         Ok(holder)
     }
 
-    /// Returns the leaf that `key` belongs in. `None` if the running transaction changed it.
+    /// Returns the leaf that covers `key`, or `None` if the running transaction changed the leaf.
     ///
     /// # Errors
-    /// A block on the way cannot be read.
+    /// Fails if a block on the path cannot be read.
     pub fn written_leaf(&self, key: &Key) -> Result<Option<(BlockPointer, TreeBlock)>> {
         let mut leaf = None;
         self.descend_to(0, key, |place| leaf = Some(place))?;
@@ -79,8 +80,8 @@ impl EditableTree {
         })
     }
 
-    /// Points to the copy of a block at `new` instead of the block at `old`, in the root's pointer or in memory. Returns
-    /// false, and changes nothing, if no such pointer exists.
+    /// Replaces a block's address `old` by `new`, in the root's pointer or in a pointer in memory.
+    /// Returns false and changes nothing if no such pointer exists.
     pub fn rename(&mut self, old: Logical, level: u8, first_key: &Key, new: (Logical, Generation)) -> bool {
         if self.level() == level {
             return self.written_root() == Some(old) && {
@@ -116,7 +117,7 @@ impl EditableTree {
         }
     }
 
-    /// The address of a root that was written.
+    /// Returns the address of a root that was written.
     fn written_root(&self) -> Option<Logical> {
         match &self.root.node {
             None => Some(self.root.pointer.logical),
@@ -125,7 +126,7 @@ impl EditableTree {
         }
     }
 
-    /// Visits the block of this level on the way to `key`.
+    /// Visits the block of this level on the path to `key`.
     fn descend_to<'tree>(&'tree self, level: u8, key: &Key, visit: impl FnOnce(Place<'tree>)) -> Result<()> {
         let mut end_key = None;
         let mut place = self.root_place()?;
@@ -149,7 +150,7 @@ impl EditableTree {
     }
 }
 
-/// Whether a slot of a block in memory leads to the committed block at `old`.
+/// Returns true if a slot of a block in memory leads to the committed block at `old`.
 fn has_written_child(node: &Node, slot: usize, old: Logical) -> bool {
     match node.link(slot) {
         Some(child) => child.epoch != node.epoch && child.address() == Some(old),

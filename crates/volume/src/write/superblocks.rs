@@ -100,7 +100,8 @@ impl Volume {
             }
         }
         if !targets.is_empty() {
-            // A device without device extents is a step behind: no cut-off commit has its superblock on it alone.
+            // The superblock of a device without device extents is written one step later. No
+            // cut-off commit then has its newest superblock on this device alone.
             idle.iter_mut().for_each(Target::step_back);
         }
         targets.append(&mut idle);
@@ -323,7 +324,7 @@ struct Target {
     first: Vec<WriteRequest>,
     /// The second step.
     then: Vec<WriteRequest>,
-    /// Last.
+    /// The last step.
     last: Vec<WriteRequest>,
 }
 
