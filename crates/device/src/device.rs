@@ -329,8 +329,7 @@ impl Device {
         self.inner.rotational
     }
 
-    /// Returns the engine in use. The engine differs from the requested one if the system refused
-    /// that.
+    /// Returns the engine in use: the requested one, or another if the system refused that.
     #[must_use]
     pub fn engine(&self) -> Engine {
         self.inner.engine.kind()

@@ -10,9 +10,9 @@
 //!
 //! A writer adds and removes chunks. A commit replaces the superblock and the device items.
 //!
-//! Invariants: slots are only added, or exchanged ([`crate::replacement`]). A slot that was left
-//! out stays left out. A reader uses the map and the superblock that were current when it started.
-//! No lock is held during I/O, except row locks and the lock on the devices that writes go to.
+//! Invariants: a slot goes only in exchange for another, or with its device ([`crate::membership`]).
+//! A slot that was left out of writes stays left out. A reader keeps the map and the superblock of
+//! its start. No lock is held during I/O, except row locks and the lock on writes' devices.
 
 use crate::chunk_map::{Added, ChunkMap, MappedChunk};
 use crate::devices::{DeviceSlot, DeviceTable};
@@ -208,8 +208,7 @@ impl Volume {
     /// name a known device by another id.
     pub fn add_chunk(&self, start: Logical, chunk: Chunk) -> Result<(), Error> {
         let added = {
-            // The lock is held until the map has the chunk. Otherwise, an exchanged slot would stay
-            // in the map.
+            // Held until the map has the chunk, so that no exchanged slot stays in the map.
             let mut table = self.devices.write();
             let stripes = chunk.stripes.iter();
             let devices = stripes
@@ -349,8 +348,7 @@ impl Volume {
         }
         for (stripe, slot) in chunk.chunk().stripes.iter().zip(chunk.devices()) {
             let end = stripe.physical.checked_add(chunk.layout().device_extent_bytes());
-            // Clamp: the address comes from disk. An end beyond the last address is beyond every
-            // device.
+            // Clamp: the address is from disk. An end beyond all addresses is beyond every device.
             let end = end.unwrap_or(Physical::MAX);
             if let Some(device_bytes) = slot.expected_bytes()
                 && end.get() > device_bytes.get()
@@ -365,8 +363,7 @@ impl Volume {
         }
     }
 
-    /// Connects the RAID stripe tree. Data in its chunks cannot be read without it. Only the first
-    /// call has an effect.
+    /// Connects the RAID stripe tree, which readers of its chunks need. Later calls have no effect.
     pub fn set_stripe_resolver(&self, resolver: Arc<dyn StripeResolver>) {
         let _ = self.resolver.set(resolver);
     }
@@ -431,8 +428,7 @@ impl Volume {
         &self.guards
     }
 
-    /// Exchanges a slot in the device table, and in the map that `exchanged` makes of the current
-    /// one. No chunk is added or removed during the exchange.
+    /// Exchanges a slot in the device table and in the map, while no chunk is added or removed.
     pub(crate) fn exchange_slot(
         &self,
         old: &Arc<DeviceSlot>,
