@@ -10,9 +10,9 @@
 //!
 //! A writer adds and removes chunks. A commit replaces the superblock and the device items.
 //!
-//! Invariants: a slot goes only in exchange for another, or with its device ([`crate::membership`]).
-//! A slot that was left out of writes stays left out. A reader keeps the map and the superblock of
-//! its start. No lock is held during I/O, except row locks and the lock on writes' devices.
+//! Invariants: a slot leaves with its device ([`crate::membership`]), or in exchange for another. A
+//! slot that was left out of writes stays left out. A reader keeps the map and the superblock of
+//! its start. No lock is held during I/O, except row locks and the lock of writers.
 
 use crate::chunk_map::{Added, ChunkMap, MappedChunk};
 use crate::devices::{DeviceSlot, DeviceTable};
