@@ -7,9 +7,9 @@
 //! # How
 //!
 //! 1. Superblocks, root items, chunks, device extents and block groups are few: each is compared
-//!   with its counterparts directly.
+//!    with its counterparts directly.
 //! 2. Extent tree, free-space tree and checksum tree are merged by address, one block group after
-//!   another.
+//!    another.
 //! 3. All trees are walked, every block once, in order of address, on all cores.
 //!
 //! Related facts can be far apart in these walks: an extent and its users, a name and its inode.

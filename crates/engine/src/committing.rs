@@ -2,14 +2,14 @@
 //!
 //! 1. Without any lock, the commit writes dirty data back.
 //! 2. Under the edit lock, inodes that changed in memory become items, and readers get a view of
-//!   that state. The commit removes empty block groups, converges, and freezes the dirty nodes. The
-//!   next transaction begins here. If a tree block is missing, the commit releases the lock, reads
-//!   the block, and retries the step, including edits made meanwhile.
+//!    that state. The commit removes empty block groups, converges, and freezes the dirty nodes. The
+//!    next transaction begins here. If a tree block is missing, the commit releases the lock, reads
+//!    the block, and retries the step, including edits made meanwhile.
 //! 3. Without the lock, all cores compute the nodes' checksums, and large requests write the nodes
-//!   in order of address. Then the commit flushes all devices, writes the primary superblocks,
-//!   flushes, writes their copies, and flushes.
+//!    in order of address. Then the commit flushes all devices, writes the primary superblocks,
+//!    flushes, writes their copies, and flushes.
 //! 4. Under the edit lock again, space that this transaction freed becomes free, unless a reader
-//!   needs it.
+//!    needs it.
 //!
 //! Commits never run at the same time. The commit holds the superblock lock, which log writers
 //! acquire too, from the end of convergence until it is durable. Before the end of convergence,

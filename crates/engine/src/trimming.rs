@@ -3,10 +3,10 @@
 //!
 //! 1. The trim commits, so that space freed before the call is free.
 //! 2. Under the edit lock, the trim takes some free ranges of a block group, so that no edit can
-//!   allocate them.
+//!    allocate them.
 //! 3. Without the lock, the trim checks that the extent tree of the last commit has no extent
-//!   there. Then the devices discard the ranges. A wrong free-space tree ends the trim, because a
-//!   discard would destroy all its data at once.
+//!    there. Then the devices discard the ranges. A wrong free-space tree ends the trim, because a
+//!    discard would destroy all its data at once.
 //! 4. Under the edit lock again, the trim makes the ranges free again.
 //!
 //! Afterwards the trim discards the space of each device that no chunk has. A volume opened with

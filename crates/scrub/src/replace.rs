@@ -18,8 +18,8 @@
 //! # The end of a replacement
 //!
 //! 1. `through_target` opens the last commit in memory with the target in the source's place.
-//!   `reachable` reads every tree block of it. Until the exchange, only the item in the device tree
-//!   shows the replacement.
+//!    `reachable` reads every tree block of it. Until the exchange, only the item in the device tree
+//!    shows the replacement.
 //! 2. A commit exchanges source and target.
 //! 3. The volume is opened again, now by the superblocks on the target.
 //! 4. The source's superblocks are wiped.

@@ -9,13 +9,13 @@
 //! [`Sharing::are_shared`] answers for a batch at a time:
 //!
 //! 1. Extents that are not newer than the subvolume's last snapshot may be reached through shared
-//!   blocks. The blocks on the path to their items are counted, nodes before leaves. Results for a
-//!   block and all blocks above it are remembered, so later files and batches need few lookups.
+//!    blocks. The blocks on the path to their items are counted, nodes before leaves. Results for a
+//!    block and all blocks above it are remembered, so later files and batches need few lookups.
 //! 2. The extents without a shared block on their path are counted, in order of address
-//!   (`referrers`).
+//!    (`referrers`).
 //! 3. The rare extent with one referrer for several items is inspected alone. For a reference by a
-//!   leaf's address, the items may belong to several files. For a keyed reference, another item may
-//!   be in a shared leaf.
+//!    leaf's address, the items may belong to several files. For a keyed reference, another item may
+//!    be in a shared leaf.
 //!
 //! Memory: the results for [`BLOCKS_REMEMBERED_MAX`] blocks, and some words for each extent of a
 //! batch.

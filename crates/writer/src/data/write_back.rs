@@ -1,12 +1,12 @@
 //! Write-back of dirty data into extents.
 //!
 //! 1. Small content becomes an inline extent. Other content is cut into runs. Parts that may be
-//!   overwritten in place are taken out; the rest becomes extents, compressed on all cores.
+//!    overwritten in place are taken out; the rest becomes extents, compressed on all cores.
 //! 2. Under the edit lock, space is allocated.
 //! 3. The data is written to the devices while its checksums are computed. No lock is held except,
-//!   in some calls, the file lock.
+//!    in some calls, the file lock.
 //! 4. Under the edit lock, items, references and checksums are inserted, some extents at a time.
-//!   The inode's size follows.
+//!    The inode's size follows.
 //!
 //! Until step 4 no tree refers to the new extents, so a crash or an error leaves the file
 //! unchanged. [`super::in_flight`] takes dirty data out of memory before, and puts it back after an

@@ -3,12 +3,12 @@
 //! For each subvolume, each of these steps runs over all items of its log, in this order:
 //!
 //! 1. Inodes: attributes, names and content that the log marks as removed are removed. Then the
-//!   inode gets its item.
+//!    inode gets its item.
 //! 2. Entries of directories, by index.
 //! 3. Names of inodes ([`names`]), extended attributes, file extents with their checksums
-//!   ([`extents`]).
+//!    ([`extents`]).
 //! 4. Link counts: every visited inode gets the count of its names. An inode without names becomes
-//!   an orphan, which opening removes afterwards.
+//!    an orphan, which opening removes afterwards.
 //!
 //! # Invariants
 //!

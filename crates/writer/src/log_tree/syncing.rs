@@ -2,12 +2,12 @@
 //!
 //! 1. The sync writes the file's dirty data back, into extents that no commit uses.
 //! 2. Under the lock of the subvolume's log, it collects new changes from the trees of the running
-//!   transaction. The collection runs in memory, under the edit lock ([`super::collecting`]). The
-//!   sync then adds the changes to the log's own tree, without the edit lock.
+//!    transaction. The collection runs in memory, under the edit lock ([`super::collecting`]). The
+//!    sync then adds the changes to the log's own tree, without the edit lock.
 //! 3. Of all waiting calls, one writes for all. Under the edit lock, changed log blocks get
-//!   addresses. Without the lock, that call writes the blocks and then the tree of log roots, and
-//!   flushes. It then writes the primary superblocks with the new root, and flushes. Calls that
-//!   come meanwhile wait for the next round, and one of them leads it.
+//!    addresses. Without the lock, that call writes the blocks and then the tree of log roots, and
+//!    flushes. It then writes the primary superblocks with the new root, and flushes. Calls that
+//!    come meanwhile wait for the next round, and one of them leads it.
 //!
 //! Later changes of the trees never change the meaning of a log. A commit makes every log of its
 //! transaction obsolete: its superblock names none, and the log blocks are then free.
