@@ -130,7 +130,7 @@ pub struct BalanceArguments {
 }
 
 impl BalanceArguments {
-    /// No filter.
+    /// The absence of filters.
     pub const NONE: Self = Self {
         flags: BalanceArgumentFlags::empty(),
         profiles: BlockGroupFlags::empty(),
@@ -167,7 +167,7 @@ impl BalanceArguments {
         }
     }
 
-    /// Sets the filter of the greatest fill, in per cent.
+    /// Sets the filter by maximum fill, in per cent.
     #[must_use]
     pub const fn with_usage(self, percent: u32) -> Self {
         Self {
@@ -181,7 +181,7 @@ impl BalanceArguments {
         }
     }
 
-    /// Sets the filter of the greatest number of block groups.
+    /// Sets the filter by maximum number of block groups.
     #[must_use]
     pub const fn with_limit(self, groups: u32) -> Self {
         Self {
@@ -195,7 +195,7 @@ impl BalanceArguments {
         }
     }
 
-    /// Sets the profile to convert to.
+    /// Sets the profile to which the balance converts.
     #[must_use]
     pub fn with_target(self, profile: Profile) -> Self {
         Self {
@@ -205,7 +205,8 @@ impl BalanceArguments {
         }
     }
 
-    /// Returns the profile to convert to, where the flag `CONVERT` is set and the target is one profile.
+    /// Returns the profile to which the balance converts, if the flag `CONVERT` is set and the
+    /// target is a single valid profile.
     #[must_use]
     pub fn target_profile(&self) -> Option<Profile> {
         self.flags
@@ -214,13 +215,13 @@ impl BalanceArguments {
             .flatten()
     }
 
-    /// Returns the maximum fill in per cent if the flag `USAGE` is set.
+    /// Returns the maximum fill in per cent, which applies if the flag `USAGE` is set.
     #[must_use]
     pub const fn usage(&self) -> u64 {
         whole(self.usage_min, self.usage_max)
     }
 
-    /// Returns the maximum number of block groups if the flag `LIMIT` is set.
+    /// Returns the maximum number of block groups, which applies if the flag `LIMIT` is set.
     #[must_use]
     pub const fn limit(&self) -> u64 {
         whole(self.limit_min, self.limit_max)

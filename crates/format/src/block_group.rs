@@ -75,8 +75,8 @@ impl BlockGroupFlags {
         None
     }
 
-    /// The profile as one bit of a set of profiles, as balance items have them; single has a bit there. Several bits of
-    /// an invalid combination stay as they are.
+    /// Returns the profile as one bit in a set of profiles, as in balance items. Such sets have a
+    /// bit for the profile single. The bits of an invalid combination are kept.
     #[must_use]
     pub const fn profile_in_set(self) -> Self {
         let profile = self.intersection(Self::PROFILES);
@@ -86,7 +86,7 @@ impl BlockGroupFlags {
         profile
     }
 
-    /// The only profile of a set of profiles; `None` for several, for none, and with other bits.
+    /// Returns the profile of a set with exactly one profile, or `None` for other sets.
     #[must_use]
     pub fn only_profile_of_set(self) -> Option<Profile> {
         Profile::ALL

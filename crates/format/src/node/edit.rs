@@ -116,8 +116,9 @@ impl TreeBlock {
         Self::new(Bytes::from(self.bytes().to_vec()), header)
     }
 
-    /// Returns a copy under another address for all trees that have this block. The owner stays, and so does the flag of a
-    /// relocation by Linux, which goes with full back references.
+    /// Returns a copy under another address for all trees that refer to this block. The owner stays
+    /// the same. The flag of a relocation by Linux is kept, because it implies full back
+    /// references.
     #[must_use]
     pub fn copy_to_relocate(&self, logical: Logical, generation: Generation) -> Self {
         let mut copy = self.copy_to_edit(logical, generation, self.header().owner);
@@ -125,7 +126,8 @@ impl TreeBlock {
         copy
     }
 
-    /// The same block, to be changed by a later transaction, where nobody needs it as it was.
+    /// Changes the address and the generation of this block for a later transaction. No reader
+    /// needs the old block.
     pub fn rename(&mut self, logical: Logical, generation: Generation) {
         self.header.checksum = Checksum::EMPTY;
         self.header.logical = logical;

@@ -1,8 +1,8 @@
-//! Why a balance cannot start, resume or end.
+//! The reasons why a balance cannot start, resume or end.
 
 use buttress_format::Profile;
 
-/// Why a balance cannot start, resume or end.
+/// The reason why a balance cannot start, resume or end.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum BalanceRefusal {
@@ -17,12 +17,12 @@ pub enum BalanceRefusal {
     /// Another thread or process runs the balance.
     #[error("the balance is already running")]
     Running,
-    /// Block groups of data and metadata together have one set of filters.
+    /// Data and metadata share block groups, so they need one common set of filters.
     #[error(
         "balance: data and metadata share block groups on this volume, so -d and -m must both be given with the same filters"
     )]
     MixedFilters,
-    /// The target is no profile.
+    /// The target is not a valid profile.
     #[error("balance: convert of {kind}: no profile (found the bits 0x{target:x})")]
     TargetInvalid {
         /// The type of block groups.
@@ -37,14 +37,14 @@ pub enum BalanceRefusal {
     TooFewDevices {
         /// The type of block groups.
         kind: &'static str,
-        /// The target.
+        /// The target profile.
         profile: Profile,
-        /// How many devices it needs.
+        /// The number of devices that the target needs.
         expected: usize,
-        /// How many devices the volume has.
+        /// The number of devices that the volume has.
         found: usize,
     },
-    /// The target has no second copy.
+    /// The target keeps no second copy.
     #[error(
         "balance: convert of {kind} to a profile without a second copy: it reduces redundancy; to accept that, give --force"
     )]
