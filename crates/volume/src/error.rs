@@ -5,7 +5,7 @@
 
 use crate::faults::FaultReason;
 use crate::layout::LayoutError;
-use crate::membership::MembershipRefusal;
+use crate::membership_refusal::MembershipRefusal;
 use crate::superblocks::PrimaryFailure;
 use crate::write::WriteRefusal;
 use buttress_device::IoError;

@@ -23,123 +23,12 @@
 use crate::Volume;
 use crate::devices::DeviceSlot;
 use crate::error::Error;
+use crate::membership_refusal::MembershipRefusal;
 use buttress_device::Device;
 use buttress_format::device_item::DeviceItem;
-use buttress_format::error::ErrorKind;
-use buttress_format::{ByteCount, DeviceId, Logical, Superblock};
+use buttress_format::{ByteCount, Logical, Superblock};
 use std::sync::Arc;
 use uuid::Uuid;
-
-/// The reason why a change of the volume's devices is refused.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum MembershipRefusal {
-    /// A new device, or a device after a resize, would be too small.
-    #[error("{device}: too small for a device of a volume (found {size} bytes, expected at least {least})")]
-    TooSmall {
-        /// The device's name.
-        device: String,
-        /// The device's size.
-        size: ByteCount,
-        /// The minimum size of a device.
-        least: ByteCount,
-    },
-    /// The new device already belongs to the volume.
-    #[error("{device}: it is device {id} of this volume already")]
-    Member {
-        /// The device's name.
-        device: String,
-        /// The device's id.
-        id: DeviceId,
-    },
-    /// The new device seems to hold other content.
-    #[error("{device}: it seems to hold {found}, which the volume would overwrite")]
-    Holds {
-        /// The device's name.
-        device: String,
-        /// The name of the content that was found.
-        found: &'static str,
-    },
-    /// The new size exceeds the size of the device.
-    #[error("{device}: the new size goes past its end (found {size} bytes, expected at least {wanted})")]
-    PastEnd {
-        /// The device's name.
-        device: String,
-        /// The device's size.
-        size: ByteCount,
-        /// The new size.
-        wanted: ByteCount,
-    },
-    /// The device is missing.
-    #[error("device {device} is missing and keeps its size. To change the size, replace the device first")]
-    Missing {
-        /// The device's id.
-        device: DeviceId,
-    },
-    /// No other device of the volume can be written.
-    #[error(
-        "device {device}: the only device of the volume that can be written. To remove it, add another device first"
-    )]
-    LastDevice {
-        /// The device's id.
-        device: DeviceId,
-    },
-    /// Too few devices would remain for a profile.
-    #[error(
-        "device {device}: block groups of profile {profile} need more devices (found {left} without it, expected at least \
-         {needed}). To remove it, add another device first, or convert the profile"
-    )]
-    Profile {
-        /// The device's id.
-        device: DeviceId,
-        /// The profile's name.
-        profile: &'static str,
-        /// The number of devices that the profile needs.
-        needed: usize,
-        /// The number of devices that would remain.
-        left: usize,
-    },
-    /// Device extents occupy the part of the device to be cut off.
-    #[error(
-        "device {device}: {bytes} bytes of device extents are past byte {end} and were not moved (the first belongs to \
-         the chunk at logical {chunk})"
-    )]
-    Occupied {
-        /// The device's id.
-        device: DeviceId,
-        /// The first byte to be cut off.
-        end: ByteCount,
-        /// The bytes of device extents beyond the new end.
-        bytes: ByteCount,
-        /// The chunk of the first such device extent.
-        chunk: Logical,
-    },
-    /// Other devices have too little unallocated space for the content of the part to be cut off.
-    #[error(
-        "device {device}: {content} bytes have to move, and too little space is unallocated (found {found} bytes, expected \
-         at least {wanted}). To continue, add a device, or delete files"
-    )]
-    NoPlace {
-        /// The device's id.
-        device: DeviceId,
-        /// The bytes of content to move.
-        content: ByteCount,
-        /// The bytes that new chunks need.
-        wanted: ByteCount,
-        /// The bytes available for new chunks.
-        found: ByteCount,
-    },
-    /// Another change of the volume's devices is in progress.
-    #[error("another change of the volume's devices is in progress. To continue, wait until it has ended")]
-    Busy,
-}
-
-impl MembershipRefusal {
-    /// Returns the kind of the refusal.
-    #[must_use]
-    pub const fn kind(&self) -> ErrorKind {
-        ErrorKind::Caller
-    }
-}
 
 impl Volume {
     /// Writes the superblock in use to a new device, with the device's own item and the volume's
