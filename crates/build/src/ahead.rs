@@ -17,7 +17,7 @@ const BATCH_ENTRIES: usize = 256;
 /// The size in bytes at which a batch is full.
 const BATCH_BYTES: usize = 256 << 10;
 
-/// The number of batches that may be queued.
+/// The number of batches of entries that may be queued.
 const BATCHES_WAITING: usize = 4;
 
 /// Passes all entries of a source to `take`.

@@ -49,7 +49,7 @@ impl Root {
     }
 }
 
-/// The content of a root. A snapshot's root is a copy of it.
+/// The content of a root. The root of a snapshot is a copy of its source's root.
 #[derive(Clone, Debug)]
 pub(crate) enum Top {
     /// The keys and data lengths of the items, and their data.

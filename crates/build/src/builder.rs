@@ -79,7 +79,7 @@ impl ImageBuilder {
     /// devices. `time` is the time of directories without an entry.
     ///
     /// # Errors
-    /// Fails if a source fails, if entries contradict each other, or if options do.
+    /// Fails if a source fails, or if entries or options contradict each other.
     pub fn gather(self, devices: usize, time: Timestamp, progress: &Progress) -> Result<Gathered> {
         progress.check()?;
         let settings = Settings::new(&self.options.volume, devices)?;

@@ -1,9 +1,9 @@
 //! A directory of the system as a source: the argument of `mkfs.btrfs --rootdir`.
 //!
 //! Directories are read one after another, and entries are inspected without following links. The
-//! source takes only the time of the last change of content. The other times describe this copy of
-//! the tree, not its content. Content is read later. The file must then still have the same
-//! identity, size and times of change, both before and after the read.
+//! source takes only the time of the last change of content. The source drops the other times,
+//! which describe this copy of the tree, not its content. Content is read later. The file must then
+//! still have the same identity, size and times of change, both before and after the read.
 
 use crate::entry::{Attributes, DataExtent, Entry, EntryKind, EntryPath, FileContent, LinkKey, Precedence};
 use crate::source::{ContentReader, Contents, Source, SourceError};

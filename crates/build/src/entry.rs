@@ -8,7 +8,8 @@
 //! order:
 //!
 //! - of two entries that are not both directories, the entry with the higher precedence stays. If
-//!   it replaces a directory, all entries of lower precedence below the directory disappear;
+//!   the entry that stays replaces a directory, all entries of lower precedence below the directory
+//!   disappear;
 //! - two directories merge. The attributes of the higher one apply, and the entries below both
 //!   exist;
 //! - a [`EntryKind::Whiteout`] removes its path and everything below, if of lower precedence;

@@ -87,7 +87,7 @@ pub enum Error {
         /// The number of devices.
         devices: usize,
     },
-    /// The blocks of a file cannot be shared with the target.
+    /// The blocks of a source file cannot be shared with the image.
     #[error("{path:?}: its blocks cannot be shared with the image: {cause}")]
     NotShared {
         /// The path of the file in the volume.

@@ -223,7 +223,7 @@ impl Finish<'_> {
         })
     }
 
-    /// Packs the counted trees.
+    /// Packs the trees whose items are counted into blocks, and finishes the build.
     fn settle(mut self, log: &mut BlockLog, guess: &Guess, plan: Plan) -> Result<Finished> {
         let mut chunk_blocks = BlockLog::new(log.format, self.system.logical, self.folder, 64 << 20);
         let before = log.notes().len();

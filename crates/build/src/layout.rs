@@ -47,7 +47,7 @@ pub(crate) struct Subvolume {
     pub(crate) directory: InodeNumber,
     pub(crate) index: u64,
     pub(crate) name: Vec<u8>,
-    /// The subvolume of which it is a snapshot.
+    /// The subvolume of which this subvolume is a snapshot, if any.
     pub(crate) snapshot_of: Option<TreeId>,
 }
 
@@ -446,7 +446,7 @@ impl Pass<'_> {
         self.entry_in_directory(InodeItem::key(inode), kind, name)
     }
 
-    /// Adds the two items of a name in the innermost directory.
+    /// Adds the two directory items of a name, by hash and by index, in the innermost directory.
     fn entry_in_directory(&mut self, location: Key, kind: FileKind, name: &[u8]) -> Result<()> {
         let Some(parent) = self.frames.last_mut() else {
             return Err(Error::Defect {

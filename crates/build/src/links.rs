@@ -47,7 +47,7 @@ pub(crate) fn push_link(
     pending.push(&wanted, link_key)
 }
 
-/// Follows all links.
+/// Follows all hard links to their inodes.
 pub(crate) fn resolve(
     records: &Sorted,
     mut pending: Sorter,

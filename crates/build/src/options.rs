@@ -18,7 +18,7 @@ pub struct BuildOptions {
     /// Flags of single inodes, in addition to those of their entries. A directory's flags also
     /// apply to everything below it.
     pub inode_flags: Vec<(EntryPath, InodeFlags)>,
-    /// The replacement of owners.
+    /// How the owners of the entries are replaced.
     pub owners: Owners,
     /// The latest time: later times are replaced by it.
     pub latest_time: Option<Timestamp>,
@@ -27,11 +27,13 @@ pub struct BuildOptions {
     /// True if equal contents share their extents.
     pub dedupe: bool,
     /// True if contents are shared with sources' files in the image's file system, instead of
-    /// copied (`FICLONERANGE`). Data must then be single or DUP. Compressed content is copied.
+    /// copied (`FICLONERANGE`). With shared files, the data profile must be single or DUP.
+    /// Compressed content is copied.
     pub share_files: bool,
     /// The number of threads that read, compress and checksum; the number of processors by default.
     pub workers: Option<usize>,
-    /// The memory limit for entries and finished blocks. Beyond it, they are spooled to files.
+    /// The memory limit for entries and finished blocks. Beyond this limit, entries and blocks are
+    /// spooled to files.
     pub memory: ByteCount,
     /// The folder of spool files, which have no names. The system's folder for temporary files by
     /// default.
@@ -52,7 +54,7 @@ pub struct Owners {
 /// The size of a volume.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Size {
-    /// The size of its devices.
+    /// The image is as large as its devices.
     #[default]
     Devices,
     /// The smallest size for its content, plus additional space. On one device only.

@@ -6,7 +6,7 @@
 //! copies on the target, and it is compared with its entry. A change of the file in between is
 //! therefore detected, and shared bytes match the computed checksums.
 //!
-//! Only whole sectors within the file are shared; the rest of its last sector is written. Sharing
+//! Only whole sectors within the file are shared; an incomplete last sector is written. Sharing
 //! needs chunks of single or DUP, because in others a file's bytes are not contiguous on a device.
 //! Contents that lie in no file of this system are written.
 

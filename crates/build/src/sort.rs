@@ -181,7 +181,7 @@ pub(crate) struct SortedReader<'a> {
 }
 
 impl SortedReader<'_> {
-    /// Replaces `record` by the next one. Returns false after the last.
+    /// Replaces `record` by the next record in key order. Returns false after the last.
     pub(crate) fn next(&mut self, record: &mut Record) -> Result<bool> {
         if let Some(slot) = self.sorted.slots.get(self.next_slot) {
             self.next_slot = self.next_slot.saturating_add(1);
@@ -224,7 +224,7 @@ impl SortedReader<'_> {
 mod tests {
     use super::*;
 
-    /// The records are the same and in the same order, whether they fit the memory or not.
+    /// The sorter returns the same records in the same order, whether they fit into memory or not.
     #[test]
     fn runs_are_merged() {
         let folder = SpoolFolder::new(None);

@@ -43,7 +43,7 @@ pub(crate) fn sort_key(path: &[u8], order: Order, class: Class) -> Vec<u8> {
     key
 }
 
-/// A decoded key.
+/// A decoded sort key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Place {
     pub(crate) path: Vec<u8>,

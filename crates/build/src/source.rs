@@ -15,7 +15,7 @@ use core::ops::Range;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-/// A provider of a tree.
+/// A provider of a tree of entries for an image.
 pub trait Source: Send {
     /// Returns the source's name in messages: a directory, an archive.
     fn name(&self) -> String;

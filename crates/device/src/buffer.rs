@@ -94,8 +94,8 @@ impl Buffer {
         self.length = self.length.min(length);
     }
 
-    /// Returns the same memory as reference-counted bytes. Dropping the last reference returns it
-    /// to the pool.
+    /// Returns the same memory as reference-counted bytes. Dropping the last reference returns the
+    /// memory to the pool.
     #[must_use]
     pub fn into_bytes(self) -> Bytes {
         Bytes::from_owner(self)
@@ -195,7 +195,7 @@ impl Block {
         }
     }
 
-    /// Returns the memory for the next buffer.
+    /// Returns the memory for reuse by a later buffer.
     fn release(self) {
         match self.home {
             Home::Own => pool::put(self),

@@ -1,8 +1,8 @@
 //! The clock of simulated devices.
 //!
 //! The clock advances only when a thread waits for a simulated request, or charges CPU time.
-//! Devices of one pool share one clock. While one caller waits for one disk, the other disks serve
-//! their queues.
+//! Devices of one pool share one clock. While one caller waits for one simulated disk, the other
+//! disks serve their queues.
 //!
 //! Clamps: the times and costs belong to a simulated disk; no bytes depend on them.
 

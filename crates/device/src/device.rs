@@ -110,8 +110,8 @@ impl Device {
     /// Opens the image file or block device at `path`.
     ///
     /// # Errors
-    /// Fails if the file cannot be opened, if another user of it would be disturbed, or if it has
-    /// no such partition.
+    /// Fails if the file cannot be opened, if opening would disturb another user, or if the
+    /// requested partition does not exist.
     pub fn open(path: impl AsRef<Path>, options: &OpenOptions) -> Result<Self, IoError> {
         let opened = crate::file::open(path.as_ref(), options)?;
         let mut device = Self::build(opened.backend, options.engine, options);

@@ -28,7 +28,7 @@ pub enum Offset {
     /// At the first byte. The volume may use the whole device.
     #[default]
     Whole,
-    /// At this byte. The volume may use all bytes from there.
+    /// The partition that begins at this byte offset. The volume may use all bytes from there.
     Bytes(u64),
     /// At the start of the partition with this number, counted from 1 as in `sda1`. The volume ends
     /// at the partition's end.

@@ -12,7 +12,8 @@ use crate::error::{IoError, Operation};
 use crate::queue::request::Dispatch;
 
 /// A started read. Dropping it cancels it. If all requests that were merged with it are also
-/// dropped before the device begins, nothing is read. Otherwise the bytes arrive unused.
+/// dropped before the device begins, nothing is read. If another merged request is still needed,
+/// the bytes of the dropped read arrive unused.
 #[must_use = "dropping a pending read cancels it"]
 pub struct PendingRead {
     state: Pending,

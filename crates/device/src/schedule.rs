@@ -43,7 +43,8 @@ pub trait Schedule: Send + Sync + fmt::Debug {
     /// Lets time pass until the queue is empty, as a flush does.
     fn drain(&self);
 
-    /// Lets the duration of a single write pass. The device writes the bytes afterwards.
+    /// Lets the duration of a single write pass. The device writes the bytes only after this
+    /// duration.
     fn wait_for_write(&self, offset_bytes: u64, length_bytes: u64);
 }
 
@@ -99,7 +100,7 @@ impl fmt::Debug for QueuedRequest {
     }
 }
 
-/// A started request. If it is dropped before it completes, its callers receive an error.
+/// A started request. If the request is dropped before it completes, its callers receive an error.
 #[derive(Debug)]
 pub struct StartedRequest {
     request: QueuedRequest,
@@ -114,7 +115,7 @@ impl StartedRequest {
     }
 
     /// Reads or writes the bytes, and delivers the outcome to the request's callers. The statistics
-    /// count it as completed at `now`.
+    /// count the request as completed at `now`.
     pub fn complete(mut self, now: Duration) {
         self.is_complete = true;
         let QueuedRequest { core, dispatch } = &self.request;

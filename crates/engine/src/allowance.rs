@@ -88,7 +88,8 @@ impl Work {
 }
 
 impl CommitAllowance {
-    /// Records the reservation at the start of a slice, unless no edit ran since the last slice.
+    /// Records the reservation at the start of a commit's time slice, unless no edit ran since the
+    /// last slice.
     pub(crate) fn slice_starts(&mut self, running: &Running) {
         if !cfg!(debug_assertions) || self.left == Some(Work::of(running)) {
             return;

@@ -36,7 +36,8 @@ const STEP_BYTES: u64 = 4 << 20;
 /// The least number of bytes that one step reserves for the chunk tree.
 const SYSTEM_STEP_BYTES: u64 = 1 << 20;
 
-/// The size of one request to a full host. Ranges that already have host space are larger.
+/// The bytes of one request to a host file system that is full. Ranges that already have host space
+/// are larger.
 const PIECE_BYTES: u64 = 256 << 10;
 
 /// The most requests to a full host in one call. The next call continues after these requests.

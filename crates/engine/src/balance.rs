@@ -193,7 +193,8 @@ impl Running {
         self.core.balancing.is_some_and(|balancing| balancing.is_changed)
     }
 
-    /// Brings the balance's item up to date. A block that is missing ends it before anything changed.
+    /// Brings the balance's item up to date. If a block is not in memory, the method ends before it
+    /// changes anything.
     pub fn record_balance(&mut self) -> Result<()> {
         let Some(balancing) = self.core.balancing.filter(|balancing| balancing.is_changed) else {
             return Ok(());

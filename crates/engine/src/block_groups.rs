@@ -265,7 +265,8 @@ pub struct BlockGroups {
     groups: BTreeMap<u64, Group>,
     /// The end of the last allocation for each purpose.
     cursors: BTreeMap<Purpose, u64>,
-    /// Sums for each purpose, cached until the next change because every edit asks for them.
+    /// The space of all block groups, summed for each purpose and cached until the next change,
+    /// because every edit reads it.
     rooms: Cell<[Option<Room>; 3]>,
     /// Groups of these profiles come first.
     targets: TargetProfiles,
@@ -319,7 +320,7 @@ impl BlockGroups {
         self.holding(logical).is_some_and(|group| group.read_only)
     }
 
-    /// The group that holds an address, to be changed.
+    /// Returns the block group that holds an address, for a change.
     pub fn holding_mut(&mut self, logical: u64) -> Option<&mut Group> {
         self.rooms.take();
         let (_, group) = self.groups.range_mut(..=logical).next_back()?;

@@ -31,7 +31,7 @@ impl Engine {
         self.uncommitted()
     }
 
-    /// Counts one change.
+    /// Counts one uncommitted change.
     pub fn count_change(&self) {
         self.shared.account.count_change();
     }

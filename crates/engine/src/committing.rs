@@ -2,9 +2,9 @@
 //!
 //! 1. Without any lock, the commit writes dirty data back.
 //! 2. Under the edit lock, inodes that changed in memory become items, and readers get a view of
-//!    that state. The commit removes empty block groups, converges, and freezes the dirty nodes. The
-//!    next transaction begins here. If a tree block is missing, the commit releases the lock, reads
-//!    the block, and retries the step, including edits made meanwhile.
+//!    that state. The commit removes empty block groups, converges, and freezes the dirty nodes.
+//!    The next transaction begins after the freeze. If a tree block is missing, the commit releases
+//!    the lock, reads the block, and retries the step, including edits made meanwhile.
 //! 3. Without the lock, all cores compute the nodes' checksums, and large requests write the nodes
 //!    in order of address. Then the commit flushes all devices, writes the primary superblocks,
 //!    flushes, writes their copies, and flushes.

@@ -4,8 +4,8 @@
 //! therefore lie together in the order in which readers read them. Each address makes a new extent,
 //! whose item is an edit of the extent tree, and that edit may dirty more nodes. Used and freed
 //! ranges are edits of the free-space tree. New extents and freed ranges change the used bytes of a
-//! block group. All these edits converge, because a transaction copies a node at most once, so each
-//! round finds fewer nodes without an address.
+//! block group. A commit's own edits converge: a transaction copies a node at most once, so each
+//! round finds fewer unassigned nodes.
 //!
 //! The order within a round is [`STAGES`]. The root tree follows the other trees because root items
 //! record where those trees begin.
@@ -31,8 +31,8 @@ use buttress_tree::BlockPointer;
 /// own work.
 const ROUNDS_MAX: usize = 64;
 
-/// How many references one part applies. The blocks that these references change must be in memory
-/// together.
+/// How many references one part applies. All blocks that one part's references change must be in
+/// memory together.
 const REFERENCES_AT_ONCE: usize = 512;
 
 /// A part of a round.
@@ -69,9 +69,9 @@ pub struct Convergence {
 pub enum Converged {
     /// No work is left.
     Done,
-    /// The caller must release the lock and read these blocks first.
+    /// The caller must release the edit lock and read these blocks before the commit continues.
     Missing(Vec<BlockPointer>),
-    /// The slice of time is over.
+    /// The commit's time slice under the edit lock is over.
     Paused,
 }
 

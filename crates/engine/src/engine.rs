@@ -64,7 +64,7 @@ pub(crate) struct Shared {
     /// Held while a superblock is chosen and written: by a commit from freezing on, and by the log
     /// writer.
     pub(crate) superblocks: Mutex<(), SuperblocksLock>,
-    /// Held for the length of a relocation: there is one at a time.
+    /// This lock is held for the length of a relocation, so only one relocation runs at a time.
     pub(crate) relocating: Mutex<(), RelocationLock>,
     /// Held while a trim keeps free space from being allocated.
     pub(crate) trimming: Mutex<(), TrimmingLock>,

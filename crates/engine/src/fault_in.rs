@@ -230,8 +230,8 @@ impl Running {
 
     /// Returns the missing blocks for applying the first `count` delayed references.
     pub fn missing_for_references(&mut self, count: usize) -> Result<Vec<BlockPointer>> {
-        // Applying drops an extent's checksums if its last reference goes, or if data never got a
-        // reference.
+        // Applying a delayed reference drops the extent's checksums if its last reference goes, or
+        // if data never got a reference.
         let loses_sums = |pending: &Pending| {
             let sum = pending.sum();
             pending.kind == ExtentKind::Data && (sum < 0 || (sum == 0 && pending.created.is_some()))

@@ -5,7 +5,8 @@
 //! data only for the length of a copy.
 //!
 //! Invariants:
-//! - Content stays here until extents with this content are in the tree.
+//! - Newer content stays in the file's state in memory until extents with this content are in the
+//!   tree.
 //! - A call holds the layout lock if it changes extents in several steps under content that readers
 //!   could have seen.
 
@@ -72,8 +73,8 @@ pub struct FileState {
     pub never_inline: bool,
     /// A write-back of this file has released the file lock during its I/O.
     pub in_flight: bool,
-    /// The subvolume's tree that a call found writable. The value has no meaning once that tree is
-    /// closed.
+    /// The subvolume's tree that a call found writable. The cached tree has no meaning once the
+    /// subvolume's tree is closed.
     pub tree: Option<LiveTree>,
     /// Whether readers find this content through the live inode.
     pub is_shown: bool,
@@ -143,8 +144,8 @@ impl Waiting {
         lengths.fold(ByteCount::ZERO, ByteCount::saturating_add).get()
     }
 
-    /// Removes all dirty data and returns it for a write-back. Readers continue to see the removed
-    /// data.
+    /// Removes all dirty data and returns it for a write-back. Readers continue to see the data
+    /// that a write-back has removed from the dirty data.
     pub fn begin_write_back(&mut self) -> Vec<(u64, Bytes)> {
         if buttress_faults::on("live-in-flight-unseen") {
             return self.pending.take();

@@ -188,7 +188,7 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// Adding, removing and allocating agree with a set of units.
+        /// Adding, removing and allocating ranges agree with a model: a set of units.
         #[test]
         fn agrees_with_a_set(steps in prop::collection::vec((0..3_u8, 0..64_u64, 1..16_u64), 1..200)) {
             let mut ranges = FreeRanges::default();

@@ -130,7 +130,7 @@ impl Running {
         self.record_device_errors()?;
         self.record_replacement()?;
         self.record_balance()?;
-        // The superblock names these trees whether or not they changed.
+        // The superblock names the roots of these three trees, whether or not they changed.
         for id in [TreeId::FS, TreeId::DEVICE, TreeId::CHECKSUM] {
             self.open_tree(id)?;
         }

@@ -50,7 +50,7 @@ pub fn id_of(location: Location) -> InodeId {
 /// The state of a live inode.
 #[derive(Clone, Debug, Default)]
 pub struct InodeState {
-    /// The newest item, once a thread has loaded it.
+    /// The newest inode item, once a thread has loaded it.
     pub item: Option<InodeItem>,
     /// Whether the item is newer than the item in the tree.
     pub changed: bool,

@@ -26,7 +26,7 @@ use buttress_tree::EditableTree;
 use std::collections::BTreeSet;
 
 /// The number of spare blocks, those with the highest addresses, among which a log searches for
-/// nearest ones. The blocks with the highest addresses were written last.
+/// nearest ones. The log blocks with the highest addresses were written last.
 const LOOKED_AT: usize = 256;
 
 /// Blocks count as near each other within this multiple of their own length.
@@ -41,7 +41,7 @@ pub struct Place {
     pub is_spare: bool,
 }
 
-/// Addresses that earlier logs of a transaction no longer use.
+/// Addresses that earlier logs of the running transaction used and no longer use.
 #[derive(Debug, Default)]
 pub struct Spare(BTreeSet<Logical>);
 

@@ -62,7 +62,7 @@ impl LogState {
 pub struct ChangedRanges(Vec<Range<u64>>);
 
 impl ChangedRanges {
-    /// Returns whether there is no range.
+    /// Returns whether the set holds no range.
     pub const fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

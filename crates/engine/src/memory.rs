@@ -9,9 +9,9 @@
 //! names of many files hash, and the nodes above. Fewer commits rewrite less. Lookups find dirty
 //! blocks as they find cached ones.
 //!
-//! The shares of the budget are fixed. Shrinking the cache while dirty state grows would return
-//! little memory: evicted blocks lie between blocks that stay, and allocators keep the pages of
-//! both.
+//! The budget's shares for dirty memory and for the cache are fixed. Shrinking the cache while
+//! dirty state grows would return little memory: evicted blocks lie between blocks that stay, and
+//! allocators keep the pages of both.
 //!
 //! Content may use half of this limit. When three quarters of the rest are used, a background
 //! commit begins while edits continue. When all of it is used, edits wait for that commit, or
@@ -28,7 +28,7 @@ use buttress_locks::atomic::{AtomicU64, Ordering};
 /// would commit.
 const LEAST_BYTES: u64 = 8 << 20;
 
-/// The share of the cache's budget that dirty memory may use.
+/// The sixteenths of the cache's budget that dirty tree blocks may use.
 const WAITING_SIXTEENTHS: u64 = 10;
 
 /// The memory of one delayed reference or one inode: its fields, and its part of a map's nodes.

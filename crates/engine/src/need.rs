@@ -39,7 +39,8 @@ pub enum Claim {
     Ordinary,
     /// Also the reserve, because the edit frees more space than it takes.
     Freeing,
-    /// Also promised space, because the edit writes back data for which space was reserved.
+    /// Free space and promised space, because the edit writes back data for which space was
+    /// reserved.
     Reserved,
 }
 

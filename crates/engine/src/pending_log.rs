@@ -195,7 +195,8 @@ impl Running {
                 _ => Ok(()),
             };
         }
-        // A greater allocating generation shows that no reader of an older state needs the block.
+        // An allocating generation after the freeing generation shows that no reader of an older
+        // state needs the block.
         let allocated = Generation::new(generation.get().saturating_add(1));
         self.core.groups.shift(start, length, from, Share::Pinned)?;
         self.core.pins.add(generation, start, length, allocated);

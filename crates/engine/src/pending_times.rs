@@ -36,8 +36,8 @@ impl PendingTimes {
         self.writes = self.writes.wrapping_add(1);
     }
 
-    /// Returns whether nothing is pending. A write that keeps the times still counts, because a new
-    /// size may be pending too.
+    /// Returns whether no times and no size are pending. A write that keeps the times still counts,
+    /// because a new size may be pending too.
     pub const fn is_empty(&self) -> bool {
         self.written.is_none() && self.writes == 0
     }

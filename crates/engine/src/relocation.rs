@@ -18,7 +18,8 @@
 //!
 //! - A batch is part of one transaction: a crash leaves all of it or nothing.
 //! - A group that is being emptied gets no new extent, and nothing in it is overwritten in place.
-//! - The job never visits a group that is not in its list, so it does not visit groups that it made.
+//! - A relocation never visits a block group outside its list, so it never visits block groups that
+//!   it made.
 //! - A tree that shares a copy knows: its root item names this transaction as the last snapshot. Copies keep the form of their
 //!   references, so they get no flag of a relocation, which the format has for full back references alone.
 //!
@@ -56,7 +57,7 @@ const BATCH_EXTENTS: usize = 256;
 /// The passes over a group: writers may still bring in extents that they had allocated before the first one.
 const PASSES_MAX: usize = 64;
 
-/// How a relocation goes about it.
+/// The options of a relocation.
 #[derive(Clone, Debug, Default)]
 pub struct RelocationOptions {
     /// Reports moved bytes and extents, and cancels the job after its current batch.
@@ -250,7 +251,8 @@ impl Job<'_> {
         self.pace.wait(bytes, &self.options.progress)
     }
 
-    /// Changes a batch in the trees, in parts if it is too large for one.
+    /// Writes a batch of moved extents into the trees, in parts if the batch is too large for one
+    /// edit.
     fn change(&mut self, copies: &mut Copies<'_>, moved: &[Moved], blocks: &[Logical]) -> Result<()> {
         if moved.is_empty() && blocks.is_empty() {
             return Ok(());

@@ -127,8 +127,8 @@ impl Engine {
         Ok(replacement)
     }
 
-    /// Records that the target has all of the source below `cursor`, in the next commit.
-    /// [`ReplaceState`] records whether the replacement is suspended or running.
+    /// Records in the next commit that the replacement's target has all bytes of the source below
+    /// `cursor`. [`ReplaceState`] records whether the replacement is suspended or running.
     pub fn set_replacement_progress(&self, cursor: Physical, state: ReplaceState, uncorrectable: u64) {
         let Some(item) = self.replacement() else { return };
         let errors = self.forest().volume().replacement();
@@ -153,8 +153,8 @@ impl Engine {
     /// replacement with the source's former slot; the caller wipes the source device.
     ///
     /// # Errors
-    /// Fails if no replacement is in progress, or if the commit fails, also on the target alone.
-    /// The source then stays.
+    /// Fails if no replacement is in progress, or if the commit fails, also on the target alone. On
+    /// an error, the source device stays in the volume.
     pub fn finish_replacement(&self, uncorrectable: u64) -> Result<Arc<Replacement>> {
         let replacement = self.forest().volume().replacement();
         let (Some(replacement), Some(item)) = (replacement, self.replacement()) else {

@@ -207,7 +207,8 @@ impl Engine {
         }
     }
 
-    /// Wakes the background write-back. Returns false if no thread exists for it.
+    /// Wakes the background write-back. Returns false if the volume has no thread for background
+    /// write-back.
     pub fn wake_write_back(&self) -> bool {
         let holders = self.holders.as_ref();
         let background = holders.and_then(|holders| holders.background.as_ref());
@@ -360,7 +361,8 @@ impl Running {
         if buttress_faults::on("commit-expects-only-edits") {
             return nodes;
         }
-        // Each sector of dirty data becomes an item in a leaf of its own. Records of extents and checksums are denser.
+        // Each sector of dirty data becomes an item in a leaf of its own. Leaves hold more records
+        // of extents and checksums than file extent items.
         let data = match need.claim {
             Claim::Reserved => 0,
             Claim::Ordinary | Claim::Freeing => dirty_bytes.quotient(self.core.sector_bytes()),

@@ -4,8 +4,8 @@
 //! A write takes its reservation from this pool. If the pool has too little, the write acquires the
 //! edit lock and reserves a batch more than it needs. Released reservations return to the pool, up
 //! to one batch. The pool counts as reserved
-//! ([`Core::reserved_data_bytes`](crate::core_state::Core::reserved_data_bytes)). The engine gives
-//! the pool up before any call fails for lack of space.
+//! ([`Core::reserved_data_bytes`](crate::core_state::Core::reserved_data_bytes)). The engine
+//! releases the pool before any call fails for lack of space.
 //!
 //! Invariant: the reservations of all files and this pool always add up to the running
 //! transaction's reserved bytes.
@@ -75,7 +75,7 @@ impl ReservedAhead {
         self.spared_bytes.store(bytes, Ordering::Relaxed);
     }
 
-    /// Adds a batch to the pool. The size of the batch is the pool's limit from now on.
+    /// Adds a batch to the pool. The batch's size becomes the pool's new limit.
     pub(crate) fn refill(&self, batch: u64) {
         self.batch_bytes.store(batch, Ordering::Relaxed);
         self.bytes.fetch_add(batch, Ordering::Relaxed);

@@ -5,8 +5,8 @@
 //! read in that state. The volume may since have freed blocks of that state and reused their
 //! addresses. Invariants while such a device is brought up to date:
 //!
-//! - No address that the device's own state uses is allocated. Free ranges of that state are
-//!   pinned. A hold on the device's generation keeps later freed ranges pinned.
+//! - While a device returns, no address that its own state uses is allocated. Free ranges of that
+//!   state are pinned. A hold on the device's generation keeps later freed ranges pinned.
 //!   [`Pins`](super::pins::Pins) enforces this invariant.
 //! - No byte that the device's own state uses is overwritten on the device. If an address is
 //!   already in use again, the chunk's whole stripe on the device moves to a place that neither
@@ -140,7 +140,8 @@ impl Engine {
     /// its used bytes by then.
     ///
     /// # Errors
-    /// Fails if the commit fails, or if the device failed, in which case it stays stale.
+    /// Fails if the commit fails. Also fails if the returning device failed; that device then stays
+    /// stale.
     pub fn end_return(&self, returning: Return) -> Result<()> {
         let moved = returning
             .replacement
@@ -156,7 +157,7 @@ impl Engine {
                     .try_for_each(|((chunk, stripe), to)| handle.move_stripe(*chunk, *stripe, *to))
             });
             drop(handle);
-            // Edits that were begun cannot be undone.
+            // Edits that an operation has begun cannot be undone.
             edited.inspect_err(|error| self.forest().volume().stop_writing(error))?;
         }
         self.commit()?;

@@ -46,7 +46,8 @@ struct Live {
     is_writable: AtomicBool,
     /// The writer closed the tree: a later edit may use another object.
     is_closed: AtomicBool,
-    /// The tree's subvolume was deleted. The tree exists until it is dropped, and no call uses it.
+    /// The tree's subvolume was deleted. The tree of a deleted subvolume exists until it is
+    /// dropped, and no call uses it.
     is_deleted: AtomicBool,
     /// The tree's subvolume is being made, and no reader sees it yet.
     is_unfinished: AtomicBool,
@@ -182,7 +183,7 @@ impl LiveTree {
         look(&self.0.tree.read())
     }
 
-    /// Runs one edit. Lookups block until the edit ends.
+    /// Runs one edit on the newest version of the tree. Lookups block until the edit ends.
     pub fn edit<T>(&self, edit: impl FnOnce(&mut EditableTree) -> T) -> T {
         edit(&mut self.0.tree.write())
     }
@@ -204,7 +205,7 @@ impl LiveTree {
         self.0.tree.read().look(key, look)
     }
 
-    /// Runs `look` on each item from a key on, until it breaks.
+    /// Runs `look` on each item from a key on, until `look` breaks.
     pub fn scan(&self, from: &Key, look: impl FnMut(&Key, &[u8]) -> ControlFlow<()>) -> Result<()> {
         look_ups::count(|counts| &mut counts.items);
         self.0.tree.read().scan(from, look)

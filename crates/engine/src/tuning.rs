@@ -6,8 +6,8 @@
 //!
 //! Invariant: tree blocks never change with the fsid. They carry the metadata uuid, which stays.
 //!
-//! Left out: a new fsid on several devices. A crash between their superblocks would leave devices with
-//! different fsids, which neither Linux nor this version opens together.
+//! Left out: a new fsid on several devices. A crash between the superblock writes of two devices
+//! would leave different fsids, which neither Linux nor this version opens together.
 //!
 //! Source: on-disk format documentation, section "Superblock"; btrfstune(8).
 

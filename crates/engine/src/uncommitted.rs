@@ -64,7 +64,8 @@ pub struct Account {
 pub struct Counted(u64);
 
 impl Account {
-    /// Returns the counts of a volume whose last commit has this generation.
+    /// Returns the counts of uncommitted changes for a volume whose last commit has this
+    /// generation.
     pub fn new(committed: Generation) -> Self {
         let account = Self::default();
         account.set_committed(committed);

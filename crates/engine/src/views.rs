@@ -34,8 +34,8 @@ impl Engine {
         }
     }
 
-    /// Writes changed inodes back into their leaves. Returns `None`, with the lock released, if a
-    /// leaf had to be read.
+    /// Writes changed inodes back into their leaves. Returns `None`, with the edit lock released,
+    /// if a leaf had to be read.
     pub(crate) fn with_inodes_written_back<'a>(
         &self,
         mut running: MutexGuard<'a, Running, EditLock>,

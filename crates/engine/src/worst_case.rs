@@ -1,7 +1,7 @@
 //! The most nodes that edits can take: arithmetic on the shape of the trees, without any state.
 //!
-//! A *place* is a run of adjacent items that fits into one leaf. An edit at a place copies the leaf
-//! and its parents.
+//! A *place* is a run of adjacent items that fits into one leaf. An edit at a place, a run of
+//! adjacent items, copies the leaf and its parents.
 //!
 //! | per place | nodes | why |
 //! |---|---|---|
@@ -162,9 +162,9 @@ mod tests {
 
     const SIZES: [u64; 5] = [4096, 8192, 16384, 32768, 65536];
 
-    /// Returns the nodes of each level, from the root down, in the smallest tree whose root has
-    /// this level. The root of that tree has two pointers, and each node below fills a quarter of
-    /// its capacity.
+    /// Returns the number of nodes on each level, from the root down, in the smallest tree whose
+    /// root has this level. The root of that tree has two pointers, and each node below fills a
+    /// quarter of its capacity.
     fn levels_of_least(node_bytes: u64, level: u8) -> Vec<u64> {
         let mut levels = vec![1_u64];
         for _ in 0..level {

@@ -52,8 +52,8 @@ pub fn at_most(value: u64, limit: usize) -> usize {
 /// Copies `bytes` to `range` of `target`. Source and range must have the same length.
 ///
 /// # Errors
-/// Fails if `range` is not in `target`, or has another length than `bytes`. `target` is then
-/// unchanged.
+/// Fails if `range` is not in `target`, or has another length than `bytes`. On an error, `target`
+/// is unchanged.
 #[inline]
 pub fn copy_into(
     target: &mut [u8],

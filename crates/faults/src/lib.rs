@@ -1,9 +1,10 @@
 //! Fault points: places where a deliberate fault can be switched on, to prove that tests catch it.
 //!
 //! A fault point is a condition in the code, `buttress_faults::on("name-of-the-fault")`, that
-//! guards faulty code. In all builds except one, it is the constant `false`, and the compiler
-//! removes it. In the build of `cargo xtask faults`, with `--cfg buttress_faults`, the environment
-//! variable `BUTTRESS_FAULT` names the one fault that is on in a process.
+//! guards faulty code. In all builds except the fault-testing one, a fault point is the constant
+//! `false`, and the compiler removes it. In the build of `cargo xtask faults`, with `--cfg
+//! buttress_faults`, the environment variable `BUTTRESS_FAULT` names the one fault that is on in a
+//! process.
 //!
 //! The table in `xtask/src/faults/list` lists the faults, the tests that must catch each, and the
 //! harm that each would do to a user. `docs/internals/faults.md` explains how to add one. A test of xtask

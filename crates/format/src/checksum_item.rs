@@ -125,8 +125,9 @@ impl ChecksumItem<'_> {
         Key::new(ObjectId::EXTENT_CHECKSUM, ItemType::EXTENT_CSUM, logical.get())
     }
 
-    /// Returns the maximum size in bytes to which the kernel extends one item. The kernel limits an
-    /// item to the checksums that fit a leaf with two item heads, minus one, and to 4,096 bytes.
+    /// Returns the maximum size in bytes to which the kernel extends one checksum item. The kernel
+    /// limits an item to the checksums that fit a leaf with two item heads, minus one, and to 4,096
+    /// bytes.
     #[must_use]
     pub fn bytes_max(node_bytes: u32, checksum_type: ChecksumType) -> usize {
         let unit_bytes = checksum_type.size_bytes();

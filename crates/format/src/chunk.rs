@@ -172,7 +172,7 @@ impl Chunk {
     pub const fn replication(&self) -> Profile {
         match self.profile.profile() {
             Some(profile) => profile,
-            // A parsed chunk never gets here: the parser refuses several profile bits.
+            // A parsed chunk never reaches this branch: the parser refuses several profile bits.
             None => Profile::Single,
         }
     }

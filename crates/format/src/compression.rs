@@ -4,10 +4,10 @@
 //! sector. [`looks_compressible`] predicts before the compression whether it will.
 //!
 //! [`decompress`] reads the stored bytes of one compressed extent: all its `disk_bytes`, or the
-//! inline content. The function fills a buffer with the beginning of the content. If the buffer is
-//! shorter than the content, the rest of the content is not decompressed. If the content is shorter
-//! than the buffer, the rest of the buffer is zeroed, as in the kernel. Stored extents are padded
-//! with zeros to whole sectors, so bytes after the end of a stream are ignored.
+//! inline content. [`decompress`] fills a buffer with the beginning of the content. If the buffer
+//! is shorter than the content, the rest of the content is not decompressed. If the content is
+//! shorter than the buffer, the rest of the buffer is zeroed, as in the kernel. Stored extents are
+//! padded with zeros to whole sectors, so bytes after the end of a stream are ignored.
 //!
 //! Invariants of decompression, for any input:
 //! - nothing is written outside the buffer, and every byte of it is written unless an error is

@@ -61,7 +61,7 @@ pub struct DeviceItem {
     pub generation: Generation,
     /// Not used by any version; zero.
     pub start_offset: u64,
-    /// Not used by any version; zero.
+    /// The device group, which no version uses; zero.
     pub device_group: u32,
     /// Not used by any version; zero.
     pub seek_speed: u8,

@@ -129,7 +129,8 @@ pub struct DirItems<'a> {
 }
 
 impl<'a> DirItems<'a> {
-    /// Checks an item and all its entries. The key's type selects one of the three item types.
+    /// Checks an item of directory entries or extended attributes, and everything in it. The key's
+    /// type selects one of the three item types.
     ///
     /// # Errors
     /// Returns an [`ItemError`] with the first check that fails.

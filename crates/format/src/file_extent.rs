@@ -10,8 +10,8 @@
 //! - preallocated: laid out like regular, but the extent has no content yet and reads as zeros.
 //!
 //! For example, a 128 KiB extent is compressed into 20 KiB, and its first 4 KiB are overwritten
-//! later. Then `ram_bytes` is 131072, `disk_bytes` 20480, `offset` 4096, `num_bytes` 126976, and
-//! the key's offset 4096.
+//! later. The item of the remaining part has `ram_bytes` 131072, `disk_bytes` 20480, `offset` 4096,
+//! `num_bytes` 126976, and 4096 as the key's offset.
 //!
 //! A checked item guarantees: `offset + num_bytes` is within the extent, all these lengths are
 //! whole sectors, and the key's offset plus `num_bytes` does not overflow. Compressed extents are

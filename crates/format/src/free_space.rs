@@ -207,7 +207,7 @@ impl FreeSpaceInfo {
 }
 
 impl FreeSpaceExtent {
-    /// Returns the key `(start FREE_SPACE_EXTENT length)`. The item has no data.
+    /// Returns the key `(start FREE_SPACE_EXTENT length)`. A `FREE_SPACE_EXTENT` item has no data.
     #[must_use]
     pub const fn key(&self) -> Key {
         range_key(ItemType::FREE_SPACE_EXTENT, self.start, self.length)

@@ -186,8 +186,8 @@ pub struct InodeItem {
 }
 
 impl InodeItem {
-    /// Returns an inode without content, name and type, whose times are all `time`. Other inodes
-    /// are made from it.
+    /// Returns an inode without content, name and type, whose times are all `time`. Callers make
+    /// other inodes from this empty inode.
     #[must_use]
     pub const fn empty(time: Timestamp) -> Self {
         Self {

@@ -171,7 +171,8 @@ pub struct TreeBlock {
 /// A tree block that failed its checks.
 #[derive(Clone, Debug)]
 pub struct DamagedBlock {
-    /// Every failed check, at most [`DamagedBlock::MAX_FAILURES`]. Empty if the block is valid.
+    /// Every failed check, at most [`DamagedBlock::MAX_FAILURES`]. The list of failed checks is
+    /// empty if the block is valid.
     pub failures: Vec<BlockError>,
     /// The block. The block shows only items whose data lies inside the block, and may hold any
     /// other error.
@@ -179,7 +180,7 @@ pub struct DamagedBlock {
 }
 
 impl DamagedBlock {
-    /// The maximum number of failures that are kept for one block.
+    /// The maximum number of failed checks that are kept for one damaged block.
     pub const MAX_FAILURES: usize = 1000;
 }
 

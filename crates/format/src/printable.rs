@@ -1,8 +1,8 @@
 //! Bytes from disk in messages: the choice between characters to print and characters to escape.
 //!
-//! Names, labels and link targets can hold any bytes. Printed raw, they could control a terminal or
-//! pose as other text. This module decides which characters to escape, for all crates, so that any
-//! program can print errors safely.
+//! Names, labels and link targets can hold any bytes. Printed raw, bytes from a volume could
+//! control a terminal or pose as other text. This module decides which characters to escape, for
+//! all crates, so that any program can print errors safely.
 
 use core::fmt;
 

@@ -329,8 +329,8 @@ impl QgroupRelation {
 }
 
 impl QgroupRelation {
-    /// Returns the two keys under which the volume stores the relation. The items of both keys are
-    /// empty.
+    /// Returns the two keys under which the volume stores the relation of two qgroups. The items of
+    /// both keys are empty.
     #[must_use]
     pub const fn keys(&self) -> [Key; 2] {
         let (group, other) = (self.group.get(), self.other.get());

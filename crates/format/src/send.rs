@@ -35,7 +35,8 @@ pub const COMMAND_CHECKSUM_OFFSET: usize = 6;
 /// The bytes before an attribute's value: its number and its length, 16 bits each.
 pub const ATTRIBUTE_HEADER_BYTES: usize = 4;
 
-/// The bytes before the value of [`AttributeKind::Data`] from version 2 on: only its number.
+/// The bytes before the value of [`AttributeKind::Data`] from version 2 on: only the attribute's
+/// number.
 pub const UNSIZED_ATTRIBUTE_HEADER_BYTES: usize = 2;
 
 /// The maximum length of an attribute's value that has a length field.
@@ -173,7 +174,7 @@ macro_rules! numbered {
                 }
             }
 
-            /// Returns the number in the stream.
+            /// Returns the number of this value in a send stream.
             #[must_use]
             pub const fn to_raw(self) -> u16 {
                 match self {

@@ -116,7 +116,7 @@ impl Acl {
         Ok(Some(Self { entries }))
     }
 
-    /// Checks that the list is valid.
+    /// Checks that the access control list is valid.
     ///
     /// # Errors
     /// Returns [`Error::Invalid`] if it is not.

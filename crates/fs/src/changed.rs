@@ -3,13 +3,13 @@
 //!
 //! Snapshots of one history share most of their blocks, and shared blocks are equal
 //! ([`mod@buttress_tree::changes`]). The cost of finding the inodes with a differing item grows
-//! with the changes, not with the size. All directories on the path from such an inode to the root
-//! also count as changed, in both subvolumes. No other inode needs to be read: it is equal in both
-//! subvolumes, with everything below it.
+//! with the changes, not with the subvolumes' size. All directories on the path from such an inode
+//! to the root also count as changed, in both subvolumes. No other inode needs to be read: it is
+//! equal in both subvolumes, with everything below it.
 //!
 //! A directory that holds another subvolume also counts as changed. One of the two subvolumes may
 //! contain the nested subvolume, and the other only its placeholder. No item of the two trees shows
-//! this difference.
+//! the difference between a nested subvolume and its placeholder.
 //!
 //! Memory: one number for each changed inode and each directory above it, up to a limit.
 
@@ -55,8 +55,8 @@ impl ChangedInodes {
 
 impl Filesystem {
     /// Returns the inodes that can differ between two subvolumes of this volume, with the
-    /// directories above them. Returns `None` if there are more than four million. Comparing all
-    /// inodes is then as cheap.
+    /// directories above them. Returns `None` if more than four million inodes can differ.
+    /// Comparing all inodes is then as cheap.
     ///
     /// # Errors
     /// Fails if a tree cannot be read, or if the job was cancelled.
@@ -134,7 +134,7 @@ impl Filesystem {
 struct Ways<'a> {
     tree: &'a Tree,
     subvolume: SubvolumeId,
-    /// The inodes whose directories were added.
+    /// The inodes whose parent directories were added to the result.
     seen: HashSet<InodeNumber>,
 }
 

@@ -260,8 +260,8 @@ impl Piece {
         self.read.logical.exact_add(ByteCount::of(inside))
     }
 
-    /// Returns the file offset of a byte of the piece, as far as it is known. The offset is exact
-    /// for plain data.
+    /// Returns the file offset of a byte of the piece, as far as it is known. The file offset is
+    /// exact for uncompressed data.
     fn file_offset(&self, inside: usize) -> FileOffset {
         let Some(slice) = self.slices.first() else {
             return FileOffset::MIN;

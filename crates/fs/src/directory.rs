@@ -342,7 +342,7 @@ impl ReadDir {
             .any(|other| other.name == entry.name))
     }
 
-    /// Processes one more item. Returns false at the end.
+    /// Processes one more directory item. Returns false at the end.
     fn advance(&mut self) -> bool {
         match core::mem::replace(&mut self.stage, Stage::Done) {
             Stage::Listing { tree, mut items } => match items.next() {

@@ -97,7 +97,7 @@ pub enum Error {
     /// No tree has this id.
     #[error("there is no tree with id {tree}")]
     TreeNotFound {
-        /// The requested id.
+        /// The requested tree id.
         tree: TreeId,
     },
     /// The subvolume has no inode with this number.

@@ -1,4 +1,5 @@
-//! Worker threads for decompression and checksums. All readers of one volume's data share them.
+//! Worker threads for decompression and checksums. All readers of one volume's data share the
+//! worker threads.
 //!
 //! A spawned job becomes a [`Task`], whose owner takes the result, in any order. If no worker has
 //! begun the task when its result is needed, the waiting thread runs it. A waiting thread is
@@ -181,8 +182,8 @@ impl Executor {
     }
 }
 
-/// Starts the threads. Returns `None` if their number is zero, or if none could be started. The
-/// threads end when the executor is dropped, each after its current job.
+/// Starts the worker threads. Returns `None` if their number is zero, or if none could be started.
+/// The threads end when the executor is dropped, each after its current job.
 fn start_workers(count: usize) -> Option<Sender<Arc<dyn Run>>> {
     let (sender, receiver) = crossbeam_channel::unbounded();
     let started = (0..count)

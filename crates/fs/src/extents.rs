@@ -8,11 +8,11 @@
 //!
 //! Ranges end at the end of the last sector, so the last range may extend beyond the file's size.
 //! Preallocated ranges may lie entirely beyond the size. Holes without items end at the size.
-//! Lengths are up to 2^64, so memory must never be allocated by them.
+//! Lengths of file ranges are up to 2^64, so no code may allocate memory by such a length.
 //!
 //! Invariants of [`FileExtents`]: ranges are in ascending order, do not overlap, and leave no gap
-//! up to the file's size. An item that violates this is returned as an error, and the ranges
-//! continue after it.
+//! up to the file's size. The iterator returns an item that violates these invariants as an error,
+//! and continues after that item.
 //!
 //! Source: on-disk format documentation, section "EXTENT_DATA".
 

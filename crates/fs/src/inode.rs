@@ -1,8 +1,8 @@
 //! Inodes: their `stat(2)` attributes, and all their items in one pass.
 //!
 //! The items of an inode are adjacent in its tree: the inode item, its names, its extended
-//! attributes and its extents. [`Metadata`] needs only the first. An [`InodeRecord`] reads all of
-//! them in one pass, which suits jobs over many files.
+//! attributes and its extents. [`Metadata`] needs only the first. An [`InodeRecord`] reads all
+//! items of an inode in one pass, which suits jobs over many files.
 //!
 //! The kernel's results can differ from the stored fields:
 //! - allocated bytes are `nbytes` of the inode item rounded up to a sector, also for inline
@@ -10,8 +10,8 @@
 //! - device numbers hold the major number above bit 20 and the minor number below;
 //! - a nested subvolume inside a snapshot is an empty directory that no item describes. The kernel
 //!   gives it mode 0755, one link, and the owner and access time of its parent directory. The
-//!   directory's other times are those of the first lookup. Here they are the change time of the
-//!   parent directory, so that two runs agree.
+//!   directory's other times are those of the first lookup. In this crate, the other times are the
+//!   change time of the parent directory, so that two runs agree.
 //!
 //! Source: on-disk format documentation, section "INODE_ITEM".
 

@@ -58,8 +58,8 @@ pub trait Names {
     /// Returns the target of a symlink as stored.
     ///
     /// # Errors
-    /// Returns [`Error::NotASymlink`] or [`Corruption::SymlinkLength`]. Also fails if it cannot be
-    /// read.
+    /// Returns [`Error::NotASymlink`] or [`Corruption::SymlinkLength`]. Also fails if the symlink
+    /// cannot be read.
     fn read_link(&self, location: Location) -> Result<Vec<u8>>;
 
     /// Returns the kind of an inode.

@@ -46,7 +46,7 @@ impl StoredReader {
         })
     }
 
-    /// Starts reading the whole extent that a range of the file `metadata` at `offset` uses.
+    /// Starts to read the whole extent that the file of `metadata` uses at `offset`.
     ///
     /// # Errors
     /// Returns [`Corruption::CompressedTooLarge`] with the sizes if the extent is not compressed,

@@ -84,7 +84,8 @@ impl SubvolumeInfo {
         self.root_item.drop_progress.objectid != ObjectId::MIN
     }
 
-    /// Returns the uuid, if the subvolume has one. The top level of old volumes has none.
+    /// Returns the uuid, if the subvolume has one. The top-level subvolume of old volumes has no
+    /// uuid.
     #[must_use]
     pub fn uuid(&self) -> Option<Uuid> {
         some_uuid(self.root_item.uuid)
@@ -118,7 +119,8 @@ impl Filesystem {
     /// Returns all subvolumes in the order of their ids, the top level first. The result includes
     /// deleted subvolumes that are not fully dropped yet.
     ///
-    /// The call makes one pass over the root tree, then reads the directories on the path to each.
+    /// The call makes one pass over the root tree, then reads the directories on the path to each
+    /// subvolume.
     ///
     /// # Errors
     /// Fails if the root tree cannot be read. A path that cannot be determined is `None`.

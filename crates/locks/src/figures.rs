@@ -184,7 +184,7 @@ pub fn measure_only(rank: Option<u8>) {
     ONLY_RANK.store(rank.map_or(0, u64::from), Ordering::Relaxed);
 }
 
-/// Clears the figures.
+/// Clears the figures of all lock classes.
 pub fn reset() {
     for figures in KNOWN.lock().iter() {
         figures.exclusive.reset();

@@ -134,8 +134,8 @@ const fn run_delay() -> Option<Duration> {
     None
 }
 
-/// Returns the run delay in the text of a `schedstat`. The numbers are time on a processor and run
-/// delay, both in nanoseconds, and the number of runs.
+/// Returns the run delay in the text of a `schedstat`. A `schedstat` holds three numbers: time on a
+/// processor and run delay, both in nanoseconds, and the number of runs.
 #[cfg(any(target_os = "linux", test))]
 fn run_delay_in(text: &str) -> Option<Duration> {
     let nanos = text.split_ascii_whitespace().nth(1)?.parse().ok()?;

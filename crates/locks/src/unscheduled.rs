@@ -71,7 +71,7 @@ mod plain {
             }
         }
 
-        /// Makes a lock. The place is ignored.
+        /// Makes a lock. An unscheduled lock ignores its place in the lock order.
         pub const fn with_place(value: T, _: u128) -> Self {
             Self::new(value)
         }

@@ -1,4 +1,4 @@
-//! Test of the figures of holds while they are measured. This file has a single test, because
+//! Test of the hold times of locks while measuring is on. This file has a single test, because
 //! measuring is process-wide.
 #![allow(clippy::unwrap_used, reason = "tests")]
 

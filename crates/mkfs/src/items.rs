@@ -107,7 +107,7 @@ pub(super) fn owned(settings: &Settings, inode: InodeItem) -> InodeItem {
 /// Returns the items of an empty root directory: its inode, and its name as its own parent.
 ///
 /// # Errors
-/// Never fails, because a directory can have this name.
+/// Never fails, because the name `..` fits into the item of a directory.
 pub fn directory(inode: InodeNumber, item: &InodeItem) -> Result<Vec<Item>, Error> {
     let mut name = Vec::new();
     InodeRefs::push(&mut name, 0, b"..").map_err(no_room)?;

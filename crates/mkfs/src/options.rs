@@ -147,7 +147,7 @@ pub struct Settings {
     pub label: Vec<u8>,
     /// Size of tree blocks.
     pub node_bytes: u32,
-    /// Unit of data.
+    /// The sector size in bytes, the unit of data.
     pub sector_bytes: u32,
     /// The algorithm of all checksums.
     pub checksum: ChecksumType,

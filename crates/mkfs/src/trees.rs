@@ -27,7 +27,8 @@ use buttress_volume::layout::Layout;
 use buttress_volume::{ExtentWrite, Volume};
 use core::ops::Range;
 
-/// The maximum number of rounds. The trees settle in three or four rounds.
+/// The maximum number of rounds in which the plan lists and packs the items. The trees settle in
+/// three or four rounds.
 const ROUNDS: usize = 64;
 
 /// A tree of the new volume.

@@ -2,8 +2,9 @@
 //!
 //! The kernel has a queue of requests for each processor. A server registers entries of memory with
 //! a queue. The kernel writes a call made on that processor into one of these entries. The server
-//! writes the answer into the same memory. Submitting the answer also requests the next call. A
-//! [`Ring`] is one such entry with an io_uring of its own, for one thread.
+//! writes the answer into the same memory. Submitting the answer to one request also asks the
+//! kernel for the next request. A [`Ring`] is one such entry with an io_uring of its own, for one
+//! thread.
 //!
 //! A ring supports nothing else. Before it is enabled, it is restricted to commands
 //! (`IORING_OP_URING_CMD`) for the one descriptor of its construction, without registrations. A
@@ -51,15 +52,15 @@ const DEVICE: types::Fixed = types::Fixed(0);
 /// The owner and state of the entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
-    /// The kernel does not know the entry yet.
+    /// The kernel does not know the ring entry yet.
     New,
     /// The kernel holds the entry, for the next request.
     Asked,
-    /// The entry holds a request. Contains the kernel's id of the request.
+    /// The ring entry holds a request of the kernel. Contains the kernel's id of the request.
     Brought(u64),
     /// The entry holds an answer.
     Answered(u64),
-    /// The entry will receive no more requests.
+    /// The ring entry will receive no more requests.
     Ended,
 }
 
@@ -76,7 +77,7 @@ pub struct Request<'a> {
     pub payload_bytes: usize,
 }
 
-/// The result of a wait.
+/// The result of waiting for a request on the ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fetched {
     /// A request, which [`Ring::request`] returns.

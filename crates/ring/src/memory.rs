@@ -3,9 +3,9 @@
 //! The memory is a mapping of its own: a page for the head, then the payload. Unused pages cost
 //! nothing.
 //!
-//! The head has the layout of `fuse_uring_req_header`. The first 128 bytes are for the head of the
-//! request or answer, and 128 more for the structure of the operation. Another 32 bytes hold flags,
-//! the kernel's id of the request, and the payload's length.
+//! The head has the layout of `fuse_uring_req_header`. The first 128 bytes hold the head of the
+//! request or answer, and the next 128 bytes the operation's structure. Another 32 bytes hold
+//! flags, the kernel's id of the request, and the payload's length.
 //!
 //! Invariants: see the crate's documentation. Methods that make references take `&mut self`, and
 //! [`super::Ring`] calls them only while no command is in flight.
@@ -168,7 +168,7 @@ mod tests {
 
     const ROOM: usize = 8192;
 
-    /// Writes head and payload as the kernel does: by the addresses of the registration.
+    /// Writes a request's head and payload as the kernel does: to the registered addresses.
     fn receive(memory: &mut Memory, at: usize, bytes: &[u8], payload: &[u8]) {
         let [head, room] = memory.parts.as_ref();
         assert!(bytes.len() <= head.iov_len.checked_sub(at).unwrap() && payload.len() <= room.iov_len);

@@ -2,8 +2,8 @@
 //! contexts.
 //!
 //! Each becomes a function for [`ImageBuilder::adapt`](buttress_build::ImageBuilder::adapt). Owner
-//! maps can fail, so they wrap a source instead. The result depends on the entry alone, so the
-//! order of entries does not matter.
+//! maps can fail, so they wrap a source instead of becoming a function. The result depends on the
+//! entry alone, so the order of entries does not matter.
 
 mod contexts;
 mod exclude;

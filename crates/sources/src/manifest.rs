@@ -233,7 +233,7 @@ impl Manifest {
         })
     }
 
-    /// Refuses a path that was already described.
+    /// Refuses a path that an earlier table described.
     fn see(&mut self, table: &Table, kind: Kind, entry: &Entry) -> Result<(), ManifestError> {
         // The hash has fixed keys, so the same manifest yields the same result.
         let mut hasher = DefaultHasher::new();

@@ -119,8 +119,8 @@ pub(crate) fn entry_of(member: Member, precedence: Precedence) -> Result<Entry, 
     })
 }
 
-/// Returns the place of the content. For a file without holes, it is the place of its data. For
-/// other files it is the place of the first header, whose map is read again.
+/// Returns the place of the content. For a file without holes, it is the place of its data. For a
+/// sparse file, the place is that of the first header, whose map of ranges is read again.
 fn locator(member: &Member) -> Vec<u8> {
     let tagged = |tag: u8, number: u64| [&[tag][..], &number.to_le_bytes()].concat();
     match &member.kind {

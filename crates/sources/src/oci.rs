@@ -26,8 +26,8 @@ use sha2::{Digest as _, Sha256, Sha512};
 use crate::layers::{Layer, Layers};
 use crate::store::{Store, StoreError};
 
-/// The size of the largest JSON document that is accepted. The specification requires registries to
-/// accept 4 MiB.
+/// The size of the largest JSON document that is accepted. The OCI specification requires
+/// registries to accept documents of 4 MiB.
 const DOCUMENT_BYTES_MAX: u64 = 4 << 20;
 /// The maximum number of layers. Each layer is an open file.
 const LAYERS_MAX: usize = 500;
@@ -326,7 +326,7 @@ impl Hasher {
     }
 }
 
-/// Counts and digests the bytes that are read through it.
+/// Counts and digests the bytes that are read through this reader.
 struct Hashing<R> {
     inner: R,
     hasher: Hasher,

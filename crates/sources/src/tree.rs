@@ -1,8 +1,9 @@
 //! The tree of a source's entries in memory, to inspect a source without building an image.
 //!
 //! The builder works on disk, and this module with a map, so memory grows with the number of
-//! entries. Contents are not kept. The rules are the builder's: higher precedence stays, a file
-//! that replaces a directory removes all entries below it, and missing directories are added.
+//! entries. The tree keeps no file contents. The rules are the builder's: higher precedence stays,
+//! a file that replaces a directory removes all entries below it, and missing directories are
+//! added.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -223,7 +224,7 @@ impl EntryTree {
     }
 }
 
-/// Places an entry above the existing entries.
+/// Adds an entry that takes precedence over the existing entries.
 fn put(entries: &mut BTreeMap<Vec<u8>, Entry>, entry: Entry) {
     let path = entry.path.as_bytes().to_vec();
     let remove_below = |entries: &mut BTreeMap<Vec<u8>, Entry>| {

@@ -6,11 +6,11 @@
 //!
 //! # Bounds
 //!
-//! The root's level bounds the depth. The number of blocks bounds the number of visits. Two places
-//! of one level have disjoint ranges of keys. The walk accepts a block only at the place whose
-//! range begins with the block's first key and holds all its keys. If a hostile tree shares one
-//! child between many parents, it has exponentially many paths, but the walk returns errors for all
-//! places except one. Memory is one block for each level, plus read-ahead.
+//! The root's level bounds the depth. The number of blocks bounds the number of visits. Two
+//! positions of one level in a tree have disjoint ranges of keys. The walk accepts a block only at
+//! the place whose range begins with the block's first key and holds all its keys. If a hostile
+//! tree shares one child between many parents, it has exponentially many paths, but the walk
+//! returns errors for all places except one. Memory is one block for each level, plus read-ahead.
 
 use crate::error::Result;
 use crate::path::{Path, Step};
@@ -144,7 +144,8 @@ impl Walk {
             }
             return self.last_visit();
         }
-        // A step's slot is the next child to visit. The slot advances when the child is done.
+        // A step's slot is the next child to visit. A step's slot advances when the walk has
+        // finished the child in that slot.
         while let Some(step) = self.path.last() {
             if step.pointer.level > self.floor && step.slot < step.block.item_count() {
                 match self.path.enter(tree.forest(), &mut self.ahead, Toward::Higher) {

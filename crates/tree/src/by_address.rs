@@ -80,8 +80,8 @@ impl BlocksByAddress {
             && pointer.level == 1
         {
             if self.known.is_empty() {
-                // The vector is allocated at once, because growing would need old and new memory
-                // together. Unused pages of it are never touched.
+                // The vector of pointers is allocated in one step, because growing it would need
+                // old and new memory together. Unused pages of it are never touched.
                 self.known
                     .reserve_exact(self.known_max.exact_add(block.item_count()));
             }

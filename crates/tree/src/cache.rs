@@ -157,7 +157,8 @@ impl NodeCache {
         drop(self.blocks.get(&BlockId::of(pointer)));
     }
 
-    /// Returns true if the cache holds the block. Neither counts a hit nor marks the block as used.
+    /// Returns true if the cache holds the block. This query counts no hit and does not mark the
+    /// block as used.
     pub(crate) fn contains(&self, pointer: &BlockPointer) -> bool {
         self.blocks.contains_key(&BlockId::of(pointer))
     }
@@ -207,8 +208,8 @@ impl NodeCache {
         filled <= self.blocks.capacity().min(self.uninvited_bytes)
     }
 
-    /// Removes a block that its tree no longer refers to. Readers of an earlier state read it
-    /// again.
+    /// Removes a block that its tree no longer refers to. Readers of an earlier state read the
+    /// forgotten block from the device again.
     pub(crate) fn forget(&self, pointer: &BlockPointer) {
         self.blocks.remove(&BlockId::of(pointer));
     }

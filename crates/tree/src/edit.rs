@@ -15,8 +15,8 @@
 //! # Readers
 //!
 //! [`EditableTree::view`] returns the current state as a [`Tree`]. If a view holds a block on the
-//! path of a later edit, the edit changes a copy. In the same way, a block whose items a reader
-//! keeps (an [`OwnedItem`](crate::OwnedItem)) keeps its bytes. Callers should release a view soon,
+//! path of a later edit, the edit changes a copy. A block also keeps its bytes while a reader keeps
+//! one of its items (an [`OwnedItem`](crate::OwnedItem)). Callers should release a view soon,
 //! because it makes the next edits copy blocks.
 //!
 //! # A commit
@@ -26,12 +26,13 @@
 //! 2. [`EditableTree::freeze`] fixes the state. The next edit copies the blocks that it changes,
 //!    with the context's next generation. Frozen blocks may also be written during a transaction to
 //!    free memory. An edit then copies a changed block to a new address. The transaction must not
-//!    reuse the old one, because the cache identifies blocks by address and generation.
+//!    reuse the block's old address, because the cache identifies blocks by address and generation.
 //! 3. [`Frozen::blocks`] lists the blocks, [`FrozenBlock::seal`] seals each on any thread, the
 //!    caller writes them, and [`Forest::keep_written`] caches them.
 //! 4. [`EditableTree::forget_written`] releases the blocks, and the caller drops the [`Frozen`].
-//!    Instead, [`EditableTree::keep_written`] keeps them: an edit then changes a written block in
-//!    place if nothing else holds it. The context is notified as if the edit had copied the block.
+//!    [`EditableTree::keep_written`] instead keeps the written blocks. An edit then changes a
+//!    written block in place if nothing else holds it. The context is notified as if the edit had
+//!    copied the block.
 //!
 //! # Memory
 //!
@@ -117,14 +118,15 @@ pub struct EditableTree {
 /// The root of the tree, on disk and in memory.
 #[derive(Debug)]
 struct Root {
-    /// The committed root. The pointer is out of date while a node is in memory.
+    /// The committed root. The pointer to the committed root is out of date while the root has a
+    /// node in memory.
     pointer: RootPointer,
     /// The root block in memory.
     node: Option<Arc<Node>>,
 }
 
 impl EditableTree {
-    /// Opens a committed tree for edits. Reads nothing yet.
+    /// Opens a committed tree for edits. This call reads no block yet.
     #[must_use]
     pub fn open(tree: &Tree) -> Self {
         let node = tree.node().cloned();

@@ -2,7 +2,8 @@
 //!
 //! A parent names its child by address and generation. The parent's shape implies more: the child's
 //! level is one less, its first key is the pointer's key, and all its keys are below the next
-//! pointer's key. The block at that address must satisfy all of these.
+//! pointer's key. The block at a pointer's address must satisfy every expectation that the pointer
+//! states.
 
 use buttress_format::node::{Expectation, TreeBlock};
 use buttress_format::{Generation, Key, Logical, TreeId};
@@ -64,7 +65,7 @@ impl BlockPointer {
     }
 
     /// Returns the pointer to the child in `slot` of `block`, to which `self` points. Returns
-    /// `None` for leaves and beyond the last child.
+    /// `None` if `block` is a leaf or `slot` is past the last child.
     #[must_use]
     pub fn child(&self, block: &TreeBlock, slot: usize) -> Option<Self> {
         let level = self.level.checked_sub(1)?;

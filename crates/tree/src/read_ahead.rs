@@ -2,7 +2,8 @@
 //!
 //! Read-ahead belongs to a cursor or a walk, and only makes it faster. All modes return the same
 //! items and errors in the same order. Fetched blocks that the reader has not used count against
-//! the forest's budget. When that budget is used up, blocks are read when the reader requests them.
+//! the forest's budget. When the forest's read-ahead budget is used up, a block is read only when
+//! the reader requests it.
 //!
 //! | mode | fetches | when |
 //! |---|---|---|
@@ -62,8 +63,8 @@ pub enum ReadAhead {
     /// When a leaf must be read, fetches preceding leaves of the same object within 64 KiB of its
     /// address. Stops after 64 KiB of leaves or 32 slots.
     Backward,
-    /// When a leaf must be read, fetches following leaves within 64 KiB of its address. Stops after
-    /// 64 KiB of leaves or 32 slots.
+    /// When a leaf must be read, fetches following leaves within 64 KiB of its address. This
+    /// read-ahead stops after 64 KiB of leaves or 32 slots.
     Forward,
     /// When a leaf must be read, fetches following leaves at any address, up to 128 KiB. When a
     /// node must be read, fetches the two nodes after it. `ForwardAlways` had this form when it was

@@ -152,7 +152,8 @@ impl BlockReader {
         }
     }
 
-    /// Runs `read` with a verifier that checks the block. Keeps the failure of the last copy.
+    /// Runs `read` with a verifier that checks the block. If all copies fail the check, keeps the
+    /// failure of the last copy.
     fn checked(
         &self,
         pointer: &BlockPointer,

@@ -44,14 +44,14 @@ pub trait Scanner: Sync {
     /// The sums that one thread collects.
     type Tally: Send;
 
-    /// The tag that leads from a block to its children.
+    /// The tag of a block, from which a scan derives the tags of the block's children.
     type Tag: Copy + Send;
 
     /// Begins the work of one thread.
     fn begin(&self) -> Self::Tally;
 
     /// Decides if the block at `pointer`, a child of a block with tag `parent`, is wanted. Returns
-    /// its tag.
+    /// the tag of a wanted block.
     fn wants(&self, tally: &mut Self::Tally, pointer: &BlockPointer, parent: Self::Tag) -> Option<Self::Tag>;
 
     /// Processes one block.

@@ -34,7 +34,7 @@ impl Scope {
         }
     }
 
-    /// Returns true if the block and all later blocks in key order lie beyond the end.
+    /// Returns true if the block and all later blocks in key order lie beyond the scope's end.
     pub(crate) fn ends_before(&self, pointer: &BlockPointer) -> bool {
         match (self.end, pointer.first_key) {
             (Some(end), Some(first)) => first >= end,

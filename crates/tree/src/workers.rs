@@ -21,7 +21,7 @@ const QUEUE_LENGTH_MAX: usize = 1024;
 /// A piece of work that any thread can do.
 pub(crate) type Work = Box<dyn FnOnce() + Send>;
 
-/// The threads, started on first use.
+/// The forest's worker threads, started on first use.
 #[derive(Debug, Default)]
 pub(crate) struct Workers {
     pool: OnceLock<Option<Pool>>,

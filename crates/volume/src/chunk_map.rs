@@ -258,7 +258,7 @@ impl ChunkMap {
         }
     }
 
-    /// Removes the chunk that begins at `start`. Returns false if there is none.
+    /// Removes the chunk that begins at `start`. Returns false if no chunk begins at `start`.
     pub(crate) fn remove(&mut self, start: Logical) -> bool {
         let Ok(position) = self.starts.binary_search(&start) else {
             return false;

@@ -48,7 +48,8 @@ pub fn of_chunk(chunk: &MappedChunk) -> Vec<Range<u64>> {
 /// its own unit.
 pub fn excluded_ranges(addresses: Range<Logical>, layout: &Layout, stripes: &[Physical]) -> Vec<Range<u64>> {
     let (start, end) = (addresses.start.get(), addresses.end.get());
-    // This range is empty unless the chunk begins below the first usable address.
+    // The excluded range at the chunk's start is empty unless the chunk begins below the first
+    // usable address.
     let mut ranges: Vec<Range<u64>> = core::iter::once(start..FIRST_LOGICAL.get()).collect();
     let device_extent_bytes = layout.device_extent_bytes().get();
     for (index, stripe) in stripes.iter().enumerate() {
@@ -141,8 +142,8 @@ mod tests {
         start + sector < FIRST_LOGICAL.get() || indexes.into_iter().any(touches)
     }
 
-    /// The test maps sector by sector in both directions, for chunks of every profile. The tested
-    /// chunks begin where old versions of mkfs.btrfs put them: inside the reserved range, over a
+    /// The test maps every sector of chunks of every profile in both directions. The tested chunks
+    /// begin where old versions of mkfs.btrfs put them: inside the reserved range, over a
     /// superblock copy, and outside both.
     #[test]
     fn exactly_the_addresses_on_reserved_bytes_are_excluded() {

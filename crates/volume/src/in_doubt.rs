@@ -1,11 +1,11 @@
 //! Devices in doubt, which may have missed the newest commit.
 //!
 //! A crash between the superblock writes of a commit leaves some devices with the superblock of the
-//! previous commit. Such a device holds all blocks of the commit, because they were durable on all
-//! devices before the first superblock write. A device that was away during this commit alone has
-//! the same superblock, but lacks the blocks. The roots of the newest commit distinguish the two
-//! cases: each commit writes at least the root tree's block. A device that should hold a copy of
-//! such a root and does not has missed the commit.
+//! previous commit. A device with the previous superblock holds all blocks of the newest commit.
+//! These blocks were durable on all devices before the first superblock write. A device that was
+//! away during this commit alone has the same superblock, but lacks the blocks. The roots of the
+//! newest commit distinguish the two cases: each commit writes at least the root tree's block. A
+//! device that should hold a copy of such a root and does not has missed the commit.
 //!
 //! Parity of a block counts as its copy if it can be judged. Parity can be judged if the row has
 //! one data column, or if no other device is behind.

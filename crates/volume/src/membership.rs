@@ -58,15 +58,16 @@ impl Volume {
         Ok(slot)
     }
 
-    /// Removes a device from the table: it is no longer flushed, and gets no superblocks. No chunk may name it.
+    /// Removes a device from the table: it is no longer flushed, and gets no superblocks. No chunk
+    /// may have a stripe on a removed device.
     pub fn leave(&self, device: Uuid) {
         let _alone = self.writes().write();
         self.device_table().write().remove(device);
     }
 
-    /// Counts stale devices as current if they hold no device extents, neither at their own
-    /// generation nor now, because they missed nothing of their own. A commit that is cut off after
-    /// the superblocks of other devices leaves a new device in this state.
+    /// Counts a stale device as current if it holds no device extents, neither at its own
+    /// generation nor now. A device without device extents missed no writes. A commit that is cut
+    /// off after the superblocks of other devices leaves a new device in this state.
     pub(crate) fn settle_idle_devices(&self) -> Result<(), Error> {
         let map = self.chunk_map();
         let is_used = |slot: &Arc<DeviceSlot>| {

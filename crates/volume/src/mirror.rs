@@ -142,7 +142,8 @@ impl Segment {
         (first..copies).chain(0..first)
     }
 
-    /// Adds the available copies. Fails at the first copy whose location is unknown.
+    /// Adds the available copies of the run to its plan. Fails at the first copy whose location is
+    /// unknown.
     fn add_copies(&mut self) -> Result<(), Error> {
         let mut failure = None;
         for copy in self.copies_in_order() {

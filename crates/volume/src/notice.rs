@@ -24,7 +24,8 @@ pub enum Notice {
         /// The copy's generation.
         generation: Generation,
     },
-    /// The volume has features that only writers must support. The volume is read-only.
+    /// The volume has features that only writers must support. A volume with unknown `compat_ro`
+    /// features is read-only.
     UnknownCompatRo {
         /// The names of the features.
         names: Vec<String>,

@@ -244,7 +244,8 @@ fn last_on_all_devices(candidates: &[Candidate], newest: &Superblock) -> Generat
     if !copies.is_empty() && copies.iter().all(|copy| *copy == before) {
         return before;
     }
-    // If a log was pending, copies are written first.
+    // If the newest superblock has a pending log, the commit wrote the superblock copies before the
+    // primary.
     let has_newest_copies = |candidate: &Candidate| {
         let copies = superblocks::copy_generations(&candidate.device, &candidate.superblock);
         !copies.is_empty() && copies.iter().all(|copy| *copy == newest.generation)
@@ -319,8 +320,8 @@ fn refuse_diverged(lead: &Candidate, candidates: &[Candidate]) -> Result<(), Dev
     }
 }
 
-/// Returns the volume's candidate of the newest generation. Among equals, it has the smallest
-/// device id.
+/// Returns the volume's candidate of the newest generation. Among candidates of equal generation,
+/// the chosen one has the smallest device id.
 fn choose_lead(candidates: &[Candidate]) -> Result<&Candidate, DevicesError> {
     let newest = |candidates: &mut dyn Iterator<Item = &'_ Candidate>| -> Option<(u64, Uuid)> {
         candidates

@@ -58,7 +58,7 @@ pub fn power_of_generator(exponent: usize) -> u8 {
     (0..exponent % 255).fold(1, |value, _| double(value))
 }
 
-/// Returns the number whose product with `a` is 1, or 0 for 0, which has no inverse.
+/// Returns the inverse of `a` in GF(2^8), or 0 for 0, which has no inverse.
 #[must_use]
 pub fn invert(a: u8) -> u8 {
     // a^255 = 1, so a^254 is the inverse.

@@ -41,7 +41,7 @@ pub type VerifySectors<'a> = dyn Fn(&[u8], &mut Vec<Range<usize>>) + 'a;
 /// A range of logical addresses to read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ExtentRead {
-    /// The first address.
+    /// The first logical address to read.
     pub logical: Logical,
     /// The number of bytes, from 1 to [`MAXIMUM_READ_BYTES`].
     pub length: usize,
@@ -63,7 +63,7 @@ pub(crate) struct PendingSegment {
 }
 
 impl PendingSegment {
-    /// Waits for the first way. Reads it now if it was not started.
+    /// Waits for the read by the first way. Reads it now if it was not started.
     fn first(&mut self, locks: &RowLocks) -> Option<(Way, Result<Buffer, Attempt>)> {
         let way = *self.segment.ways.first()?;
         let result = match self.started.take() {

@@ -15,8 +15,8 @@
 //!
 //! A target that fails a write is left out, like any device. The replacement then cannot finish,
 //! and the volume loses nothing. While a target exists, or a job [guards](Volume::guard_rows) the
-//! rows, writers lock the rows of all profiles, not only those with parity. A job that holds a
-//! row's lock therefore finds equal copies, which stay unchanged while it copies them.
+//! rows, writers lock the rows of all profiles, not only those with parity. A replacement job that
+//! holds a row's lock therefore finds equal copies, which stay unchanged while it copies them.
 
 use crate::Volume;
 use crate::chunk_map::{ChunkMap, MappedChunk};

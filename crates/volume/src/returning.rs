@@ -16,8 +16,8 @@
 //! content goes to another place on the device. The chunk names the new place by the time the
 //! superblock changes ([`Volume::move_stripes`]).
 //!
-//! Left out: the choice of addresses that may be written without harm to the device's own state.
-//! The writer above excludes that state's space from allocation, and decides which stripes move.
+//! Left out: the choice of addresses to write without harm to the returning device's own state. The
+//! writer above excludes that state's space from allocation, and decides which stripes move.
 
 use crate::Volume;
 use crate::devices::DeviceSlot;
@@ -72,7 +72,7 @@ impl Volume {
     ///
     /// # Errors
     /// Returns [`WriteRefusal::NoTarget`] if no device is being brought up to date, or if a write
-    /// to it failed. The device then keeps its old generation.
+    /// to it failed. On an error, the returning device keeps its old generation.
     pub fn end_return(&self) -> Result<(), Error> {
         let _alone = self.writes().write();
         let replacement = self

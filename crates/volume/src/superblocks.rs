@@ -208,7 +208,7 @@ fn raw_identity(raw: &RawSuperblock) -> (Uuid, Uuid) {
 /// No field states the size of a zone, so the search tries every possible size for the second zone.
 fn newest_in_log(device: &Device) -> Option<(Physical, Superblock)> {
     let first = log_entry(device, 0)?;
-    // Clamp: without a following entry, the first entry counts.
+    // Clamp: if the zone has no later entry, the first entry is the newest.
     let mut newest = last_entry(device, 0, *ZONE_BYTES.end()).unwrap_or((Physical::new(0), first));
     let sizes = core::iter::successors(Some(*ZONE_BYTES.start()), |size| size.checked_mul(2));
     for zone_bytes in sizes.take_while(|size| size <= ZONE_BYTES.end() && *size < device.size_bytes()) {

@@ -363,7 +363,8 @@ impl Volume {
         }
     }
 
-    /// Connects the RAID stripe tree, which readers of its chunks need. Later calls have no effect.
+    /// Connects the RAID stripe tree, which readers of its chunks need. Calls after the first one
+    /// have no effect.
     pub fn set_stripe_resolver(&self, resolver: Arc<dyn StripeResolver>) {
         let _ = self.resolver.set(resolver);
     }

@@ -7,10 +7,10 @@
 //! bytes. The bytes are durable after a [`Volume::flush`].
 //!
 //! Degraded writes: a write leaves out a device that is missing, or that missed commits
-//! ([`Stale`]). If the profile cannot recover the bytes without the device, nothing is written
-//! ([`WriteRefusal::OutOfReach`]). A stale device keeps its old superblock until it is brought up
-//! to date ([`crate::returning`]) or replaced. A stale device's superblock is not written, so that
-//! no opening takes it for a good device.
+//! ([`Stale`]). If the profile cannot recover the bytes of a left-out device, the write writes
+//! nothing ([`WriteRefusal::OutOfReach`]). A stale device keeps its old superblock until it is
+//! brought up to date ([`crate::returning`]) or replaced. A stale device's superblock is not
+//! written, so that no opening takes it for a good device.
 //!
 //! Lack of space: writes to a sparse image file fail when the file system that holds it is full.
 //! Space for metadata is reserved in advance ([`Volume::reserve`]). A write of data without space
@@ -89,10 +89,11 @@ impl Volume {
 
     /// Writes extents of data like [`write`](Self::write), with one difference: if a device has no
     /// space for them, the device stays in use and writing continues. Any part of the batch may
-    /// then be written. No item may refer to it, or the caller must write it again.
+    /// then be written. After a failure, no item may refer to the batch, or the caller must write
+    /// the batch again.
     ///
-    /// `beside` judges data that shares rows with the extents ([`Volume::data_beside`]). The old
-    /// parity replaces sectors that fail, before new parity is computed.
+    /// `beside` verifies the data that shares rows with the extents ([`Volume::data_beside`]). The
+    /// old parity replaces sectors that fail, before new parity is computed.
     ///
     /// # Errors
     /// [`Error::Io`] that [is for lack of space](buttress_device::IoError::is_out_of_space). Other

@@ -31,10 +31,10 @@
 //! # Locks
 //!
 //! Each file with a call in progress has a lock of its own. Calls hold the file lock during device
-//! I/O; only write-backs by the background, a commit or a sync release it. Calls acquire the edit
-//! lock after the file lock, for lookups and for inserting items, and never hold it during I/O. A
-//! commit that an edit makes for lack of space writes no content back, so it never waits for a file
-//! lock.
+//! I/O; only write-backs by the background, a commit or a sync release it. Calls on a file's
+//! content acquire the edit lock after the file lock, for lookups and for inserting items. No call
+//! holds the edit lock during I/O. A commit that an edit makes for lack of space writes no content
+//! back, so it never waits for a file lock.
 //!
 //! # Invariants
 //!

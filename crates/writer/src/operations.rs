@@ -36,9 +36,9 @@
 //!
 //! No operation waits for a device under the edit lock. Before its first edit, an operation finds
 //! tree blocks only in memory. If a block is missing, `attempt` releases the lock, reads the block,
-//! and retries. The code before the first edit may therefore run several times. `Operation::begin`
-//! marks the begin of work that must not run twice. Before the first edit, an operation reaches the
-//! places of its edits (`Access::reach`).
+//! and retries. An operation's code before its first edit may therefore run several times.
+//! `Operation::begin` marks the begin of work that must not run twice. Before the first edit, an
+//! operation reaches the places of its edits (`Access::reach`).
 //!
 //! # Permissions
 //!
@@ -188,8 +188,8 @@ impl WritableFilesystem {
         }
     }
 
-    /// Runs an operation that changes only state in memory, such as open handles of inodes. Such an
-    /// operation needs no space.
+    /// Runs an operation that changes only state in memory, such as open handles of inodes. An
+    /// operation on state in memory needs no space.
     pub(crate) fn note<T>(&self, body: impl FnMut(&mut Operation<'_>) -> Result<T>) -> Result<T> {
         self.run(|| Ok(self.start_to_look()), body).0
     }

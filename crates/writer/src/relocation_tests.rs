@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 
 const NEW: NewInode = NewInode::of_root(0o644);
 
-/// A generator of numbers: the same seed gives the same ones.
+/// A generator of pseudo-random numbers: the same seed gives the same numbers.
 struct Random(u64);
 
 impl Random {
@@ -146,7 +146,7 @@ fn relocate(filesystem: &WritableFilesystem, groups: &[Logical]) -> Result<Reloc
     filesystem.relocate(groups, &RelocationOptions::default())
 }
 
-/// A volume with a subvolume, and snapshots of it that changed.
+/// A volume with a subvolume, and with snapshots of it that have changed since.
 fn with_snapshots(image: &Image, snapshots: u64) -> WritableFilesystem {
     let filesystem = image.open();
     let mut random = Random(7);

@@ -1,7 +1,8 @@
 //! Zeroed memory from the system, in whole pages.
 //!
 //! On Linux the memory is mapped. A global allocator would clear it at once, page by page, and
-//! might keep returned memory. On other systems, and under Miri, the global allocator provides it.
+//! might keep returned memory. On systems other than Linux, and under Miri, the global allocator
+//! provides the memory.
 
 use std::alloc::{Layout, handle_alloc_error};
 use std::ptr::NonNull;

@@ -95,8 +95,8 @@ impl Idle {
     }
 }
 
-/// Pages of this process. Invariant: `start` was taken from [`pages`] with `capacity` bytes, is
-/// owned by this value alone, and all bytes are initialised: the system's pages are zero.
+/// Memory pages that this process owns. Invariant: `start` was taken from [`pages`] with `capacity`
+/// bytes, is owned by this value alone, and all bytes are initialised: the system's pages are zero.
 struct Allocation {
     start: NonNull<u8>,
     capacity: usize,

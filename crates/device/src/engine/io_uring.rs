@@ -134,7 +134,7 @@ impl IoUringEngine {
         })
     }
 
-    /// Returns true if a reaper runs. Starts one if necessary.
+    /// Returns true if a reaper runs. Starts a reaper thread if none runs.
     fn ensure_reaper(&self) -> bool {
         let mut reaper = self.reaper.lock();
         if reaper.is_none() {
@@ -212,7 +212,7 @@ impl Drop for IoUringEngine {
             let _ = reaper.join();
         }
         // Otherwise the reaper stays asleep and holds the memory that the kernel may still write.
-        // The memory is leaked, not corrupted.
+        // The memory of the pending reads is then leaked, not corrupted.
     }
 }
 
@@ -379,7 +379,7 @@ fn restricted_ring(entries: u32) -> io::Result<IoUring> {
     submitter.register_restrictions(&mut [
         Restriction::sqe_op(opcode::Readv::CODE),
         Restriction::sqe_op(opcode::Writev::CODE),
-        // The no-op that stops the reaper.
+        // The no-op request that stops the reaper thread.
         Restriction::sqe_op(opcode::Nop::CODE),
     ])?;
     submitter.register_enable_rings()?;

@@ -3,10 +3,10 @@
 //! Workers start on demand, up to the queue's depth, and stay until the device is closed. Requests
 //! that must wait for the medium get one worker for each queued dispatch, at once. Starting a
 //! thread takes longer than a cached read, and reads from the page cache are work for the
-//! processor. Until a request has to wait for the medium, one worker starts. Each worker starts
-//! another after its own request if more are queued, up to the number of cores. A worker that is
-//! about to wait for the medium starts all others. Shortcuts save a thread switch for small writes,
-//! and for small and cached reads:
+//! processor. The engine starts only one worker until a request has to wait for the medium. Each
+//! worker starts another after its own request if more are queued, up to the number of cores. A
+//! worker that is about to wait for the medium starts all others. Shortcuts save a thread switch
+//! for small writes, and for small and cached reads:
 //!
 //! - small dispatches whose bytes are in the page cache are served at once, on the caller's thread.
 //!   The first dispatch of a batch that is not cached ends the attempts for that batch, so a cold
@@ -235,7 +235,7 @@ impl Shared {
     }
 
     /// Returns the next dispatch, or `None` once the device is closed. No caller waits for requests
-    /// that are still queued then.
+    /// that are still queued when the device is closed.
     fn next(&self) -> Option<Arc<Dispatch>> {
         let mut queue = self.queue.lock();
         loop {
@@ -305,9 +305,10 @@ mod tests {
     #[test]
     fn as_many_reads_wait_for_the_medium_as_the_depth_allows() {
         let depth = usize::try_from(DEFAULT_DEPTH).unwrap();
-        // The caller first tries small reads from memory. A worker performs large ones.
+        // The caller first tries small reads from memory. A worker thread performs large reads.
         for length in [4096, 1 << 20] {
-            // The medium responds when the number of waiting reads reaches the depth.
+            // The simulated medium responds when the number of waiting reads reaches the queue's
+            // depth.
             let meeting = Barrier::new(depth);
             let medium = Medium(move || {
                 let _is_leader = meeting.wait().is_leader();

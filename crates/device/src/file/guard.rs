@@ -216,8 +216,8 @@ fn is_mounted(device: u64) -> bool {
     })
 }
 
-/// Returns the sources in a table of mounts. Users choose the names of sources and directories, so
-/// they may not be UTF-8.
+/// Returns the source devices in a mount table. Users choose the names of sources and directories,
+/// so they may not be UTF-8.
 fn mount_sources(table: &[u8]) -> Vec<String> {
     let table = String::from_utf8_lossy(table);
     let sources = table.lines().filter_map(mount_source);

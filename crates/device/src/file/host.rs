@@ -1,9 +1,9 @@
 //! The file system that provides the space of an image file: its name, and the space reserved on
 //! it.
 //!
-//! A sparse image file can be written only while its file system has space. A loop device over such
-//! a file depends on the same space. This module opens that file by its name and verifies its
-//! inode.
+//! A sparse image file can be written only while its file system has space. A loop device over a
+//! sparse image file depends on the same free space. This module opens that file by its name and
+//! verifies its inode.
 //!
 //! A reservation is `fallocate(2)`: it allocates the holes of a range and changes no byte. On a
 //! file system without this call, nothing is reserved. Some file systems (btrfs, XFS with shared

@@ -32,8 +32,8 @@ pub(crate) struct Opened {
 
 /// Opens the image file or block device at `path`.
 ///
-/// For reading, it acquires a shared lock, and reports a mounted device. For writing, it acquires
-/// an exclusive lock, and refuses whatever is mounted or in use.
+/// For reading, it acquires a shared lock, and reports a mounted device. For writing, the call
+/// acquires an exclusive lock, and refuses a device that is mounted or in use.
 pub(crate) fn open(path: &Path, options: &OpenOptions) -> Result<Opened, IoError> {
     let name: Arc<str> = path.to_string_lossy().into();
     let fail = |cause: io::Error| IoError::new(&name, Operation::Open, 0, 0, &cause);

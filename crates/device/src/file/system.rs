@@ -2,7 +2,8 @@
 //!
 //! Block devices support three `ioctl` requests that rustix has no function for: their size
 //! (BLKGETSIZE64), discard (BLKDISCARD) and zero (BLKZEROOUT). Source: the kernel's user-space
-//! header `linux/fs.h`. Each is one `unsafe` call on memory of this frame.
+//! header `linux/fs.h`. Each of these requests is one `unsafe` call on memory of its own stack
+//! frame.
 
 use buttress_exact::Exact as _;
 use std::fs::File;
@@ -86,7 +87,8 @@ pub(super) fn direct_alignment_bytes(file: &File) -> u32 {
     }
 }
 
-/// The cache is cold for a file if it holds less than one of this many parts of the file's bytes.
+/// The page cache is cold for a file if it holds less than one of this many parts of the file's
+/// bytes.
 const COLD_PARTS: u64 = 16;
 
 /// Returns true if next to nothing of a file or block device is in the page cache. Returns false if
@@ -228,8 +230,8 @@ pub(crate) fn punch_hole(file: &File, offset: u64, length: u64) -> io::Result<bo
     }
 }
 
-/// Shares the blocks of a range of `source` with a range of `target`. Ranges are whole blocks of
-/// their file system.
+/// Shares the blocks of a range of `source` with a range of `target`. The ranges are whole blocks
+/// of the file system that holds both files.
 ///
 /// Source: the manual FICLONERANGE(2const): request, structure, errors.
 pub(super) fn share(

@@ -269,7 +269,7 @@ impl SideFile {
         self.file.sync_data()
     }
 
-    /// Reads the map from the file. Reads only the parts that were ever written.
+    /// Reads the map from the file. Reads only the parts of the map that were ever written.
     pub(super) fn load_map(&self) -> io::Result<Map> {
         let mut map = Map::default();
         let end = MAP_START.exact_add(map_bytes(self.base.size_bytes));

@@ -1,8 +1,9 @@
 //! An overlay that keeps its changes in memory until it is dropped. Such an overlay shows a volume
 //! in its state after a change.
 //!
-//! Writes go to blocks in memory. Reads of written bytes come from there, and all other reads from
-//! the base. The base is never written, so it may be open for reading only. Flushes do nothing.
+//! The overlay stores written blocks in memory. Reads of written bytes come from there, and all
+//! other reads from the base. The base is never written, so it may be open for reading only.
+//! Flushes do nothing.
 
 use buttress_exact::{Exact as _, at_most};
 use std::collections::BTreeMap;

@@ -42,7 +42,7 @@ impl Entry {
     }
 
     /// Returns the partition that an entry describes, counted from sector `base`. All values are
-    /// sums and products of 32-bit numbers and a sector size, so they fit.
+    /// sums and products of 32-bit numbers and a sector size, so they fit into 64 bits.
     fn partition(&self, number: u32, base: u64, sector_bytes: u32) -> Partition {
         let start = base.saturating_add(self.first_sector);
         let unit = u64::from(sector_bytes);

@@ -116,7 +116,7 @@ pub(crate) struct Dispatch {
     pub(crate) offset_bytes: u64,
     pub(crate) length_bytes: u64,
     pub(crate) segments: Vec<Segment>,
-    /// The time at which it was queued, on the device's clock.
+    /// The time of queueing, on the device's clock.
     pub(crate) queued: Duration,
     state: AtomicU8,
     /// The number of requests that are still wanted.
@@ -188,8 +188,9 @@ impl Dispatch {
             .is_ok()
     }
 
-    /// Records that one of the requests is no longer wanted. Returns true if it was the last one
-    /// and the dispatch was not started. The caller must then remove the dispatch from its queue.
+    /// Records that one of the requests is no longer wanted. Returns true if no request of the
+    /// dispatch is wanted any more and the dispatch was not started. The caller must then remove
+    /// the dispatch from its queue.
     pub(crate) fn unwant(&self) -> bool {
         let last = self.wanted.fetch_sub(1, Ordering::AcqRel) == 1;
         last && self

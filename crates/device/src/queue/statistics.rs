@@ -93,11 +93,11 @@ pub struct QueueStatistics {
     /// The time during which at least one request was queued or in service.
     pub busy: Duration,
     /// The number of requests that were cancelled before they were started. No other counter
-    /// includes them.
+    /// includes cancelled requests.
     pub cancelled: u64,
-    /// Reads that the page cache served. No other counter includes them, because iostat does not
-    /// see them. Large reads through io_uring count as device reads, because the kernel does not
-    /// report their source.
+    /// Reads that the page cache served. No other counter includes reads from the page cache,
+    /// because iostat does not see them. Large reads through io_uring count as device reads,
+    /// because the kernel does not report their source.
     pub copies: Copies,
 }
 

@@ -1,7 +1,8 @@
 //! The choice of block groups: Linux's filters over rows of the chunk and block-group tables.
 //!
-//! Block groups are visited from the highest address down. The limit counts what all other filters let through. Where fewer
-//! block groups pass than the least of a limit range, none of their type is moved.
+//! Block groups are visited from the highest address down. A balance's limit counts only the block
+//! groups that pass all other filters. Where fewer block groups pass than the least of a limit
+//! range, none of their type is moved.
 //!
 //! Two differences from Linux 6.18, both in favour of the manual:
 //!
@@ -17,16 +18,16 @@ use buttress_format::{
     DeviceId, Logical, Physical,
 };
 
-/// A block group, as filters see it.
+/// A block group with the properties that balance filters test.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Candidate {
     /// Its first address.
     pub start: Logical,
     /// Its length, without copies and parity.
     pub length: ByteCount,
-    /// Bytes of extents in it.
+    /// The bytes of extents in the block group.
     pub used: ByteCount,
-    /// Its type and profile.
+    /// The block group's type and profile.
     pub flags: BlockGroupFlags,
     /// The place of each stripe.
     pub stripes: Vec<(DeviceId, Physical)>,

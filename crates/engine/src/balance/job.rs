@@ -1,7 +1,9 @@
 //! A balance under way: block group after block group, until its end, a pause or a cancellation.
 //!
-//! A block group for which there is no space is passed over and reported, as Linux does. Any other failure ends the balance.
-//! A pause keeps the item in the root tree; the end and a cancellation remove it. Block groups that were moved stay moved.
+//! A block group for which there is no space is passed over and reported, as Linux does. Any other
+//! failure ends the balance. A pause keeps the item in the root tree; the end and a cancellation
+//! remove it. Block groups that the balance has moved stay moved after its end, a failure or a
+//! cancellation.
 
 use super::choice::Choice;
 use crate::engine::Engine;
@@ -31,7 +33,7 @@ struct Counters {
 /// How far a balance is, in block groups.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BalanceCounts {
-    /// Those to move.
+    /// The number of block groups to move.
     pub expected: u64,
     /// Those that were compared with the filters so far.
     pub considered: u64,

@@ -26,8 +26,8 @@ fn is_unused(group: &Group) -> bool {
 }
 
 impl Running {
-    /// Removes block groups that were empty in the last durable state and still are. The last group
-    /// of each kind stays.
+    /// Removes block groups that were empty in the last durable state and still are. The last block
+    /// group of each type stays.
     pub fn remove_empty_groups(&mut self) -> Result<()> {
         let left = self
             .core

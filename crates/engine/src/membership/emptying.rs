@@ -1,7 +1,8 @@
 //! A part of a device is emptied, and goes.
 //!
-//! While an [`Emptying`] exists, no new chunk gets a place on its part of the device. A job above moves the content of the
-//! chunks that are there. Then the device leaves the volume, or is cut.
+//! While an [`Emptying`] exists, no new chunk gets a place on its part of the device. A job in a
+//! higher layer moves the content of the chunks on that part. Then the device leaves the volume, or
+//! is cut.
 //!
 //! Invariant: what goes holds no device extent, neither of the running transaction nor of the last durable state.
 
@@ -128,7 +129,7 @@ impl Emptying<'_> {
     /// Cuts the device at the new end: commits that, and wipes copies of the superblock past it.
     ///
     /// # Errors
-    /// Device extents are still past the new end; the commit fails, or wiping.
+    /// Fails if device extents are still past the new end, or if the commit or the wiping fails.
     pub fn cut(self) -> Result<()> {
         self.require_empty()?;
         self.engine.set_device_bytes(self.slot.id(), self.end)?;
@@ -139,7 +140,8 @@ impl Emptying<'_> {
         Ok(())
     }
 
-    /// Commits, so that the last durable state has no device extents on the part either, and refuses a part that has some.
+    /// Commits, so that the last durable state also has no device extents on the part. Refuses a
+    /// part that still has device extents.
     fn require_empty(&self) -> Result<()> {
         self.engine.commit()?;
         let chunks = self.chunks();

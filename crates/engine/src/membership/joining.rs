@@ -1,7 +1,8 @@
 //! A new device joins the volume.
 //!
 //! Order: the device forgets what it held; it gets the superblock in use with an item of its own
-//! ([`Volume::join`](buttress_volume::Volume::join)); a commit lists it. Everything that can be refused is refused before.
+//! ([`Volume::join`](buttress_volume::Volume::join)); a commit lists it. All checks that can refuse
+//! the new device run before that superblock write.
 
 use super::{LEAST_DEVICE_BYTES, item_key, refused, whole_sectors};
 use crate::device_space::DeviceSpaceLeft;

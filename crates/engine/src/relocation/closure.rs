@@ -26,7 +26,7 @@ use std::collections::{BTreeMap, BTreeSet};
 /// The largest number of blocks that a batch of several extents may change.
 const BLOCKS_MAX: usize = 512;
 
-/// A tree block that changes.
+/// A tree block that the relocation changes.
 #[derive(Debug)]
 pub(super) struct Block {
     pub(super) block: TreeBlock,
@@ -69,10 +69,10 @@ pub(super) struct Closure {
     missing: Vec<BlockPointer>,
 }
 
-/// The outcome of computing a closure.
+/// The outcome of computing the closure of a relocation.
 pub(super) enum Computed {
     Closure(Box<Closure>),
-    /// Blocks to read first, without the lock.
+    /// The blocks that the caller must read, without the edit lock, before it retries.
     Missing(Vec<BlockPointer>),
     /// The batch must be divided.
     TooLarge,

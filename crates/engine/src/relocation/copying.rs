@@ -61,7 +61,7 @@ impl Engine {
     /// Copies the content of extents to new places.
     ///
     /// # Errors
-    /// [`Error::NotMoved`], [`Error::NoSpace`], errors of devices.
+    /// Fails with [`Error::NotMoved`], [`Error::NoSpace`], or an error of a device.
     pub(super) fn copy_extents(&self, group: Logical, extents: &[ExtentItem]) -> Result<Copies<'_>> {
         let mut copies = Copies {
             engine: self,

@@ -67,12 +67,13 @@ impl<'a> Emptying<'a> {
         }
         let (handle, ()) = engine.retry(handle, |handle| handle.make_space(groups))?;
         drop(handle);
-        // From here on nothing is overwritten in place in these groups. The commit waits for what is being overwritten.
+        // From here on nothing is overwritten in place in these groups. The commit waits for
+        // extents that are being overwritten in place.
         engine.commit()?;
         Ok(emptying)
     }
 
-    /// Whether everything has left a group; true for a group that is gone.
+    /// Returns whether a block group holds no extent; true for a block group that is removed.
     pub(super) fn is_empty(&self, start: Logical) -> bool {
         let running = self.engine.shared.running.lock();
         let group = running
@@ -106,7 +107,8 @@ impl<'a> Emptying<'a> {
                 if !self.groups.iter().any(|start| is_there(&handle, start)) {
                     break;
                 }
-                // A commit removes empty groups; it must not find nothing to do.
+                // A commit removes empty block groups, so the next commit must not be skipped as
+                // unchanged.
                 handle.core.superblock_changed = true;
             }
             self.engine.commit_metadata()?;
@@ -214,7 +216,8 @@ impl Running {
         }
     }
 
-    /// Plans one more chunk, and takes its places for as long as planning goes on. Gives its length.
+    /// Plans one more chunk, and takes its places for as long as planning goes on. Returns the
+    /// length of the planned chunk.
     fn plan_places(&mut self, purpose: Purpose, planned: &mut Vec<(DeviceId, u64, u64)>) -> Option<u64> {
         let plan = self.plan_chunk(purpose)?;
         let before = planned.len();

@@ -145,7 +145,7 @@ impl Core {
     /// Returns the extents that begin in `[from, end)`, in order, at most so many.
     ///
     /// # Errors
-    /// Items that fail their checks; blocks that cannot be read.
+    /// Fails for items that fail their checks, and for blocks that cannot be read.
     pub(super) fn extents_from(&self, from: u64, end: u64, count: usize) -> Result<Vec<ExtentItem>> {
         let mut found = Vec::new();
         let mut failure = None;

@@ -75,7 +75,8 @@ impl Running {
         for block in blocks {
             let is_there = match self.core.extent_with_references(*block) {
                 Ok(extent) => extent.is_some_and(|extent| extent.kind() != ExtentKind::Data),
-                // The closure comes to the same block, and tells what is missing.
+                // The computation of the closure reaches the same block, and reports that the block
+                // is missing.
                 Err(error) if error.missing_block().is_some() => true,
                 Err(error) => return Err(error),
             };

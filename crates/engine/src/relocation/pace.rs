@@ -6,7 +6,7 @@ use buttress_fs::progress::Progress;
 use core::time::Duration;
 use std::time::Instant;
 
-/// The longest sleep between two looks at whether the job was cancelled.
+/// The longest sleep between two checks for the job's cancellation.
 const SLEEP_MAX: Duration = Duration::from_millis(100);
 
 /// Lets batches through at a rate.

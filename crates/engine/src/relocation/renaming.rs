@@ -154,7 +154,8 @@ impl Running {
             self.give_back_places(&places);
             return Err(error);
         }
-        // No log on the last commit may name a new address.
+        // No log tree that belongs to the last commit may refer to a relocated block by its new
+        // address.
         self.core.has_new_chunk = true;
         self.core.relocated_blocks.extend(places);
         self.change_all(&renaming).inspect_err(|error| {
@@ -288,7 +289,8 @@ impl Running {
         }
     }
 
-    /// References by address to children that keep their own address.
+    /// Moves the references that a block holds by its own address to children that keep their own
+    /// address.
     fn move_references_to_children(
         &mut self,
         renaming: &Renaming,

@@ -33,7 +33,7 @@ pub(crate) struct Comparison {
     pub missed: u64,
     /// The newest tree blocks that both states should contain.
     newest_blocks: BTreeSet<(Generation, u64)>,
-    /// The newest data extents that both states contain.
+    /// The newest data extents that both the device's old state and the volume's state contain.
     newest_data: BTreeSet<(Generation, u64)>,
 }
 
@@ -79,7 +79,7 @@ struct Extents<'a> {
     format: &'a BlockFormat,
 }
 
-/// An extent's identity, equal in both states.
+/// The identity of an extent, equal in the device's old state and in the volume's current state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Extent {
     start: u64,

@@ -91,7 +91,8 @@ impl core::str::FromStr for CompressionMethod {
     }
 }
 
-/// The encoders, kept from one extent to the next. Each encoder is created at its first use.
+/// The compression encoders, which are reused from one extent to the next. Each encoder is created
+/// at its first use.
 #[derive(Default)]
 pub struct Compressor {
     zlib: Option<(i8, Deflate)>,
@@ -129,7 +130,8 @@ impl Compressor {
     }
 
     /// Returns the stored form of inline content, at most `limit_bytes` long and shorter than the
-    /// content. The content is at most one sector. Returns `None` if it does not compress that far.
+    /// content. The content is at most one sector. Returns `None` if the content does not compress
+    /// to that size.
     pub fn compress_inline(
         &mut self,
         method: CompressionMethod,

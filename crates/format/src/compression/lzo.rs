@@ -1,8 +1,8 @@
 //! LZO1X in btrfs's framing.
 //!
 //! All numbers are 32-bit little-endian. An extent begins with its total length, which includes the
-//! length field. The segments follow. Each segment is a length and that many bytes of LZO1X, which
-//! hold one sector of content:
+//! length field. The compressed segments follow the total length. Each segment is a length and that
+//! many bytes of LZO1X, which hold one sector of content:
 //!
 //! ```text
 //! | total | length | segment 0 … | length | segment 1 … | 0 0 | length | segment 2 … | 0 …

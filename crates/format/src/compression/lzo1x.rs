@@ -321,7 +321,7 @@ impl Decoder<'_> {
 }
 
 /// Fills `to` with `source`, and repeats `source` if `to` is longer. A match that overlaps its own
-/// output repeats in this way. `source` is not empty, because no distance is zero.
+/// output repeats in this way. `source` is not empty, because no match has the distance zero.
 #[inline]
 fn repeat(source: &[u8], to: &mut [u8]) {
     if let [byte] = source {

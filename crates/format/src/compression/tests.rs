@@ -61,8 +61,8 @@ fn extents_of_the_kernel() {
     for (compression, regular, inline) in kernel_extents() {
         for (stored, seed, length, is_inline) in [(regular, 1, 65_536, false), (inline, 2, 1500, true)] {
             let content = kernel_content(seed, length);
-            // Shorter buffers receive the beginning of the content. Longer buffers are zeroed after
-            // the content.
+            // Shorter buffers receive the beginning of the content. A buffer longer than the
+            // content is zeroed after the content.
             for wanted in [0, 1, 1499, length - 1, length, length + 4096] {
                 let mut out = vec![0xaa; wanted];
                 let filled = decompress(compression, stored, &mut out, 4096, is_inline).unwrap();

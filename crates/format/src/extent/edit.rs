@@ -125,8 +125,8 @@ impl ExtentItem {
     /// Returns `Ok(false)` if no such reference is inline.
     ///
     /// # Errors
-    /// Returns [`ExtentProblem::CountTooSmall`] if the item holds fewer references. The item is
-    /// then unchanged.
+    /// Returns [`ExtentProblem::CountTooSmall`] if the item holds fewer references. On this error
+    /// the item is unchanged.
     pub fn remove_inline(&mut self, reference: &InlineReference) -> Result<bool, ExtentProblem> {
         let Some(at) = self.find_inline(reference) else {
             return Ok(false);

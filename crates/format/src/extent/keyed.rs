@@ -96,8 +96,8 @@ impl InlineReference {
         }
     }
 
-    /// Returns the data of the reference as an item of its own. The data is empty if the key holds
-    /// all fields.
+    /// Returns the data of the reference as an item of its own. The item's data is empty if its key
+    /// holds all fields of the reference.
     #[must_use]
     pub fn encode_keyed(&self) -> Vec<u8> {
         match self {

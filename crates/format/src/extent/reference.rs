@@ -122,7 +122,7 @@ pub enum InlineReference {
     },
     /// A reference to data by the leaf that holds the file extent items.
     SharedData {
-        /// The address of the leaf.
+        /// The address of the leaf that refers to the extent.
         parent: Logical,
         /// The number of the leaf's items that refer to the data.
         count: u32,

@@ -81,7 +81,7 @@ pub enum FileExtentProblem {
     /// The window extends beyond the end of the extent.
     #[error("uses {num_bytes} bytes at {offset} of an extent of only {extent_bytes} bytes")]
     WindowOutside {
-        /// The offset of the window in the extent.
+        /// The offset, in the extent, of the part that the item uses.
         offset: u64,
         /// The length of the window in bytes.
         num_bytes: u64,

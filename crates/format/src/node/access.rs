@@ -180,7 +180,7 @@ impl TreeBlock {
         }
     }
 
-    /// Returns the free space as btrfs-progs prints it. For a leaf, this is "free space", the bytes
+    /// Returns the free space as btrfs-progs prints it. For a leaf, the free space is the bytes
     /// between item heads and item data. For a node, it is "free spc", the number of pointers that
     /// still fit. Returns zero for a damaged block with invalid numbers.
     #[must_use]

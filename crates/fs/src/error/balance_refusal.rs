@@ -27,7 +27,7 @@ pub enum BalanceRefusal {
     TargetInvalid {
         /// The type of block groups.
         kind: &'static str,
-        /// The bits of the target.
+        /// The profile bits of the balance's target.
         target: u64,
     },
     /// The volume has too few devices for the target.

@@ -139,7 +139,7 @@ pub enum Corruption {
         directory: Location,
         /// The name of the entry.
         name: Name,
-        /// The directory that it leads to.
+        /// The directory to which the entry leads.
         target: Location,
     },
     /// Too many directories do not name their own place for cycles to be detected.
@@ -297,7 +297,7 @@ pub enum Corruption {
     GroupUsedTooLow {
         /// The block group's address.
         group: Logical,
-        /// The used bytes by its item, minus the bytes freed so far.
+        /// The block group's used bytes according to its item, minus the bytes freed so far.
         used: ByteCount,
         /// The number of bytes to free.
         freed: ByteCount,

@@ -108,8 +108,9 @@ pub(crate) struct Striped {
 }
 
 impl Striped {
-    /// Makes a volume whose file [`FILE`] is one extent of `content`. The extent is stored in runs
-    /// of these numbers of sectors, repeated. Striped profiles also end runs at the units.
+    /// Makes a volume whose file [`FILE`] is one extent of `content`. On the devices, the extent
+    /// consists of runs; `runs` lists their lengths in sectors, repeated as needed. Striped
+    /// profiles also end runs at the units.
     pub(crate) fn new(shape: Shape, content: Vec<u8>, runs: &[u64]) -> Self {
         let mut world = World::new();
         let size = content.len() as u64;

@@ -208,7 +208,7 @@ fn missing_halves_of_entries_are_reported_and_listed() {
         errors[1]
     );
     assert_eq!(errors.len(), 2);
-    // The kernel cannot find the entry by name either.
+    // The kernel also does not find a name whose hashed entry is missing.
     assert!(filesystem.lookup(at(256), b"without-item").unwrap().is_none());
     let (paths, failures) = walk(&filesystem, at(256), WalkOrder::Depth);
     assert_eq!((paths.len(), failures.len()), (4, 2));

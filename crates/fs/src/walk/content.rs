@@ -33,7 +33,7 @@ struct Planning {
     planned: Vec<Planned>,
 }
 
-/// A piece, and the destination of its chunks.
+/// A piece of file content to read, and the destination of its chunks.
 struct Wanted {
     file: usize,
     place: usize,

@@ -4,10 +4,10 @@
 //! those of directories to enter.
 //!
 //! A directory is entered if its own record of its place names the entry that leads to it. Each
-//! directory has one such record, so no directory is entered twice. The only exception is the start
-//! of the walk, which a cycle of directories could reach again; the walk checks for it. A directory
-//! without such a record is damaged, but its content may be valid. Such directories are stored, up
-//! to [`UNVERIFIED_MAX`], and entered once.
+//! directory has one record of its place in a parent, so no directory is entered twice. The only
+//! exception is the start of the walk, which a cycle of directories could reach again; the walk
+//! checks for it. A directory without such a record is damaged, but its content may be valid. Such
+//! directories are stored, up to [`UNVERIFIED_MAX`], and entered once.
 //!
 //! Bounds: open listings only for the [`OPEN_LEVELS`] innermost directories; [`DEPTH_MAX`] levels;
 //! [`CHILDREN_MAX`] directories in the queue.
@@ -60,7 +60,7 @@ struct Level {
     listing: Listing,
     /// Directories to enter after all entries were returned; unused in depth order.
     children: VecDeque<DirEntry>,
-    /// True if all entries were returned.
+    /// True if the walk has returned all entries of the directory.
     listed: bool,
 }
 

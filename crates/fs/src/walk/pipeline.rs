@@ -32,7 +32,8 @@ const BATCH_PATH_BYTES: usize = 1 << 20;
 /// The number of inodes that one job loads.
 const LOAD_INODES: usize = 64;
 
-/// The number of bytes that one job loads. The remaining inodes are then loaded one by one.
+/// The number of bytes that one job loads. If one job would load more bytes, its remaining inodes
+/// are loaded one by one.
 const LOAD_BYTES: usize = 2 << 20;
 
 /// The maximum number of bytes of content and records in a batch of the second stage.

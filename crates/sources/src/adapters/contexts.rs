@@ -38,7 +38,7 @@ struct Spec {
     context: Option<Vec<u8>>,
 }
 
-/// The error of an invalid line.
+/// The error of an invalid line in a file of SELinux contexts.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}: {what}")]
 pub struct ContextError {

@@ -30,7 +30,7 @@ pub enum IdMapError {
     /// A range is not valid.
     #[error("{0:?} is not a valid range (expected IMAGE:SOURCE:COUNT, with numbers up to 4294967295)")]
     Range(String),
-    /// Two ranges hold the same number.
+    /// Two ranges of an owner map hold the same id.
     #[error("{0:?} overlaps an earlier range")]
     Overlap(String),
 }

@@ -6,7 +6,7 @@ use buttress_build::{Compress, Entry, EntryKind, EntryPath, Verdict};
 use buttress_format::{InodeFlags, Timestamp};
 use buttress_fs::Xattr;
 
-/// The attributes for a path.
+/// A rule: the attributes for the entries at or below a path.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rule {
     /// The path.

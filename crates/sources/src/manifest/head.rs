@@ -60,7 +60,7 @@ pub(super) enum Contents {
     Directory(String),
 }
 
-/// Reads the head.
+/// Reads the head of a manifest.
 pub(super) fn read(table: &Table) -> Result<(VolumeWishes, Option<Contents>), ManifestError> {
     let head: Head = toml::from_str(&table.text).map_err(|error| toml_error(table, &error))?;
     match head.manifest {

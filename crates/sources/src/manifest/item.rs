@@ -75,7 +75,7 @@ enum XattrValue {
     Bytes { base64: String },
 }
 
-/// A kind of table.
+/// A kind of table in a manifest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Rule,

@@ -30,7 +30,7 @@ pub(super) struct Header {
 }
 
 impl Header {
-    /// Checks a block. Returns `None` for a block of zeros, which marks the end.
+    /// Checks a block. Returns `None` for a block of zeros, which marks the archive's end.
     pub(super) fn check(block: &[u8; 512]) -> Result<Option<Self>, Problem> {
         if block.iter().all(|byte| *byte == 0) {
             return Ok(None);

@@ -3,10 +3,10 @@
 //! - old: kind `S`, four ranges in the header, 21 more in each block that follows;
 //! - 0.0: records `GNU.sparse.offset` and `GNU.sparse.numbytes` in turn;
 //! - 0.1: a record `GNU.sparse.map` with all of them, `GNU.sparse.name` with the name;
-//! - 1.0: decimal lines at the beginning of the content, padded to a block.
+//! - 1.0: the map as decimal lines at the beginning of the content, padded to a block.
 //!
 //! In every form, the result is checked: ranges ascend, do not overlap, and end within the file.
-//! The total length of the ranges equals the length of the stored content.
+//! The total length of a sparse file's ranges equals the length of its stored content.
 //!
 //! Source: GNU tar manual, appendix "Tar Internals", "Storing Sparse Files".
 

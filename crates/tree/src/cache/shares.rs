@@ -73,8 +73,8 @@ pub(crate) struct ReadAheadPool {
     used_bytes: AtomicU64,
     /// The cache that uses the unclaimed bytes.
     cache: Option<Arc<NodeCache>>,
-    /// The claimed bytes, at least as many as are used. Changed under the lock of the cache's
-    /// shares.
+    /// The bytes that claims reserve, at least as many as the used bytes. Changed under the lock of
+    /// the cache's shares.
     claimed_bytes: AtomicU64,
 }
 
@@ -115,7 +115,7 @@ impl ReadAheadPool {
         self.reserve(u64::from(block_bytes).exact_add(BLOCK_OVERHEAD_BYTES))
     }
 
-    /// Reserves `bytes`. Returns `None` if the pool has fewer bytes left.
+    /// Reserves `bytes`. Returns `None` if the pool has fewer than `bytes` left.
     pub(crate) fn reserve(self: &Arc<Self>, bytes: u64) -> Option<Reservation> {
         self.take(bytes).then(|| Reservation {
             pool: Arc::clone(self),

@@ -2,9 +2,9 @@
 //!
 //! A [`Stage`] merges the pointers of two trees to blocks of one level. The pointers come from the
 //! differing blocks one level up, and from a tree's root at this level. Equal pointers of one
-//! volume are dropped. The other blocks are planned in order of their first keys. If both trees
-//! have the same first key, the old tree's block comes first. The blocks are fetched in windows,
-//! and passed to the stage below in this order.
+//! volume are dropped. The other blocks are planned in order of their first keys. If the next
+//! blocks of both trees have the same first key, the old tree's block comes first. The blocks are
+//! fetched in windows, and passed to the stage below in this order.
 //!
 //! Blocks of one tree and level have disjoint ranges of keys, and a checked block has no key
 //! outside its range. If the next block of either tree begins no later than all available children,
@@ -235,7 +235,7 @@ impl Stages {
         }
     }
 
-    /// Plans a block. Postpones it and returns false if no memory is available.
+    /// Plans the read of a block. Postpones it and returns false if no memory is available.
     fn plan(&mut self, level: usize, side: Side, next: Next) -> bool {
         let Some(stage) = self.levels.get_mut(level) else {
             return false;

@@ -212,8 +212,8 @@ impl Editor<'_> {
         from: usize,
         item: NewItem<'_>,
     ) -> Result<Siblings> {
-        // The items between the split and the item's place move, so that the split is at the item's
-        // place.
+        // The items between the split and the new item's place move, so that the leaf splits at
+        // that place.
         if let Some(right) = siblings.first_mut() {
             let right = Arc::make_mut(right);
             if item.slot < from {
@@ -441,7 +441,7 @@ impl Editor<'_> {
     }
 }
 
-/// Sets the key in `slot` to its child's first key.
+/// Sets the key in `slot` of a node to the first key of the child in that slot.
 pub(super) fn sync_key(node: &mut Node, slot: usize) {
     if buttress_faults::on("tree-parent-key-kept") {
         return;

@@ -241,8 +241,8 @@ impl EditableTree {
     /// removed completely are not copied.
     ///
     /// # Errors
-    /// Fails if a block cannot be read, or with an error of the context. The items before it are
-    /// then removed.
+    /// Fails if a block cannot be read, or with an error of the context. If the method fails, the
+    /// items before the unreadable block are already removed.
     pub fn remove_range(
         &mut self,
         context: &mut dyn EditContext,

@@ -129,8 +129,8 @@ fn read_cached(
     }
 }
 
-/// Delivers the checked blocks when dropped, even if a check panics. Otherwise, threads that wait
-/// for the batch would never wake.
+/// Delivers the checked blocks when dropped, even if a check panics. Without this delivery, threads
+/// that wait for the batch would never wake after a panic.
 struct Checked<'a> {
     batch: &'a Batch,
     results: Vec<Option<Result<TreeBlock>>>,

@@ -7,7 +7,7 @@
 //! lasts, then packed ([`Packed`]), those wanted last first. If memory is still short, the pass
 //! drops the leaves wanted last, and a later pass reads them again.
 //!
-//! Entries are numbered in the walk's order. Three bounds move over the numbers:
+//! Entries are numbered in the walk's order. Three bounds move over the entries' numbers:
 //!
 //! - the front: the next entry for the walk; `first` is its number;
 //! - `pack_from`: the number from which leaves are packed when they arrive;
@@ -15,9 +15,9 @@
 //!   them.
 //!
 //! The last two bounds move down when memory is short, and up when half of it is free. The horizon
-//! moves up only a little beyond its last position, because reads beyond the sustainable horizon
-//! are wasted. The memory is the loan of [`crate::cache`]. The loan counts pointers, blocks in
-//! flight, and blocks held back.
+//! rises only a little beyond its last position, because reads beyond the sustainable horizon are
+//! wasted. The memory is the loan of [`crate::cache`]. The loan counts pointers, blocks in flight,
+//! and blocks held back.
 
 use crate::cache::{Loan, Reservation};
 use crate::error::Error;
@@ -76,7 +76,7 @@ pub(crate) struct Pass {
     leaves_max: u64,
     /// Leaves to read, in address order.
     unread: BTreeSet<(Logical, u64)>,
-    /// The address at which reading continues.
+    /// The address at which the pass continues to read leaves.
     head: Logical,
     /// True if `unread` holds no leaf before the horizon.
     nothing_to_ask: bool,
@@ -152,7 +152,7 @@ impl Pass {
         })
     }
 
-    /// Returns the number of leaves that are planned and not taken.
+    /// Returns the number of planned leaves that the walk has not taken yet.
     pub(crate) const fn leaves(&self) -> u64 {
         self.leaves
     }
@@ -186,7 +186,7 @@ impl Pass {
         });
     }
 
-    /// Waits for the block at the front and takes it.
+    /// Waits for the block at the front of the pass, and removes it from the pass.
     pub(crate) fn take(&mut self, forest: &Forest) -> Option<Taken> {
         self.relax();
         self.ask(forest);

@@ -81,7 +81,7 @@ impl Queue {
         self.cached
     }
 
-    /// Returns the number of blocks in the queue, except those passed on to it.
+    /// Returns the number of blocks in the queue, except blocks that another queue passed on to it.
     pub(crate) const fn blocks(&self) -> u64 {
         self.blocks
     }
@@ -175,7 +175,7 @@ impl Queue {
         self.room_blocks = room.quotient(node_bytes.exact_mul(2));
     }
 
-    /// Waits for the block at the front and takes it.
+    /// Waits for the block at the front of the queue, and removes it from the queue.
     pub(crate) fn take(&mut self, forest: &Forest) -> Option<Taken> {
         let Entry {
             pointer,

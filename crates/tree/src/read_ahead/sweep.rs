@@ -1,7 +1,7 @@
 //! Sweeps: read-ahead for a walk that will visit every block of its range.
 //!
 //! A node of level 1 names hundreds of leaves, so the walk's future is known far ahead. A sweep
-//! follows the same order as its cursor, some megabytes ahead of it, on a path of its own:
+//! reads leaves in its cursor's order, some megabytes ahead of the cursor, on a path of its own:
 //!
 //! 1. Each level has a [`Stage`]. The stage holds the blocks of the level that are available or in
 //!    flight, in key order. The stage also holds the node above whose children come next.
@@ -9,7 +9,7 @@
 //!    whole window. The reads of the new blocks start in one plug, so each device receives them in
 //!    address order, with neighbours merged.
 //! 3. The forest's threads check the blocks in batches as they arrive. On simulated devices, the
-//!    walk checks them.
+//!    thread of the walk checks the blocks.
 //! 4. The cursor requests blocks in the order of the stages' queues, and takes them from the front.
 //!    If it requests a block further back, it has skipped the blocks before. If the queue does not
 //!    hold the block, the sweep restarts from the cursor's path.
@@ -29,9 +29,10 @@
 //!
 //! # Memory
 //!
-//! The queues reserve their blocks from the forest's budget. When the budget is used up, each stage
-//! holds one block. Nodes go through the cache. Leaves come from the cache if it holds them, and
-//! enter it only while it has space. A sweep never evicts blocks that other readers use.
+//! The queues reserve their blocks from the forest's budget. When the read-ahead budget is used up,
+//! each stage of the sweep holds one block. Nodes go through the cache. Leaves come from the cache
+//! if it holds them, and enter it only while it has space. A sweep never evicts blocks that other
+//! readers use.
 
 use crate::cache::Reservation;
 use crate::edit::Node;
@@ -52,8 +53,8 @@ use std::sync::Arc;
 /// The window of a sweep's first refill.
 pub(crate) const FIRST_WINDOW_BYTES: u64 = 128 << 10;
 
-/// The part of its window at which a stage is refilled. This part is large enough to keep the
-/// devices busy, and small enough that a refill is a long ascending run of requests.
+/// The part of its window at which a stage is refilled. A quarter of a window keeps the devices
+/// busy, and leaves a long ascending run of requests for each refill.
 const REFILL_PARTS: u64 = 4;
 
 /// The ratio of the window of a stage to the window of the stage above.

@@ -68,8 +68,8 @@ impl PendingExtent {
     }
 }
 
-/// Copies the bytes read for `range` to their place. Fails if their length differs, because zeros
-/// would be left there.
+/// Copies the bytes read for `range` to their place. Fails if `bytes` and `range` differ in length,
+/// because a gap would keep zeros.
 fn patch(data: &mut [u8], range: Range<usize>, bytes: &[u8]) -> Result<(), Error> {
     let copied = copy_into(data, range, bytes, "a part of an extent does not fit its place");
     match buttress_faults::on("volume-misfit-part-dropped") {

@@ -182,8 +182,8 @@ fn accuse(volume: &Volume, segment: &Segment, index: usize, reason: FaultReason)
     }
 }
 
-/// Returns the first readable way from `from` on. `started` is the result for `from`, if it was
-/// started.
+/// Returns the first way, from `from` on, by which the bytes are readable. `started` is the result
+/// of the read by the way `from`, if that read was started.
 fn advance(
     volume: &Volume,
     segment: &Segment,

@@ -31,7 +31,7 @@ impl Part {
 pub(super) enum Rows {
     /// Only rows that the range covers as a whole.
     Whole,
-    /// Also rows that the range covers in part.
+    /// Rows that the range covers wholly or in part.
     Touched,
 }
 

@@ -5,8 +5,8 @@
 //!
 //! - if the batch provides all columns, as for whole rows, nothing is read;
 //! - missing data is read first, in the ordinary way. A column on a missing device is rebuilt from
-//!   the current row, and so is a damaged tree block ([`restore`]). Then data and parity are
-//!   written.
+//!   the current row, and so is a damaged tree block ([`restore`]). As its last step, a row write
+//!   writes data and parity.
 //!
 //! Between the read and the write of a row, no other thread may write other parts of it:
 //! [`RowLocks`]. A reader that rebuilds a column without a lock reads the row again, locked, if it
@@ -592,7 +592,7 @@ fn put(
 mod tests {
     use super::*;
 
-    /// Copies two bytes into a row of two columns of eight bytes.
+    /// Copies two bytes into a test row of two columns of eight bytes each.
     fn put_two(column: usize, range: Range<usize>) -> Result<Vec<u8>, Defect> {
         let mut columns = [None, None];
         put(&mut columns, &(4096..4104), column, &range, b"ab")?;

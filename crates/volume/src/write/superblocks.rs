@@ -377,7 +377,7 @@ fn requests_for(
     let fits = |at: &&Physical| at.exact_add(ByteCount::of(SUPERBLOCK_BYTES)).get() <= end.get();
     let request = |at: &Physical| {
         let bytes = superblock.encode_for(item, *at)?;
-        // A superblock that could not be opened again is not written.
+        // A superblock that fails its own checks is not written.
         Superblock::check(&bytes, *at)?;
         Ok(WriteRequest {
             offset_bytes: at.get(),

@@ -45,7 +45,7 @@ const SHAPES: [(Profile, usize); 14] = [
 const DATA_BYTES: usize = 9 * UNIT + 8192;
 const SECTOR: usize = 4096;
 
-/// Returns the image of a profile. Each image is written once and copied.
+/// Returns the image of a profile. The tests write each image once and then copy it.
 fn image(profile: Profile, stripes: usize) -> Image {
     static MADE: Mutex<BTreeMap<String, Image>> = Mutex::new(BTreeMap::new());
     let mut made = MADE.lock().unwrap();

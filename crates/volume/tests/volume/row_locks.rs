@@ -1,5 +1,5 @@
-//! Tests of two writers of one row of RAID5 and RAID6. The second waits for the first, because the
-//! parity of each covers the other's data.
+//! Tests of two writers of one row of RAID5 and RAID6. The second writer waits for the first,
+//! because the parity of each write covers the other's data.
 #![allow(
     clippy::arithmetic_side_effects,
     clippy::cast_possible_truncation,

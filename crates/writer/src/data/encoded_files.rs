@@ -1,9 +1,9 @@
 //! Stored content of new files: compressed extents of many files, with one allocation and few
 //! writes.
 //!
-//! The extents are written before the files exist. The operation that makes the files inserts their
-//! items beside the files' own items ([`create_many`](WritableFilesystem::create_many)). If the
-//! operation fails, the space is freed.
+//! The extents are written before the files exist. The operation that makes the files also inserts
+//! the extents' items ([`create_many`](WritableFilesystem::create_many)). If the operation that
+//! makes the files fails, the space of their extents is freed.
 
 use super::allocation::writes_of;
 use super::compressing::{NewExtent, PartOfExtent};

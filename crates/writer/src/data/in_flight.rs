@@ -58,7 +58,8 @@ impl Taken {
     }
 }
 
-/// Content in flight, without the file lock. The content lands when this value is dropped.
+/// Content that a write-back has in flight without the file lock. The content lands when this value
+/// is dropped.
 struct Flight<'a> {
     filesystem: &'a WritableFilesystem,
     location: Location,

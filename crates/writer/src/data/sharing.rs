@@ -96,8 +96,8 @@ impl WritableFilesystem {
     }
 
     /// Copies a range of `source` to `target`, as `copy_file_range(2)` does: shares extents if
-    /// possible, and writes the rest. Returns the copied bytes. The copied bytes are fewer than
-    /// requested if the source ends, or if a file is removed after a part was copied.
+    /// possible, and writes the rest. Returns the number of copied bytes. The copied bytes are
+    /// fewer than requested if the source ends, or if a file is removed after a part was copied.
     ///
     /// # Errors
     /// Fails as [`WritableFilesystem::write_at`] does, also for the source, or with an error of

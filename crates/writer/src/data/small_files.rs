@@ -43,7 +43,7 @@ const WRITE_BYTES: usize = 1 << 20;
 /// The most dirty ranges of a small file.
 const RANGES_MAX: usize = 16;
 
-/// The items of a file that change beside its extent items.
+/// The number of a file's items that change beside its extent items.
 const FILE_ITEMS: u64 = 4;
 
 /// A file of a batch.

@@ -106,7 +106,7 @@ impl Stored {
 
 /// Returns whether an item's bytes are those of inline content.
 pub(crate) fn is_inline(data: &[u8]) -> bool {
-    // The type is the last byte of the common head of all items.
+    // The extent type is the last byte of the head that all file extent items have.
     data.get(FileExtent::INLINE_HEAD_BYTES.saturating_sub(1)) == Some(&0)
 }
 

@@ -146,7 +146,8 @@ impl Content<'_> {
         Ok(())
     }
 
-    /// Returns the start of the last extents in a range, which the next step removes.
+    /// Returns the start of the last extents in a range, which the next step of the truncation
+    /// removes.
     fn step_start(&self, range: &Range<u64>) -> Result<u64> {
         let tree = self.location.subvolume.tree();
         let first = FileExtent::key(self.location.inode, FileOffset::new(range.start));

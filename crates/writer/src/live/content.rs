@@ -16,9 +16,9 @@
 //! - The size of a file without a writing call is that of its item. The size changes only in a call
 //!   that stores its content beside the item. The reader compares the number of such calls before
 //!   and after.
-//! - A removal marks a file before its items go. The reader takes its hold while it holds the
-//!   file's tree, and checks the running generation afterwards. A transaction that began meanwhile
-//!   may have extents that the hold does not cover.
+//! - A call that removes a file's inode marks the file before it removes the items. The reader
+//!   takes its hold while it holds the file's tree, and checks the running generation afterwards. A
+//!   transaction that began meanwhile may have extents that the hold does not cover.
 
 use super::LiveFile;
 use crate::WritableFilesystem;

@@ -12,7 +12,7 @@
 //! - The log of a synced directory has its new entries and the inodes they lead to. New directories
 //!   among these have their own entries logged. Other inodes are logged by existence only: names
 //!   and attributes, no content.
-//! - If a logged inode has lost names since, the next batch updates its names.
+//! - If a logged inode has lost names since it was logged, the next batch updates its names.
 //!
 //! If a log cannot express a change, the sync commits instead and records the cause. The collection
 //! looks up everything in memory, under the edit lock, in time proportional to the new changes.
@@ -59,7 +59,7 @@ type OwnName = (InodeNumber, SmallVec<[u8; 32]>);
 pub(super) enum Collected {
     /// Nothing: the last commit has all of it.
     Committed,
-    /// Wait for the commit in progress, which has all of it.
+    /// The sync waits for the commit in progress, which contains all changes of the inode.
     Committing,
     /// Wait for this batch of the log, which has all of it.
     Logged(u64),
@@ -334,7 +334,7 @@ impl<'a, 'b> Collector<'a, 'b> {
         Ok(())
     }
 
-    /// Logs the directories from here to the top whose position a replay must restore.
+    /// Logs `directory` and those directories above it whose position a log replay must restore.
     fn reach(&mut self, directory: InodeNumber) -> Walk {
         let tree = self.tree();
         let mut at = directory;

@@ -97,8 +97,8 @@ fn logged_already(
     (then == *item).then_some(logged.batch)
 }
 
-/// Records the logged state of the inodes of a batch. No lookup follows that could miss a block, so
-/// this does not run twice.
+/// Records the logged state of the inodes of a batch. No lookup that could miss a block follows
+/// this call, so a retry never repeats this call.
 fn mark(operation: &mut Access<'_>, location: Location, batch: &Batch) {
     let generation = batch.generation;
     for (inode, of_inode) in batch.inodes.iter() {

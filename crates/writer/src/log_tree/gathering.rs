@@ -2,8 +2,8 @@
 //!
 //! A directory with many new names leads to as many inodes. Inodes that were made one after another
 //! are adjacent in the tree. A single scan then reads them, instead of a descent for each. If other
-//! items lie between, the scan descends to the next inode. Items that are newer in memory than in
-//! the tree are taken from memory.
+//! items lie between two inodes, the scan descends to the next inode. Items that are newer in
+//! memory than in the tree are taken from memory.
 
 use super::collecting::{Collector, Stop, Walk};
 use super::gathered::{Gathered, Row};

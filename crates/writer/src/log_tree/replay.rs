@@ -15,13 +15,14 @@
 //! - Until the commit is durable, no block of the log or the last commit is overwritten. A crash
 //!   during the replay leaves both unchanged, and the next opening replays again.
 //! - After each step names are consistent: both the directory and the inode record each name.
-//! - Directories have the times of the log, or their own times. Entries that the replay adds or
-//!   removes change no time.
+//! - Directories have the times of the log, or their own times. Directory entries that the replay
+//!   adds or removes change no timestamps.
 //!
 //! # The generation of a logged inode
 //!
 //! Zero means that only the existence of the inode is logged, with its names and attributes. If the
-//! subvolume has that inode, it keeps its item, except for a size that was logged before.
+//! subvolume already has that inode, the inode keeps its item, except for a size that was logged
+//! before.
 
 mod extents;
 mod names;
@@ -43,7 +44,8 @@ impl WritableFilesystem {
     /// Replays a log, and commits. Afterwards the volume has no log.
     ///
     /// # Errors
-    /// Fails with [`Error::DamagedLog`]. Nothing was written then, and the log is still pending.
+    /// Fails with [`Error::DamagedLog`]. On this error nothing was written, and the log is still
+    /// pending.
     pub(crate) fn replay(&self, log: &PendingLog) -> Result<()> {
         let handle = self.start_unchecked();
         let replayed = self.operate_on(handle, |operation| {
@@ -176,7 +178,7 @@ impl Replay<'_, '_> {
         Ok(items.collect::<core::result::Result<_, _>>()?)
     }
 
-    /// Does step 1 of the replay for one inode.
+    /// Replays one logged inode item: step 1 of the log replay.
     fn inode(&mut self, item: &OwnedItem) -> Result<()> {
         let key = item.key();
         let logged = InodeItem::parse(&key, item.data()).map_err(broken)?;

@@ -1,9 +1,10 @@
 //! `fsync` and `fdatasync`: what a sync writes, when, and for which other calls.
 //!
 //! 1. The sync writes the file's dirty data back, into extents that no commit uses.
-//! 2. Under the lock of the subvolume's log, it collects new changes from the trees of the running
-//!    transaction. The collection runs in memory, under the edit lock ([`super::collecting`]). The
-//!    sync then adds the changes to the log's own tree, without the edit lock.
+//! 2. Under the lock of the subvolume's log, the sync collects new changes from the trees of the
+//!    running transaction. The collection runs in memory, under the edit lock
+//!    ([`super::collecting`]). The sync then adds the changes to the log's own tree, without the
+//!    edit lock.
 //! 3. Of all waiting calls, one writes for all. Under the edit lock, changed log blocks get
 //!    addresses. Without the lock, that call writes the blocks and then the tree of log roots, and
 //!    flushes. It then writes the primary superblocks with the new root, and flushes. Calls that
@@ -71,7 +72,8 @@ enum Waited {
     Commit(CommitCause),
 }
 
-/// A guard of the call that writes logs. Other calls wait until the guard is dropped.
+/// A guard of the call that writes logs. Other calls that write logs wait until this guard is
+/// dropped.
 struct WritingLogs<'a>(&'a WritableFilesystem);
 
 impl Drop for WritingLogs<'_> {

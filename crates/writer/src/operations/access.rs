@@ -1,8 +1,9 @@
 //! Lookups in the running transaction: the part of an operation before its first edit, and the
 //! whole of a look.
 //!
-//! An [`Access`] holds the edit lock. An access has no edits: an [`Operation`](super::Operation)
-//! consumes an access and adds edits. The compiler therefore rejects a look that edits.
+//! Lookups in the running transaction: the part of an operation before its first edit, and the
+//! whole of a read-only call. An access has no edits: an [`Operation`](super::Operation) consumes
+//! an access and adds edits. The compiler therefore rejects a read-only lookup that makes edits.
 //!
 //! While an access [waits for no device](Access::may_retry), a lookup that misses a block ends with
 //! an error. The caller then reads the block without the lock and retries.

@@ -246,8 +246,8 @@ impl Operation<'_> {
         self.require_changeable(location, &item)
     }
 
-    /// Returns an error for a move of a read-only subvolume to another directory, which would
-    /// change its root.
+    /// Returns an error if a read-only subvolume would move to another directory, because the move
+    /// would change its root directory.
     fn require_entry_leaves(&mut self, end: End<'_>, entry: Entry, to: End<'_>) -> Result<()> {
         match entry.target {
             Target::Subvolume(id) if end.directory != to.directory && !self.is_placeholder(end, entry)? => {

@@ -57,8 +57,8 @@ impl WritableFilesystem {
     }
 
     /// Makes an empty subvolume. As in the kernel, a default access list of `directory` limits the
-    /// mode of its root directory. The root directory inherits the compression property from the
-    /// root of the subvolume that contains `directory`.
+    /// mode of the new subvolume's root directory. The root directory inherits the compression
+    /// property from the root of the subvolume that contains `directory`.
     ///
     /// # Errors
     /// Fails with [`Error::Exists`], or as [`WritableFilesystem::create`] does.
@@ -280,7 +280,7 @@ impl Access<'_> {
     pub(super) fn reach_source(&mut self, source: SubvolumeId) -> Result<()> {
         let tree = source.tree();
         let received = match self.look().root_item(tree) {
-            // Making the snapshot returns this error.
+            // Making the snapshot later returns the error for a missing tree.
             Err(Error::TreeNotFound { .. }) => return Ok(()),
             item => item?.received_uuid,
         };

@@ -10,7 +10,7 @@
 //! The caller sets all attributes of its inodes. Directories pass no attributes on to new inodes,
 //! and the flags of immutable and append-only inodes forbid nothing until the end.
 //!
-//! New names of an unfinished subvolume may wait, so that many go into each leaf at once
+//! New names of an unfinished subvolume may be deferred, so that many go into each leaf at once
 //! ([`defer_names`]).
 //!
 //! [`finish_subvolumes`]: WritableFilesystem::finish_subvolumes [`defer_names`]:

@@ -64,8 +64,8 @@ impl WritableFilesystem {
         })
     }
 
-    /// Returns the most bytes of content that is stored inline unchanged; zero if the data options
-    /// exclude it.
+    /// Returns the most bytes of a file's content that is stored inline unchanged; zero if the data
+    /// options exclude inline content.
     pub(super) fn whole_file_bytes_max(&self) -> usize {
         let options = &self.data().options;
         if options.compression.is_some() || !options.flags_of_new_files().is_empty() {

@@ -3,8 +3,8 @@
 //!
 //! A deleted subvolume has an orphan item and a root item without references. The dropper walks its
 //! tree from left to right. The dropper frees a block without other references, and drops the
-//! references that the block holds. A block that a snapshot shares only loses this tree's
-//! reference. Between transactions the root item records the first remaining child (*drop
+//! references that the block holds. A block that a snapshot shares loses only the reference of the
+//! dropped tree. Between transactions the root item records the first remaining child (*drop
 //! progress*), so that the drop continues after a crash, here or in the kernel.
 //!
 //! A shared block that this tree made holds keyed references to its children in this tree's name.
@@ -79,7 +79,7 @@ const MISSING_KNOWN: usize = 16;
 /// State of one tree that is kept between two holds of the lock.
 #[derive(Debug, Default)]
 struct Memory {
-    /// The last blocks that were missing and were then read.
+    /// The blocks that the drop most recently found missing and then read.
     missing: VecDeque<Logical>,
     /// Nodes whose subtrees hold full back references for everything that this tree made.
     turned: BTreeSet<Logical>,
@@ -330,8 +330,8 @@ fn remove_dead_root(running: &mut Running, tree: TreeId) -> Result<()> {
 }
 
 impl<'m> SnapshotDropper<'m> {
-    /// Finds the drop progress, or the root. Returns `None` if other threads should get the lock
-    /// first.
+    /// Finds where the drop continues: at the recorded drop progress, or at the root. Returns
+    /// `None` if other threads should get the lock first.
     fn resume(running: &mut Running, tree: TreeId, memory: &'m mut Memory) -> Result<Option<Self>> {
         let open = running.open_tree(tree)?;
         let offset = open.item_offset;

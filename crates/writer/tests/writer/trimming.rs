@@ -232,8 +232,8 @@ fn edits_beside_trim(
         }
     })
     .unwrap();
-    // The thread also sleeps while other threads work for its commit; in that case its edit ends
-    // soon.
+    // The thread that edits also sleeps while other threads work for its commit; in that case its
+    // edit ends soon.
     let waits = loop {
         let edits = done.load(Ordering::Relaxed);
         let waits = fill.comes_to_wait();

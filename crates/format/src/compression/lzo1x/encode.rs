@@ -14,7 +14,7 @@ use buttress_exact::usize_of;
 /// The maximum content of one stream. The table stores positions in 16 bits.
 pub(in crate::compression) const CONTENT_BYTES_MAX: usize = 1 << 16;
 
-/// The maximum distance of a match.
+/// The maximum distance in bytes from a match back to the content that it repeats.
 const DISTANCE_MAX: usize = 49_151;
 const WORD_BYTES: usize = 4;
 const TABLE_BITS: u32 = 13;
@@ -79,8 +79,8 @@ fn word_at(content: &[u8], position: usize) -> Option<u32> {
     Some(u32::from_le_bytes(*word))
 }
 
-/// Returns the number of equal bytes from `earlier` and from `later` on, up to the end of the
-/// content.
+/// Returns how many bytes are equal from the offsets `earlier` and `later` of `content` on, up to
+/// its end.
 #[inline]
 fn common_length(content: &[u8], earlier: usize, later: usize) -> usize {
     let later_part = content.get(later..).unwrap_or_default();

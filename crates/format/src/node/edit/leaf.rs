@@ -69,7 +69,7 @@ impl<'a> LeafEdit<'a> {
     }
 
     /// Inserts items in key order before the one in `slot`, with one move. Inserts as many items as
-    /// fit, from the first on. Returns their number.
+    /// fit, from the first on. Returns the number of inserted items.
     pub fn insert_run(&mut self, slot: usize, items: &[(Key, &[u8])]) -> usize {
         let mut free = self.free_bytes();
         let fitting = items
@@ -183,7 +183,7 @@ impl<'a> LeafEdit<'a> {
     }
 
     /// Inserts copies of the items in `slots` of another leaf before the one in `slot`, with one
-    /// move. Returns false if they do not fit, or if a source slot does not exist.
+    /// move. Returns false if the items do not fit, or if a source slot does not exist.
     pub fn insert_from(&mut self, slot: usize, source: &TreeBlock, slots: Range<usize>) -> bool {
         if slots.end > source.item_count() || slots.start > slots.end || slot > self.count {
             return false;

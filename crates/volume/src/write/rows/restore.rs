@@ -4,8 +4,8 @@
 //! restore the block, would be lost. The bytes that were read are therefore checked first. A tree
 //! block in a metadata chunk proves its own validity. A bad block is rebuilt from the old parity.
 //! If the result is valid, the new parity is computed over it. The block is written with the row,
-//! because the new parity restores other columns only together with it. Bytes that are no tree
-//! block in either form were never written, or are free, so they are used unchanged.
+//! because the new parity restores other columns only together with it. Bytes that form no tree
+//! block, as read or as rebuilt, are unwritten or free, so the write uses them unchanged.
 //!
 //! Left out: file data, whose checksums are in a tree above this layer. The writer passes them for
 //! the data that shares a row with its extents ([`super::super::beside`]).

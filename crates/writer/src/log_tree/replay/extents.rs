@@ -1,8 +1,8 @@
 //! Replay of file content: extents, holes, checksums.
 //!
-//! A logged extent replaces the file's extents in its range. If only the log refers to it, it
-//! becomes a new extent of the volume; otherwise it gets one more reference. A hole is an item with
-//! address zero, even on volumes whose holes have no items. On such a volume, the replay only
+//! A logged extent replaces the file's extents in its range. If only the log refers to a logged
+//! extent, the extent becomes new in the volume; otherwise it gains a reference. A hole is an item
+//! with address zero, even on volumes whose holes have no items. On such a volume, the replay only
 //! removes the file's extents in that range.
 
 use super::{Replay, inode_of};
@@ -33,7 +33,7 @@ impl Replay<'_, '_> {
         }
     }
 
-    /// Does step 3 of the replay for one extent.
+    /// Replays one logged extent item: step 3 of the log replay.
     pub(super) fn extent(&mut self, item: &OwnedItem) -> Result<()> {
         let key = item.key();
         let inode = inode_of(&key);

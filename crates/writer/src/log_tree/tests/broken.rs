@@ -2,7 +2,8 @@
 
 use super::*;
 
-/// A log with changes and without a tree cannot be written. No sync may then return success.
+/// A log with changes and without a tree cannot be written. No sync may return success while the
+/// log cannot be written.
 fn expect_no_promise(sync: impl Fn(&WritableFilesystem, Location) -> buttress_fs::error::Result<Synced>) {
     let backends = made(&[160 * MIB], None);
     let filesystem = open(&backends);

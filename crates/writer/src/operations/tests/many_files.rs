@@ -153,14 +153,14 @@ fn of_files_that_cannot_all_be_made_none_is() {
         made.unwrap_err()
     };
     for (directories, names) in [
-        // A name already waits, and another name occurs twice.
+        // One name is already deferred, and another name occurs twice.
         ([below, root], [&b"new"[..], b"there"]),
         ([below, below], [b"new", b"new"]),
     ] {
         let error = try_to_make(directories, names, 10);
         assert!(matches!(error, Error::Exists { .. }), "{error:?}");
     }
-    // The content exceeds the free space, and the directory's names do not wait.
+    // The content exceeds the free space, and the directory's names are not deferred.
     let error = try_to_make([below, below], [b"new", b"large"], 600 << 20);
     assert!(matches!(error, Error::NoSpace { .. }), "{error:?}");
     let error = try_to_make([below, TOP], [b"new", b"elsewhere"], 10);

@@ -2,8 +2,9 @@
 //! name then refer by address.
 //!
 //! Children come before their parent, so that the walk can stop after any block. Each converted
-//! block is consistent alone. A block above it that is not converted yet is consistent too. The
-//! walk also visits nodes that already refer by their address.
+//! tree block is consistent, whether or not other blocks are converted. A block above it that is
+//! not converted yet is consistent too. The walk also visits nodes that already hold full back
+//! references.
 //!
 //! Left out: finding shared blocks, and dropping references to them. The dropper above does both.
 

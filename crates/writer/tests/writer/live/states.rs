@@ -16,7 +16,7 @@ enum Change {
     Over,
     /// Truncated to zero, and written.
     Anew,
-    /// Punched, and overwritten.
+    /// The range is punched and overwritten.
     Hole,
     /// Cloned from a file that was written before.
     Clone,
