@@ -25,7 +25,7 @@ use std::sync::Arc;
 pub enum Verdict {
     /// The entry stays in the form that the adapter left.
     Keep,
-    /// The entry is left out, together with everything of the same source below it.
+    /// Leave out the failed entry, together with everything of the same source below it.
     LeaveOut,
 }
 
@@ -68,7 +68,7 @@ impl ImageBuilder {
         self
     }
 
-    /// Adds an adapter, which receives the entries that earlier adapters left.
+    /// Adds an adapter, which receives the entries that earlier adapters passed on.
     #[must_use]
     pub fn adapt(mut self, adapter: impl Fn(&mut Entry) -> Verdict + Send + Sync + 'static) -> Self {
         self.adapters.push(Box::new(adapter));

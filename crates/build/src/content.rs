@@ -101,7 +101,7 @@ pub(crate) struct Shop {
     pub(crate) progress: Progress,
 }
 
-/// Makes the channel of a new job.
+/// Makes the channel that carries the pieces of a new compression job.
 pub(crate) fn channel() -> (Sender<Result<Piece>>, Receiver<Result<Piece>>) {
     bounded(PIECES_MAX)
 }

@@ -173,7 +173,7 @@ impl<'a> DataWriter<'a> {
         })
     }
 
-    /// Adds a run to the unfinished extent, or finishes it and begins another.
+    /// Adds a run of sectors to the unfinished extent, or finishes that extent and begins another.
     fn extend(
         &mut self,
         at: u64,

@@ -14,8 +14,8 @@
 //! - a [`EntryKind::Whiteout`] removes its path and everything below, if of lower precedence;
 //! - an [`EntryKind::Opaque`] removes everything below its path, if of lower precedence.
 //!
-//! Two entries of one path and one precedence are an error. A directory without an entry belongs to
-//! root, and has mode 0755 and the time of the volume.
+//! Two entries with the same path and precedence are an error. A directory without an entry belongs
+//! to root, and has mode 0755 and the time of the volume.
 
 use buttress_format::compression::CompressionMethod;
 
@@ -78,13 +78,13 @@ impl EntryPath {
         Ok(Self(path))
     }
 
-    /// Returns the path's bytes, without slashes at the ends.
+    /// Returns the path's bytes, without slashes at the beginning and end.
     #[must_use]
     pub fn as_bytes(&self) -> &[u8] {
         &self.0
     }
 
-    /// Returns true if this is the root.
+    /// Returns true if this entry is the root of the image.
     #[must_use]
     pub fn is_root(&self) -> bool {
         self.0.is_empty()
@@ -162,8 +162,9 @@ pub struct Attributes {
     pub gid: u32,
     /// The time of the last change of its content.
     pub mtime: Timestamp,
-    /// The times of access, change and creation. `None` means [`mtime`](Self::mtime). The default
-    /// makes images of equal trees equal, because reading or copying a tree changes these times.
+    /// The times of access, change and creation. `None` means that the time equals
+    /// [`mtime`](Self::mtime). The default makes images of equal trees equal, because reading or
+    /// copying a tree changes these times.
     pub atime: Option<Timestamp>,
     /// The time of change; see [`atime`](Self::atime).
     pub ctime: Option<Timestamp>,

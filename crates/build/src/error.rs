@@ -39,7 +39,7 @@ pub enum Error {
     NotADirectory {
         /// The path.
         path: String,
-        /// The path of the entry above.
+        /// The path of the entry above this entry.
         above: String,
     },
     /// A hard link leads to nothing, to a directory, or in a cycle.

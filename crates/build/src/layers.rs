@@ -1,10 +1,10 @@
 //! Layers: the sorted entries of all sources become one tree. Entries of lower precedence are
-//! hidden, and missing directories are added.
+//! hidden, and missing parent directories are added.
 //!
-//! The tree is built in one pass in the order of a walk. Each path from the root to the current
-//! position has a [`Level`]. The level holds the precedence from which entries below are visible,
-//! and whether the path is in the tree. A directory without an entry is added before the first
-//! entry below it.
+//! The layers' tree is built in one pass in the order of a walk. Each path from the root to the
+//! current position has a [`Level`]. The level holds the precedence from which entries below are
+//! visible, and whether the path is in the tree. A directory without an entry is added before the
+//! first entry below it.
 
 use crate::entry::{Attributes, Entry, EntryKind, EntryPath, SubvolumeMark};
 use crate::error::{Error, Result, shown};
@@ -71,7 +71,8 @@ impl<'a> Groups<'a> {
     }
 }
 
-/// Passes over all entries, and calls `give` with the entries of the tree, in the order of a walk.
+/// Reads all layers' entries, and calls `give` with each entry of the merged tree, in the order of
+/// a walk.
 pub(crate) fn merge(
     records: &Sorted,
     links: Option<&Links>,
@@ -297,7 +298,7 @@ fn put_over(
     current.replace(placed)
 }
 
-/// Returns true if `path` lies below `above`.
+/// Returns true if `path` is located below `above`.
 fn is_above(above: &[u8], path: &[u8]) -> bool {
     match path.strip_prefix(above) {
         Some(rest) => (above.is_empty() && !rest.is_empty()) || rest.first() == Some(&b'/'),

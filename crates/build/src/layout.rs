@@ -1,8 +1,8 @@
 //! The layout: inodes get their numbers, and everything except content becomes items.
 //!
 //! A pass over the tree in the order of a walk determines the order of inode numbers in each
-//! subvolume, of names in each directory, and later of contents on the devices. Items are sorted by
-//! subvolume and key. A directory's own item is made when all names in it are known.
+//! subvolume, of names in each directory, and later of contents on the devices. The layout sorts
+//! items by subvolume and key. A directory's own item is made when all names in it are known.
 
 use crate::entry::{Attributes, Compress, Entry, EntryKind, EntryPath, FileContent, SubvolumeMark};
 use crate::error::{Error, Result, shown};
@@ -384,7 +384,7 @@ impl Pass<'_> {
         Ok(())
     }
 
-    /// Closes the innermost directory. Returns false if there is none.
+    /// Closes the innermost directory. Returns false if no directory is open.
     fn close(&mut self) -> Result<bool> {
         let Some(frame) = self.frames.pop() else {
             return Ok(false);

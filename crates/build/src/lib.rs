@@ -7,11 +7,11 @@
 //!
 //! # Sorting and ownership
 //!
-//! Sources sort nothing. Sources pass on entries in any order. The builder sorts them by path, on
-//! disk if they exceed the memory. Entries in another order yield the same bytes. The builder also
-//! handles layers, whiteouts and hard links ([`entry`] gives the rules). A source owns its input,
-//! and guarantees that contents still match their entries ([`source`]). The builder owns the
-//! received entries, the workers, and the devices.
+//! Sources sort nothing. A source may pass on its entries in any order. The builder sorts them by
+//! path, on disk if they exceed the memory. Entries in another order yield the same bytes. The
+//! builder also handles layers, whiteouts and hard links ([`entry`] gives the rules). A source owns
+//! its input, and guarantees that contents still match their entries ([`source`]). The builder owns
+//! the received entries, the workers, and the devices.
 //!
 //! | module | holds |
 //! |---|---|

@@ -15,7 +15,7 @@ use crate::sort::{Record, Sorted, Sorter};
 use crate::sort_key::{Class, Place, place, same_path_and_source, sort_key};
 use crate::spool::SpoolFolder;
 
-/// The maximum length of a chain of links.
+/// The maximum length of a chain of hard links to hard links.
 const CHAIN_MAX: usize = 40;
 
 /// The groups, by the keys of entries.
@@ -27,7 +27,7 @@ pub(crate) struct Links {
     pub(crate) targets: Sorted,
 }
 
-/// Returns the group of names with this key of their source.
+/// Returns the group of names that one source marks with this key.
 pub(crate) fn group_of_key(source: u16, key: LinkKey) -> Vec<u8> {
     let mut group = vec![1];
     group.extend(source.to_be_bytes());

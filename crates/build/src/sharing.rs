@@ -8,7 +8,7 @@
 //!
 //! Only whole sectors within the file are shared; the rest of its last sector is written. Sharing
 //! needs chunks of single or DUP, because in others a file's bytes are not contiguous on a device.
-//! Contents that lie in no file of this system are written.
+//! Contents that are not in a file of this system are written, not shared.
 
 use crate::data::DataWriter;
 use crate::error::{Error, Result, shown};
@@ -48,7 +48,7 @@ impl<'a> Sharing<'a> {
     }
 
     /// Shares a part of `length` bytes of a file from `at` on with the address `logical` in
-    /// `chunk`. Returns the number of shared bytes, from the first on. The caller writes the rest.
+    /// `chunk`. Returns the number of shared bytes, counted from `at`. The caller writes the rest.
     fn share(
         &mut self,
         file: &Arc<FileInfo>,

@@ -127,7 +127,7 @@ pub trait Backend: Send + Sync + fmt::Debug {
     }
 
     /// Reserves the space that writes to the range will need, so that they cannot fail for lack of
-    /// it. Changes no byte. Does nothing if the backend cannot reserve.
+    /// it. A reservation changes no byte of the device. Does nothing if the backend cannot reserve.
     ///
     /// # Errors
     /// Returns `ENOSPC` or `EDQUOT` if too little space exists; a part of the range may then have
@@ -180,7 +180,7 @@ pub trait Backend: Send + Sync + fmt::Debug {
 pub enum Source {
     /// All bytes were in memory, for example in the page cache. The medium received no request.
     Memory,
-    /// The medium received a request for some or all of the bytes.
+    /// A request for some or all of the bytes went to the storage medium.
     Medium,
 }
 

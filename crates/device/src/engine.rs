@@ -101,11 +101,11 @@ pub(crate) trait RunRequests: Send + Sync + fmt::Debug {
     }
 }
 
-/// The maximum size of dispatches that are first tried from the page cache. A larger copy takes
-/// longer than waking a worker, and a second core can do it.
+/// The maximum size of dispatches that are first tried from the page cache. A second core copies
+/// more than this size faster than it takes to wake a worker.
 const CACHED_BYTES: u64 = 64 << 10;
 
-/// The remaining dispatches of a batch.
+/// The dispatches of a batch that remain to be executed.
 struct Rest<'a> {
     dispatches: &'a [Arc<Dispatch>],
     /// True if the first of them is known to be only on the medium.

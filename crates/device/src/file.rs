@@ -121,7 +121,7 @@ impl FileBackend {
         };
         match large.write(offset, parts) {
             Err(cause) if cause.raw_os_error() == Some(libc::EINVAL) => Ok(false),
-            // A direct write needs blocks at once. A direct write cannot have blocks that the file
+            // A direct write needs blocks at once. A direct write cannot use blocks that the file
             // system is about to free or holds for dirty pages. The buffered write then tries
             // again, and its result counts. The buffered write writes the same bytes to the same
             // place, so a part that is already written does no harm.

@@ -8,7 +8,7 @@
 //! error or is skipped. At most [`gpt::TABLE_BYTES`] are read, and at most [`mbr::MAX_LOGICAL`]
 //! links are followed.
 //!
-//! Clamps: the numbers of a partition table can be anything; ranges beyond the device are refused.
+//! Clamps: a partition table may contain any numbers; ranges beyond the device are refused.
 
 pub(crate) mod gpt;
 pub(crate) mod mbr;
@@ -25,7 +25,7 @@ use window::Window;
 /// The offset on a file or block device at which the volume starts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Offset {
-    /// At the first byte. The volume may use the whole device.
+    /// The volume begins at the first byte. The volume may use the whole device.
     #[default]
     Whole,
     /// At this byte. The volume may use all bytes from there.

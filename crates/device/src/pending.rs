@@ -88,7 +88,7 @@ impl PendingWrite {
         }
     }
 
-    /// Waits until the device has the bytes. The bytes are durable only after a
+    /// Waits until the device has the bytes. The written bytes are durable only after a
     /// [`flush`](Device::flush).
     ///
     /// # Errors

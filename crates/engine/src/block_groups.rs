@@ -70,7 +70,7 @@ pub struct Group {
     pub is_backed: bool,
     /// Free ranges without space on the host, once the free ranges are loaded.
     pub unbacked: FreeRanges,
-    /// Bytes that were freed and may not be reused yet.
+    /// The group's bytes that were freed and may not be reused yet.
     pub pinned_bytes: u64,
     /// Bytes that were allocated and that have no extent item yet.
     pub allocated_bytes: u64,
@@ -81,7 +81,7 @@ pub struct Group {
     pub unaccounted_bytes: Option<u64>,
     /// Addresses that the allocator never hands out, such as superblock copies.
     pub excluded_ranges: Vec<Range<u64>>,
-    /// Whether allocation from this group is forbidden.
+    /// Whether allocation from this block group is forbidden.
     pub read_only: bool,
     /// Whether the free-space tree has no item for this group yet.
     pub needs_free_space_info: bool,
@@ -148,8 +148,8 @@ impl Group {
         }
     }
 
-    /// Returns the bytes that could be allocated once the host reserves space; an estimate if the
-    /// group is not loaded.
+    /// Returns the bytes that could be allocated after the host reserves space. The value is an
+    /// estimate if the group is not loaded.
     pub fn unbacked_bytes(&self) -> u64 {
         match &self.free {
             _ if self.read_only || !self.is_backed => 0,
@@ -215,12 +215,13 @@ impl Group {
     }
 }
 
-/// The profiles that new extents get, by purpose. `None`: the most redundant profile that the volume has for the purpose.
+/// The profiles that new extents get, by purpose. `None` selects the most redundant profile that
+/// the volume has for that kind of extent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TargetProfiles {
     /// For file data. In mixed block groups, this one counts for both.
     pub data: Option<Profile>,
-    /// For tree blocks.
+    /// The profile of new tree blocks.
     pub metadata: Option<Profile>,
     /// For the chunk tree.
     pub system: Option<Profile>,
@@ -278,7 +279,7 @@ pub enum Found {
     Range(u64, u64),
     /// The group that starts at this address must be loaded first.
     Load(u64),
-    /// No group has enough space.
+    /// No block group has enough space.
     Nothing,
 }
 
@@ -419,8 +420,9 @@ impl BlockGroups {
             .filter(|group| group.free.is_none())
     }
 
-    /// Allocates `wanted` bytes for a purpose, from the end of the last allocation on. If no free
-    /// range is that long, allocates as much as the longest range has, but at least `least` bytes.
+    /// Allocates `wanted` bytes for a kind of extent, starting at the end of the last allocation.
+    /// If no free range is that long, allocates as much as the longest range has, but at least
+    /// `least` bytes.
     ///
     /// # Errors
     /// Fails with a [`Defect`] if the group's shares do not add up.
@@ -437,7 +439,7 @@ impl BlockGroups {
         if self.targets.of(purpose).is_some() {
             order.sort_by_key(|start| !self.is_preferred(*start, purpose));
         }
-        // Try to find one range for all bytes first, then the longest range.
+        // Search for one range that holds all bytes first, then for the longest range.
         for least_here in [wanted, least] {
             for start in &order {
                 let Some(group) = self.groups.get_mut(start) else {

@@ -34,7 +34,7 @@ impl Running {
 
     /// Returns the most bytes of checksums that one item may hold.
     fn checksum_item_limit(&self) -> usize {
-        // The limit is a leaf without two item headers and one checksum, as in the kernel.
+        // The limit is a leaf's size without two item headers and one checksum, as in the kernel.
         let room = self
             .core
             .format
@@ -125,8 +125,8 @@ impl Running {
         if buttress_faults::on("checksums-unremoved") {
             return Ok(());
         }
-        // An edit in several steps removes and reinserts checksums of neighbours. Readers must not
-        // see the state between.
+        // An edit of checksums in several steps removes and reinserts neighbouring checksums.
+        // Readers must not see the state between.
         let tree = self.open_tree(TreeId::CHECKSUM)?.tree.clone();
         tree.edit_as_one(|| self.take_checksums(logical, length))
     }

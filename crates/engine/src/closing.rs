@@ -1,5 +1,5 @@
-//! The end of a handle, which commits or explicitly abandons all changes, and the count of
-//! uncommitted changes.
+//! Closing a volume's handle: commits or explicitly abandons all changes, and counts uncommitted
+//! changes.
 
 use crate::engine::Engine;
 use crate::uncommitted::Uncommitted;

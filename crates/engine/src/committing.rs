@@ -1,6 +1,6 @@
 //! The commit, which makes the running transaction the volume's durable state.
 //!
-//! 1. Without any lock, the commit writes dirty data back.
+//! 1. Before it acquires a lock, the commit writes dirty data back.
 //! 2. Under the edit lock, inodes that changed in memory become items, and readers get a view of
 //!    that state. The commit removes empty block groups, converges, and freezes the dirty nodes. The
 //!    next transaction begins here. If a tree block is missing, the commit releases the lock, reads
@@ -125,8 +125,8 @@ impl Engine {
     ) -> Result<(Generation, T)> {
         // Write back most of the dirty data before any other caller has to wait.
         self.stages().write_back(self)?;
-        // This lock precedes the commit lock: a call between two of its steps may commit for lack
-        // of space.
+        // The lock of multi-step calls precedes the commit lock, because such a call may commit for
+        // lack of space.
         let no_steps = self.data().several_steps.write();
         self.commit_then(move |handle, prepared| {
             let answer = then(handle, prepared);

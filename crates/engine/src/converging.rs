@@ -12,10 +12,10 @@
 //!
 //! A stage works in parts. Before each part it inspects the places that the part will edit. If
 //! blocks are missing there, convergence returns them. Convergence also returns at the end of the
-//! commit's slice of time ([`super::slice`]). Without the lock, the caller reads the blocks or lets
-//! other threads edit. Convergence then continues, and includes the edits made meanwhile: a node
-//! with an address may still change until it is frozen. Convergence ends only after a whole round
-//! without any work, under one hold of the lock.
+//! commit's slice of time ([`super::slice`]). After releasing the edit lock, the caller reads the
+//! blocks or lets other threads edit. Convergence then continues, and includes the edits made
+//! meanwhile: a node with an address may still change until it is frozen. Convergence ends only
+//! after a whole round without any work, under one hold of the lock.
 
 use super::backing::Backing;
 use super::block_groups::{Found, Purpose};
@@ -35,7 +35,7 @@ const ROUNDS_MAX: usize = 64;
 /// together.
 const REFERENCES_AT_ONCE: usize = 512;
 
-/// A part of a round.
+/// A part of a round of convergence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
     /// Gives addresses to the nodes of all trees except the root tree.
@@ -59,9 +59,9 @@ enum Stage {
 pub struct Convergence {
     /// The index of the next stage in [`STAGES`].
     stage: usize,
-    /// The number of rounds since the last pause.
+    /// The number of rounds of convergence since the last pause.
     rounds: usize,
-    /// Whether the current round found work.
+    /// Whether the current round of convergence found work.
     is_busy: bool,
 }
 
@@ -188,7 +188,7 @@ impl Running {
     }
 
     /// Gives addresses to the nodes of the next tree that needs some, except the root tree. Returns
-    /// whether one needed any.
+    /// whether a tree needed an address.
     fn assign_next(&mut self, reads: &FaultIn) -> Result<bool> {
         if self.core.extent.tree.unassigned_nodes() > 0 {
             return self.assign_tree(TreeId::EXTENT, reads);
@@ -323,8 +323,8 @@ impl Running {
         }
     }
 
-    /// Returns the keys of root items that changed, or whose trees begin at another address than
-    /// the item records.
+    /// Returns the keys of root items that changed, or whose trees have a root at another address
+    /// than recorded.
     fn changed_root_items(&self) -> Vec<(TreeId, Key)> {
         let own = core::iter::once((&TreeId::EXTENT, &self.core.extent));
         let mut changed: Vec<(TreeId, Key)> = own

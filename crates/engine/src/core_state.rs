@@ -38,7 +38,7 @@ pub struct Core {
     pub durable: Generation,
     /// The extent tree.
     pub extent: OpenTree,
-    /// Changes of reference counts that no tree has yet.
+    /// Changes of extents' reference counts that are not in the extent tree yet.
     pub references: DelayedReferences,
     /// The block groups of the volume.
     pub groups: BlockGroups,
@@ -73,10 +73,11 @@ pub struct Core {
     pub asked_host_at: u64,
     /// The changes of the superblock for the next commit.
     pub tuning: Tuning,
-    /// Whether this transaction made a chunk. The last commit does not have that chunk, so no log
-    /// can refer to it.
+    /// Whether this transaction made a chunk. The last commit does not contain the new chunk, so no
+    /// log can refer to it.
     pub has_new_chunk: bool,
-    /// Tree blocks that relocations wrote in this transaction. Readers may have them, so their places wait for readers.
+    /// Tree blocks that relocations wrote in this transaction. Readers may hold relocated blocks,
+    /// so their addresses stay pinned until these readers end.
     pub relocated_blocks: BTreeSet<Logical>,
 }
 

@@ -1,4 +1,4 @@
-//! The changes of references when an edit copies a tree block, for the two kinds of trees.
+//! The changes of extent references when an edit copies a tree block, for the two kinds of trees.
 //!
 //! A block of the volume's own trees belongs to one tree and has one reference. The copy of such a
 //! block replaces it, and the old block's reference is dropped ([`CowOnlyTree`]). Snapshots may
@@ -83,7 +83,7 @@ pub struct ShareableTree<'a> {
     last_snapshot: Generation,
 }
 
-/// The form of references to the children of a block.
+/// How a block refers to its children: by tree, or by its own address.
 #[derive(Clone, Copy, Debug)]
 pub enum Form {
     /// A reference by the tree that owns the block.

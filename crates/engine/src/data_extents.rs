@@ -70,8 +70,8 @@ impl Running {
         Ok(())
     }
 
-    /// Returns the bytes of block groups that data may use. In mixed block groups these exclude the
-    /// promises to metadata.
+    /// Returns the free bytes of block groups that data may use. In mixed block groups these
+    /// exclude the promises to metadata.
     pub fn free_for_data(&self) -> u64 {
         let room = self.core.groups.room(Purpose::Data);
         if self.core.has(Incompat::MIXED_GROUPS) {

@@ -26,7 +26,7 @@ pub(crate) struct DeviceSpaceLeft {
 }
 
 impl DeviceSpaceLeft {
-    /// Returns the ranges that new chunks may use.
+    /// Returns the device ranges that new chunks may use.
     pub(crate) fn allocatable(&self) -> Cow<'_, FreeRanges> {
         if self.kept.total_bytes() == 0 && self.chunks_end.is_none() {
             return Cow::Borrowed(&self.free);

@@ -84,7 +84,7 @@ pub(crate) struct Shared {
     pub(crate) steps: Steps,
     /// Space reserved for data before writes need it.
     pub(crate) ahead: Arc<ReservedAhead>,
-    /// The open trees and live inodes, for readers.
+    /// The table of open trees and live inodes, for readers.
     pub(crate) trees: Arc<LiveTrees>,
     pub(crate) inodes: Arc<LiveInodes>,
     /// Dirty data of files.
@@ -111,7 +111,7 @@ impl Holders {
 
 impl Drop for Holders {
     fn drop(&mut self) {
-        // Dropping the background threads waits for a commit in progress.
+        // Dropping the background threads waits until their commit in progress ends.
         drop(self.background.take());
         let account = &self.writer.account;
         let lost = account.since_commit();

@@ -60,7 +60,7 @@ impl Running {
 
     fn create_extent(&mut self, logical: Logical, pending: &Pending, created: Created) -> Result<()> {
         let owner = created.owner;
-        // A new extent of this transaction has no references besides the pending ones.
+        // An extent that this transaction made has no references except the pending ones.
         let references = u64::try_from(pending.sum()).map_err(|_| {
             Defect::new("an extent that was just made has less than no references")
                 .with("extent", logical.get())
@@ -213,7 +213,8 @@ impl Running {
         Ok(())
     }
 
-    /// Changes the count of a keyed reference. Returns false if the reference does not exist.
+    /// Changes the count of a reference that is an item of its own. Returns false if the reference
+    /// does not exist.
     fn change_keyed(&mut self, logical: Logical, reference: &Reference, change: i64) -> Result<bool> {
         let Some((key, count)) = self.find_keyed(logical, reference)? else {
             return Ok(false);

@@ -8,7 +8,7 @@
 //! lookup, one tree level deeper each time, until no block is missing.
 //!
 //! Some blocks are read under the lock: blocks that the cache is too small to keep, and blocks that
-//! cannot be read. The edit then returns the read error itself.
+//! cannot be read. For these missing blocks, the edit returns the read error itself.
 
 use super::block_groups::Purpose;
 use crate::checksums::checksum_key;
@@ -110,8 +110,8 @@ impl<'a> LookAlong<'a> {
         }
     }
 
-    /// Moves on to `key`. Returns the missing block on the path, unless the lookup returned it for
-    /// an earlier key.
+    /// Moves on to `key`. Moves the lookup to `key`, and returns the missing block on its path,
+    /// unless the lookup returned it earlier.
     fn missing_at(&mut self, key: &Key) -> Result<Option<BlockPointer>> {
         if self.is_at_end || self.known_to.is_some_and(|end| *key < end) {
             return Ok(None);
@@ -132,8 +132,8 @@ impl<'a> LookAlong<'a> {
         Ok(missing)
     }
 
-    /// Collects the missing blocks of all keys from one to another, as [`LookAlong::missing_at`]
-    /// does for one key.
+    /// Collects the missing blocks on the paths to all keys of a range, as
+    /// [`LookAlong::missing_at`] does for one key.
     fn missing_between(&mut self, from: &Key, to: &Key, missing: &mut Vec<BlockPointer>) -> Result<()> {
         let mut at = *from;
         loop {
@@ -149,7 +149,7 @@ impl<'a> LookAlong<'a> {
 }
 
 impl Core {
-    /// Reaches the place of `key`, and the extent items of blocks on its path that a snapshot of
+    /// Loads the path to `key`, and the extent items of its blocks that a snapshot of
     /// `last_snapshot` may share. Returns the first key past the leaf; `None` for the last leaf.
     fn reach(
         &self,

@@ -49,7 +49,7 @@ pub struct FileContent {
 impl FileContent {
     /// Returns the record of a file without dirty data.
     pub fn new((tree, inode): FileId) -> Self {
-        // Two files are always locked in this order.
+        // Two files are always locked in the order of this number.
         let place = (u128::from(tree.get()) << u64::BITS) | u128::from(inode.get());
         Self {
             state: Mutex::with_place(FileState::default(), place),
@@ -67,8 +67,8 @@ pub struct FileState {
     pub size: Option<u64>,
     /// The space reserved for dirty data, in bytes.
     pub reserved: u64,
-    /// Dirty data never becomes an inline extent, however small, because another extent will follow
-    /// it.
+    /// The file's dirty data never becomes an inline extent, however small, because another extent
+    /// will follow it.
     pub never_inline: bool,
     /// A write-back of this file has released the file lock during its I/O.
     pub in_flight: bool,
@@ -102,8 +102,8 @@ impl FileContent {
         self.state.try_lock().filter(|state| !state.in_flight)
     }
 
-    /// Returns whether no content is dirty. Pending times belong to the live inode and do not
-    /// count.
+    /// Returns whether the file has no dirty content. Pending times belong to the live inode and do
+    /// not count.
     pub fn is_clean(&self, state: &FileState) -> bool {
         let is_settled = state.reserved == 0 && !state.in_flight;
         is_settled && self.waiting.read().pending.is_empty()
@@ -117,7 +117,8 @@ pub struct Waiting {
     pub pending: DirtyData,
     /// Content that is being written back, older than the dirty data.
     in_flight: Vec<(u64, Bytes)>,
-    /// The file's size, once a call has looked it up. The value remains after the last call.
+    /// The file's size, once a call has looked it up. The cached size remains after the last call
+    /// on the file.
     pub size: Option<u64>,
 }
 

@@ -94,7 +94,7 @@ impl Running {
         Ok(())
     }
 
-    /// Records that items of a file changed in a range, for the log.
+    /// Records for the log that items of a file changed in a range.
     pub fn note_changed_extents(&mut self, location: Location, range: &Range<u64>) -> Result<()> {
         if buttress_faults::on("log-forgets-extents") {
             return Ok(());

@@ -5,7 +5,7 @@
 //! dirty data, the number of open handles, and the directory's next index. For a directory, the
 //! state also holds the attributes that new inodes inherit. Any thread reads the state, and an edit
 //! changes it under the edit lock. The file's own lock protects content and pending times. Any
-//! thread that needs an item may load it.
+//! thread that needs an inode item may load it.
 //!
 //! Invariants:
 //! - An item here is never older than the item in its tree: loading and changing an item both hold
@@ -74,15 +74,15 @@ pub struct InodeState {
 }
 
 impl InodeState {
-    /// Returns the newest item with pending times, as `stat(2)` shows it.
+    /// Returns the newest inode item, including pending times, as `stat(2)` shows it.
     pub fn newest(&self) -> Option<InodeItem> {
         let mut item = self.item?;
         self.pending.merge_into(&mut item);
         Some(item)
     }
 
-    /// Returns whether the inode's items are being removed or may be at any time. No caller can
-    /// open the inode any more.
+    /// Returns whether another thread is removing the inode's items or may begin to at any time. No
+    /// caller can open the inode any more.
     pub fn is_gone(&self) -> bool {
         self.is_going || self.held == 0 && self.item.is_some_and(|item| item.nlink == 0)
     }

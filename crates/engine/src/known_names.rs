@@ -10,7 +10,7 @@
 //! Invariant: between two operations, each name here is in its directory and leads to the inode
 //! recorded here.
 //!
-//! Memory is bounded: names that were looked up once leave first.
+//! Memory is bounded: names that were looked up only once are evicted first.
 
 use buttress_exact::{Exact as _, u64_of};
 use buttress_format::{FileKind, InodeNumber, TreeId};

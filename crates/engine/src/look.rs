@@ -48,7 +48,7 @@ impl<'a> Look<'a> {
         &self.0.names
     }
 
-    /// Returns the inodes in use.
+    /// Returns the table of inodes in use.
     #[must_use]
     pub fn inodes(self) -> &'a InodeTable {
         &self.0.inodes

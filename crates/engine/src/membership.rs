@@ -52,8 +52,8 @@ impl Engine {
     /// Gives a device a larger size: commits that. The device must have the bytes.
     ///
     /// # Errors
-    /// The device is missing, a seed's, or ends before the new size; another change of devices is in progress; the commit
-    /// fails.
+    /// The device is missing, belongs to a seed, or ends before the new size; another change of
+    /// devices runs; the commit fails.
     pub fn grow_device(&self, device: DeviceId, size: ByteCount) -> Result<()> {
         let _alone = self.change_devices()?;
         let slot = self.member(device)?;
@@ -115,7 +115,7 @@ impl Engine {
         Ok(size)
     }
 
-    /// Writes down another size of a device, in the running transaction.
+    /// Records the changed size of a device in the running transaction.
     fn set_device_bytes(&self, device: DeviceId, size: ByteCount) -> Result<()> {
         // A trim gives ranges back that it has taken of the unallocated space.
         let no_trim = self.hold_off_trims();
@@ -130,7 +130,7 @@ impl Engine {
         })
     }
 
-    /// Edits what trees and the running transaction say of one device.
+    /// Edits the trees' items and the running transaction's values for one device.
     fn edit_devices(&self, device: DeviceId, edit: impl FnOnce(&mut Running) -> Result<()>) -> Result<()> {
         let handle = self.start(Need::freeing(PLACES))?;
         self.edit_in(handle, device, edit)

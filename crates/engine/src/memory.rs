@@ -9,9 +9,8 @@
 //! names of many files hash, and the nodes above. Fewer commits rewrite less. Lookups find dirty
 //! blocks as they find cached ones.
 //!
-//! The shares of the budget are fixed. Shrinking the cache while dirty state grows would return
-//! little memory: evicted blocks lie between blocks that stay, and allocators keep the pages of
-//! both.
+//! The shares of the budget are fixed. Shrinking the cache while dirty state grows would free
+//! little memory, because evicted blocks are scattered between kept blocks.
 //!
 //! Content may use half of this limit. When three quarters of the rest are used, a background
 //! commit begins while edits continue. When all of it is used, edits wait for that commit, or

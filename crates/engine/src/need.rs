@@ -18,8 +18,8 @@ pub(crate) enum NewChunks {
     Sparing,
 }
 
-/// The places of an edit that inserts items promised to dirty data: the paths to the ends of its
-/// item ranges. The items themselves were reserved before.
+/// The places of an edit that inserts reserved items of dirty data: the paths to both ends of its
+/// ranges. The items themselves were reserved before.
 const PLACES_OF_PROMISED: u64 = 8;
 
 /// The most that an edit may allocate.
@@ -52,8 +52,8 @@ impl Need {
         }
     }
 
-    /// Returns the need of an edit at `places` places that frees space in the end. A removed run of
-    /// items counts as two places, its ends. The leaves between are freed whole.
+    /// Returns the need of an edit at `places` places that frees space in the end. Removing a run
+    /// of items counts as two places: the run's two ends. The leaves between are freed whole.
     pub const fn freeing(places: u64) -> Self {
         Self {
             places,

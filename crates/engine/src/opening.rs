@@ -272,7 +272,7 @@ fn overwritten(filesystem: &Filesystem, notices: &[Notice]) -> Result<Option<Wri
 }
 
 fn load(filesystem: &Filesystem) -> Result<Running> {
-    // No other thread has these trees yet.
+    // No other thread can access these new trees yet.
     let _excused = Excused::from_device_rule();
     let superblock = filesystem.superblock();
     let volume = filesystem.volume();
@@ -330,7 +330,8 @@ fn load(filesystem: &Filesystem) -> Result<Running> {
     let groups = running.block_group_tree();
     let tree = running.view(groups)?;
     running.core.groups = load_block_groups(groups, &tree, volume)?;
-    // The superblock's own count may be wrong, and allocation relies on the counts of block groups.
+    // The superblock's count of used bytes may be wrong, and allocation relies on the counts of
+    // block groups.
     let used = running.core.groups.iter().map(|group| group.used);
     running.core.bytes_used = used.fold(0, u64::saturating_add);
     running.load_devices()?;

@@ -7,8 +7,8 @@
 //! New names need no record: an inode has its names, and new names get ascending indexes in their
 //! directory.
 //!
-//! The number of names is bounded. A subvolume that loses more names in one transaction is not
-//! logged until the commit.
+//! The number of names is bounded. A subvolume that loses more names than this in one transaction
+//! is not logged until the commit.
 
 use buttress_format::{InodeNumber, TreeId, name_hash};
 use std::collections::{HashMap, HashSet};

@@ -426,7 +426,7 @@ impl Running {
         self.reservation_of_nodes(need, self.nodes_at_commit(need))
     }
 
-    /// Returns the space that `need` and so many nodes of the commit reserve.
+    /// Returns the space that `need` and this number of commit nodes reserve.
     pub(crate) fn reservation_of_nodes(&self, need: Need, nodes: u64) -> Reservation {
         let node_bytes = self.core.node_bytes().get();
         let bytes = nodes.exact_mul(node_bytes);

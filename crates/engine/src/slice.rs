@@ -1,6 +1,6 @@
 //! Slices: the time for which a commit holds the edit lock before it releases the lock briefly.
 //!
-//! A commit's work under the lock grows with the dirty state, so the commit does it in parts. After
+//! Holding the edit lock takes longer with more dirty state, so the commit works in slices. After
 //! some milliseconds the commit releases the lock. Waiting threads acquire the lock, and the commit
 //! then continues with their edits included. The bytes that a commit writes do not depend on the
 //! ends of slices, because a slice never ends within a part.
@@ -27,7 +27,7 @@ impl Slice {
         }
     }
 
-    /// Returns a slice that never ends.
+    /// Returns a time slice that never ends.
     pub const fn endless() -> Self {
         Self { end: None }
     }

@@ -6,8 +6,9 @@
 //! begins. A lookup during an operation may see half of it (a rename over a name changes the size
 //! of its directory twice). The lookup then discards its result.
 //!
-//! Invariant: the count changes only under the exclusive lock, before the operation's first edit. A
-//! reader that sees an edit, through the lock of the edited object, therefore also sees the count.
+//! Invariant: the count of operations changes only under the exclusive lock, before the operation's
+//! first edit. A reader that sees an edit, through the lock of the edited object, therefore also
+//! sees the count.
 
 use buttress_locks::atomic::{AtomicU64, Ordering};
 use buttress_locks::{Rank, RwLock, RwLockReadGuard, RwLockWriteGuard, lock_class};
@@ -23,7 +24,7 @@ pub struct Steps {
 }
 
 impl Steps {
-    /// Begins the edits of an operation. The edits end when the caller drops the guard.
+    /// Begins the edits of an operation. The operation's edits end when the caller drops the guard.
     pub fn write(&self) -> RwLockWriteGuard<'_, (), StepsLock> {
         let guard = self.steps.write();
         // The exclusive lock excludes any other change of the count.
@@ -38,8 +39,8 @@ impl Steps {
         self.steps.read()
     }
 
-    /// Reads one thing in memory, which has a lock of its own, between two operations. `look` may
-    /// run twice.
+    /// Reads one object in memory with a lock of its own, between two operations. `look` may run
+    /// twice.
     pub fn look_once<T>(&self, look: impl Fn() -> T) -> T {
         let before = self.begun.load(Ordering::Acquire);
         // If an operation is in progress, wait for it. Otherwise this reader could see the

@@ -60,8 +60,8 @@ struct Live {
 impl LiveTree {
     /// Returns the object of a tree that was just opened or made.
     pub fn new(tree: EditableTree) -> Self {
-        // A thread that locks several trees locks them in this order, each after its own `edits`
-        // lock.
+        // A thread that locks several trees locks them in the order of this number, each after its
+        // own `edits` lock.
         let place = match tree.id() {
             TreeId::EXTENT => 4,
             id if id.holds_files() => 0,
@@ -96,8 +96,8 @@ impl LiveTree {
         self.0.is_writable.store(false, Ordering::Release);
     }
 
-    /// Closes the object: the next edit of the tree opens another object. The caller holds the edit
-    /// lock.
+    /// Closes this open tree: the next edit of the tree opens another object. The caller holds the
+    /// edit lock while it closes the object.
     fn close(&self) {
         self.forget_writable();
         self.0.is_closed.store(true, Ordering::Release);
@@ -108,12 +108,14 @@ impl LiveTree {
         !self.0.is_closed.load(Ordering::Acquire)
     }
 
-    /// Marks the subvolume as deleted. Later lookups, between two operations, do not find it.
+    /// Marks the subvolume as deleted. Later lookups, between two operations, do not find the
+    /// deleted subvolume.
     pub fn set_deleted(&self) {
         self.0.is_deleted.store(true, Ordering::Release);
     }
 
-    /// Records whether the subvolume is still being made. The caller holds the edit lock.
+    /// Records whether the subvolume is still being made. The caller holds the edit lock while it
+    /// records this state.
     pub fn set_unfinished(&self, is_unfinished: bool) {
         self.0.is_unfinished.store(is_unfinished, Ordering::Release);
     }
@@ -152,7 +154,8 @@ impl LiveTree {
         look(&self.0.names.read())
     }
 
-    /// Changes the waiting names. The caller holds the edit lock.
+    /// Changes the deferred names of the tree. The caller holds the edit lock during the change of
+    /// names.
     pub fn change_names<T>(&self, change: impl FnOnce(&mut WaitingNames) -> T) -> T {
         let mut names = self.0.names.write();
         let changed = change(&mut names);
@@ -325,11 +328,11 @@ pub struct OpenTrees {
 /// A tree that was opened for writing.
 #[derive(Debug)]
 pub struct OpenTree {
-    /// The newest version.
+    /// The newest version of the tree.
     pub tree: LiveTree,
     /// `None` for the root tree and the chunk tree.
     pub item: Option<RootItem>,
-    /// The offset in the root item's key.
+    /// The offset in the key of the tree's root item.
     pub item_offset: u64,
     /// Whether the root item differs from the one in the root tree.
     pub item_changed: bool,

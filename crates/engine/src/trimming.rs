@@ -7,7 +7,7 @@
 //! 3. Without the lock, the trim checks that the extent tree of the last commit has no extent
 //!    there. Then the devices discard the ranges. A wrong free-space tree ends the trim, because a
 //!    discard would destroy all its data at once.
-//! 4. Under the edit lock again, the trim makes the ranges free again.
+//! 4. After the discards, the trim acquires the edit lock again and frees the ranges again.
 //!
 //! Afterwards the trim discards the space of each device that no chunk has. A volume opened with
 //! [`WriteOptions::discard`](crate::WriteOptions::discard) does steps 2 to 4 after each commit.
@@ -66,7 +66,7 @@ pub struct Trimmed {
 }
 
 impl Trimmed {
-    /// Returns the sum of both.
+    /// Returns the sum of the discarded bytes of both kinds.
     #[must_use]
     pub const fn total(self) -> ByteCount {
         ByteCount::new(self.block_groups.get().saturating_add(self.unallocated.get()))
@@ -124,7 +124,7 @@ impl Engine {
             shortest: 0,
             is_checked: false,
         });
-        // A failed discard loses nothing. A wrong ledger is the engine's own defect and stops
+        // A failed discard loses no data. A wrong ledger is the engine's own defect and stops
         // writing.
         if let Err(error @ Error::Defect(_)) = told {
             self.forest().volume().stop_writing(&error);
@@ -259,8 +259,8 @@ impl Running {
         let mut taken = free.map_or_else(Taken::new, |free| pieces(free, wanted, at..group_end, most));
         let mut from = Share::Free;
         if group.is_backed {
-            // Free space beside the promises first becomes unbacked, then is discarded like other
-            // unbacked space.
+            // A trim turns unreserved free space into unbacked space first, and then discards it
+            // like other unbacked space.
             for (start, length) in &taken {
                 self.core
                     .groups

@@ -49,7 +49,8 @@ pub fn at_most(value: u64, limit: usize) -> usize {
     }
 }
 
-/// Copies `bytes` to `range` of `target`. Source and range must have the same length.
+/// Copies `bytes` to `range` of `target`. The source bytes and the target range must have the same
+/// length.
 ///
 /// # Errors
 /// Fails if `range` is not in `target`, or has another length than `bytes`. `target` is then
@@ -95,7 +96,7 @@ pub trait Exact: Copy + Display + PartialOrd {
     #[must_use]
     fn exact_mul(self, factor: Self) -> Self;
 
-    /// Returns the quotient of this and `by`, rounded down; `by` is not zero.
+    /// Returns this number divided by `by`, rounded down; `by` is not zero.
     #[must_use]
     fn quotient(self, by: Self) -> Self;
 

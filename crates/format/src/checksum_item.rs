@@ -72,7 +72,7 @@ impl<'a> ChecksumItem<'a> {
         self.packed.len().checked_div(self.checksum_bytes).unwrap_or(0)
     }
 
-    /// Returns the stored checksum of the sector that holds `logical`, or `None` if the item does
+    /// Returns the stored checksum of the sector at `logical`, or `None` if the checksum item does
     /// not cover it.
     #[must_use]
     pub fn get(&self, logical: Logical) -> Option<&'a [u8]> {

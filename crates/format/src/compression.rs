@@ -1,13 +1,13 @@
 //! Compression and decompression of extents: zlib, zstd, and LZO in btrfs's own framing.
 //!
 //! A [`Compressor`] compresses one extent and returns the stored form if it saves at least a
-//! sector. [`looks_compressible`] predicts before the compression whether it will.
+//! sector. [`looks_compressible`] predicts before the compression whether it will save a sector.
 //!
 //! [`decompress`] reads the stored bytes of one compressed extent: all its `disk_bytes`, or the
 //! inline content. The function fills a buffer with the beginning of the content. If the buffer is
 //! shorter than the content, the rest of the content is not decompressed. If the content is shorter
-//! than the buffer, the rest of the buffer is zeroed, as in the kernel. Stored extents are padded
-//! with zeros to whole sectors, so bytes after the end of a stream are ignored.
+//! than the buffer, the remaining bytes of the buffer are zeroed, as in the kernel. Stored extents
+//! are padded with zeros to whole sectors, so bytes after the end of a stream are ignored.
 //!
 //! Invariants of decompression, for any input:
 //! - nothing is written outside the buffer, and every byte of it is written unless an error is
@@ -177,7 +177,7 @@ pub enum CompressionError {
         "LZO total length is {total_bytes}, which contradicts the length of the extent, {stored_bytes} bytes"
     )]
     LzoTotalLength {
-        /// The total length that the extent states.
+        /// The total length that the compressed extent states.
         total_bytes: u32,
         /// The length of the extent in bytes.
         stored_bytes: usize,

@@ -7,7 +7,7 @@
 //! `DIR_ITEM`.
 //!
 //! [`DirItems::parse`] checks the whole item: bounds, kinds, locations, names and their hash. After
-//! this check, iterating cannot fail. Iterating copies nothing.
+//! this check, iterating cannot fail. Iterating over directory entries copies nothing.
 //!
 //! Source: on-disk format documentation, sections "DIR_ITEM", "DIR_INDEX" and "XATTR_ITEM".
 

@@ -1,6 +1,7 @@
 //! The file extent item, `EXTENT_DATA`: the location of a part of a file's content.
 //!
-//! The key's offset is the file offset at which the part begins. The item has three forms:
+//! The key's offset is the file offset at which the part begins. A file extent item has three
+//! forms:
 //!
 //! - inline: the content follows the head of 21 bytes, compressed or not. Only the part at file
 //!   offset 0 can be inline;
@@ -160,7 +161,7 @@ impl ExtentSlice {
     }
 }
 
-/// The content behind a file extent item.
+/// The content that a file extent item describes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FileExtentBody<'a> {
     /// The content, compressed as the item says, borrowed from the leaf.

@@ -91,8 +91,8 @@ pub struct RawInodeItem {
 const _: () = assert!(size_of::<RawInodeItem>() == 160);
 
 bitflags::bitflags! {
-    /// Flags of an inode that change how btrfs handles it. Unknown bits are kept, but fail the
-    /// check.
+    /// Flags of an inode that change how btrfs handles it. Unknown inode flags are kept, but fail
+    /// the check.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub struct InodeFlags: u64 {
         /// The content has no checksums.

@@ -2,7 +2,7 @@
 //!
 //! A kernel refuses, or can no longer change, items larger than it would have made itself. Writers
 //! therefore keep to the kernel's limits, even if a larger item fits the leaf. All limits are bytes
-//! of an item's data, without the item's head, on a volume whose tree blocks are `node_bytes` long.
+//! of an item's data, without the item's header, on a volume with tree blocks of `node_bytes`.
 //!
 //! Source: on-disk format documentation, sections "Tree blocks" and "Overview"; btrfs(5), section
 //! "Filesystem limits"; the limits of inline references and packed items were measured on the

@@ -1,16 +1,16 @@
 //! Names of an inode, seen from the inode: `INODE_REF` and `INODE_EXTREF`.
 //!
 //! An `INODE_REF` holds the names that an inode has in one directory, packed one after the other.
-//! The directory is the key's offset. Names that do not fit go to `INODE_EXTREF` items. The key of
-//! an `INODE_EXTREF` holds a hash of directory and name, so each entry also names its directory.
-//! Both item types yield [`InodeName`]s.
+//! The directory is the key's offset. Names that do not fit an `INODE_REF` item go to
+//! `INODE_EXTREF` items. The key of an `INODE_EXTREF` holds a hash of directory and name, so each
+//! entry also names its directory. Both item types yield [`InodeName`]s.
 //!
-//! The constructor of the iterator checks the whole item, so iterating cannot fail. Names are
-//! borrowed from the leaf, not copied.
+//! The iterator's constructor checks the whole reference item, so iterating over its names cannot
+//! fail. Names are borrowed from the leaf, not copied.
 //!
 //! For all items, this module refuses names that could mislead a reader: names that are empty or
-//! longer than 255 bytes, names with `/` or NUL, and `.` and `..`. The only exception is the `..`
-//! with which a root directory names itself.
+//! longer than 255 bytes, names with `/` or NUL, and `.` and `..`. The only permitted such name is
+//! the `..` with which a root directory names itself.
 //!
 //! Source: on-disk format documentation, sections "INODE_REF" and "INODE_EXTREF".
 
@@ -261,7 +261,7 @@ pub enum NameProblem {
     /// The name does not have the hash that the key holds.
     #[error("the name's hash is {hash}, the key says {expected}")]
     HashMismatch {
-        /// Hash of the name (and of its directory).
+        /// Hash of the name (for `INODE_EXTREF`, of its directory too).
         hash: u64,
         /// The key's offset.
         expected: u64,

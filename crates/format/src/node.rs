@@ -51,7 +51,7 @@ pub struct BlockFormat {
     pub checksum_type: ChecksumType,
     /// The uuid that the blocks carry: the superblock's metadata uuid.
     pub fsid: Uuid,
-    /// The uuids that blocks of seed devices may carry instead.
+    /// The uuids that blocks of seed devices may carry instead of the volume's fsid.
     pub seed_fsids: Arc<[Uuid]>,
     /// The uuid of the chunk tree that the blocks carry. `None` if it is unknown or not to be
     /// checked.

@@ -1,4 +1,4 @@
-//! Remap items, on volumes with the remap-tree feature. A moved range keeps its logical address,
+//! Remap items, on volumes with the remap-tree feature. A remapped range keeps its logical address,
 //! and the remap tree maps it to its new address.
 //!
 //! | key | item |

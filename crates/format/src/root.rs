@@ -139,7 +139,7 @@ pub struct RootItem {
     pub ctime: Timestamp,
     /// Time of `otransid`.
     pub otime: Timestamp,
-    /// Time of `stransid`.
+    /// The time of the change with the generation `stransid`.
     pub stime: Timestamp,
     /// Time of `rtransid`.
     pub rtime: Timestamp,
@@ -154,8 +154,8 @@ impl RootItem {
         if key.objectid == ObjectId::MIN {
             return Err(ItemError::new(key, ItemProblem::ObjectIdInvalid { objectid: 0 }));
         }
-        // Relocation trees share one object id. The offset names the tree that each relocation tree
-        // mirrors.
+        // Relocation trees share one object id. The key's offset names the tree that a relocation
+        // tree mirrors.
         if key.objectid == TreeId::TREE_RELOCATION.object_id() && key.offset == 0 {
             return Err(ItemError::new(key, RootProblem::RelocationOfNothing));
         }
@@ -311,7 +311,7 @@ pub enum RootProblem {
     LevelTooHigh {
         /// The name of the field.
         field: &'static str,
-        /// The level in the field.
+        /// The tree level that the field holds.
         level: u8,
     },
     /// The flags have bits that no version of the format defines.

@@ -1,12 +1,12 @@
 //! The map of a file: its ranges of data, preallocated space and holes, and the location of their
 //! bytes.
 //!
-//! Extent items lie in the order of their file offset. A range that no item covers is a hole. With
-//! the no-holes feature, holes have no items; otherwise they have items with address 0. Both forms
-//! of holes yield the same ranges. A range may use only a part of its extent, which other files or
-//! other ranges of the same file may also use.
+//! A file's extent items are stored in the order of their file offset. A range that no item covers
+//! is a hole. With the no-holes feature, holes have no items; otherwise they have items with
+//! address 0. Both forms of holes yield the same ranges. A range may use only a part of its extent,
+//! which other files or other ranges of the same file may also use.
 //!
-//! Ranges end at the end of the last sector, so the last range may extend beyond the file's size.
+//! A file's ranges end with the last sector, so the last range may extend beyond the file's size.
 //! Preallocated ranges may lie entirely beyond the size. Holes without items end at the size.
 //! Lengths are up to 2^64, so memory must never be allocated by them.
 //!
@@ -64,7 +64,7 @@ pub struct InlineContent {
     pub compression: Compression,
     /// The size of the content after decompression.
     pub ram_bytes: ByteCount,
-    /// The bytes as stored.
+    /// The bytes of the extent as stored on disk.
     pub stored: Bytes,
 }
 
@@ -153,8 +153,8 @@ impl FileRangeBuilder {
     /// Returns a length in whole sectors.
     fn whole_sectors(&self, length: ByteCount) -> ByteCount {
         let aligned = length.checked_align_up(u64::from(self.sector_bytes));
-        // Clamp: the length comes from disk. Such a range is refused because it ends beyond the
-        // last offset.
+        // Clamp: the extent's length comes from disk. Such a range is refused because it ends
+        // beyond the last offset.
         aligned.unwrap_or(length)
     }
 
@@ -212,7 +212,7 @@ impl FileRangeBuilder {
     ) -> Result<FileRange> {
         let generation = Some(extent.generation);
         let (length, kind) = match extent.body {
-            // Inline content takes up whole sectors of the file, as seeks to holes show. The bytes
+            // In the file, inline content occupies whole sectors, as seeks to holes show. The bytes
             // between its end and the next sector are zeros, not a hole.
             FileExtentBody::Inline(stored) => (
                 self.whole_sectors(extent.ram_bytes),
@@ -345,7 +345,7 @@ impl FileExtents {
         })
     }
 
-    /// Returns all ranges of a file whose items are already known.
+    /// Returns all ranges of a file from its inode record, whose items are already known.
     pub(crate) fn of_record(
         ranges: Vec<FileRange>,
         location: Location,

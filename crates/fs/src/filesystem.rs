@@ -173,7 +173,7 @@ impl Filesystem {
         Arc::ptr_eq(&self.shared, &other.shared)
     }
 
-    /// Returns the volume below.
+    /// Returns the volume below the file system.
     #[must_use]
     pub fn volume(&self) -> &Arc<Volume> {
         &self.shared.volume

@@ -317,7 +317,7 @@ fn attach_stripe_tree(volume: &Arc<Volume>, forest: &Arc<Forest>, root_tree: &Tr
     }
 }
 
-/// Reports mandatory trees that cannot be read.
+/// Reports mandatory trees whose roots cannot be read.
 fn report_trees(forest: &Arc<Forest>, root_tree: &Tree, notices: &mut Vec<Notice>) {
     let superblock = forest.volume().superblock();
     let stripe_tree = superblock.incompat.contains(Incompat::RAID_STRIPE_TREE);

@@ -2,8 +2,8 @@
 //!
 //! A [`FileReader`] keeps a window of the file in flight. Extents are read in batches, verified and
 //! decompressed on worker threads, and returned in order. The window begins small, so that reading
-//! a few bytes is cheap. The window doubles with each batch up to `WINDOW_MAX_BYTES`. Holes are
-//! returned as holes, and no thread writes their zeros unless the caller asks for them.
+//! a few bytes is cheap. The window doubles with each batch up to `WINDOW_MAX_BYTES`. The reader
+//! returns holes as holes, and writes their zeros only if the caller asks for them.
 //!
 //! Damage does not end the stream. A [`Chunk`] describes the loss with its length, and the
 //! following chunks are returned. As a [`std::io::Read`], the reader returns the error once, then
@@ -23,10 +23,10 @@ use std::collections::VecDeque;
 use std::io;
 use std::ops::Range;
 
-/// The number of bytes in flight after the first batch.
+/// The number of bytes that a reader keeps in flight after its first batch.
 const WINDOW_MIN_BYTES: usize = 1 << 20;
 
-/// The maximum number of bytes in flight.
+/// The maximum number of bytes that a reader keeps in flight.
 const WINDOW_MAX_BYTES: usize = 16 << 20;
 
 /// The maximum number of chunks in flight.
@@ -184,8 +184,8 @@ impl FileReader {
         Some(chunk)
     }
 
-    /// Returns the rest up to the end that no range covered. The rest is empty, unless the map
-    /// ended early.
+    /// Returns the part at the range's end that no extent covered. The rest is empty, unless the
+    /// map ended early.
     fn rest(&mut self) -> Option<Chunk> {
         let length = self.wanted.end.checked_distance_from(self.position)?;
         let offset = core::mem::replace(&mut self.position, self.wanted.end);
@@ -231,7 +231,7 @@ impl FileReader {
         Ok(())
     }
 
-    /// Plans a part of the next range. Returns false at the end of the file.
+    /// Plans a part of the reader's next range. Returns false at the end of the file.
     fn plan_more(&mut self, planned: &mut Vec<Planned>, planned_bytes: &mut usize) -> bool {
         let range = match self.range.take() {
             Some(range) => range,
@@ -308,7 +308,8 @@ impl FileReader {
         self.range = next;
     }
 
-    /// Starts the planned reads in one plug, and passes the remaining work to the workers.
+    /// Starts the planned reads of a reader in one plug, and passes the remaining work to the
+    /// workers.
     fn submit(&mut self, planned: Vec<Planned>) -> Result<()> {
         let mut entries: Vec<Option<Work>> = Vec::with_capacity(planned.len());
         let mut sizes = Vec::with_capacity(planned.len());
@@ -351,7 +352,7 @@ impl FileReader {
             }
         }
         for (work, bytes) in entries.into_iter().zip(sizes) {
-            // Without its read, a piece would read as a hole.
+            // Without its read, a piece of data would look like a hole.
             let work = work.ok_or_else(|| Defect::new("a piece of a file was planned and not read"))?;
             self.queued_bytes = self.queued_bytes.exact_add(bytes);
             self.queue.push_back(Entry { work, bytes });

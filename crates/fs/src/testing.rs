@@ -97,7 +97,8 @@ impl World {
             .insert(key(inode, ItemType::INODE_ITEM, 0), inode_bytes(mode, size));
     }
 
-    /// Adds an entry without a reference from its target. Returns the entry's index.
+    /// Adds an entry without a reference from its target. Returns the index of the added directory
+    /// entry.
     pub fn half_entry(&mut self, directory: u64, name: &[u8], child: Key, kind: FileKind) -> u64 {
         let index = self.next_index;
         self.next_index += 1;

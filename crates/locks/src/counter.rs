@@ -23,8 +23,8 @@ std::thread_local! {
     static PART: Cell<usize> = const { Cell::new(usize::MAX) };
 }
 
-/// Returns the part of the calling thread. Parts are assigned to threads in turn, at their first
-/// call.
+/// Returns the part of the calling thread. A counter's parts are assigned to threads in turn, at
+/// each thread's first call.
 fn part_of_thread() -> usize {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     PART.with(|part| {

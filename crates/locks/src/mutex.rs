@@ -67,7 +67,7 @@ impl<T, C: LockClass> Mutex<T, C> {
         }
     }
 
-    /// Acquires the mutex. Waits while another thread holds it.
+    /// Acquires the mutex. Waits while another thread holds the mutex.
     #[inline]
     #[cfg_attr(debug_assertions, track_caller)]
     pub fn lock(&self) -> MutexGuard<'_, T, C> {

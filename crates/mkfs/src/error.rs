@@ -44,7 +44,7 @@ pub enum Error {
         device: String,
         /// The device's size.
         size: ByteCount,
-        /// The requested size.
+        /// The requested size of the device.
         wanted: ByteCount,
     },
     /// No volume can have this sector size.

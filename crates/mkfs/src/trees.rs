@@ -3,7 +3,7 @@
 //!
 //! [`Plan::new`] repeats one step until nothing changes. Each round assigns addresses to the blocks
 //! of the last round, then lists and packs the items again. The repetition ends after a few rounds,
-//! because more blocks can only mean more items.
+//! because more blocks only mean more items, never fewer.
 //!
 //! Trees whose items do not describe blocks have the generation in which mkfs.btrfs writes them, so
 //! that the result can be compared with that of mkfs.btrfs.
@@ -251,7 +251,7 @@ fn tree_ids(settings: &Settings) -> Vec<TreeId> {
     ids
 }
 
-/// A chunk that receives blocks.
+/// A chunk of the new volume that receives tree blocks.
 struct Place {
     chunk: PlannedChunk,
     /// The offset in the chunk up to which addresses were considered.

@@ -61,8 +61,8 @@ pub struct Layers {
     /// True if names that begin with `.wh.` delete.
     marks: bool,
     snapshots: Option<EntryPath>,
-    /// Hashes of the paths that members are linked to; `None` until the archives were searched for
-    /// them.
+    /// Hashes of the paths that hard-link members name; `None` until the archives were searched for
+    /// such members.
     linked: Option<HashSet<u64>>,
     state: State,
     /// Entries to return before all others.
@@ -259,8 +259,8 @@ impl Layers {
         }
         self.state.symlinks = symlinks;
         if self.marks && path.name().starts_with(MARK) {
-            // Marks have a lower precedence than all members of the layer, because they affect only
-            // lower layers.
+            // Whiteouts have a lower precedence than all members of their layer, because they
+            // affect only lower layers.
             let precedence = Precedence(base.saturating_add(self.state.order));
             return Ok(self.mark(&path, precedence)?.map(|entry| self.placed(entry)));
         }

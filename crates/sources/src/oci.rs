@@ -2,9 +2,9 @@
 //! digests.
 //!
 //! `index.json` leads to manifests, possibly through further indexes. A tag or a platform selects
-//! one of several. Every blob is compared with its descriptor before use: its size, its digest, and
-//! for a layer also the digest of its unpacked bytes in the image's configuration. Compressed
-//! layers are unpacked into spools ([`crate::store`]) in the same pass.
+//! one of several. The reader compares each blob's size and digest with its descriptor, and a
+//! layer's unpacked digest with the image's configuration. Compressed layers are unpacked into
+//! spools ([`crate::store`]) in the same pass.
 //!
 //! Left out: layouts inside an archive, which must be unpacked first; layers that are not
 //! distributed with the image; encrypted layers; downloads.
@@ -56,7 +56,7 @@ pub enum OciError {
         #[source]
         cause: io::Error,
     },
-    /// A document is not valid.
+    /// A JSON document of the image is not valid.
     #[error("{file}: {cause}")]
     Document {
         /// The path below the layout.
@@ -68,7 +68,7 @@ pub enum OciError {
     /// The version of the layout is unknown.
     #[error("oci-layout: unknown version of the layout (found {0:?}, expected 1.0.0)")]
     Version(String),
-    /// A digest is not valid.
+    /// An image's digest is not valid.
     #[error("{file}: invalid digest {digest:?} (expected sha256 or sha512 and hexadecimal digits)")]
     NoDigest {
         /// The file that holds the digest.
@@ -83,7 +83,7 @@ pub enum OciError {
         file: String,
         /// The size of the blob.
         found: u64,
-        /// The size in the descriptor.
+        /// The blob's size according to its descriptor.
         promised: u64,
     },
     /// A document exceeds the size limit.
@@ -117,7 +117,7 @@ pub enum OciError {
     /// More than one image matches the selection.
     #[error("{count} images match; select one by a tag or a platform: {there}")]
     Several {
-        /// The number of matching images.
+        /// The number of images that match the selection.
         count: usize,
         /// The available images.
         there: String,
@@ -590,7 +590,7 @@ fn list(candidates: &[Descriptor]) -> String {
     shown.join(", ")
 }
 
-/// `linux/arm64` stands for all its variants.
+/// The platform `linux/arm64` includes all its variants.
 fn is_platform(found: &str, wanted: &str) -> bool {
     found == wanted
         || found

@@ -295,7 +295,7 @@ impl Store {
     /// Checks that a file that is read in place has not changed since it was opened.
     ///
     /// # Errors
-    /// Returns the difference.
+    /// Returns an error that states the difference, if there is one.
     pub fn unchanged(&self) -> Result<(), String> {
         let (Bytes::File(file), Some(changed)) = (&self.bytes, self.changed) else {
             return Ok(());
@@ -331,8 +331,8 @@ impl Store {
     }
 }
 
-/// Unpacks all of `packed` into `write`, which also receives the number of earlier bytes. Returns
-/// the total number.
+/// Unpacks all of `packed` into `write`, which also receives the number of bytes unpacked before
+/// each piece. Returns the total number.
 pub(crate) fn unpack(
     packed: &mut dyn Read,
     mut write: impl FnMut(u64, &[u8]) -> Result<(), StoreError>,

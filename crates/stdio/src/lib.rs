@@ -27,7 +27,7 @@ pub enum Stream {
 }
 
 impl Stream {
-    /// Returns the bit that stands for this stream.
+    /// Returns the bit that stands for this standard stream.
     const fn bit(self) -> u8 {
         match self {
             Self::Input => 1,

@@ -80,8 +80,8 @@ fn main() {
         let items: Vec<_> = batch.flat_map(|file| items(file, &inline)).collect();
         let start = cpu_seconds();
         for (key, data) in &items {
-            // In a real tree, two names with one hash share an item. Here the second name replaces
-            // the first.
+            // In a real tree, two names with one hash share an item. In this example, the second
+            // name replaces the first.
             tree.put(&mut scratch.account, key, data).unwrap();
         }
         insert += cpu_seconds() - start;

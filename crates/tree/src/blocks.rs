@@ -1,8 +1,8 @@
 //! A walk over the blocks of a tree, for jobs that inspect trees rather than items.
 //!
-//! The walk visits parents before their children, and children in key order. For a block that
-//! cannot be read, the walk returns an error that names its pointer, and continues with the block's
-//! right neighbour.
+//! The walk visits parents before their children, and children in key order. For an unreadable
+//! block, the walk returns an error that names the block's pointer, and continues with its right
+//! neighbour.
 //!
 //! # Bounds
 //!

@@ -252,7 +252,7 @@ impl EditableTree {
             .map_or(self.root.pointer.level, |node| node.level())
     }
 
-    /// Returns the root's address, or `None` if it has none yet.
+    /// Returns the root's address, or `None` if the root has no address yet.
     #[must_use]
     pub fn root_logical(&self) -> Option<Logical> {
         match &self.root.node {

@@ -108,9 +108,9 @@ impl Forest {
         }
     }
 
-    /// Reads blocks that are not in the cache into it, adjacent blocks in one request. Returns
-    /// them, because a small cache may not keep them. Skips unreadable blocks; a later read of such
-    /// a block returns the error.
+    /// Reads blocks that are not in the cache into the cache, with one request for adjacent blocks.
+    /// Returns them, because a small cache may not keep them. Skips unreadable blocks; a later read
+    /// of such a block returns the error.
     ///
     /// The cache counts these blocks as used, because the caller will use them soon. Otherwise the
     /// cache would evict blocks that came in once and that no reader requested.

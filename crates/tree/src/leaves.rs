@@ -36,8 +36,8 @@ impl<'a> Leaf<'a> {
 /// A walk over the leaves of a key range; see the module's documentation.
 ///
 /// An error stands for all items below an unreadable block. The walk then continues after that
-/// block. The walk returns at most one error for each damaged block, so a caller that ignores
-/// errors still reaches the end.
+/// block. The walk returns at most one error for each damaged block, so callers that ignore errors
+/// reach the range's end.
 #[derive(Debug)]
 pub struct Leaves {
     tree: Tree,
@@ -46,7 +46,7 @@ pub struct Leaves {
     scope: Scope,
     /// The first key of the range.
     start: Key,
-    /// The exclusive end of the range.
+    /// The exclusive end of the range of keys.
     end: Option<Key>,
     state: State,
 }
@@ -173,7 +173,7 @@ impl Leaves {
     }
 
     /// Prepares the block at the end of the path. A node continues with the child that covers the
-    /// range's start. A leaf returns the slots of the range, if there are any.
+    /// range's start. On arrival at a leaf, returns the slots of the range, if the leaf has any.
     fn arrive(&mut self) -> Option<Range<usize>> {
         let Step {
             pointer, block, slot, ..

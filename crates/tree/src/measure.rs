@@ -26,7 +26,7 @@ pub struct WalkCost {
     pub blocks: u64,
     /// The number of unreadable nodes and leaves.
     pub damaged: u64,
-    /// The size of the readable blocks in bytes.
+    /// The total size of the readable blocks, in bytes.
     pub bytes: ByteCount,
     /// The duration by the devices' clock, which is virtual for simulated devices.
     pub elapsed: Duration,

@@ -12,9 +12,9 @@
 //! | [`ReadAhead::ForwardAlways`] | the next 128 KiB of leaves, two nodes | always |
 //! | [`ReadAhead::Sweep`] | a window of megabytes, in address order, and the nodes above | always |
 //!
-//! The first modes are those of Linux's btrfs. These modes serve for comparison and for short
-//! walks; the module `near` holds them. The module `sweep` is for walks that will visit all blocks.
-//! On spinning disks, a sweep may become a `pass`.
+//! The first modes are those of Linux's btrfs. The modes `Forward` and `ForwardOnMiss` serve for
+//! comparison and for short walks; the module `near` holds them. The module `sweep` is for walks
+//! that will visit all blocks. On spinning disks, a sweep may become a pass in disk order.
 
 pub(crate) mod batch;
 pub(crate) mod near;
@@ -37,9 +37,9 @@ use sweep::Sweep;
 /// The window of [`ReadAhead::sweep`].
 pub const SWEEP_WINDOW: ByteCount = ByteCount::new(16 << 20);
 
-/// The largest window of blocks that are in the page cache. No device benefits from a larger
-/// window. With this size, a block that was copied and checked is still in the processor's cache
-/// when the walk visits it.
+/// The largest window of read-ahead blocks that are in the page cache. On no measured device does a
+/// larger window help. With this size, a block that was copied and checked is still in the
+/// processor's cache when the walk visits it.
 const CACHED_WINDOW_BYTES: u64 = 4 << 20;
 
 /// Returns the size of the window after one of `window_bytes`. `cached` is true if its blocks were

@@ -264,7 +264,7 @@ impl<S: Scanner> Survey<'_, S> {
         }
     }
 
-    /// Records that `count` blocks are processed, and queues their wanted children.
+    /// Records that `count` blocks are processed, and queues the children that the scan wants.
     fn hand_on(&self, mut children: Children<S::Tag>, count: usize) {
         let mut waiting = self.waiting.lock();
         waiting.nodes.append(&mut children.nodes);

@@ -65,7 +65,7 @@ impl Tree {
         self.node.is_some()
     }
 
-    /// Returns the pointer to the root.
+    /// Returns the pointer to the tree's root.
     #[must_use]
     pub const fn root(&self) -> &RootPointer {
         &self.root

@@ -243,7 +243,7 @@ impl ChunkMap {
         Ok(Added::New)
     }
 
-    /// Appends a chunk that lies after all others.
+    /// Appends a chunk with an address above all other chunks.
     pub(crate) fn add_mapped(&mut self, chunk: Arc<MappedChunk>) {
         self.starts.push(chunk.start);
         self.chunks.push(chunk);

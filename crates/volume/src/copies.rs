@@ -71,8 +71,8 @@ impl Volume {
         Ok(chunk.layout().ways())
     }
 
-    /// Returns all locations of a range, run by run in logical order. Each run lists its copies in
-    /// order, then parity.
+    /// Returns all locations of a range, run by run in logical order. Each run of the result lists
+    /// its copies in order, then parity.
     ///
     /// # Errors
     /// Fails if the range is not fully mapped, or if a stripe lies outside the physical address

@@ -11,8 +11,8 @@
 //!   chunk begins there. The kernel honours this only when it makes chunks. In older chunks, it
 //!   also uses the bytes between 68 KiB and 1 MiB.
 //!
-//! Extents that already cover excluded addresses stay until they are freed. Then the addresses are
-//! not used again.
+//! Data in excluded addresses of an older volume stays there until its extents are freed. Then the
+//! addresses are not used again.
 //!
 //! Source: on-disk format documentation, section "Superblock"; btrfs(5), section "Bootloader
 //! support".

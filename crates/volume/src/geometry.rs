@@ -102,8 +102,8 @@ impl StripeGeometry {
         ByteCount::new(u64_of(self.data_stripes).exact_mul(STRIPE_BYTES))
     }
 
-    /// Returns the length of a chunk whose device extents have this length. Returns `None` beyond
-    /// the address space.
+    /// Returns the length of a chunk whose device extents have this length. Returns `None` if that
+    /// length exceeds the address space.
     #[must_use]
     pub fn chunk_bytes(&self, device_extent: ByteCount) -> Option<ByteCount> {
         let bytes = device_extent

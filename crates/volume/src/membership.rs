@@ -11,14 +11,14 @@
 //! ([`crate::write`]). A cut-off commit therefore never has its newest superblock on such a device
 //! alone.
 //!
-//! A device that leaves gets no superblock of the commit that removes it
+//! A commit that removes a device writes no superblock to that device
 //! ([`Volume::write_superblocks_without`]). The device's superblock then belongs to the previous
 //! commit. The caller wipes it last.
 //!
 //! After a crash, opening counts a device without device extents as current, although its
 //! superblock may be older.
 //!
-//! Left out: items in trees, and the decision which devices may leave.
+//! Left out: the items of devices in trees, and the decision which devices may leave.
 
 use crate::Volume;
 use crate::devices::DeviceSlot;
@@ -121,7 +121,7 @@ pub enum MembershipRefusal {
     NoPlace {
         /// The device's id.
         device: DeviceId,
-        /// The bytes of content to move.
+        /// The bytes of the device's content that must move.
         content: ByteCount,
         /// The bytes that new chunks need.
         wanted: ByteCount,
@@ -176,8 +176,8 @@ impl Volume {
     }
 
     /// Counts stale devices as current if they hold no device extents, neither at their own
-    /// generation nor now, because they missed nothing of their own. A commit that is cut off after
-    /// the superblocks of other devices leaves a new device in this state.
+    /// generation nor now, because they missed nothing of their own. A commit that is interrupted
+    /// after the superblocks of other devices leaves a new device with an older generation.
     pub(crate) fn settle_idle_devices(&self) -> Result<(), Error> {
         let map = self.chunk_map();
         let is_used = |slot: &Arc<DeviceSlot>| {

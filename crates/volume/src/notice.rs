@@ -19,7 +19,7 @@ pub enum Notice {
         device: String,
         /// The failure of the primary superblock.
         primary: PrimaryFailure,
-        /// The physical address of the copy.
+        /// The physical address of the superblock copy.
         copy: Physical,
         /// The copy's generation.
         generation: Generation,
@@ -97,7 +97,7 @@ pub enum Notice {
         /// The chunk's start.
         logical: Logical,
     },
-    /// A given device is not listed in the chunk tree, and is not used.
+    /// A given device is not listed in the chunk tree, so the volume does not use it.
     UnlistedDevice {
         /// The device's name.
         device: String,

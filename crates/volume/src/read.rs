@@ -1,8 +1,9 @@
 //! Reads of logical extents: started in batches, awaited with a verifier.
 //!
 //! [`Volume::start_reads`] plans every extent: it splits the extent into segments at stripe and
-//! chunk ends, and picks the first way of each. The call submits all requests of a device in one
-//! plug, so that neighbours merge. The caller then awaits a [`PendingExtent`] in one of two ways:
+//! chunk ends, and picks the first way of each. The read submits all requests to one device in one
+//! plug, so that neighbouring requests merge. The caller then awaits a [`PendingExtent`] in one of
+//! two ways:
 //!
 //! - [`PendingExtent::wait_verified`], for tree blocks: the verifier receives the whole extent and
 //!   accepts or rejects it. After a rejection, the other ways are tried for the whole extent;
@@ -198,7 +199,8 @@ impl Volume {
         self.prepare(read).unverified().wait_data(self, &|_, _| {})
     }
 
-    /// Prepares one extent. The waiting thread reads a single segment itself, without a queue.
+    /// Prepares one extent. If an extent has only one segment, the waiting thread reads it itself,
+    /// without a queue.
     fn prepare(&self, read: ExtentRead) -> PendingExtent {
         let mut extent = PendingExtent {
             read,
@@ -210,7 +212,7 @@ impl Volume {
         extent
     }
 
-    /// Records a failure of `part` of a segment in the fault log. `part` counts from the segment's
+    /// Records in the fault log that `part` of a segment failed. `part` counts from the segment's
     /// start.
     fn record_fault(&self, segment: &Segment, attempt: &Attempt, part: Range<usize>) {
         let slots = segment.chunk.devices();

@@ -2,16 +2,17 @@
 //! exchanges the two.
 //!
 //! From [`Volume::begin_replacement`] on, each write to a stripe of the *source* also goes to the
-//! *target*, at the same address. Superblocks are included. The target's own superblocks have id 0,
-//! as in Linux. Nothing is read from the target. A job above copies the source's older content.
-//! [`Volume::write_superblocks_and_replace`] is the commit with which the target becomes the
-//! device. The target gets superblocks with the source's id and uuid, and the source gets none.
+//! *target*, at the same address. The superblocks of the replaced device are written to the target
+//! too. The target's own superblocks have id 0, as in Linux. Nothing is read from the target. A job
+//! above copies the source's older content. [`Volume::write_superblocks_and_replace`] is the commit
+//! with which the target becomes the device. The target gets superblocks with the source's id and
+//! uuid, and the source gets none.
 //!
-//! A slot never changes its device. The source's slot is exchanged for a slot with the same id,
-//! uuid and error counters, both in the device table and in the chunks with a stripe on it. Device
-//! table and chunks are `Arc`s. Readers continue with the slot that they hold, at no cost. Writers
-//! hold the lock `writes` shared, from planning to the end. The exchange holds it exclusively, so
-//! each write goes to the old slots or to the new ones.
+//! A slot never changes its device. A replacement exchanges the source's slot for one with the same
+//! id, uuid and error counters, in all tables. Device table and chunks are `Arc`s. Readers continue
+//! with the slot that they hold, at no cost. Writers hold the lock `writes` shared, from planning a
+//! write to its end. The exchange holds it exclusively, so each write goes to the old slots or to
+//! the new ones.
 //!
 //! A target that fails a write is left out, like any device. The replacement then cannot finish,
 //! and the volume loses nothing. While a target exists, or a job [guards](Volume::guard_rows) the
@@ -43,8 +44,8 @@ pub struct FoundTarget {
     pub device: Device,
     /// The target's own uuid.
     pub uuid: Uuid,
-    /// The generation of the target's superblock. If it is older than the volume's, the target
-    /// missed commits.
+    /// The generation of the target's superblock. If the target's generation is older than the
+    /// volume's, the target missed commits.
     pub generation: Generation,
 }
 
@@ -63,7 +64,7 @@ pub struct Returning {
     /// The generation of the device's own superblock.
     pub since: Generation,
     /// Moved stripes, by the chunk's start and the stripe's index, with their new address on the
-    /// device. The device's own state uses their old address.
+    /// device. Extents of the device's own state occupy the old addresses of these stripes.
     pub moved: BTreeMap<(Logical, usize), Physical>,
 }
 

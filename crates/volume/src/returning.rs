@@ -85,7 +85,7 @@ impl Volume {
         let item = item.ok_or_else(|| WriteRefusal::NoDeviceItem {
             device: Arc::clone(target.name()),
         })?;
-        // Only primaries name a log.
+        // Only primary superblocks name a log tree.
         let without_log = Superblock {
             log_root: Logical::MIN,
             log_root_level: 0,
@@ -95,8 +95,8 @@ impl Volume {
         self.exchange(&replacement)
     }
 
-    /// Replaces a chunk of the map by one with the same addresses and devices, but other addresses
-    /// of its stripes. The new places must hold the bytes of the old places.
+    /// Replaces a chunk of the map by a chunk whose stripes have other addresses on the same
+    /// devices. The new places must hold the bytes of the old places.
     ///
     /// # Errors
     /// Returns [`WriteRefusal::NoSuchChunk`]. Also fails if the profile does not allow the chunk.

@@ -2,9 +2,9 @@
 //!
 //! The raid-stripe-tree feature applies to data of the profiles RAID0, RAID1, RAID1C3, RAID1C4,
 //! RAID10 and DUP. Data is written to any free place in the chunk's device extents, and the stripe
-//! tree records the place. For each written extent, it holds one physical address for each copy.
-//! The chunk still determines which devices hold a byte; the tree replaces only the address on
-//! them. Metadata and system chunks are mapped as usual.
+//! tree records the place. For each written extent, the stripe tree holds one physical address for
+//! each copy. The chunk still determines which devices hold a byte; the tree replaces only the
+//! address on them. The stripe tree leaves the mapping of metadata and system chunks unchanged.
 //!
 //! An entry lists the copies of one contiguous run, without lengths. For RAID0 and RAID10, it
 //! therefore locates at most one unit of striping: bytes of an entry beyond the unit in which it
@@ -100,8 +100,8 @@ pub(crate) fn needs_resolver(flags: BlockGroupFlags) -> bool {
 impl ResolvedStripes {
     /// Returns the physical address of the byte `logical` in the copy on `stripe_index` of `chunk`.
     ///
-    /// Copies are identified by their device. The copies of DUP, which share a device, are
-    /// identified by their order.
+    /// Copies are identified by their device. The two copies of a DUP chunk, which share a device,
+    /// are identified by their order.
     pub(crate) fn physical(
         &self,
         chunk: &MappedChunk,

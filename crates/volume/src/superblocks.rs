@@ -89,7 +89,7 @@ fn refusal(device: &Device, at: Physical, failure: &PrimaryFailure) -> Option<Un
 }
 
 fn read_raw(device: &Device, at: Physical) -> Result<buttress_device::Buffer, PrimaryFailure> {
-    // Clamp: an end beyond the last address is also beyond the device.
+    // Clamp: a superblock that ends beyond the last address also ends beyond the device.
     let end = at.get().saturating_add(SUPERBLOCK_BYTES as u64);
     if end > device.size_bytes() {
         return Err(PrimaryFailure::PastEnd);
@@ -222,8 +222,8 @@ fn newest_in_log(device: &Device) -> Option<(Physical, Superblock)> {
     Some(newest)
 }
 
-/// Returns a valid superblock of a log at `offset`. Each claims to be the primary, at any position
-/// in the log.
+/// Returns a valid superblock of a log at `offset`. Each superblock in the log has the address of
+/// the primary, at any position in the log.
 fn log_entry(device: &Device, offset: u64) -> Option<Superblock> {
     let bytes = read_raw(device, Physical::new(offset)).ok()?;
     let [primary_at, ..] = SUPERBLOCK_OFFSETS;

@@ -62,7 +62,7 @@ pub struct Volume {
     writes: RwLock<(), WritesLock>,
     /// The replacement in progress.
     replacing: RwLock<Option<Arc<Replacement>>, ReplacingLock>,
-    /// The target of a replacement that was begun earlier.
+    /// The target of a replacement that began before this opening.
     found: Mutex<Option<FoundTarget>, FoundLock>,
     guards: Guards,
     /// The callback that receives every copy that a reader skips.
@@ -113,8 +113,8 @@ impl Volume {
 
     /// Makes a volume that does not exist on disk yet, and reads nothing. The caller first passes
     /// its chunks to [`Volume::add_chunk`], including the system chunks. The blocks are written
-    /// next, then the superblocks ([`Volume::write_superblocks`]). A device that fails in the
-    /// meantime fails the volume, whatever the profiles tolerate.
+    /// next, then the superblocks ([`Volume::write_superblocks`]). A device that fails before the
+    /// superblocks are written fails the volume, whatever the profiles tolerate.
     ///
     /// # Errors
     /// Fails without a device, or with two devices of one uuid.
@@ -285,8 +285,8 @@ impl Volume {
         self.settle_doubts()
     }
 
-    /// Refuses devices of one generation whose root tree blocks differ. Superblocks can be equal by
-    /// chance, if both histories allocated the same addresses.
+    /// Refuses devices of one generation whose root tree blocks differ. Superblocks of diverged
+    /// devices can be equal by chance, if both histories allocated the same addresses.
     fn refuse_diverged(&self, slots: &[Arc<DeviceSlot>]) -> Result<(), Error> {
         let several = slots.iter().filter(|slot| slot.device().is_some()).count() > 1;
         if !several || buttress_faults::on("volume-diverged-devices-accepted") {

@@ -67,8 +67,8 @@ use std::sync::Arc;
 pub struct ExtentWrite {
     /// The first address.
     pub logical: Logical,
-    /// The bytes to write. The bytes are reference-counted, and not copied on the path to the
-    /// devices.
+    /// The bytes to write. The bytes are reference-counted, so the path to the devices does not
+    /// copy them.
     pub bytes: Bytes,
 }
 
@@ -128,8 +128,8 @@ impl Volume {
         // read and write it one after the other. The second call knows which devices the first did
         // not reach.
         let _locks = rows.lock(self.row_locks());
-        // A row is always written completely. Data without its parity would cost other columns of
-        // the row their redundancy.
+        // A row is always written completely. If data were written without its parity, other
+        // columns of the row would lose their redundancy.
         let writes_rows = !rows.is_empty();
         rows.add_to(self, &mut batch, beside)?;
         if may_lack_space && writes_rows {
@@ -301,7 +301,7 @@ impl Batch {
         }
     }
 
-    /// Reserves space for the batch on all devices.
+    /// Reserves space on the host for the batch, on all devices.
     fn reserve(&self) -> Result<(), Error> {
         for plug in self.plugs.iter().filter(|plug| plug.device.may_run_out()) {
             for request in &plug.requests {

@@ -165,7 +165,7 @@ fn profile(directory: &Path, shape: (&str, &str, usize, usize, &[&str])) -> Resu
     Ok(())
 }
 
-/// Tests a volume that sprouted from a seed: its tree blocks have two fsids, and its devices two
+/// Tests a volume that sprouted from a seed: its tree blocks have two fsids, and so do its
 /// superblocks.
 fn seed(directory: &Path) -> Result<(), String> {
     let images = images(directory, 2);

@@ -90,7 +90,7 @@ impl WritableFilesystem {
         }
         let cleaned = writable.clean_all_orphans().map(drop);
         match cleaned.and_then(|()| writable.sweep_unfinished()) {
-            // On a volume without space, orphans remain until the next opening.
+            // On a volume without free space, orphans remain until the next opening.
             Ok(()) => {}
             Err(error) if error.is_out_of_space() => {}
             Err(error) => return Err(error),

@@ -101,7 +101,7 @@ use core::ops::{Deref, DerefMut};
 pub(crate) struct Operation<'a> {
     access: Access<'a>,
     edits: Option<Edits<'a>>,
-    /// Whether the operation completes earlier work, and is no change of a caller.
+    /// Whether the operation is upkeep: it completes earlier work, and no caller requested it.
     is_upkeep: bool,
 }
 
@@ -364,8 +364,8 @@ impl<'a> Operation<'a> {
         running.change_inode(location, change)
     }
 
-    /// Returns an error if an edit's worst case does not fit, for operations that started without a
-    /// reservation.
+    /// Checks that an edit's worst case fits into the free space, for operations that started
+    /// without a reservation.
     pub(super) fn require_space(&mut self, need: Need) -> Result<()> {
         // A chunk made for this need still exists when the operation is retried.
         if self.access.transaction_mut().reserve_space(need)? {

@@ -84,7 +84,7 @@ impl Emitter<'_> {
         packer.push(self.log, key, data)
     }
 
-    /// Finishes the current tree, and makes its snapshots.
+    /// Finishes the current tree, and makes the snapshots of its subvolume.
     pub(super) fn finish_tree(&mut self) -> Result<()> {
         let Some((tree, packer)) = self.packer.take() else {
             return Ok(());

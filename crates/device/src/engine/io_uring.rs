@@ -88,7 +88,7 @@ impl Vector {
         Self(buffers.iter_mut().map(part).collect())
     }
 
-    /// For a write, the payloads lie in the dispatch, which is kept for as long.
+    /// For a write, the payloads are part of the dispatch, which lives as long.
     fn of_payloads(dispatch: &Dispatch) -> Self {
         let part = |segment: &Segment| libc::iovec {
             iov_base: segment.payload.as_ptr().cast_mut().cast(),
@@ -217,7 +217,7 @@ impl Drop for IoUringEngine {
 }
 
 impl Shared {
-    /// Returns true if the ring may serve this dispatch directly. Buffers are aligned to more than
+    /// Returns true if io_uring may serve this dispatch directly. Buffers are aligned to more than
     /// any sector.
     fn suits_ring(&self, dispatch: &Dispatch) -> bool {
         let Some(target) = self.core.backend.ring_target() else {
@@ -333,7 +333,7 @@ impl Shared {
                 Err(cause) if is_transient(&cause) => {}
                 Err(_) => return,
             }
-            // SAFETY: only this thread uses the completion side.
+            // SAFETY: only this thread uses the ring's completion side.
             let arrived = unsafe { self.ring.completion_shared() };
             completions.extend(arrived.map(|entry| (entry.user_data(), entry.result())));
             for (identity, result) in completions.drain(..) {

@@ -58,7 +58,7 @@ struct Shared {
 struct Queue {
     waiting: VecDeque<Arc<Dispatch>>,
     workers: usize,
-    /// The number of workers that were started and have not reached the queue yet.
+    /// The number of workers that were started and have not begun to take requests.
     coming_workers: usize,
     idle_workers: usize,
     closed: bool,

@@ -23,7 +23,7 @@ use crate::error::byte_length;
 /// The minimum size of a direct write, except on a loop device whose file has holes.
 pub(super) const LARGE_WRITE_BYTES: u64 = 128 << 10;
 
-/// The number of bytes that are copied at once for unaligned memory.
+/// The number of bytes staged at once for a write from unaligned memory.
 const STAGED_BYTES: usize = 1 << 20;
 
 /// The second opening of a file.
@@ -35,7 +35,7 @@ pub(super) struct LargeWrites {
     least_bytes: u64,
 }
 
-/// The message for a violated rule: all parts of a write are staged.
+/// The message for a violated invariant: all parts of a write are staged.
 const LOST: &str = "a fault of this program: a part of a write does not fit where it is staged";
 
 fn lost() -> io::Error {

@@ -279,7 +279,8 @@ pub(super) fn discard_blocks(file: &File, offset: u64, length: u64, sector_bytes
     }
 }
 
-/// Zeroes a range of whole sectors. Returns false if the caller must write zeros instead.
+/// Zeroes a range of whole sectors of a block device. Returns false if the caller must write zeros
+/// instead.
 pub(super) fn zero_blocks(file: &File, offset: u64, length: u64, sector_bytes: u32) -> io::Result<bool> {
     let unit = u64::from(sector_bytes);
     if offset.checked_rem(unit) != Some(0) || length.checked_rem(unit) != Some(0) {

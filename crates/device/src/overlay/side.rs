@@ -101,7 +101,7 @@ fn put(header: &mut [u8], at: usize, bytes: &[u8]) {
 }
 
 fn checksum(header: &[u8]) -> u32 {
-    // Clamp: a header is long enough, and the function returns 32 bits.
+    // Clamp: `header` is at least as long as the header, and the function returns 32 bits.
     let covered = header.get(..HEADER_BYTES - 4).unwrap_or_default();
     u32::try_from(crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, covered)).unwrap_or(0)
 }
@@ -277,8 +277,8 @@ impl SideFile {
         while position < end {
             position = match rustix::fs::seek(&self.file, rustix::fs::SeekFrom::Data(position)) {
                 Ok(data) => data,
-                // No more data follows, or the file system does not report holes, so that all of
-                // the map is read.
+                // No more data follows, or the host file system does not report holes; then the
+                // whole map is read.
                 Err(rustix::io::Errno::NXIO) => break,
                 Err(_) => position,
             };

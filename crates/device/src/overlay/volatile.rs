@@ -1,5 +1,5 @@
-//! An overlay that keeps its changes in memory until it is dropped. Such an overlay shows a volume
-//! in its state after a change.
+//! An overlay that keeps its changes in memory until it is dropped. A volatile overlay shows a
+//! volume in its state after a change.
 //!
 //! Writes go to blocks in memory. Reads of written bytes come from there, and all other reads from
 //! the base. The base is never written, so it may be open for reading only. Flushes do nothing.

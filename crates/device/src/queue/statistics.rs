@@ -63,9 +63,9 @@ impl Counters {
 /// Reads that reached no device, because the page cache held all their bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Copies {
-    /// The number of reads, after merging.
+    /// The number of read requests, after merging.
     pub reads: u64,
-    /// The bytes of these reads.
+    /// The bytes of the counted reads.
     pub bytes: u64,
 }
 
@@ -132,8 +132,7 @@ impl QueueStatistics {
         self.per_second(counters.bytes) / 1024.0
     }
 
-    /// `aqu-sz`: the mean number of requests queued or in service (the time they waited, over the
-    /// time that passed: Little's law).
+    /// `aqu-sz`: the mean number of requests in the queue or in service, computed by Little's law.
     #[must_use]
     pub fn mean_queue_depth(&self) -> f64 {
         let seconds = self.elapsed.as_secs_f64();
@@ -196,8 +195,8 @@ pub(crate) enum Direction {
     Write,
 }
 
-/// The counters of a running queue. Callers pass times as spans since the device was opened, so the
-/// recorder serves real and virtual clocks alike.
+/// The counters of a running device queue. Callers pass times as spans since the device was opened,
+/// so the recorder serves real and virtual clocks alike.
 #[derive(Debug, Default)]
 pub(crate) struct Recorder {
     state: Mutex<State, StatisticsLock>,

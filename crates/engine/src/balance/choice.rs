@@ -20,7 +20,7 @@ use buttress_format::{
 /// A block group, as filters see it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Candidate {
-    /// Its first address.
+    /// The first address of the block group.
     pub start: Logical,
     /// Its length, without copies and parity.
     pub length: ByteCount,
@@ -28,7 +28,7 @@ pub struct Candidate {
     pub used: ByteCount,
     /// Its type and profile.
     pub flags: BlockGroupFlags,
-    /// The place of each stripe.
+    /// The device and address of each stripe.
     pub stripes: Vec<(DeviceId, Physical)>,
 }
 
@@ -60,12 +60,13 @@ impl Choice {
     }
 }
 
-/// A type of block groups that has filters of its own. Mixed block groups count as data.
+/// A type of block groups that has filters of its own. Mixed block groups count as data block
+/// groups.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// File content.
     Data,
-    /// All trees except the chunk tree.
+    /// Balances all trees except the chunk tree.
     Metadata,
     /// The chunk tree.
     System,
@@ -209,7 +210,7 @@ fn passes(item: &BalanceItem, candidate: &Candidate) -> bool {
         && (!has(Filter::CONVERT | Filter::SOFT) || filters.target != candidate.flags.profile_in_set())
 }
 
-/// Returns so many per cent of a length, rounded down; above 100 all of it.
+/// Returns this percentage of a length, rounded down; above 100 per cent, the whole length.
 fn part_of(length: ByteCount, percent: u64) -> u64 {
     let part = u128::from(length.get()).saturating_mul(percent.min(100).into());
     let part = part.checked_div(100).and_then(|part| u64::try_from(part).ok());
@@ -217,7 +218,7 @@ fn part_of(length: ByteCount, percent: u64) -> u64 {
     part.unwrap_or(u64::MAX)
 }
 
-/// The greatest fill is exclusive, except that 0 stands for empty block groups.
+/// The upper bound of the usage filter is exclusive, except that 0 stands for empty block groups.
 fn has_usage(filters: &BalanceArguments, candidate: &Candidate) -> bool {
     let used = candidate.used.get();
     let below = |percent: u64| match percent {

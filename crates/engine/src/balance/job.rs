@@ -1,7 +1,8 @@
 //! A balance under way: block group after block group, until its end, a pause or a cancellation.
 //!
-//! A block group for which there is no space is passed over and reported, as Linux does. Any other failure ends the balance.
-//! A pause keeps the item in the root tree; the end and a cancellation remove it. Block groups that were moved stay moved.
+//! If no space exists for a block group, the balance skips and reports that group, as Linux does.
+//! Any other failure ends the balance. A pause keeps the item in the root tree; the end and a
+//! cancellation remove it. Block groups that were moved stay moved.
 
 use super::choice::Choice;
 use crate::engine::Engine;
@@ -40,7 +41,8 @@ pub struct BalanceCounts {
 }
 
 impl BalanceControl {
-    /// Returns the control of a balance that has not begun. The progress counts bytes; cancelling it pauses the balance.
+    /// Returns the control of a balance that has not begun. The progress counts relocated bytes;
+    /// cancelling it pauses the balance.
     #[must_use]
     pub fn new(progress: Progress) -> Self {
         Self {
@@ -95,7 +97,7 @@ pub enum BalanceEnd {
     Cancelled,
 }
 
-/// A block group that stays for lack of space.
+/// A block group that the balance did not relocate for lack of space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NotRelocated {
     /// Its start.
@@ -111,7 +113,7 @@ pub struct BalanceSummary {
     pub end: BalanceEnd,
     /// Block groups.
     pub counts: BalanceCounts,
-    /// Block groups that stay for lack of space.
+    /// Block groups that the balance could not relocate for lack of space.
     pub without_space: Vec<NotRelocated>,
     /// What was moved.
     pub moved: RelocationSummary,

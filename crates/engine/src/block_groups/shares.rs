@@ -23,7 +23,7 @@ use buttress_format::{ByteCount, Logical};
 use buttress_fs::error::defect::{add, take};
 use buttress_fs::error::{Corruption, Defect, Result};
 
-/// The share to which bytes of a block group belong. See the module's documentation.
+/// The share of space that a range of a block group belongs to. See the module's documentation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Share {
     /// Free, with space on the host.
@@ -121,7 +121,7 @@ impl Group {
         free.saturating_add(self.unbacked.overlap_bytes(start, length)) == length
     }
 
-    /// Moves a range from one share to another.
+    /// Moves a range of a block group from one share of space to another.
     fn shift(&mut self, start: u64, length: u64, from: Share, to: Share) -> Result<()> {
         match from {
             Share::Free => self.take_free(start, length)?,
@@ -298,7 +298,7 @@ impl BlockGroups {
         self.shift(start, length, Share::Pinned, Share::Free)
     }
 
-    /// Checks that the shares of every group add up, and that all used bytes add up to
+    /// Checks that the shares of every block group add up, and the used bytes of all groups to
     /// `bytes_used`.
     pub fn balance(&self, bytes_used: u64) -> Result<(), Defect> {
         let mut used = 0_u64;

@@ -58,7 +58,7 @@ impl Running {
         Ok(())
     }
 
-    /// Changes the bytes of a device that chunks use.
+    /// Changes how many bytes of a device chunks use.
     pub fn change_device_used(&mut self, device: DeviceId, by: i64) -> Result<()> {
         let Some(room) = self
             .core

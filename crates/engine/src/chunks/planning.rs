@@ -86,7 +86,8 @@ impl Running {
         (types, profile)
     }
 
-    /// The profile that a conversion set. Mixed block groups have one for data and metadata together.
+    /// The profile that a conversion set. Mixed block groups have one target profile for data and
+    /// metadata together.
     fn target_for(&self, purpose: Purpose, types: BlockGroupFlags) -> Option<Profile> {
         let targets = self.core.groups.targets();
         let is_mixed = types.contains(BlockGroupFlags::DATA | BlockGroupFlags::METADATA);

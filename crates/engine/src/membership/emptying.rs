@@ -1,7 +1,8 @@
 //! A part of a device is emptied, and goes.
 //!
-//! While an [`Emptying`] exists, no new chunk gets a place on its part of the device. A job above moves the content of the
-//! chunks that are there. Then the device leaves the volume, or is cut.
+//! While an [`Emptying`] exists, no new chunk is placed on the part of the device that it empties.
+//! A job above moves the content of the chunks that are there. Then the device leaves the volume,
+//! or is cut.
 //!
 //! Invariant: what goes holds no device extent, neither of the running transaction nor of the last durable state.
 
@@ -59,8 +60,8 @@ impl Emptying<'_> {
         chunks_past(self.engine.forest().volume(), &self.slot, self.end)
     }
 
-    /// Refuses if the content on the part certainly finds too little space elsewhere: in block groups of its kind, and in
-    /// unallocated space of devices. It may still find too little, since profiles divide devices.
+    /// Refuses the removal if block groups and unallocated space elsewhere are too small for the
+    /// content on the part. It may still find too little, since profiles divide devices.
     ///
     /// # Errors
     /// [`MembershipRefusal::NoPlace`].

@@ -57,11 +57,11 @@ pub(super) struct Closure {
     pub(super) blocks: BTreeMap<Logical, Block>,
     /// Extents of data that get another address, by the old one.
     pub(super) data: BTreeMap<Logical, Data>,
-    /// Blocks whose pointer is the root's, or in a block in memory, with the tree.
+    /// Blocks, each with its tree, whose pointer is the root pointer or in a block in memory.
     pub(super) pointers: BTreeSet<(TreeId, Logical)>,
-    /// File extent items in leaves in memory, or in trees of the volume itself.
+    /// The keys of file extent items in leaves in memory, or in trees of the volume itself.
     pub(super) items: BTreeSet<(TreeId, Key)>,
-    /// Extents that changed since their content was copied: they wait for the next pass.
+    /// Extents that changed since their content was copied; the next pass moves them.
     pub(super) changed: Vec<Moved>,
     /// Of each block, those above it that change, too.
     above: BTreeMap<Logical, Vec<Logical>>,

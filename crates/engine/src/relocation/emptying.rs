@@ -29,7 +29,8 @@ const COMMITS_MAX: usize = 8;
 
 const PURPOSES: [Purpose; 3] = [Purpose::System, Purpose::Metadata, Purpose::Data];
 
-/// Groups of a job. They take extents again when this goes.
+/// The block groups that a relocation job empties. The block groups accept new extents again when
+/// this value is dropped.
 #[derive(Debug)]
 pub(super) struct Emptying<'a> {
     engine: &'a Engine,
@@ -158,7 +159,8 @@ impl Running {
         PURPOSES.into_iter().filter(serves).collect()
     }
 
-    /// The bytes that must be free for a purpose once these groups take nothing more.
+    /// Returns the bytes that must be free for a purpose once these block groups accept no more
+    /// allocations.
     fn wanted_for(&self, groups: &[Logical], purpose: Purpose) -> u64 {
         let used = self.used_by(groups, purpose);
         let beside = match purpose {

@@ -238,7 +238,8 @@ impl Running {
             self.point_to_copy(renaming, *tree, *old)?;
         }
         for tree in closure.sharing_trees() {
-            // Trees take newer blocks for their own. Copies that they share are as old as a snapshot of now.
+            // Trees take newer blocks for their own. Copies that several trees share are treated as
+            // if the trees' snapshot had just been made.
             let generation = self.core.generation;
             let open = self.open_tree(tree)?;
             let item = open.item.as_mut().ok_or(Error::TreeNotFound { tree })?;

@@ -191,8 +191,8 @@ fn header_mut(block: &mut [u8]) -> Option<&mut RawHeader> {
     RawHeader::mut_from_prefix(block).ok().map(|(header, _)| header)
 }
 
-/// Moves `length` bytes from `from` to `to`. The ranges may overlap. Returns false and moves
-/// nothing if a range lies outside `bytes`.
+/// Moves `length` bytes of a node from offset `from` to offset `to`. The ranges may overlap.
+/// Returns false and moves nothing if a range lies outside `bytes`.
 fn shift(bytes: &mut [u8], from: usize, to: usize, length: usize) -> bool {
     let fits = |start: usize| start.checked_add(length).is_some_and(|end| end <= bytes.len());
     if !fits(from) || !fits(to) {

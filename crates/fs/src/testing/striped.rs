@@ -190,7 +190,7 @@ impl Striped {
         self.entries.push(entry);
     }
 
-    /// Replaces an item of the stripe tree. The strides are `(device, physical)` each.
+    /// Replaces the stripe tree's item of an extent. The strides are `(device, physical)` each.
     pub(crate) fn list(&mut self, offset: u64, length: u64, strides: &[(u64, u64)]) {
         let bytes = strides
             .iter()

@@ -23,7 +23,7 @@ use buttress_format::FileKind;
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 
-/// The number of listings that stay open.
+/// The number of directory listings that a walk keeps open.
 const OPEN_LEVELS: usize = 32;
 
 /// The maximum depth of a walk.
@@ -52,13 +52,14 @@ pub(super) enum Found {
     Failed(WalkError),
 }
 
-/// A directory on the path down.
+/// A directory on the walk's path from its start.
 #[derive(Debug)]
 struct Level {
     location: Location,
     path: Arc<[u8]>,
     listing: Listing,
-    /// Directories to enter after all entries were returned; unused in depth order.
+    /// Directories to enter after all entries of this directory were returned; unused in depth
+    /// order.
     children: VecDeque<DirEntry>,
     /// True if all entries were returned.
     listed: bool,
@@ -342,7 +343,8 @@ impl Order {
                     && place.directory == parent.inode
                     && place.name == entry.name
             });
-            // The walk may have begun inside a subvolume that it now reaches from above.
+            // The walk may have begun inside a subvolume that it reaches again from a directory
+            // above.
             let on_the_way = self
                 .stack
                 .iter()

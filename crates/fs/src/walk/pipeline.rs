@@ -98,7 +98,7 @@ impl Pipeline {
                 Source::Threads(items, threads) => match items.recv() {
                     Ok(items) => self.current.extend(items),
                     Err(_) => {
-                        // The thread panicked before the end of the walk.
+                        // A thread of the pipeline panicked before the end of the walk.
                         for thread in threads.drain(..) {
                             if let Err(panic) = thread.join() {
                                 std::panic::resume_unwind(panic);

@@ -8,8 +8,8 @@ use buttress_build::PathProblem;
 #[derive(Debug, thiserror::Error)]
 #[error("line {line}: {problem}")]
 pub struct ManifestError {
-    /// The line, counted from 1. The number is the line of the value if known, otherwise that of
-    /// the table.
+    /// The line of the manifest, counted from 1. The number is the line of the value if known,
+    /// otherwise that of the table.
     pub line: u64,
     /// The problem.
     pub problem: Problem,
@@ -22,7 +22,7 @@ pub enum Problem {
     /// The text violates TOML, or has unknown keys or values.
     #[error("{0}")]
     Toml(String),
-    /// A line is not UTF-8.
+    /// A line of the manifest is not UTF-8.
     #[error("not UTF-8; write names that are not UTF-8 in base64, with the key path-base64")]
     NotText,
     /// A table exceeds the size limit.

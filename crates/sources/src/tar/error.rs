@@ -45,7 +45,7 @@ pub enum Problem {
         /// The number in the field.
         number: i64,
     },
-    /// A number is too large.
+    /// A number in the tar header is too large.
     #[error("{field} is too large (found {number}, expected at most {most})")]
     Large {
         /// The field.

@@ -101,8 +101,8 @@ impl Extended {
                 label.push(0);
                 self.xattr(b"security.selinux".to_vec(), label)?;
             }
-            // The ignored keys are comments, names of owners, times of access, character sets, and
-            // private keys of other programs.
+            // The reader ignores keys of comments, owners' names, access times, character sets and
+            // other programs.
             _ => {}
         }
         Ok(())

@@ -5,7 +5,7 @@
 //! - 0.1: a record `GNU.sparse.map` with all of them, `GNU.sparse.name` with the name;
 //! - 1.0: decimal lines at the beginning of the content, padded to a block.
 //!
-//! In every form, the result is checked: ranges ascend, do not overlap, and end within the file.
+//! The reader checks the map of every form: ranges ascend, do not overlap, and end within the file.
 //! The total length of the ranges equals the length of the stored content.
 //!
 //! Source: GNU tar manual, appendix "Tar Internals", "Storing Sparse Files".

@@ -28,13 +28,13 @@ const KEPT_OF: u64 = 12;
 /// The owners of the cache's budget.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Shares {
-    /// The cache's own part, in bytes.
+    /// The part of the budget that the cache keeps for itself, in bytes.
     whole_bytes: u64,
     /// The bytes that are lent to a sweep.
     lent_bytes: u64,
     /// The bytes that a writer holds outside the cache.
     pub(super) held_bytes: u64,
-    /// The bytes of the read-ahead quarter that are not claimed.
+    /// The unclaimed bytes of the quarter of the cache budget that is reserved for read-ahead.
     unclaimed_bytes: u64,
 }
 
@@ -56,7 +56,7 @@ impl Shares {
 
     /// Returns the capacity of the cache in bytes.
     pub(super) fn capacity_bytes(&self) -> u64 {
-        // Clamp: a writer may hold bytes that were lent before.
+        // Clamp: a writer may hold bytes that were lent to it before.
         let bytes = self
             .own_bytes()
             .saturating_sub(self.lent_bytes)
@@ -222,7 +222,7 @@ const LENT_OF: u64 = 3;
 /// A loan of a part of the cache's budget, for one borrower at a time. Dropping the loan returns
 /// the part to the cache.
 ///
-/// The borrower must have returned its reservations by then.
+/// The borrower must have returned its memory reservations before that drop.
 #[derive(Debug)]
 pub(crate) struct Loan {
     cache: Arc<NodeCache>,

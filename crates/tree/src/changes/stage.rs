@@ -1,8 +1,8 @@
 //! The rows of differing blocks, one row for each level.
 //!
-//! A [`Stage`] merges the pointers of two trees to blocks of one level. The pointers come from the
-//! differing blocks one level up, and from a tree's root at this level. Equal pointers of one
-//! volume are dropped. The other blocks are planned in order of their first keys. If both trees
+//! A [`Stage`] merges the pointers that two trees hold to blocks of one level. The pointers come
+//! from the differing blocks one level up, and from a tree's root at this level. Equal pointers of
+//! one volume are dropped. The other blocks are planned in order of their first keys. If both trees
 //! have the same first key, the old tree's block comes first. The blocks are fetched in windows,
 //! and passed to the stage below in this order.
 //!
@@ -161,7 +161,8 @@ impl Stages {
         }
     }
 
-    /// Waits for the next block of a level and returns it. Returns `None` at the end.
+    /// Waits for the next block of a level and returns it. Returns `None` after the last block of
+    /// the level.
     pub(super) fn pull(&mut self, level: usize) -> Option<Result<(Side, Step)>> {
         self.refill(level);
         let stage = self.levels.get_mut(level)?;

@@ -22,7 +22,7 @@ const KEPT_MAX: u64 = 1024;
 /// The number of released blocks whose memory is kept for new blocks.
 const RECYCLED_MAX: usize = 8;
 
-/// The free space of a leaf below which it counts as full.
+/// A leaf with less free space than this counts as full.
 const KEPT_FREE_BYTES: usize = 256;
 
 /// All blocks of a tree that a freeze found in memory and that are to be written.
@@ -60,7 +60,7 @@ impl EditableTree {
         let mut given: u64 = 0;
         let result = (0..=root.level()).try_for_each(|level| assign_level(&root, level, &mut given, assign));
         let counted = self.unassigned;
-        // Clamp: the check below reports a higher number.
+        // Clamp: the check below reports a count that is too high.
         self.unassigned = counted.saturating_sub(given);
         self.assigned = self.assigned.exact_add(given);
         result.map_err(|error| Error::new(&root.pointer(self.tree), Cause::Context(Arc::new(error))))?;
@@ -79,7 +79,8 @@ impl EditableTree {
     /// there are none.
     ///
     /// # Errors
-    /// Fails if a block has no address. [`EditableTree::for_each_unassigned`] must run first.
+    /// Fails if a block has no address. [`EditableTree::for_each_unassigned`] must run before the
+    /// freeze.
     pub fn freeze(&mut self) -> Result<Option<Frozen>> {
         let Some(root) = self.root.node.as_ref().filter(|root| root.epoch == self.epoch) else {
             return Ok(None);
@@ -406,7 +407,8 @@ impl Forest {
         self.cache().has_space_for(usize_of(node_bytes))
     }
 
-    /// Puts a written block into the cache, in place of the block that was at its address before.
+    /// Puts a written block into the cache, in place of the block that the cache held for this
+    /// address.
     pub fn keep_written(&self, tree: TreeId, block: TreeBlock) {
         let header = *block.header();
         let pointer = BlockPointer {

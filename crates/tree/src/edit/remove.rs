@@ -1,4 +1,4 @@
-//! Removal of items and whole leaves, and merging of blocks that became small.
+//! Removal of items and whole leaves, and merging of blocks that removals made small.
 //!
 //! A block that falls below a third of its capacity is merged with a neighbour, if an eighth of the
 //! merged block stays free. The neighbour must be in memory, as a node of the tree or in the cache.
@@ -217,7 +217,7 @@ fn absorb(node: &mut Node, gone: &Gone, is_left: bool) -> bool {
 }
 
 impl Editor<'_> {
-    /// Removes a child from a node.
+    /// Removes a child from a node in memory.
     fn unlink(&self, node: &mut Node, slot: usize) -> Result<()> {
         let slots = slot..slot.exact_add(1);
         if slot >= node.links.len() || !node.block.edit_node(|node| node.remove(slots)) {

@@ -129,8 +129,8 @@ fn read_cached(
     }
 }
 
-/// Delivers the checked blocks when dropped, even if a check panics. Otherwise, threads that wait
-/// for the batch would never wake.
+/// Blocks that a worker has checked; delivers them when dropped, even if a check panics. Otherwise,
+/// threads that wait for the batch would never wake.
 struct Checked<'a> {
     batch: &'a Batch,
     results: Vec<Option<Result<TreeBlock>>>,

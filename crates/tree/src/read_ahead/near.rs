@@ -1,9 +1,9 @@
 //! The kernel's read-ahead: a few neighbours of the requested block.
 //!
 //! The limits are the kernel's. The kernel fetches until the requested bytes *exceed* the limit, so
-//! the last block goes beyond it. This module fetches all these blocks and the wanted block in one
-//! plug. The kernel requests each block by itself, the wanted block last, and the block layer
-//! decides which requests to merge.
+//! the last block goes beyond it. The read-ahead fetches all these neighbours and the wanted block
+//! in one plug. The kernel requests each block by itself, the wanted block last, and the block
+//! layer decides which requests to merge.
 //!
 //! Facts from the commit "btrfs: improve btree readahead for full send operations" and its
 //! description of the read-ahead before it.
@@ -47,7 +47,7 @@ pub(crate) enum Reach {
 }
 
 impl Reach {
-    /// Returns true if neighbours at any distance are fetched, and nodes too.
+    /// Returns true if the mode fetches neighbours at any distance, and nodes too.
     const fn is_far(self) -> bool {
         matches!(self, Self::ForwardOnMiss | Self::ForwardAlways)
     }

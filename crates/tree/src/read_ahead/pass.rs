@@ -1,6 +1,6 @@
 //! A pass: one run over a spinning disk for leaves that are wanted in another order.
 //!
-//! If leaves are scattered, a walk in key order crosses the disk once for each window. On a
+//! If leaves are scattered, a walk in key order sweeps across the disk once for each window. On a
 //! spinning disk, skipping the bytes between two leaves costs as much as reading them. A pass
 //! therefore plans as many of the next leaves as it has memory for pointers, and reads them in
 //! address order. The pass holds back leaves that arrive before their turn: unpacked while memory
@@ -65,7 +65,7 @@ const ASK_OF: usize = 4;
 #[derive(Debug)]
 pub(crate) struct Pass {
     // This field precedes the loan, because the reservation must be dropped first.
-    /// The memory for blocks held back or in flight.
+    /// The memory reservation for blocks that are held back or in flight.
     memory: Reservation,
     /// The memory for the maximum number of entries.
     _entries_memory: Reservation,
@@ -116,8 +116,8 @@ enum Content {
 }
 
 impl Pass {
-    /// Makes a pass with at most `window_bytes` in flight. Returns `None` if another sweep has the
-    /// loan, or if the loan is too small to gain anything.
+    /// Makes a pass with at most `window_bytes` in flight. Returns `None` if another sweep has
+    /// borrowed the cache's memory, or if the loan is too small to gain anything.
     pub(crate) fn new(forest: &Forest, window_bytes: u64) -> Option<Self> {
         let loan = forest.borrow_cache()?;
         let node_bytes = u64::from(forest.reader().node_bytes());
@@ -218,8 +218,8 @@ impl Pass {
         })
     }
 
-    /// Drops all entries before `pointer`'s block. Returns false, and changes nothing, if the pass
-    /// does not hold the block.
+    /// Drops all entries of the pass before `pointer`'s block. Returns false, and changes nothing,
+    /// if the pass does not hold the block.
     pub(crate) fn skip_to(&mut self, pointer: &BlockPointer) -> bool {
         let Some(position) = self.entries.iter().position(|entry| entry.pointer == *pointer) else {
             return false;
@@ -366,8 +366,8 @@ impl Pass {
         found
     }
 
-    /// Takes memory for leaf `number`. Packs or drops leaves that are wanted later. Returns false
-    /// if there are none: the leaf then lies beyond the horizon.
+    /// Takes memory for leaf `number`. To take memory for a leaf, packs or drops leaves that the
+    /// walk needs later. Returns false if there are none: the leaf then lies beyond the horizon.
     fn make_room(&mut self, forest: &Forest, number: u64) -> bool {
         loop {
             if number >= self.horizon {
@@ -406,7 +406,7 @@ impl Pass {
         false
     }
 
-    /// Records whether packing gained memory.
+    /// Records whether packing a leaf gained memory.
     fn count(&mut self, helped: bool) {
         self.futile = if helped { 0 } else { self.futile.exact_add(1) };
     }

@@ -63,8 +63,8 @@ pub(crate) struct Taken {
 
 impl Queue {
     /// Makes a queue whose leaves bypass the cache. Such a queue serves walks that visit each leaf
-    /// once, or that exceed the cache. Caching the first leaves would only cost memory, and the
-    /// time to fill it.
+    /// once, or that exceed the cache. Caching the first leaves of such a walk would only cost
+    /// memory and time.
     pub(crate) fn passing_leaves() -> Self {
         Self {
             entries: VecDeque::new(),

@@ -15,8 +15,8 @@
 //!    hold the block, the sweep restarts from the cursor's path.
 //!
 //! A sweep starts with a small window and doubles it with each refill, so a walk over a few leaves
-//! reads few. Each higher stage has a smaller window of its own, because it has fewer nodes. A
-//! higher stage is refilled before the stage below needs its next node. The sweep reads nothing
+//! reads few. Each higher stage has a smaller window of its own, because it has fewer nodes. The
+//! sweep refills a higher stage before the stage below needs its next node. The sweep reads nothing
 //! outside the walk's [`Scope`].
 //!
 //! # Order of address
@@ -56,7 +56,7 @@ pub(crate) const FIRST_WINDOW_BYTES: u64 = 128 << 10;
 /// devices busy, and small enough that a refill is a long ascending run of requests.
 const REFILL_PARTS: u64 = 4;
 
-/// The ratio of the window of a stage to the window of the stage above.
+/// The ratio of a stage's window to the window of the stage above it.
 pub(crate) const NODES_TO_LEAVES: u64 = 64;
 
 /// The minimum number of blocks ahead of each stage above the lowest.
@@ -74,8 +74,8 @@ const PASS_AFTER_BYTES: u64 = 512 << 10;
 const SLOW_BYTES_PER_SECOND: u64 = 40_000_000;
 
 /// The part of the read-ahead budget that a default window leaves to other readers on a spinning
-/// disk. The window grows to the remaining three quarters. Each window crosses the disk once, so
-/// fewer windows mean fewer seeks. Other devices gain nothing from a larger window.
+/// disk. The window grows to the remaining three quarters. Each read-ahead window crosses the disk
+/// once, so fewer windows mean fewer seeks. Other devices gain nothing from a larger window.
 const ROTATIONAL_LEAVES: u64 = 4;
 
 /// The window of nodes of level 1 for a pass.
@@ -84,7 +84,7 @@ const PASS_NODES_BYTES: u64 = 4 << 20;
 /// The state of one sweep.
 #[derive(Debug)]
 pub(crate) struct Sweep {
-    /// The requested window in bytes.
+    /// The requested window of the sweep in bytes.
     given_window_bytes: u64,
     /// The maximum window in bytes, which exceeds the requested window on a spinning disk.
     window_bytes_max: u64,
@@ -123,14 +123,14 @@ impl Stage {
         self.queue.blocks().exact_add(pass)
     }
 
-    /// Returns the number of blocks of higher levels between them.
+    /// Returns the number of higher-level blocks between two neighbours.
     fn passed(&self) -> u64 {
         let pass = self.pass.as_ref().map_or(0, |pass| pass.passed());
         self.queue.passed().exact_add(pass)
     }
 
-    /// Reserves budget for one more block. A pass has its own budget, and a maximum number of
-    /// entries.
+    /// Reserves budget for one more block. A read-ahead pass has its own memory budget and a
+    /// maximum number of entries.
     fn has_room(&self, forest: &Forest) -> Option<Option<Reservation>> {
         if self.pass.is_some() {
             Some(None)
@@ -272,7 +272,7 @@ impl Sweep {
         self.stages.get_mut(index)?.take(forest)
     }
 
-    /// Fills a stage's queue up to its window when it has little left.
+    /// Fills a stage's queue up to its window when few nodes remain in the queue.
     fn refill(&mut self, forest: &Forest, index: usize) {
         let window_blocks = self.window_blocks(forest, index);
         let low_blocks = window_blocks.quotient(REFILL_PARTS);
@@ -302,8 +302,8 @@ impl Sweep {
                 self.waited = Duration::ZERO;
             }
         }
-        // The stage above is refilled early, so that its next node is available when this stage's
-        // node is used up.
+        // The sweep refills the stage above early, so that its next node is available in time for
+        // this stage.
         if let Some(above) = index
             .checked_add(1)
             .filter(|_| self.window_bytes > FIRST_WINDOW_BYTES)
@@ -321,7 +321,7 @@ impl Sweep {
         bytes >= PASS_AFTER_BYTES && self.waited > Duration::from_nanos(ample)
     }
 
-    /// Turns the sweep into a pass over the disk, if memory is available.
+    /// Turns the sweep into a pass in disk order, if memory is available.
     fn begin_pass(&mut self, forest: &Forest) {
         self.may_pass = false;
         if let Some(stage) = self.stages.first_mut() {
@@ -357,9 +357,9 @@ impl Sweep {
         }
     }
 
-    /// Returns the next block of a stage's level. Takes nodes from the stage above as needed. A
-    /// block in memory is not fetched. On the lowest level it is skipped, because the walk does not
-    /// request it. On higher levels it stays, for the blocks below it.
+    /// Returns the next block of a stage's level. Takes nodes from the stage above as needed. The
+    /// sweep does not fetch a block that is in memory. On the lowest level it is skipped, because
+    /// the walk does not request it. On higher levels it stays, for the blocks below it.
     fn next_pointer(&mut self, forest: &Forest, index: usize) -> Option<(BlockPointer, Option<Arc<Node>>)> {
         let above_max = self.above_max(forest);
         loop {

@@ -78,7 +78,7 @@ fn patch(data: &mut [u8], range: Range<usize>, bytes: &[u8]) -> Result<(), Error
     }
 }
 
-/// Returns the bytes of an extent. Fails if their length differs from the extent's.
+/// Returns the bytes of an extent. Fails if the length of the read bytes differs from the extent's.
 fn whole(read: Option<Buffer>, length: usize) -> Result<Buffer, Error> {
     let found_bytes = read.as_ref().map_or(0, |read| read.len());
     match read {
@@ -129,7 +129,8 @@ fn first_read(volume: &Volume, mut pending: PendingSegment) -> Result<(Work, Buf
     Ok((work, buffer))
 }
 
-/// Reads a segment that no way reads completely: each sector by the first way that provides it.
+/// Reads a segment that no single way reads completely: each sector by the first way that provides
+/// it.
 fn read_by_sectors(volume: &Volume, segment: &Segment) -> Result<(Buffer, Vec<Range<usize>>), Error> {
     let length = segment.length();
     let step = usize_of(volume.superblock().sector_bytes);

@@ -7,9 +7,9 @@
 //! that it missed, as copies or parity.
 //!
 //! All chunks determine if the volume can do without the device, not only those of the failed
-//! batch. In each chunk with a stripe on the device, the lost stripes must not exceed the profile's
-//! tolerance. Stripes on missing and stale devices count as lost. The kernel uses the same
-//! condition for degraded writable mounts. Otherwise the failure stops writing
+//! batch. In each chunk with a stripe on the failed device, the lost stripes must not exceed the
+//! profile's tolerance. Stripes on missing and stale devices count as lost. The kernel uses the
+//! same condition for degraded writable mounts. Otherwise the failure stops writing
 //! ([`Volume::stop_writing`]). The device stays in use for reading, because it may hold the only
 //! copy of committed data. The next commit finds a chunk that was added since on a device that was
 //! left out.

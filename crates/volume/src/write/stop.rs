@@ -23,7 +23,7 @@ pub enum WriteRefusal {
         /// The first failure.
         cause: Arc<str>,
     },
-    /// A device failed that the volume needs.
+    /// The volume needs a device that failed.
     #[error(transparent)]
     Needed(Box<NeededDevice>),
     /// Too many devices are missing, left out or behind, so the bytes could not be read back.

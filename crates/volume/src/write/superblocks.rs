@@ -1,12 +1,12 @@
 //! Flushes, and the superblock writes that complete a commit.
 //!
 //! This module ensures the order of writes (design: "Nothing live is overwritten"). The caller of
-//! [`Volume::write_superblocks`] has flushed all blocks. The steps are then: write all primaries,
-//! flush, write their copies, flush. A crash in between leaves each device with at least one valid
-//! superblock, the old or the new one, because the first flush ends before any copy is written. If
-//! the superblock in use names a log, which its copies do not, the steps are: write copies, flush,
-//! write primaries, flush. A device that fails is left out of the remaining steps, if the volume
-//! can do without it. Each step must end on all devices that stay.
+//! [`Volume::write_superblocks`] has flushed all blocks to the devices. The steps are then: write
+//! all primaries, flush, write their copies, flush. A crash in between leaves each device with at
+//! least one valid superblock, the old or the new one, because the first flush ends before any copy
+//! is written. If the superblock in use names a log, which its copies do not, the steps are: write
+//! copies, flush, write primaries, flush. A device that fails is left out of the remaining steps,
+//! if the volume can do without it. Each step must end on all devices that stay.
 //!
 //! Source: on-disk format documentation, section "Superblock", for the addresses of the copies:
 //! those that end within the device.
@@ -43,8 +43,8 @@ impl Volume {
         self.go_on_without(flush_all(&slots))
     }
 
-    /// Writes the superblock to all devices, and makes it the one in use. All blocks that it leads
-    /// to must be durable.
+    /// Writes the superblock to all devices, and makes it the volume's current superblock. All
+    /// blocks that it leads to must be durable.
     ///
     /// `superblock` holds the fields that all devices share. `physical`, `device_item` and the
     /// checksum are set for each device and address. `items` are the device items of this commit,

@@ -344,8 +344,8 @@ fn discards_reach_all_copies_and_leave_the_rest() {
         let logical = Logical::new(CHUNK_AT + at as u64);
         lab.volume.discard(logical, ByteCount::of(length)).unwrap();
         let found = read_all(&lab.volume);
-        // Memory devices fill discarded bytes with a pattern. Profiles with parity discard whole
-        // rows only.
+        // Memory devices of this test fill discarded bytes with a pattern. Profiles with parity
+        // discard whole rows only.
         let changed: Vec<usize> = (0..DATA_BYTES)
             .filter(|byte| found[*byte] != model[*byte])
             .collect();

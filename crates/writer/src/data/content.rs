@@ -14,11 +14,11 @@ use buttress_fs::location::Location;
 use core::ops::Range;
 use std::sync::Arc;
 
-/// The file that a call uses.
+/// The file on which a call works.
 #[derive(Clone, Copy)]
 pub(super) struct Of<'a> {
     pub(super) location: Location,
-    /// The live inode, if the caller keeps it and it is in the inode table.
+    /// The live inode, if the caller holds it and the inode table contains it.
     pub(super) inode: Option<&'a LiveInode>,
 }
 

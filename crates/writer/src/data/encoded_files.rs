@@ -44,8 +44,9 @@ pub(crate) struct WrittenFiles {
 }
 
 impl WritableFilesystem {
-    /// Writes the stored content of files that will be made: for each file a list of extents, in
-    /// order. Returns `None`, and writes nothing, if an extent cannot be stored unchanged.
+    /// Writes the stored content of files that are made afterwards: for each file a list of
+    /// extents, in order. Returns `None`, and writes nothing, if an extent cannot be stored
+    /// unchanged.
     ///
     /// # Errors
     /// Fails with [`Error::NoSpace`](buttress_fs::error::Error::NoSpace), or with an error of a

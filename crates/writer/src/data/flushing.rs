@@ -19,7 +19,7 @@ const FILES_SIDE_BY_SIDE: usize = 4;
 struct LacksHostSpace(Option<Error>);
 
 impl LacksHostSpace {
-    /// Keeps an error about space on the host, and returns any other error.
+    /// Keeps an error about missing space on the host, and returns any other error.
     fn pass(&mut self, written: Result<()>) -> Result<()> {
         match written {
             Err(error @ Error::OutOfHostSpace(_)) => {

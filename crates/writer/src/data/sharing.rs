@@ -85,7 +85,7 @@ impl WritableFilesystem {
             if !is_same(&mut from, to, &share)? {
                 return Ok(false);
             }
-            // Inline content takes no extent that could be saved.
+            // Sharing inline content would save no extent.
             let (filesystem, target) = (to.filesystem, to.location);
             if !filesystem.lies_in_tree(source)? && !filesystem.lies_in_tree(target)? {
                 to.share(&mut from, source, &share)?;

@@ -15,7 +15,8 @@ use core::ops::Range;
 pub(super) const FILE_BYTES_MAX: u64 = i64::MAX as u64;
 
 impl WritableFilesystem {
-    /// Writes at `offset`, as `pwrite(2)` does. The content is dirty until it is written back or committed.
+    /// Writes at `offset`, as `pwrite(2)` does. The content stays dirty in memory until it is
+    /// written back or committed.
     ///
     /// # Errors
     /// Fails with [`Error::InodeNotFound`], [`Error::IsADirectory`], [`Error::NotAFile`],
@@ -43,7 +44,7 @@ impl WritableFilesystem {
 
     /// Writes content that an earlier write call stored in a cache. The cache's owner sets the
     /// file's times itself ([`WritableFilesystem::set_attributes`]), so times stay unchanged. An
-    /// append-only file accepts the content at any offset.
+    /// append-only file accepts content at any offset here.
     ///
     /// # Errors
     /// Fails as [`WritableFilesystem::write_at`] does.
@@ -137,7 +138,7 @@ impl WritableFilesystem {
 /// The origin of written content, and its offset.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Source {
-    /// A write call at an offset.
+    /// A write call at a given offset.
     CallAt(u64),
     /// A write call at the end of the file.
     CallAtEnd,
@@ -174,8 +175,9 @@ impl Content<'_> {
         Ok(self.put_in(&place, source, bytes))
     }
 
-    /// Stores content as [`write`](Self::write) does, while content of the file may be in flight.
-    /// Returns `None`, without a change, if the write needs more of the file than its dirty data.
+    /// Stores content as [`write`](Self::write) does, while earlier content of the file may be in
+    /// flight. Returns `None`, without a change, if the write needs more of the file than its dirty
+    /// data.
     fn write_in_flight(&mut self, source: Source, bytes: &[u8]) -> Result<Option<u64>> {
         if !self.state.in_flight || bytes.is_empty() {
             return self.write(source, bytes).map(Some);

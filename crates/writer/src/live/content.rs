@@ -9,8 +9,8 @@
 //!
 //! - Dirty data covers the extents below it, and goes only when extents with its content are in the
 //!   tree.
-//! - An operation is visible as a whole or not at all: it holds the steps lock from its first edit
-//!   to its last, and lookups share this lock.
+//! - An operation is visible as a whole or not at all: it holds the steps lock throughout, and
+//!   lookups share this lock.
 //! - Extents and their checksums are looked up under one hold of the file's tree. Meanwhile no
 //!   extent leaves the tree, so no extent loses its checksums.
 //! - The size of a file without a writing call is that of its item. The size changes only in a call

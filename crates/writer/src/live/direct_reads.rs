@@ -4,8 +4,8 @@
 //! page cache. A direct read falls back if it is not aligned to sectors, or reads inline or
 //! compressed content.
 //!
-//! Left out: direct reads into memory that is not aligned, or not resident. Linux falls back for
-//! these too.
+//! Left out: direct reads into memory that is not aligned, or not resident. Linux also falls back
+//! to buffered reads in these two cases.
 
 use crate::WritableFilesystem;
 use buttress_format::{Compression, FileExtent, FileExtentBody, FileOffset, ItemType, Key};

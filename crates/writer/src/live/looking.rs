@@ -239,7 +239,7 @@ impl WritableFilesystem {
             };
             let mut shown = item;
             content.waiting.read().show_in(&mut shown, sector_bytes);
-            // Another call may have changed the item, and content after it.
+            // Another call may have changed the inode item, and the content after it.
             let is_still = |state: &InodeState| {
                 state.newest() == Some(item)
                     && state

@@ -146,8 +146,7 @@ fn removed_inode_is_found_by_no_read() {
     filesystem.close().unwrap();
 }
 
-/// After `unlink`, a name that threads look up continuously never leads to a file that had it
-/// before.
+/// After `unlink`, a name that threads look up continuously never leads to its earlier file.
 #[test]
 fn a_name_that_was_looked_up_leads_to_no_file_of_before() {
     let filesystem = new_volume();

@@ -4,14 +4,14 @@
 //! leaves no change half done:
 //!
 //! - The log has all current names and all attributes of each inode in it. If the inode lost names
-//!   that the last commit has, a range in the log of their directory removes them.
+//!   that the last commit has, a range item in their directory's log removes these names.
 //! - A replay may remove names: by that range, by a logged name that another inode had, or with a
 //!   deleted directory. An inode that loses such a name and still exists is in the log itself.
 //! - The log has each directory in which a logged inode has a name, if that directory is new, or if
 //!   it or a directory above it was moved.
 //! - The log of a synced directory has its new entries and the inodes they lead to. New directories
-//!   among these have their own entries logged. Other inodes are logged by existence only: names
-//!   and attributes, no content.
+//!   among the directory's new inodes have their own entries logged. Other inodes are logged by
+//!   existence only: names and attributes, no content.
 //! - If a logged inode has lost names since, the next batch updates its names.
 //!
 //! If a log cannot express a change, the sync commits instead and records the cause. The collection
@@ -188,7 +188,7 @@ impl<'a, 'b> Collector<'a, 'b> {
         Corruption::Item { tree, error }.into()
     }
 
-    /// A log of a subvolume that the last commit lacks cannot be replayed.
+    /// A log cannot be replayed if the last commit lacks its subvolume.
     fn require_log_of_subvolume(&mut self) -> Walk {
         let tree = self.tree();
         self.operation.require_subvolume(self.subvolume)?;
@@ -371,7 +371,7 @@ impl<'a, 'b> Collector<'a, 'b> {
     }
 }
 
-/// Returns the item of an inode whose existence alone is logged. An inode without content has size
+/// Returns the item of an inode that is logged by existence only. An inode without content has size
 /// zero.
 fn existence_of(item: &InodeItem) -> InodeItem {
     let mut logged = *item;

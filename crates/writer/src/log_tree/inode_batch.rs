@@ -26,7 +26,7 @@ pub(super) struct InodeBatch {
     pub(super) item: Option<InodeItem>,
     /// Whether the log then has the whole inode.
     pub(super) whole: bool,
-    /// All names and attributes; `None` keeps those in the log.
+    /// All names and attributes; `None` keeps those that the log has.
     pub(super) names: Option<NamesAndAttributes>,
     /// File extents, each with the range of logged extents that they replace.
     pub(super) content: Vec<(Range<u64>, Vec<Item>)>,
@@ -34,7 +34,7 @@ pub(super) struct InodeBatch {
     pub(super) entries: Vec<Item>,
     /// Ranges of indexes, first and last, of which the log has all entries.
     pub(super) ranges: Vec<(u64, u64)>,
-    /// Indexes of removed entries that the log may have.
+    /// Indexes of removed directory entries that the log may contain.
     pub(super) gone: Vec<u64>,
 }
 

@@ -74,11 +74,11 @@ impl fmt::Display for CommitCause {
 /// Counts of syncs since the volume was opened.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LogStatistics {
-    /// Calls of `fsync` and `fdatasync`.
+    /// The number of calls of `fsync` and `fdatasync`.
     pub syncs: u64,
     /// Syncs without any work, because everything was durable.
     pub unneeded: u64,
-    /// Syncs that became durable by another call's write.
+    /// Syncs that another call's log write made durable.
     pub joined: u64,
     /// Written logs: blocks, a flush, superblocks.
     pub written: u64,

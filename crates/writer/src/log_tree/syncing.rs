@@ -18,8 +18,8 @@
 //!   of a log, no commit is frozen or written: log writers and commits hold the superblock lock. A
 //!   log writer does not wait for a commit that is still converging.
 //! - A superblock with a log differs from the superblock before only in its first 512 bytes. A torn
-//!   superblock is therefore the old or the new superblock. The superblock copies, which belong to
-//!   the commit, are not needed.
+//!   superblock therefore equals the old or the new superblock. The superblock copies, which belong
+//!   to the commit, are not needed.
 //! - An incomplete log is never written. Until the next commit, every sync is then a commit.
 //! - A log block stays pinned from its allocation until the commit is durable. Only a later log may
 //!   reuse its address before that, once no durable log leads to it. Data that logs refer to is
@@ -41,7 +41,7 @@ use std::sync::Arc;
 /// The outcome of a sync.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Synced {
-    /// Everything was durable already, or another call had logged it.
+    /// The data was durable already, or another call had logged it.
     Unneeded,
     /// The sync wrote a log.
     Logged,
@@ -239,7 +239,7 @@ impl WritableFilesystem {
         if let Err(error) = log.take_in(*batch, self.forest().block_format().clone()) {
             log.is_broken = true;
             self.forget_marks(location, &marks);
-            // A block of the log cannot be read; a commit needs no log.
+            // A block of the log cannot be read, so the sync commits: a commit needs no log.
             return match error.kind() {
                 buttress_format::ErrorKind::Io | buttress_format::ErrorKind::Corrupt => {
                     Ok(Logging::Commit(CommitCause::Incomplete))

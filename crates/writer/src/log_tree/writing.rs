@@ -73,8 +73,8 @@ impl WritableFilesystem {
             .collect();
         let frozen = self.freeze_logs(&mut guards);
         if !matches!(frozen, Ok(Ok(_))) && !buttress_faults::on("log-failed-freeze-joined") {
-            // Some logs may already be frozen and clean. Syncs that wait for this round then need a
-            // commit.
+            // Some logs may already be frozen and clean. After this failure, syncs that wait for
+            // the current round need a commit.
             guards.iter_mut().for_each(|(_, _, log)| log.is_broken = true);
         }
         let write = match frozen? {

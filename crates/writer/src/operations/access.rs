@@ -148,7 +148,7 @@ impl Access<'_> {
     pub(crate) fn is_unfinished(&mut self, subvolume: SubvolumeId) -> Result<bool> {
         match self.look().open_tree(subvolume.tree()) {
             Ok(open) => Ok(open.tree.is_unfinished()),
-            // The subvolume's tree was dropped.
+            // Another call dropped the subvolume's tree.
             Err(Error::TreeNotFound { .. }) => Ok(false),
             Err(error) => Err(error),
         }

@@ -22,7 +22,7 @@ const CAPABILITY_NAME: &[u8] = b"security.capability";
 /// The items that a change of attributes edits: the inode and two extended attributes.
 const CHANGE_ITEMS: u64 = 4;
 
-/// Changes of an inode's attributes; `None` keeps a value.
+/// Changes of an inode's attributes; `None` keeps the current value.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AttributeChanges {
     /// Permission bits, with set-user-id, set-group-id and sticky.
@@ -294,7 +294,7 @@ fn stored_flags(item: &InodeItem, attributes: FileAttributes) -> Result<InodeFla
     }
     let wants_nocow = attributes.contains(FileAttributes::NOCOW);
     match item.kind() {
-        // Existing content keeps its form.
+        // Existing content keeps its compressed or plain form.
         FileKind::Regular if item.size != ByteCount::ZERO => {}
         FileKind::Regular => flags.set(InodeFlags::NODATACOW | InodeFlags::NODATASUM, wants_nocow),
         _ => flags.set(InodeFlags::NODATACOW, wants_nocow),

@@ -63,9 +63,9 @@ impl WritableFilesystem {
         self.link_item(inode, directory, name).map(drop)
     }
 
-    /// Adds a name as [`WritableFilesystem::link`] does. Returns the inode's attributes as of that
-    /// edit, and whether it has dirty data. The call returns the attributes even if another thread
-    /// has removed the inode since.
+    /// Adds a name as [`WritableFilesystem::link`] does. Returns the inode's attributes after the
+    /// link was added, and whether the inode has dirty data. The call returns the attributes even
+    /// if another thread has removed the inode since.
     ///
     /// # Errors
     /// Fails as [`WritableFilesystem::link`] does.
@@ -107,9 +107,9 @@ impl WritableFilesystem {
         self.unlink_keeping(directory, name, &keep_none).map(drop)
     }
 
-    /// Removes a name as [`WritableFilesystem::unlink`] does. If that was the last name and `keeps`
-    /// returns true, holds the inode open. `keeps` runs under the edit lock, and may run several
-    /// times.
+    /// Removes a name as [`WritableFilesystem::unlink`] does. If the removed name was the last one
+    /// and `keeps` returns true, holds the inode open. `keeps` runs under the edit lock, and may
+    /// run several times.
     ///
     /// # Errors
     /// Fails as [`WritableFilesystem::unlink`] does.
@@ -150,7 +150,8 @@ impl WritableFilesystem {
     }
 
     /// Removes a directory as [`WritableFilesystem::remove_directory`] does. If `keeps` returns
-    /// true, holds the directory open. `keeps` runs under the edit lock, and may run several times.
+    /// true, holds the removed directory open. `keeps` runs under the edit lock, and may run
+    /// several times.
     ///
     /// # Errors
     /// Fails as [`WritableFilesystem::remove_directory`] does.
@@ -255,7 +256,8 @@ impl Operation<'_> {
         Ok(())
     }
 
-    /// Removes an entry, on both sides, and updates sizes, times and the link count.
+    /// Removes a directory entry and the inode's reference to it, and updates sizes, times and the
+    /// link count.
     pub(super) fn unlink_name(&mut self, directory: Location, name: &[u8], inode: Location) -> Result<()> {
         let index = self.remove_link(inode, directory.inode, name)?;
         self.remove_entry(directory, name, index)?;

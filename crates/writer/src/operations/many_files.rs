@@ -81,7 +81,7 @@ impl WritableFilesystem {
         let written = self.write_new_files(&encoded)?.ok_or(Error::Invalid {
             what: "encoded content that cannot be stored as it is",
         })?;
-        // Everything that may fail for lack of space precedes the creation of the files.
+        // All steps that may fail for lack of space come before the creation of the files.
         let reserved = outside.iter().copied().fold(0, u64::saturating_add);
         if reserved > 0
             && let Err(error) = self
@@ -295,7 +295,7 @@ impl Operation<'_> {
             } else if !part.whole.content.is_empty() {
                 items.push(self.inline_item(inode, part.whole.content));
             } else if part.whole.has_content {
-                // The item changes soon, when the content gets extents.
+                // The inode item changes soon, when the content gets extents.
                 self.edit()
                     .know_inode(Location::new(part.directory.subvolume, inode), item);
             }

@@ -5,8 +5,8 @@ use buttress_fs::NodeKind;
 /// Mode and owner of an inode to be made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NewInode {
-    /// Permission bits, with set-user-id, set-group-id and sticky. Symlinks ignore these bits and
-    /// have all permissions.
+    /// Permission bits, with set-user-id, set-group-id and sticky. A symlink ignores these
+    /// permission bits and has all permissions.
     pub mode: u32,
     /// Permission bits that are cleared, unless the directory has a default access control list.
     pub umask: u32,

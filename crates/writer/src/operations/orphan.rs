@@ -1,10 +1,10 @@
-//! Inodes without names: held open, or pending removal.
+//! Inodes without names: an open handle holds them, or their removal is pending.
 //!
 //! An inode gets an orphan item when its last name is removed while it is held open or has much
 //! content. Removal and orphan item are in one transaction. Once the inode is no longer held, its
 //! extents are removed from the beginning, some thousand in each step, so that no transaction grows
-//! without bound. The last step removes the rest and the orphan item. After a crash in between, the
-//! orphan item remains, and the next opening for writing continues
+//! without bound. The last step removes the remaining items and the orphan item. After a crash in
+//! between, the orphan item remains, and the next opening for writing continues
 //! ([`WritableFilesystem::clean_orphans`]).
 //!
 //! Source: on-disk format documentation, section "ORPHAN_ITEM".
@@ -42,7 +42,7 @@ pub struct OpenInode {
 }
 
 impl OpenInode {
-    /// Returns a hold whose count was already raised.
+    /// Returns a hold on an inode whose hold count was already raised.
     pub(super) const fn held(filesystem: WritableFilesystem, location: Location) -> Self {
         Self { filesystem, location }
     }

@@ -2,8 +2,9 @@
 //!
 //! Extended attributes whose names have the same hash share an item. A changed value keeps its
 //! position if it is alone in its item. A changed value in a shared item moves to the end, as in
-//! the kernel. Some attributes have side effects. An access control list changes the mode, and is
-//! not stored if it says no more than the mode. The compression property changes flags.
+//! the kernel. Some extended attributes have side effects when they are set. An access control list
+//! changes the mode, and is not stored if it says no more than the mode. The compression property
+//! changes flags.
 //!
 //! Source: setxattr(2), removexattr(2) for meaning and errors; on-disk format documentation,
 //! section "XATTR_ITEM".

@@ -326,8 +326,7 @@ fn no_change_reads_under_the_edit_lock() {
     assert!(read > CHANGES.len(), "only {read} reads: nothing was cold");
 }
 
-/// Blocks that the cache does not keep are read under the lock, and such an operation ends
-/// completely.
+/// Under the lock, the drop reads blocks that the cache does not keep, and still ends completely.
 #[test]
 fn a_subvolume_is_dropped_to_the_end_without_a_cache() {
     let device = Watched::new();

@@ -185,7 +185,8 @@ fn changes_dirty_for_long_are_committed() {
     assert!(due(230));
     assert!(filesystem.committed_generation() > first);
     assert!(!filesystem.data().has_dirty());
-    // A caller's own commit restarts the interval, and so does a clock that was set back.
+    // A caller's own commit restarts the interval of automatic commits, and so does a clock that
+    // was set back.
     filesystem.write_at(file, FileOffset::new(0), b"other").unwrap();
     assert!(!due(300));
     filesystem.commit().unwrap();

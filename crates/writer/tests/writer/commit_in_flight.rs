@@ -134,7 +134,7 @@ fn a_sync_does_not_wait_for_a_commit_that_settles() {
         .create(ROOT, b"file", &NewInode::of_root(0o600))
         .unwrap();
     filesystem.close().unwrap();
-    // Nothing is in memory after the new opening.
+    // After the new opening, nothing of the volume is in memory.
     let filesystem = OpenOptions::new(vec![device(&gate)]).open().unwrap();
     let filesystem = WritableFilesystem::new(filesystem, WriteOptions::default()).unwrap();
     let write = |content: u8| {

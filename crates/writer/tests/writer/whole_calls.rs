@@ -1,5 +1,5 @@
-//! Tests of calls that readers see completely or not at all, and of failed calls. Gates hold each
-//! critical moment open.
+//! Tests of calls that readers see completely or not at all, and of failed calls. Gates in the
+//! device pause each call at its critical moment.
 #![allow(
     clippy::arithmetic_side_effects,
     clippy::unwrap_used,
@@ -201,8 +201,8 @@ fn a_file_that_goes_while_it_is_cut_was_cut_before() {
     filesystem.close().unwrap();
 }
 
-/// A copy without sharing runs in visible pieces. If the file is removed after one of them, the
-/// copy is short, without an error.
+/// A copy without sharing runs in visible pieces. If the file is removed after one of the pieces,
+/// the copy is short, without an error.
 #[test]
 fn removal_during_copy_makes_short_copy() {
     const PIECE: usize = 1 << 20;

@@ -33,7 +33,8 @@ impl From<InodeName<'_>> for Named {
     }
 }
 
-/// Returns all names of an inode in a tree. The root directory's reference to itself is no name.
+/// Returns all names of an inode in a tree. The root directory's reference to itself does not count
+/// as a name.
 fn names_in(tree: &Tree, inode: InodeNumber) -> Result<Vec<Named>> {
     let mut names: Vec<Named> = Vec::new();
     let keys = *keys_of(inode, ItemType::INODE_REF).start()..=*keys_of(inode, ItemType::INODE_EXTREF).end();
@@ -185,8 +186,8 @@ impl Replay<'_, '_> {
         self.link(inode, &named)
     }
 
-    /// Removes an entry that has the name or the index of a logged entry and leads elsewhere.
-    /// Returns whether the name already exists, with any index.
+    /// Removes an entry that has the name or the index of a logged entry, but leads to another
+    /// inode. Returns whether the name already exists, with any index.
     fn make_way(&mut self, named: &Named, inode: InodeNumber) -> Result<bool> {
         let directory = self.at(named.parent);
         let mut is_there = false;

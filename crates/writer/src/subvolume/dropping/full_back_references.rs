@@ -27,10 +27,10 @@ struct ToConvert {
 }
 
 impl SnapshotDropper<'_> {
-    /// Converts a shared block, and all blocks below that hold references in this tree's name, to
-    /// full back references. Children come first, so the call can stop after any block, and a retry
-    /// finds the remaining blocks. Returns false if it stopped because many references are pending,
-    /// so that other threads get the lock.
+    /// Converts a shared block, and all blocks below it that hold references in this tree's name,
+    /// to full back references. Children come first, so the call can stop after any block, and a
+    /// retry finds the remaining blocks. Returns false if it stopped because many references are
+    /// pending, so that other threads get the lock.
     pub(super) fn set_full_back_references(
         &mut self,
         running: &mut Running,
