@@ -61,7 +61,7 @@ impl ImageBuilder {
         }
     }
 
-    /// Adds a source above all others.
+    /// Adds a source, which takes precedence over all earlier sources.
     #[must_use]
     pub fn source(mut self, source: impl Source + 'static) -> Self {
         self.sources.push(Box::new(source));
@@ -109,7 +109,8 @@ impl core::fmt::Debug for Gathered {
 }
 
 impl Gathered {
-    /// Returns a size that suffices for a single device. The volume may finally take less.
+    /// Returns a device size that suffices for the volume on a single device. The volume may
+    /// finally take less.
     #[must_use]
     pub fn enough_bytes(&self) -> ByteCount {
         write::enough_bytes(self)

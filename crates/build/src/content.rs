@@ -26,8 +26,8 @@ pub(crate) const SEGMENT_BYTES: u64 = 4 << 20;
 /// The maximum length of a piece.
 const PIECE_BYTES: u64 = 512 << 10;
 
-/// The maximum number of queued pieces of one job: all pieces of one segment. A worker whose job
-/// covers more waits for the pass.
+/// The maximum number of queued pieces of one job: all pieces of one segment. If a worker's job
+/// covers more than one segment, the worker waits for the emitting pass.
 const PIECES_MAX: usize = 40;
 
 /// The number of jobs that a file with holes gets for each segment's worth of data, because its

@@ -338,7 +338,7 @@ struct Seen {
     size: u64,
     mtime: (i64, i64),
     ctime: (i64, i64),
-    /// True if it allocates fewer blocks than its length, so that it may have holes.
+    /// True if the file allocates fewer blocks than its length, so that it may have holes.
     sparse: bool,
 }
 

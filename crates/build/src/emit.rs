@@ -2,9 +2,9 @@
 //! inodes.
 //!
 //! The emitting pass reads items ahead, queues jobs for the contents that it finds, and continues
-//! while workers read. The pass takes the result of a job when its inode's turn comes. In parallel,
-//! a thread writes data to the devices. Tree blocks are kept aside, because their places are known
-//! only when the data ends.
+//! while workers read. The emitting pass takes the result of a job when the turn of the job's inode
+//! comes. In parallel, a thread writes data to the devices. Tree blocks are kept aside, because
+//! their places are known only when the data ends.
 
 use crate::blocks::{BlockLog, Packer, Root};
 use crate::content::{Job, Piece, SEGMENT_BYTES, channel, method, span};
@@ -59,7 +59,7 @@ struct WaitingFile {
     same: Option<Arc<SameKey>>,
 }
 
-/// The properties that contents must share to share their extents.
+/// The properties in which contents must agree to share their extents.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct SameKey {
     source: u16,

@@ -123,7 +123,7 @@ pub enum EntryKind {
     Directory(Option<SubvolumeMark>),
     /// A snapshot of the subvolume at another path, in its final state.
     Snapshot {
-        /// The path of the subvolume.
+        /// The path of the subvolume to snapshot.
         of: EntryPath,
         /// The properties of the snapshot.
         mark: SubvolumeMark,
@@ -177,7 +177,8 @@ pub struct Attributes {
     /// The compression of the content; `None` means the builder's options.
     pub compression: Option<Compress>,
     /// The key of hard links whose first name the source does not know. Names of one source with
-    /// one key are one inode. The inode's attributes are those of the first name in the tree.
+    /// one key are one inode. Names of one inode take its attributes from the first name in the
+    /// tree.
     pub link: Option<LinkKey>,
 }
 
@@ -200,13 +201,14 @@ pub struct LinkKey(pub u64, pub u64);
 pub struct FileContent {
     /// The length in bytes, including holes.
     pub size: ByteCount,
-    /// The data of the content, if the source knows its holes. `None` if all of it may be data.
+    /// The data of the content, if the source knows its holes. `None` if all of the content may be
+    /// data.
     pub data: Option<DataExtent>,
     /// The place at which the source finds the content. The source chooses its form, and receives
     /// it back unchanged. The locator should be short.
     pub locator: Vec<u8>,
-    /// The identity of shared contents. Contents of one source with one key have the same bytes.
-    /// Such contents are read once and share their extents.
+    /// The identity of contents that share their extents. Contents of one source with one key have
+    /// the same bytes. Such contents are read once and share their extents.
     pub share: Option<ShareKey>,
 }
 

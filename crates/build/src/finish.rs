@@ -30,7 +30,7 @@ mod roots;
 
 pub use roots::derived_uuid;
 
-/// The maximum number of rounds.
+/// The maximum number of rounds in which the trees of the volume describe each other.
 const ROUNDS: usize = 32;
 
 /// The facts that are known after contents are written.

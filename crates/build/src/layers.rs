@@ -21,7 +21,7 @@ pub(crate) struct Placed {
     pub(crate) entry: Entry,
     /// The group that it shares with other names of its inode.
     pub(crate) group: Option<Vec<u8>>,
-    /// True if the entry is not in the tree, but links lead to it.
+    /// True if the entry itself is not in the tree, but links lead to it.
     pub(crate) hidden: bool,
 }
 
@@ -29,7 +29,7 @@ pub(crate) struct Placed {
 #[derive(Debug)]
 struct Level {
     path: Vec<u8>,
-    /// Entries of lower precedence are hidden.
+    /// Entries of lower precedence than this are hidden.
     floor: Order,
     left_out: Vec<u16>,
     state: State,
@@ -61,7 +61,7 @@ impl<'a> Groups<'a> {
         Ok(groups)
     }
 
-    /// Returns the group of a key. Keys are requested in order.
+    /// Returns the group of a key. Callers request the groups of keys in key order.
     fn get(&mut self, key: &[u8]) -> Result<Option<Vec<u8>>> {
         while self.more && self.record.key.as_slice() < key {
             self.more = self.reader.next(&mut self.record)?;
@@ -221,7 +221,7 @@ impl Pass<'_> {
         }
     }
 
-    /// Removes levels that are not above `path`, and makes the missing ones.
+    /// Removes open levels that are not above `path`, and makes the missing levels.
     fn open_levels_above(&mut self, path: &[u8]) {
         while self
             .levels

@@ -328,7 +328,7 @@ impl Pass<'_> {
     }
 
     fn push(&mut self, tree: TreeId, key: &Key, data: &[u8]) -> Result<()> {
-        // Each item in a leaf has a head.
+        // Each item in a leaf has a header.
         let taken = (data.len() as u64).saturating_add(25);
         self.totals.item_bytes = self.totals.item_bytes.saturating_add(taken);
         self.items.push(&item_key(tree, key), data)

@@ -3,10 +3,10 @@
 //! A link leads to an entry of its target's path and of its own source. Among them, it is the entry
 //! with the highest precedence up to the link's own: the entry that existed when the link was made.
 //! The entry may be hidden in the merged tree. The entry's inode then exists under the names of its
-//! links. If the target is also a link, it is followed, with one round over all entries for each
+//! links. If the target of a link is also a link, the builder follows it, in one round for each
 //! link.
 //!
-//! The names of one inode have one *group*: bytes that identify it.
+//! The names of one inode form one *group*, identified by a byte string.
 
 use crate::entry::{EntryKind, EntryPath, LinkKey};
 use crate::error::{Error, Result, shown};

@@ -1,10 +1,10 @@
 //! Contents that are shared instead of copied: the target's file shares the blocks of a file of
 //! this system.
 //!
-//! Workers read contents as usual for their checksums. A piece with an address is then shared
-//! instead of written. The file is opened again, its blocks are shared with the places of its
-//! copies on the target, and it is compared with its entry. A change of the file in between is
-//! therefore detected, and shared bytes match the computed checksums.
+//! For shared blocks, workers read contents as usual, to compute checksums. A piece with an address
+//! is then shared instead of written. The file is opened again, its blocks are shared with the
+//! places of its copies on the target, and it is compared with its entry. A change of the file in
+//! between is therefore detected, and shared bytes match the computed checksums.
 //!
 //! Only whole sectors within the file are shared; the rest of its last sector is written. Sharing
 //! needs chunks of single or DUP, because in others a file's bytes are not contiguous on a device.

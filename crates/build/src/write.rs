@@ -412,7 +412,7 @@ pub(crate) struct DataParts {
     pub(crate) checksums: Spool,
 }
 
-/// Returns the space on devices of these sizes that oversized block groups must leave free.
+/// Returns how much space oversized block groups must leave free on devices of these sizes.
 fn free_of(sizes: &[u64]) -> u64 {
     sizes
         .iter()

@@ -41,8 +41,8 @@ pub struct OpenOptions {
     /// copied.
     pub direct: bool,
     /// Bypasses the page cache for reads, if next to nothing of the device is in it and `O_DIRECT`
-    /// works. The option serves jobs that read much data once: it saves copying, and the page cache
-    /// keeps the data of other programs.
+    /// works. This option serves jobs that read much data once: it saves copying, and the page
+    /// cache keeps the data of other programs.
     pub direct_when_cold: bool,
     /// Bypasses the page cache for reads and writes under the same condition, if the device is open
     /// for writing. The option serves jobs that use the device alone.
@@ -212,8 +212,8 @@ impl Device {
     }
 
     /// Makes a device in virtual time. The backend holds the bytes, and `schedule` decides when
-    /// requests complete on `clock`. Devices of one pool share a clock. All work runs on the
-    /// calling thread.
+    /// requests complete on `clock`. The devices of one pool of simulated disks share a clock. All
+    /// work runs on the calling thread.
     #[must_use]
     pub fn with_schedule(
         backend: Arc<dyn Backend>,

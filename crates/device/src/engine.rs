@@ -47,7 +47,7 @@ pub enum Engine {
     /// The kernel's submission ring. If the system refuses it, [`Engine::Threads`] replaces it, and
     /// the device's notices report this.
     IoUring,
-    /// Everything on the calling thread, at once.
+    /// All requests run at once, on the calling thread.
     Inline,
     /// A simulated disk in virtual time. This engine is not chosen in options: see
     /// [`crate::Device::with_schedule`].
@@ -82,7 +82,7 @@ pub(crate) trait RunRequests: Send + Sync + fmt::Debug {
     /// Called for a queued dispatch that was cancelled and will not be started.
     fn forget(&self, dispatch: &Arc<Dispatch>);
 
-    /// Advances the state to the clock's time. Does nothing on real devices.
+    /// Advances the simulated engine to the clock's time. Does nothing on real devices.
     fn catch_up(&self) {}
 
     /// Lets a simulated device finish its queue. Does nothing on real devices, whose callers wait
@@ -90,7 +90,7 @@ pub(crate) trait RunRequests: Send + Sync + fmt::Debug {
     fn flush(&self) {}
 
     /// Returns true if writes of this total and maximum size only copy a little. The caller then
-    /// copies them about as fast as it could wake other threads and wait for them.
+    /// copies a dispatch's bytes about as fast as it could wake other threads and wait for them.
     fn is_small_copy(&self, _total_bytes: u64, _largest_bytes: u64) -> bool {
         false
     }

@@ -12,7 +12,7 @@ use crate::error::{byte_length, check_range, out_of_range};
 
 lock_class!(BytesLock, "bytes", Rank::LEAF);
 
-/// The unit in which a device records the byte that fills it.
+/// The unit for which a memory device records the byte that fills it.
 const PAGE_BYTES: usize = 4096;
 
 /// The content of discarded bytes: a pattern, so that no code comes to rely on them.

@@ -316,8 +316,8 @@ fn neighbouring_writes_become_one_request_and_fail_alone() {
     }
 }
 
-/// Returns the content of a file after blocks were written. Each block has its own byte, and the
-/// blocks begin `apart` bytes from each other.
+/// Returns the expected content of a file after blocks were written. Each block has its own byte,
+/// and the blocks begin `apart` bytes from each other.
 fn file_with_blocks(engine: Engine, direct: bool, bytes: usize, apart: usize) -> Vec<u8> {
     let file = image();
     let device = open(&file, engine, direct, Offset::Whole);
@@ -445,7 +445,7 @@ fn dropped_reads_are_cancelled_and_kept_reads_complete() {
         }
         drop(device);
     }
-    // On a simulated disk, it is certain that no request begins before a caller waits.
+    // On a simulated disk, no request begins before a caller waits.
     let memory = Arc::new(MemoryBackend::new("memory", content()));
     let device = buttress_lab::simulated(memory, &Model::spinning_7200(), &VirtualClock::new());
     let requests: Vec<_> = (0..16)

@@ -1,25 +1,26 @@
 //! Space of the host for metadata, reserved before the commits that need it.
 //!
-//! On an image file with holes, a commit could find the host's disk full. A commit that cannot
-//! write its tree blocks makes the volume refuse all later writes. The allocator therefore hands
-//! out an address of metadata only after it has reserved space on the host for that address
+//! On a sparse image file, a commit could find the host's disk full. A commit that cannot write its
+//! tree blocks makes the volume refuse all later writes. The allocator therefore hands out an
+//! address of metadata only after it has reserved space on the host for that address
 //! ([`buttress_volume::Volume::reserve`]). Until then the bytes are in the share *unbacked* of
-//! their block group and do not count as free. Promises to edits therefore fit into reserved space
-//! of the host.
+//! their block group and do not count as free. Space that edits were promised is therefore reserved
+//! on the host.
 //!
 //! Invariants:
 //! - In a backed block group, each free byte has space on the host ([`BlockGroups::allocate`] takes
 //!   no other byte).
 //! - A discarded range loses its space on the host, and becomes unbacked ([`super::trimming`]).
 //! - When the host has no space, edits that need more fail as they do on a full volume. Edits that
-//!   free space use a part of the reserve, which is backed since the first edit.
+//!   free space use a part of the reserve, which has space on the host since the first edit.
 //!
 //! The engine reserves host space in steps, as edits need it, so an image with few writes stays
 //! small. Before the first edit of a session nothing is reserved, though free ranges may have host
 //! space from earlier sessions. On a full host, requests for small pieces find such ranges.
 //!
-//! Block groups of data are not backed. A write-back that finds the host full leaves its data in
-//! memory. Mixed block groups have reserved space on the host, including their data.
+//! Block groups of data do not reserve space on the host. A write-back that finds the host full
+//! leaves its data in memory. Mixed block groups have reserved space on the host, including their
+//! data.
 //!
 //! [`BlockGroups::allocate`]: super::block_groups::BlockGroups::allocate
 

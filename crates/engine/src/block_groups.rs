@@ -1,13 +1,14 @@
 //! The block groups of a volume that is open for writing: their used, free and pinned space.
 //!
 //! The engine loads a group's free ranges at the first allocation from the group. The ranges come
-//! from the free-space tree or, on volumes without one, from the extent tree. From then on this
-//! module holds the free ranges. An allocation removes a range. A range that a transaction freed
-//! stays out until no reader and no superblock needs it ([`super::pins`]).
+//! from the free-space tree or, on volumes without one, from the extent tree. After loading, this
+//! module holds the free ranges of the block group. An allocation removes a range from the free
+//! ranges. A range that a transaction freed stays out until no reader and no superblock needs it
+//! ([`super::pins`]).
 //!
 //! Each group also collects *changes* for the free-space tree and the block group items. A change
 //! is a range that became used or free since these trees were last brought up to date. A range that
-//! became used and then free, or the reverse, is no change.
+//! became used and free again, or the reverse, does not count as changed.
 //!
 //! Invariants:
 //! - A byte is free here only if no committed extent, no extent of the running transaction, no
@@ -40,7 +41,7 @@ pub enum Purpose {
 }
 
 impl Purpose {
-    /// Returns the flag of groups that serve only this purpose.
+    /// Returns the flag of block groups that serve only this purpose.
     pub const fn flag(self) -> BlockGroupFlags {
         match self {
             Self::Data => BlockGroupFlags::DATA,
@@ -61,7 +62,7 @@ pub struct Group {
     pub used: u64,
     /// The used bytes that the item on disk records; `None` if the item is not yet inserted.
     pub written_used: Option<u64>,
-    /// `used` as of the last durable commit.
+    /// The used bytes as of the last durable commit.
     pub durable_used: u64,
     /// Free ranges; `None` until the first allocation loads them.
     pub free: Option<FreeRanges>,
@@ -74,7 +75,8 @@ pub struct Group {
     pub pinned_bytes: u64,
     /// Bytes that were allocated and that have no extent item yet.
     pub allocated_bytes: u64,
-    /// Free bytes that devices are discarding. No edit may allocate these bytes meanwhile.
+    /// Free bytes that devices are discarding. No edit may allocate these bytes while devices
+    /// discard them.
     pub trimming_bytes: u64,
     /// Bytes that no tree accounts for, once the free ranges are loaded: excluded ranges, and space
     /// lost before opening.
@@ -406,8 +408,8 @@ impl BlockGroups {
         current.into_iter().chain(after).chain(before)
     }
 
-    /// Returns the group that an allocation of `wanted` bytes tries first, if the free space of
-    /// that group is not loaded.
+    /// Returns the block group that an allocation of `wanted` bytes tries first, if its free space
+    /// is not loaded.
     pub fn to_load(&self, purpose: Purpose, wanted: u64) -> Option<&Group> {
         let mut order: Vec<u64> = self.in_turn(self.cursor(purpose)).collect();
         if self.targets.of(purpose).is_some() {

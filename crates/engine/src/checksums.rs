@@ -1,8 +1,8 @@
 //! The checksum tree: inserts checksums of new data and removes checksums of freed extents.
 //!
-//! Each item holds the checksums of adjacent sectors, of one extent or of several. New checksums
-//! are appended to the item that ends at their first sector, as long as that item has space.
-//! Removing a range cuts items.
+//! Each checksum item holds the checksums of adjacent sectors, of one extent or of several. New
+//! checksums are appended to the item that ends at their first sector, as long as that item has
+//! space. Removing a range cuts items.
 //!
 //! Source: on-disk format documentation, section "EXTENT_CSUM".
 

@@ -36,7 +36,7 @@ impl Engine {
         self.shared.account.count_change();
     }
 
-    /// Counts content that a caller wrote.
+    /// Counts content bytes that a caller wrote.
     pub fn count_content(&self, bytes: usize) {
         self.shared.account.count_content(bytes);
     }

@@ -27,8 +27,8 @@ use buttress_format::{ByteCount, ItemType, Key, Logical, TreeId};
 use buttress_fs::error::{Defect, Error, Result};
 use buttress_tree::BlockPointer;
 
-/// The limit of rounds. Convergence needs a handful of rounds; more mean that a stage undoes its
-/// own work.
+/// The limit of rounds. Convergence needs a handful of rounds; more rounds mean that a stage undoes
+/// its own work.
 const ROUNDS_MAX: usize = 64;
 
 /// How many references one part applies. The blocks that these references change must be in memory
@@ -50,7 +50,7 @@ enum Stage {
     FreeSpace,
     /// Updates the used bytes in block group items.
     BlockGroups,
-    /// Updates quota items after extents were made and freed.
+    /// Updates quota items after the transaction made and freed extents.
     Quotas,
 }
 
@@ -88,7 +88,7 @@ const STAGES: [Stage; 7] = [
 
 impl Running {
     /// Works until every dirty node has an address and every tree agrees with every other. Returns
-    /// early if blocks are missing or the slice is over. The next call includes all edits made
+    /// early if blocks are missing or the time slice is over. The next call includes all edits made
     /// between the calls in one more round.
     pub fn converge(&mut self, reads: &FaultIn, at: &mut Convergence, slice: &Slice) -> Result<Converged> {
         while at.rounds < ROUNDS_MAX {
@@ -143,8 +143,8 @@ impl Running {
         self.core.unrecorded_ranges = ByteCount::of(ranges).get();
     }
 
-    /// Returns the blocks that a stage will need and that are not in memory. Changes nothing that a
-    /// reader sees.
+    /// Returns the blocks that a stage will need and that are not in memory. The call changes
+    /// nothing that a reader sees.
     fn missing_for(&mut self, stage: Stage) -> Result<Vec<BlockPointer>> {
         match stage {
             // The allocation itself finds the missing blocks of these stages.
@@ -204,7 +204,8 @@ impl Running {
         }
     }
 
-    /// Gives addresses to all nodes of a tree that have none. Returns whether any node had none.
+    /// Gives addresses to all nodes of a tree that have none. Returns whether any node of the tree
+    /// lacked an address.
     fn assign_tree(&mut self, id: TreeId, reads: &FaultIn) -> Result<bool> {
         if self.unassigned_nodes(id) == 0 {
             return Ok(false);

@@ -56,7 +56,7 @@ pub struct Core {
     pub superblock_changed: bool,
     /// Bytes reserved for data that is not yet written back.
     pub reserved_data_bytes: u64,
-    /// The part of `reserved_data_bytes` that no file has yet.
+    /// The part of `reserved_data_bytes` that is reserved ahead and that no file uses yet.
     pub ahead: Arc<ReservedAhead>,
     /// The number of ranges not yet recorded in the free-space tree. Non-zero only while a
     /// converging commit has released the edit lock.
@@ -118,7 +118,8 @@ impl Core {
 
     /// Returns whether new chunks of a profile may use a device. The device must exist, be up to
     /// date, be open for writing, and have failed no write. A returning device gets all writes to
-    /// such a chunk. The chunk must survive without that device until its superblock is written.
+    /// such a chunk. The chunk must survive without the returning device until that device's
+    /// superblock is written.
     pub fn device_takes_chunks(&self, uuid: Uuid, profile: Profile) -> bool {
         let volume = self.forest.volume();
         // A moved stripe is identified by its chunk's start, and a new chunk may reuse that start.

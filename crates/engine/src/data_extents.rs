@@ -13,7 +13,7 @@ use buttress_format::{ByteCount, Incompat, InodeNumber, Logical, TreeId};
 use buttress_fs::error::defect::{add, take};
 use buttress_fs::error::{Corruption, Error, Result};
 
-/// A range of data addresses: `[logical, logical + length)`.
+/// A range of logical addresses of data: `[logical, logical + length)`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DataRange {
     /// The first address of the extent.

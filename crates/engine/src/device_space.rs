@@ -12,7 +12,7 @@ use buttress_volume::DeviceErrors;
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-/// A device and its unallocated ranges.
+/// A device and the ranges of it that are unallocated.
 #[derive(Debug)]
 pub(crate) struct DeviceSpaceLeft {
     pub item: DeviceItem,

@@ -77,7 +77,7 @@ pub(crate) struct Shared {
     pub(crate) dirty_memory: DirtyMemory,
     /// The number of commits that included all dirty data.
     pub(crate) whole_commits: AtomicU64,
-    /// The time since which changes are dirty, as the background thread observed it.
+    /// The moment since which changes are dirty, as the background thread observed it.
     pub(crate) dirty_since: Mutex<DirtySince, DirtySinceLock>,
     /// Held exclusively by an operation from its first edit to its end. Live lookups share this
     /// lock, so they see all edits of an operation or none.

@@ -181,10 +181,10 @@ impl Running {
         Ok(())
     }
 
-    /// Applies all changes of counts to an extent item and to the keyed references beside it.
+    /// Applies all changes of reference counts to an extent item and to its keyed references.
     fn apply_changes(&mut self, item: &mut ExtentItem, pending: &Pending, mut has_keyed: bool) -> Result<()> {
         let limit = InlineLimit::of(self.core.format.node_bytes).0;
-        // Negative changes come first, so that the item has space for new references.
+        // Negative changes of references come first, so that the item has space for new references.
         let mut changes = pending.changes.clone();
         changes.sort_unstable_by_key(|(reference, change)| (*change > 0, *reference));
         for (reference, change) in changes {

@@ -2,7 +2,7 @@
 //! holds the edit lock for long.
 //!
 //! A commit puts inodes back into their leaves and converges (`converging`). An edit that finds
-//! very many delayed references applies some. The commit and the edit know before each step which
+//! very many delayed references applies some. Before each step, the commit and the edit know which
 //! places they will edit. A non-blocking lookup of these places returns the blocks that are not in
 //! memory. The thread then releases the lock, reads the blocks side by side, and repeats the
 //! lookup, one tree level deeper each time, until no block is missing.
@@ -43,7 +43,7 @@ pub struct FaultIn {
     are_futile: bool,
 }
 
-/// The treatment of blocks that are not in memory, for as long as this guard exists.
+/// While this guard exists, it decides how lookups treat blocks that are not in memory.
 #[derive(Debug)]
 pub enum Look {
     /// A lookup ends at a missing block.

@@ -42,7 +42,7 @@ pub struct FileContent {
     pub has_landed: Condvar,
     /// Shared by readers, and exclusive for calls that change extents in several steps.
     pub layout: RwLock<(), LayoutLock>,
-    /// Content without extents, locked only for the length of a copy.
+    /// Content without extents, locked only while a call copies it.
     pub waiting: RwLock<Waiting, WaitingLock>,
 }
 
@@ -154,7 +154,7 @@ impl Waiting {
         self.in_flight.clone()
     }
 
-    /// Removes the dirty data of whole sectors in a range, as
+    /// Removes the file's dirty data of the whole sectors in a range, as
     /// [`begin_write_back`](Self::begin_write_back) does.
     pub fn begin_write_back_of(&mut self, range: &Range<u64>) -> Vec<(u64, Bytes)> {
         self.in_flight = self.pending.take_range(range);
@@ -167,7 +167,7 @@ impl Waiting {
         matches!(self.in_flight.as_slice(), [(0, content)] if ByteCount::of(content.len()).get() <= sector_bytes)
     }
 
-    /// Drops in-flight content: extents have it, or a later call made it obsolete.
+    /// Drops the file's in-flight content: extents have it, or a later call made it obsolete.
     pub fn end_write_back(&mut self) {
         self.in_flight.clear();
     }

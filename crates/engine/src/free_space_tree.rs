@@ -427,7 +427,7 @@ impl Running {
         Ok(())
     }
 
-    /// Removes all range and bitmap items of a group. The info item remains.
+    /// Removes all range and bitmap items of a group. The info item of the block group remains.
     fn clear_free_space_items(&mut self, group: Extent) -> Result<()> {
         let from = key(group.start, ItemType(0), 0);
         let to = key(group.end(), ItemType(0), 0);

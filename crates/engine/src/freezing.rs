@@ -138,7 +138,7 @@ impl Running {
         self.missing_along(TreeId::ROOT, [(Key::MIN, Key::MIN)])
     }
 
-    /// Checks that the ledgers of a converged transaction balance.
+    /// Checks that the ledgers of a converged transaction balance: block groups, shares and pins.
     fn balance(&self) -> Result<()> {
         let core = &self.core;
         core.groups.balance(core.bytes_used)?;

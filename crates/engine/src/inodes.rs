@@ -58,8 +58,8 @@ pub struct InodeState {
     pub pending: PendingTimes,
     /// The content of a file with dirty data, or with a call in progress.
     pub content: Option<Arc<FileContent>>,
-    /// How many calls that may change content found no content here and stored their own. A reader
-    /// whose second read of this count differs has seen two states.
+    /// How many calls that may change content found no content in this state and stored their own.
+    /// A reader whose second read of this count differs has seen two states.
     pub calls: u64,
     /// Whether the inode's items are being removed.
     pub is_going: bool,
@@ -116,7 +116,7 @@ impl LiveInode {
 #[repr(align(128))]
 struct Shard {
     inodes: HashMap<InodeId, Arc<LiveInode>>,
-    /// The number of inodes that remained after the last cleanup of this shard.
+    /// The number of inodes that the last cleanup of this shard left.
     kept: usize,
 }
 
@@ -219,8 +219,8 @@ impl LiveInodes {
     }
 
     /// Drops the object of an inode that turned out not to exist, unless another thread has the
-    /// object. The other thread may be about to store state in the object, and later lookups must
-    /// find that state.
+    /// object. Another thread may be about to store state in this live inode, and later lookups
+    /// must find that state.
     pub fn forget_unknown(&self, id: InodeId) {
         let mut shard = self.shard(id).write();
         let is_unknown = |inode: &Arc<LiveInode>| {

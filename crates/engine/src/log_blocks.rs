@@ -35,7 +35,7 @@ const NEAR: u64 = 4;
 /// An address for one log block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
-    /// The logical address of the block.
+    /// The logical address of the log block.
     pub logical: Logical,
     /// Whether an earlier log of the transaction used the address, which is then pinned already.
     pub is_spare: bool,

@@ -42,7 +42,7 @@ impl<'a> Look<'a> {
         &self.0.core
     }
 
-    /// Returns the names removed in this transaction.
+    /// Returns the names that this transaction removed.
     #[must_use]
     pub fn names(self) -> &'a NameChanges {
         &self.0.names
@@ -70,7 +70,7 @@ impl<'a> Look<'a> {
         self.0.root_item(id)
     }
 
-    /// Returns the tree as it is now.
+    /// Returns the current tree, including uncommitted edits.
     ///
     /// # Errors
     /// Fails as [`open_tree`](Self::open_tree) does.

@@ -14,9 +14,9 @@
 //!   extent on that part.
 //! - One change of the devices is in progress at a time. None is while a device is replaced or brought up to date.
 //!
-//! A crash leaves the volume before the commit or after it. [`buttress_volume::membership`] says why a new device
-//! belongs to both. A removed device carries the superblock of the commit before until the caller wipes it; no later
-//! commit lists the device.
+//! A crash leaves the volume before the commit or after it. [`buttress_volume::membership`] says
+//! why a new device belongs to both. A removed device keeps the superblock of the commit before its
+//! removal until the caller wipes it; no later commit lists the device.
 //!
 //! [`joining`] adds devices, and [`emptying`] takes parts of devices away.
 //!
@@ -49,7 +49,8 @@ pub const LEAST_DEVICE_BYTES: ByteCount = ByteCount::new(16 << 20);
 const PLACES: u64 = 2;
 
 impl Engine {
-    /// Gives a device a larger size: commits that. The device must have the bytes.
+    /// Gives a device a larger size: commits that. The device must already have the additional
+    /// bytes.
     ///
     /// # Errors
     /// The device is missing, belongs to a seed, or ends before the new size; another change of
@@ -136,7 +137,8 @@ impl Engine {
         self.edit_in(handle, device, edit)
     }
 
-    /// The same with a handle. Edits that were begun cannot be taken back: an error of `edit` stops writing.
+    /// Edits devices as [`edit_devices`](Self::edit_devices) does, through a handle. Edits of
+    /// devices cannot be undone: an error of `edit` stops writing.
     fn edit_in<'a>(
         &'a self,
         handle: Handle<'a>,

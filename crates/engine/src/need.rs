@@ -13,8 +13,9 @@ pub(crate) const OTHER_PLACES: u64 = 32;
 pub(crate) enum NewChunks {
     /// Whenever the reservation does not fit.
     Always,
-    /// If chunks are plentiful, or if the reservation does not fit even without dirty data. Otherwise the caller writes back
-    /// data or commits, which lowers the worst case; the unallocated space stays for data.
+    /// If chunks are plentiful, or if the reservation does not fit even without dirty data. If such
+    /// space is short, the caller writes back data or commits, which lowers the worst case; the
+    /// unallocated space stays for data.
     Sparing,
 }
 
@@ -34,7 +35,7 @@ pub struct Need {
 /// The space that an edit may use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Claim {
-    /// Only space outside the reserve and outside of promises.
+    /// The edit may use only space outside the reserve and outside of promises.
     #[default]
     Ordinary,
     /// Also the reserve, because the edit frees more space than it takes.
@@ -69,7 +70,7 @@ impl Need {
         }
     }
 
-    /// Returns the nodes that the edit asks for.
+    /// Returns the maximum number of nodes that the edit needs.
     pub(crate) fn nodes(self, shape: &Shape) -> u64 {
         match self.claim {
             Claim::Ordinary | Claim::Freeing => shape.edited_nodes(self.places),

@@ -54,7 +54,7 @@ pub struct WriteOptions {
     /// Options for writing file content.
     pub data: DataOptions,
     /// Whether the caller opens the volume to cancel an unfinished device replacement. The target
-    /// may then be missing, and is not written.
+    /// of the replacement may then be missing, and gets no writes.
     pub gives_up_replacement: bool,
     /// Whether devices discard the ranges that a commit freed.
     pub discard: bool,
@@ -82,7 +82,7 @@ pub struct Opening {
 }
 
 impl Opening {
-    /// Ends the opening: its changes no longer count as a caller's, and the background threads
+    /// Ends the opening: its changes do not count as a caller's changes, and the background threads
     /// start.
     #[must_use]
     pub fn end(self) -> Engine {
@@ -181,7 +181,7 @@ impl Engine {
     }
 }
 
-/// Returns an error for a volume that must not be written.
+/// Returns an error if the volume must not be written.
 pub fn refuse(filesystem: &Filesystem) -> Result<()> {
     let refusal = find_refusal(filesystem, false)?;
     refusal.map_or(Ok(()), |refusal| Err(Error::WritingRefused(refusal)))

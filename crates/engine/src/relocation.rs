@@ -71,17 +71,18 @@ pub struct RelocationOptions {
 /// The work of a relocation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RelocationSummary {
-    /// Block groups that were emptied and removed.
+    /// The number of block groups that the relocation emptied and removed.
     pub groups: u64,
     /// The number of data extents that the relocation moved.
     pub data_extents: u64,
     /// The length of the moved data extents on disk, in bytes.
     pub data_bytes: u64,
-    /// Moved tree blocks of the groups. Copies of blocks above them do not count.
+    /// Moved tree blocks of the groups. Copies of the tree blocks above the moved blocks do not
+    /// count.
     pub tree_blocks: u64,
     /// All tree blocks that got a copy, those above moved extents included.
     pub copied_blocks: u64,
-    /// Batches, each of which is part of one transaction.
+    /// The number of batches of the relocation, each of which is part of one transaction.
     pub batches: u64,
 }
 
@@ -100,7 +101,8 @@ impl Engine {
         self.shared.running.lock().core.groups.set_targets(targets);
     }
 
-    /// Moves everything out of these block groups and removes them. A group that does not exist any more is passed over.
+    /// Moves all content out of these block groups, and removes the groups. A group that does not
+    /// exist any more is passed over.
     ///
     /// A job that ends early leaves a sound volume: extents that it moved stay moved, and the groups take new extents again.
     ///

@@ -18,8 +18,8 @@ use buttress_fs::error::{Error, Result};
 const CHUNKS_PLENTIFUL: u64 = 4;
 
 impl Running {
-    /// Returns whether the need fits into block groups, with space on the host. Makes chunks while
-    /// it does not fit.
+    /// Returns whether the reserved need fits into block groups, with space on the host. Makes
+    /// chunks while it does not fit.
     pub fn reserve_space(&mut self, need: Need) -> Result<bool> {
         self.reserve(need, NewChunks::Always)
     }

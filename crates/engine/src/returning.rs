@@ -47,8 +47,8 @@ use comparing::{compare, own_state};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// A device that is being brought up to date. Dropping this value before the end leaves the device
-/// stale.
+/// A device that is being brought up to date. If this value is dropped before the end of the
+/// return, the device stays stale.
 #[derive(Debug)]
 pub struct Return {
     volume: Arc<Volume>,
@@ -82,7 +82,8 @@ impl Drop for Return {
 
 impl Engine {
     /// Begins to bring the device with this uuid up to date. From this call on, the device receives
-    /// the volume's writes. A job above copies the writes that it missed.
+    /// the volume's writes. A job above the engine copies the writes that the returning device
+    /// missed.
     ///
     /// # Errors
     /// Fails with [`Error::Cancelled`]; [`DevicesError::Diverged`] for a device whose history

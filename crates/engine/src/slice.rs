@@ -10,7 +10,7 @@
 use core::time::Duration;
 use std::time::Instant;
 
-/// The length of a slice. A reader that takes a view, or an edit, waits for one slice at most.
+/// The length of a slice. An edit, or a reader that takes a view, waits for at most one slice.
 const SLICE: Duration = Duration::from_millis(2);
 
 /// A hold of the edit lock by a commit.

@@ -85,7 +85,8 @@ impl LiveTree {
         self.0.is_writable.load(Ordering::Acquire)
     }
 
-    /// Records that the subvolume exists and is not read-only. The caller holds the edit lock.
+    /// Records that the subvolume exists and is not read-only. The caller holds the edit lock while
+    /// it records this.
     pub fn know_writable(&self) {
         self.0.is_writable.store(true, Ordering::Release);
     }
@@ -103,7 +104,7 @@ impl LiveTree {
         self.0.is_closed.store(true, Ordering::Release);
     }
 
-    /// Returns whether this object is still the open tree.
+    /// Returns whether this object is still the open tree of its id.
     pub fn is_open(&self) -> bool {
         !self.0.is_closed.load(Ordering::Acquire)
     }
@@ -131,7 +132,7 @@ impl LiveTree {
         self.0.defers_names.store(defers, Ordering::Release);
     }
 
-    /// Returns whether new names wait before they are inserted into the tree.
+    /// Returns whether the subvolume defers the insertion of new names into its tree.
     pub fn defers_names(&self) -> bool {
         self.0.defers_names.load(Ordering::Acquire)
     }
@@ -178,8 +179,8 @@ impl LiveTree {
         edits()
     }
 
-    /// Reads the tree as [`with`](Self::with) does, while no [edit of several](Self::edit_as_one)
-    /// is in progress.
+    /// Reads the tree as [`with`](Self::with) does, while no [joint edit](Self::edit_as_one) is in
+    /// progress.
     pub fn read_between_edits<T>(&self, look: impl FnOnce(&EditableTree) -> T) -> T {
         let _whole = self.0.edits.read();
         look(&self.0.tree.read())

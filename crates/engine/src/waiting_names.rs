@@ -8,9 +8,9 @@
 //! Only the hashed entry waits. The tree already has the index, the inode's reference and the
 //! directory's size. Name lookups search here first.
 //!
-//! Invariants: a key here holds the entries to be added to the tree's item with the same key. A
-//! name is here or in the tree, never in both, except a name that was made twice. Inserting the
-//! name into the tree detects that case.
+//! Invariants: a key in this table holds the entries to be added to the tree's item with the same
+//! key. A name is here or in the tree, never in both, except a name that was made twice. Inserting
+//! the name into the tree detects that case.
 
 use crate::entry::{Entry, entry_in};
 use buttress_format::{DirItem, DirItems, Key};

@@ -9,10 +9,11 @@
 //! | each level above | 2 | the copy, and one split; or the copy and a neighbour that it is merged with |
 //! | root | 1 in all | the tree becomes higher by one level |
 //!
-//! No level has more copies than nodes. A level's nodes are at most its roots and one node for each
-//! [`pointers_least`] nodes of the level below. Two neighbours together hold more than half of
-//! their pointers, or an edit merges them. Trees that another program left sparser use the reserve
-//! ([`super::reservation`]). A tree that an edit opens itself counts from the next edit on.
+//! No level of the tree has more copies than nodes. A level's nodes are at most its roots and one
+//! node for each [`pointers_least`] nodes of the level below. Two neighbours together hold more
+//! than half of their pointers, or an edit merges them. Trees that another program left sparser use
+//! the reserve ([`super::reservation`]). The worst case counts a tree that an edit opens itself
+//! only from the next edit on.
 //!
 //! Left out: space that a chunk item takes in system block groups ([`super::chunks`]).
 

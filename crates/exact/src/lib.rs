@@ -1,9 +1,9 @@
 //! Arithmetic on the program's own numbers, and the error for a broken invariant.
 //!
-//! Numbers from a disk, a stream or a user can be anything: code checks them with `checked_*` and
-//! reports an ordinary error. The program's own numbers (positions in a buffer, counts of its own
-//! lists, lengths that a check has bounded) obey invariants. A clamp would turn a broken invariant
-//! into a plausible number. This crate has three answers instead:
+//! Numbers from a disk, a stream or a user can have any value: code checks them with `checked_*`
+//! and reports an ordinary error. The program's own numbers (positions in a buffer, counts of its
+//! own lists, lengths that a check has bounded) obey invariants. A clamp would turn a broken
+//! invariant into a plausible number. This crate has three answers instead:
 //!
 //! | situation | answer |
 //! |---|---|
@@ -88,7 +88,7 @@ pub trait Exact: Copy + Display + PartialOrd {
     #[must_use]
     fn exact_add(self, more: Self) -> Self;
 
-    /// Returns the difference. Without a sign, `less` must not be larger than this.
+    /// Returns the difference. For unsigned numbers, `less` must not be larger than this number.
     #[must_use]
     fn exact_sub(self, less: Self) -> Self;
 

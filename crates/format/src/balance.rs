@@ -125,7 +125,7 @@ pub struct BalanceArguments {
     pub limit_max: u32,
     /// The minimum number of stripes.
     pub stripes_min: u32,
-    /// The maximum number of stripes.
+    /// The maximum number of stripes of a selected chunk.
     pub stripes_max: u32,
 }
 
@@ -250,7 +250,7 @@ impl BalanceItem {
     /// Parses the item of `(BALANCE TEMPORARY_ITEM 0)`.
     ///
     /// # Errors
-    /// Fails if the item has a wrong size.
+    /// Fails if the balance item has a wrong size.
     pub fn parse(key: &Key, data: &[u8]) -> Result<Self, ItemError> {
         let raw = raw::exactly::<RawBalanceItem>(key, data)?;
         Ok(Self {

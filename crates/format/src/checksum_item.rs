@@ -83,7 +83,8 @@ impl<'a> ChecksumItem<'a> {
     }
 
     /// Returns the checksums of the sectors in `[start, end)` that the item covers, packed, after
-    /// the address of the first of these sectors. Returns `None` if the item covers none of them.
+    /// the address of the first of these sectors. Returns `None` if the item covers none of the
+    /// requested sectors.
     #[must_use]
     pub fn range(&self, start: Logical, end: Logical) -> Option<(Logical, &'a [u8])> {
         let sector_bytes = u64::from(self.sector_bytes);

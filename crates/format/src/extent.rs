@@ -86,7 +86,7 @@ pub struct TreeBlockInfo {
 /// An extent in use: the logical range `[start, start + length)`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExtentItem {
-    /// The first byte, from the key.
+    /// The extent's first byte, from the item's key.
     pub start: Logical,
     /// The length of the extent. The length comes from the key for data, and is the node size for a
     /// tree block.

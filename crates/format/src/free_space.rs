@@ -97,7 +97,7 @@ impl FreeSpaceInfo {
 /// A free range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FreeSpaceExtent {
-    /// The first byte of the range.
+    /// The first byte of the free range.
     pub start: Logical,
     /// The length of the free range in bytes.
     pub length: ByteCount,

@@ -121,7 +121,7 @@ bitflags::bitflags! {
         const COMPRESS = 1 << 11;
         /// In root items only: flags and byte limit of the root item are initialised.
         const ROOT_ITEM_INIT = 1 << 31;
-        /// fs-verity is enabled. A kernel without fs-verity may only read the file.
+        /// fs-verity is enabled. A kernel without fs-verity must not write to the file.
         const VERITY = 1 << 32;
     }
 }

@@ -16,8 +16,8 @@ use buttress_exact::usize_of;
 /// The maximum number of names of an inode.
 pub const LINKS_MAX: u32 = 65_535;
 
-/// Returns the capacity of a leaf in bytes, without its header. Item heads and item data share this
-/// space.
+/// Returns the capacity of a leaf in bytes, without its header. Item headers and item data share
+/// the capacity of a leaf.
 #[must_use]
 pub fn leaf_bytes(node_bytes: u32) -> usize {
     usize_of(node_bytes).saturating_sub(HEADER_BYTES)

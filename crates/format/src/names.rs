@@ -211,8 +211,7 @@ fn split_name(rest: &[u8], name_bytes: U16, fixed_bytes: usize) -> Result<(&[u8]
 /// NUL. `.` and `..` are refused unless `may_be_dots` is set.
 pub(crate) fn check_name(name: &[u8], may_be_dots: bool) -> Result<(), NameProblem> {
     check_length(name)?;
-    // The loop does not stop early, so that the compiler can vectorise it over all bytes of the
-    // name.
+    // The loop never stops early, so that the compiler can vectorise it over all bytes of the name.
     let is_separator = |byte: &u8| matches!(byte, b'/' | 0);
     if name.iter().fold(false, |found, byte| found | is_separator(byte)) {
         let position = name.iter().position(is_separator).unwrap_or_default();

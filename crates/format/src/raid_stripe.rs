@@ -38,7 +38,7 @@ pub struct RaidStride {
     pub physical: Physical,
 }
 
-/// The stripes of the logical range `[start, start + length)`.
+/// The stripes that hold the logical range `[start, start + length)`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RaidStripeExtent {
     /// The first byte, from the key.

@@ -3,7 +3,7 @@
 //!
 //! A `ROOT_ITEM` exists in two lengths. The old form (239 bytes) ends after the level. The current
 //! form (439 bytes) adds uuids, transactions and times of subvolumes. A kernel that knows only the
-//! old form updates the old fields of a long item and leaves the added fields stale.
+//! old form updates the old fields of a long root item, and leaves others stale.
 //! [`RootItem::generation_v2`] then differs from [`RootItem::generation`], and the added fields
 //! count as zero, as in the short form.
 //!

@@ -137,8 +137,8 @@ pub struct Superblock {
     pub checksum_type: ChecksumType,
     /// The volume's uuid that users see.
     pub fsid: Uuid,
-    /// The uuid that tree blocks and device items carry. The value is the metadata uuid field if
-    /// the feature METADATA_UUID is set, otherwise the fsid.
+    /// The uuid that tree blocks and device items carry. The uuid is the metadata uuid field if the
+    /// feature METADATA_UUID is set, otherwise the fsid.
     pub metadata_uuid: Uuid,
     /// The address of this copy on its device.
     pub physical: Physical,

@@ -57,8 +57,8 @@ impl UuidItem<'_> {
         }
     }
 
-    /// Removes a subvolume from an item's data. Returns true if the data held it. If the data
-    /// becomes empty, the caller deletes the item.
+    /// Removes a subvolume from an item's data. Returns true if the item's data held the subvolume.
+    /// If the data becomes empty, the caller deletes the item.
     pub fn remove(data: &mut Vec<u8>, subvolume: TreeId) -> bool {
         let Some(start) = position(data, subvolume) else {
             return false;

@@ -11,7 +11,7 @@
 //! in only one of the two compared subvolumes, with a placeholder in the other. No item of the two
 //! trees shows this difference.
 //!
-//! Memory: one number for each changed inode and each directory above it, up to a limit.
+//! Memory: one number for each changed inode and each directory above such an inode, up to a limit.
 
 use crate::error::{Corruption, Error, Result};
 use crate::filesystem::Filesystem;
@@ -130,7 +130,7 @@ impl Filesystem {
     }
 }
 
-/// The paths from inodes up to the root of one subvolume.
+/// The paths from changed inodes up to the root of one subvolume.
 struct Ways<'a> {
     tree: &'a Tree,
     subvolume: SubvolumeId,

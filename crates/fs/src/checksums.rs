@@ -26,7 +26,8 @@ pub struct ExpectedChecksums {
 }
 
 impl ExpectedChecksums {
-    /// Appends the sectors of `data` that do not match. Skips sectors without a checksum.
+    /// Appends the sectors of `data` that do not match. The verification skips sectors without a
+    /// checksum.
     pub fn verify(&self, data: &[u8], bad: &mut Vec<Range<usize>>) {
         let mut computed = Vec::with_capacity(self.packed.len());
         self.checksum_type

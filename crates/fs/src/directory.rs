@@ -66,7 +66,8 @@ impl Filesystem {
         Ok(ReadDir::new(self, tree, directory, metadata.size, 0))
     }
 
-    /// Returns the entry `name` of a directory, or `None`. Distinguishes names of equal hash.
+    /// Returns the entry `name` of a directory, or `None`. The lookup distinguishes names of equal
+    /// hash.
     ///
     /// # Errors
     /// Fails if the tree cannot be read, or if the entry is invalid.

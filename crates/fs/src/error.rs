@@ -192,7 +192,7 @@ pub enum Error {
     DamagedLog {
         /// The address of the log's root.
         logical: Logical,
-        /// The place and the cause of the failure.
+        /// The place and the cause of the job's failure.
         cause: Box<Error>,
     },
     /// An earlier failure has stopped writing. Reading continues.
@@ -327,7 +327,7 @@ pub enum Error {
         logical: Logical,
         /// The extent's length on disk.
         length: ByteCount,
-        /// The first files that use the extent, in all subvolumes.
+        /// The first files that use the damaged extent, in all subvolumes.
         users: Vec<Location>,
         /// The attempts to read the extent.
         cause: Box<Error>,
@@ -361,7 +361,7 @@ pub enum WritingRefusal {
     State {
         /// The state.
         name: &'static str,
-        /// The way to leave the state.
+        /// How the user can end the unfinished state.
         remedy: &'static str,
     },
     /// A device that missed commits has no space for the stripes to be moved.
@@ -373,7 +373,7 @@ pub enum WritingRefusal {
         device: String,
         /// The number of stripe bytes that would have to move.
         needed: u64,
-        /// The bytes available for them.
+        /// The number of bytes available for the stripes.
         found: u64,
     },
     /// The volume is a seed, and sprouts depend on it.
@@ -384,7 +384,7 @@ pub enum WritingRefusal {
     /// The volume is an image without data.
     #[error("the volume cannot be written: it is a metadata image without file data. Open it read-only")]
     MetadataImage,
-    /// btrfstune was interrupted.
+    /// A run of btrfstune was interrupted.
     #[error("the volume cannot be written: a change of {what} was interrupted; {remedy}")]
     Unfinished {
         /// The part of the volume that the change affects.
@@ -405,7 +405,7 @@ pub enum WritingRefusal {
     Overwritten {
         /// The device's name.
         device: String,
-        /// The content that the device seems to hold.
+        /// The name of the content that the device seems to hold.
         found: &'static str,
     },
 }

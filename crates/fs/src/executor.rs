@@ -43,7 +43,7 @@ struct Slot<T> {
 }
 
 impl<T> Slot<T> {
-    /// Returns the job, if no thread has begun it.
+    /// Returns the task's job, if no thread has begun it.
     fn begin(&self) -> Option<Box<dyn FnOnce() -> T + Send>> {
         let mut state = self.state.lock();
         match core::mem::replace(&mut *state, State::Running) {

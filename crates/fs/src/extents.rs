@@ -1,8 +1,8 @@
 //! The map of a file: its ranges of data, preallocated space and holes, and the location of their
 //! bytes.
 //!
-//! A file's extent items are stored in the order of their file offset. A range that no item covers
-//! is a hole. With the no-holes feature, holes have no items; otherwise they have items with
+//! A file's extent items are stored in the order of their file offset. A file range that no item
+//! covers is a hole. With the no-holes feature, holes have no items; otherwise they have items with
 //! address 0. Both forms of holes yield the same ranges. A range may use only a part of its extent,
 //! which other files or other ranges of the same file may also use.
 //!
@@ -36,7 +36,7 @@ pub const COMPRESSED_EXTENT_LIMIT: ByteCount = ByteCount::new(128 << 10);
 pub struct FileRange {
     /// The offset of the range in the file.
     pub offset: FileOffset,
-    /// The length in the file; never zero.
+    /// The length of the range in the file; never zero.
     pub length: ByteCount,
     /// The transaction that wrote the range; `None` for a hole.
     pub generation: Option<Generation>,
@@ -71,11 +71,11 @@ pub struct InlineContent {
 /// The location of the bytes of a range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DiskExtent {
-    /// The address of the extent.
+    /// The logical address of the extent on the volume.
     pub logical: Logical,
     /// The extent's size on disk.
     pub disk_bytes: ByteCount,
-    /// The offset in the decompressed extent at which the range begins.
+    /// The offset in the decompressed extent at which the file range begins.
     pub offset: ByteCount,
     /// The size of the extent after decompression.
     pub ram_bytes: ByteCount,
@@ -145,7 +145,7 @@ impl FileRangeBuilder {
         }
     }
 
-    /// Returns the end of the last range.
+    /// Returns the end of the file's last range.
     pub const fn next(&self) -> FileOffset {
         self.next
     }
@@ -295,7 +295,7 @@ impl FileRangeBuilder {
 pub struct FileExtents {
     source: Source,
     builder: FileRangeBuilder,
-    /// A range that follows the hole returned last.
+    /// A data range that follows the hole returned last.
     held: Option<FileRange>,
     size_end: FileOffset,
     started_at: FileOffset,

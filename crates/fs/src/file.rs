@@ -20,7 +20,7 @@ use std::sync::Arc;
 /// The number of bytes that one read at an offset has in flight at once.
 pub const READ_AT_BATCH: u64 = 4 << 20;
 
-/// A regular file that is open for reading. Cloning is cheap.
+/// A regular file that is open for reading. Cloning an open file is cheap.
 #[derive(Clone, Debug)]
 pub struct File {
     filesystem: Filesystem,
@@ -75,7 +75,7 @@ impl Filesystem {
 }
 
 impl Filesystem {
-    /// Opens a regular file or a symlink, whose content is its target, from metadata that was
+    /// Opens a regular file, or a symlink with its target as content, from metadata that was
     /// already read. `ranges` may hold all its ranges.
     ///
     /// # Errors

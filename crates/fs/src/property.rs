@@ -1,4 +1,4 @@
-//! Properties: attributes that btrfs itself interprets. The only one is `btrfs.compression`.
+//! Properties: attributes that btrfs itself interprets. The only property is `btrfs.compression`.
 //!
 //! Setting it to an algorithm sets the inode's flag to compress. `no` and `none` set the flag not
 //! to compress. Removing the compression property clears both inode flags. New files and

@@ -1,9 +1,9 @@
 //! Sequential reads of a file, at the speed of the device and of all cores.
 //!
 //! A [`FileReader`] keeps a window of the file in flight. Extents are read in batches, verified and
-//! decompressed on worker threads, and returned in order. The window begins small, so that reading
-//! a few bytes is cheap. The window doubles with each batch up to `WINDOW_MAX_BYTES`. The reader
-//! returns holes as holes, and writes their zeros only if the caller asks for them.
+//! decompressed on worker threads, and returned in order. The window of the stream begins small, so
+//! that reading a few bytes is cheap. The window doubles with each batch up to `WINDOW_MAX_BYTES`.
+//! The reader returns holes as holes, and writes their zeros only if the caller asks for them.
 //!
 //! Damage does not end the stream. A [`Chunk`] describes the loss with its length, and the
 //! following chunks are returned. As a [`std::io::Read`], the reader returns the error once, then
@@ -135,9 +135,9 @@ impl FileReader {
         self.queued_bytes
     }
 
-    /// Returns the next run of the file: content, a hole, or damage. Returns `None` at the end.
-    /// Runs are in order and without gaps, and end exactly at the end of the requested range.
-    /// Damage of the map that loses no bytes has length zero.
+    /// Returns the next run of the file: content, a hole, or damage. Returns `None` at the end. The
+    /// returned runs are in order and without gaps, and end exactly at the end of the requested
+    /// range. Damage of the map that loses no bytes has length zero.
     ///
     /// # Errors
     /// Fails if the map of the file or its checksums cannot be read at all. The stream then ends.
@@ -184,8 +184,8 @@ impl FileReader {
         Some(chunk)
     }
 
-    /// Returns the part at the range's end that no extent covered. The rest is empty, unless the
-    /// map ended early.
+    /// Returns the part at the range's end that no extent covered. The remaining part is empty,
+    /// unless the extent map ended early.
     fn rest(&mut self) -> Option<Chunk> {
         let length = self.wanted.end.checked_distance_from(self.position)?;
         let offset = core::mem::replace(&mut self.position, self.wanted.end);
@@ -231,7 +231,7 @@ impl FileReader {
         Ok(())
     }
 
-    /// Plans a part of the reader's next range. Returns false at the end of the file.
+    /// Plans a part of the reader's next range. Returns false at the end of the file or range.
     fn plan_more(&mut self, planned: &mut Vec<Planned>, planned_bytes: &mut usize) -> bool {
         let range = match self.range.take() {
             Some(range) => range,
@@ -283,7 +283,7 @@ impl FileReader {
         let from = self.planned_to;
         let next = loop {
             match self.extents.as_mut().and_then(Iterator::next) {
-                // The map would return the bytes in between as a hole, but their content is
+                // The extent map returns the bytes after an error as a hole, but their content is
                 // unknown.
                 Some(Ok(range))
                     if range.kind == crate::extents::RangeKind::Hole

@@ -19,7 +19,7 @@ use core::time::Duration;
 
 static MEASURING: AtomicBool = AtomicBool::new(false);
 
-/// The only rank to measure; 0 for all ranks.
+/// The only lock rank to measure; 0 for all ranks.
 static ONLY_RANK: AtomicU64 = AtomicU64::new(0);
 
 /// The classes whose locks were acquired since the first measurement began.

@@ -182,7 +182,7 @@ mod list {
         });
     }
 
-    /// Returns the violated rule if the lock is acquired while `held` is held.
+    /// Returns the violated rule of lock order if the lock is acquired while `held` is held.
     fn problem(held: &Entry, class: &'static Class, lock: &Identity) -> Option<&'static str> {
         if held.lock.address == lock.address {
             return Some("the same lock is taken again");

@@ -1,5 +1,6 @@
-//! The underlying locks. In builds with `--cfg buttress_shuttle`, they are those of `shuttle`,
-//! which runs one thread at a time and chooses at each lock which thread continues.
+//! The underlying locks of this crate: from `parking_lot` and `std`, or from the model checker. In
+//! builds with `--cfg buttress_shuttle`, the locks are those of `shuttle`. It runs one thread at a
+//! time and switches threads at locks.
 //!
 //! Mutexes are those of `parking_lot`, whose fairness ensures that a long wait ends. The read-write
 //! locks are those of `std`. `parking_lot` yields the processor several times before it sleeps, and

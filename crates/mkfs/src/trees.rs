@@ -254,9 +254,10 @@ fn tree_ids(settings: &Settings) -> Vec<TreeId> {
 /// A chunk of the new volume that receives tree blocks.
 struct Place {
     chunk: PlannedChunk,
-    /// The offset in the chunk up to which addresses were considered.
+    /// The offset in the chunk up to which addresses were assigned or excluded.
     offset: u64,
-    /// The ranges in which no block is placed. The kernel excludes these addresses too.
+    /// The ranges in which no block is placed. Like Linux, mkfs places no block at these excluded
+    /// addresses.
     excluded_ranges: Vec<Range<u64>>,
 }
 

@@ -1,7 +1,7 @@
 //! The memory of a ring's entry, which the kernel knows by address.
 //!
-//! The memory is a mapping of its own: a page for the head, then the payload. Unused pages cost
-//! nothing.
+//! The memory of a ring's entry is a mapping of its own: a page for the head, then the payload.
+//! Unused pages cost nothing.
 //!
 //! The head has the layout of `fuse_uring_req_header`. The first 128 bytes are for the head of the
 //! request or answer, and 128 more for the structure of the operation. Another 32 bytes hold flags,

@@ -2,8 +2,8 @@
 //! digests.
 //!
 //! `index.json` leads to manifests, possibly through further indexes. A tag or a platform selects
-//! one of several. The reader compares each blob's size and digest with its descriptor, and a
-//! layer's unpacked digest with the image's configuration. Compressed layers are unpacked into
+//! one of several images. The reader compares each blob's size and digest with its descriptor, and
+//! a layer's unpacked digest with the image's configuration. Compressed layers are unpacked into
 //! spools ([`crate::store`]) in the same pass.
 //!
 //! Left out: layouts inside an archive, which must be unpacked first; layers that are not
@@ -39,7 +39,7 @@ const INDEXES_MAX: usize = 8;
 pub struct Wanted {
     /// The tag, as in the annotation `org.opencontainers.image.ref.name`.
     pub tag: Option<String>,
-    /// The platform: `linux/amd64`, `linux/arm64/v8`.
+    /// The platform of the image: `linux/amd64`, `linux/arm64/v8`.
     pub platform: Option<String>,
 }
 
@@ -94,7 +94,7 @@ pub enum OciError {
         /// The size of the document.
         found: u64,
     },
-    /// The digest of a blob differs from its name.
+    /// The digest of a blob differs from the digest in its file name.
     #[error("{file}: wrong digest of {what} (found {found}, expected {promised})")]
     Digest {
         /// The blob.
@@ -103,7 +103,7 @@ pub enum OciError {
         what: &'static str,
         /// The digest of the bytes.
         found: String,
-        /// The expected digest.
+        /// The digest that the descriptor states.
         promised: String,
     },
     /// The layout has no image, or none that matches the selection.

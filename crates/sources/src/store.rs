@@ -259,8 +259,9 @@ impl Store {
         })
     }
 
-    /// Reads a layer through `packed` to the end, from `file`. Passes the unpacked bytes to `see`.
-    /// A compressed layer is kept in a spool, and an uncompressed layer is read in place.
+    /// Reads a layer through `packed` to the end, from `file`. Passes the unpacked bytes of the
+    /// layer to `see`. A compressed layer is kept in a spool, and an uncompressed layer is read in
+    /// place.
     pub(crate) fn of_layer(
         packed: &mut dyn Read,
         file: File,

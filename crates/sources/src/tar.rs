@@ -10,8 +10,8 @@
 //!
 //! Several headers describe a member, in this order: a global extended header (`g`), the member's
 //! own (`x`), GNU's long names (`K`, `L`), the header. Invariants: the same bytes yield the same
-//! members. The size limit of extended headers bounds memory. Every stated size is compared with
-//! the archive before use: a size beyond the archive's end is an error at its header.
+//! members. The size limit of extended headers bounds memory. The reader compares every stated size
+//! with the archive before use: a size beyond the archive's end is an error at its header.
 //!
 //! Left out: parts of several volumes (`M`), which are refused by name; names of owners, whose
 //! numbers would depend on the machine; times of access and change.

@@ -73,7 +73,7 @@ struct Seen {
     nanoseconds: u32,
     target: Vec<u8>,
     size: u64,
-    /// The data of each 4 KiB block that has any, without leading or trailing zeros.
+    /// The test file's data of each 4 KiB block with data, without leading or trailing zeros.
     data: Vec<(u64, Vec<u8>)>,
 }
 

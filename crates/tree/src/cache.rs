@@ -80,7 +80,7 @@ type Blocks = Cache<BlockId, TreeBlock, BlockWeight, BuildHasherDefault<DefaultH
 pub(crate) struct NodeCache {
     blocks: Blocks,
     shares: Mutex<Shares, SharesLock>,
-    /// The cache accepts blocks that no reader has requested up to this number of bytes.
+    /// The cache accepts blocks that no reader requested only up to this number of bytes.
     uninvited_bytes: u64,
     hits: AtomicU64,
     misses: AtomicU64,
@@ -123,8 +123,8 @@ impl NodeCache {
                 BuildHasherDefault::default(),
                 DefaultLifecycle::default(),
             ),
-            // The builder cannot fail, because both capacities are given. The fallback is the same
-            // cache without shards.
+            // Building the cache cannot fail, because both capacities are given. The fallback is
+            // the same cache without shards.
             Err(_) => Cache::with(
                 items.narrow::<usize>(),
                 capacity.get(),
@@ -215,7 +215,7 @@ impl NodeCache {
     }
 
     /// Sets the number of bytes that a writer may hold outside the cache. The cache's budget
-    /// shrinks by this number.
+    /// shrinks by the number of bytes that the writer holds.
     pub(crate) fn hold_outside(&self, bytes: u64) {
         self.change_shares(|shares| shares.held_bytes = bytes);
     }

@@ -6,14 +6,15 @@
 //! remaining blocks, and merges their children as the rows of the next level. At the leaves, the
 //! rows are items. The comparison drops items with equal keys and equal bytes.
 //!
-//! The trees may differ in height: a root joins the row of its own level. Differing blocks are
-//! known one level ahead. The module `stage` fetches them in windows in address order, both trees'
-//! blocks in one plug, and checks them on the forest's threads. Memory is one window of blocks,
+//! The trees may differ in height: a root joins the row of its own level. The walk knows differing
+//! blocks one level ahead. The module `stage` fetches differing blocks in windows in address order,
+//! for both trees in one plug. The forest's threads check them. Memory is one window of blocks,
 //! plus one block for each level and tree.
 //!
 //! The two trees may also belong to two volumes, such as two images of the same history. There, an
 //! equal address and generation prove nothing, because copies that were both written to number
-//! their transactions alike. The comparison then skips nothing and reads both trees completely.
+//! their transactions alike. If the two trees do not share history, the comparison skips nothing
+//! and reads both trees completely.
 
 mod stage;
 
@@ -142,9 +143,9 @@ impl Changes {
         new.as_ref()?.pointer.end_key
     }
 
-    /// Starts reads of up to `ahead` bytes of the next leaves, and waits for none of them. A caller
-    /// uses this before other work. Only [`ReadAhead::Sweep`] supports it; in other modes, the call
-    /// does nothing.
+    /// Starts reads of up to `ahead` bytes of the leaves to compare next, and waits for none of
+    /// them. A caller uses this before other work. Only [`ReadAhead::Sweep`] supports it; in other
+    /// modes, the call does nothing.
     pub fn look_ahead(&mut self, ahead: ByteCount) {
         if self.failure.is_none() {
             self.stages.look_ahead(ahead.get());

@@ -152,7 +152,7 @@ impl Cursor {
                 leaf.slot = slot;
                 self.place = Place::Item;
             }
-            // A leaf's first key is its lower bound, so `key` is below all keys of the tree.
+            // A leaf's first key is its lower bound, so no key of the tree is below `key`.
             None => self.place = Place::Before,
         }
         Ok(found)
@@ -310,7 +310,7 @@ impl Cursor {
             self.path
                 .descend(self.tree.forest(), &mut self.ahead, toward, Aim::Key(key))?;
         }
-        // An empty root leaf has no items on either side.
+        // If the tree is an empty root leaf, it has no items on either side of the cursor.
         self.place = Place::Item;
         Ok(())
     }

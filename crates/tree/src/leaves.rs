@@ -1,8 +1,8 @@
 //! A walk over a key range leaf by leaf, for jobs that read millions of items.
 //!
 //! [`Leaves`] lends one leaf at a time, with the slots that lie in the range. The job reads the
-//! items without calls into the walk, without reference counts, and without copies. The walk skips
-//! unwanted subtrees before it reads them ([`Tree::leaves_where`]).
+//! items without calls into the walk, without reference counts, and without copies. The walk over
+//! leaves skips unwanted subtrees before it reads them ([`Tree::leaves_where`]).
 
 use crate::error::Result;
 use crate::path::{Path, Step};
@@ -91,7 +91,7 @@ impl Leaves {
         }
     }
 
-    /// Makes the walk bypass the cache for leaves. A job that visits each leaf once gains nothing
+    /// Makes the walk read leaves past the cache. A job that visits each leaf once gains nothing
     /// from caching, and filling the cache's memory would take longer than the walk saves.
     #[must_use]
     pub fn passing(mut self) -> Self {
@@ -184,7 +184,7 @@ impl Leaves {
         if pointer.level > 0 {
             *slot = match block.search(&self.start) {
                 Ok(slot) => slot,
-                // Clamp: keys below the first key belong to the first child.
+                // Clamp: keys below the node's first key belong to the first child.
                 Err(slot) => slot.saturating_sub(1),
             };
             return None;

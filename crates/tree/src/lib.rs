@@ -19,7 +19,8 @@
 //! | [`measure`] | the cost of each read-ahead mode on a simulated disk |
 //! | `testing` | trees made in memory, for tests (feature `testing`) |
 //!
-//! The crates above `tree` interpret items. The crate below handles mirrors, parity and devices.
+//! The crates above `tree` interpret items. The crate below `tree` handles mirrors, parity and
+//! devices.
 //!
 //! # Invariants
 //!
@@ -32,9 +33,9 @@
 //! - The budget given to [`Forest::new`] bounds memory, plus the blocks that callers hold. A cursor
 //!   holds one block for each level, and an [`OwnedItem`] holds its leaf.
 //! - A tree that a transaction changes ([`edit`]) keeps its changed blocks in memory. Readers find
-//!   such blocks only through their parent's link, never through the cache, so a reader's view
-//!   keeps its whole version. The module `path` follows the links. Read-ahead inspects them to skip
-//!   blocks in memory.
+//!   changed blocks only through the parent's link, never through the cache. A reader's view
+//!   therefore keeps its whole version. The module `path` follows the links. Read-ahead inspects
+//!   them to skip blocks in memory.
 #![forbid(unsafe_code)]
 #![cfg_attr(
     test,

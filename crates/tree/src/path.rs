@@ -30,7 +30,7 @@ pub(crate) struct Step {
 }
 
 impl Step {
-    /// Returns the pointer to the child in `slot`. For a child in memory, the pointer has the
+    /// Returns the pointer to the child in `slot`. For a child block in memory, the pointer has the
     /// placeholder address. All users of a step's children call this method, because a block in
     /// memory lacks its children's addresses.
     pub(crate) fn child(&self, slot: usize) -> Option<BlockPointer> {

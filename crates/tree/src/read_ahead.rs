@@ -1,7 +1,7 @@
 //! Read-ahead: the choice of blocks to fetch before a reader requests them.
 //!
 //! Read-ahead belongs to a cursor or a walk, and only makes it faster. All modes return the same
-//! items and errors in the same order. Fetched blocks that the reader has not used count against
+//! items and errors in the same order. Read-ahead blocks that the reader has not used count against
 //! the forest's budget. When that budget is used up, blocks are read when the reader requests them.
 //!
 //! | mode | fetches | when |
@@ -71,7 +71,7 @@ pub enum ReadAhead {
     ForwardOnMiss,
     /// Fetches the same blocks as `ForwardOnMiss`, at every visit of a leaf or a node.
     ForwardAlways,
-    /// Fetches a window of leaves, for a walk to higher keys that visits its whole range.
+    /// For a walk to higher keys that visits its whole range, fetches a window of leaves.
     Sweep {
         /// The number of bytes of leaves to fetch ahead.
         window_bytes: ByteCount,
@@ -128,8 +128,8 @@ impl Ahead {
         }
     }
 
-    /// Returns the block at `pointer`, which is the child in the last step's slot. `steps` lead to
-    /// it from the root.
+    /// Returns the block at `pointer`, which is the child in the last step's slot. `steps` are the
+    /// path from the root to the block.
     pub(crate) fn fetch(
         &mut self,
         forest: &Forest,

@@ -152,7 +152,7 @@ impl Random {
 pub struct ImageBuilder {
     options: ImageOptions,
     bytes: Vec<u8>,
-    /// Indexes of the free blocks of the chunk, the next one last.
+    /// Indexes of the chunk's free blocks, in reverse order of use.
     free: Vec<u64>,
 }
 
@@ -397,8 +397,8 @@ impl ImageBuilder {
         self.bytes
     }
 
-    /// Opens the image as a volume; `device` makes a device of its bytes. `root` serves as all
-    /// roots.
+    /// Opens the image as a volume; `device` makes a device of its bytes. `root` serves as the root
+    /// of all trees.
     pub fn open(self, root: &RootPointer, device: impl FnOnce(Vec<u8>) -> Device) -> Arc<Volume> {
         let bytes = self.finish(root, root);
         Arc::new(Volume::open(vec![device(bytes)], OpenOptions::default()).expect("the image opens"))

@@ -290,7 +290,7 @@ impl DeviceSlot {
     }
 }
 
-/// The slots of a volume. Slots are added and exchanged, but never removed.
+/// The table of a volume's device slots. Slots are added and exchanged, but never removed.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct DeviceTable {
     slots: Vec<Arc<DeviceSlot>>,

@@ -1,4 +1,5 @@
-//! Errors of the volume layer: one variant for each check, in the four kinds of [`ErrorKind`].
+//! Errors of the volume layer: each check has one variant, in one of the four kinds of
+//! [`ErrorKind`].
 //!
 //! A bad copy causes an error only if no other copy can replace it. The fault log records the
 //! copies that a successful read skipped ([`crate::faults`]).
@@ -239,7 +240,7 @@ pub enum Corruption {
         "device item {device} has uuid {uuid}, which contradicts device {other_device} with uuid {other_uuid}"
     )]
     DeviceItemsDisagree {
-        /// Id in the item.
+        /// The id in the device item.
         device: DeviceId,
         /// Uuid in the item.
         uuid: Uuid,

@@ -1,8 +1,8 @@
 //! The fault log: copies that reads skipped, whether another copy replaced them or not.
 //!
 //! The log keeps the first [`FAULTS_KEPT`] faults individually and counts the rest, so a failing
-//! device cannot exhaust memory. Counters per device and kind are exact. A place that fails
-//! repeatedly is counted each time. The log of faults records only failures, under one lock.
+//! device cannot exhaust memory. The counters for each device and kind are exact. A place that
+//! fails repeatedly is counted each time. The log of faults records only failures, under one lock.
 //!
 //! Clamps: counters of statistics may stop at their largest number.
 

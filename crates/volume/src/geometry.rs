@@ -148,7 +148,7 @@ mod tests {
 
     #[test]
     fn shapes_of_all_profiles() {
-        // The columns are profile, devices; stripes, data stripes, devices used.
+        // The columns of this table are profile, devices; stripes, data stripes, devices used.
         let table = [
             (Profile::Single, 3, Some((1, 1, 1))),
             (Profile::Dup, 1, Some((2, 1, 1))),

@@ -56,7 +56,7 @@ pub enum MembershipRefusal {
     Holds {
         /// The device's name.
         device: String,
-        /// The name of the content that was found.
+        /// The name of the content that the device already holds.
         found: &'static str,
     },
     /// The new size exceeds the size of the device.
@@ -205,8 +205,8 @@ impl Volume {
         }
     }
 
-    /// Writes superblocks like [`write_superblocks`](Self::write_superblocks), without the devices
-    /// that leave with this commit, and removes them from the table.
+    /// Writes superblocks like [`write_superblocks`](Self::write_superblocks), except to the
+    /// devices that leave with this commit, and removes these from the table.
     ///
     /// # Errors
     /// Fails as [`write_superblocks`](Self::write_superblocks) does.

@@ -46,7 +46,7 @@ pub enum Notice {
         /// The failure, with the device's name, the address, and the reason.
         failure: IoError,
     },
-    /// A device was not given, and the volume was opened degraded.
+    /// A device was not given, so the volume was opened degraded.
     MissingDevice(MissingDevice),
     /// More of a chunk's devices are missing than its profile tolerates, so a part of the chunk is
     /// unreadable.

@@ -131,8 +131,8 @@ pub(crate) fn choose(devices: Vec<Device>) -> Result<Opened, Error> {
         // The newest commit seems to be cut off between the superblock writes of the devices.
         let is_older = own.fsid == superblock.fsid && own.generation < superblock.generation;
         let in_doubt = (is_older && !behind).then_some(generations);
-        // [`Volume::settle_idle_devices`] decides with the device's item if the device missed
-        // anything.
+        // [`Volume::settle_idle_devices`] decides with the device's item whether the device missed
+        // a commit.
         let is_idle = own.device_item.bytes_used == ByteCount::ZERO;
         if let Some(generations) = stale.filter(|_| !is_idle) {
             notices.push(Notice::StaleDevice {
@@ -224,10 +224,10 @@ fn state_of(superblock: &Superblock) -> Vec<Notice> {
 ///
 /// A commit writes superblocks when all blocks are durable on all devices. The commit writes the
 /// copies of superblocks when all primaries are durable, or the primaries after the copies if a log
-/// is pending. If the devices of the newest generation only have copies of the previous generation,
-/// a device with a primary of that generation missed no blocks. If a device was absent during a
-/// complete commit, the other devices hold newer superblock copies. If a device was away only
-/// during the cut-off commit, its missing blocks reveal it ([`crate::in_doubt`]).
+/// is pending. If the newest devices hold only older superblock copies, a device with a primary of
+/// the copies' generation missed no blocks. If a device was absent during a complete commit, the
+/// other devices hold newer superblock copies. If a device was away only during the cut-off commit,
+/// its missing blocks reveal it ([`crate::in_doubt`]).
 fn last_on_all_devices(candidates: &[Candidate], newest: &Superblock) -> Generation {
     // Clamp: the number comes from disk; no superblock has generation 0.
     let before = Generation::new(newest.generation.get().saturating_sub(1));

@@ -78,8 +78,8 @@ const fn halve(a: u8) -> u8 {
     (a >> 1) ^ (if a & 1 != 0 { 0x8e } else { 0 })
 }
 
-/// Computes `block *= factor`. Low powers of the generator and their inverses, which the first
-/// columns use, are cheap.
+/// Computes `block *= factor`. The first columns use low powers of the generator and their
+/// inverses, which are cheap to multiply.
 fn scale(block: &mut [u8], factor: u8) {
     let inverse = invert(factor);
     if factor.is_power_of_two() {

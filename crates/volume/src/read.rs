@@ -145,8 +145,9 @@ impl Volume {
     }
 
     /// Returns the unverified bytes of an extent's first copy, if they are in memory, for example
-    /// in the page cache, and no read of them was started. Returns `None` otherwise, and if the
-    /// extent is not one run of bytes on one device. The caller then reads the extent normally.
+    /// in the page cache, and no read of them was started. Returns `None` if the bytes are not in
+    /// memory, or if the extent is not contiguous on one device. The caller then reads the extent
+    /// normally.
     #[must_use]
     pub fn read_cached(&self, read: ExtentRead) -> Option<Buffer> {
         let (device, physical) = self.first_copy(read)?;
@@ -312,13 +313,14 @@ impl PendingExtent {
         self
     }
 
-    /// Returns the range that the extent reads.
+    /// Returns the range that this read of an extent covers.
     #[must_use]
     pub const fn read(&self) -> ExtentRead {
         self.read
     }
 
-    /// Returns true if a wait would return at once, provided that the first copies are good.
+    /// Returns true if a wait would return at once, provided that the first copies pass their
+    /// checks.
     #[must_use]
     pub fn is_ready(&self) -> bool {
         match &self.plan {

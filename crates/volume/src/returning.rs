@@ -6,8 +6,8 @@
 //! volume, and no superblock. A job above writes the blocks that the device missed.
 //! [`Volume::end_return`] then writes the superblock in use to the device: copies, flush, primary,
 //! flush. A crash before the primary superblock leaves the device at its own state. A crash after
-//! it leaves the device at the volume's state. Until then the device counts as lost, and nothing
-//! unverified is read from it.
+//! that write leaves the returning device at the volume's state. Until its superblock is written,
+//! the returning device counts as lost, and nothing unverified is read from it.
 //!
 //! A return is a replacement whose target is the device itself ([`crate::replacement`]), without an
 //! item in the device tree. Linux sees a device that missed commits, before and after a crash.
@@ -17,7 +17,8 @@
 //! superblock changes ([`Volume::move_stripes`]).
 //!
 //! Left out: the choice of addresses that may be written without harm to the device's own state.
-//! The writer above excludes that state's space from allocation, and decides which stripes move.
+//! The writer above excludes the space of the device's own state from allocation, and decides which
+//! stripes move.
 
 use crate::Volume;
 use crate::devices::DeviceSlot;

@@ -27,7 +27,7 @@ pub struct ResolvedStripes {
     pub logical: Logical,
     /// The number of bytes that the entry maps: its key's offset.
     pub length: ByteCount,
-    /// The location of each copy of `logical`, in the order of the item.
+    /// The location of each copy of `logical`, in the order of the stripe tree's item.
     pub stripes: Vec<ResolvedStripe>,
 }
 
@@ -54,7 +54,7 @@ pub trait StripeResolver: Send + Sync + core::fmt::Debug {
 
 impl dyn StripeResolver + '_ {
     /// Returns the entry that covers `logical`, and cuts `length` to the bytes that it maps from
-    /// there. Without an entry, cuts `length` to the bytes that cannot have an entry either.
+    /// there. If no entry covers `logical`, cuts `length` to the bytes up to the next entry.
     pub(crate) fn resolve_from(
         &self,
         logical: Logical,

@@ -1,6 +1,7 @@
 //! [`Volume`]: the devices, the chunk map and the notices behind one handle.
 //!
-//! Opening proceeds in steps, because the chunk tree is read through the volume that it describes:
+//! Opening a volume proceeds in steps, because the chunk tree is read through the volume that it
+//! describes:
 //!
 //! 1. [`Volume::open`] chooses superblocks, matches devices and maps the system chunks;
 //! 2. the layers above read the chunk tree, and pass every device item to [`Volume::add_device`]
@@ -12,7 +13,7 @@
 //!
 //! Invariants: a slot leaves with its device ([`crate::membership`]), or in exchange for another. A
 //! slot that was left out of writes stays left out. A reader keeps the map and the superblock of
-//! its start. No lock is held during I/O, except row locks and the lock of writers.
+//! its start. The volume holds no lock during I/O, except row locks and the lock of writers.
 
 use crate::chunk_map::{Added, ChunkMap, MappedChunk};
 use crate::devices::{DeviceSlot, DeviceTable};
@@ -42,7 +43,7 @@ lock_class!(pub(crate) HearsFaultsLock, "hears_faults", Rank::LEAF);
 lock_class!(pub(crate) FoundLock, "found", Rank::LEAF);
 lock_class!(pub(crate) FailingLock, "failing", Rank::new(70));
 
-/// The maximum number of kept notices. A hostile chunk tree could cause one for each chunk.
+/// The maximum number of kept notices. A hostile chunk tree could cause one notice for each chunk.
 const NOTICES_KEPT: usize = 256;
 
 /// A volume: logical addresses over devices, shared as `Arc<Volume>`.
@@ -223,7 +224,8 @@ impl Volume {
         Ok(())
     }
 
-    /// Removes the chunk that begins at `start`. Readers that hold the old map still find it.
+    /// Removes the chunk that begins at `start`. Readers that hold the old chunk map still find the
+    /// removed chunk.
     ///
     /// # Errors
     /// Returns [`WriteRefusal::NoSuchChunk`].
@@ -348,7 +350,8 @@ impl Volume {
         }
         for (stripe, slot) in chunk.chunk().stripes.iter().zip(chunk.devices()) {
             let end = stripe.physical.checked_add(chunk.layout().device_extent_bytes());
-            // Clamp: the address is from disk. An end beyond all addresses is beyond every device.
+            // Clamp: the address is from disk. An address beyond all physical addresses is beyond
+            // every device.
             let end = end.unwrap_or(Physical::MAX);
             if let Some(device_bytes) = slot.expected_bytes()
                 && end.get() > device_bytes.get()

@@ -155,7 +155,7 @@ fn mkfs(images: &[PathBuf], options: &[&str]) -> Result<(), String> {
     run("mkfs.btrfs", &[&["-q", "-f"], options, &paths[..]].concat()).map(drop)
 }
 
-/// Tests a profile with all devices, with missing devices, and with noise.
+/// Tests reads of a profile with all devices, with missing devices, and with damaged devices.
 fn profile(directory: &Path, shape: (&str, &str, usize, usize, &[&str])) -> Result<(), String> {
     let (metadata, data, devices, tolerated, options) = shape;
     let images = images(directory, devices);

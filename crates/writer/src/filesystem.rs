@@ -18,7 +18,7 @@ use std::sync::Arc;
 /// Changes without a [commit](Engine::commit) are lost when the last handle is dropped.
 /// [`close`](Self::close) commits uncommitted changes, and [`abandon`](Self::abandon) discards
 /// them. If the last handle is dropped without either call,
-/// [`Environment::lost`](buttress_engine::Environment::lost) reports the loss.
+/// [`Environment::lost`](buttress_engine::Environment::lost) reports the lost changes.
 #[derive(Clone, Debug)]
 pub struct WritableFilesystem {
     engine: Engine,

@@ -24,8 +24,8 @@
 //!
 //! # Guarantees to readers
 //!
-//! Each call returns a state that existed between its begin and its end. Two calls may return two
-//! states.
+//! Each call returns a state that existed between its begin and its end. Two calls of live lookups
+//! may return two states.
 
 mod content;
 mod direct_reads;

@@ -11,7 +11,7 @@ use buttress_format::{
 };
 
 impl Emitter<'_> {
-    /// Processes the next item. The data of items with one key form one item.
+    /// Processes the next item. The data of entries with one key forms one item.
     pub(super) fn item(&mut self, tree: TreeId, key: Key, data: Vec<u8>) -> Result<()> {
         if let Some((open_tree, open_key, open)) = &mut self.merging
             && (*open_tree, *open_key) == (tree, key)

@@ -97,7 +97,7 @@ impl Finish<'_> {
         Ok(())
     }
 
-    /// Lists every data extent in address order.
+    /// Calls `give` with every data extent, in address order.
     pub(super) fn data_extents(&self, give: &mut dyn FnMut(DataExtent) -> Result<()>) -> Result<()> {
         let mut reader = self.references.reader()?;
         let mut record = Record::default();

@@ -162,7 +162,7 @@ impl RunRequests for IoUringEngine {
             return;
         }
         if !self.ensure_reaper() {
-            // No thread can be started, so no thread would take completions out.
+            // If no thread can be started, no thread would take completions out of the ring.
             for dispatch in rest.iter().filter(|dispatch| dispatch.start()) {
                 self.shared.core.execute(dispatch);
             }
@@ -217,8 +217,8 @@ impl Drop for IoUringEngine {
 }
 
 impl Shared {
-    /// Returns true if io_uring may serve this dispatch directly. Buffers are aligned to more than
-    /// any sector.
+    /// Returns true if io_uring may serve this dispatch directly. Buffers have a larger alignment
+    /// than any device's sectors.
     fn suits_ring(&self, dispatch: &Dispatch) -> bool {
         let Some(target) = self.core.backend.ring_target() else {
             return false;

@@ -124,7 +124,7 @@ fn is_held_for_us(file: &File) -> bool {
 
 /// Returns the ancestors of this process, nearest first.
 fn ancestors() -> Vec<u32> {
-    /// A limit that exceeds the nesting of processes.
+    /// A limit on the search that exceeds the nesting of processes.
     const MOST: usize = 64;
     let parent = |pid: &u32| {
         let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
@@ -143,8 +143,8 @@ fn loop_devices_in_use(image: &fs::Metadata) -> Vec<PathBuf> {
         let Ok(backing) = fs::read_to_string(device.join("loop/backing_file")) else {
             continue;
         };
-        // The file may have been moved or deleted since. The file's name then leads elsewhere,
-        // which is no match.
+        // Another process may have moved or deleted the backing file since. The file's name then
+        // leads elsewhere, which is no match.
         let Ok(backing) = fs::metadata(backing.trim_end_matches('\n')) else {
             continue;
         };

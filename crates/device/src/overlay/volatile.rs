@@ -107,7 +107,8 @@ impl VolatileOverlay {
         Ok(result)
     }
 
-    /// Returns the block of the base. Zeros fill a block that extends beyond the base's end.
+    /// Returns the block of the base. If a block extends beyond the base's end, zeros fill the
+    /// missing part.
     fn of_base(&self, block: u64) -> io::Result<Box<[u8]>> {
         let at = block.exact_mul(byte_length(BLOCK_BYTES));
         let length = at_most(self.size_bytes().exact_sub(at), BLOCK_BYTES);

@@ -328,7 +328,7 @@ mod tests {
         near(statistics.reads.merged_percent(), 63.92, 0.005);
         near(statistics.reads.request_kibibytes(), 352.02, 0.01);
         near(statistics.reads.await_milliseconds(), 2.18, 0.001);
-        // 2.18 is rounded to 0.01, which allows a difference of 9731 x 0.005 ms.
+        // The expected 21.18 is rounded to 0.01, which allows a difference of 9731 x 0.005 ms.
         near(statistics.mean_queue_depth(), 21.18, 0.05);
         let row = statistics.to_string();
         assert!(row.starts_with("nvme0n1p3"), "{row}");
@@ -353,8 +353,8 @@ mod tests {
     }
 
     /// Computed by hand: A [0, 10) ms and B [5, 20) ms overlap, then nothing runs until C [30, 40).
-    /// The device is busy for 20 + 10 ms. The requests wait 10 + 15 + 10 = 35 ms in 50 ms, a mean
-    /// depth of 0.7.
+    /// The three requests keep the device busy for 20 + 10 ms. The requests wait 10 + 15 + 10 = 35
+    /// ms in 50 ms, a mean depth of 0.7.
     #[test]
     fn overlapping_requests_are_busy_once_and_waited_twice() {
         let ms = Duration::from_millis;

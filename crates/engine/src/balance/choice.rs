@@ -105,7 +105,7 @@ impl Kind {
         }
     }
 
-    /// Returns the block groups' type flag.
+    /// Returns the type flag of this kind of block groups.
     #[must_use]
     pub const fn flag(self) -> BlockGroupFlags {
         match self {
@@ -156,8 +156,8 @@ pub fn choose(item: &BalanceItem, mut candidates: Vec<Candidate>) -> Choice {
     Choice { groups, considered }
 }
 
-/// Returns the item with which Linux resumes a balance: what was converted stays, and so does what is full, since a balance
-/// leaves full block groups behind.
+/// Returns the item with which Linux resumes a balance: it passes over converted block groups, and
+/// over full ones, which a balance leaves behind.
 #[must_use]
 pub fn resumed(mut item: BalanceItem) -> BalanceItem {
     /// The fill below which a block group counts as not moved so far, in per cent.

@@ -36,7 +36,7 @@ pub struct BalanceCounts {
     pub expected: u64,
     /// Those that were compared with the filters so far.
     pub considered: u64,
-    /// Those that were moved.
+    /// The number of block groups that the balance moved.
     pub relocated: u64,
 }
 
@@ -62,7 +62,7 @@ impl BalanceControl {
         self.progress.cancel();
     }
 
-    /// Asks the balance to end.
+    /// Requests that the running balance ends.
     pub fn cancel(&self) {
         self.is_cancelled.store(true, Ordering::SeqCst);
         self.progress.cancel();
@@ -91,7 +91,7 @@ impl BalanceControl {
 pub enum BalanceEnd {
     /// All block groups were visited.
     Finished,
-    /// It was paused, and can be resumed.
+    /// The balance was paused, and can be resumed.
     Paused,
     /// It was cancelled.
     Cancelled,

@@ -15,7 +15,7 @@
 //! before wrong data reaches the devices.
 //!
 //! The records of a volume may be wrong since before the opening: more free bytes than the group
-//! has, or less used bytes than are freed. Wrong records of the volume are [`Corruption`].
+//! has, or less used bytes than are freed. Wrong records on disk are [`Corruption`] errors.
 
 use super::{BlockGroups, Group, Purpose};
 use crate::free_ranges::FreeRanges;
@@ -32,7 +32,7 @@ pub enum Share {
     Unbacked,
     /// Allocated in the running transaction.
     Allocated,
-    /// Being discarded by devices.
+    /// Free space that devices are discarding.
     Trimming,
     /// In use by an extent.
     Used,
@@ -61,7 +61,7 @@ impl Group {
         }
     }
 
-    /// Checks that the shares add up to the group's length.
+    /// Checks that the shares of a block group add up to its length.
     pub fn balance(&self) -> Result<(), Defect> {
         let taken = i128::from(self.used)
             .saturating_add(i128::from(self.allocated_bytes))

@@ -103,7 +103,7 @@ impl Running {
     }
 
     /// Returns whether devices have unallocated space for `chunks` chunks of the next one's size.
-    /// Returns false if no device has space.
+    /// Returns false if no device has space for these chunks.
     pub(in super::super) fn has_space_for_chunks(&self, purpose: Purpose, chunks: u64) -> bool {
         self.plan_chunk(purpose).is_some_and(|plan| {
             let chunk_bytes = plan.stripe_length.exact_mul(u64_of(plan.stripes.len()));

@@ -53,8 +53,8 @@ impl Emptying<'_> {
         &self.slot
     }
 
-    /// Returns the chunks whose device extents are still on the part, in order of address. A job above moves their
-    /// content.
+    /// Returns the chunks whose device extents are still on the part, in order of address. A job
+    /// above the engine moves the content of these chunks.
     #[must_use]
     pub fn chunks(&self) -> Vec<ChunkInTheWay> {
         chunks_past(self.engine.forest().volume(), &self.slot, self.end)
@@ -110,7 +110,7 @@ impl Emptying<'_> {
     /// Removes the device from the volume: commits that. Returns its slot; whoever has the device wipes it.
     ///
     /// # Errors
-    /// Device extents are still on the device; the commit fails.
+    /// The call fails if device extents are still on the device, or if the commit fails.
     pub fn remove(self) -> Result<Arc<DeviceSlot>> {
         self.require_empty()?;
         let (key, statistics) = (item_key(self.slot.id()), DeviceStatistics::key(self.slot.id()));

@@ -1,4 +1,5 @@
-//! The closure of a batch: all tree blocks that have to change for extents to get other addresses.
+//! The closure of a relocation batch: all tree blocks that must change for extents to get other
+//! addresses.
 //!
 //! A leaf that refers to a moved extent changes; the node above a block that changes does, too; up to the roots. A reference
 //! by address names the block above. For a reference by tree, the tree is searched for the pointer. A pointer in memory needs
@@ -55,7 +56,7 @@ pub(super) struct Data {
 pub(super) struct Closure {
     /// Tree blocks that get a copy, by address.
     pub(super) blocks: BTreeMap<Logical, Block>,
-    /// Extents of data that get another address, by the old one.
+    /// Data extents that get another address, by their old address.
     pub(super) data: BTreeMap<Logical, Data>,
     /// Blocks, each with its tree, whose pointer is the root pointer or in a block in memory.
     pub(super) pointers: BTreeSet<(TreeId, Logical)>,

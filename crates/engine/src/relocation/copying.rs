@@ -20,7 +20,8 @@ use std::collections::BTreeSet;
 /// How many files an error names.
 const USERS_MAX: usize = 16;
 
-/// Data extents that have a copy at a new place. What is not taken out goes back to the free space.
+/// Data extents that have a copy at a new place. Ranges of copies that are not used are freed
+/// again.
 #[derive(Debug)]
 pub(super) struct Copies<'a> {
     engine: &'a Engine,

@@ -49,7 +49,7 @@ impl Drop for Emptying<'_> {
 }
 
 impl<'a> Emptying<'a> {
-    /// Marks groups. They get no more extents from here on.
+    /// Marks groups. Marked block groups get no more extents.
     pub(super) fn begin(engine: &'a Engine, groups: &[Logical]) -> Result<Self> {
         let mut emptying = Self {
             engine,
@@ -242,7 +242,8 @@ impl Running {
         }
     }
 
-    /// Makes chunks for what these groups hold. A block that is missing ends it between two chunks.
+    /// Makes chunks for what these groups hold. If a block is missing, making chunks stops between
+    /// two chunks.
     fn make_space(&mut self, groups: &[Logical]) -> Result<()> {
         for purpose in self.purposes_of(groups) {
             loop {

@@ -42,7 +42,7 @@ impl Pace {
         };
         loop {
             progress.check()?;
-            // Clamp: what is due is not waited for.
+            // Clamp: if the due time has passed, the wait is zero.
             let left = due.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 return Ok(());

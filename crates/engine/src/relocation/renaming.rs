@@ -33,8 +33,9 @@ use std::collections::{BTreeMap, BTreeSet};
 pub(super) struct Renaming {
     closure: Closure,
     blocks: BTreeMap<Logical, Logical>,
-    /// Of nodes with full back references: the children that they still refer to. A tree that is being dropped has pointers
-    /// to children that are gone. Empty if no tree is being dropped.
+    /// Of nodes with full back references: the children that they still refer to. A tree that is
+    /// being dropped still has pointers to children that no longer exist. Empty if no tree is being
+    /// dropped.
     gone: BTreeSet<(Logical, Logical)>,
 }
 
@@ -452,7 +453,7 @@ impl Renaming {
         self.blocks.len()
     }
 
-    /// The old addresses of the extents that move.
+    /// Returns the old addresses of the extents that move.
     pub(super) fn moved(&self) -> BTreeSet<Logical> {
         self.closure.data.keys().copied().collect()
     }

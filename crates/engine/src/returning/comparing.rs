@@ -40,8 +40,8 @@ pub(crate) struct Comparison {
 /// The number of tree blocks compared by content, and of data extents compared by checksum.
 const COMPARED: usize = 256;
 
-/// Returns the state that a device alone leads to. Returns `None` if that state cannot be read:
-/// then nothing of it needs to be kept.
+/// Returns the volume's state as recorded by one device alone. Returns `None` if that state cannot
+/// be read: then nothing of it needs to be kept.
 pub(crate) fn own_state(device: &Device, progress: &Progress) -> Result<Option<OwnState>> {
     if buttress_faults::on("return-own-state-unkept") {
         return Ok(None);

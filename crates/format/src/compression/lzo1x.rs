@@ -81,7 +81,7 @@ pub enum Lzo1xError {
     InputAfterEnd {
         /// The position after the end mark.
         offset: usize,
-        /// The number of bytes after the end mark.
+        /// The number of bytes that follow the end mark of the LZO stream.
         rest_bytes: usize,
     },
 }

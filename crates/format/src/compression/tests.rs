@@ -95,7 +95,7 @@ fn a_cut_at_any_byte_is_an_error_or_only_cuts_padding() {
     }
 }
 
-/// Frames LZO segments as a regular extent, for any sector size.
+/// Frames LZO segments as a regular extent of the test, for any sector size.
 fn frame(segments: &[Vec<u8>], sector_bytes: usize) -> Vec<u8> {
     let mut framed = vec![0; 4];
     for segment in segments {

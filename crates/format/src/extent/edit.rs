@@ -7,7 +7,8 @@
 //! If [`ExtentItem::has_space_for`] returns false, a reference becomes an item of its own
 //! ([`InlineReference::keyed_key`], [`InlineReference::encode_keyed`]). While the extent has a
 //! keyed reference, the kernel adds no inline references, so that a search inspects one place only.
-//! Writers here do the same. [`ExtentItem::references`] also counts keyed references.
+//! Writers of this crate also add no inline references after keyed references.
+//! [`ExtentItem::references`] also counts keyed references.
 //!
 //! Source: on-disk format documentation, section "Extent item".
 

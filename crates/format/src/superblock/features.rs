@@ -218,8 +218,8 @@ impl SuperblockFlags {
             .map(|(_, what, remedy)| UnfinishedChange { what, remedy })
     }
 
-    /// Returns the names of the set bits, ordered by number. All bits without a name together form
-    /// one `UNKNOWN_FLAG_0x…`.
+    /// Returns the names of the set bits, ordered by number. All feature bits without a name
+    /// together form one `UNKNOWN_FLAG_0x…`.
     #[must_use]
     pub fn names(self) -> Vec<String> {
         names(

@@ -1,6 +1,7 @@
 //! Tests of the RAID stripe tree: data at the places of its items, and missing or wrong items.
 //!
-//! No available tool makes such volumes, so these are hand-made ([`crate::testing::striped`]).
+//! No available tool makes volumes with a stripe tree, so these tests make them by hand
+//! ([`crate::testing::striped`]).
 
 use crate::content::Content;
 use crate::filesystem::Filesystem;
@@ -290,7 +291,7 @@ fn an_item_without_a_place_on_the_chunks_device_is_named() {
     }
 }
 
-/// The offset lies in every device's stripe.
+/// The test offset is located in every device's stripe.
 const FAR: u64 = 11 << 20;
 
 #[test]

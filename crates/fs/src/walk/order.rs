@@ -4,13 +4,13 @@
 //! those of directories to enter.
 //!
 //! A directory is entered if its own record of its place names the entry that leads to it. Each
-//! directory has one such record, so no directory is entered twice. The only exception is the start
-//! of the walk, which a cycle of directories could reach again; the walk checks for it. A directory
-//! without such a record is damaged, but its content may be valid. Such directories are stored, up
-//! to [`UNVERIFIED_MAX`], and entered once.
+//! directory has one such record, so no directory is entered twice. The only directory that a cycle
+//! could reach again is the start of the walk; the walk checks for it. A directory without such a
+//! record is damaged, but its content may be valid. Such directories are stored, up to
+//! [`UNVERIFIED_MAX`], and entered once.
 //!
-//! Bounds: open listings only for the [`OPEN_LEVELS`] innermost directories; [`DEPTH_MAX`] levels;
-//! [`CHILDREN_MAX`] directories in the queue.
+//! Bounds: only the [`OPEN_LEVELS`] innermost directories have open listings; a walk has at most
+//! [`DEPTH_MAX`] levels and [`CHILDREN_MAX`] queued directories.
 
 use super::{WalkError, WalkOptions, WalkOrder, join};
 use crate::directory::{DirEntry, ReadDir, Suspended};
@@ -195,7 +195,8 @@ impl Order {
         }
     }
 
-    /// Advances by an entry, or by the end of a directory. Returns false at the end of the walk.
+    /// Advances the walk by an entry, or by the end of a directory. Returns false at the end of the
+    /// walk.
     fn advance(&mut self) -> bool {
         if !self.begun {
             self.begin();

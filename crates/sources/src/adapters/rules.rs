@@ -1,4 +1,4 @@
-//! Rules of manifests: attributes for a path, and for all below it.
+//! Rules of manifests: attributes for a path, and for everything below the path.
 
 use std::collections::HashMap;
 
@@ -11,7 +11,7 @@ use buttress_fs::Xattr;
 pub struct Rule {
     /// The path.
     pub path: EntryPath,
-    /// True if the rule also applies to everything below the path.
+    /// True if the rule also applies to everything below its path.
     pub below: bool,
     /// Permission bits.
     pub permissions: Option<u32>,

@@ -8,8 +8,8 @@ use buttress_build::PathProblem;
 #[derive(Debug, thiserror::Error)]
 #[error("line {line}: {problem}")]
 pub struct ManifestError {
-    /// The line of the manifest, counted from 1. The number is the line of the value if known,
-    /// otherwise that of the table.
+    /// The line of the manifest, counted from 1. If the line of the value is not known, the number
+    /// is the line of its table.
     pub line: u64,
     /// The problem.
     pub problem: Problem,
@@ -33,7 +33,7 @@ pub enum Problem {
     /// The head does not state its version.
     #[error("the manifest does not begin with \"manifest = 1\"")]
     NoVersion,
-    /// The version is unknown.
+    /// The manifest's version is unknown.
     #[error("unknown version of the format (found {0}, expected 1)")]
     Version(i64),
     /// The table's name is unknown.
@@ -70,7 +70,7 @@ pub enum Problem {
         /// The valid values.
         wanted: &'static str,
     },
-    /// A path is invalid.
+    /// A path in the manifest is invalid.
     #[error("{key} {path:?}: {problem}")]
     Path {
         /// The key.

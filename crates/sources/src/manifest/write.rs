@@ -1,8 +1,8 @@
 //! Writing the manifest of an existing image, from which the same image can be built.
 //!
 //! Contents stay in the image: the head names the image, and files state only their length. A
-//! manifest names the compression method of a compressed file. No level is stored on disk, so a
-//! user who made the image with a level other than the default must name it ([`Options::levels`]).
+//! manifest names the compression method of a compressed file. The disk stores no compression
+//! level, so a user who chose another level than the default must name it ([`Options::levels`]).
 //! The manifest names times of access, change and birth if they differ from the time of the
 //! content.
 //!

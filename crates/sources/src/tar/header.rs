@@ -76,7 +76,7 @@ impl Header {
         self.block.get(156).copied().unwrap_or(0)
     }
 
-    /// Returns the name with its prefix.
+    /// Returns the member's name with its prefix.
     pub(super) fn name(&self) -> Vec<u8> {
         let name = self.text(0, 100);
         let prefix = match self.dialect {

@@ -132,7 +132,7 @@ impl Extended {
     }
 }
 
-/// Returns a text value. An empty value removes an earlier one.
+/// Returns a text value. An empty value removes an earlier value of the same key.
 fn text(value: &[u8]) -> Option<Vec<u8>> {
     (!value.is_empty()).then(|| value.to_vec())
 }

@@ -7,7 +7,7 @@
 //!   ([`CLAIM_STEPS`]), because the cache evicts blocks when its share shrinks. Blocks of both
 //!   owners lie in the same slabs, so no memory is lost between them.
 //! - A writer takes the memory that it may hold until a commit ([`NodeCache::hold_outside`]). The
-//!   cache always keeps a minimum part.
+//!   cache always keeps a minimum part of its budget.
 //! - A sweep that holds back blocks on a spinning disk may borrow two thirds of the cache's own
 //!   part ([`Loan`]). The sweep returns the loan when it holds no more blocks back.
 //!
@@ -81,7 +81,7 @@ pub(crate) struct ReadAheadPool {
 /// The number of steps in which the pool and the cache exchange unused bytes.
 const CLAIM_STEPS: u64 = 8;
 
-/// A part of the pool, returned to it when dropped.
+/// A part of the cache's memory pool, returned to the pool when dropped.
 #[derive(Debug)]
 pub(crate) struct Reservation {
     pool: Arc<ReadAheadPool>,
@@ -187,7 +187,7 @@ impl ReadAheadPool {
 }
 
 impl Reservation {
-    /// Takes `bytes` more from the pool. Returns false if the pool has fewer bytes left.
+    /// Takes `bytes` more from the pool. Returns false if the pool has fewer than `bytes` left.
     pub(crate) fn grow(&mut self, bytes: u64) -> bool {
         let grown = self.pool.take(bytes);
         if grown {
@@ -215,7 +215,7 @@ impl Drop for Reservation {
     }
 }
 
-/// The parts of the cache's budget that a loan takes; the rest stays.
+/// The divisor of the cache's budget that a loan takes; the cache keeps the remaining part.
 const LENT_PARTS: u64 = 2;
 const LENT_OF: u64 = 3;
 

@@ -133,7 +133,7 @@ impl EditableTree {
 impl EditableTree {
     /// Releases written blocks like [`forget_written`](Self::forget_written), for a tree that
     /// changes with every commit. Blocks that the next edits probably change stay in memory, up to
-    /// about a thousand. The next edit takes them over without a copy.
+    /// about a thousand. The next edit uses these kept blocks without a copy.
     pub fn keep_written(&mut self, frozen: Frozen) {
         self.kept = self.kept.exact_add(frozen.nodes);
         if self.kept > KEPT_MAX {
@@ -368,8 +368,8 @@ impl FrozenBlock {
         seal(&self.node, checksum_type)
     }
 
-    /// Seals the block like [`FrozenBlock::seal`], but into `place`. Returns the header, for
-    /// [`TreeBlock::of_sealed`]. If `place` does not have the block's size, returns `None` and
+    /// Seals the block like [`FrozenBlock::seal`], but into the buffer `place`. Returns the header,
+    /// for [`TreeBlock::of_sealed`]. If `place` does not have the block's size, returns `None` and
     /// leaves arbitrary bytes in `place`.
     pub fn seal_into(&self, place: &mut [u8], checksum_type: ChecksumType) -> Option<Header> {
         place.get_mut(..self.bytes().len())?.copy_from_slice(self.bytes());
@@ -393,7 +393,7 @@ impl FrozenBlock {
 
 /// Returns the bytes of a frozen block, with its own and its children's addresses.
 fn seal(node: &Node, checksum_type: ChecksumType) -> TreeBlock {
-    // A freeze ensures that the block has an address.
+    // A freeze ensures that each frozen block has an address.
     let logical = node.address().unwrap_or_else(|| node.block.logical());
     node.block
         .seal(logical, checksum_type, |slot| node.address_below(slot))

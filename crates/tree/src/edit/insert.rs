@@ -148,7 +148,7 @@ impl Editor<'_> {
     }
 
     /// Makes space in the leaf in `slot`, and inserts the item into it. Returns the new leaves to
-    /// its right.
+    /// the right of the split leaf.
     fn make_room(
         &mut self,
         parent: &mut Node,
@@ -247,8 +247,8 @@ impl Editor<'_> {
         Ok(siblings)
     }
 
-    /// Pushes items to a neighbour in memory, so that there is space for the item, and puts it in.
-    /// Returns false, and changes nothing, if no neighbour has the space.
+    /// Moves items to a neighbour in memory, so that the leaf has space for the new item, and
+    /// inserts it. Returns false, and changes nothing, if no neighbour has the space.
     fn push(&self, parent: &mut Node, slot: usize, item: NewItem<'_>) -> Result<bool> {
         if let Some(left) = slot.checked_sub(1)
             && self.push_left(parent, left, item)?
@@ -354,8 +354,8 @@ impl Editor<'_> {
         }
     }
 
-    /// Returns half of the bytes of a leaf, its neighbour and the item, if the neighbour has enough
-    /// space.
+    /// Returns half of the total bytes of a leaf, its neighbour and the new item, if the neighbour
+    /// has room.
     fn worth_pushing(&self, neighbour: &Node, leaf: &Node, item: NewItem<'_>) -> Option<usize> {
         let room = self.leaf_capacity();
         let free = neighbour.block.free_space();
@@ -400,7 +400,8 @@ fn split_slot(leaf: &Node, item: NewItem<'_>, room: usize) -> usize {
     }
 }
 
-/// Moves items from one leaf to a place in another leaf. Returns false if they do not fit.
+/// Moves items from one leaf to a place in another leaf. Returns false if the moved items do not
+/// fit.
 fn move_items(from: &mut Node, to: &mut Node, slots: Range<usize>, at: usize) -> bool {
     from.next_slot = NO_SLOT;
     to.next_slot = NO_SLOT;

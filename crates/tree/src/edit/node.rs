@@ -21,7 +21,8 @@ pub(super) fn new_identity() -> Logical {
 /// A block in memory.
 ///
 /// The block's header holds a placeholder for its address, and its bytes hold arbitrary addresses
-/// for linked children. Sealing the block corrects both.
+/// for linked children. Sealing the block writes both its address and its children's addresses into
+/// it.
 #[derive(Debug)]
 pub(crate) struct Node {
     pub(crate) block: TreeBlock,

@@ -5,7 +5,7 @@
 //! [`EditableTree::rename`] replaces a pointer in memory: the root's, or one in a block that the running transaction changed.
 //!
 //! Invariant: no commit is in progress. Each block in memory therefore belongs to the running epoch
-//! and has no address, or was written. Callers hold the commit lock.
+//! and has no address, or was already written. Callers hold the commit lock.
 
 use super::node::Node;
 use super::route::Place;
@@ -82,7 +82,7 @@ impl EditableTree {
     }
 
     /// Replaces a block's address `old` by `new`, in the root's pointer or in a pointer in memory.
-    /// Returns false and changes nothing if no such pointer exists.
+    /// Returns false and changes nothing if no pointer has the address `old`.
     pub fn rename(&mut self, old: Logical, level: u8, first_key: &Key, new: (Logical, Generation)) -> bool {
         if self.level() == level {
             return self.written_root() == Some(old) && {

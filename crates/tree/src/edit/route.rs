@@ -20,7 +20,7 @@ use smallvec::SmallVec;
 pub(super) struct RouteStep {
     /// In a node, the slot of the child on the path. In a leaf, the slot of the key.
     pub(super) slot: usize,
-    /// The block, if it is not in memory as a node of the tree.
+    /// The block on the route, if it is not in memory as a node of the tree.
     pub(super) clean: Option<Box<(BlockPointer, TreeBlock)>>,
 }
 
@@ -162,9 +162,9 @@ impl EditableTree {
         Ok(LeafPlace { leaf, found, end_key })
     }
 
-    /// Reads the path to the place of `key`, so that an edit there reads nothing while the cache
-    /// keeps the path. `visit` receives the blocks that the edit would copy. Returns the exclusive
-    /// end of the leaf; `None` for the last leaf.
+    /// Reads the path to the place of `key`, so that an edit there needs no read. `visit` receives
+    /// the blocks that the edit would copy. Returns the exclusive end of the leaf; `None` for the
+    /// last leaf.
     ///
     /// # Errors
     /// Fails if a block on the path cannot be read.

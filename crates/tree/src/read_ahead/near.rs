@@ -37,7 +37,7 @@ const SLOTS_MAX: usize = 33;
 /// dropped.
 const PENDING_BYTES_MAX: u64 = 512 << 10;
 
-/// The choice of neighbours to fetch.
+/// The choice of a block's neighbours to fetch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reach {
     Backward,
@@ -53,7 +53,7 @@ impl Reach {
     }
 }
 
-/// Blocks that were fetched ahead, oldest first.
+/// The near read-ahead: blocks that it fetched, oldest first.
 #[derive(Debug)]
 pub(crate) struct Near {
     reach: Reach,

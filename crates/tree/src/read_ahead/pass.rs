@@ -4,8 +4,8 @@
 //! spinning disk, skipping the bytes between two leaves costs as much as reading them. A pass
 //! therefore plans as many of the next leaves as it has memory for pointers, and reads them in
 //! address order. The pass holds back leaves that arrive before their turn: unpacked while memory
-//! lasts, then packed ([`Packed`]), those wanted last first. If memory is still short, the pass
-//! drops the leaves wanted last, and a later pass reads them again.
+//! lasts, then packed ([`Packed`]), starting with the last ones needed. If memory is still short,
+//! the pass drops the leaves wanted last, and a later pass reads them again.
 //!
 //! Entries are numbered in the walk's order. Three bounds move over the numbers:
 //!
@@ -14,10 +14,10 @@
 //! - `horizon`: the number from which leaves are not read, because there would be no memory to hold
 //!   them.
 //!
-//! The last two bounds move down when memory is short, and up when half of it is free. The horizon
-//! moves up only a little beyond its last position, because reads beyond the sustainable horizon
-//! are wasted. The memory is the loan of [`crate::cache`]. The loan counts pointers, blocks in
-//! flight, and blocks held back.
+//! The last two bounds of the pass move down if memory is short, and up if half is free. The
+//! horizon moves up only a little beyond its last position, because reads beyond the sustainable
+//! horizon are wasted. The memory is the loan of [`crate::cache`]. The loan counts pointers, blocks
+//! in flight, and blocks held back.
 
 use crate::cache::{Loan, Reservation};
 use crate::error::Error;
@@ -38,7 +38,7 @@ const ENTRY_BYTES: u64 = 192;
 /// The part of the memory that pointers may take.
 const ENTRIES_PARTS: u64 = 6;
 
-/// The part of the memory that blocks in flight may take.
+/// The fraction of the pass's memory that blocks in flight may take.
 const WINDOW_PARTS: u64 = 8;
 
 /// The bytes in flight below which a pass gains nothing.
@@ -88,7 +88,7 @@ pub(crate) struct Pass {
     horizon: u64,
     /// The number of successive leaves with no gain from packing.
     futile: u32,
-    /// The number of entries before the horizon when the horizon last moved down.
+    /// The number of entries before the horizon at its last downward move.
     span: u64,
     loan: Loan,
 }
@@ -162,12 +162,12 @@ impl Pass {
         self.leaves_max
     }
 
-    /// Returns the number of blocks of higher levels between the leaves.
+    /// Returns the number of higher-level blocks between the leaves of the pass.
     pub(crate) fn passed(&self) -> u64 {
         u64_of(self.entries.len()).exact_sub(self.leaves)
     }
 
-    /// Plans a leaf as the last entry.
+    /// Appends a leaf to the plan of the pass.
     pub(crate) fn plan(&mut self, pointer: BlockPointer) {
         self.unread.insert((pointer.logical, self.end()));
         self.nothing_to_ask = false;
@@ -260,7 +260,7 @@ impl Pass {
         Some(entry)
     }
 
-    /// Returns the memory of a content beyond its entry.
+    /// Returns the memory of an entry's content, without the entry itself.
     fn bytes_of(&self, content: &Content) -> u64 {
         match content {
             Content::Arriving(..) | Content::Here(_) => self.block_bytes,
@@ -277,7 +277,7 @@ impl Pass {
         };
         let logical = entry.pointer.logical;
         let before = core::mem::replace(&mut entry.content, content);
-        // Clamp: memory for a larger content was reserved before.
+        // Clamp: memory for the larger content was reserved before.
         self.memory.shrink(self.bytes_of(&before).saturating_sub(after));
         if let Some(Content::Unread) = self.entry_mut(number).map(|entry| &entry.content) {
             self.unread.insert((logical, number));
@@ -428,8 +428,8 @@ impl Pass {
         false
     }
 
-    /// Waits for the oldest leaf in flight, and holds it back. Returns false if no leaf is in
-    /// flight.
+    /// Waits for the pass's oldest leaf in flight, and holds that leaf back. Returns false if no
+    /// leaf is in flight.
     fn land(&mut self, forest: &Forest) -> bool {
         let Some(number) = self.in_flight.pop_front() else {
             return false;

@@ -1,6 +1,6 @@
 //! Sweeps: read-ahead for a walk that will visit every block of its range.
 //!
-//! A node of level 1 names hundreds of leaves, so the walk's future is known far ahead. A sweep
+//! A node of level 1 names hundreds of leaves, so a sweep knows the next reads far ahead. A sweep
 //! follows the same order as its cursor, some megabytes ahead of it, on a path of its own:
 //!
 //! 1. Each level has a [`Stage`]. The stage holds the blocks of the level that are available or in
@@ -10,9 +10,9 @@
 //!    address order, with neighbours merged.
 //! 3. The forest's threads check the blocks in batches as they arrive. On simulated devices, the
 //!    walk checks them.
-//! 4. The cursor requests blocks in the order of the stages' queues, and takes them from the front.
-//!    If it requests a block further back, it has skipped the blocks before. If the queue does not
-//!    hold the block, the sweep restarts from the cursor's path.
+//! 4. The cursor requests blocks in the order of the stages' queues, and takes each from the front
+//!    of its queue. If it requests a block further back, it has skipped the blocks before. If the
+//!    queue does not hold the block, the sweep restarts from the cursor's path.
 //!
 //! A sweep starts with a small window and doubles it with each refill, so a walk over a few leaves
 //! reads few. Each higher stage has a smaller window of its own, because it has fewer nodes. The
@@ -52,8 +52,8 @@ use std::sync::Arc;
 /// The window of a sweep's first refill.
 pub(crate) const FIRST_WINDOW_BYTES: u64 = 128 << 10;
 
-/// The part of its window at which a stage is refilled. This part is large enough to keep the
-/// devices busy, and small enough that a refill is a long ascending run of requests.
+/// The fraction of its window below which a stage is refilled. This part is large enough to keep
+/// the devices busy, and small enough that a refill is a long ascending run of requests.
 const REFILL_PARTS: u64 = 4;
 
 /// The ratio of a stage's window to the window of the stage above it.
@@ -92,7 +92,7 @@ pub(crate) struct Sweep {
     window_bytes: u64,
     floor: u8,
     scope: Scope,
-    /// True if leaves bypass the cache.
+    /// True if the leaves of the walk bypass the cache.
     passes_leaves: bool,
     /// True if the sweep may still become a pass over a spinning disk.
     may_pass: bool,
@@ -108,8 +108,8 @@ struct Stage {
     /// The node above whose children come next, with the slot of its first child that is not
     /// fetched.
     parent: Option<Step>,
-    /// Blocks of this level, and between them blocks of higher levels, parents before children. The
-    /// queue has the order in which the walk requests them.
+    /// The queue of this stage: blocks of its level, and between them blocks of higher levels,
+    /// parents before children. The queue has the order in which the walk requests them.
     queue: Queue,
     /// The pass that follows the queue, if the sweep has become a pass over a spinning disk. Only
     /// on the lowest level.
@@ -117,7 +117,7 @@ struct Stage {
 }
 
 impl Stage {
-    /// Returns the number of planned blocks of this level.
+    /// Returns the number of planned blocks of this stage's level.
     fn blocks(&self) -> u64 {
         let pass = self.pass.as_ref().map_or(0, |pass| pass.leaves());
         self.queue.blocks().exact_add(pass)
@@ -139,7 +139,7 @@ impl Stage {
         }
     }
 
-    /// Plans a block as the last entry.
+    /// Appends a block to the plan of the sweep.
     fn plan(&mut self, pointer: BlockPointer, node: Option<Arc<Node>>, reservation: Option<Reservation>) {
         match &mut self.pass {
             Some(pass) => pass.plan(pointer),

@@ -38,8 +38,8 @@ impl PendingExtent {
     ///
     /// # Errors
     /// The error of planning the extent, or a [`Defect`] if bytes do not fit their place. Lost
-    /// ranges are not an error of the call. Ranges that the RAID stripe tree does not map are also
-    /// lost ranges.
+    /// ranges of an extent are not an error of the call. Ranges that the RAID stripe tree does not
+    /// map are also lost ranges.
     pub fn wait_data(
         self,
         volume: &Volume,
@@ -90,7 +90,8 @@ fn whole(read: Option<Buffer>, length: usize) -> Result<Buffer, Error> {
     }
 }
 
-/// Returns the segment as read by the first way that reads it completely, or else piece by piece.
+/// Returns the segment as read by the first way that reads it completely, or else combined from
+/// several ways.
 fn first_read(volume: &Volume, mut pending: PendingSegment) -> Result<(Work, Buffer), Error> {
     let locks = volume.row_locks();
     let first = pending.first(locks);
@@ -178,7 +179,7 @@ fn refetch(
     for work in &mut *works {
         blame(volume, work, &bad);
     }
-    // Clamp: without segments, nothing is read.
+    // Clamp: an extent without segments needs no reads.
     let rounds = works
         .iter()
         .map(|work| work.segment.ways.len())
@@ -279,7 +280,7 @@ fn fetch_round(
     Ok(changed)
 }
 
-/// Returns the lost parts of a segment: those that stayed bad, and those that were never read.
+/// Returns the lost parts of a segment: parts that stayed bad, and parts that were never read.
 fn lost_ranges(work: &Work, bad: &[Range<usize>]) -> Vec<LostRange> {
     let mut ranges: Vec<Range<usize>> = bad
         .iter()

@@ -26,7 +26,7 @@ impl Part {
     }
 }
 
-/// The rows with parity that belong to a range.
+/// The rows with parity that contain a range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Rows {
     /// Only rows that the range covers as a whole.

@@ -13,9 +13,9 @@
 //! was written during the read. The new parity is computed from the columns' content, so a
 //! never-written row becomes valid with its first write.
 //!
-//! A crash between the writes of one row leaves parity that does not match its data: the write hole
-//! of these profiles. The write hole loses no data while no device is missing. Whole rows should be
-//! allocated for new blocks if possible.
+//! A crash between the writes of one row leaves parity that does not match the row's data: the
+//! write hole of RAID5 and RAID6. The write hole loses no data while no device is missing. Whole
+//! rows should be allocated for new blocks if possible.
 
 mod restore;
 
@@ -45,8 +45,8 @@ lock_class!(pub(super) EndedLock, "ended", Rank::LEAF);
 /// The number of row locks. Two rows may share a lock by chance.
 const LOCKS: u64 = 64;
 
-/// The number of unlocked reads of a row that other threads keep writing. After them, the row is
-/// locked.
+/// The number of unlocked reads of a row that other threads keep writing. After this number of
+/// reads, the row is locked.
 const STEADY_TRIES: usize = 8;
 
 std::thread_local! {
@@ -143,8 +143,8 @@ impl RowLocks {
         }
     }
 
-    /// Reads columns of a row in one state. Retries if the row was written during the read, and
-    /// locks the row if the retries do not end. Writers lock the row that they write.
+    /// Reads columns of a row in one state. Retries if the row was written during the read; after
+    /// too many retries, locks the row. Writers lock the row that they write.
     pub(crate) fn read_steadily<T>(&self, chunk: Logical, row: u64, read: impl Fn() -> T) -> T {
         if WRITING.get() > 0 || buttress_faults::on("volume-rebuild-unsteady") {
             return read();
@@ -311,7 +311,7 @@ impl Rows {
         gaps.map(|gap| gap.read()).collect()
     }
 
-    /// Reads the missing data of the rows, and adds their data and parity to the batch.
+    /// Reads the missing data of the rows, and adds the rows' data and parity to the batch.
     pub(super) fn add_to(
         self,
         volume: &Volume,
@@ -455,7 +455,7 @@ impl Row {
             let is_damaged = restored != bytes;
             let bytes = restored;
             match is_damaged && !buttress_faults::on("volume-restored-column-unwritten") {
-                // The parity depends on this data: without the data, no other column can be
+                // The parity depends on this gap's data: without the data, no other column can be
                 // rebuilt.
                 true => self.add_write(volume, batch, gap.column, gap.range.start, &bytes)?,
                 // The target of a replacement may not have this data yet.

@@ -85,7 +85,7 @@ pub enum WriteRefusal {
         /// The device's name.
         device: Arc<str>,
     },
-    /// The new superblock could not be opened again.
+    /// The superblock to be written would not open again.
     #[error("the superblock was not written, because it could not be opened again: {0}")]
     Superblock(SuperblockError),
     /// No device can be written a superblock.

@@ -1,5 +1,5 @@
 //! Tests of every profile, written through the library and read back. The tests compare with a byte
-//! vector, read with devices missing, and compare each stripe with that of an independent writer.
+//! vector and with the stripes of an independent writer, and read with devices missing.
 #![allow(
     clippy::arithmetic_side_effects,
     clippy::cast_possible_truncation,

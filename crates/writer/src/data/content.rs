@@ -86,7 +86,7 @@ impl Content<'_> {
         self.look_at_dirty(|pending| pending.ranges(from, count))
     }
 
-    /// Returns the inode item. Fails if the file's content must not be written.
+    /// Returns the inode item of a writable file. Fails if the file's content must not be written.
     pub(super) fn require_writable(&mut self) -> Result<InodeItem> {
         self.filesystem.require_writing()?;
         let location = self.location;

@@ -1,9 +1,9 @@
 //! Stored content of new files: compressed extents of many files, with one allocation and few
 //! writes.
 //!
-//! The extents are written before the files exist. The operation that makes the files inserts their
-//! items beside the files' own items ([`create_many`](WritableFilesystem::create_many)). If the
-//! operation fails, the space is freed.
+//! The call writes the extents before the files exist. The operation that makes the files inserts
+//! their items beside the files' own items ([`create_many`](WritableFilesystem::create_many)). If
+//! the operation fails, the space is freed.
 
 use super::allocation::writes_of;
 use super::compressing::{NewExtent, PartOfExtent};
@@ -129,7 +129,7 @@ impl WritableFilesystem {
         }))
     }
 
-    /// Frees the space of content that no tree refers to.
+    /// Frees the space of new content that no tree refers to.
     pub(crate) fn give_up_new_files(&self, written: WrittenFiles) {
         self.give_back_extents(written.placed);
         self.release_data(written.reserved);

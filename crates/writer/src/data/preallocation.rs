@@ -25,7 +25,7 @@ pub enum AllocateMode {
     Allocate,
     /// As [`Allocate`](Self::Allocate), but the call does not extend the file's size.
     AllocateKeepSize,
-    /// The range becomes a hole. The file keeps its size.
+    /// The range becomes a hole; its content is removed. The file keeps its size.
     PunchHole,
     /// The range reads as zeros and is allocated. The file grows to the range's end.
     ZeroRange,
@@ -178,7 +178,7 @@ impl Content<'_> {
     }
 
     /// Zeroes a range: parts of sectors in memory, whole sectors as holes. Returns the whole
-    /// sectors. The caller blocks readers.
+    /// sectors. The caller blocks readers of the range during this change.
     fn clear(&mut self, range: &Range<u64>, size: u64) -> Result<Range<u64>> {
         // Content after the end of the file need not be preserved.
         let end = if range.end >= size {

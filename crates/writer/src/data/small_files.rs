@@ -5,9 +5,9 @@
 //! one large request, and adds its checksums as few items. The items of many files are inserted
 //! under one hold of the edit lock. The steps are those of `write_back`.
 //!
-//! Invariants: as for `write_back`. A batch holds the file locks of all its files during device
-//! I/O. A batch skips files whose lock is held. If a file is removed meanwhile, the insertion skips
-//! its extents and checksums.
+//! The invariants of `write_back` hold here too. A batch holds the file locks of all its files
+//! during device I/O. A batch of small files skips files whose lock is held. If a file is removed
+//! meanwhile, the insertion skips its extents and checksums.
 //!
 //! Left out, and written back separately: a file that is compressed, has no checksums, may be
 //! overwritten in place, fits inline, or has many dirty ranges.
@@ -33,7 +33,7 @@ use buttress_volume::ExtentWrite;
 /// Files with less dirty data than this are small.
 pub(super) const SMALL_BYTES: u64 = 1 << 20;
 
-/// The greatest dirty data and number of files in a batch.
+/// The maximum dirty data, and the maximum number of files, of a batch of small files.
 const BATCH_BYTES: u64 = 4 << 20;
 const BATCH_FILES: usize = 512;
 
@@ -346,7 +346,7 @@ impl SmallFile<'_, '_> {
         core::mem::take(&mut self.content.state.reserved)
     }
 
-    /// Makes the content dirty again.
+    /// Makes the content of the failed write-back dirty again.
     fn give_up(self) {
         self.content.filesystem.give_back_insertions(self.insertions);
         self.content.file.waiting.write().fail_write_back(self.pieces);

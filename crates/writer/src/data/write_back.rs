@@ -6,7 +6,7 @@
 //! 3. The data is written to the devices while its checksums are computed. No lock is held except,
 //!    in some calls, the file lock.
 //! 4. Under the edit lock, items, references and checksums are inserted, some extents at a time.
-//!    The inode's size follows.
+//!    After the content has extents, the inode's size follows.
 //!
 //! Until step 4 no tree refers to the new extents, so a crash or an error leaves the file
 //! unchanged. [`super::in_flight`] takes dirty data out of memory before, and puts it back after an
@@ -157,7 +157,7 @@ impl Content<'_> {
         inserted: &mut usize,
     ) -> Result<()> {
         let location = self.location;
-        // Offsets below this one have items, or need none.
+        // File offsets below this one have extent items, or need none.
         let mut covered = self.align_up(item.size.get());
         let mut sums = sums;
         let mut steps = insertions.chunks(STEP_EXTENTS).peekable();
@@ -204,7 +204,7 @@ impl Content<'_> {
         }
     }
 
-    /// Inserts one extent. Returns the bytes to add to and subtract from `nbytes`.
+    /// Inserts one extent. Returns how much this extent adds to and subtracts from `nbytes`.
     pub(super) fn insert_one(
         &self,
         operation: &mut Operation<'_>,

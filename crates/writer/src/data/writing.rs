@@ -67,8 +67,8 @@ impl WritableFilesystem {
     }
 
     /// Adds content to the file's dirty data. The call does not wait for content in flight, unless
-    /// it needs a part of that content. If space for more dirty data is lacking, it first writes
-    /// back the dirty data of all files.
+    /// it needs a part of that content. If space for more dirty data is lacking, the write first
+    /// writes back the dirty data of all files.
     fn take_in(&self, of: Of<'_>, source: Source, bytes: &[u8]) -> Result<u64> {
         match self.take_in_beside_data(of, source, bytes) {
             Err(Error::NoSpace { .. }) if self.data().delalloc_bytes() > 0 => {
@@ -89,7 +89,7 @@ impl WritableFilesystem {
 }
 
 impl WritableFilesystem {
-    /// Reserves space for the content of a file that will be made.
+    /// Reserves space for the content of a file that is made afterwards.
     pub(crate) fn reserve_for_new_file(&self, bytes: u64) -> Result<()> {
         match self.reserve_data(bytes) {
             Err(error) if error.is_out_of_space() => {
@@ -247,8 +247,8 @@ impl Content<'_> {
     /// Makes content dirty for which space is reserved. Returns the offset of the content.
     fn put_in(&mut self, place: &Place, source: Source, bytes: &[u8]) -> u64 {
         {
-            // The content and the size change under one lock; otherwise a reader would see only the
-            // part before the old end.
+            // The content and the file's size change under one lock; otherwise a reader would see
+            // only the part before the old end.
             let mut waiting = self.file.waiting.write();
             waiting.pending.write(place.offset, bytes, self.sector_bytes);
             if buttress_faults::on("live-write-half-seen") {

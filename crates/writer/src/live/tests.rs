@@ -72,7 +72,7 @@ fn fill(filesystem: &WritableFilesystem) -> Location {
         .unwrap();
     filesystem.make_directory(directory, b"nested", &new).unwrap();
     filesystem.commit().unwrap();
-    // Now dirty data covers extents, and a part of the file is a hole.
+    // From here on, dirty data covers extents, and a part of the test file is a hole.
     let large = filesystem.lookup(directory, b"large").unwrap().unwrap().target;
     let hole = FileOffset::new(4096)..FileOffset::new(12_288);
     filesystem.allocate(large, hole, AllocateMode::PunchHole).unwrap();

@@ -47,7 +47,7 @@ const DEPTH_MAX: usize = 4096;
 pub(super) enum Extent {
     /// The existence of the inode, its names and its attributes.
     Existence,
-    /// The whole inode, with its content or entries.
+    /// The log gets the whole inode, with its content or entries.
     Whole,
 }
 
@@ -61,7 +61,7 @@ pub(super) enum Collected {
     Committed,
     /// Wait for the commit in progress, which has all of it.
     Committing,
-    /// Wait for this batch of the log, which has all of it.
+    /// This batch of the log has all of the inode, so wait for it.
     Logged(u64),
     /// Add this batch to the log.
     Batch(Box<Batch>),
@@ -87,7 +87,7 @@ pub(super) struct Collector<'a, 'b> {
     pub(super) gathered: Gathered,
 }
 
-/// The reason why the walk ended early.
+/// The reason why collecting a log ended early.
 pub(super) enum Stop {
     Commit(CommitCause),
     Failed(Error),

@@ -9,14 +9,14 @@ use std::collections::BTreeMap;
 /// The number of inodes whose memory is kept for the next sync.
 const KEPT_BATCHES: usize = 256;
 
-/// The bytes of a log item. Bytes of most names and extents are stored inline, as a sync has very
-/// many of them.
+/// The bytes of a log item. A log item stores most names and extents inline, because a sync has
+/// very many of them.
 pub(super) type Data = SmallVec<[u8; 56]>;
 
 /// An item of a log.
 pub(super) type Item = (Key, Data);
 
-/// Names and attributes of an inode. Most inodes have one name and nothing else.
+/// Names and attributes of an inode. Most logged inodes have one name and no extended attributes.
 pub(super) type NamesAndAttributes = SmallVec<[Item; 1]>;
 
 /// The logged items of one inode.
@@ -24,7 +24,7 @@ pub(super) type NamesAndAttributes = SmallVec<[Item; 1]>;
 pub(super) struct InodeBatch {
     /// The inode's item; `None` keeps the item in the log.
     pub(super) item: Option<InodeItem>,
-    /// Whether the log then has the whole inode.
+    /// Whether the log has the whole inode after this batch.
     pub(super) whole: bool,
     /// All names and attributes; `None` keeps those that the log has.
     pub(super) names: Option<NamesAndAttributes>,

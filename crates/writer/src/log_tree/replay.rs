@@ -43,7 +43,8 @@ impl WritableFilesystem {
     /// Replays a log, and commits. Afterwards the volume has no log.
     ///
     /// # Errors
-    /// Fails with [`Error::DamagedLog`]. Nothing was written then, and the log is still pending.
+    /// Fails with [`Error::DamagedLog`] if the log cannot be replayed. Nothing was written then,
+    /// and the log is still pending.
     pub(crate) fn replay(&self, log: &PendingLog) -> Result<()> {
         let handle = self.start_unchecked();
         let replayed = self.operate_on(handle, |operation| {

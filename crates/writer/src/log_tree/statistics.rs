@@ -9,8 +9,8 @@ use core::sync::atomic::{AtomicU64, Ordering};
 pub enum CommitCause {
     /// The subvolume was made since the last commit, so a replay would not find its tree.
     NewSubvolume,
-    /// A subvolume was added to or removed from the directory. The subvolume's references are in
-    /// the root tree, which no log has.
+    /// A subvolume was added to or removed from the directory. A log cannot record the move of a
+    /// subvolume, because its references are in the root tree.
     SubvolumeMoved,
     /// A name that must survive was in a directory that is deleted.
     DirectoryGone,

@@ -4,10 +4,10 @@
 //! 2. Under the lock of the subvolume's log, it collects new changes from the trees of the running
 //!    transaction. The collection runs in memory, under the edit lock ([`super::collecting`]). The
 //!    sync then adds the changes to the log's own tree, without the edit lock.
-//! 3. Of all waiting calls, one writes for all. Under the edit lock, changed log blocks get
-//!    addresses. Without the lock, that call writes the blocks and then the tree of log roots, and
-//!    flushes. It then writes the primary superblocks with the new root, and flushes. Calls that
-//!    come meanwhile wait for the next round, and one of them leads it.
+//! 3. Of all waiting sync calls, one writes the log for all. Under the edit lock, changed log
+//!    blocks get addresses. Without the lock, that call writes the blocks and then the tree of log
+//!    roots, and flushes. It then writes the primary superblocks with the new root, and flushes.
+//!    Calls that come meanwhile wait for the next round, and one of them leads it.
 //!
 //! Later changes of the trees never change the meaning of a log. A commit makes every log of its
 //! transaction obsolete: its superblock names none, and the log blocks are then free.
@@ -16,7 +16,7 @@
 //!
 //! - A log belongs to the transaction after the commit whose superblock names it. During the write
 //!   of a log, no commit is frozen or written: log writers and commits hold the superblock lock. A
-//!   log writer does not wait for a commit that is still converging.
+//!   log writer does not wait for a commit that still converges.
 //! - A superblock with a log differs from the superblock before only in its first 512 bytes. A torn
 //!   superblock therefore equals the old or the new superblock. The superblock copies, which belong
 //!   to the commit, are not needed.
@@ -65,7 +65,7 @@ enum Logging {
 enum Waited {
     /// Another call wrote the batch.
     Joined,
-    /// This call wrote the batch.
+    /// This call wrote the batch of the log.
     Wrote,
     /// A commit is needed.
     Commit(CommitCause),
@@ -89,7 +89,7 @@ impl Drop for WritingLogs<'_> {
 
 impl WritableFilesystem {
     /// Makes the current state of an inode durable, as `fsync(2)` does: its content, attributes and
-    /// names. For a directory, its entries too.
+    /// names. If the inode is a directory, its entries become durable too.
     ///
     /// After this returns, that state survives a crash.
     ///

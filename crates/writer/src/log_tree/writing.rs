@@ -45,14 +45,14 @@ struct LogWrite {
 
 /// The result of a round.
 pub(super) enum Written {
-    /// All batches up to this one are durable.
+    /// All batches of the log up to this batch are durable.
     UpTo(u64),
     /// A commit is needed.
     Commit(CommitCause),
 }
 
 impl WritableFilesystem {
-    /// Writes all logs that changed.
+    /// Writes all changed logs to the devices.
     pub(super) fn write_logs(&self) -> Result<Written> {
         let _no_other = self.superblocks().lock();
         self.require_writing()?;

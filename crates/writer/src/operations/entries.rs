@@ -76,9 +76,9 @@ impl Access<'_> {
 
     /// Loads the items of a directory entry, by name and by index.
     ///
-    /// This call also caches the directory's next index. Without this cache, a lookup after the
-    /// removal of the last name would reuse that name's index. Linux refuses a log in which a new
-    /// name has an index that the last commit still uses, and does not mount.
+    /// Loading the entry also caches the directory's next index. Without this cache, a lookup after
+    /// the removal of the last name would reuse that name's index. Linux refuses a log in which a
+    /// new name has an index that the last commit still uses, and does not mount.
     pub(super) fn reach_entry(&mut self, directory: Location, name: &[u8], index: u64) -> Result<()> {
         if !buttress_faults::on("directory-index-of-removed-name") {
             self.look().next_index(directory)?;
@@ -213,7 +213,7 @@ impl Operation<'_> {
         }
     }
 
-    /// Removes an entry from a directory. The inode does not change.
+    /// Removes an entry from a directory. Removing the entry does not change the inode.
     pub(crate) fn remove_entry(&mut self, directory: Location, name: &[u8], index: u64) -> Result<()> {
         let tree = directory.subvolume.tree();
         let key = DirItem::key(directory.inode, name);

@@ -43,7 +43,7 @@ pub(super) enum Left {
     Kept(Location),
 }
 
-/// Returns whether an inode must be held open when its last name is removed.
+/// Decides whether an inode must be held open when its last name is removed.
 pub type Keeps<'a> = &'a dyn Fn(Location) -> bool;
 
 /// Keeps no inode, for callers without open inodes.
@@ -179,8 +179,8 @@ impl WritableFilesystem {
         self.finish_removal(left)
     }
 
-    /// Removes the rest of an inode whose last name was removed: its orphan, or dirty data, which
-    /// is obsolete. Returns the hold on an inode that is kept.
+    /// Removes what remains of an inode without names: its orphan, or its dirty data, which is
+    /// obsolete. Returns the hold on an inode that is kept.
     pub(super) fn finish_removal(&self, left: Left) -> Result<Option<OpenInode>> {
         match left {
             Left::Nothing => {}
@@ -266,7 +266,7 @@ impl Operation<'_> {
         self.touch_inode(inode)
     }
 
-    /// Records a removed name, for logs.
+    /// Records a removed name, for later logs.
     fn note_removed_name(
         &mut self,
         directory: Location,

@@ -24,7 +24,7 @@ use buttress_fs::location::Location;
 /// The items that a rename edits: two names, a removed inode, a whiteout.
 const RENAME_ITEMS: u64 = 20;
 
-/// The places of a rename and of a replaced inode, whose adjacent items have two ends.
+/// The places of a rename, including a replaced inode, whose adjacent items have two ends.
 const RENAME_PLACES: u64 = RENAME_ITEMS + 2;
 
 const CHARACTER_DEVICE: u32 = 0o020_000;
@@ -86,8 +86,8 @@ impl WritableFilesystem {
     }
 
     /// Renames as [`WritableFilesystem::rename`] does. If the replaced inode loses its last name
-    /// and `keeps` returns true, holds it open. `keeps` runs under the edit lock, and may run
-    /// several times.
+    /// and `keeps` returns true, holds that inode open. `keeps` runs under the edit lock, and may
+    /// run several times.
     ///
     /// # Errors
     /// Fails as [`WritableFilesystem::rename`] does.

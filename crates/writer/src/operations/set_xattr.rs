@@ -39,8 +39,9 @@ pub enum SetXattr {
 }
 
 impl WritableFilesystem {
-    /// Sets an extended attribute by its full name, such as `user.…`. Access control lists ignore
-    /// `how`. An empty value removes an access control list or the compression property.
+    /// Sets an extended attribute by its full name, such as `user.…`. For access control lists,
+    /// `how` has no effect. An empty value removes an access control list or the compression
+    /// property.
     ///
     /// # Errors
     /// Fails with [`Error::InodeNotFound`]; [`Error::Exists`] and [`Error::AttributeNotFound`]
@@ -219,7 +220,8 @@ impl Operation<'_> {
             }
         };
         if !is_for(item.kind()) {
-            // The kernel accepts the property on other inodes and does nothing.
+            // The kernel accepts the compression property on inodes that are neither files nor
+            // directories, and does nothing.
             return Ok(());
         }
         if property.is_some() {

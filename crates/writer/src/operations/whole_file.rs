@@ -78,8 +78,9 @@ impl WritableFilesystem {
             .min(sector_bytes.saturating_sub(1))
     }
 
-    /// Makes a regular file with these attributes and this content. The call takes the content and
-    /// leaves the vector empty. After an error, the vector is unchanged and no file exists.
+    /// Makes a regular file with these attributes and this content. The call takes the bytes of the
+    /// content and leaves the vector empty. After an error, the vector is unchanged and no file
+    /// exists.
     ///
     /// # Errors
     /// Fails as [`WritableFilesystem::create`], [`WritableFilesystem::set_attributes`] and

@@ -113,9 +113,10 @@ struct SnapshotDropper<'m> {
     tree: TreeId,
     last_snapshot: Generation,
     /// The transaction in which a snapshot made this tree, from the root item's key: older blocks
-    /// are not the tree's own. For blocks of exactly this age, their owner decides. With the
-    /// kernel's keys, blocks of this generation belong to the snapshot's source. Keys that name the
-    /// transaction itself may be older than blocks that the snapshot changed in it.
+    /// are not the tree's own. For blocks of exactly this generation, the owner in their header
+    /// decides. With the kernel's keys, blocks of this generation belong to the snapshot's source.
+    /// Keys that name the transaction itself may be older than blocks that the snapshot changed in
+    /// it.
     origin: Generation,
     steps: Vec<Step>,
     /// Blocks to be read together with the missing block.
@@ -156,8 +157,8 @@ impl WritableFilesystem {
     /// that is damaged or unreadable does not prevent dropping the others.
     ///
     /// # Errors
-    /// Fails with [`Error::Cancelled`]; [`Error::NotDropped`], with every subvolume that could not
-    /// be dropped, or with the error that stopped writing.
+    /// Fails with [`Error::Cancelled`], with [`Error::NotDropped`] and the subvolumes that could
+    /// not be dropped, or with the error that stopped writing.
     pub fn drop_deleted_subvolumes(&self, progress: &Progress) -> Result<()> {
         let deleted = self.deleted_subvolumes()?;
         let mut failures = Vec::new();
@@ -309,7 +310,7 @@ fn keys_of_dead_root(running: &mut Running, tree: TreeId) -> Result<[Key; 2]> {
     ])
 }
 
-/// Reaches a tree's last items: they must be removed as soon as the tree is empty.
+/// Loads the path to a tree's last items, which must be removed as soon as the tree is empty.
 fn reach_dead_root(running: &mut Running, tree: TreeId) -> Result<()> {
     // Cache the next subvolume id, since this id may be the highest. The id is not reused while the
     // volume is open, because callers may still name inodes of the subvolume.
@@ -440,8 +441,9 @@ impl<'m> SnapshotDropper<'m> {
             .extent_state(pointer.logical, kind, running.core.node_bytes())
     }
 
-    /// Visits a block: drops this tree's reference to a shared block, or adds another block to the
-    /// path. Returns false if it did neither, so that other threads get the lock.
+    /// Visits a block of the dropped tree: drops this tree's reference to a shared block, or adds
+    /// another block to the path. Returns false if it did neither, because the time slice ended and
+    /// other threads wait for the lock.
     fn enter(&mut self, running: &mut Running, pointer: BlockPointer, reference: Reference) -> Result<bool> {
         let own = pointer.generation > self.last_snapshot;
         if !own {
@@ -450,8 +452,7 @@ impl<'m> SnapshotDropper<'m> {
                 if pointer.generation >= self.origin && !self.set_full_back_references(running, &pointer)? {
                     return Ok(false);
                 }
-                // Another tree keeps a shared block, so the owner of its references does not
-                // matter.
+                // Another tree keeps a shared block, so the form of its references does not matter.
                 Self::let_go(running, &pointer, reference, self.tree);
                 return Ok(true);
             }

@@ -135,8 +135,8 @@ fn view_does_not_wait_for_converging_commit() {
         let view = view.expect("a view while a commit waits for its device");
         assert!(view.lookup(ROOT, b"before").unwrap().is_some());
         commit.join().unwrap().unwrap();
-        // The view was made before its references were in the trees, so it is not of the same
-        // moment as the pending references.
+        // The view was made before its references were in the trees, so view and pending references
+        // have different moments.
         assert!(filesystem.delayed_references_of(&view, &[]).is_none());
         assert!(filesystem.view().lookup(ROOT, b"before").unwrap().is_some());
     });

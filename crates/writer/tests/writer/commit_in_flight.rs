@@ -128,7 +128,7 @@ fn a_tree_stays_open_until_its_blocks_are_on_the_device() {
 #[test]
 fn a_sync_does_not_wait_for_a_commit_that_settles() {
     let (gate, filesystem) = new_volume();
-    // The number makes the extent tree have leaves that only a commit reads.
+    // This number of subvolumes gives the extent tree leaves that only a commit reads.
     make_subvolumes(&filesystem);
     let file = filesystem
         .create(ROOT, b"file", &NewInode::of_root(0o600))

@@ -178,8 +178,8 @@ fn clone_without_source(in_subvolume: bool) {
     filesystem.close().unwrap();
 }
 
-/// Readers see the new size before the content after it is removed. Removing the file in between is
-/// no error.
+/// During a truncation, readers see the new size before the content after it is removed. Removing
+/// the file in between is no error.
 #[test]
 fn a_file_that_goes_while_it_is_cut_was_cut_before() {
     let (gate, filesystem) = new_volume();
@@ -255,7 +255,7 @@ fn a_clone_out_of_a_deleted_subvolume_leaves_the_target_as_it_was() {
     clone_without_source(true);
 }
 
-/// The subvolume's tree exists until it is dropped.
+/// A deleted subvolume's tree exists until it is dropped.
 #[test]
 fn what_lies_in_a_deleted_subvolume_is_found_by_no_read() {
     let (_, filesystem) = new_volume();

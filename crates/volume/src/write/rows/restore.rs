@@ -1,9 +1,9 @@
 //! Restores damaged blocks in the parts of a row that are read to compute the row's new parity.
 //!
-//! New parity over a damaged block would match the damage, and the old parity, which can still
-//! restore the block, would be lost. The bytes that were read are therefore checked first. A tree
-//! block in a metadata chunk proves its own validity. A bad block is rebuilt from the old parity.
-//! If the result is valid, the new parity is computed over it. The block is written with the row,
+//! New parity over a damaged block would match the damage, and destroy the old parity, which can
+//! still restore it. The bytes that were read are therefore checked first. A tree block in a
+//! metadata chunk proves its own validity. A bad block is rebuilt from the old parity. If the
+//! rebuilt block is valid, the new parity is computed over it. The block is written with the row,
 //! because the new parity restores other columns only together with it. Bytes that are no tree
 //! block in either form were never written, or are free, so they are used unchanged.
 //!

@@ -122,7 +122,7 @@ fn a_file_that_is_made_at_once_has_its_content_and_its_times() {
             "{length}"
         );
     }
-    // The content exceeds the volume's space.
+    // The test's content exceeds the volume's space.
     let mut much = vec![1; 600 << 20];
     let made = filesystem.create_whole(ROOT, b"much", &NEW, &attributes, &mut much);
     assert!(matches!(made, Err(Error::NoSpace { .. })), "{made:?}");

@@ -123,7 +123,8 @@ impl Replay<'_, '_> {
         self.resize(directory.inode, name, u64::saturating_sub)
     }
 
-    /// Adds a name to an inode, on both sides. Times stay unchanged.
+    /// Adds a name to an inode, on both sides. Adding a name leaves the times of inode and
+    /// directory unchanged.
     fn link(&mut self, inode: InodeNumber, named: &Named) -> Result<()> {
         let (directory, location) = (self.at(named.parent), self.at(inode));
         let kind = self.operation.inode(location)?.kind();

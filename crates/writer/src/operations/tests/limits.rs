@@ -30,7 +30,8 @@ fn names_of_one_hash_until_their_item_is_full() {
             .iter()
             .map(|name| Step::Create(name.clone(), 0o644))
             .collect();
-        // Space exists for a name that replaces another, and after a removal.
+        // The directory has space for a name that replaces another name, and for a name after a
+        // removal.
         steps.push(Step::Create("other".to_owned(), 0o644));
         let last = names[count - 1].clone();
         steps.push(Step::Rename("other".to_owned(), last.clone(), How::Replace));

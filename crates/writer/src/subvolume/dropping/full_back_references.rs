@@ -15,7 +15,7 @@ use buttress_format::TreeBlock;
 use buttress_fs::error::{Corruption, Result};
 use buttress_tree::BlockPointer;
 
-/// A block whose subtree is being converted to full back references.
+/// A block whose subtree the drop converts to full back references.
 #[derive(Debug)]
 struct ToConvert {
     pointer: BlockPointer,
@@ -127,8 +127,8 @@ impl SnapshotDropper<'_> {
         Ok(())
     }
 
-    /// Returns the children of a shared block, from a slot on, that may be this tree's own and
-    /// should be read together.
+    /// Returns the children of a shared block, from a slot on, that this tree may own, to be read
+    /// together.
     fn own_children<'a>(
         &self,
         above: &'a BlockPointer,
