@@ -49,7 +49,7 @@ impl Root {
     }
 }
 
-/// The content of a root. The root of a snapshot is a copy of its source's root.
+/// The content of a tree's root block. A snapshot's root is a copy of it.
 #[derive(Clone, Debug)]
 pub(crate) enum Top {
     /// The keys and data lengths of the items, and their data.
@@ -250,7 +250,7 @@ fn fill_leaf(block: &mut TreeBlock, heads: &[(Key, usize)], data: &[u8]) -> bool
     })
 }
 
-/// Fills an empty node. Returns false if the children do not fit.
+/// Fills an empty node with pointers to children. Returns false if the children do not fit.
 fn fill_node(block: &mut TreeBlock, children: &[(Key, Logical)], generation: Generation) -> bool {
     block.edit_node(|node| {
         children.iter().enumerate().all(|(slot, (key, logical))| {
@@ -330,7 +330,8 @@ impl Packer {
             self.levels.push(Vec::new());
         }
         let most = node_pointers_max(log.format.node_bytes).max(2);
-        // A node is made only when a further child exists, so a root has at least two children.
+        // The builder makes a parent node only when a further child exists, so a root has at least
+        // two children.
         if self
             .levels
             .get(place)

@@ -25,7 +25,7 @@ use std::sync::Arc;
 pub enum Verdict {
     /// The entry stays in the form that the adapter left.
     Keep,
-    /// The entry is left out, together with everything of the same source below it.
+    /// Leave out the failed entry, together with everything of the same source below it.
     LeaveOut,
 }
 
@@ -61,14 +61,14 @@ impl ImageBuilder {
         }
     }
 
-    /// Adds a source above all others.
+    /// Adds a source, which takes precedence over all earlier sources.
     #[must_use]
     pub fn source(mut self, source: impl Source + 'static) -> Self {
         self.sources.push(Box::new(source));
         self
     }
 
-    /// Adds an adapter, which receives the entries that earlier adapters left.
+    /// Adds an adapter, which receives the entries that earlier adapters passed on.
     #[must_use]
     pub fn adapt(mut self, adapter: impl Fn(&mut Entry) -> Verdict + Send + Sync + 'static) -> Self {
         self.adapters.push(Box::new(adapter));
@@ -109,7 +109,8 @@ impl core::fmt::Debug for Gathered {
 }
 
 impl Gathered {
-    /// Returns a size that suffices for a single device. The volume may finally take less.
+    /// Returns a device size that suffices for the volume on a single device. The volume may
+    /// finally take less.
     #[must_use]
     pub fn enough_bytes(&self) -> ByteCount {
         write::enough_bytes(self)

@@ -26,8 +26,8 @@ pub(crate) const SEGMENT_BYTES: u64 = 4 << 20;
 /// The maximum length of a piece.
 const PIECE_BYTES: u64 = 512 << 10;
 
-/// The maximum number of queued pieces of one job: all pieces of one segment. A worker whose job
-/// covers more waits for the pass.
+/// The maximum number of queued pieces of one job: all pieces of one segment. If a worker's job
+/// covers more than one segment, the worker waits for the emitting pass.
 const PIECES_MAX: usize = 40;
 
 /// The number of jobs that a file with holes gets for each segment's worth of data, because its
@@ -101,7 +101,7 @@ pub(crate) struct Shop {
     pub(crate) progress: Progress,
 }
 
-/// Makes the channel of a new job.
+/// Makes the channel that carries the pieces of a new compression job.
 pub(crate) fn channel() -> (Sender<Result<Piece>>, Receiver<Result<Piece>>) {
     bounded(PIECES_MAX)
 }

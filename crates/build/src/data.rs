@@ -3,8 +3,8 @@
 //!
 //! Addresses ascend in the order of contents, so the output is one sequence of large writes.
 //! Adjacent uncompressed pieces form one extent, up to the kernel's maximum length. Each compressed
-//! piece is an extent. If equal pieces are shared, every piece is an extent of its own. The first
-//! of equal pieces in the order of contents is written.
+//! piece is an extent. If equal pieces are shared, every piece is an extent of its own. Of equal
+//! pieces of content, the builder writes the first one in the order of contents.
 
 use crate::content::{Data, Digest};
 use crate::error::{Error, Result};
@@ -82,7 +82,7 @@ pub(crate) struct DataWriter<'a> {
     buffer: Option<(Logical, Buffer)>,
     /// The unfinished run of uncompressed pieces.
     open: Option<Extent>,
-    /// The sharing of contents with files, if it is enabled.
+    /// How contents share blocks with files of the host, if sharing is enabled.
     pub(crate) sharing: Option<Sharing<'a>>,
     /// The locations of pieces that other files may share.
     shared: HashMap<Digest, Extent>,
@@ -173,7 +173,7 @@ impl<'a> DataWriter<'a> {
         })
     }
 
-    /// Adds a run to the unfinished extent, or finishes it and begins another.
+    /// Adds a run of sectors to the unfinished extent, or finishes that extent and begins another.
     fn extend(
         &mut self,
         at: u64,

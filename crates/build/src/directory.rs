@@ -1,9 +1,9 @@
 //! A directory of the system as a source: the argument of `mkfs.btrfs --rootdir`.
 //!
 //! Directories are read one after another, and entries are inspected without following links. The
-//! source takes only the time of the last change of content. The source drops the other times,
-//! which describe this copy of the tree, not its content. Content is read later. The file must then
-//! still have the same identity, size and times of change, both before and after the read.
+//! source takes only the time of the last change of content. The other times describe this copy of
+//! the tree, not its content. Content is read later. At that read, the file must still have the
+//! same identity, size and times of change, both before and after.
 
 use crate::entry::{Attributes, DataExtent, Entry, EntryKind, EntryPath, FileContent, LinkKey, Precedence};
 use crate::source::{ContentReader, Contents, Source, SourceError};
@@ -55,8 +55,8 @@ impl DirectorySource {
         }
     }
 
-    /// Leaves out the file with this device and inode number: the image itself, if it lies in the
-    /// tree.
+    /// Leaves out the file with this device and inode number: the image itself, if the source
+    /// directory contains it.
     #[must_use]
     pub fn without(mut self, device: u64, inode: u64) -> Self {
         self.without.push((device, inode));
@@ -227,7 +227,7 @@ pub fn data_of_file(at: &Path, metadata: &Metadata) -> Option<DataExtent> {
         let end = rustix::fs::seek(&file, SeekFrom::Hole(start))
             .ok()?
             .min(seen.size);
-        // The file changes during the search, so its holes cannot be found.
+        // The file changed during the search for holes, so its holes cannot be found.
         let length = end.checked_sub(start).filter(|length| *length > 0)?;
         found = found.with_range(length);
         from = end;
@@ -338,7 +338,7 @@ struct Seen {
     size: u64,
     mtime: (i64, i64),
     ctime: (i64, i64),
-    /// True if it allocates fewer blocks than its length, so that it may have holes.
+    /// True if the file allocates fewer blocks than its length, so that it may have holes.
     sparse: bool,
 }
 

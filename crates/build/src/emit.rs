@@ -1,10 +1,10 @@
 //! The emitter: the only writing pass, with items in key order, and contents in the order of their
 //! inodes.
 //!
-//! The pass reads items ahead, makes jobs of the contents that it finds, and continues with items
-//! while workers read. The pass takes the result of a job when its inode's turn comes. In parallel,
-//! a thread writes data to the devices. Tree blocks are kept aside, because their places are known
-//! only when the data ends.
+//! The emitting pass reads items ahead, queues jobs for the contents that it finds, and continues
+//! while workers read. The emitting pass takes the result of a job when the turn of the job's inode
+//! comes. In parallel, a thread writes data to the devices. Tree blocks are kept aside, because
+//! their places are known only when the data ends.
 
 use crate::blocks::{BlockLog, Packer, Root};
 use crate::content::{Job, Piece, SEGMENT_BYTES, channel, method, span};
@@ -36,7 +36,7 @@ const AHEAD_ITEMS: usize = 4096;
 /// The bytes that a job counts for in addition to content.
 const JOB_BYTES: u64 = 4096;
 
-/// An element in the queue of the pass.
+/// An element in the queue of the emitting pass.
 enum Waiting {
     Item(TreeId, Key, Vec<u8>),
     /// A file's inode, before its other items.
@@ -59,7 +59,7 @@ struct WaitingFile {
     same: Option<Arc<SameKey>>,
 }
 
-/// The properties that contents must share to share their extents.
+/// The properties in which contents must agree to share their extents.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct SameKey {
     source: u16,

@@ -15,8 +15,8 @@
 //! - a [`EntryKind::Whiteout`] removes its path and everything below, if of lower precedence;
 //! - an [`EntryKind::Opaque`] removes everything below its path, if of lower precedence.
 //!
-//! Two entries of one path and one precedence are an error. A directory without an entry belongs to
-//! root, and has mode 0755 and the time of the volume.
+//! Two entries with the same path and precedence are an error. A directory without an entry belongs
+//! to root, and has mode 0755 and the time of the volume.
 
 use buttress_format::compression::CompressionMethod;
 
@@ -79,13 +79,13 @@ impl EntryPath {
         Ok(Self(path))
     }
 
-    /// Returns the path's bytes, without slashes at the ends.
+    /// Returns the path's bytes, without slashes at the beginning and end.
     #[must_use]
     pub fn as_bytes(&self) -> &[u8] {
         &self.0
     }
 
-    /// Returns true if this is the root.
+    /// Returns true if this entry is the root of the image.
     #[must_use]
     pub fn is_root(&self) -> bool {
         self.0.is_empty()
@@ -124,7 +124,7 @@ pub enum EntryKind {
     Directory(Option<SubvolumeMark>),
     /// A snapshot of the subvolume at another path, in its final state.
     Snapshot {
-        /// The path of the subvolume.
+        /// The path of the subvolume to snapshot.
         of: EntryPath,
         /// The properties of the snapshot.
         mark: SubvolumeMark,
@@ -163,8 +163,9 @@ pub struct Attributes {
     pub gid: u32,
     /// The time of the last change of its content.
     pub mtime: Timestamp,
-    /// The times of access, change and creation. `None` means [`mtime`](Self::mtime). The default
-    /// makes images of equal trees equal, because reading or copying a tree changes these times.
+    /// The times of access, change and creation. `None` means that the time equals
+    /// [`mtime`](Self::mtime). The default makes images of equal trees equal, because reading or
+    /// copying a tree changes these times.
     pub atime: Option<Timestamp>,
     /// The time of change; see [`atime`](Self::atime).
     pub ctime: Option<Timestamp>,
@@ -177,7 +178,8 @@ pub struct Attributes {
     /// The compression of the content; `None` means the builder's options.
     pub compression: Option<Compress>,
     /// The key of hard links whose first name the source does not know. Names of one source with
-    /// one key are one inode. The inode's attributes are those of the first name in the tree.
+    /// one key are one inode. Names of one inode take its attributes from the first name in the
+    /// tree.
     pub link: Option<LinkKey>,
 }
 
@@ -200,13 +202,14 @@ pub struct LinkKey(pub u64, pub u64);
 pub struct FileContent {
     /// The length in bytes, including holes.
     pub size: ByteCount,
-    /// The data of the content, if the source knows its holes. `None` if all of it may be data.
+    /// The data of the content, if the source knows its holes. `None` if all of the content may be
+    /// data.
     pub data: Option<DataExtent>,
     /// The place at which the source finds the content. The source chooses its form, and receives
     /// it back unchanged. The locator should be short.
     pub locator: Vec<u8>,
-    /// The identity of shared contents. Contents of one source with one key have the same bytes.
-    /// Such contents are read once and share their extents.
+    /// The identity of contents that share their extents. Contents of one source with one key have
+    /// the same bytes. Such contents are read once and share their extents.
     pub share: Option<ShareKey>,
 }
 

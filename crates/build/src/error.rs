@@ -39,7 +39,7 @@ pub enum Error {
     NotADirectory {
         /// The path.
         path: String,
-        /// The path of the entry above.
+        /// The path of the entry above this entry.
         above: String,
     },
     /// A hard link leads to nothing, to a directory, or in a cycle.
@@ -73,7 +73,7 @@ pub enum Error {
     /// The devices are too small.
     #[error("no space for {what}: the devices are {needed} bytes too small")]
     NoRoom {
-        /// The data to be written.
+        /// The kind of data that could not be written.
         what: &'static str,
         /// The number of missing bytes, as far as it is known.
         needed: ByteCount,
@@ -95,7 +95,7 @@ pub enum Error {
         /// The error of the system.
         cause: buttress_device::IoError,
     },
-    /// Data of this profile cannot be shared with files.
+    /// Data of this profile cannot share blocks with files of the host.
     #[error("data of profile {profile} cannot share blocks with files (expected single or dup)")]
     SharedProfile {
         /// The profile.

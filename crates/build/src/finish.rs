@@ -2,9 +2,10 @@
 //! chunks, roots.
 //!
 //! These trees describe the blocks that hold them. The addresses depend only on the number of
-//! blocks in each tree, because blocks are adjacent. The builder guesses the numbers, lists and
-//! counts the trees, and repeats until the count equals the guess. The repetition ends after a few
-//! rounds, because more blocks can only mean more items. Only then are the trees packed.
+//! blocks in each tree, because the trees' blocks are adjacent. The builder guesses the numbers,
+//! lists and counts the trees, and repeats until the count equals the guess. The repetition ends
+//! after a few rounds, because more blocks can only mean more items. Only then are the trees
+//! packed.
 
 use crate::blocks::{BlockLog, Packer, Root, Shape};
 use crate::error::{Error, Result};
@@ -29,7 +30,7 @@ mod roots;
 
 pub use roots::derived_uuid;
 
-/// The maximum number of rounds.
+/// The maximum number of rounds in which the trees of the volume describe each other.
 const ROUNDS: usize = 32;
 
 /// The facts that are known after contents are written.
@@ -159,7 +160,7 @@ impl Finish<'_> {
         while wanted > 0 {
             let chunk = placer.chunk(logical, kind, self.settings.metadata, wanted);
             let Some(chunk) = chunk else {
-                // The additional space is optional.
+                // The space reserved for further items is optional.
                 if left == 0 {
                     break;
                 }

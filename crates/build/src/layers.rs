@@ -1,10 +1,10 @@
 //! Layers: the sorted entries of all sources become one tree. Entries of lower precedence are
-//! hidden, and missing directories are added.
+//! hidden, and missing parent directories are added.
 //!
-//! The tree is built in one pass in the order of a walk. Each path from the root to the current
-//! position has a [`Level`]. The level holds the precedence from which entries below are visible,
-//! and whether the path is in the tree. A directory without an entry is added before the first
-//! entry below it.
+//! The layers' tree is built in one pass in the order of a walk. Each path from the root to the
+//! current position has a [`Level`]. The level holds the precedence from which entries below are
+//! visible, and whether the path is in the tree. A directory without an entry is added before the
+//! first entry below it.
 
 use crate::entry::{Attributes, Entry, EntryKind, EntryPath, SubvolumeMark};
 use crate::error::{Error, Result, shown};
@@ -21,7 +21,7 @@ pub(crate) struct Placed {
     pub(crate) entry: Entry,
     /// The group that it shares with other names of its inode.
     pub(crate) group: Option<Vec<u8>>,
-    /// True if the entry is not in the tree, but links lead to it.
+    /// True if the entry itself is not in the tree, but links lead to it.
     pub(crate) hidden: bool,
 }
 
@@ -29,7 +29,7 @@ pub(crate) struct Placed {
 #[derive(Debug)]
 struct Level {
     path: Vec<u8>,
-    /// Entries of lower precedence are hidden.
+    /// Entries of lower precedence than this are hidden.
     floor: Order,
     left_out: Vec<u16>,
     state: State,
@@ -61,7 +61,7 @@ impl<'a> Groups<'a> {
         Ok(groups)
     }
 
-    /// Returns the group of a key. Keys are requested in order.
+    /// Returns the group of a key. Callers request the groups of keys in key order.
     fn get(&mut self, key: &[u8]) -> Result<Option<Vec<u8>>> {
         while self.more && self.record.key.as_slice() < key {
             self.more = self.reader.next(&mut self.record)?;
@@ -71,7 +71,8 @@ impl<'a> Groups<'a> {
     }
 }
 
-/// Passes over all entries, and calls `give` with the entries of the tree, in the order of a walk.
+/// Reads all layers' entries, and calls `give` with each entry of the merged tree, in the order of
+/// a walk.
 pub(crate) fn merge(
     records: &Sorted,
     links: Option<&Links>,
@@ -220,7 +221,7 @@ impl Pass<'_> {
         }
     }
 
-    /// Removes levels that are not above `path`, and makes the missing ones.
+    /// Removes open levels that are not above `path`, and makes the missing levels.
     fn open_levels_above(&mut self, path: &[u8]) {
         while self
             .levels
@@ -297,7 +298,7 @@ fn put_over(
     current.replace(placed)
 }
 
-/// Returns true if `path` lies below `above`.
+/// Returns true if `path` is located below `above`.
 fn is_above(above: &[u8], path: &[u8]) -> bool {
     match path.strip_prefix(above) {
         Some(rest) => (above.is_empty() && !rest.is_empty()) || rest.first() == Some(&b'/'),

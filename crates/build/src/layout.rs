@@ -1,8 +1,8 @@
 //! The layout: inodes get their numbers, and everything except content becomes items.
 //!
 //! A pass over the tree in the order of a walk determines the order of inode numbers in each
-//! subvolume, of names in each directory, and later of contents on the devices. Items are sorted by
-//! subvolume and key. A directory's own item is made when all names in it are known.
+//! subvolume, of names in each directory, and later of contents on the devices. The layout sorts
+//! items by subvolume and key. A directory's own item is made when all names in it are known.
 
 use crate::entry::{Attributes, Compress, Entry, EntryKind, EntryPath, FileContent, SubvolumeMark};
 use crate::error::{Error, Result, shown};
@@ -328,7 +328,7 @@ impl Pass<'_> {
     }
 
     fn push(&mut self, tree: TreeId, key: &Key, data: &[u8]) -> Result<()> {
-        // Each item in a leaf has a head.
+        // Each item in a leaf has a header.
         let taken = (data.len() as u64).saturating_add(25);
         self.totals.item_bytes = self.totals.item_bytes.saturating_add(taken);
         self.items.push(&item_key(tree, key), data)
@@ -384,7 +384,7 @@ impl Pass<'_> {
         Ok(())
     }
 
-    /// Closes the innermost directory. Returns false if there is none.
+    /// Closes the innermost directory. Returns false if no directory is open.
     fn close(&mut self) -> Result<bool> {
         let Some(frame) = self.frames.pop() else {
             return Ok(false);

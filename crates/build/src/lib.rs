@@ -3,15 +3,15 @@
 //! [`ImageBuilder`] reads the entries of any number of [`Source`]s, sorts them, and writes a volume
 //! that holds them. Trees are packed and contiguous, and each block is written once. Contents are
 //! adjacent, in the order in which a walk over the tree reads them. The builder needs no
-//! transaction, no mount and no root.
+//! transaction, no mount and no root privileges.
 //!
 //! # Sorting and ownership
 //!
-//! Sources sort nothing. Sources pass on entries in any order. The builder sorts them by path, on
-//! disk if they exceed the memory. Entries in another order yield the same bytes. The builder also
-//! handles layers, whiteouts and hard links ([`entry`] gives the rules). A source owns its input,
-//! and guarantees that contents still match their entries ([`source`]). The builder owns the
-//! received entries, the workers, and the devices.
+//! Sources sort nothing. A source may pass on its entries in any order. The builder sorts entries
+//! by path, on disk if the entries exceed the memory limit. Entries in another order yield the same
+//! volume bytes. The builder also handles layers, whiteouts and hard links ([`entry`] gives the
+//! rules). A source owns its input, and guarantees that contents still match their entries
+//! ([`source`]). The builder owns the received entries, the worker threads, and the devices.
 //!
 //! | module | holds |
 //! |---|---|

@@ -3,10 +3,10 @@
 //! A link leads to an entry of its target's path and of its own source. Among them, it is the entry
 //! with the highest precedence up to the link's own: the entry that existed when the link was made.
 //! The entry may be hidden in the merged tree. The entry's inode then exists under the names of its
-//! links. If the target is also a link, it is followed, with one round over all entries for each
+//! links. If the target of a link is also a link, the builder follows it, in one round for each
 //! link.
 //!
-//! The names of one inode have one *group*: bytes that identify it.
+//! The names of one inode form one *group*, identified by a byte string.
 
 use crate::entry::{EntryKind, EntryPath, LinkKey};
 use crate::error::{Error, Result, shown};
@@ -15,7 +15,7 @@ use crate::sort::{Record, Sorted, Sorter};
 use crate::sort_key::{Class, Place, place, same_path_and_source, sort_key};
 use crate::spool::SpoolFolder;
 
-/// The maximum length of a chain of links.
+/// The maximum length of a chain of hard links to hard links.
 const CHAIN_MAX: usize = 40;
 
 /// The groups, by the keys of entries.
@@ -27,7 +27,7 @@ pub(crate) struct Links {
     pub(crate) targets: Sorted,
 }
 
-/// Returns the group of names with this key of their source.
+/// Returns the group of names that one source marks with this key.
 pub(crate) fn group_of_key(source: u16, key: LinkKey) -> Vec<u8> {
     let mut group = vec![1];
     group.extend(source.to_be_bytes());

@@ -13,7 +13,8 @@ pub struct BuildOptions {
     pub volume: mkfs::Options,
     /// The compression of contents whose entries do not state one.
     pub compression: Compress,
-    /// Directories of the tree that become subvolumes, in addition to those whose entries say so.
+    /// Directories of the tree that become subvolumes, beside directories whose entries request
+    /// this.
     pub subvolumes: Vec<(EntryPath, SubvolumeMark)>,
     /// Flags of single inodes, in addition to those of their entries. A directory's flags also
     /// apply to everything below it.
@@ -57,7 +58,8 @@ pub enum Size {
     /// The image is as large as its devices.
     #[default]
     Devices,
-    /// The smallest size for its content, plus additional space. On one device only.
+    /// The smallest size for its content, plus additional space. A minimal size is possible on one
+    /// device only.
     Least {
         /// The additional space.
         slack: ByteCount,

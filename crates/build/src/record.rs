@@ -157,7 +157,7 @@ impl Encoder {
         });
     }
 
-    /// Encodes an entry without its path and precedence, which its key holds.
+    /// Encodes an entry without its path and precedence, because the sort key holds both.
     pub(crate) fn entry(&mut self, entry: &Entry) -> &mut Self {
         self.kind(&entry.kind);
         self.attributes(&entry.attributes);

@@ -1,14 +1,14 @@
 //! Contents that are shared instead of copied: the target's file shares the blocks of a file of
 //! this system.
 //!
-//! Workers read contents as usual for their checksums. A piece with an address is then shared
-//! instead of written. The file is opened again, its blocks are shared with the places of its
-//! copies on the target, and it is compared with its entry. A change of the file in between is
-//! therefore detected, and shared bytes match the computed checksums.
+//! For shared blocks, workers read contents as usual, to compute checksums. A piece with an address
+//! is then shared instead of written. The file is opened again, its blocks are shared with the
+//! places of its copies on the target, and it is compared with its entry. A change of the file in
+//! between is therefore detected, and shared bytes match the computed checksums.
 //!
 //! Only whole sectors within the file are shared; an incomplete last sector is written. Sharing
 //! needs chunks of single or DUP, because in others a file's bytes are not contiguous on a device.
-//! Contents that lie in no file of this system are written.
+//! Contents that are not in a file of this system are written, not shared.
 
 use crate::data::DataWriter;
 use crate::error::{Error, Result, shown};
@@ -48,7 +48,7 @@ impl<'a> Sharing<'a> {
     }
 
     /// Shares a part of `length` bytes of a file from `at` on with the address `logical` in
-    /// `chunk`. Returns the number of shared bytes, from the first on. The caller writes the rest.
+    /// `chunk`. Returns the number of shared bytes, counted from `at`. The caller writes the rest.
     fn share(
         &mut self,
         file: &Arc<FileInfo>,

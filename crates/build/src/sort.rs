@@ -1,8 +1,8 @@
 //! Records sorted by their keys, on disk if they exceed the memory.
 //!
-//! Records are gathered in memory. At the limit, they are sorted and written to a spool file as a
-//! *run*. Reading merges all runs. Records of equal keys are returned in the order in which they
-//! were added.
+//! Records are gathered in memory. At the memory limit, the records are sorted and written to a
+//! spool file as a *run*. Reading the sorted records merges all runs. Records of equal keys are
+//! returned in the order in which they were added.
 
 use crate::error::Result;
 use crate::spool::{Spool, SpoolFolder, SpoolReader, Spooled};
@@ -126,7 +126,7 @@ fn payload_of(arena: &[u8], slot: Slot) -> &[u8] {
     arena.get(start..end).unwrap_or_default()
 }
 
-/// Records in key order, which can be read any number of times.
+/// Sorted records, which can be read any number of times.
 #[derive(Debug)]
 pub(crate) struct Sorted {
     arena: Vec<u8>,
@@ -150,8 +150,8 @@ impl Sorted {
     }
 }
 
-/// The first record of a run that was not returned yet. A heap returns its greatest element, so the
-/// order is reversed.
+/// The first record of a sorted run that was not returned yet. A heap returns its greatest element,
+/// so the order is reversed.
 #[derive(Debug, PartialEq, Eq)]
 struct Head {
     record: Record,
@@ -181,7 +181,7 @@ pub(crate) struct SortedReader<'a> {
 }
 
 impl SortedReader<'_> {
-    /// Replaces `record` by the next record in key order. Returns false after the last.
+    /// Replaces `record` by the next one. Returns false after the last record.
     pub(crate) fn next(&mut self, record: &mut Record) -> Result<bool> {
         if let Some(slot) = self.sorted.slots.get(self.next_slot) {
             self.next_slot = self.next_slot.saturating_add(1);

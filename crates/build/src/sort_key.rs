@@ -2,8 +2,8 @@
 //!
 //! A key is the path with zero bytes in place of slashes, two zero bytes, the number of the source,
 //! the precedence, and the class. A directory precedes the entries below it, and they precede its
-//! next sibling. Names in one directory are in byte order. Of entries with one path, the entry with
-//! the highest precedence comes last.
+//! next sibling. In the sort order, names in one directory are in byte order. Of entries with one
+//! path, the entry with the highest precedence comes last.
 
 use crate::entry::Precedence;
 

@@ -81,7 +81,7 @@ pub trait ContentReader: Send {
     /// Called after the last read. Checks that the content still matches its entry.
     ///
     /// # Errors
-    /// Returns [`SourceError::Changed`] if it does not.
+    /// Returns [`SourceError::Changed`] if the content does not match its entry.
     fn finish(&mut self) -> Result<(), SourceError>;
 }
 
@@ -93,7 +93,7 @@ pub enum SourceError {
     Io {
         /// The operation: "reading".
         action: &'static str,
-        /// The object of the operation.
+        /// The object of the refused operation, such as a path.
         place: String,
         /// The error of the system.
         cause: std::io::Error,
@@ -103,7 +103,7 @@ pub enum SourceError {
     Changed {
         /// The file.
         place: String,
-        /// The difference, with the numbers.
+        /// The difference between the entry and the content, with the numbers.
         what: String,
     },
     /// The content of the source violates its format, or cannot be stored in a volume.

@@ -1,12 +1,12 @@
 //! The places of chunks on devices, and the addresses of data.
 //!
 //! Chunks are placed one after another on each device, and never over a superblock copy. A chunk
-//! ends before the copy, and the next one begins after it. No part of a chunk lies on a superblock
-//! copy, so addresses of extents continue from chunk to chunk.
+//! ends before a superblock copy, and the next chunk begins after the copy. No part of a chunk is
+//! therefore excluded, and addresses of extents continue from chunk to chunk.
 //!
-//! Data and metadata have separate ranges of addresses. The address range of data precedes that of
-//! metadata, and is long enough for all contents. Tree blocks thus have their addresses before the
-//! amount of data is known.
+//! Data and metadata have separate ranges of addresses. The range of data comes first and is long
+//! enough for all contents. Tree blocks thus get their addresses before the amount of data is
+//! known.
 
 use crate::error::{Error, Result};
 use buttress_format::{

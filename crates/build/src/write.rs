@@ -63,7 +63,7 @@ struct Plan {
     metadata: Logical,
 }
 
-/// Returns an upper bound on the bytes of blocks, in one copy.
+/// Returns an upper bound on the bytes of tree blocks, counted in one copy.
 fn metadata_bound(totals: &Totals, settings: &Settings) -> u64 {
     let sectors = totals
         .data_bytes
@@ -282,7 +282,7 @@ impl Writing<'_> {
     }
 
     /// Returns the number of spare bytes of the last data block group, so that the first writes
-    /// need no new one. The number is a part of the unused space.
+    /// need no new one. The space kept free for data is a part of the unused space.
     fn data_room(&self, sizes: &[u64]) -> u64 {
         let smallest = sizes.iter().copied().min().unwrap_or(0);
         let room = free_of(sizes).min(DATA_ROOM_BYTES);
@@ -373,7 +373,7 @@ impl Writing<'_> {
         })
     }
 
-    /// Writes adjacent blocks.
+    /// Writes finished tree blocks to adjacent addresses.
     fn blocks(&self, base: Logical, blocks: &Spooled) -> Result<()> {
         let row = StripeGeometry::new(self.gathered.settings.metadata, self.stripes_of(base))
             .map_or(1, |geometry| geometry.row_bytes().get());
@@ -405,14 +405,14 @@ impl Writing<'_> {
     }
 }
 
-/// The results of a data writer.
+/// The results of the thread that writes data.
 pub(crate) struct DataParts {
     pub(crate) space: DataSpace,
     pub(crate) references: Sorter,
     pub(crate) checksums: Spool,
 }
 
-/// Returns the space on devices of these sizes that oversized block groups must leave free.
+/// Returns how much space oversized block groups must leave free on devices of these sizes.
 fn free_of(sizes: &[u64]) -> u64 {
     sizes
         .iter()

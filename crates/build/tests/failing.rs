@@ -1,7 +1,7 @@
 //! Tests of unfinished images: after any failure at any write, nothing on the device opens as a
 //! volume.
 //!
-//! The device held another volume before, which must not return either.
+//! The device held another volume before, which no failed build may make visible again.
 #![allow(
     clippy::unwrap_used,
     clippy::indexing_slicing,
@@ -75,7 +75,7 @@ fn builder() -> ImageBuilder {
     ImageBuilder::new(BuildOptions::default()).source(MemorySource::new(entries()))
 }
 
-/// Returns the bytes of a device that holds its own volume.
+/// Returns the bytes of a device that already holds another volume.
 fn old() -> Vec<u8> {
     let device = Device::memory(vec![0; SIZE]);
     write(builder(), &device, 100, &Progress::new()).unwrap();
@@ -98,8 +98,9 @@ fn opens(device: &Device, what: &str) -> Option<Uuid> {
     Some(fsid)
 }
 
-/// The power is cut at every write. Unflushed writes are kept, lost, or mixed. The result is the
-/// old volume unchanged, no volume, or the complete new volume.
+/// The power is cut at every write. After the power cut, unflushed writes are kept, lost, or mixed.
+/// After a failed build the path holds the old volume unchanged, no volume, or the complete new
+/// volume.
 #[test]
 fn power_cuts_leave_a_complete_volume_or_none() {
     let lab = CrashLab::new();
@@ -128,7 +129,7 @@ fn power_cuts_leave_a_complete_volume_or_none() {
     );
 }
 
-/// Each write fails, alone and with all later writes, and each flush fails.
+/// The test device fails each write, alone and with all later writes, and fails each flush.
 #[test]
 fn failed_write_or_flush_is_reported_and_leaves_no_volume() {
     let run = |fault: Option<Fault>| {
@@ -298,8 +299,8 @@ fn a_job_that_is_stopped_while_it_writes_leaves_no_volume() {
 /// A change of a file.
 type Change = fn(&std::path::Path);
 
-/// A host file is deleted, replaced, extended, truncated or written between its entry and its
-/// content.
+/// A host file is deleted, replaced, extended, truncated or written after its entry was read and
+/// before its content is.
 #[test]
 fn files_that_change_or_vanish_are_named() {
     let changes: [(&str, Change); 5] = [

@@ -21,7 +21,7 @@ pub trait Backend: Send + Sync + fmt::Debug {
     /// Returns the name for messages: a path, or a given name.
     fn name(&self) -> &str;
 
-    /// Returns the size in bytes. Only [`set_size`](Self::set_size) changes it.
+    /// Returns the size in bytes. The size changes only by [`set_size`](Self::set_size).
     fn size_bytes(&self) -> u64;
 
     /// Changes the backend's size, durably. New bytes are zero; a smaller size cuts bytes off. A
@@ -55,8 +55,8 @@ pub trait Backend: Send + Sync + fmt::Debug {
     /// Fills all of `buffers`, one after another, with the bytes from `offset_bytes` on.
     ///
     /// # Errors
-    /// Fails if any byte cannot be read. The buffers' content is then unspecified. A range that
-    /// ends beyond the device is an error of kind [`io::ErrorKind::UnexpectedEof`].
+    /// Fails if any byte cannot be read. After an error, the buffers' content is unspecified. A
+    /// range that ends beyond the device is an error of kind [`io::ErrorKind::UnexpectedEof`].
     fn read_vectored_at(&self, offset_bytes: u64, buffers: &mut [&mut [u8]]) -> io::Result<()>;
 
     /// Reads like [`read_vectored_at`](Self::read_vectored_at), but only if the bytes are in
@@ -105,7 +105,7 @@ pub trait Backend: Send + Sync + fmt::Debug {
     ///
     /// # Errors
     /// Fails if durability cannot be guaranteed. A later successful flush proves nothing about
-    /// writes before a failed one.
+    /// writes before a failed flush.
     fn flush(&self) -> io::Result<()>;
 
     /// Releases the lock that excludes other programs, for a caller that no longer needs it. Does
@@ -120,14 +120,13 @@ pub trait Backend: Send + Sync + fmt::Debug {
     /// failed.
     fn discard(&self, offset_bytes: u64, length_bytes: u64) -> io::Result<()>;
 
-    /// Returns true if a write can fail for lack of space, like a write into a hole of an image
-    /// file.
+    /// Returns true if a write can fail for missing space, as into a hole of an image file.
     fn may_run_out(&self) -> bool {
         false
     }
 
     /// Reserves the space that writes to the range will need, so that they cannot fail for lack of
-    /// it. Changes no byte. Does nothing if the backend cannot reserve.
+    /// it. A reservation changes no byte of the device. Does nothing if the backend cannot reserve.
     ///
     /// # Errors
     /// Returns `ENOSPC` or `EDQUOT` if too little space exists; a part of the range may then have
@@ -180,7 +179,7 @@ pub trait Backend: Send + Sync + fmt::Debug {
 pub enum Source {
     /// All bytes were in memory, for example in the page cache. The medium received no request.
     Memory,
-    /// The medium received a request for some or all of the bytes.
+    /// A request for some or all of the bytes went to the storage medium.
     Medium,
 }
 

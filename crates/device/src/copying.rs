@@ -22,8 +22,8 @@ fn bytes_of(lengths: impl Iterator<Item = usize>) -> u64 {
 impl Device {
     /// Writes a batch on this thread, if it only copies a few bytes into the system's cache. Acts
     /// like [`start_writes`](Self::start_writes) followed by waits for all, with less accounting.
-    /// Returns the failures. Returns `None` and writes nothing if the batch is too large, or if a
-    /// request is not on the device.
+    /// Returns the failures of the writes. Returns `None` and writes nothing if the batch is too
+    /// large, or if a request is not on the device.
     #[must_use]
     pub fn copy_writes(&self, requests: &[WriteRequest]) -> Option<Vec<IoError>> {
         let core = self.core();

@@ -41,8 +41,8 @@ pub struct OpenOptions {
     /// copied.
     pub direct: bool,
     /// Bypasses the page cache for reads, if next to nothing of the device is in it and `O_DIRECT`
-    /// works. The option serves jobs that read much data once: it saves copying, and the page cache
-    /// keeps the data of other programs.
+    /// works. This option serves jobs that read much data once: it saves copying, and the page
+    /// cache keeps the data of other programs.
     pub direct_when_cold: bool,
     /// Bypasses the page cache for reads and writes under the same condition, if the device is open
     /// for writing. The option serves jobs that use the device alone.
@@ -212,8 +212,8 @@ impl Device {
     }
 
     /// Makes a device in virtual time. The backend holds the bytes, and `schedule` decides when
-    /// requests complete on `clock`. Devices of one pool share a clock. All work runs on the
-    /// calling thread.
+    /// requests complete on `clock`. The devices of one pool of simulated disks share a clock. All
+    /// work runs on the calling thread.
     #[must_use]
     pub fn with_schedule(
         backend: Arc<dyn Backend>,
@@ -285,8 +285,8 @@ impl Device {
         self.core().backend.size_bytes()
     }
 
-    /// Changes the device's size, durably: an image file grows or is cut. A block device keeps its
-    /// size, and the call reads the size again.
+    /// Changes the device's size, durably: an image file grows or is cut. For a block device, the
+    /// size cannot change, and the call reads the size again.
     ///
     /// # Errors
     /// Fails as [`Backend::set_size`] does.
@@ -541,7 +541,8 @@ impl Device {
     }
 
     /// Reserves the space that writes to the range will need, so that they cannot fail for lack of
-    /// it. Changes no byte. Does nothing if the device cannot reserve. Waits for no medium.
+    /// it. Changes no byte. Does nothing if the device does not support reservations. Waits for no
+    /// medium.
     ///
     /// # Errors
     /// Returns [`IoError::is_out_of_space`] if too little space exists; a part of the range may
@@ -583,7 +584,8 @@ impl Device {
     }
 
     /// Advances a simulated device's clock by `span`, the caller's computing time. Queued requests
-    /// are served during this time. Does nothing on real devices, where time passes by itself.
+    /// are served while the simulated clock advances. Does nothing on real devices, where time
+    /// passes by itself.
     pub fn charge_cpu(&self, span: Duration) {
         if let Some(clock) = self.virtual_clock() {
             clock.charge_cpu(span);

@@ -47,7 +47,7 @@ pub enum Engine {
     /// The kernel's submission ring. If the system refuses it, [`Engine::Threads`] replaces it, and
     /// the device's notices report this.
     IoUring,
-    /// Everything on the calling thread, at once.
+    /// All requests run at once, on the calling thread.
     Inline,
     /// A simulated disk in virtual time. This engine is not chosen in options: see
     /// [`crate::Device::with_schedule`].
@@ -82,7 +82,7 @@ pub(crate) trait RunRequests: Send + Sync + fmt::Debug {
     /// Called for a queued dispatch that was cancelled and will not be started.
     fn forget(&self, dispatch: &Arc<Dispatch>);
 
-    /// Advances the state to the clock's time. Does nothing on real devices.
+    /// Advances the simulated engine to the clock's time. Does nothing on real devices.
     fn catch_up(&self) {}
 
     /// Lets a simulated device finish its queue. Does nothing on real devices, whose callers wait
@@ -90,7 +90,7 @@ pub(crate) trait RunRequests: Send + Sync + fmt::Debug {
     fn flush(&self) {}
 
     /// Returns true if writes of this total and maximum size only copy a little. The caller then
-    /// copies them about as fast as it could wake other threads and wait for them.
+    /// copies a dispatch's bytes about as fast as it could wake other threads and wait for them.
     fn is_small_copy(&self, _total_bytes: u64, _largest_bytes: u64) -> bool {
         false
     }
@@ -101,11 +101,11 @@ pub(crate) trait RunRequests: Send + Sync + fmt::Debug {
     }
 }
 
-/// The maximum size of dispatches that are first tried from the page cache. A larger copy takes
-/// longer than waking a worker, and a second core can do it.
+/// The maximum size of dispatches that are first tried from the page cache. A second core copies
+/// more than this size faster than it takes to wake a worker.
 const CACHED_BYTES: u64 = 64 << 10;
 
-/// The remaining dispatches of a batch.
+/// The dispatches of a batch that remain to be executed.
 struct Rest<'a> {
     dispatches: &'a [Arc<Dispatch>],
     /// True if the first of them is known to be only on the medium.

@@ -7,7 +7,8 @@
 //! free space of their file system ([`host`]).
 //!
 //! The kernel's own read-ahead for the page cache stays enabled. Read-ahead only begins with
-//! sequential reads, where it helps. Callers that read ahead with large requests do not trigger it.
+//! sequential reads, where it helps. Callers that read ahead with large requests do not trigger the
+//! kernel's read-ahead.
 //!
 //! Left out: parallel requests (the engines), and partitions ([`crate::partition`]).
 
@@ -121,10 +122,10 @@ impl FileBackend {
         };
         match large.write(offset, parts) {
             Err(cause) if cause.raw_os_error() == Some(libc::EINVAL) => Ok(false),
-            // A direct write needs blocks at once. A direct write cannot have blocks that the file
-            // system is about to free or holds for dirty pages. The buffered write then tries
-            // again, and its result counts. The buffered write writes the same bytes to the same
-            // place, so a part that is already written does no harm.
+            // A direct write needs blocks at once. A direct write cannot use blocks that the file
+            // system is about to free or holds for dirty pages. The caller then retries with a
+            // buffered write, whose result counts. The buffered write writes the same bytes to the
+            // same place, so a part that is already written does no harm.
             Err(cause) if is_out_of_space(&cause) && !self.is_block_device => Ok(false),
             answer => answer.map(|()| true),
         }

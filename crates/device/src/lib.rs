@@ -23,9 +23,9 @@
 //! writes image files at positions. Block devices, overlays in files, io_uring and `O_DIRECT` need
 //! Linux.
 //!
-//! This crate does not depend on btrfs. Offsets are bytes on one device; layers above give them
-//! their own types. `unsafe` occurs only in `arenas.rs`, `buffer.rs` and its submodules,
-//! `engine/io_uring.rs` and the system calls in `file/`, each time with its reason.
+//! The device crate does not depend on btrfs. In this crate, offsets are bytes on one device;
+//! layers above give them their own types. `unsafe` occurs only in `arenas.rs`, `buffer.rs` and its
+//! submodules, `engine/io_uring.rs` and the system calls in `file/`, each time with its reason.
 #![cfg_attr(
     test,
     allow(

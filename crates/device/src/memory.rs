@@ -1,4 +1,4 @@
-//! A device in memory: for tests, for small images, and as the bytes under a simulated disk.
+//! A device in memory, for tests and small images, and as the storage of a simulated disk.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::io;
@@ -12,7 +12,7 @@ use crate::error::{byte_length, check_range, out_of_range};
 
 lock_class!(BytesLock, "bytes", Rank::LEAF);
 
-/// The unit in which a device records the byte that fills it.
+/// The unit for which a memory device records the byte that fills it.
 const PAGE_BYTES: usize = 4096;
 
 /// The content of discarded bytes: a pattern, so that no code comes to rely on them.
@@ -21,7 +21,7 @@ const DISCARDED: u8 = 0xd5;
 /// Writable bytes in memory, always durable.
 ///
 /// Discards and zeroing of whole pages are only recorded. A new volume discards all of its devices,
-/// and most tests would spend most of their time writing a pattern that is never read.
+/// so most tests would only write a pattern that no test reads.
 pub struct MemoryBackend {
     name: String,
     size_bytes: AtomicU64,
@@ -42,7 +42,7 @@ impl Pages {
         Self { bytes, fills }
     }
 
-    /// Changes the length: cuts bytes off, or adds zeros.
+    /// Changes the device's length: removes bytes at the end, or appends zeros.
     fn resize(&mut self, length: usize) -> Option<()> {
         // A fill stands for a whole page, and this change affects a part of the page.
         let last = length.min(self.bytes.len());

@@ -1,14 +1,15 @@
 //! Partitions inside an image or a device: the location of a volume's byte 0.
 //!
-//! A GUID partition table is tried first ([`gpt`]), from its backup if the primary is damaged. A
-//! master boot record ([`mbr`]) follows, with the logical partitions of its extended ones. A volume
-//! on a partition uses a backend of its own ([`mod@window`]) with the bounds of the partition.
+//! The search tries a GUID partition table first ([`gpt`]), from its backup if the primary is
+//! damaged. A master boot record ([`mbr`]) follows, with the logical partitions of its extended
+//! ones. A volume on a partition uses a backend of its own ([`mod@window`]) with the bounds of the
+//! partition.
 //!
 //! Tables are not trusted. An entry that lies outside the device, overflows, or forms a cycle is an
 //! error or is skipped. At most [`gpt::TABLE_BYTES`] are read, and at most [`mbr::MAX_LOGICAL`]
 //! links are followed.
 //!
-//! Clamps: the numbers of a partition table can be anything; ranges beyond the device are refused.
+//! Clamps: a partition table may contain any numbers; ranges beyond the device are refused.
 
 pub(crate) mod gpt;
 pub(crate) mod mbr;
@@ -25,7 +26,7 @@ use window::Window;
 /// The offset on a file or block device at which the volume starts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Offset {
-    /// At the first byte. The volume may use the whole device.
+    /// The volume begins at the first byte. The volume may use the whole device.
     #[default]
     Whole,
     /// The partition that begins at this byte offset. The volume may use all bytes from there.
@@ -38,8 +39,8 @@ pub enum Offset {
 /// A partition of a table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Partition {
-    /// The number of the partition, from 1. Logical partitions of a master boot record count from
-    /// 5.
+    /// The number of the partition, from 1. Logical partitions of a master boot record are numbered
+    /// from 5.
     pub(crate) number: u32,
     /// The range of bytes on the device.
     pub(crate) range: Range<u64>,

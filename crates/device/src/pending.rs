@@ -11,9 +11,8 @@ use crate::device::Device;
 use crate::error::{IoError, Operation};
 use crate::queue::request::Dispatch;
 
-/// A started read. Dropping it cancels it. If all requests that were merged with it are also
-/// dropped before the device begins, nothing is read. If another merged request is still needed,
-/// the bytes of the dropped read arrive unused.
+/// A started read. Dropping it cancels it. If the callers of all merged requests drop them before
+/// the device begins, nothing is read. Otherwise the bytes arrive unused.
 #[must_use = "dropping a pending read cancels it"]
 pub struct PendingRead {
     state: Pending,
@@ -89,7 +88,7 @@ impl PendingWrite {
         }
     }
 
-    /// Waits until the device has the bytes. The bytes are durable only after a
+    /// Waits until the device has the bytes. The written bytes are durable only after a
     /// [`flush`](Device::flush).
     ///
     /// # Errors

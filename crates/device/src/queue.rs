@@ -91,7 +91,8 @@ impl Core {
         }
     }
 
-    /// Executes a started dispatch like `execute_if_cached`. Returns false for writes.
+    /// Executes a started dispatch like `execute_if_cached`. Returns false for a dispatch of
+    /// writes.
     pub(crate) fn execute_started_if_cached(&self, dispatch: &Dispatch) -> bool {
         let buffers = self.read_if_cached(dispatch);
         let is_cached = buffers.is_some();
@@ -161,8 +162,8 @@ impl Core {
         }
     }
 
-    /// Counts a dispatch as completed. The count precedes the delivery of its results, so a caller
-    /// that has a result also sees it counted.
+    /// Counts a dispatch as completed. The dispatch is counted before its results are delivered, so
+    /// a caller with a result also sees the dispatch counted.
     fn count(&self, dispatch: &Dispatch, now: Duration) {
         self.recorder.completed(
             dispatch.direction,

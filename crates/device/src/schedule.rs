@@ -1,9 +1,10 @@
 //! Schedules: the hook by which a simulated disk replaces an engine and chooses the times of
 //! requests.
 //!
-//! A [`Schedule`] receives every plugged batch. The schedule decides when each request begins and
-//! completes, on a [`VirtualClock`](crate::VirtualClock). The bytes come from the device's backend,
-//! like those of any other device. The crate `buttress-lab` has schedules that behave like drives.
+//! Each plugged batch goes to a [`Schedule`]. A simulated disk's schedule decides when each request
+//! begins and completes, on a [`VirtualClock`](crate::VirtualClock). The bytes come from the
+//! device's backend, like those of any other device. The crate `buttress-lab` has schedules that
+//! behave like drives.
 
 use std::fmt;
 use std::io;
@@ -30,11 +31,11 @@ pub trait Schedule: Send + Sync + fmt::Debug {
     /// Queues a batch, in ascending order of offset.
     fn submit(&self, requests: Vec<QueuedRequest>);
 
-    /// Lets time pass until `request` is complete.
+    /// Advances the virtual time until `request` is complete.
     fn wait_for(&self, request: &QueuedRequest);
 
-    /// Removes a request that no caller needs any more. The request was not started, and starting
-    /// it fails.
+    /// Removes a request that no caller needs any more. The request was not started, and a later
+    /// attempt to start it fails.
     fn cancel(&self, request: &QueuedRequest);
 
     /// Completes all requests whose time has come on the clock.
@@ -74,13 +75,13 @@ impl QueuedRequest {
         self.dispatch.length_bytes
     }
 
-    /// Returns true if both are the same request, not only the same range.
+    /// Returns true if both values stand for the same request, not only for the same range.
     #[must_use]
     pub fn is(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.dispatch, &other.dispatch)
     }
 
-    /// Starts the request. Returns `None` if it was cancelled or already started.
+    /// Starts the request. Returns `None` if the request was cancelled or already started.
     #[must_use = "a request that is started must be completed"]
     pub fn start(&self) -> Option<StartedRequest> {
         self.dispatch.start().then(|| StartedRequest {
@@ -146,7 +147,7 @@ impl Drop for StartedRequest {
     }
 }
 
-/// The engine of a device that wraps a schedule.
+/// The engine of a simulated device, which requests times from a schedule.
 #[derive(Debug)]
 pub(crate) struct ScheduledEngine {
     core: Arc<Core>,

@@ -259,7 +259,7 @@ fn tables_made_by_sgdisk_are_read() {
         return;
     }
     run("sgdisk", &["-n", "1:1M:+8M", "-n", "7:16M:+4M", path]);
-    // sgdisk's "+8M" is a length.
+    // In sgdisk's arguments, "+8M" is a length.
     check_table(&file, &[(1, MIB, 8 * MIB), (7, 16 * MIB, 4 * MIB)]);
     // After the loss of the primary header, the backup is used.
     file.as_file().write_all_at(&[0; 512], 512).unwrap();

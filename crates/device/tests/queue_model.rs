@@ -25,7 +25,7 @@ const SIZE: usize = 3 << 20;
 
 #[derive(Clone, Debug)]
 enum Step {
-    /// A batch of (offset, length, awaited), and the index at which awaiting begins.
+    /// A batch of requests (offset, length, awaited), and the index at which the waiting begins.
     Batch(Vec<(u64, usize, bool)>, usize),
     Read(u64, usize),
     Write(u64, Vec<u8>),
@@ -316,8 +316,8 @@ fn neighbouring_writes_become_one_request_and_fail_alone() {
     }
 }
 
-/// Returns the content of a file after blocks were written. Each block has its own byte, and the
-/// blocks begin `apart` bytes from each other.
+/// Returns the expected content of a file after blocks were written. Each block has its own byte,
+/// and the blocks begin `apart` bytes from each other.
 fn file_with_blocks(engine: Engine, direct: bool, bytes: usize, apart: usize) -> Vec<u8> {
     let file = image();
     let device = open(&file, engine, direct, Offset::Whole);
@@ -341,8 +341,8 @@ fn blocks_reach_the_file_whole_and_nothing_beside_them_changes() {
     let direct = has_direct(&image());
     for engine in [Engine::Threads, Engine::IoUring, Engine::Inline] {
         for is_direct in [false, true].into_iter().filter(|is_direct| direct || !is_direct) {
-            // The blocks are adjacent, which merges them into one request, or separate within
-            // sectors.
+            // The blocks of this test are adjacent, which merges them into one request, or separate
+            // within sectors.
             for (bytes, apart) in [(4096, 4096), (300, 1000), (5000, 9000)] {
                 let mut expected = content();
                 for index in 0..12 {
@@ -445,7 +445,7 @@ fn dropped_reads_are_cancelled_and_kept_reads_complete() {
         }
         drop(device);
     }
-    // On a simulated disk, it is certain that no request begins before a caller waits.
+    // On a simulated disk, no request begins before a caller waits.
     let memory = Arc::new(MemoryBackend::new("memory", content()));
     let device = buttress_lab::simulated(memory, &Model::spinning_7200(), &VirtualClock::new());
     let requests: Vec<_> = (0..16)

@@ -1,9 +1,9 @@
 //! The most nodes that an edit or a commit may allocate, compared with the nodes that it allocated.
 //! Builds with debug assertions make this comparison.
 //!
-//! An edit that allocates more nodes than its need allows may leave a commit without space. The
-//! transaction is then lost. [`Allowance`] compares both numbers at the end of each edit.
-//! [`CommitAllowance`] compares the nodes of a commit with its reservation.
+//! An edit that allocates more nodes than its need allows may leave a commit without space. A
+//! commit without space loses the transaction. [`Allowance`] compares both numbers at the end of
+//! each edit. [`CommitAllowance`] compares the nodes of a commit with its reservation.
 //!
 //! Left out: edits that keep a promise ([`super::reservation::Claim::Reserved`]) may use all of
 //! their places, although they reserve fewer.

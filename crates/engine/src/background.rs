@@ -1,18 +1,18 @@
-//! Background threads that commit and write back without a call: when much is dirty, or when
-//! changes are dirty for long.
+//! Background threads that commit and write back without a call: if much memory is dirty, or
+//! changes stay dirty for long.
 //!
 //! Each volume that is open for writing has one commit thread. Edits wake this thread at half of
 //! the limit of dirty memory ([`super::memory`]). The thread commits while edits continue. Once a
-//! second it also inspects how long changes have been dirty. After the environment's interval
-//! ([`crate::Environment::commit_interval`]), the thread writes content back and commits. A caller
-//! that never commits loses no more than the changes of that interval.
+//! second the background thread also inspects how long changes have been dirty. After the
+//! environment's interval ([`crate::Environment::commit_interval`]), the thread writes content back
+//! and commits. A caller that never commits loses no more than the changes of that interval.
 //!
 //! A second thread writes back content once half of the limit of dirty content is reached
 //! ([`crate::data_table`]), until a quarter is left. Callers continue to write meanwhile. Only at
 //! the full limit are writers throttled to the pace of the devices.
 //!
 //! The background threads do not exist if the environment gives no interval, or if all work runs on
-//! the caller's thread. Deterministic runs therefore commit only when calls commit. Dropping the
+//! the caller's thread. In deterministic runs, therefore, only explicit calls commit. Dropping the
 //! last handle waits for a commit in progress, so nothing is written to the devices after the drop.
 //!
 //! If a background commit fails, writing stops, and the next edit returns the error.

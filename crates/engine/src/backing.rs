@@ -1,25 +1,26 @@
 //! Space of the host for metadata, reserved before the commits that need it.
 //!
-//! On an image file with holes, a commit could find the host's disk full. A commit that cannot
-//! write its tree blocks stops writing for good. The allocator therefore hands out an address of
-//! metadata only after it has reserved space on the host for that address
+//! On a sparse image file, a commit could find the host's disk full. A commit that cannot write its
+//! tree blocks makes the volume refuse all later writes. The allocator therefore hands out an
+//! address of metadata only after it has reserved space on the host for that address
 //! ([`buttress_volume::Volume::reserve`]). Until then the bytes are in the share *unbacked* of
-//! their block group and do not count as free. Promises to edits therefore fit into reserved space
-//! of the host.
+//! their block group and do not count as free. Space that edits were promised is therefore reserved
+//! on the host.
 //!
 //! Invariants:
 //! - In a backed block group, each free byte has space on the host ([`BlockGroups::allocate`] takes
 //!   no other byte).
 //! - A discarded range loses its space on the host, and becomes unbacked ([`super::trimming`]).
 //! - When the host has no space, edits that need more fail as they do on a full volume. Edits that
-//!   free space use a part of the reserve, which is backed since the first edit.
+//!   free space use a part of the reserve, which has space on the host since the first edit.
 //!
 //! The engine reserves host space in steps, as edits need it, so an image with few writes stays
 //! small. Before the first edit of a session nothing is reserved, though free ranges may have host
 //! space from earlier sessions. On a full host, requests for small pieces find such ranges.
 //!
-//! Block groups of data are not backed. A write-back that finds the host full leaves its data in
-//! memory. Mixed block groups are backed, data included.
+//! Block groups of data do not reserve space on the host. A write-back that finds the host full
+//! leaves its data in memory. Mixed block groups have reserved space on the host, including their
+//! data.
 //!
 //! [`BlockGroups::allocate`]: super::block_groups::BlockGroups::allocate
 
@@ -40,13 +41,14 @@ const SYSTEM_STEP_BYTES: u64 = 1 << 20;
 /// are larger.
 const PIECE_BYTES: u64 = 256 << 10;
 
-/// The most requests to a full host in one call. The next call continues after these requests.
+/// The maximum number of allocation requests to a full host in one call. The next call continues
+/// after these requests.
 const PIECES_MAX: usize = 64;
 
 /// The result of a request for space on the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Backing {
-    /// Block groups gained free bytes with space on the host.
+    /// Block groups gained free bytes with space reserved on the host.
     More,
     /// Block groups have no free range without host space. A new block group may help.
     AllBacked,
@@ -71,8 +73,8 @@ pub fn of_host(error: buttress_volume::Error) -> Error {
 
 impl Running {
     /// Reserves space on the host for more free bytes of a kind of block groups. Reserves `lacking`
-    /// bytes or more, if one free range is that long. If a block of the free-space tree is not in
-    /// memory, this function fails before any change.
+    /// bytes or more, if one free range is that long. Fails before any change if a block of the
+    /// free-space tree is not in memory.
     ///
     /// # Errors
     /// Fails if free space cannot be read, if writing has stopped, or if a device fails, except for

@@ -6,9 +6,10 @@
 //! | pause, crash | the item stays: this program or Linux resumes the balance with the item's filters |
 //! | [end](Engine::end_balance) | the item is gone |
 //!
-//! [`choice`] selects block groups by Linux's filters, [`admission`] refuses what Linux refuses. Both are pure functions of
-//! tables. From the start to the end, new chunks have the profile that the balance converts to. A balance visits only
-//! block groups that existed at its start: a new chunk has a higher address than any of them.
+//! [`choice`] selects block groups by Linux's filters, [`admission`] refuses what Linux refuses.
+//! Choice and admission are pure functions of tables. While a balance runs, new chunks have the
+//! profile that it converts to. A balance visits only block groups that existed at its start: a new
+//! chunk has a higher address than any of them.
 //!
 //! [`job`] moves the chosen block groups one after another.
 //!
@@ -111,7 +112,7 @@ impl Engine {
     /// Counts uncommitted chunks too.
     ///
     /// # Errors
-    /// A refusal of Linux's.
+    /// Returns Linux's errors for a balance that Linux refuses.
     pub fn plan_balance(&self, item: &BalanceItem) -> Result<Choice> {
         self.start_to_look().plan_balance(item)
     }

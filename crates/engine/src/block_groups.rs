@@ -1,13 +1,14 @@
 //! The block groups of a volume that is open for writing: their used, free and pinned space.
 //!
 //! The engine loads a group's free ranges at the first allocation from the group. The ranges come
-//! from the free-space tree or, on volumes without one, from the extent tree. From then on this
-//! module holds the free ranges. An allocation removes a range. A range that a transaction freed
-//! stays out until no reader and no superblock needs it ([`super::pins`]).
+//! from the free-space tree or, on volumes without one, from the extent tree. After loading, this
+//! module holds the free ranges of the block group. An allocation removes a range from the free
+//! ranges. A range that a transaction freed stays out until no reader and no superblock needs it
+//! ([`super::pins`]).
 //!
 //! Each group also collects *changes* for the free-space tree and the block group items. A change
 //! is a range that became used or free since these trees were last brought up to date. A range that
-//! became used and then free, or the reverse, is no change.
+//! became used and free again, or the reverse, does not count as changed.
 //!
 //! Invariants:
 //! - A byte is free here only if no committed extent, no extent of the running transaction, no
@@ -40,7 +41,7 @@ pub enum Purpose {
 }
 
 impl Purpose {
-    /// Returns the flag of groups that serve only this purpose.
+    /// Returns the flag of block groups that serve only this purpose.
     pub const fn flag(self) -> BlockGroupFlags {
         match self {
             Self::Data => BlockGroupFlags::DATA,
@@ -61,7 +62,7 @@ pub struct Group {
     pub used: u64,
     /// The used bytes that the item on disk records; `None` if the item is not yet inserted.
     pub written_used: Option<u64>,
-    /// `used` as of the last durable commit.
+    /// The used bytes as of the last durable commit.
     pub durable_used: u64,
     /// Free ranges; `None` until the first allocation loads them.
     pub free: Option<FreeRanges>,
@@ -70,18 +71,19 @@ pub struct Group {
     pub is_backed: bool,
     /// Free ranges without space on the host, once the free ranges are loaded.
     pub unbacked: FreeRanges,
-    /// Bytes that were freed and may not be reused yet.
+    /// The group's bytes that were freed and may not be reused yet.
     pub pinned_bytes: u64,
     /// Bytes that were allocated and that have no extent item yet.
     pub allocated_bytes: u64,
-    /// Free bytes that devices are discarding. No edit may allocate these bytes meanwhile.
+    /// Free bytes that devices are discarding. No edit may allocate these bytes while devices
+    /// discard them.
     pub trimming_bytes: u64,
     /// Bytes that no tree accounts for, once the free ranges are loaded: excluded ranges, and space
     /// lost before opening.
     pub unaccounted_bytes: Option<u64>,
     /// Addresses that the allocator never hands out, such as superblock copies.
     pub excluded_ranges: Vec<Range<u64>>,
-    /// Whether allocation from this group is forbidden.
+    /// Whether allocation from this block group is forbidden.
     pub read_only: bool,
     /// Whether the free-space tree has no item for this group yet.
     pub needs_free_space_info: bool,
@@ -148,8 +150,8 @@ impl Group {
         }
     }
 
-    /// Returns the bytes that could be allocated once the host reserves space; an estimate if the
-    /// group is not loaded.
+    /// Returns the bytes that could be allocated after the host reserves space. The value is an
+    /// estimate if the group is not loaded.
     pub fn unbacked_bytes(&self) -> u64 {
         match &self.free {
             _ if self.read_only || !self.is_backed => 0,
@@ -215,12 +217,13 @@ impl Group {
     }
 }
 
-/// The profiles that new extents get, by purpose. `None`: the most redundant profile that the volume has for the purpose.
+/// The profiles that new extents get, by purpose. `None` selects the most redundant profile that
+/// the volume has for that kind of extent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TargetProfiles {
     /// For file data. In mixed block groups, this one counts for both.
     pub data: Option<Profile>,
-    /// For tree blocks.
+    /// The profile of new tree blocks.
     pub metadata: Option<Profile>,
     /// For the chunk tree.
     pub system: Option<Profile>,
@@ -279,7 +282,7 @@ pub enum Found {
     Range(u64, u64),
     /// The group that starts at this address must be loaded first.
     Load(u64),
-    /// No group has enough space.
+    /// No block group has enough space.
     Nothing,
 }
 
@@ -406,8 +409,8 @@ impl BlockGroups {
         current.into_iter().chain(after).chain(before)
     }
 
-    /// Returns the group that an allocation of `wanted` bytes tries first, if the free space of
-    /// that group is not loaded.
+    /// Returns the block group that an allocation of `wanted` bytes tries first, if its free space
+    /// is not loaded.
     pub fn to_load(&self, purpose: Purpose, wanted: u64) -> Option<&Group> {
         let mut order: Vec<u64> = self.in_turn(self.cursor(purpose)).collect();
         if self.targets.of(purpose).is_some() {
@@ -420,8 +423,9 @@ impl BlockGroups {
             .filter(|group| group.free.is_none())
     }
 
-    /// Allocates `wanted` bytes for a purpose, from the end of the last allocation on. If no free
-    /// range is that long, allocates as much as the longest range has, but at least `least` bytes.
+    /// Allocates `wanted` bytes for a kind of extent, starting at the end of the last allocation.
+    /// If no free range is that long, allocates as much as the longest range has, but at least
+    /// `least` bytes.
     ///
     /// # Errors
     /// Fails with a [`Defect`] if the group's shares do not add up.
@@ -438,7 +442,7 @@ impl BlockGroups {
         if self.targets.of(purpose).is_some() {
             order.sort_by_key(|start| !self.is_preferred(*start, purpose));
         }
-        // Try to find one range for all bytes first, then the longest range.
+        // Search for one range that holds all bytes first, then for the longest range.
         for least_here in [wanted, least] {
             for start in &order {
                 let Some(group) = self.groups.get_mut(start) else {

@@ -1,8 +1,8 @@
 //! The checksum tree: inserts checksums of new data and removes checksums of freed extents.
 //!
-//! Each item holds the checksums of adjacent sectors, of one extent or of several. New checksums
-//! are appended to the item that ends at their first sector, as long as that item has space.
-//! Removing a range cuts items.
+//! Each checksum item holds the checksums of adjacent sectors, of one extent or of several. New
+//! checksums are appended to the item that ends at their first sector, as long as that item has
+//! space. Removing a range cuts items.
 //!
 //! Source: on-disk format documentation, section "EXTENT_CSUM".
 
@@ -34,7 +34,7 @@ impl Running {
 
     /// Returns the most bytes of checksums that one item may hold.
     fn checksum_item_limit(&self) -> usize {
-        // The limit is a leaf without two item headers and one checksum, as in the kernel.
+        // The limit is a leaf's size without two item headers and one checksum, as in the kernel.
         let room = self
             .core
             .format
@@ -125,8 +125,8 @@ impl Running {
         if buttress_faults::on("checksums-unremoved") {
             return Ok(());
         }
-        // An edit in several steps removes and reinserts checksums of neighbours. Readers must not
-        // see the state between.
+        // An edit of checksums in several steps removes and reinserts neighbouring checksums.
+        // Readers must not see the state between.
         let tree = self.open_tree(TreeId::CHECKSUM)?.tree.clone();
         tree.edit_as_one(|| self.take_checksums(logical, length))
     }

@@ -1,5 +1,5 @@
-//! The end of a handle, which commits or explicitly abandons all changes, and the count of
-//! uncommitted changes.
+//! Closing a volume's handle: commits or explicitly abandons all changes, and counts uncommitted
+//! changes.
 
 use crate::engine::Engine;
 use crate::uncommitted::Uncommitted;
@@ -36,7 +36,7 @@ impl Engine {
         self.shared.account.count_change();
     }
 
-    /// Counts content that a caller wrote.
+    /// Counts content bytes that a caller wrote.
     pub fn count_content(&self, bytes: usize) {
         self.shared.account.count_content(bytes);
     }

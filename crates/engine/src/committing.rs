@@ -1,21 +1,22 @@
 //! The commit, which makes the running transaction the volume's durable state.
 //!
-//! 1. Without any lock, the commit writes dirty data back.
+//! 1. Before it acquires a lock, the commit writes dirty data back.
 //! 2. Under the edit lock, inodes that changed in memory become items, and readers get a view of
-//!    that state. The commit removes empty block groups, converges, and freezes the dirty nodes.
-//!    The next transaction begins after the freeze. If a tree block is missing, the commit releases
-//!    the lock, reads the block, and retries the step, including edits made meanwhile.
-//! 3. Without the lock, all cores compute the nodes' checksums, and large requests write the nodes
-//!    in order of address. Then the commit flushes all devices, writes the primary superblocks,
-//!    flushes, writes their copies, and flushes.
+//!    that state. The commit removes empty block groups, converges, and freezes the dirty nodes. The
+//!    next transaction begins here. If a tree block is missing, the commit releases the lock, reads
+//!    the block, and retries the step, including edits made meanwhile.
+//! 3. After releasing the lock, the commit computes checksums on all cores, and writes the nodes in
+//!    large requests by address. Then the commit flushes all devices, writes the primary
+//!    superblocks, flushes, writes their copies, and flushes.
 //! 4. Under the edit lock again, space that this transaction freed becomes free, unless a reader
 //!    needs it.
 //!
-//! Commits never run at the same time. The commit holds the superblock lock, which log writers
-//! acquire too, from the end of convergence until it is durable. Before the end of convergence,
-//! syncs run beside the commit and log against the previous commit.
+//! Commits never run at the same time. From the end of convergence until it is durable, a commit
+//! holds the superblock lock, which log writers acquire too. Before the end of convergence, syncs
+//! run beside the commit and log against the previous commit.
 //!
-//! A failure in step 2 or 3 stops writing for good. The volume stays readable and keeps the cause.
+//! If step 2 or 3 of a commit fails, writing stops for good. The volume stays readable and keeps
+//! the cause.
 
 use super::allowance::CommitAllowance;
 use super::block_groups::Purpose;
@@ -40,8 +41,8 @@ use std::sync::Arc;
 /// The bytes that one thread seals at once, into one buffer.
 const SEALED_BYTES: usize = 1 << 20;
 
-/// The largest number of blocks that this thread seals one by one. A rewritten log has that few
-/// blocks, and another thread would take as long.
+/// The largest number of blocks that this thread seals one by one. A rewritten log has at most this
+/// number of blocks; starting another thread would take as long as sealing them.
 const FEW_BLOCKS: usize = 24;
 
 /// The number of buffers that go to the devices at once, so that sealing the next buffers overlaps
@@ -93,8 +94,8 @@ impl Engine {
     }
 
     /// Commits, and calls `then` at the moment at which the committed state is frozen. `then`
-    /// receives the state that is being committed, if there is one. Edits of `then` belong to the
-    /// next transaction, and no other edit comes between.
+    /// receives the state that is being committed, if there is one. Edits in `then` belong to the
+    /// next transaction, and no other edit precedes them.
     pub fn commit_then<T>(
         &self,
         then: impl FnOnce(Handle<'_>, Option<&Prepared>) -> T,
@@ -125,8 +126,8 @@ impl Engine {
     ) -> Result<(Generation, T)> {
         // Write back most of the dirty data before any other caller has to wait.
         self.stages().write_back(self)?;
-        // This lock precedes the commit lock: a call between two of its steps may commit for lack
-        // of space.
+        // The lock of multi-step calls precedes the commit lock, because such a call may commit for
+        // lack of space.
         let no_steps = self.data().several_steps.write();
         self.commit_then(move |handle, prepared| {
             let answer = then(handle, prepared);
@@ -135,7 +136,7 @@ impl Engine {
         })
     }
 
-    /// Commits without writing back dirty data, for edits that find no space. Files keep the sizes
+    /// Commits without writing back dirty data, for edits that lack space. Files keep the sizes
     /// that their extents reach.
     pub fn commit_metadata(&self) -> Result<Generation> {
         self.commit_state(|_, _| ()).map(|(generation, ())| generation)
@@ -309,8 +310,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Writes all frozen blocks in order of address. If the caller wants blocks in the cache, those
-    /// likely to be read again are added to it.
+    /// Writes all frozen blocks in order of address. Optionally adds blocks that are likely to be
+    /// read again to the cache.
     pub fn write_nodes<'a>(
         &self,
         frozen: impl Iterator<Item = &'a Frozen>,
@@ -374,8 +375,8 @@ impl Engine {
     }
 
     /// Starts jobs that seal blocks side by side in buffers that devices write without a copy.
-    /// Blocks that are likely to be read again go into the cache too. Other blocks go into the
-    /// cache only if no cached block must leave for them.
+    /// Sealing also puts blocks that are likely to be read again into the cache. Other blocks go
+    /// into the cache only if the cache need not evict a block for them.
     fn start_sealing(
         &self,
         blocks: &[(TreeId, FrozenBlock)],

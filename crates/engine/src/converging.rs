@@ -12,10 +12,10 @@
 //!
 //! A stage works in parts. Before each part it inspects the places that the part will edit. If
 //! blocks are missing there, convergence returns them. Convergence also returns at the end of the
-//! commit's slice of time ([`super::slice`]). Without the lock, the caller reads the blocks or lets
-//! other threads edit. Convergence then continues, and includes the edits made meanwhile: a node
-//! with an address may still change until it is frozen. Convergence ends only after a whole round
-//! without any work, under one hold of the lock.
+//! commit's slice of time ([`super::slice`]). After releasing the edit lock, the caller reads the
+//! blocks or lets other threads edit. Convergence then continues, and includes the edits made
+//! meanwhile: a node with an address may still change until it is frozen. Convergence ends only
+//! after a whole round without any work, under one hold of the lock.
 
 use super::backing::Backing;
 use super::block_groups::{Found, Purpose};
@@ -27,15 +27,15 @@ use buttress_format::{ByteCount, ItemType, Key, Logical, TreeId};
 use buttress_fs::error::{Defect, Error, Result};
 use buttress_tree::BlockPointer;
 
-/// The limit of rounds. Convergence needs a handful of rounds; more mean that a stage undoes its
-/// own work.
+/// The limit of rounds. Convergence needs a handful of rounds; more rounds mean that a stage undoes
+/// its own work.
 const ROUNDS_MAX: usize = 64;
 
 /// How many references one part applies. All blocks that one part's references change must be in
 /// memory together.
 const REFERENCES_AT_ONCE: usize = 512;
 
-/// A part of a round.
+/// A part of a round of convergence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
     /// Gives addresses to the nodes of all trees except the root tree.
@@ -50,7 +50,7 @@ enum Stage {
     FreeSpace,
     /// Updates the used bytes in block group items.
     BlockGroups,
-    /// Updates quota items after extents were made and freed.
+    /// Updates quota items after the transaction made and freed extents.
     Quotas,
 }
 
@@ -59,9 +59,9 @@ enum Stage {
 pub struct Convergence {
     /// The index of the next stage in [`STAGES`].
     stage: usize,
-    /// The number of rounds since the last pause.
+    /// The number of rounds of convergence since the last pause.
     rounds: usize,
-    /// Whether the current round found work.
+    /// Whether the current round of convergence found work.
     is_busy: bool,
 }
 
@@ -88,7 +88,7 @@ const STAGES: [Stage; 7] = [
 
 impl Running {
     /// Works until every dirty node has an address and every tree agrees with every other. Returns
-    /// early if blocks are missing or the slice is over. The next call includes all edits made
+    /// early if blocks are missing or the time slice is over. The next call includes all edits made
     /// between the calls in one more round.
     pub fn converge(&mut self, reads: &FaultIn, at: &mut Convergence, slice: &Slice) -> Result<Converged> {
         while at.rounds < ROUNDS_MAX {
@@ -143,8 +143,8 @@ impl Running {
         self.core.unrecorded_ranges = ByteCount::of(ranges).get();
     }
 
-    /// Returns the blocks that a stage will need and that are not in memory. Changes nothing that a
-    /// reader sees.
+    /// Returns the blocks that a stage will need and that are not in memory. The call changes
+    /// nothing that a reader sees.
     fn missing_for(&mut self, stage: Stage) -> Result<Vec<BlockPointer>> {
         match stage {
             // The allocation itself finds the missing blocks of these stages.
@@ -188,7 +188,7 @@ impl Running {
     }
 
     /// Gives addresses to the nodes of the next tree that needs some, except the root tree. Returns
-    /// whether one needed any.
+    /// whether a tree needed an address.
     fn assign_next(&mut self, reads: &FaultIn) -> Result<bool> {
         if self.core.extent.tree.unassigned_nodes() > 0 {
             return self.assign_tree(TreeId::EXTENT, reads);
@@ -204,7 +204,8 @@ impl Running {
         }
     }
 
-    /// Gives addresses to all nodes of a tree that have none. Returns whether any node had none.
+    /// Gives addresses to all nodes of a tree that have none. Returns whether any node of the tree
+    /// lacked an address.
     fn assign_tree(&mut self, id: TreeId, reads: &FaultIn) -> Result<bool> {
         if self.unassigned_nodes(id) == 0 {
             return Ok(false);
@@ -323,8 +324,8 @@ impl Running {
         }
     }
 
-    /// Returns the keys of root items that changed, or whose trees begin at another address than
-    /// the item records.
+    /// Returns the keys of root items that changed, or whose trees have a root at another address
+    /// than recorded.
     fn changed_root_items(&self) -> Vec<(TreeId, Key)> {
         let own = core::iter::once((&TreeId::EXTENT, &self.core.extent));
         let mut changed: Vec<(TreeId, Key)> = own

@@ -38,7 +38,7 @@ pub struct Core {
     pub durable: Generation,
     /// The extent tree.
     pub extent: OpenTree,
-    /// Changes of reference counts that no tree has yet.
+    /// Changes of extents' reference counts that are not in the extent tree yet.
     pub references: DelayedReferences,
     /// The block groups of the volume.
     pub groups: BlockGroups,
@@ -56,7 +56,7 @@ pub struct Core {
     pub superblock_changed: bool,
     /// Bytes reserved for data that is not yet written back.
     pub reserved_data_bytes: u64,
-    /// The part of `reserved_data_bytes` that no file has yet.
+    /// The part of `reserved_data_bytes` that is reserved ahead and that no file uses yet.
     pub ahead: Arc<ReservedAhead>,
     /// The number of ranges not yet recorded in the free-space tree. Non-zero only while a
     /// converging commit has released the edit lock.
@@ -73,10 +73,11 @@ pub struct Core {
     pub asked_host_at: u64,
     /// The changes of the superblock for the next commit.
     pub tuning: Tuning,
-    /// Whether this transaction made a chunk. The last commit does not have that chunk, so no log
-    /// can refer to it.
+    /// Whether this transaction made a chunk. The last commit does not contain the new chunk, so no
+    /// log can refer to it.
     pub has_new_chunk: bool,
-    /// Tree blocks that relocations wrote in this transaction. Readers may have them, so their places wait for readers.
+    /// Tree blocks that relocations wrote in this transaction. Readers may hold relocated blocks,
+    /// so their addresses stay pinned until these readers end.
     pub relocated_blocks: BTreeSet<Logical>,
 }
 
@@ -117,7 +118,8 @@ impl Core {
 
     /// Returns whether new chunks of a profile may use a device. The device must exist, be up to
     /// date, be open for writing, and have failed no write. A returning device gets all writes to
-    /// such a chunk. The chunk must survive without that device until its superblock is written.
+    /// such a chunk. The chunk must survive without the returning device until that device's
+    /// superblock is written.
     pub fn device_takes_chunks(&self, uuid: Uuid, profile: Profile) -> bool {
         let volume = self.forest.volume();
         // A moved stripe is identified by its chunk's start, and a new chunk may reuse that start.

@@ -1,4 +1,4 @@
-//! The changes of references when an edit copies a tree block, for the two kinds of trees.
+//! The changes of extent references when an edit copies a tree block, for the two kinds of trees.
 //!
 //! A block of the volume's own trees belongs to one tree and has one reference. The copy of such a
 //! block replaces it, and the old block's reference is dropped ([`CowOnlyTree`]). Snapshots may
@@ -83,7 +83,7 @@ pub struct ShareableTree<'a> {
     last_snapshot: Generation,
 }
 
-/// The form of references to the children of a block.
+/// How a block refers to its children: by tree, or by its own address.
 #[derive(Clone, Copy, Debug)]
 pub enum Form {
     /// A reference by the tree that owns the block.
@@ -241,8 +241,8 @@ impl Core {
 }
 
 /// Returns guards that let an edit read missing blocks itself, so that the edit completes. No edit
-/// may run during a non-blocking lookup. In a release build such an edit reads under the lock,
-/// which is better than ending half-way.
+/// may run during a non-blocking lookup. In a release build, an edit that misses blocks reads under
+/// the lock, which is better than ending half-way.
 pub(crate) fn whole_edit() -> (Blocking, Excused) {
     debug_assert!(!NonBlocking::is_held(), "an edit during a look");
     (NonBlocking::lift(), Excused::from_device_rule())

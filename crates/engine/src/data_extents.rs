@@ -13,7 +13,7 @@ use buttress_format::{ByteCount, Incompat, InodeNumber, Logical, TreeId};
 use buttress_fs::error::defect::{add, take};
 use buttress_fs::error::{Corruption, Error, Result};
 
-/// A range of data addresses: `[logical, logical + length)`.
+/// A range of logical addresses of data: `[logical, logical + length)`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DataRange {
     /// The first address of the extent.
@@ -70,8 +70,8 @@ impl Running {
         Ok(())
     }
 
-    /// Returns the bytes of block groups that data may use. In mixed block groups, the result
-    /// excludes the space promised to metadata.
+    /// Returns the free bytes of block groups that data may use. In mixed block groups these
+    /// exclude the promises to metadata.
     pub fn free_for_data(&self) -> u64 {
         let room = self.core.groups.room(Purpose::Data);
         if self.core.has(Incompat::MIXED_GROUPS) {

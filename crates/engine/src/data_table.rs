@@ -30,17 +30,17 @@ pub struct DataTable {
     file_count: AtomicUsize,
     /// The memory of all dirty data, in bytes.
     delalloc_bytes: AtomicU64,
-    /// The limit of that memory, in bytes.
+    /// The limit of the memory of all dirty data, in bytes.
     delalloc_bytes_max: u64,
     /// Whether the last write of data found no space on the host. After such a write, commits
     /// discard the ranges that they free, which returns space to the host.
     lacks_host_space: AtomicBool,
-    /// Held for reading from the decision to overwrite data in place until the write ends. A commit
-    /// holds it for writing while it freezes its state, so no write in place hits data that a
-    /// snapshot shares.
+    /// A writer holds this lock for reading from the decision to overwrite data in place until the
+    /// write ends. A commit holds this lock for writing while it freezes its state, so no in-place
+    /// write changes shared data.
     pub in_place: RwLock<(), InPlaceLock>,
-    /// Held for reading by calls that change content in several steps. A snapshot holds it for
-    /// writing while it freezes its source, so the snapshot contains all steps or none.
+    /// Calls that change content in several steps hold this lock for reading. A snapshot holds it
+    /// for writing while it freezes its source, so the snapshot contains all steps or none.
     pub several_steps: RwLock<(), SeveralStepsLock>,
 }
 

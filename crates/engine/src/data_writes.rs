@@ -8,7 +8,7 @@ use core::ops::Range;
 use std::collections::HashMap;
 
 impl Engine {
-    /// Writes data. If the write covers rows with parity in part, the checksums of the last commit
+    /// Writes data. If the write covers rows with parity partly, checksums of the last commit
     /// verify the rows' other data. These checksums are valid, because a freed address is not
     /// reused before the commit that freed it.
     ///

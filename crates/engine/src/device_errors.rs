@@ -5,7 +5,7 @@
 //! which `btrfs device stats` shows. An error during a commit counts for the next commit, which
 //! then runs even if nothing else changed.
 //!
-//! Left out: bad copies that ordinary reads found and passed over.
+//! Left out: bad copies that ordinary reads found and skipped.
 
 use super::running::Running;
 use buttress_format::{DeviceId, DeviceStatistics, TreeId, Uuid};

@@ -12,7 +12,7 @@ use buttress_volume::DeviceErrors;
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-/// A device and its unallocated ranges.
+/// A device and the ranges of it that are unallocated.
 #[derive(Debug)]
 pub(crate) struct DeviceSpaceLeft {
     pub item: DeviceItem,
@@ -26,7 +26,7 @@ pub(crate) struct DeviceSpaceLeft {
 }
 
 impl DeviceSpaceLeft {
-    /// Returns the ranges that new chunks may use.
+    /// Returns the device ranges that new chunks may use.
     pub(crate) fn allocatable(&self) -> Cow<'_, FreeRanges> {
         if self.kept.total_bytes() == 0 && self.chunks_end.is_none() {
             return Cow::Borrowed(&self.free);

@@ -77,14 +77,14 @@ pub(crate) struct Shared {
     pub(crate) dirty_memory: DirtyMemory,
     /// The number of commits that included all dirty data.
     pub(crate) whole_commits: AtomicU64,
-    /// The time since which changes are dirty, as the background thread observed it.
+    /// The moment since which changes are dirty, as the background thread observed it.
     pub(crate) dirty_since: Mutex<DirtySince, DirtySinceLock>,
     /// Held exclusively by an operation from its first edit to its end. Live lookups share this
     /// lock, so they see all edits of an operation or none.
     pub(crate) steps: Steps,
     /// Space reserved for data before writes need it.
     pub(crate) ahead: Arc<ReservedAhead>,
-    /// The open trees and live inodes, for readers.
+    /// The table of open trees and live inodes, for readers.
     pub(crate) trees: Arc<LiveTrees>,
     pub(crate) inodes: Arc<LiveInodes>,
     /// Dirty data of files.
@@ -111,7 +111,7 @@ impl Holders {
 
 impl Drop for Holders {
     fn drop(&mut self) {
-        // Dropping the background threads waits for a commit in progress.
+        // Dropping the background threads waits until their commit in progress ends.
         drop(self.background.take());
         let account = &self.writer.account;
         let lost = account.since_commit();

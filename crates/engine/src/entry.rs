@@ -52,7 +52,7 @@ impl Target {
         }
     }
 
-    /// Returns the location of the target, for an entry in `directory`.
+    /// Returns the location of the entry's target, for an entry in `directory`.
     pub fn location(self, directory: Location) -> Location {
         match self {
             Self::Inode(inode) => Location::new(directory.subvolume, inode),

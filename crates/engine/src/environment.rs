@@ -30,8 +30,8 @@ pub trait Environment: fmt::Debug + Send + Sync {
     }
 
     /// Reports changes that are lost because the last handle was dropped without a commit or
-    /// [`abandon`](crate::Engine::abandon). The default implementation prints a line on standard
-    /// error.
+    /// [`abandon`](crate::Engine::abandon). The default implementation prints a line about the loss
+    /// on standard error.
     fn lost(&self, lost: &Uncommitted) {
         // An error of standard error cannot be reported anywhere else.
         let _ = writeln!(

@@ -60,7 +60,7 @@ impl Running {
 
     fn create_extent(&mut self, logical: Logical, pending: &Pending, created: Created) -> Result<()> {
         let owner = created.owner;
-        // A new extent of this transaction has no references besides the pending ones.
+        // An extent that this transaction made has no references except the pending ones.
         let references = u64::try_from(pending.sum()).map_err(|_| {
             Defect::new("an extent that was just made has less than no references")
                 .with("extent", logical.get())
@@ -181,10 +181,10 @@ impl Running {
         Ok(())
     }
 
-    /// Applies all changes of counts to an extent item and to the keyed references beside it.
+    /// Applies all changes of reference counts to an extent item and to its keyed references.
     fn apply_changes(&mut self, item: &mut ExtentItem, pending: &Pending, mut has_keyed: bool) -> Result<()> {
         let limit = InlineLimit::of(self.core.format.node_bytes).0;
-        // Negative changes come first, so that the item has space for new references.
+        // Negative changes of references come first, so that the item has space for new references.
         let mut changes = pending.changes.clone();
         changes.sort_unstable_by_key(|(reference, change)| (*change > 0, *reference));
         for (reference, change) in changes {
@@ -213,7 +213,8 @@ impl Running {
         Ok(())
     }
 
-    /// Changes the count of a keyed reference. Returns false if the reference does not exist.
+    /// Changes the count of a reference that is an item of its own. Returns false if the reference
+    /// does not exist.
     fn change_keyed(&mut self, logical: Logical, reference: &Reference, change: i64) -> Result<bool> {
         let Some((key, count)) = self.find_keyed(logical, reference)? else {
             return Ok(false);

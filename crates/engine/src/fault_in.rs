@@ -2,13 +2,13 @@
 //! holds the edit lock for long.
 //!
 //! A commit puts inodes back into their leaves and converges (`converging`). An edit that finds
-//! very many delayed references applies some. The commit and the edit know before each step which
+//! very many delayed references applies some. Before each step, the commit and the edit know which
 //! places they will edit. A non-blocking lookup of these places returns the blocks that are not in
 //! memory. The thread then releases the lock, reads the blocks side by side, and repeats the
 //! lookup, one tree level deeper each time, until no block is missing.
 //!
 //! Some blocks are read under the lock: blocks that the cache is too small to keep, and blocks that
-//! cannot be read. The edit then returns the read error itself.
+//! cannot be read. For these missing blocks, the edit returns the read error itself.
 
 use super::block_groups::Purpose;
 use crate::checksums::checksum_key;
@@ -43,7 +43,7 @@ pub struct FaultIn {
     are_futile: bool,
 }
 
-/// The treatment of blocks that are not in memory, for as long as this guard exists.
+/// While this guard exists, it decides how lookups treat blocks that are not in memory.
 #[derive(Debug)]
 pub enum Look {
     /// A lookup ends at a missing block.
@@ -110,8 +110,8 @@ impl<'a> LookAlong<'a> {
         }
     }
 
-    /// Moves on to `key`. Returns the missing block on the path, unless the lookup returned it for
-    /// an earlier key.
+    /// Moves on to `key`. Moves the lookup to `key`, and returns the missing block on its path,
+    /// unless the lookup returned it earlier.
     fn missing_at(&mut self, key: &Key) -> Result<Option<BlockPointer>> {
         if self.is_at_end || self.known_to.is_some_and(|end| *key < end) {
             return Ok(None);
@@ -132,8 +132,8 @@ impl<'a> LookAlong<'a> {
         Ok(missing)
     }
 
-    /// Collects the missing blocks of all keys from one to another, as [`LookAlong::missing_at`]
-    /// does for one key.
+    /// Collects the missing blocks on the paths to all keys of a range, as
+    /// [`LookAlong::missing_at`] does for one key.
     fn missing_between(&mut self, from: &Key, to: &Key, missing: &mut Vec<BlockPointer>) -> Result<()> {
         let mut at = *from;
         loop {
@@ -149,7 +149,7 @@ impl<'a> LookAlong<'a> {
 }
 
 impl Core {
-    /// Reaches the place of `key`, and the extent items of blocks on its path that a snapshot of
+    /// Loads the path to `key`, and the extent items of its blocks that a snapshot of
     /// `last_snapshot` may share. Returns the first key past the leaf; `None` for the last leaf.
     fn reach(
         &self,

@@ -43,14 +43,14 @@ pub struct FileContent {
     pub has_landed: Condvar,
     /// Shared by readers, and exclusive for calls that change extents in several steps.
     pub layout: RwLock<(), LayoutLock>,
-    /// Content without extents, locked only for the length of a copy.
+    /// Content without extents, locked only while a call copies it.
     pub waiting: RwLock<Waiting, WaitingLock>,
 }
 
 impl FileContent {
     /// Returns the record of a file without dirty data.
     pub fn new((tree, inode): FileId) -> Self {
-        // Two files are always locked in this order.
+        // Two files are always locked in the order of this number.
         let place = (u128::from(tree.get()) << u64::BITS) | u128::from(inode.get());
         Self {
             state: Mutex::with_place(FileState::default(), place),
@@ -68,8 +68,8 @@ pub struct FileState {
     pub size: Option<u64>,
     /// The space reserved for dirty data, in bytes.
     pub reserved: u64,
-    /// Dirty data never becomes an inline extent, however small, because another extent will follow
-    /// it.
+    /// The file's dirty data never becomes an inline extent, however small, because another extent
+    /// will follow it.
     pub never_inline: bool,
     /// A write-back of this file has released the file lock during its I/O.
     pub in_flight: bool,
@@ -103,8 +103,8 @@ impl FileContent {
         self.state.try_lock().filter(|state| !state.in_flight)
     }
 
-    /// Returns whether no content is dirty. Pending times belong to the live inode and do not
-    /// count.
+    /// Returns whether the file has no dirty content. Pending times belong to the live inode and do
+    /// not count.
     pub fn is_clean(&self, state: &FileState) -> bool {
         let is_settled = state.reserved == 0 && !state.in_flight;
         is_settled && self.waiting.read().pending.is_empty()
@@ -118,7 +118,8 @@ pub struct Waiting {
     pub pending: DirtyData,
     /// Content that is being written back, older than the dirty data.
     in_flight: Vec<(u64, Bytes)>,
-    /// The file's size, once a call has looked it up. The value remains after the last call.
+    /// The file's size, once a call has looked it up. The cached size remains after the last call
+    /// on the file.
     pub size: Option<u64>,
 }
 
@@ -154,7 +155,7 @@ impl Waiting {
         self.in_flight.clone()
     }
 
-    /// Removes the dirty data of whole sectors in a range, as
+    /// Removes the file's dirty data of the whole sectors in a range, as
     /// [`begin_write_back`](Self::begin_write_back) does.
     pub fn begin_write_back_of(&mut self, range: &Range<u64>) -> Vec<(u64, Bytes)> {
         self.in_flight = self.pending.take_range(range);
@@ -167,7 +168,7 @@ impl Waiting {
         matches!(self.in_flight.as_slice(), [(0, content)] if ByteCount::of(content.len()).get() <= sector_bytes)
     }
 
-    /// Drops in-flight content: extents have it, or a later call made it obsolete.
+    /// Drops the file's in-flight content: extents have it, or a later call made it obsolete.
     pub fn end_write_back(&mut self) {
         self.in_flight.clear();
     }

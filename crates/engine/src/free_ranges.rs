@@ -15,7 +15,7 @@ pub struct FreeRanges {
 }
 
 impl FreeRanges {
-    /// Returns the free bytes.
+    /// Returns the total of free bytes.
     pub const fn total_bytes(&self) -> u64 {
         self.total
     }
@@ -72,7 +72,8 @@ impl FreeRanges {
         Some(length)
     }
 
-    /// Adds a range. Parts of the range that are already free stay free.
+    /// Adds a range to the free ranges. Ranges that overlap free ranges are allowed: free parts
+    /// stay free.
     pub fn add(&mut self, start: u64, length: u64) {
         if length == 0 {
             return;
@@ -134,8 +135,8 @@ impl FreeRanges {
     }
 
     /// Removes a run whose start and length are multiples of `unit_bytes`. The run has `wanted`
-    /// bytes, or else the length of the largest range, at least `least`. The first suitable range
-    /// at or after `from` is preferred.
+    /// bytes, or else the length of the largest range, at least `least`. The allocation prefers the
+    /// first suitable range at or after `from`.
     ///
     /// Returns start and length.
     pub fn allocate(&mut self, wanted: u64, least: u64, unit_bytes: u64, from: u64) -> Option<(u64, u64)> {

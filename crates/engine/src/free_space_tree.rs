@@ -3,7 +3,8 @@
 //! Each block group has an info item, and either one item for each free range or bitmaps. Groups
 //! with many small ranges use bitmaps. The changes that a commit applied to the extent tree arrive
 //! here merged, one group after another ([`super::block_groups`]), so adjacent extents make one
-//! edit. A group switches to bitmaps and back at the same numbers of ranges as in the kernel.
+//! edit. A block group switches to free-space bitmaps and back at the same numbers of ranges as in
+//! the kernel.
 //!
 //! Source: on-disk format documentation, sections "Free space info", "Free space extent", "Free
 //! space bitmap".
@@ -426,7 +427,7 @@ impl Running {
         Ok(())
     }
 
-    /// Removes all range and bitmap items of a group. The info item remains.
+    /// Removes all range and bitmap items of a group. The info item of the block group remains.
     fn clear_free_space_items(&mut self, group: Extent) -> Result<()> {
         let from = key(group.start, ItemType(0), 0);
         let to = key(group.end(), ItemType(0), 0);

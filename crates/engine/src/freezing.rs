@@ -30,7 +30,7 @@ pub struct Prepared {
     pub groups: Vec<(u64, u64)>,
     /// The bytes of all frozen tree blocks.
     pub frozen_bytes: u64,
-    /// The ledgers to be recounted against the frozen trees.
+    /// The block groups and free ranges to recount against the frozen trees.
     pub recount: Option<Recount>,
     /// Device extents of chunks that this transaction removed.
     pub freed_device_extents: Vec<(DeviceId, u64, u64)>,
@@ -45,7 +45,7 @@ pub struct Prepared {
 pub enum Preparation {
     /// The transaction changed nothing.
     NothingToDo,
-    /// The caller must release the lock and read these blocks first.
+    /// The commit needs these blocks: the caller must release the lock and read them first.
     Missing(Vec<BlockPointer>),
     /// The slice is over: the caller lets other threads edit before it continues.
     Paused,
@@ -95,7 +95,8 @@ impl Running {
                 .any(|open| open.tree.is_dirty() || open.item_changed)
     }
 
-    /// Makes the transaction converge. Returns `None` if the transaction can be frozen now.
+    /// Makes the running transaction converge: all its blocks get addresses. Returns `None` if the
+    /// transaction can be frozen now.
     pub fn settle_transaction(
         &mut self,
         reads: &FaultIn,
@@ -137,7 +138,7 @@ impl Running {
         self.missing_along(TreeId::ROOT, [(Key::MIN, Key::MIN)])
     }
 
-    /// Checks that the ledgers of a converged transaction balance.
+    /// Checks that the ledgers of a converged transaction balance: block groups, shares and pins.
     fn balance(&self) -> Result<()> {
         let core = &self.core;
         core.groups.balance(core.bytes_used)?;

@@ -3,7 +3,7 @@
 use buttress_fs::acl::Acl;
 use buttress_fs::property::CompressionProperty;
 
-/// Attributes that new inodes inherit from a directory.
+/// Attributes that new inodes inherit from their directory.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Inherited {
     /// The default access control list.

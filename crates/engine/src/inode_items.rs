@@ -94,7 +94,7 @@ impl Running {
         Ok(())
     }
 
-    /// Records that items of a file changed in a range, for the log.
+    /// Records for the log that items of a file changed in a range.
     pub fn note_changed_extents(&mut self, location: Location, range: &Range<u64>) -> Result<()> {
         if buttress_faults::on("log-forgets-extents") {
             return Ok(());
@@ -134,8 +134,8 @@ impl Running {
         self.write_back_some_inodes(usize::MAX)
     }
 
-    /// Writes the first `count` changed inode items into their trees, or fewer if there are not as
-    /// many.
+    /// Writes the first `count` changed inode items into their trees, or all of them if fewer
+    /// exist.
     ///
     /// # Errors
     /// Fails as [`Running::write_back_inodes`] does.
@@ -158,7 +158,7 @@ impl Running {
         Ok(())
     }
 
-    /// Records the time and generation of a change in a subvolume's root item.
+    /// Records the time and generation of a subvolume's change in its root item.
     pub fn touch_root(&mut self, tree: TreeId, now: Timestamp) -> Result<()> {
         if buttress_faults::on("root-change-unnoted") {
             return Ok(());

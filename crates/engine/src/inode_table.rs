@@ -2,15 +2,16 @@
 //!
 //! Nearly every operation changes an inode item, and each new name changes the item of its
 //! directory. Edits therefore change the live inode ([`crate::inodes`]). Each changed item is
-//! written into its tree once: at the commit, and before a view is taken. Until then the newest
-//! inode item is the one in memory. `inode_items` has the writer's calls on inodes.
+//! written into its tree once: at the commit, and before a view is taken. Until an inode item is
+//! written into its tree, the newest version is the one in memory. `inode_items` has the writer's
+//! calls on inodes.
 //!
 //! The table also holds the next free inode number of each tree and the next free index of each
 //! directory. The first use searches the tree; later uses count up.
 //!
 //! Invariants:
-//! - An inode with an item in memory always has an item in its tree.
-//! - An item that changed in memory is written before a view shows its tree.
+//! - An inode with an inode item in memory always has an item in its tree.
+//! - The engine writes an inode item that changed in memory before a view shows the item's tree.
 //! - Each change sets the item's `transid` to the running transaction.
 //!
 //! Source: on-disk format documentation, sections "INODE_ITEM" and "DIR_INDEX".
@@ -59,7 +60,7 @@ impl InodeTable {
         u64_of(self.changed.len())
     }
 
-    /// Returns the trees and keys of the inode items to be written back, in order.
+    /// Returns the trees and keys of the changed inode items, in order.
     pub fn changed_keys(&self) -> impl Iterator<Item = (TreeId, Key)> {
         let ids = self.changed.keys();
         ids.map(|(tree, inode)| (*tree, InodeItem::key(*inode)))

@@ -5,7 +5,7 @@
 //! dirty data, the number of open handles, and the directory's next index. For a directory, the
 //! state also holds the attributes that new inodes inherit. Any thread reads the state, and an edit
 //! changes it under the edit lock. The file's own lock protects content and pending times. Any
-//! thread that needs an item may load it.
+//! thread that needs an inode item may load it.
 //!
 //! Invariants:
 //! - An item here is never older than the item in its tree: loading and changing an item both hold
@@ -58,8 +58,8 @@ pub struct InodeState {
     pub pending: PendingTimes,
     /// The content of a file with dirty data, or with a call in progress.
     pub content: Option<Arc<FileContent>>,
-    /// How many calls that may change content found no content here and stored their own. A reader
-    /// whose second read of this count differs has seen two states.
+    /// How many calls that may change content found no content in this state and stored their own.
+    /// A reader whose second read of this count differs has seen two states.
     pub calls: u64,
     /// Whether the inode's items are being removed.
     pub is_going: bool,
@@ -74,15 +74,15 @@ pub struct InodeState {
 }
 
 impl InodeState {
-    /// Returns the newest item with pending times, as `stat(2)` shows it.
+    /// Returns the newest inode item, including pending times, as `stat(2)` shows it.
     pub fn newest(&self) -> Option<InodeItem> {
         let mut item = self.item?;
         self.pending.merge_into(&mut item);
         Some(item)
     }
 
-    /// Returns whether the inode's items are being removed or may be at any time. No caller can
-    /// open the inode any more.
+    /// Returns whether another thread is removing the inode's items or may begin to at any time. No
+    /// caller can open the inode any more.
     pub fn is_gone(&self) -> bool {
         self.is_going || self.held == 0 && self.item.is_some_and(|item| item.nlink == 0)
     }
@@ -116,7 +116,7 @@ impl LiveInode {
 #[repr(align(128))]
 struct Shard {
     inodes: HashMap<InodeId, Arc<LiveInode>>,
-    /// The number of inodes that remained after the last cleanup of this shard.
+    /// The number of inodes that the last cleanup of this shard left.
     kept: usize,
 }
 
@@ -219,8 +219,8 @@ impl LiveInodes {
     }
 
     /// Drops the object of an inode that turned out not to exist, unless another thread has the
-    /// object. The other thread may be about to store state in the object, and later lookups must
-    /// find that state.
+    /// object. Another thread may be about to store state in this live inode, and later lookups
+    /// must find that state.
     pub fn forget_unknown(&self, id: InodeId) {
         let mut shard = self.shard(id).write();
         let is_unknown = |inode: &Arc<LiveInode>| {

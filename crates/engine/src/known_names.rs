@@ -2,15 +2,15 @@
 //! same names, and each lookup would otherwise descend a tree.
 //!
 //! Only a lookup between two operations adds a name. An operation that removes a name from its
-//! directory removes the name here in the same step. New names of operations are not added. A name
-//! is therefore found here only in a state in which no reader can have seen anything newer of its
+//! directory removes the name here in the same step. New names of operations are not added. A
+//! lookup therefore finds a name here only if no reader can have seen a newer state of its
 //! directory. Names of subvolumes are not cached, since their targets depend on more than the
 //! directory.
 //!
-//! Invariant: between two operations, each name here is in its directory and leads to the inode
-//! recorded here.
+//! Invariant: between two operations, each cached name is in its directory and leads to the
+//! recorded inode.
 //!
-//! Memory is bounded: names that were looked up once leave first.
+//! Memory is bounded: names that were looked up only once are evicted first.
 
 use buttress_exact::{Exact as _, u64_of};
 use buttress_format::{FileKind, InodeNumber, TreeId};

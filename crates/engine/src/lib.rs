@@ -71,7 +71,7 @@
 //!   format allows for data without copy-on-write.
 //! - A dirty node has no address until the commit, so nodes that come and go within a transaction
 //!   cost nothing on disk.
-//! - Uncommitted changes are never lost silently: they are committed, abandoned, or reported.
+//! - The engine never loses uncommitted changes silently: it commits, abandons or reports them.
 //! - After a failed commit the volume never writes again. The volume keeps the cause of the
 //!   failure, and reads continue.
 

@@ -186,7 +186,7 @@ impl Running {
             for range in &group.excluded_ranges {
                 free.remove(range.start, range.end.saturating_sub(range.start));
             }
-            // Apply the changes that the free-space tree does not record yet.
+            // Apply the changes of free ranges that the free-space tree does not record yet.
             for (used, used_length) in group.became_used.iter() {
                 free.remove(used, used_length);
             }

@@ -4,15 +4,15 @@
 //! A log block is pinned from its allocation until the commit. An address that no durable log leads
 //! to any more is *spare*. The next log may reuse a spare address.
 //!
-//! On devices that do not spin, a log uses spare blocks first. The caches of the device still hold
+//! On devices that do not spin, a log uses spare blocks first. A device's caches still hold
 //! recently written blocks. A place without earlier writes costs an image file, or a flash drive,
 //! space and time.
 //!
 //! On a spinning disk one separate write costs as much as all blocks together, so the blocks of one
-//! sync should lie together. A log there uses adjacent spare blocks, else a run of free space.
-//! Scattered spare blocks stay unused while free space is plentiful. When free space is short, logs
-//! use these blocks, nearest to each other first, before the rest of free space. A transaction with
-//! very many syncs therefore needs only a part of the space for metadata.
+//! sync should lie together. On spinning disks, a log uses adjacent spare blocks, or else a run of
+//! free space. While free space is plentiful, logs leave scattered spare blocks unused. When free
+//! space is short, logs use these blocks, nearest to each other first, before the rest of free
+//! space. A transaction with very many syncs therefore needs only a part of the space for metadata.
 
 use crate::backing::Backing;
 use crate::block_groups::{Found, Purpose, Share};
@@ -35,7 +35,7 @@ const NEAR: u64 = 4;
 /// An address for one log block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
-    /// The logical address of the block.
+    /// The logical address of the log block.
     pub logical: Logical,
     /// Whether an earlier log of the transaction used the address, which is then pinned already.
     pub is_spare: bool,
@@ -46,7 +46,7 @@ pub struct Place {
 pub struct Spare(BTreeSet<Logical>);
 
 impl Spare {
-    /// Adds spare addresses.
+    /// Adds spare addresses for log blocks.
     pub fn extend(&mut self, addresses: impl IntoIterator<Item = Logical>) {
         self.0.extend(addresses);
     }
@@ -86,7 +86,7 @@ impl Place {
 
 impl Running {
     /// Allocates addresses for `count` log blocks, and for some more that the log may need. Returns
-    /// `None` if only the commit's own space is left.
+    /// `None` if the only free space left is reserved for the commit.
     pub fn take_log_places(
         &mut self,
         spare: &mut Spare,
@@ -138,7 +138,7 @@ impl Running {
         devices.iter().any(|slot| slot.device().is_some_and(spins))
     }
 
-    /// Returns whether spare blocks can stay unused, because they are few beside the free space.
+    /// Returns whether the free space is so large that all spare log blocks can stay unused.
     fn has_plenty_for_logs(&self) -> bool {
         let room = self.core.groups.room(Purpose::Metadata);
         room.pinned_bytes < room.total_bytes >> 2 && room.with_unbacked() > room.total_bytes >> 1
@@ -150,8 +150,8 @@ impl Running {
         EditableTree::new_empty(&core.forest, TreeId::TREE_LOG, generation, core.chunk_tree_uuid)
     }
 
-    /// Allocates new addresses for log blocks. Returns `None` if only the commit's own space is
-    /// left.
+    /// Allocates new addresses for log blocks. Returns `None` if the only free space left is
+    /// reserved for the commit.
     fn take_log_blocks(&mut self, count: u64) -> Result<Option<Vec<Place>>> {
         let node_bytes = self.core.node_bytes().get();
         let reserved = self.metadata_reservation_bytes(Need::freeing(0));
@@ -272,7 +272,7 @@ mod tests {
         let mut spare = spare(&[1, 20, 22, 23, 25, 60, 62, 90]);
         assert_eq!(spare.take_near(3, 2 * NODE), None);
         assert_eq!(blocks(&spare.take_near(2, NODE).unwrap()), vec![22, 23]);
-        // The remaining spare blocks are 1, 20, 25, 60, 62, 90.
+        // After this call, the remaining spare blocks are 1, 20, 25, 60, 62, 90.
         assert_eq!(blocks(&spare.take_near(2, 8 * NODE).unwrap()), vec![60, 62]);
         assert_eq!(spare.take_near(2, 4 * NODE), None);
         assert_eq!(blocks(&spare.take_any(3).collect::<Vec<_>>()), vec![1, 20, 25]);

@@ -82,7 +82,7 @@ impl ChangedRanges {
         Self(core::iter::once(0..u64::MAX).collect())
     }
 
-    /// Adds a range.
+    /// Adds a range to the changed ranges.
     pub fn add(&mut self, range: &Range<u64>) {
         if range.start >= range.end {
             return;

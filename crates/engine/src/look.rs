@@ -42,13 +42,13 @@ impl<'a> Look<'a> {
         &self.0.core
     }
 
-    /// Returns the names removed in this transaction.
+    /// Returns the names that this transaction removed.
     #[must_use]
     pub fn names(self) -> &'a NameChanges {
         &self.0.names
     }
 
-    /// Returns the inodes in use.
+    /// Returns the table of inodes in use.
     #[must_use]
     pub fn inodes(self) -> &'a InodeTable {
         &self.0.inodes
@@ -70,7 +70,7 @@ impl<'a> Look<'a> {
         self.0.root_item(id)
     }
 
-    /// Returns the tree as it is now.
+    /// Returns the current tree, including uncommitted edits.
     ///
     /// # Errors
     /// Fails as [`open_tree`](Self::open_tree) does.

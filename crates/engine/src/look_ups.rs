@@ -9,7 +9,7 @@ use core::ops::Sub;
 pub struct LookUps {
     /// Inodes found in the table of live inodes.
     pub inodes: u64,
-    /// Trees found in the table of open trees.
+    /// The number of lookups that found their tree in the table of open trees.
     pub trees: u64,
     /// Items searched in a tree without the edit lock.
     pub items: u64,

@@ -14,9 +14,9 @@
 //!   extent on that part.
 //! - One change of the devices is in progress at a time. None is while a device is replaced or brought up to date.
 //!
-//! A crash leaves the volume before the commit or after it. [`buttress_volume::membership`] says why a new device
-//! belongs to both. A removed device carries the superblock of the commit before until the caller wipes it; no later
-//! commit lists the device.
+//! A crash leaves the volume before the commit or after it. [`buttress_volume::membership`] says
+//! why a new device belongs to both. A removed device keeps the superblock of the commit before its
+//! removal until the caller wipes it; no later commit lists the device.
 //!
 //! [`joining`] adds devices, and [`emptying`] takes parts of devices away.
 //!
@@ -49,11 +49,12 @@ pub const LEAST_DEVICE_BYTES: ByteCount = ByteCount::new(16 << 20);
 const PLACES: u64 = 2;
 
 impl Engine {
-    /// Gives a device a larger size: commits that. The device must have the bytes.
+    /// Gives a device a larger size: commits that. The device must already have the additional
+    /// bytes.
     ///
     /// # Errors
-    /// The device is missing, a seed's, or ends before the new size; another change of devices is in progress; the commit
-    /// fails.
+    /// The device is missing, belongs to a seed, or ends before the new size; another change of
+    /// devices runs; the commit fails.
     pub fn grow_device(&self, device: DeviceId, size: ByteCount) -> Result<()> {
         let _alone = self.change_devices()?;
         let slot = self.member(device)?;
@@ -115,7 +116,7 @@ impl Engine {
         Ok(size)
     }
 
-    /// Writes down another size of a device, in the running transaction.
+    /// Records the changed size of a device in the running transaction.
     fn set_device_bytes(&self, device: DeviceId, size: ByteCount) -> Result<()> {
         // A trim gives ranges back that it has taken of the unallocated space.
         let no_trim = self.hold_off_trims();
@@ -130,13 +131,14 @@ impl Engine {
         })
     }
 
-    /// Edits what trees and the running transaction say of one device.
+    /// Edits the trees' items and the running transaction's values for one device.
     fn edit_devices(&self, device: DeviceId, edit: impl FnOnce(&mut Running) -> Result<()>) -> Result<()> {
         let handle = self.start(Need::freeing(PLACES))?;
         self.edit_in(handle, device, edit)
     }
 
-    /// The same with a handle. Edits that were begun cannot be taken back: an error of `edit` stops writing.
+    /// Edits devices as [`edit_devices`](Self::edit_devices) does, through a handle. Edits of
+    /// devices cannot be undone: an error of `edit` stops writing.
     fn edit_in<'a>(
         &'a self,
         handle: Handle<'a>,

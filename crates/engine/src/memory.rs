@@ -9,14 +9,13 @@
 //! names of many files hash, and the nodes above. Fewer commits rewrite less. Lookups find dirty
 //! blocks as they find cached ones.
 //!
-//! The budget's shares for dirty memory and for the cache are fixed. Shrinking the cache while
-//! dirty state grows would return little memory: evicted blocks lie between blocks that stay, and
-//! allocators keep the pages of both.
+//! The shares of the budget are fixed. Shrinking the cache while dirty state grows would free
+//! little memory, because evicted blocks are scattered between kept blocks.
 //!
-//! Content may use half of this limit. When three quarters of the rest are used, a background
-//! commit begins while edits continue. When all of it is used, edits wait for that commit, or
-//! commit themselves. If twice the growth during the previous commit would not fit into the last
-//! quarter, the commit begins that much earlier, but not before half of the rest is used.
+//! Dirty file content may use half of this limit. When three quarters of the rest are used, a
+//! background commit begins while edits continue. When all of it is used, edits wait for that
+//! commit, or commit themselves. If twice the growth during the previous commit would not fit into
+//! the last quarter, the commit begins that much earlier, but not before half of the rest is used.
 //!
 //! Not counted: looked-up names (4 MiB), state that views hold, buffers of writes in progress (some
 //! 16 MiB), and the map of free space.
@@ -41,7 +40,7 @@ pub(crate) struct DirtyMemory {
     limit_bytes: u64,
     dirty_bytes: AtomicU64,
     frozen_bytes: AtomicU64,
-    /// The bytes that became dirty while the last commit was being written.
+    /// The bytes that became dirty while the last commit was written.
     came_bytes: AtomicU64,
 }
 
@@ -57,7 +56,7 @@ pub(crate) enum Pressure {
 }
 
 impl DirtyMemory {
-    /// Returns the limits for a cache of this budget, or for an explicit limit.
+    /// Returns the limits of dirty memory for a cache of this budget, or for an explicit limit.
     pub(crate) fn new(cache_budget: ByteCount, limit: Option<ByteCount>) -> Self {
         let sixteenth = cache_budget.get() >> 4;
         let limit = limit.map_or(sixteenth.saturating_mul(WAITING_SIXTEENTHS), ByteCount::get);

@@ -13,13 +13,14 @@ pub(crate) const OTHER_PLACES: u64 = 32;
 pub(crate) enum NewChunks {
     /// Whenever the reservation does not fit.
     Always,
-    /// If chunks are plentiful, or if the reservation does not fit even without dirty data. Otherwise the caller writes back
-    /// data or commits, which lowers the worst case; the unallocated space stays for data.
+    /// If chunks are plentiful, or if the reservation does not fit even without dirty data. If such
+    /// space is short, the caller writes back data or commits, which lowers the worst case; the
+    /// unallocated space stays for data.
     Sparing,
 }
 
-/// The places of an edit that inserts items promised to dirty data: the paths to the ends of its
-/// item ranges. The items themselves were reserved before.
+/// The places of an edit that inserts reserved items of dirty data: the paths to both ends of its
+/// ranges. The items themselves were reserved before.
 const PLACES_OF_PROMISED: u64 = 8;
 
 /// The most that an edit may allocate.
@@ -34,7 +35,7 @@ pub struct Need {
 /// The space that an edit may use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Claim {
-    /// Only space outside the reserve and outside of promises.
+    /// The edit may use only space outside the reserve and outside of promises.
     #[default]
     Ordinary,
     /// Also the reserve, because the edit frees more space than it takes.
@@ -53,8 +54,8 @@ impl Need {
         }
     }
 
-    /// Returns the need of an edit at `places` places that frees space in the end. A removed run of
-    /// items counts as two places, its ends. The leaves between are freed whole.
+    /// Returns the need of an edit at `places` places that frees space in the end. Removing a run
+    /// of items counts as two places: the run's two ends. The leaves between are freed whole.
     pub const fn freeing(places: u64) -> Self {
         Self {
             places,
@@ -70,7 +71,7 @@ impl Need {
         }
     }
 
-    /// Returns the nodes that the edit asks for.
+    /// Returns the maximum number of nodes that the edit needs.
     pub(crate) fn nodes(self, shape: &Shape) -> u64 {
         match self.claim {
             Claim::Ordinary | Claim::Freeing => shape.edited_nodes(self.places),

@@ -54,7 +54,7 @@ pub struct WriteOptions {
     /// Options for writing file content.
     pub data: DataOptions,
     /// Whether the caller opens the volume to cancel an unfinished device replacement. The target
-    /// may then be missing, and is not written.
+    /// of the replacement may then be missing, and gets no writes.
     pub gives_up_replacement: bool,
     /// Whether devices discard the ranges that a commit freed.
     pub discard: bool,
@@ -82,7 +82,7 @@ pub struct Opening {
 }
 
 impl Opening {
-    /// Ends the opening: its changes no longer count as a caller's, and the background threads
+    /// Ends the opening: its changes do not count as a caller's changes, and the background threads
     /// start.
     #[must_use]
     pub fn end(self) -> Engine {
@@ -181,7 +181,7 @@ impl Engine {
     }
 }
 
-/// Returns an error for a volume that must not be written.
+/// Returns an error if the volume must not be written.
 pub fn refuse(filesystem: &Filesystem) -> Result<()> {
     let refusal = find_refusal(filesystem, false)?;
     refusal.map_or(Ok(()), |refusal| Err(Error::WritingRefused(refusal)))
@@ -272,7 +272,7 @@ fn overwritten(filesystem: &Filesystem, notices: &[Notice]) -> Result<Option<Wri
 }
 
 fn load(filesystem: &Filesystem) -> Result<Running> {
-    // No other thread has these trees yet.
+    // No other thread can access these new trees yet.
     let _excused = Excused::from_device_rule();
     let superblock = filesystem.superblock();
     let volume = filesystem.volume();
@@ -330,7 +330,8 @@ fn load(filesystem: &Filesystem) -> Result<Running> {
     let groups = running.block_group_tree();
     let tree = running.view(groups)?;
     running.core.groups = load_block_groups(groups, &tree, volume)?;
-    // The superblock's own count may be wrong, and allocation relies on the counts of block groups.
+    // The superblock's count of used bytes may be wrong, and allocation relies on the counts of
+    // block groups.
     let used = running.core.groups.iter().map(|group| group.used);
     running.core.bytes_used = used.fold(0, u64::saturating_add);
     running.load_devices()?;

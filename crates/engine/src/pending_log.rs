@@ -1,9 +1,9 @@
 //! The pending log of a volume at opening.
 //!
 //! The whole log is read before any change. A log with one damaged block or item is not replayed at
-//! all. The extent tree does not record the log, so opening reserves its space. Log blocks stay
-//! reserved until the replay is durable. Data that only the log refers to stays reserved until the
-//! replay has made extents of that data.
+//! all. The extent tree does not record the log, so opening reserves its space. The blocks of a
+//! pending log stay reserved until the replay is durable. Data that only the log refers to stays
+//! reserved until the replay has made extents of that data.
 //!
 //! Left out: logs of subvolumes that no longer exist, for which only the space is kept.
 
@@ -27,7 +27,7 @@ const BLOCKS_MAX: usize = 1 << 20;
 pub struct PendingLog {
     /// The address of the log root tree.
     pub root: Logical,
-    /// The logs of subvolumes that exist.
+    /// The pending logs of existing subvolumes.
     pub logs: Vec<(SubvolumeId, Tree)>,
     /// The addresses of all log blocks.
     blocks: HashSet<Logical>,
@@ -113,7 +113,7 @@ impl PendingLog {
         Ok(())
     }
 
-    /// Reads all blocks of a tree and inspects their items.
+    /// Reads all blocks of a log tree and inspects their items.
     fn walk(&mut self, forest: &Arc<Forest>, root: &RootPointer) -> Result<()> {
         let mut waiting = vec![BlockPointer::root(root)];
         while let Some(pointer) = waiting.pop() {
@@ -185,8 +185,8 @@ impl Running {
         Ok(())
     }
 
-    /// Pins one log block until this transaction is durable. No state that a reader holds contains
-    /// the block.
+    /// Pins one log block until this transaction is durable. No committed state that a reader may
+    /// hold contains the log block.
     pub fn keep_log_block(&mut self, start: u64, length: u64, from: Share) -> Result<()> {
         let generation = self.core.generation;
         if buttress_faults::on("log-blocks-unpinned") {

@@ -1,7 +1,7 @@
 //! Times that writes set and that the inode item does not record yet.
 //!
 //! A write changes dirty data and acquires no edit lock, so it cannot change the inode item. The
-//! live inode keeps the write's times as pending times. Every other change of times goes to the
+//! live inode keeps the times of a write as pending times. Every other change of times goes to the
 //! item through [`Running::change_inode`](crate::running::Running::change_inode), which merges the
 //! pending times first. Each field therefore has the value that was set last.
 //!
@@ -18,7 +18,8 @@ use buttress_format::{InodeItem, Timestamp};
 /// The pending times of one file. See the module's documentation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PendingTimes {
-    /// The time of the last write, if the item does not record it yet: the next mtime and ctime.
+    /// The time of the last write, if the inode item does not record it yet: the next mtime and
+    /// ctime.
     written: Option<Timestamp>,
     /// The number of writes that the item's change counter does not include yet.
     writes: u64,

@@ -1,4 +1,4 @@
-//! Quota changes of the running transaction, by the subvolume that made an extent.
+//! Quota changes of the running transaction, counted for the subvolume that made each extent.
 
 use buttress_format::{ByteCount, Generation, TreeId};
 use std::collections::BTreeMap;

@@ -1,9 +1,11 @@
-//! Relocation: everything in a set of block groups moves to new places, and the groups go.
+//! Relocation: moves all content of a set of block groups to other places, and removes the groups.
 //!
-//! A move is a *renaming of addresses*. Each extent gets a copy at a new address. Each tree block that points to it gets a
-//! copy as well, and so on up to the roots. The extent items move along, with all references: a reference by tree stays as it
-//! is, and a reference by address gets the new address. So each block is copied once, however many snapshots share it, and no
-//! count changes. Blocks of the volume's own trees belong to one tree: an edit without a change moves them.
+//! A move is a *renaming of addresses*. Each extent gets a copy at a new address. Each tree block
+//! that points to a moved extent gets a copy as well, and so do its ancestors. The extent items
+//! move along, with all references: a reference by tree stays as it is, and a reference by address
+//! gets the new address. So each block is copied once, however many snapshots share it, and no
+//! count changes. Blocks of the volume's own trees belong to one tree: an edit without a change
+//! moves them.
 //!
 //! | step | module | holds |
 //! |---|---|---|
@@ -18,10 +20,10 @@
 //!
 //! - A batch is part of one transaction: a crash leaves all of it or nothing.
 //! - A group that is being emptied gets no new extent, and nothing in it is overwritten in place.
-//! - A relocation never visits a block group outside its list, so it never visits block groups that
-//!   it made.
-//! - A tree that shares a copy knows: its root item names this transaction as the last snapshot. Copies keep the form of their
-//!   references, so they get no flag of a relocation, which the format has for full back references alone.
+//! - The job never visits a group that is not in its list, so it does not visit groups that it made.
+//! - A tree that shares a copied block records this: its root item names this transaction as the
+//!   last snapshot. Copies keep the form of their references, so they get no flag of a relocation,
+//!   which the format has for full back references alone.
 //!
 //! Left out: an extent is never divided, so a job fails for want of one free range that is as long as the extent.
 
@@ -69,17 +71,18 @@ pub struct RelocationOptions {
 /// The work of a relocation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RelocationSummary {
-    /// Block groups that were emptied and removed.
+    /// The number of block groups that the relocation emptied and removed.
     pub groups: u64,
-    /// Moved extents of file data.
+    /// The number of data extents that the relocation moved.
     pub data_extents: u64,
-    /// Their length on disk, in bytes.
+    /// The length of the moved data extents on disk, in bytes.
     pub data_bytes: u64,
-    /// Moved tree blocks of the groups. Copies of blocks above them do not count.
+    /// Moved tree blocks of the groups. Copies of the tree blocks above the moved blocks do not
+    /// count.
     pub tree_blocks: u64,
     /// All tree blocks that got a copy, those above moved extents included.
     pub copied_blocks: u64,
-    /// Batches, each of which is part of one transaction.
+    /// The number of batches of the relocation, each of which is part of one transaction.
     pub batches: u64,
 }
 
@@ -98,7 +101,8 @@ impl Engine {
         self.shared.running.lock().core.groups.set_targets(targets);
     }
 
-    /// Moves everything out of these block groups and removes them. A group that does not exist any more is passed over.
+    /// Moves all content out of these block groups, and removes the groups. A group that does not
+    /// exist any more is passed over.
     ///
     /// A job that ends early leaves a sound volume: extents that it moved stay moved, and the groups take new extents again.
     ///
@@ -147,7 +151,8 @@ impl Engine {
             .collect()
     }
 
-    /// Takes the edit lock while no delayed reference waits. The caller holds the lock of commits.
+    /// Acquires the edit lock at a moment without delayed references. The caller holds the lock of
+    /// commits.
     fn start_without_references(&self, reads: &mut FaultIn) -> Result<Handle<'_>> {
         loop {
             let mut handle = self.start_with_few_references(BATCH_EXTENTS, BATCH_EXTENTS)?;
@@ -187,7 +192,8 @@ impl Job<'_> {
                 return Ok(());
             }
             self.pass(group)?;
-            // What writers allocated here before is in the trees after a commit with all content.
+            // After a commit with all content, the trees contain all extents that writers allocated
+            // in these groups earlier.
             match pass {
                 0 => self.engine.commit_metadata()?,
                 _ => self.engine.commit()?,

@@ -1,14 +1,13 @@
 //! The names that the running transaction removed.
 //!
 //! If a log records a removed name, it must also have the current names of the name's inode, if
-//! that still exists. This module therefore records every removed name with its inode, until the
-//! next commit.
+//! any. This module therefore records every removed name with its inode, until the next commit.
 //!
-//! New names need no record: an inode has its names, and new names get ascending indexes in their
-//! directory.
+//! New names need no record: the log gets an inode's names from the tree, and new names get
+//! ascending indexes in their directory.
 //!
-//! The number of recorded removed names is bounded. A subvolume that loses more names in one
-//! transaction is not logged until the commit.
+//! The number of names is bounded. A subvolume that loses more names than this in one transaction
+//! is not logged until the commit.
 
 use buttress_format::{InodeNumber, TreeId, name_hash};
 use std::collections::{HashMap, HashSet};
@@ -42,14 +41,14 @@ pub struct RemovedNames {
     by_name: HashMap<(InodeNumber, u64), Vec<usize>>,
     /// Directories to which a subvolume was added, or from which one was removed.
     with_subvolumes: HashSet<InodeNumber>,
-    /// Whether some removed name led to a directory.
+    /// Whether one of the removed names led to a directory.
     has_directories: bool,
-    /// Whether more names were removed than are recorded.
+    /// Whether more names were removed than the table records.
     is_full: bool,
 }
 
 impl RemovedNames {
-    /// Returns whether more names were removed than are recorded.
+    /// Returns whether more names were removed than the table records.
     pub const fn is_full(&self) -> bool {
         self.is_full
     }

@@ -8,9 +8,9 @@
 //! | [finish](Engine::finish_replacement) | the item says *finished*; the target has the source's id and uuid, the source no newer superblock. No chunk changes |
 //! | [cancel](Engine::cancel_replacement) | the item says *canceled*; then the target's superblocks are wiped |
 //!
-//! A crash therefore leaves a replacement that is finished, or one that continues at its cursor. A
-//! replacement continues here, or when Linux mounts the volume with both devices. A target that
-//! missed a commit is filled from the beginning again.
+//! A crash therefore leaves a replacement that is finished, or one that continues at its cursor. An
+//! interrupted replacement continues here, or when Linux mounts the volume with both devices. A
+//! target that missed a commit is filled from the beginning again.
 //!
 //! Left out: copying, which is a job above this module. The job also wipes the source at the end,
 //! or the target of a cancelled replacement.
@@ -88,8 +88,8 @@ impl Engine {
             .map(|replacing| replacing.item)
     }
 
-    /// Starts replacing the device `source` by `target`, and commits. The target loses its old
-    /// content. From here on every write to the source also goes to the target.
+    /// Starts replacing the device `source` by `target`, and commits. The target device loses its
+    /// old content. From here on every write to the source also goes to the target.
     ///
     /// # Errors
     /// Fails if a replacement is in progress, if the target is too small, or if the commit fails.
@@ -199,8 +199,8 @@ impl Engine {
         Ok(replacement)
     }
 
-    /// Returns the state of the last commit without later edits. While the caller holds the state,
-    /// its space is not reused.
+    /// Returns the state of the last commit without later edits. While the caller holds the
+    /// committed view, the view's space is not reused.
     #[must_use]
     pub fn committed_view(&self) -> Filesystem {
         let running = self.shared.running.lock();
@@ -266,7 +266,8 @@ pub(crate) fn wipe_superblocks_past(
     uuid: Uuid,
     kept: ByteCount,
 ) -> core::result::Result<(), buttress_device::IoError> {
-    // The copies first: the primary alone decides whether the device opens.
+    // Wipe the superblock copies before the primary, because the primary alone decides whether the
+    // device opens.
     for at in SUPERBLOCK_OFFSETS.into_iter().rev() {
         let end = at.saturating_add(ByteCount::of(SUPERBLOCK_BYTES));
         if end.get() > device.size_bytes() || end.get() <= kept.get() {

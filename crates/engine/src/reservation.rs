@@ -1,11 +1,12 @@
 //! Starting an edit: acquires the edit lock, and promises that the commit will find enough space.
 //!
-//! Dirty nodes take no space until the commit, so the promise is arithmetic. The engine adds up
-//! nodes without an address, delayed references, dirty data, and the worst case of this edit. The
-//! sum must fit into the free space of block groups, besides a reserve for edits that free space.
-//! If the sum does not fit, the engine makes a chunk at once, so that no other edit can take the
-//! counted space of the devices. If there is no space for a chunk, the engine commits, since the
-//! commit may free space. If space is still lacking after commits, the edit fails with `NoSpace`.
+//! Dirty nodes take no space until the commit, so promising space needs only arithmetic. The engine
+//! adds up nodes without an address, delayed references, dirty data, and the worst case of this
+//! edit. The sum must fit into the free space of block groups, besides a reserve for edits that
+//! free space. If the sum does not fit, the engine makes a chunk at once, so that no other edit can
+//! take the counted space of the devices. If there is no space for a chunk, the engine commits,
+//! since the commit may free space. If space is still lacking after commits, the edit fails with
+//! `NoSpace`.
 
 use super::block_groups::Purpose;
 use super::memory::{INODE_BYTES, Pressure, REFERENCE_BYTES};
@@ -25,11 +26,12 @@ use buttress_fs::error::{Error, Result};
 use buttress_locks::MutexGuard;
 use core::ops::{Deref, DerefMut};
 
-/// The number of commits that an edit without space makes to free some.
+/// The number of commits with which an edit without space tries to free space.
 const COMMITS_FOR_SPACE: usize = 2;
 
-/// The least number of records of new data in a leaf. The data of one write-back is adjacent, and
-/// so its records are adjacent too. A leaf of the smallest nodes holds 25 records after a split.
+/// The least number of records of new data in a leaf. The data of one write-back is adjacent on
+/// disk, so its checksum and extent records are adjacent too. A leaf of the smallest nodes holds 25
+/// records after a split.
 const DATA_RECORDS_A_LEAF: u64 = 8;
 
 /// The most extents with delayed references. Above this number, an edit first applies a batch of
@@ -106,7 +108,7 @@ impl<'a> Handle<'a> {
 }
 
 impl Handle<'_> {
-    /// Records the need of the edit, for the assertion at its end.
+    /// Records the need of the edit, which an assertion compares at the edit's end.
     #[cfg(debug_assertions)]
     fn allow(&mut self, need: Need) {
         self.allowance = Some(Allowance::of(need, &self.running));
@@ -217,8 +219,8 @@ impl Engine {
             .is_some()
     }
 
-    /// Waits for the commit in progress, if there is one. Returns whether dirty memory is now under
-    /// its limit.
+    /// Waits for the commit in progress; returns false if there is none. Returns whether dirty
+    /// memory is now under its limit.
     fn waited_for_commit(&self) -> bool {
         let holders = self.holders.as_ref();
         if holders.is_none_or(|holders| holders.background.is_none()) {
@@ -413,7 +415,8 @@ impl Running {
             .clamp(SPARED_BYTES_MIN, SPARED_BYTES_MAX)
     }
 
-    /// Returns the bytes that metadata may need of block groups until the next commit, with the reserve.
+    /// Returns the bytes that metadata may need in block groups until the next commit, with the
+    /// reserve.
     pub fn metadata_reservation_bytes(&self, need: Need) -> u64 {
         self.reservation(need).all_bytes
     }
@@ -428,7 +431,7 @@ impl Running {
         self.reservation_of_nodes(need, self.nodes_at_commit(need))
     }
 
-    /// Returns the space that `need` and so many nodes of the commit reserve.
+    /// Returns the space that `need` and this number of commit nodes reserve.
     pub(crate) fn reservation_of_nodes(&self, need: Need, nodes: u64) -> Reservation {
         let node_bytes = self.core.node_bytes().get();
         let bytes = nodes.exact_mul(node_bytes);

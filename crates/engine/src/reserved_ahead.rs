@@ -1,11 +1,11 @@
 //! Space reserved for data before writes need it, so that a small write need not acquire the edit
 //! lock.
 //!
-//! A write takes its reservation from this pool. If the pool has too little, the write acquires the
-//! edit lock and reserves a batch more than it needs. Released reservations return to the pool, up
-//! to one batch. The pool counts as reserved
-//! ([`Core::reserved_data_bytes`](crate::core_state::Core::reserved_data_bytes)). The engine
-//! releases the pool before any call fails for lack of space.
+//! A small write takes its reservation from the pool without the edit lock. If the pool has too
+//! little, the write acquires the edit lock and reserves a batch more than it needs. Released
+//! reservations return to the pool, up to one batch. The pool counts as reserved
+//! ([`Core::reserved_data_bytes`](crate::core_state::Core::reserved_data_bytes)). The engine gives
+//! the pool up before any call fails for lack of space.
 //!
 //! Invariant: the reservations of all files and this pool always add up to the running
 //! transaction's reserved bytes.
@@ -21,7 +21,8 @@ pub struct ReservedAhead {
     batch_bytes: AtomicU64,
     /// Whether, at the last refill, dirty data took space that other edits need.
     is_short: AtomicBool,
-    /// The bytes of content that may be dirty even if space is short, as of the last refill.
+    /// The bytes of content that may be dirty even if space is short, as determined at the last
+    /// refill.
     spared_bytes: AtomicU64,
 }
 
@@ -36,7 +37,8 @@ impl ReservedAhead {
             .is_ok()
     }
 
-    /// Returns a reservation to the pool. Returns the part that exceeds the pool's limit.
+    /// Returns a reservation to the pool. Returns the part of the reservation that exceeds the
+    /// pool's limit.
     pub fn give_back(&self, bytes: u64) -> u64 {
         let batch = self.batch_bytes.load(Ordering::Relaxed);
         let mut kept = 0;

@@ -1,8 +1,9 @@
 //! Reserves space for metadata in block groups, and allocates chunks for it.
 //!
-//! The worst case of dirty data is far above what the data takes in the end. On a small volume, chunks for the worst case
-//! would take the unallocated space that the data itself needs. Chunks are therefore allocated sparingly at first
-//! ([`NewChunks`]); a caller that finds no space writes back data or commits, and then reserves again.
+//! The worst case of dirty data is far above what the data takes in the end. On a small volume, new
+//! chunks for the worst case would use the unallocated space that the data itself needs. Chunks are
+//! therefore allocated sparingly at first ([`NewChunks`]); a caller that finds no space writes back
+//! data or commits, and then reserves again.
 //!
 //! Left out: the size of a reservation ([`super::reservation`]), and the size of a chunk ([`super::chunks`]).
 
@@ -17,8 +18,8 @@ use buttress_fs::error::{Error, Result};
 const CHUNKS_PLENTIFUL: u64 = 4;
 
 impl Running {
-    /// Returns whether the need fits into block groups, with space on the host. Makes chunks while
-    /// it does not fit.
+    /// Returns whether the reserved need fits into block groups, with space on the host. Makes
+    /// chunks while it does not fit.
     pub fn reserve_space(&mut self, need: Need) -> Result<bool> {
         self.reserve(need, NewChunks::Always)
     }

@@ -27,8 +27,8 @@ pub enum Looked<T> {
 }
 
 impl Retry {
-    /// Handles the result of a non-blocking lookup: reads the block that it missed. The caller must
-    /// hold no lock.
+    /// Handles the result of a non-blocking lookup: reads the block that the lookup missed. The
+    /// caller must hold no lock.
     pub fn after<T>(&mut self, forest: &Forest, looked: Result<T>) -> Looked<T> {
         let Some(pointer) = looked.as_ref().err().and_then(Error::missing_block) else {
             return Looked::Done(looked);
@@ -38,8 +38,8 @@ impl Retry {
             return Looked::Futile;
         }
         self.last = Some(pointer.logical);
-        // An unreadable block may have left the tree meanwhile. If not, the next lookup returns the
-        // error.
+        // An unreadable block may have left the tree since the lookup. If not, the next lookup
+        // returns the error.
         match forest.read_block(&pointer) {
             Ok(_) => Looked::Again,
             Err(_) => Looked::Futile,

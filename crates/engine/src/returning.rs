@@ -5,9 +5,9 @@
 //! read in that state. The volume may since have freed blocks of that state and reused their
 //! addresses. Invariants while such a device is brought up to date:
 //!
-//! - While a device returns, no address that its own state uses is allocated. Free ranges of that
-//!   state are pinned. A hold on the device's generation keeps later freed ranges pinned.
-//!   [`Pins`](super::pins::Pins) enforces this invariant.
+//! - No address that the device's own state uses is allocated. Free ranges of the returning
+//!   device's own state are pinned. A hold on the device's generation keeps later freed ranges
+//!   pinned. [`Pins`](super::pins::Pins) enforces this invariant.
 //! - No byte that the device's own state uses is overwritten on the device. If an address is
 //!   already in use again, the chunk's whole stripe on the device moves to a place that neither
 //!   state uses.
@@ -47,8 +47,8 @@ use comparing::{compare, own_state};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// A device that is being brought up to date. Dropping this value before the end leaves the device
-/// stale.
+/// A device that is being brought up to date. If this value is dropped before the end of the
+/// return, the device stays stale.
 #[derive(Debug)]
 pub struct Return {
     volume: Arc<Volume>,
@@ -81,8 +81,9 @@ impl Drop for Return {
 }
 
 impl Engine {
-    /// Begins to bring the device with this uuid up to date. From here on the device receives the
-    /// volume's writes. A job above copies the writes that it missed.
+    /// Begins to bring the device with this uuid up to date. From this call on, the device receives
+    /// the volume's writes. A job above the engine copies the writes that the returning device
+    /// missed.
     ///
     /// # Errors
     /// Fails with [`Error::Cancelled`]; [`DevicesError::Diverged`] for a device whose history
@@ -131,13 +132,13 @@ impl Engine {
             _hold: hold,
         };
         // This commit puts all earlier writes into the extent tree, and leaves no log that the
-        // device lacks.
+        // returning device lacks.
         self.commit()?;
         Ok(returning)
     }
 
     /// Ends the return: commits, and writes the device's superblock. The device must have all of
-    /// its used bytes by then.
+    /// the volume's used bytes before this call.
     ///
     /// # Errors
     /// Fails if the commit fails. Also fails if the returning device failed; that device then stays
@@ -189,7 +190,7 @@ fn lies_alike(one: &MappedChunk, other: &MappedChunk, device: Uuid) -> bool {
     shape(one) == shape(other) && own(one) == own(other)
 }
 
-/// Returns the device extents of a chunk on a device, as stripe index, offset and length.
+/// Returns the device extents that a chunk has on one device, as stripe index, offset and length.
 fn parts_on(chunk: &MappedChunk, device: Uuid) -> impl Iterator<Item = (usize, u64, u64)> {
     let length = chunk.layout().device_extent_bytes().get();
     let stripes = chunk.chunk().stripes.iter().enumerate();
@@ -200,7 +201,7 @@ fn parts_on(chunk: &MappedChunk, device: Uuid) -> impl Iterator<Item = (usize, u
 
 impl Running {
     /// Pins the free parts of the ranges that only a device's own state uses. Returns the chunks in
-    /// which some of these ranges are in use again.
+    /// which some of the device's own ranges are in use again.
     fn keep_own_state(
         &mut self,
         own: &ChunkMap,
@@ -336,7 +337,8 @@ impl Running {
         Ok(moved)
     }
 
-    /// Lets new chunks use all unallocated ranges of a device that is up to date.
+    /// Ends the reservation of the returned device's ranges: new chunks may use all of its
+    /// unallocated ranges.
     fn keep_no_more(&mut self, device: Uuid) {
         let rooms = self.core.devices.rooms.iter_mut();
         for room in rooms.filter(|room| room.item.uuid == device) {

@@ -95,7 +95,7 @@ impl Running {
             .ok_or(Error::TreeNotFound { tree: TreeId::ROOT })
     }
 
-    /// Returns the root item of a tree, for changes. Fails for a tree without one.
+    /// Returns the root item of a tree, for changes. Fails for a tree without a root item.
     pub fn root_item_mut(&mut self, id: TreeId) -> Result<&mut RootItem> {
         let open = self.open_tree(id)?;
         open.item_changed = true;

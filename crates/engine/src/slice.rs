@@ -1,6 +1,6 @@
 //! Slices: the time for which a commit holds the edit lock before it releases the lock briefly.
 //!
-//! A commit's work under the lock grows with the dirty state, so the commit does it in parts. After
+//! Holding the edit lock takes longer with more dirty state, so the commit works in slices. After
 //! some milliseconds the commit releases the lock. Waiting threads acquire the lock, and the commit
 //! then continues with their edits included. The bytes that a commit writes do not depend on the
 //! ends of slices, because a slice never ends within a part.
@@ -10,7 +10,7 @@
 use core::time::Duration;
 use std::time::Instant;
 
-/// The length of a slice. A reader that takes a view, or an edit, waits for one slice at most.
+/// The length of a slice. An edit, or a reader that takes a view, waits for at most one slice.
 const SLICE: Duration = Duration::from_millis(2);
 
 /// A hold of the edit lock by a commit.
@@ -27,7 +27,7 @@ impl Slice {
         }
     }
 
-    /// Returns a slice that never ends.
+    /// Returns a time slice that never ends.
     pub const fn endless() -> Self {
         Self { end: None }
     }

@@ -119,8 +119,8 @@ impl Running {
     }
 }
 
-/// Returns the bytes of a group in extents, and bytes allocated for data without an extent item
-/// yet.
+/// Returns the bytes of a block group that are in extents, or allocated for data without an extent
+/// item yet.
 fn in_use(group: &Group) -> u64 {
     group.used.saturating_add(group.allocated_bytes)
 }

@@ -1,13 +1,14 @@
 //! The lock that an operation holds from its first edit to its end, so that readers see all of its
 //! edits or none.
 //!
-//! Live lookups share this lock. A lookup that reads one thing in memory does not acquire it. Such
-//! a lookup detects an operation in progress by a count, which each operation increments when it
-//! begins. A lookup during an operation may see half of it (a rename over a name changes the size
-//! of its directory twice). The lookup then discards its result.
+//! Live lookups share this lock. A lookup that reads one object in memory does not acquire the
+//! steps lock. A lookup without the lock detects an operation in progress by a count, which each
+//! operation increments when it begins. A lookup during an operation may see half of it (a rename
+//! over a name changes the size of its directory twice). The lookup then discards its result.
 //!
-//! Invariant: the count changes only under the exclusive lock, before the operation's first edit. A
-//! reader that sees an edit, through the lock of the edited object, therefore also sees the count.
+//! Invariant: the count of operations changes only under the exclusive lock, before the operation's
+//! first edit. A reader that sees an edit, through the lock of the edited object, therefore also
+//! sees the count.
 
 use buttress_locks::atomic::{AtomicU64, Ordering};
 use buttress_locks::{Rank, RwLock, RwLockReadGuard, RwLockWriteGuard, lock_class};
@@ -23,10 +24,10 @@ pub struct Steps {
 }
 
 impl Steps {
-    /// Begins the edits of an operation. The edits end when the caller drops the guard.
+    /// Begins the edits of an operation. The operation's edits end when the caller drops the guard.
     pub fn write(&self) -> RwLockWriteGuard<'_, (), StepsLock> {
         let guard = self.steps.write();
-        // The exclusive lock excludes any other change of the count.
+        // The exclusive lock excludes any other change of the count of begun operations.
         let begun = self.begun.load(Ordering::Relaxed);
         // Release order: a thread that sees this count also sees the lock held.
         self.begun.store(begun.wrapping_add(1), Ordering::Release);
@@ -38,8 +39,8 @@ impl Steps {
         self.steps.read()
     }
 
-    /// Reads one thing in memory, which has a lock of its own, between two operations. `look` may
-    /// run twice.
+    /// Reads one object in memory with a lock of its own, between two operations. `look` may run
+    /// twice.
     pub fn look_once<T>(&self, look: impl Fn() -> T) -> T {
         let before = self.begun.load(Ordering::Acquire);
         // If an operation is in progress, wait for it. Otherwise this reader could see the

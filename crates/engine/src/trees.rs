@@ -61,8 +61,8 @@ struct Live {
 impl LiveTree {
     /// Returns the object of a tree that was just opened or made.
     pub fn new(tree: EditableTree) -> Self {
-        // A thread that locks several trees locks them in this order, each after its own `edits`
-        // lock.
+        // A thread that locks several trees locks them in the order of this number, each after its
+        // own `edits` lock.
         let place = match tree.id() {
             TreeId::EXTENT => 4,
             id if id.holds_files() => 0,
@@ -86,7 +86,8 @@ impl LiveTree {
         self.0.is_writable.load(Ordering::Acquire)
     }
 
-    /// Records that the subvolume exists and is not read-only. The caller holds the edit lock.
+    /// Records that the subvolume exists and is not read-only. The caller holds the edit lock while
+    /// it records this.
     pub fn know_writable(&self) {
         self.0.is_writable.store(true, Ordering::Release);
     }
@@ -97,24 +98,26 @@ impl LiveTree {
         self.0.is_writable.store(false, Ordering::Release);
     }
 
-    /// Closes the object: the next edit of the tree opens another object. The caller holds the edit
-    /// lock.
+    /// Closes this open tree: the next edit of the tree opens another object. The caller holds the
+    /// edit lock while it closes the object.
     fn close(&self) {
         self.forget_writable();
         self.0.is_closed.store(true, Ordering::Release);
     }
 
-    /// Returns whether this object is still the open tree.
+    /// Returns whether this object is still the open tree of its id.
     pub fn is_open(&self) -> bool {
         !self.0.is_closed.load(Ordering::Acquire)
     }
 
-    /// Marks the subvolume as deleted. Later lookups, between two operations, do not find it.
+    /// Marks the subvolume as deleted. Later lookups, between two operations, do not find the
+    /// deleted subvolume.
     pub fn set_deleted(&self) {
         self.0.is_deleted.store(true, Ordering::Release);
     }
 
-    /// Records whether the subvolume is still being made. The caller holds the edit lock.
+    /// Records whether the subvolume is still being made. The caller holds the edit lock while it
+    /// records this state.
     pub fn set_unfinished(&self, is_unfinished: bool) {
         self.0.is_unfinished.store(is_unfinished, Ordering::Release);
     }
@@ -130,7 +133,7 @@ impl LiveTree {
         self.0.defers_names.store(defers, Ordering::Release);
     }
 
-    /// Returns whether new names wait before they are inserted into the tree.
+    /// Returns whether the subvolume defers the insertion of new names into its tree.
     pub fn defers_names(&self) -> bool {
         self.0.defers_names.load(Ordering::Acquire)
     }
@@ -153,7 +156,8 @@ impl LiveTree {
         look(&self.0.names.read())
     }
 
-    /// Changes the waiting names. The caller holds the edit lock.
+    /// Changes the deferred names of the tree. The caller holds the edit lock during the change of
+    /// names.
     pub fn change_names<T>(&self, change: impl FnOnce(&mut WaitingNames) -> T) -> T {
         let mut names = self.0.names.write();
         let changed = change(&mut names);
@@ -176,8 +180,8 @@ impl LiveTree {
         edits()
     }
 
-    /// Reads the tree as [`with`](Self::with) does, while no [edit of several](Self::edit_as_one)
-    /// is in progress.
+    /// Reads the tree as [`with`](Self::with) does, while no [joint edit](Self::edit_as_one) is in
+    /// progress.
     pub fn read_between_edits<T>(&self, look: impl FnOnce(&EditableTree) -> T) -> T {
         let _whole = self.0.edits.read();
         look(&self.0.tree.read())
@@ -326,11 +330,11 @@ pub struct OpenTrees {
 /// A tree that was opened for writing.
 #[derive(Debug)]
 pub struct OpenTree {
-    /// The newest version.
+    /// The newest version of the tree.
     pub tree: LiveTree,
     /// `None` for the root tree and the chunk tree.
     pub item: Option<RootItem>,
-    /// The offset in the root item's key.
+    /// The offset in the key of the tree's root item.
     pub item_offset: u64,
     /// Whether the root item differs from the one in the root tree.
     pub item_changed: bool,

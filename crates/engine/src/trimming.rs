@@ -2,12 +2,12 @@
 //! less.
 //!
 //! 1. The trim commits, so that space freed before the call is free.
-//! 2. Under the edit lock, the trim takes some free ranges of a block group, so that no edit can
-//!    allocate them.
+//! 2. Under the edit lock, the trim removes some free ranges from a block group, which excludes
+//!    them from allocation.
 //! 3. Without the lock, the trim checks that the extent tree of the last commit has no extent
-//!    there. Then the devices discard the ranges. A wrong free-space tree ends the trim, because a
-//!    discard would destroy all its data at once.
-//! 4. Under the edit lock again, the trim makes the ranges free again.
+//!    there. After this check, the devices discard the ranges of the trim. A wrong free-space tree
+//!    ends the trim, because a discard would destroy all its data at once.
+//! 4. After the discards, the trim acquires the edit lock again and frees the ranges again.
 //!
 //! Afterwards the trim discards the space of each device that no chunk has. A volume opened with
 //! [`WriteOptions::discard`](crate::WriteOptions::discard) does steps 2 to 4 after each commit.
@@ -21,7 +21,7 @@
 //! - A trim never causes [`Error::NoSpace`]. An edit that finds no space acquires the lock
 //!   `trimming`, under which a trim holds no range, and retries.
 //! - Blocks that the last commit's superblock leads to are not free ([`super::pins`]). Ranges
-//!   around superblocks are not free either.
+//!   around superblocks do not count as free either.
 //!
 //! In block groups that need space on the host, a discarded range loses that space and becomes
 //! unbacked ([`super::backing`]). Space promised to edits keeps its host space.
@@ -59,14 +59,14 @@ const OTHER_ITEMS: u64 = 64;
 /// The bytes that devices discarded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Trimmed {
-    /// Free space of block groups. Each address counts once, for any number of copies.
+    /// The trimmed free space of block groups. Each address counts once, for any number of copies.
     pub block_groups: ByteCount,
     /// Bytes of devices that belong to no chunk.
     pub unallocated: ByteCount,
 }
 
 impl Trimmed {
-    /// Returns the sum of both.
+    /// Returns the sum of the discarded bytes of both kinds.
     #[must_use]
     pub const fn total(self) -> ByteCount {
         ByteCount::new(self.block_groups.get().saturating_add(self.unallocated.get()))
@@ -89,7 +89,7 @@ type Taken = Vec<(u64, u64)>;
 
 impl Engine {
     /// Commits, then discards free space in `range`, in pieces of at least `shortest` bytes, and
-    /// the space that no chunk has. Devices that cannot discard are skipped.
+    /// the unallocated space of devices. Devices that cannot discard are skipped.
     ///
     /// # Errors
     /// Fails if writing has stopped or the commit stops it, or with an error of reading free space,
@@ -124,7 +124,7 @@ impl Engine {
             shortest: 0,
             is_checked: false,
         });
-        // A failed discard loses nothing. A wrong ledger is the engine's own defect and stops
+        // A failed discard loses no data. A wrong ledger is the engine's own defect and stops
         // writing.
         if let Err(error @ Error::Defect(_)) = told {
             self.forest().volume().stop_writing(&error);
@@ -259,8 +259,8 @@ impl Running {
         let mut taken = free.map_or_else(Taken::new, |free| pieces(free, wanted, at..group_end, most));
         let mut from = Share::Free;
         if group.is_backed {
-            // Free space beside the promises first becomes unbacked, then is discarded like other
-            // unbacked space.
+            // A trim turns unreserved free space into unbacked space first, and then discards it
+            // like other unbacked space.
             for (start, length) in &taken {
                 self.core
                     .groups
@@ -351,7 +351,7 @@ impl Running {
     }
 }
 
-/// Returns the ranges of a group to take: wanted, free, long enough, in `within`, and at most
+/// Returns the ranges of a block group to trim: wanted, free, long enough, in `within`, and at most
 /// `most` bytes in all.
 fn pieces(free: &FreeRanges, wanted: &Wanted, within: Range<u64>, most: u64) -> Taken {
     let (mut left, mut taken) = (most, Taken::new());

@@ -46,7 +46,8 @@ impl fmt::Display for Uncommitted {
     }
 }
 
-/// Counts since the volume was opened, and their values at the last commit.
+/// Counts of changes since the volume was opened, and the values of these counts at the last
+/// commit.
 #[derive(Debug, Default)]
 pub struct Account {
     changes: AtomicU64,

@@ -15,8 +15,8 @@ const VIEW_LOOK_EVERY: Duration = Duration::from_millis(1);
 
 impl Engine {
     /// Returns a view of the current state, including the running transaction. The view never
-    /// changes, and its space is not reused before it is dropped. The call waits for no commit. The
-    /// call waits for a device only to read leaves of changed inodes.
+    /// changes, and its space is not reused before it is dropped. The call waits for no commit.
+    /// Making a view waits for a device only to read leaves of changed inodes.
     #[must_use]
     pub fn view(&self) -> Filesystem {
         let mut reads = FaultIn::default();
@@ -65,14 +65,15 @@ impl Shared {
         let hold = running.core.hold(&self.readers);
         let view = running.make_view(&self.base, hold);
         let older = self.view.lock().replace(view.clone());
-        // Dropping the older view releases its hold, which acquires another lock.
+        // Drop the older view outside the lock: that releases its hold, which acquires another
+        // lock.
         drop(older);
         view
     }
 }
 
 impl Running {
-    /// Returns a file system that reads this state.
+    /// Returns a file system that reads the running state.
     pub fn make_view(&mut self, base: &Filesystem, hold: Hold) -> Filesystem {
         let mut trees = HashMap::new();
         let own = core::iter::once((&TreeId::EXTENT, &self.core.extent));

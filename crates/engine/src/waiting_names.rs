@@ -8,9 +8,9 @@
 //! Only the hashed entry waits. The tree already has the deferred name's index entry, the inode's
 //! reference and the directory's size. Name lookups search here first.
 //!
-//! Invariants: a key here holds the entries to be added to the tree's item with the same key. Each
-//! name is either deferred here or in the tree, never in both, except a name that was made twice.
-//! Inserting the name into the tree detects that case.
+//! Invariants: a key in this table holds the entries to be added to the tree's item with the same
+//! key. A name is here or in the tree, never in both, except a name that was made twice. Inserting
+//! the name into the tree detects that case.
 
 use crate::entry::{Entry, entry_in};
 use buttress_format::{DirItem, DirItems, Key};
@@ -46,7 +46,7 @@ impl WaitingNames {
         DirItems::push(self.entries.entry(key).or_default(), entry)
     }
 
-    /// Removes a name. Returns whether the name was waiting.
+    /// Removes a name. Returns whether the removed name was pending.
     pub fn remove(&mut self, key: &Key, name: &[u8]) -> bool {
         let Some(data) = self.entries.get_mut(key) else {
             return false;

@@ -9,11 +9,11 @@
 //! | each level above | 2 | the copy, and one split; or the copy and a neighbour that it is merged with |
 //! | root | 1 in all | the tree becomes higher by one level |
 //!
-//! No level has more copies than nodes. The nodes of a level are the roots on it and, in higher
-//! trees, at most one node for each [`pointers_least`] nodes of the level below. Two neighbours
-//! together hold more than half of their pointers, or an edit merges them. Trees that another
-//! program left sparser use the reserve ([`super::reservation`]). A tree that an edit opens itself
-//! counts from the next edit on.
+//! No level of the tree has more copies than nodes. A level's nodes are at most its roots and one
+//! node for each [`pointers_least`] nodes of the level below. Two neighbours together hold more
+//! than half of their pointers, or an edit merges them. Trees that another program left sparser use
+//! the reserve ([`super::reservation`]). The worst case counts a tree that an edit opens itself
+//! only from the next edit on.
 //!
 //! Left out: space that a chunk item takes in system block groups ([`super::chunks`]).
 
@@ -35,9 +35,9 @@ const NODE_BYTES_MIN: u64 = 4096;
 /// The nodes that one place takes at leaf level.
 const LEAVES_A_PLACE: u64 = 3;
 
-/// Places that every commit may change beside those of edits. These places are the adjacent root
-/// items of the volume's own trees, the root item of a subvolume, a device item, a block group
-/// item, its count of free ranges, and quotas.
+/// Places that every commit may change beside those of edits. Beside those of edits, a commit
+/// changes places for root items, a device item, a block group item, its count of free ranges, and
+/// quotas.
 pub(crate) const PLACES_OF_COMMIT: u64 = 6;
 
 // The smallest nodes still have neighbours to merge with, and hold several records after a split.
@@ -83,7 +83,7 @@ impl Roots {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Shape {
     node_bytes: u64,
-    /// The nodes of all trees.
+    /// The number of nodes of all trees.
     used_nodes: u64,
     /// The largest number of nodes on each level above the leaves, from level 1 on.
     above_max: [u64; TREE_LEVELS_MAX as usize - 1],
@@ -122,7 +122,7 @@ impl Shape {
         self.used_nodes
     }
 
-    /// Returns the nodes above the leaves on the paths to `places` places.
+    /// Returns how many nodes above the leaves the paths to `places` places have at most.
     #[must_use]
     pub(crate) fn above_leaves(&self, places: u64) -> u64 {
         let levels = self.above_max.iter();

@@ -77,7 +77,7 @@ pub fn take(sum: &mut u64, less: u64, what: &'static str) -> Result<(), Defect> 
 /// Returns a length as a size in memory, after a check has bounded it.
 ///
 /// # Errors
-/// Fails if no memory can have this size.
+/// Fails if the length exceeds the memory sizes of the machine.
 pub fn usize_of(value: u64, what: &'static str) -> Result<usize, Defect> {
     usize::try_from(value).map_err(|_| Defect::new(what).with("value", value))
 }

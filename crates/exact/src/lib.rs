@@ -1,9 +1,9 @@
 //! Arithmetic on the program's own numbers, and the error for a broken invariant.
 //!
-//! Numbers from a disk, a stream or a user can be anything: code checks them with `checked_*` and
-//! reports an ordinary error. The program's own numbers (positions in a buffer, counts of its own
-//! lists, lengths that a check has bounded) obey invariants. A clamp would turn a broken invariant
-//! into a plausible number. This crate has three answers instead:
+//! Numbers from a disk, a stream or a user can have any value: code checks them with `checked_*`
+//! and reports an ordinary error. The program's own numbers (positions in a buffer, counts of its
+//! own lists, lengths that a check has bounded) obey invariants. A clamp would turn a broken
+//! invariant into a plausible number. This crate has three answers instead:
 //!
 //! | situation | answer |
 //! |---|---|
@@ -49,7 +49,8 @@ pub fn at_most(value: u64, limit: usize) -> usize {
     }
 }
 
-/// Copies `bytes` to `range` of `target`. Source and range must have the same length.
+/// Copies `bytes` to `range` of `target`. The source bytes and the target range must have the same
+/// length.
 ///
 /// # Errors
 /// Fails if `range` is not in `target`, or has another length than `bytes`. On an error, `target`
@@ -87,7 +88,7 @@ pub trait Exact: Copy + Display + PartialOrd {
     #[must_use]
     fn exact_add(self, more: Self) -> Self;
 
-    /// Returns the difference. Without a sign, `less` must not be larger than this.
+    /// Returns the difference. For unsigned numbers, `less` must not be larger than this number.
     #[must_use]
     fn exact_sub(self, less: Self) -> Self;
 
@@ -95,7 +96,7 @@ pub trait Exact: Copy + Display + PartialOrd {
     #[must_use]
     fn exact_mul(self, factor: Self) -> Self;
 
-    /// Returns the quotient of this and `by`, rounded down; `by` is not zero.
+    /// Returns this number divided by `by`, rounded down; `by` is not zero.
     #[must_use]
     fn quotient(self, by: Self) -> Self;
 

@@ -11,7 +11,7 @@
 //! fails for a name that is not in the table, and for a name without a fault point.
 #![forbid(unsafe_code)]
 
-/// Returns true if a fault is on, which is never the case in this build.
+/// Returns whether a fault is on: always false in this build.
 #[cfg(not(buttress_faults))]
 #[inline(always)]
 #[must_use]
@@ -19,8 +19,8 @@ pub const fn on(_name: &'static str) -> bool {
     false
 }
 
-/// Returns true if a fault is on. The first time, it prints a message on standard error. Otherwise,
-/// a fault that no test reaches would look like one that no test catches.
+/// Returns true if a fault is on. At the first call for a fault, prints a message on standard
+/// error. Otherwise, a fault that no test reaches would look like one that no test catches.
 #[cfg(buttress_faults)]
 #[must_use]
 pub fn on(name: &'static str) -> bool {

@@ -13,15 +13,15 @@ use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 bitflags::bitflags! {
-    /// The kinds of block groups that a balance works on, and its options. Bits without a name are
-    /// kept.
+    /// The kinds of block groups that a balance works on, and its options. Balance flags without a
+    /// name are kept.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
     pub struct BalanceFlags: u64 {
         /// Data block groups.
         const DATA = 1 << 0;
         /// System block groups.
         const SYSTEM = 1 << 1;
-        /// Metadata block groups.
+        /// The balance includes metadata block groups.
         const METADATA = 1 << 2;
         /// Conversions to a profile with less redundancy are accepted.
         const FORCE = 1 << 3;
@@ -125,7 +125,7 @@ pub struct BalanceArguments {
     pub limit_max: u32,
     /// The minimum number of stripes.
     pub stripes_min: u32,
-    /// The maximum number of stripes.
+    /// The maximum number of stripes of a selected chunk.
     pub stripes_max: u32,
 }
 
@@ -250,7 +250,7 @@ impl BalanceItem {
     /// Parses the item of `(BALANCE TEMPORARY_ITEM 0)`.
     ///
     /// # Errors
-    /// Fails if the item has a wrong size.
+    /// Fails if the balance item has a wrong size.
     pub fn parse(key: &Key, data: &[u8]) -> Result<Self, ItemError> {
         let raw = raw::exactly::<RawBalanceItem>(key, data)?;
         Ok(Self {

@@ -51,7 +51,7 @@ bitflags::bitflags! {
 impl BlockGroupFlags {
     /// The type bits: data, system and metadata.
     pub const TYPES: Self = Self::DATA.union(Self::SYSTEM).union(Self::METADATA);
-    /// The profile bits.
+    /// The mask of all profile bits.
     pub const PROFILES: Self = Self::RAID0
         .union(Self::RAID1)
         .union(Self::DUP)
@@ -135,7 +135,7 @@ impl fmt::Display for BlockGroupFlags {
 /// The profile of a chunk: its layout over devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Profile {
-    /// A copy on one device.
+    /// A single copy on one device.
     Single,
     /// Two copies, which may lie on one device.
     Dup,

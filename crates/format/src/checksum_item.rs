@@ -72,7 +72,7 @@ impl<'a> ChecksumItem<'a> {
         self.packed.len().checked_div(self.checksum_bytes).unwrap_or(0)
     }
 
-    /// Returns the stored checksum of the sector that holds `logical`, or `None` if the item does
+    /// Returns the stored checksum of the sector at `logical`, or `None` if the checksum item does
     /// not cover it.
     #[must_use]
     pub fn get(&self, logical: Logical) -> Option<&'a [u8]> {
@@ -83,7 +83,8 @@ impl<'a> ChecksumItem<'a> {
     }
 
     /// Returns the checksums of the sectors in `[start, end)` that the item covers, packed, after
-    /// the address of the first of these sectors. Returns `None` if the item covers none of them.
+    /// the address of the first of these sectors. Returns `None` if the item covers none of the
+    /// requested sectors.
     #[must_use]
     pub fn range(&self, start: Logical, end: Logical) -> Option<(Logical, &'a [u8])> {
         let sector_bytes = u64::from(self.sector_bytes);

@@ -4,7 +4,7 @@
 //! key. The profile determines the layout. Chunks lie in the chunk tree under `(256 CHUNK_ITEM
 //! logical)`. The superblock also holds the system chunks, because they hold the chunk tree.
 //!
-//! A checked [`Chunk`] has at least one stripe and as many stripes as its profile requires. The
+//! A checked [`Chunk`] has at least one stripe and as many stripes as its profile requires. A
 //! chunk's length is whole sectors, and the chunk ends below 2^64. The volume checks that the
 //! stripes fit their devices.
 //!

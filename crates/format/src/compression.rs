@@ -1,13 +1,13 @@
 //! Compression and decompression of extents: zlib, zstd, and LZO in btrfs's own framing.
 //!
 //! A [`Compressor`] compresses one extent and returns the stored form if it saves at least a
-//! sector. [`looks_compressible`] predicts before the compression whether it will.
+//! sector. [`looks_compressible`] predicts before the compression whether it will save a sector.
 //!
 //! [`decompress`] reads the stored bytes of one compressed extent: all its `disk_bytes`, or the
-//! inline content. [`decompress`] fills a buffer with the beginning of the content. If the buffer
-//! is shorter than the content, the rest of the content is not decompressed. If the content is
-//! shorter than the buffer, the rest of the buffer is zeroed, as in the kernel. Stored extents are
-//! padded with zeros to whole sectors, so bytes after the end of a stream are ignored.
+//! inline content. The function fills a buffer with the beginning of the content. If the buffer is
+//! shorter than the content, the rest of the content is not decompressed. If the content is shorter
+//! than the buffer, the remaining bytes of the buffer are zeroed, as in the kernel. A stored extent
+//! is padded with zeros to whole sectors, so the decoder ignores bytes after a stream's end.
 //!
 //! Invariants of decompression, for any input:
 //! - nothing is written outside the buffer, and every byte of it is written unless an error is
@@ -18,8 +18,9 @@
 //! A [`Decompressor`] keeps its decoders for reuse; [`decompress`] keeps one `Decompressor` for
 //! each thread.
 //!
-//! Left out: checksums. The caller verifies stored bytes against the checksum tree before
-//! decompression. Like the kernel, this module ignores the Adler-32 at the end of a zlib stream.
+//! Left out of this module: checksums. The caller verifies stored bytes against the checksum tree
+//! before decompression. Like the kernel, this module ignores the Adler-32 at the end of a zlib
+//! stream.
 
 mod compressor;
 mod heuristic;
@@ -61,8 +62,8 @@ impl Decompressor {
     /// is set, `stored` is inline content, which LZO frames differently.
     ///
     /// # Errors
-    /// Returns a [`CompressionError`] for the first problem found before `out` is full. The content
-    /// of `out` is then undefined.
+    /// Fails with a [`CompressionError`] for the first problem before `out` is full. The content of
+    /// `out` is then undefined.
     pub fn decompress(
         &mut self,
         compression: Compression,
@@ -164,7 +165,7 @@ pub enum CompressionError {
         "zstd frame does not end within its {stored_bytes} bytes, {content_bytes} bytes into the content"
     )]
     ZstdCut {
-        /// The length of the extent in bytes.
+        /// The length of the compressed extent in bytes.
         stored_bytes: usize,
         /// The number of bytes decompressed before the error.
         content_bytes: usize,
@@ -177,7 +178,7 @@ pub enum CompressionError {
         "LZO total length is {total_bytes}, which contradicts the length of the extent, {stored_bytes} bytes"
     )]
     LzoTotalLength {
-        /// The total length that the extent states.
+        /// The total length that the compressed extent states.
         total_bytes: u32,
         /// The length of the extent in bytes.
         stored_bytes: usize,

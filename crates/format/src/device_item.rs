@@ -186,19 +186,19 @@ const _: () = assert!(size_of::<RawDeviceExtent>() == 48);
 /// The range `[physical, physical + length)` of one device, which a chunk uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeviceExtent {
-    /// The device, from the key.
+    /// The device's id, from the item's key.
     pub device: DeviceId,
     /// The first byte of the range on the device, from the key.
     pub physical: Physical,
-    /// The first byte of the range on the device, from the key.
+    /// The id of the tree that holds the chunk: always the chunk tree.
     pub chunk_tree: TreeId,
-    /// The object id of the tree that holds the chunk: always the chunk tree.
-    pub chunk_objectid: ObjectId,
     /// The object id of the chunk's key, which is the same for all chunks.
-    pub chunk: Logical,
+    pub chunk_objectid: ObjectId,
     /// The logical address of the chunk.
-    pub length: ByteCount,
+    pub chunk: Logical,
     /// The length of the range in bytes.
+    pub length: ByteCount,
+    /// The uuid of the chunk tree.
     pub chunk_tree_uuid: Uuid,
 }
 

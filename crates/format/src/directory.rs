@@ -2,12 +2,12 @@
 //!
 //! The three item types share one layout: an array of entries. Each entry has a fixed head of 30
 //! bytes, a name, and, in attributes only, a value. A directory holds every name twice. `DIR_ITEM`
-//! holds it under the hash of the name, for lookup; names of equal hash share the item. `DIR_INDEX`
-//! holds one name each in the order of creation, for listing. Attributes are keyed by hash like
-//! `DIR_ITEM`.
+//! holds it under the hash of the name, for lookup; names of equal hash share the item. A
+//! `DIR_INDEX` item holds one name, in the order of creation, for listing. Attributes are keyed by
+//! hash like `DIR_ITEM`.
 //!
 //! [`DirItems::parse`] checks the whole item: bounds, kinds, locations, names and their hash. After
-//! this check, iterating cannot fail. Iterating copies nothing.
+//! this check, iterating cannot fail. Iterating over directory entries copies nothing.
 //!
 //! Source: on-disk format documentation, sections "DIR_ITEM", "DIR_INDEX" and "XATTR_ITEM".
 

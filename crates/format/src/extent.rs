@@ -2,8 +2,8 @@
 //!
 //! An `EXTENT_ITEM` describes data, or a tree block on volumes without skinny metadata. A
 //! `METADATA_ITEM` describes a tree block. Both item types count the references to an extent and
-//! hold the first references inline. Further references are items of their own with the same object
-//! id ([`crate::extent::keyed`]).
+//! hold the first references inline. References that do not fit inline are items of their own with
+//! the same object id ([`crate::extent::keyed`]).
 //!
 //! ```text
 //! references 8 | generation 8 | flags 8 | tree block info 18, EXTENT_ITEM of a tree block only |
@@ -12,8 +12,8 @@
 //!     EXTENT_DATA_REF: root 8, inode 8, offset 8, count 4
 //!     SHARED_DATA_REF: parent 8, count 4
 //! ```
-//! Inline references are ordered by type. References of one type are ordered from the greatest
-//! [`InlineReference::sort_value`] to the least.
+//! Inline references are ordered by type. Inline references of one type are ordered from the
+//! greatest [`InlineReference::sort_value`] to the least.
 //!
 //! Source: on-disk format documentation, section "Extent item".
 
@@ -51,7 +51,7 @@ pub struct RawExtentItem {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct RawTreeBlockInfo {
-    /// The first key of the block.
+    /// The first key of the tree block that the extent holds.
     pub key: RawKey,
     /// The level of the block.
     pub level: u8,
@@ -86,7 +86,7 @@ pub struct TreeBlockInfo {
 /// An extent in use: the logical range `[start, start + length)`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExtentItem {
-    /// The first byte, from the key.
+    /// The extent's first byte, from the item's key.
     pub start: Logical,
     /// The length of the extent. The length comes from the key for data, and is the node size for a
     /// tree block.

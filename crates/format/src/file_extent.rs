@@ -1,13 +1,15 @@
 //! The file extent item, `EXTENT_DATA`: the location of a part of a file's content.
 //!
-//! The key's offset is the file offset at which the part begins. The item has three forms:
+//! The key's offset is the file offset at which the part begins. A file extent item has three
+//! forms:
 //!
 //! - inline: the content follows the head of 21 bytes, compressed or not. Only the part at file
 //!   offset 0 can be inline;
 //! - regular: a window of an extent on disk. `disk_bytes` at `disk` hold the extent as it is
 //!   stored, and `ram_bytes` is its length after decompression. The file shows `[offset, offset +
 //!   num_bytes)` of the decompressed extent. If `disk` is zero, the part is a hole;
-//! - preallocated: laid out like regular, but the extent has no content yet and reads as zeros.
+//! - preallocated: has the same layout as regular, but the extent has no content yet and reads as
+//!   zeros.
 //!
 //! For example, a 128 KiB extent is compressed into 20 KiB, and its first 4 KiB are overwritten
 //! later. The item of the remaining part has `ram_bytes` 131072, `disk_bytes` 20480, `offset` 4096,
@@ -68,7 +70,7 @@ pub struct RawExtentSlice {
     pub disk_bytes: U64,
     /// The offset in the decompressed extent at which the part begins.
     pub offset: U64,
-    /// Length of the part.
+    /// Length of the part of the extent that the item uses.
     pub num_bytes: U64,
 }
 
@@ -160,7 +162,7 @@ impl ExtentSlice {
     }
 }
 
-/// The content behind a file extent item.
+/// The content that a file extent item describes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FileExtentBody<'a> {
     /// The content, compressed as the item says, borrowed from the leaf.
@@ -264,7 +266,7 @@ impl<'a> FileExtent<'a> {
     }
 
     /// Returns the exclusive end of the part in the file, for an item under `key`. Inline content
-    /// counts as a whole sector, so it ends with its sector.
+    /// counts as a whole sector, so its file range ends with a sector.
     #[must_use]
     pub fn file_end(&self, key: &Key, sector_bytes: u32) -> FileOffset {
         let length = match &self.body {

@@ -1,11 +1,12 @@
 //! Free space: the ranges that no extent covers. These ranges are stored in the free space tree or,
 //! on old volumes, in files of the root tree.
 //!
-//! In the free space tree each block group has one `FREE_SPACE_INFO`. Each block group also has
-//! either `FREE_SPACE_EXTENT` items, one for each range and without data, or `FREE_SPACE_BITMAP`
-//! items. A bitmap has a bit for each sector of its range, lowest bit first. The key's object id
-//! and offset are start and length. The old v1 cache has one header ([`FreeSpaceHeader`]) for each
-//! block group in the root tree. The header names an inode that holds the content.
+//! In the free space tree each block group has one `FREE_SPACE_INFO`. Beside its info item, each
+//! block group has `FREE_SPACE_EXTENT` items, one for each range and without data, or
+//! `FREE_SPACE_BITMAP` items. A bitmap has a bit for each sector of its range, lowest bit first.
+//! The key's object id and offset are start and length. The old v1 cache has one header
+//! ([`FreeSpaceHeader`]) for each block group in the root tree. The header names an inode that
+//! holds the content.
 //!
 //! Source: on-disk format documentation, sections "Free space info", "Free space extent", "Free
 //! space bitmap".
@@ -96,9 +97,9 @@ impl FreeSpaceInfo {
 /// A free range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FreeSpaceExtent {
-    /// The first byte of the range.
+    /// The first byte of the free range.
     pub start: Logical,
-    /// The length of the range in bytes.
+    /// The length of the free range in bytes.
     pub length: ByteCount,
 }
 
@@ -130,7 +131,7 @@ impl<'a> FreeSpaceBitmap<'a> {
     ///
     /// # Errors
     /// Fails if the range is empty, not aligned, beyond 2^64 or larger than a bitmap can cover.
-    /// Also fails if the size of the data does not fit the range.
+    /// Also fails if the size of the item's data does not fit the range.
     pub fn parse(key: &Key, data: &'a [u8], sector_bytes: u32) -> Result<Self, ItemError> {
         let (start, length) = range(key, sector_bytes)?;
         let sectors = length
@@ -198,7 +199,7 @@ impl FreeSpaceInfo {
     }
 
     /// Returns the number of free ranges below which a block group of this length switches back
-    /// from bitmaps to ranges. This number is lower than [`FreeSpaceInfo::bitmap_threshold`], so
+    /// from bitmaps to ranges. The threshold is lower than [`FreeSpaceInfo::bitmap_threshold`], so
     /// that a block group does not switch back and forth.
     #[must_use]
     pub fn extent_threshold(length: ByteCount, sector_bytes: u32) -> u32 {
@@ -215,7 +216,8 @@ impl FreeSpaceExtent {
 }
 
 impl FreeSpaceBitmap<'_> {
-    /// Returns the key `(start FREE_SPACE_BITMAP length)`. The data of the item is the bits.
+    /// Returns the key `(start FREE_SPACE_BITMAP length)`. The data of a bitmap item holds one bit
+    /// for each sector.
     #[must_use]
     pub const fn key(&self) -> Key {
         range_key(ItemType::FREE_SPACE_BITMAP, self.start, self.length)

@@ -91,8 +91,8 @@ pub struct RawInodeItem {
 const _: () = assert!(size_of::<RawInodeItem>() == 160);
 
 bitflags::bitflags! {
-    /// Flags of an inode that change how btrfs handles it. Unknown bits are kept, but fail the
-    /// check.
+    /// Flags of an inode that change how btrfs handles it. Unknown inode flags are kept, but fail
+    /// the check.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub struct InodeFlags: u64 {
         /// The content has no checksums.
@@ -121,7 +121,7 @@ bitflags::bitflags! {
         const COMPRESS = 1 << 11;
         /// In root items only: flags and byte limit of the root item are initialised.
         const ROOT_ITEM_INIT = 1 << 31;
-        /// fs-verity is enabled. A kernel without fs-verity may only read the file.
+        /// fs-verity is enabled. A kernel without fs-verity must not write to the file.
         const VERITY = 1 << 32;
     }
 }

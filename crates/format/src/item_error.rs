@@ -51,7 +51,7 @@ pub enum ItemProblem {
     SizeWrong {
         /// The item's size.
         size_bytes: usize,
-        /// The size that its type has.
+        /// The size that the item's type prescribes.
         expected_bytes: usize,
     },
     /// The item is shorter than its minimum content.

@@ -175,7 +175,7 @@ item_types! {
     EXTENT_DATA = 108;
     /// Checksums of data; offset is the logical address of the first sector.
     EXTENT_CSUM = 128;
-    /// The root of a tree.
+    /// The root item of a tree.
     ROOT_ITEM = 132;
     /// A subvolume's place in its parent, seen from the subvolume.
     ROOT_BACKREF = 144;
@@ -187,7 +187,7 @@ item_types! {
     METADATA_ITEM = 169;
     /// Inline only: the tree that owns an extent, for simple quotas.
     EXTENT_OWNER_REF = 172;
-    /// A reference to a tree block by its tree.
+    /// A reference to a tree block by the id of its tree.
     TREE_BLOCK_REF = 176;
     /// A reference to data by tree, inode and offset.
     EXTENT_DATA_REF = 178;

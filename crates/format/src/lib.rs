@@ -1,10 +1,10 @@
 //! The bytes of btrfs as types. No I/O, no threads, no `unsafe`.
 //!
 //! No bytes from disk are trusted. Each structure has one raw form, with the fields in their
-//! on-disk layout, and one checked form. A single function makes the checked form, and has one
-//! error variant for each check. Code that uses the checked form does not repeat the checks.
-//! Writers encode the checked form: `to_bytes` if the size is fixed, `encode` otherwise. `key`
-//! returns the key of the item.
+//! on-disk layout, and one checked form. A single function makes the checked form of an item, and
+//! has one error variant for each check. Later code does not repeat the checks. Writers encode the
+//! checked form: `to_bytes` if the size is fixed, `encode` otherwise. `key` returns the key of the
+//! item.
 //!
 //! | what | where |
 //! |---|---|

@@ -2,7 +2,7 @@
 //!
 //! A kernel refuses, or can no longer change, items larger than it would have made itself. Writers
 //! therefore keep to the kernel's limits, even if a larger item fits the leaf. All limits are bytes
-//! of an item's data, without the item's head, on a volume whose tree blocks are `node_bytes` long.
+//! of an item's data, without the item's header, on a volume with tree blocks of `node_bytes`.
 //!
 //! Source: on-disk format documentation, sections "Tree blocks" and "Overview"; btrfs(5), section
 //! "Filesystem limits"; the limits of inline references and packed items were measured on the
@@ -16,8 +16,8 @@ use buttress_exact::usize_of;
 /// The maximum number of names of an inode.
 pub const LINKS_MAX: u32 = 65_535;
 
-/// Returns the capacity of a leaf in bytes, without its header. Item heads and item data share this
-/// space.
+/// Returns the capacity of a leaf in bytes, without its header. Item headers and item data share
+/// the capacity of a leaf.
 #[must_use]
 pub fn leaf_bytes(node_bytes: u32) -> usize {
     usize_of(node_bytes).saturating_sub(HEADER_BYTES)

@@ -1,9 +1,9 @@
 //! Items that exist in log trees only: the ranges of a directory that the log holds completely.
 //!
-//! The key `(directory DIR_LOG_INDEX first)` and the last index, the item's only content, name a
-//! range of indexes. The log holds every entry of the directory with an index in `[first, last]`.
-//! An entry of that range that the log does not hold was removed. `DIR_LOG_ITEM` names a range of
-//! name hashes in the same way, and is no longer written.
+//! The key `(directory DIR_LOG_INDEX first)` and the item's only content, the last index, name a
+//! range of directory indexes. The log holds every entry of the directory with an index in `[first,
+//! last]`. An entry of that range that the log does not hold was removed. `DIR_LOG_ITEM` names a
+//! range of name hashes in the same way, and is no longer written.
 //!
 //! Source: on-disk format documentation, sections "DIR_LOG_ITEM" and "DIR_LOG_INDEX".
 

@@ -1,16 +1,16 @@
 //! Names of an inode, seen from the inode: `INODE_REF` and `INODE_EXTREF`.
 //!
 //! An `INODE_REF` holds the names that an inode has in one directory, packed one after the other.
-//! The directory is the key's offset. Names that do not fit go to `INODE_EXTREF` items. The key of
-//! an `INODE_EXTREF` holds a hash of directory and name, so each entry also names its directory.
-//! Both item types yield [`InodeName`]s.
+//! The directory is the key's offset. Names that do not fit an `INODE_REF` item go to
+//! `INODE_EXTREF` items. The key of an `INODE_EXTREF` holds a hash of directory and name, so each
+//! entry also names its directory. Both item types yield [`InodeName`]s.
 //!
-//! The constructor of the iterator checks the whole item, so iterating cannot fail. Names are
-//! borrowed from the leaf, not copied.
+//! The iterator's constructor checks the whole reference item, so iterating over its names cannot
+//! fail. Names are borrowed from the leaf, not copied.
 //!
 //! For all items, this module refuses names that could mislead a reader: names that are empty or
-//! longer than 255 bytes, names with `/` or NUL, and `.` and `..`. The only exception is the `..`
-//! with which a root directory names itself.
+//! longer than 255 bytes, names with `/` or NUL, and `.` and `..`. The only permitted such name is
+//! the `..` with which a root directory names itself.
 //!
 //! Source: on-disk format documentation, sections "INODE_REF" and "INODE_EXTREF".
 
@@ -211,8 +211,7 @@ fn split_name(rest: &[u8], name_bytes: U16, fixed_bytes: usize) -> Result<(&[u8]
 /// NUL. `.` and `..` are refused unless `may_be_dots` is set.
 pub(crate) fn check_name(name: &[u8], may_be_dots: bool) -> Result<(), NameProblem> {
     check_length(name)?;
-    // The loop does not stop early, so that the compiler can vectorise it over all bytes of the
-    // name.
+    // The loop never stops early, so that the compiler can vectorise it over all bytes of the name.
     let is_separator = |byte: &u8| matches!(byte, b'/' | 0);
     if name.iter().fold(false, |found, byte| found | is_separator(byte)) {
         let position = name.iter().position(is_separator).unwrap_or_default();
@@ -261,7 +260,7 @@ pub enum NameProblem {
     /// The name does not have the hash that the key holds.
     #[error("the name's hash is {hash}, the key says {expected}")]
     HashMismatch {
-        /// Hash of the name (and of its directory).
+        /// Hash of the name (for `INODE_EXTREF`, of its directory too).
         hash: u64,
         /// The key's offset.
         expected: u64,

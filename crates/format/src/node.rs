@@ -2,7 +2,7 @@
 //!
 //! A [`TreeBlock`] owns its bytes, which clones share. [`TreeBlock::check`] has proved that:
 //!
-//! - checksum, volume, address, level, generation, owner and first key are as expected;
+//! - checksum, fsid, address, level, generation, owner and first key of the block are as expected;
 //! - keys are in order;
 //! - item data lies inside the block, without gaps or overlaps;
 //! - each item passes the tree checker.
@@ -51,7 +51,7 @@ pub struct BlockFormat {
     pub checksum_type: ChecksumType,
     /// The uuid that the blocks carry: the superblock's metadata uuid.
     pub fsid: Uuid,
-    /// The uuids that blocks of seed devices may carry instead.
+    /// The uuids that blocks of seed devices may carry instead of the volume's fsid.
     pub seed_fsids: Arc<[Uuid]>,
     /// The uuid of the chunk tree that the blocks carry. `None` if it is unknown or not to be
     /// checked.
@@ -139,9 +139,9 @@ pub struct Expectation {
     pub level: Option<u8>,
     /// The generation in the parent's pointer to the block.
     pub generation: Option<Generation>,
-    /// The tree that the reader walks. Subvolumes may share blocks, so any subvolume may own the
-    /// block of a subvolume. Relocation trees hold blocks of any tree, so their owner is not
-    /// checked.
+    /// The id of the tree that the reader walks. Subvolumes may share blocks, so any subvolume may
+    /// own the block of a subvolume. Relocation trees hold blocks of any tree, so their owner is
+    /// not checked.
     pub owner: Option<TreeId>,
     /// The first key in the parent's pointer to the block.
     pub first_key: Option<Key>,
@@ -174,7 +174,7 @@ pub struct DamagedBlock {
     /// Every failed check, at most [`DamagedBlock::MAX_FAILURES`]. The list of failed checks is
     /// empty if the block is valid.
     pub failures: Vec<BlockError>,
-    /// The block. The block shows only items whose data lies inside the block, and may hold any
+    /// The block. A damaged block shows only items whose data is inside the block, and may have any
     /// other error.
     pub block: TreeBlock,
 }

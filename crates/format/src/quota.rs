@@ -69,7 +69,7 @@ bitflags::bitflags! {
         const RESCAN = 1 << 1;
         /// The counters are wrong until a rescan ends.
         const INCONSISTENT = 1 << 2;
-        /// The counters are wrong until a rescan ends.
+        /// The volume has simple quotas.
         const SIMPLE_MODE = 1 << 3;
         const _ = !0;
     }
@@ -201,7 +201,7 @@ impl QgroupInfo {
 /// The limits of a quota group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QgroupLimit {
-    /// The group, from the key.
+    /// The qgroup's id, from the item's key.
     pub group: QgroupId,
     /// The limits that are set.
     pub flags: QgroupLimitFlags,
@@ -305,7 +305,7 @@ fn five(numbers: [u64; 5]) -> [u8; size_of::<RawFive>()] {
 }
 
 /// The membership of one quota group in another. The volume stores it under two keys, one for each
-/// direction. The parent has the higher level.
+/// direction. The parent qgroup has the higher level.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QgroupRelation {
     /// The group in the key's object id.

@@ -8,7 +8,7 @@
 //! Source: btrfs-progs' documentation, "BTRFS RAID Stripe Tree Design", for the key and its
 //! meaning. The items in that design also have an encoding and a length in each stripe, which the
 //! final format does not have. The first kernels with this feature (6.7 to 6.10, for testing only)
-//! put 8 bytes before the stripes. This module does not read the form with these 8 bytes.
+//! put 8 bytes before the stripes. This module does not read the old form with these 8 bytes.
 
 use crate::item_error::{ItemError, ItemProblem};
 use crate::key::{ItemType, Key};
@@ -38,7 +38,7 @@ pub struct RaidStride {
     pub physical: Physical,
 }
 
-/// The stripes of the logical range `[start, start + length)`.
+/// The stripes that hold the logical range `[start, start + length)`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RaidStripeExtent {
     /// The first byte, from the key.

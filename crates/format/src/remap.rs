@@ -1,4 +1,4 @@
-//! Remap items, on volumes with the remap-tree feature. A moved range keeps its logical address,
+//! Remap items, on volumes with the remap-tree feature. A remapped range keeps its logical address,
 //! and the remap tree maps it to its new address.
 //!
 //! | key | item |
@@ -25,8 +25,8 @@ pub struct RemapItem {
     pub start: Logical,
     /// The length of the range in bytes, from the key.
     pub length: ByteCount,
-    /// The new address of the range. A `REMAP_BACKREF` holds the old address; an `IDENTITY_REMAP`
-    /// has `start` itself.
+    /// The new address of the range. The other address of the mapping: `REMAP_BACKREF` holds the
+    /// old address; `IDENTITY_REMAP` has `start` itself.
     pub other: Logical,
 }
 

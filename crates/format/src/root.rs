@@ -3,7 +3,7 @@
 //!
 //! A `ROOT_ITEM` exists in two lengths. The old form (239 bytes) ends after the level. The current
 //! form (439 bytes) adds uuids, transactions and times of subvolumes. A kernel that knows only the
-//! old form updates the old fields of a long item and leaves the added fields stale.
+//! old form updates the old fields of a long root item, and leaves others stale.
 //! [`RootItem::generation_v2`] then differs from [`RootItem::generation`], and the added fields
 //! count as zero, as in the short form.
 //!
@@ -139,7 +139,7 @@ pub struct RootItem {
     pub ctime: Timestamp,
     /// Time of `otransid`.
     pub otime: Timestamp,
-    /// Time of `stransid`.
+    /// The time of the change with the generation `stransid`.
     pub stime: Timestamp,
     /// Time of `rtransid`.
     pub rtime: Timestamp,
@@ -154,8 +154,8 @@ impl RootItem {
         if key.objectid == ObjectId::MIN {
             return Err(ItemError::new(key, ItemProblem::ObjectIdInvalid { objectid: 0 }));
         }
-        // Relocation trees share one object id. The offset names the tree that each relocation tree
-        // mirrors.
+        // Relocation trees share one object id. The key's offset names the tree that a relocation
+        // tree mirrors.
         if key.objectid == TreeId::TREE_RELOCATION.object_id() && key.offset == 0 {
             return Err(ItemError::new(key, RootProblem::RelocationOfNothing));
         }
@@ -311,7 +311,7 @@ pub enum RootProblem {
     LevelTooHigh {
         /// The name of the field.
         field: &'static str,
-        /// The level in the field.
+        /// The tree level that the field holds.
         level: u8,
     },
     /// The flags have bits that no version of the format defines.

@@ -343,13 +343,13 @@ numbered! {
         Compression = 30, "compression", V2, U32;
         /// Encryption of an encoded write. The only defined number is 0, for none.
         Encryption = 31, "encryption", V2, U32;
-        /// Hash algorithm of fs-verity.
+        /// The attribute holds the hash algorithm of fs-verity.
         VerityAlgorithm = 32, "verity_algorithm", V3, U8;
         /// Block size in bytes of fs-verity's Merkle tree.
         VerityBlockSize = 33, "verity_block_size", V3, U32;
         /// Salt of fs-verity.
         VeritySalt = 34, "verity_salt_data", V3, Binary;
-        /// Signature of fs-verity.
+        /// The attribute holds the signature of fs-verity.
         VeritySignature = 35, "verity_sig_data", V3, Binary;
     }
 }

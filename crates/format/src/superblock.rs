@@ -8,10 +8,11 @@
 //! - features whose dependencies are met;
 //! - a system chunk array of valid chunks.
 //!
-//! The kernel requires all of this before it mounts. The kernel also refuses two states that
-//! reading tolerates: a wrong count of bytes in use ([`Superblock::used_bytes_problem`]), and
-//! unfinished changes ([`SuperblockFlags::unfinished`]). [`Incompat::require_readable`] refuses
-//! features that this version does not support. [`Superblock::raw`] shows a damaged superblock.
+//! The kernel requires all of these properties of a superblock before it mounts. The kernel also
+//! refuses two states that reading tolerates: a wrong count of bytes in use
+//! ([`Superblock::used_bytes_problem`]), and unfinished changes ([`SuperblockFlags::unfinished`]).
+//! [`Incompat::require_readable`] refuses features that this version does not support.
+//! [`Superblock::raw`] shows a damaged superblock.
 //!
 //! Source: on-disk format documentation, section "Superblock".
 
@@ -136,8 +137,8 @@ pub struct Superblock {
     pub checksum_type: ChecksumType,
     /// The volume's uuid that users see.
     pub fsid: Uuid,
-    /// The uuid that tree blocks and device items carry. The value is the metadata uuid field if
-    /// the feature METADATA_UUID is set, otherwise the fsid.
+    /// The uuid that tree blocks and device items carry. The uuid is the metadata uuid field if the
+    /// feature METADATA_UUID is set, otherwise the fsid.
     pub metadata_uuid: Uuid,
     /// The address of this copy on its device.
     pub physical: Physical,

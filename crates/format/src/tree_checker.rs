@@ -1,8 +1,8 @@
 //! The tree checker: all rules for one tree block, checked when the block is read.
 //!
 //! The tree checker is at least as strict as the tree checker of Linux 6.18: the kernel accepts all
-//! blocks that pass here. Every block that the kernel writes passes. The checker sees one block.
-//! The tree and the check job test rules between two blocks.
+//! blocks that pass here. Every block that the kernel writes passes these checks. The checker sees
+//! one block. Rules between two blocks are tested by the tree and by the check job.
 //!
 //! The rules for nodes: at least one pointer and no more than fit, ascending keys, and pointers to
 //! aligned addresses with generations up to the node's own. The rules for leaves: ascending keys,
@@ -138,8 +138,8 @@ fn check_order(slot: usize, previous: Option<Key>, key: Key, report: Report<'_>)
     }
 }
 
-/// Refuses an empty leaf of a tree that always holds items. Other trees become empty when their
-/// last item is deleted.
+/// Refuses an empty leaf of a tree that always holds items. Only other trees become empty when
+/// their last item is deleted.
 fn check_empty_leaf(owner: TreeId, format: &BlockFormat, report: Report<'_>) -> ControlFlow<()> {
     match owner {
         TreeId::MIN => report(BlockProblem::OwnerZero),

@@ -148,7 +148,7 @@ coordinate! {
     Generation
 }
 coordinate! {
-    /// The first field of a key. The tree and the item type determine its meaning.
+    /// The first field of a key. The tree and the item type determine the meaning of an object id.
     ObjectId
 }
 coordinate! {

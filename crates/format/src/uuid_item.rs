@@ -1,9 +1,9 @@
 //! Uuid items: the index from uuids to subvolumes, in the uuid tree.
 //!
 //! The key holds the uuid: its first eight bytes are the object id and its last eight the offset,
-//! both little-endian. The key's type selects the relation between uuid and subvolume. Subvolumes
-//! have the uuid as their own ([`ItemType::UUID_KEY_SUBVOL`]), or were received from it
-//! ([`ItemType::UUID_KEY_RECEIVED_SUBVOL`]). The item is an array of subvolume ids.
+//! both little-endian. The type selects the relation. Subvolumes have the uuid as their own
+//! ([`ItemType::UUID_KEY_SUBVOL`]), or were received from it
+//! ([`ItemType::UUID_KEY_RECEIVED_SUBVOL`]). The item's data is an array of subvolume ids.
 //!
 //! The tree is only an index, which the kernel rebuilds. A wrong entry costs a search, not data.
 //!
@@ -57,8 +57,8 @@ impl UuidItem<'_> {
         }
     }
 
-    /// Removes a subvolume from an item's data. Returns true if the data held it. If the data
-    /// becomes empty, the caller deletes the item.
+    /// Removes a subvolume from an item's data. Returns true if the item's data held the subvolume.
+    /// If the data becomes empty, the caller deletes the item.
     pub fn remove(data: &mut Vec<u8>, subvolume: TreeId) -> bool {
         let Some(start) = position(data, subvolume) else {
             return false;

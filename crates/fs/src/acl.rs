@@ -161,8 +161,8 @@ impl Acl {
         value
     }
 
-    /// Returns the permission bits of a mode for this list, and true if the mode expresses the
-    /// whole list.
+    /// Returns the permission bits of a mode for this ACL, and true if the mode expresses the whole
+    /// ACL.
     #[must_use]
     pub fn to_mode(&self) -> (u32, bool) {
         let mut bits = 0;

@@ -3,15 +3,15 @@
 //!
 //! Snapshots of one history share most of their blocks, and shared blocks are equal
 //! ([`mod@buttress_tree::changes`]). The cost of finding the inodes with a differing item grows
-//! with the changes, not with the subvolumes' size. All directories on the path from such an inode
-//! to the root also count as changed, in both subvolumes. No other inode needs to be read: it is
-//! equal in both subvolumes, with everything below it.
+//! with the changes, not with the size. All directories on the path from a changed inode to the
+//! root also count as changed, in both subvolumes. No other inode needs to be read: it is equal in
+//! both subvolumes, with everything below it.
 //!
-//! A directory that holds another subvolume also counts as changed. One of the two subvolumes may
-//! contain the nested subvolume, and the other only its placeholder. No item of the two trees shows
-//! the difference between a nested subvolume and its placeholder.
+//! A directory that holds another subvolume also counts as changed. The nested subvolume may exist
+//! in only one of the two compared subvolumes, with a placeholder in the other. No item of the two
+//! trees shows this difference.
 //!
-//! Memory: one number for each changed inode and each directory above it, up to a limit.
+//! Memory: one number for each changed inode and each directory above such an inode, up to a limit.
 
 use crate::error::{Corruption, Error, Result};
 use crate::filesystem::Filesystem;
@@ -118,8 +118,8 @@ impl Filesystem {
         Ok(directories)
     }
 
-    /// Returns the names of an inode, each with the directory that holds it. Returns none for the
-    /// root of a subvolume, and for an inode that does not exist.
+    /// Returns the names of an inode, each with the directory that holds it. Returns no names for
+    /// the root of a subvolume, and for an inode that does not exist.
     ///
     /// # Errors
     /// Returns [`Error::TooBig`] for more than a million names. Also fails if the names cannot be
@@ -130,7 +130,7 @@ impl Filesystem {
     }
 }
 
-/// The paths from inodes up to the root of one subvolume.
+/// The paths from changed inodes up to the root of one subvolume.
 struct Ways<'a> {
     tree: &'a Tree,
     subvolume: SubvolumeId,

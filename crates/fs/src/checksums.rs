@@ -19,14 +19,14 @@ use std::ops::Range;
 pub struct ExpectedChecksums {
     checksum_type: ChecksumType,
     sector_bytes: usize,
-    /// A checksum for each sector, packed. A sector without a checksum has zeros.
+    /// The packed checksums, one for each sector. A sector without a checksum has zeros.
     packed: Vec<u8>,
     /// The ranges of the extent without checksums, in whole sectors, in order.
     missing: Vec<Range<usize>>,
 }
 
 impl ExpectedChecksums {
-    /// Appends the sectors of `data` that do not match their checksums. Skips sectors without a
+    /// Appends the sectors of `data` that do not match. The verification skips sectors without a
     /// checksum.
     pub fn verify(&self, data: &[u8], bad: &mut Vec<Range<usize>>) {
         let mut computed = Vec::with_capacity(self.packed.len());
@@ -55,8 +55,8 @@ impl ExpectedChecksums {
         &self.missing
     }
 
-    /// Returns the checksums as runs of consecutive sectors. Each run has its first byte in the
-    /// extent, and its packed checksums.
+    /// Returns the checksums as runs of consecutive sectors. Each run consists of the offset of its
+    /// first byte in the extent, and its packed checksums.
     #[must_use]
     pub fn runs(&self) -> Vec<(usize, &[u8])> {
         let size = self.checksum_type.size_bytes();
@@ -121,7 +121,7 @@ impl ExpectedChecksums {
             items.approach(at)?;
             let rest = sectors.exact_sub(done);
             let sectors_up_to = |end: u64| {
-                // An item's key can be any number, so a partial sector counts as one.
+                // An item's key may hold any number, so a partial sector counts as one sector.
                 at_most(end.exact_sub(at).quotient(step), rest).max(1)
             };
             let taken = match items.covered() {

@@ -46,7 +46,7 @@ pub struct Chunk {
 /// The content of a run of a file.
 #[derive(Clone, Debug)]
 pub enum Content {
-    /// The bytes, as many as the chunk is long.
+    /// The bytes of the chunk.
     Data(Bytes),
     /// A hole or a preallocated range: zeros of any length.
     Hole,
@@ -94,7 +94,7 @@ pub struct Piece {
     location: Location,
     read: ExtentRead,
     compression: Compression,
-    /// The size after decompression, for compressed pieces.
+    /// The piece's size after decompression, if it is compressed.
     ram_bytes: usize,
     slices: SmallVec<[Slice; 1]>,
     expected: Option<ExpectedChecksums>,

@@ -1,9 +1,8 @@
 //! Directories: their entries in the order of `readdir(3)`.
 //!
-//! A directory holds each entry twice: by the hash of its name (`DIR_ITEM`, for lookups), and by an
-//! index that grows with each new entry (`DIR_INDEX`, for listing). Like the kernel, listing
-//! follows the index, one item at a time. A directory of millions of names takes no more memory
-//! than one of ten.
+//! A directory holds each entry twice: as `DIR_ITEM` by the name's hash for lookups, and as
+//! `DIR_INDEX` by index for listing. Like the kernel, listing follows the index, one item at a
+//! time. A directory of millions of names takes no more memory than one of ten.
 //!
 //! Index and name items should agree. The size of a directory's inode is twice the length of its
 //! names. Counting names during a listing thus detects at no cost if the index lacks an entry. Only
@@ -67,7 +66,8 @@ impl Filesystem {
         Ok(ReadDir::new(self, tree, directory, metadata.size, 0))
     }
 
-    /// Returns the entry `name` of a directory, or `None`. Distinguishes names of equal hash.
+    /// Returns the entry `name` of a directory, or `None`. The lookup distinguishes names of equal
+    /// hash.
     ///
     /// # Errors
     /// Fails if the tree cannot be read, or if the entry is invalid.
@@ -202,8 +202,8 @@ impl ReadDir {
         self.filesystem.read_dir(self.directory)
     }
 
-    /// Returns the state of the listing for a later resumption with little memory. Returns `None`
-    /// if it cannot be suspended now.
+    /// Returns the listing's position, so that the listing can resume later and meanwhile use
+    /// little memory. Returns `None` if it cannot be suspended now.
     pub(crate) fn suspend(&self) -> Option<Suspended> {
         match &self.stage {
             Stage::Listing { .. } if self.ready.is_empty() => Some(Suspended {
@@ -311,8 +311,8 @@ impl ReadDir {
         Ok(())
     }
 
-    /// Returns true if the index holds the entry. The index comes from the inode's or subvolume's
-    /// own record of its name.
+    /// Returns true if the index holds the entry. The entry's index comes from the reference in the
+    /// inode or subvolume that it names.
     fn is_listed(&self, tree: &Tree, entry: &DirItem<'_>) -> Result<bool> {
         let index = match entry.location.item_type {
             ItemType::ROOT_ITEM => {

@@ -2,7 +2,7 @@
 //!
 //! - **Corrupt**: bytes on disk violate a rule. [`Corruption`] has one variant for each check, with
 //!   the place and the numbers. Errors of the layers below are passed through unchanged.
-//! - **Unsupported**: names the feature.
+//! - **Unsupported**: the volume or the call needs an unsupported feature, which the error names.
 //! - **Io**: a device failed. Names the device and the offset.
 //! - **Caller**: the requested object does not exist, or the operation is not possible.
 //!
@@ -136,7 +136,7 @@ pub enum Error {
         /// The requested inode.
         location: Location,
     },
-    /// A path contains more symlinks than the limit.
+    /// A path contains more symlinks than the limit allows.
     #[error("{}: too many levels of symbolic links (limit {limit})", shown(.path))]
     TooManySymlinks {
         /// The requested path.
@@ -176,7 +176,7 @@ pub enum Error {
         pinned_by_readers: ByteCount,
     },
     /// The devices have no space: the file system that holds an image is full, or its quota is
-    /// exhausted. The content stays dirty in memory, or the call is refused.
+    /// exhausted. The content of the failed write stays dirty in memory, or the call is refused.
     #[error("{0}; free space there and retry")]
     OutOfHostSpace(buttress_device::IoError),
     /// The volume is in a state, or has a feature, that forbids writing.
@@ -192,7 +192,7 @@ pub enum Error {
     DamagedLog {
         /// The address of the log's root.
         logical: Logical,
-        /// The place and the cause of the failure.
+        /// The place and the cause of the job's failure.
         cause: Box<Error>,
     },
     /// An earlier failure has stopped writing. Reading continues.
@@ -228,7 +228,7 @@ pub enum Error {
         subvolume: SubvolumeId,
         /// The first contained subvolume.
         nested: SubvolumeId,
-        /// The name of the contained subvolume.
+        /// The name of the subvolume that the directory contains.
         name: Name,
     },
     /// A link or a rename would cross subvolumes.
@@ -327,7 +327,7 @@ pub enum Error {
         logical: Logical,
         /// The extent's length on disk.
         length: ByteCount,
-        /// The first files that use the extent, in all subvolumes.
+        /// The first files that use the damaged extent, in all subvolumes.
         users: Vec<Location>,
         /// The attempts to read the extent.
         cause: Box<Error>,
@@ -361,7 +361,7 @@ pub enum WritingRefusal {
     State {
         /// The state.
         name: &'static str,
-        /// The way to leave the state.
+        /// How the user can end the unfinished state.
         remedy: &'static str,
     },
     /// A device that missed commits has no space for the stripes to be moved.
@@ -371,9 +371,9 @@ pub enum WritingRefusal {
     NoPlaceOnDevice {
         /// The device's name.
         device: String,
-        /// The bytes of the stripes to move.
+        /// The number of stripe bytes that would have to move.
         needed: u64,
-        /// The bytes available for them.
+        /// The number of bytes available for the stripes.
         found: u64,
     },
     /// The volume is a seed, and sprouts depend on it.
@@ -384,7 +384,7 @@ pub enum WritingRefusal {
     /// The volume is an image without data.
     #[error("the volume cannot be written: it is a metadata image without file data. Open it read-only")]
     MetadataImage,
-    /// btrfstune was interrupted.
+    /// A run of btrfstune was interrupted.
     #[error("the volume cannot be written: a change of {what} was interrupted; {remedy}")]
     Unfinished {
         /// The part of the volume that the change affects.
@@ -405,7 +405,7 @@ pub enum WritingRefusal {
     Overwritten {
         /// The device's name.
         device: String,
-        /// The content that the device seems to hold.
+        /// The name of the content that the device seems to hold.
         found: &'static str,
     },
 }
@@ -507,8 +507,8 @@ impl Error {
     }
 
     /// Returns the request for which a device had no space: a disk is full, or a quota is
-    /// exhausted. Writing continues after it, and the same call can succeed once the host has space
-    /// again.
+    /// exhausted. The volume stays writable after this error, and the same call can succeed once
+    /// the host has space again.
     #[must_use]
     pub const fn out_of_host_space(&self) -> Option<&buttress_device::IoError> {
         match self {

@@ -6,8 +6,8 @@
 //! therefore never idle while there is work. Without workers (on simulated devices, or if no thread
 //! can be started), all jobs run on the caller's thread, in the order in which results are taken.
 //!
-//! Bounds: the queue holds the tasks that its users started and did not take. Each user limits them
-//! by bytes. A dropped task is removed if it has not begun.
+//! Bounds: the queue holds the tasks whose results their users did not take yet. Each user limits
+//! them by bytes. A dropped task is removed if it has not begun.
 
 use buttress_exact::Defect;
 use buttress_locks::{Condvar, Mutex, Rank, lock_class};
@@ -44,7 +44,7 @@ struct Slot<T> {
 }
 
 impl<T> Slot<T> {
-    /// Returns the job, if no thread has begun it.
+    /// Returns the task's job, if no thread has begun it.
     fn begin(&self) -> Option<Box<dyn FnOnce() -> T + Send>> {
         let mut state = self.state.lock();
         match core::mem::replace(&mut *state, State::Running) {

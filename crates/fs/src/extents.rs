@@ -1,12 +1,12 @@
 //! The map of a file: its ranges of data, preallocated space and holes, and the location of their
 //! bytes.
 //!
-//! Extent items lie in the order of their file offset. A range that no item covers is a hole. With
-//! the no-holes feature, holes have no items; otherwise they have items with address 0. Both forms
-//! of holes yield the same ranges. A range may use only a part of its extent, which other files or
-//! other ranges of the same file may also use.
+//! A file's extent items are stored in the order of their file offset. A file range that no item
+//! covers is a hole. With the no-holes feature, holes have no items; otherwise they have items with
+//! address 0. Both forms of holes yield the same ranges. A range may use only a part of its extent,
+//! which other files or other ranges of the same file may also use.
 //!
-//! Ranges end at the end of the last sector, so the last range may extend beyond the file's size.
+//! A file's ranges end with the last sector, so the last range may extend beyond the file's size.
 //! Preallocated ranges may lie entirely beyond the size. Holes without items end at the size.
 //! Lengths of file ranges are up to 2^64, so no code may allocate memory by such a length.
 //!
@@ -36,7 +36,7 @@ pub const COMPRESSED_EXTENT_LIMIT: ByteCount = ByteCount::new(128 << 10);
 pub struct FileRange {
     /// The offset of the range in the file.
     pub offset: FileOffset,
-    /// The length in the file; never zero.
+    /// The length of the range in the file; never zero.
     pub length: ByteCount,
     /// The transaction that wrote the range; `None` for a hole.
     pub generation: Option<Generation>,
@@ -64,18 +64,18 @@ pub struct InlineContent {
     pub compression: Compression,
     /// The size of the content after decompression.
     pub ram_bytes: ByteCount,
-    /// The bytes as stored.
+    /// The bytes of the extent as stored on disk.
     pub stored: Bytes,
 }
 
 /// The location of the bytes of a range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DiskExtent {
-    /// The address of the extent.
+    /// The logical address of the extent on the volume.
     pub logical: Logical,
     /// The extent's size on disk.
     pub disk_bytes: ByteCount,
-    /// The offset in the decompressed extent at which the range begins.
+    /// The offset in the decompressed extent at which the file range begins.
     pub offset: ByteCount,
     /// The size of the extent after decompression.
     pub ram_bytes: ByteCount,
@@ -145,7 +145,7 @@ impl FileRangeBuilder {
         }
     }
 
-    /// Returns the end of the last range.
+    /// Returns the end of the file's last range.
     pub const fn next(&self) -> FileOffset {
         self.next
     }
@@ -153,8 +153,8 @@ impl FileRangeBuilder {
     /// Returns a length in whole sectors.
     fn whole_sectors(&self, length: ByteCount) -> ByteCount {
         let aligned = length.checked_align_up(u64::from(self.sector_bytes));
-        // Clamp: the length comes from disk. Such a range is refused because it ends beyond the
-        // last offset.
+        // Clamp: the extent's length comes from disk. Such a range is refused because it ends
+        // beyond the last offset.
         aligned.unwrap_or(length)
     }
 
@@ -212,7 +212,7 @@ impl FileRangeBuilder {
     ) -> Result<FileRange> {
         let generation = Some(extent.generation);
         let (length, kind) = match extent.body {
-            // Inline content takes up whole sectors of the file, as seeks to holes show. The bytes
+            // In the file, inline content occupies whole sectors, as seeks to holes show. The bytes
             // between its end and the next sector are zeros, not a hole.
             FileExtentBody::Inline(stored) => (
                 self.whole_sectors(extent.ram_bytes),
@@ -295,7 +295,7 @@ impl FileRangeBuilder {
 pub struct FileExtents {
     source: Source,
     builder: FileRangeBuilder,
-    /// A range that follows the hole returned last.
+    /// A data range that follows the hole returned last.
     held: Option<FileRange>,
     size_end: FileOffset,
     started_at: FileOffset,
@@ -345,7 +345,7 @@ impl FileExtents {
         })
     }
 
-    /// Returns all ranges of a file whose items are already known.
+    /// Returns all ranges of a file from its inode record, whose items are already known.
     pub(crate) fn of_record(
         ranges: Vec<FileRange>,
         location: Location,

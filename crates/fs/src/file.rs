@@ -20,7 +20,7 @@ use std::sync::Arc;
 /// The number of bytes that one read at an offset has in flight at once.
 pub const READ_AT_BATCH: u64 = 4 << 20;
 
-/// A regular file that is open for reading. Cloning is cheap.
+/// A regular file that is open for reading. Cloning an open file is cheap.
 #[derive(Clone, Debug)]
 pub struct File {
     filesystem: Filesystem,
@@ -75,7 +75,7 @@ impl Filesystem {
 }
 
 impl Filesystem {
-    /// Opens a regular file or a symlink, whose content is its target, from metadata that was
+    /// Opens a regular file, or a symlink with its target as content, from metadata that was
     /// already read. `ranges` may hold all its ranges.
     ///
     /// # Errors
@@ -126,7 +126,7 @@ impl File {
     /// Returns all ranges of the file, including holes and ranges beyond its end.
     ///
     /// # Errors
-    /// Fails if the tree cannot be read. Later errors are items of the iterator.
+    /// Fails if the tree cannot be read. The iterator returns later errors as items.
     pub fn extents(&self) -> Result<FileExtents> {
         match &self.known {
             Some(known) => Ok(FileExtents::of_record(
@@ -169,7 +169,7 @@ impl File {
         FileReader::new(self.clone(), FileOffset::MIN..FileOffset::new(self.size().get()))
     }
 
-    /// Returns a stream of `range`, cut at the end of the file.
+    /// Returns a stream of the file's content in `range`, cut at the end of the file.
     #[must_use]
     pub fn reader_of(&self, range: Range<FileOffset>) -> FileReader {
         let end = range.end.min(FileOffset::new(self.size().get()));
@@ -252,8 +252,8 @@ impl File {
     }
 }
 
-/// Reads the planned runs into `buffer`, which begins at `start` of the file. The planned pieces
-/// hold their expected checksums.
+/// Reads the planned runs into `buffer`, whose first byte is at offset `start` of the file. The
+/// planned pieces hold their expected checksums.
 pub fn fetch(
     filesystem: &Filesystem,
     planned: Vec<Planned>,

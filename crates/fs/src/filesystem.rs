@@ -21,11 +21,11 @@ use std::sync::Arc;
 
 lock_class!(KnownTreesLock, "trees", Rank::LEAF);
 
-/// The maximum number of cached trees. Beyond it, the cache is cleared.
+/// The maximum number of cached trees. If more trees than this are cached, the cache is cleared.
 const REMEMBERED_TREES: usize = 4096;
 
-/// The number of parallel jobs that wait for metadata. The number is chosen to keep a device busy,
-/// not the cores.
+/// The number of parallel jobs that wait for metadata. The number of loaders is chosen to keep a
+/// device busy, not the cores.
 const LOADERS: usize = 8;
 
 /// A volume that is open as a file system; see the module's documentation.
@@ -78,7 +78,7 @@ pub struct RunningTrees {
     pub trees: HashMap<TreeId, (RootItem, Tree)>,
     /// The current label.
     pub label: Vec<u8>,
-    /// The hold, dropped with the last handle on the view.
+    /// The hold on the view's state, dropped with the last handle on the view.
     pub hold: Box<dyn Hold>,
 }
 
@@ -173,7 +173,7 @@ impl Filesystem {
         Arc::ptr_eq(&self.shared, &other.shared)
     }
 
-    /// Returns the volume below.
+    /// Returns the volume below the file system.
     #[must_use]
     pub fn volume(&self) -> &Arc<Volume> {
         &self.shared.volume
@@ -280,7 +280,8 @@ impl Filesystem {
     /// Returns the tree of a subvolume.
     ///
     /// # Errors
-    /// Returns [`Error::SubvolumeNotFound`]. Also fails if the root tree cannot be read.
+    /// Returns [`Error::SubvolumeNotFound`]. Fails with [`Error::SubvolumeNotFound`] for the
+    /// subvolume's id, and also if the root tree cannot be read.
     pub fn subvolume_tree(&self, id: SubvolumeId) -> Result<Tree> {
         if id.tree().as_subvolume().is_none() {
             return Err(Error::SubvolumeNotFound { subvolume: id });
@@ -300,8 +301,8 @@ impl Filesystem {
                 tree: TreeId::TREE_LOG,
             });
         }
-        // A log follows the commit that the superblock belongs to.
-        // Clamp: a number from disk; no log has the last generation.
+        // A log follows the commit that the superblock belongs to. Clamp: the generation comes from
+        // disk; no log has the last generation.
         let generation = superblock.generation.get().saturating_add(1);
         Ok(self.forest().tree(RootPointer {
             tree: TreeId::TREE_LOG,

@@ -1,8 +1,8 @@
 //! Inodes: their `stat(2)` attributes, and all their items in one pass.
 //!
 //! The items of an inode are adjacent in its tree: the inode item, its names, its extended
-//! attributes and its extents. [`Metadata`] needs only the first. An [`InodeRecord`] reads all
-//! items of an inode in one pass, which suits jobs over many files.
+//! attributes and its extents. [`Metadata`] needs only the inode item. An [`InodeRecord`] reads all
+//! of them in one pass, which suits jobs over many files.
 //!
 //! The kernel's results can differ from the stored fields:
 //! - allocated bytes are `nbytes` of the inode item rounded up to a sector, also for inline
@@ -102,8 +102,8 @@ pub struct Metadata {
     pub gid: u32,
     /// The device number of a device node.
     pub device: Option<DeviceNumber>,
-    /// `st_size`: content of files, target of symlinks; for directories twice the length of their
-    /// names.
+    /// `st_size`: length of a file's content or of a symlink's target; for directories twice the
+    /// length of their names.
     pub size: ByteCount,
     /// `st_blocks` times 512: the bytes that the content allocates, before redundancy.
     pub allocated: ByteCount,

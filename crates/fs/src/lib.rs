@@ -1,8 +1,8 @@
 //! Reading btrfs as a file system: subvolumes, paths, inodes, file content.
 //!
-//! The layers below read verified tree blocks and data by logical address. This crate interprets
-//! the items. [`Filesystem`], a cheap handle on an open volume, provides all calls. The calls take
-//! `&self` and may run in parallel on any number of threads.
+//! The layers below read verified tree blocks and data by logical address. The `fs` crate
+//! interprets the items in tree blocks. [`Filesystem`], a cheap handle on an open volume, provides
+//! all calls. The calls take `&self` and may run in parallel on any number of threads.
 //!
 //! | to | see |
 //! |---|---|

@@ -1,13 +1,14 @@
 //! Resolution of paths to inodes, and of inodes to paths.
 //!
-//! Resolving a path never leaves the volume: an absolute symlink begins at the root that the caller
-//! named, and `..` does not ascend above it. Nested subvolumes are crossed like mounts. A stack
-//! keeps the path from the root, so `..` needs no reads, and bytes on disk cannot mislead it.
+//! Resolving a path never leaves the volume: an absolute symlink begins at the caller's root, and
+//! `..` does not ascend above that root. Nested subvolumes are crossed like mounts. A lookup keeps
+//! the path from the root as a stack, so `..` needs no reads and trusts no bytes.
 //!
 //! Limits are those of the kernel: 255 bytes for a name, 4095 for a path, 40 symlinks for a path.
 //!
-//! The path from an inode up to its names follows `INODE_REF` and `INODE_EXTREF`. Items on disk may
-//! form a cycle. The ascent stops after as many steps as a path can have names.
+//! The lookup of an inode's names follows `INODE_REF` and `INODE_EXTREF` items upwards. Items on
+//! disk may form a cycle. The ascent to an inode's path stops after as many steps as a path can
+//! have names.
 
 use crate::directory::DirEntry;
 use crate::error::{Corruption, Error, Result};
@@ -39,7 +40,7 @@ const PATHS_BYTES_MAX: usize = 64 << 20;
 /// The treatment of a symlink at the end of a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Follow {
-    /// The symlink is followed, as in `stat(2)`.
+    /// At the end of a path, follows a symlink, as `stat(2)` does.
     All,
     /// The path leads to the symlink itself, as in `lstat(2)`. A slash at the end of the path
     /// follows it nevertheless.
@@ -73,7 +74,7 @@ pub trait Names {
 /// The state of a path resolution.
 struct Walk<'a, N> {
     names: &'a N,
-    /// The inodes from the caller's root down to the current position; never empty.
+    /// The inodes on the path from the caller's root down to the current position; never empty.
     stack: Vec<(Location, FileKind)>,
     /// The remaining names, the next one last.
     rest: Vec<Vec<u8>>,
@@ -369,7 +370,7 @@ impl Filesystem {
     ///
     /// # Errors
     /// Returns [`Error::InodeNotFound`], or [`Error::TooBig`] for more than 64 MiB of paths. Also
-    /// fails if the ascent from one of the names cannot be read.
+    /// fails if the walk from one of the names up to the root cannot be read.
     pub fn inode_paths(&self, location: Location) -> Result<Vec<Vec<u8>>> {
         if location.is_subvolume_root() {
             return Ok(vec![Vec::new()]);

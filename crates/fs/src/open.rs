@@ -1,9 +1,9 @@
 //! Opening a volume: from devices to trees.
 //!
 //! 1. The volume finds its superblock, matches its devices and knows the system chunks.
-//! 2. The chunk tree lies in system chunks. A walk over it yields all chunks and devices, and the
-//!    volume decides if enough devices are present. If the walk fails and devices are missing, the
-//!    error names the missing devices.
+//! 2. The chunk tree lies in system chunks. A walk over the chunk tree yields all chunks and
+//!    devices, and the volume decides if enough devices are present. If the walk fails and devices
+//!    are missing, the error names the missing devices.
 //! 3. The root tree is that of the superblock. With `rescue=usebackuproot`, it is the newest backup
 //!    root whose root tree and mandatory trees can be read.
 //! 4. With the raid-stripe-tree feature, data addresses go through that tree, which is passed down
@@ -113,8 +113,8 @@ impl Filesystem {
             rescue,
             for_inspection,
         } = options;
-        // On a simulated device, all work runs on the caller's thread, so that runs can be
-        // repeated.
+        // On a simulated device, all work runs on the caller's thread, so that runs are
+        // deterministic.
         let executor = if devices.iter().any(|device| device.virtual_clock().is_some()) {
             Executor::inline()
         } else {
@@ -317,7 +317,7 @@ fn attach_stripe_tree(volume: &Arc<Volume>, forest: &Arc<Forest>, root_tree: &Tr
     }
 }
 
-/// Reports mandatory trees that cannot be read.
+/// Reports mandatory trees whose roots cannot be read.
 fn report_trees(forest: &Arc<Forest>, root_tree: &Tree, notices: &mut Vec<Notice>) {
     let superblock = forest.volume().superblock();
     let stripe_tree = superblock.incompat.contains(Incompat::RAID_STRIPE_TREE);

@@ -45,7 +45,7 @@ impl Progress {
         Self::default()
     }
 
-    /// Makes the progress of a job that ends when this flag is set.
+    /// Makes the progress of a job that ends when `cancelled` is set.
     #[must_use]
     pub fn cancelled_by(cancelled: Arc<AtomicBool>) -> Self {
         Self {
@@ -54,7 +54,7 @@ impl Progress {
         }
     }
 
-    /// Cancels the job. The job ends with [`Error::Cancelled`] at its next check.
+    /// Cancels the job. The cancelled job ends with [`Error::Cancelled`] at its next check.
     pub fn cancel(&self) {
         self.cancelled.store(true, Ordering::Relaxed);
     }

@@ -1,8 +1,8 @@
-//! Properties: attributes that btrfs itself interprets. The only one is `btrfs.compression`.
+//! Properties: attributes that btrfs itself interprets. The only property is `btrfs.compression`.
 //!
 //! Setting it to an algorithm sets the inode's flag to compress. `no` and `none` set the flag not
-//! to compress. Removing it clears both. New files and directories inherit the property from their
-//! directory if it names an algorithm.
+//! to compress. Removing the compression property clears both inode flags. New files and
+//! directories inherit the property from their directory if it names an algorithm.
 //!
 //! Source: btrfs-property(8); btrfs(5), section "Compression".
 
@@ -50,7 +50,7 @@ impl CompressionProperty {
         }
     }
 
-    /// Returns the feature that readers of the content need.
+    /// Returns the feature that a reader of content with this compression needs.
     pub const fn feature(self) -> Option<Incompat> {
         match self {
             Self::With(Compression::Lzo) => Some(Incompat::COMPRESS_LZO),

@@ -1,9 +1,9 @@
 //! Sequential reads of a file, at the speed of the device and of all cores.
 //!
 //! A [`FileReader`] keeps a window of the file in flight. Extents are read in batches, verified and
-//! decompressed on worker threads, and returned in order. The window begins small, so that reading
-//! a few bytes is cheap. The window doubles with each batch up to `WINDOW_MAX_BYTES`. Holes are
-//! returned as holes, and no thread writes their zeros unless the caller asks for them.
+//! decompressed on worker threads, and returned in order. The window of the stream begins small, so
+//! that reading a few bytes is cheap. The window doubles with each batch up to `WINDOW_MAX_BYTES`.
+//! The reader returns holes as holes, and writes their zeros only if the caller asks for them.
 //!
 //! Damage does not end the stream. A [`Chunk`] describes the loss with its length, and the
 //! following chunks are returned. As a [`std::io::Read`], the reader returns the error once, then
@@ -23,10 +23,10 @@ use std::collections::VecDeque;
 use std::io;
 use std::ops::Range;
 
-/// The number of bytes in flight after the first batch.
+/// The number of bytes that a reader keeps in flight after its first batch.
 const WINDOW_MIN_BYTES: usize = 1 << 20;
 
-/// The maximum number of bytes in flight.
+/// The maximum number of bytes that a reader keeps in flight.
 const WINDOW_MAX_BYTES: usize = 16 << 20;
 
 /// The maximum number of chunks in flight.
@@ -135,9 +135,9 @@ impl FileReader {
         self.queued_bytes
     }
 
-    /// Returns the next run of the file: content, a hole, or damage. Returns `None` at the end.
-    /// Runs are in order and without gaps, and end exactly at the end of the requested range.
-    /// Damage of the map that loses no bytes has length zero.
+    /// Returns the next run of the file: content, a hole, or damage. Returns `None` at the end. The
+    /// returned runs are in order and without gaps, and end exactly at the end of the requested
+    /// range. Damage of the map that loses no bytes has length zero.
     ///
     /// # Errors
     /// Fails if the map of the file or its checksums cannot be read at all. The stream then ends.
@@ -184,8 +184,8 @@ impl FileReader {
         Some(chunk)
     }
 
-    /// Returns the rest up to the end that no range covered. The rest is empty, unless the map
-    /// ended early.
+    /// Returns the part at the range's end that no extent covered. The remaining part is empty,
+    /// unless the extent map ended early.
     fn rest(&mut self) -> Option<Chunk> {
         let length = self.wanted.end.checked_distance_from(self.position)?;
         let offset = core::mem::replace(&mut self.position, self.wanted.end);
@@ -231,7 +231,7 @@ impl FileReader {
         Ok(())
     }
 
-    /// Plans a part of the next range. Returns false at the end of the file.
+    /// Plans a part of the reader's next range. Returns false at the end of the file or range.
     fn plan_more(&mut self, planned: &mut Vec<Planned>, planned_bytes: &mut usize) -> bool {
         let range = match self.range.take() {
             Some(range) => range,
@@ -283,7 +283,7 @@ impl FileReader {
         let from = self.planned_to;
         let next = loop {
             match self.extents.as_mut().and_then(Iterator::next) {
-                // The map would return the bytes in between as a hole, but their content is
+                // The extent map returns the bytes after an error as a hole, but their content is
                 // unknown.
                 Some(Ok(range))
                     if range.kind == crate::extents::RangeKind::Hole
@@ -308,7 +308,8 @@ impl FileReader {
         self.range = next;
     }
 
-    /// Starts the planned reads in one plug, and passes the remaining work to the workers.
+    /// Starts the planned reads of a reader in one plug, and passes the remaining work to the
+    /// workers.
     fn submit(&mut self, planned: Vec<Planned>) -> Result<()> {
         let mut entries: Vec<Option<Work>> = Vec::with_capacity(planned.len());
         let mut sizes = Vec::with_capacity(planned.len());
@@ -351,7 +352,7 @@ impl FileReader {
             }
         }
         for (work, bytes) in entries.into_iter().zip(sizes) {
-            // Without its read, a piece would read as a hole.
+            // Without its read, a piece of data would look like a hole.
             let work = work.ok_or_else(|| Defect::new("a piece of a file was planned and not read"))?;
             self.queued_bytes = self.queued_bytes.exact_add(bytes);
             self.queue.push_back(Entry { work, bytes });

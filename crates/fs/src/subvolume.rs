@@ -222,7 +222,7 @@ impl Filesystem {
         Ok(parts.join(&b'/'))
     }
 
-    /// Returns the path of a place in its parent subvolume.
+    /// Returns the path of a subvolume's place in its parent subvolume.
     fn place_path(&self, place: &SubvolumePlace) -> Result<Vec<u8>> {
         let mut path = self.directory_path(Location::new(place.parent, place.directory))?;
         if !path.is_empty() {

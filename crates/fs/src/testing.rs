@@ -97,7 +97,8 @@ impl World {
             .insert(key(inode, ItemType::INODE_ITEM, 0), inode_bytes(mode, size));
     }
 
-    /// Adds an entry without a reference from its target. Returns the entry's index.
+    /// Adds a directory entry that its target's reference does not confirm. Returns the index of
+    /// the added directory entry.
     pub fn half_entry(&mut self, directory: u64, name: &[u8], child: Key, kind: FileKind) -> u64 {
         let index = self.next_index;
         self.next_index += 1;
@@ -214,7 +215,7 @@ impl World {
         let mut builder = ImageBuilder::new(ImageOptions::default());
         let mut roots = self.trees.remove(&TreeId::ROOT.get()).unwrap_or_default();
         let mut chunks = self.trees.remove(&TreeId::CHUNK.get()).unwrap_or_default();
-        // These two trees are never empty.
+        // The root tree and the chunk tree are never empty.
         let chunk_bytes = ImageOptions::default().chunk_bytes;
         let block_group = [0, 256, 2_u64].map(u64::to_le_bytes).concat();
         let place = key(CHUNK_LOGICAL.get(), ItemType::BLOCK_GROUP_ITEM, chunk_bytes);
@@ -274,7 +275,7 @@ pub fn open_image(image: Vec<u8>, change: impl FnOnce(OpenOptions) -> OpenOption
     change(options).open().unwrap()
 }
 
-/// Returns the data of an inode reference.
+/// Returns the data of an inode reference item of the test volume.
 pub fn reference(index: u64, name: &[u8]) -> Vec<u8> {
     let mut raw = RawInodeRef::new_zeroed();
     raw.index = index.into();

@@ -19,8 +19,8 @@
 //!   a tree.
 //! - A bad file or directory becomes a [`WalkItem::Failed`], and the walk continues.
 //! - The sizes of batches bound memory (`pipeline`); paths count too.
-//! - Hard links are reported ([`WalkEntry::hard_link`]) while the names that wait for further names
-//!   fit into 64 MiB.
+//! - A walk reports hard links ([`WalkEntry::hard_link`]) while the names for which it expects
+//!   further names fit into 64 MiB.
 //!
 //! On simulated devices, all stages run on the caller's thread.
 

@@ -1,10 +1,9 @@
 //! Extended attributes, as `listxattr(2)` and `getxattr(2)` return them.
 //!
-//! An item holds all attributes whose names have the same hash. Items of extended attributes lie in
-//! the order of their name hashes. POSIX ACLs are stored in the form of the system call, under
-//! `system.posix_acl_access` and `system.posix_acl_default`. The properties of btrfs
-//! (`btrfs.compression`) are attributes like any other. Names in `trusted.` are listed as for a
-//! privileged caller.
+//! An item holds all attributes whose names have the same hash. Items lie in the order of the hash.
+//! POSIX ACLs are stored in the form of the system call, under `system.posix_acl_access` and
+//! `system.posix_acl_default`. The properties of btrfs (`btrfs.compression`) are extended
+//! attributes like any other. Names in `trusted.` are listed as for a privileged caller.
 //!
 //! Source: on-disk format documentation, section "XATTR_ITEM".
 

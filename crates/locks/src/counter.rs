@@ -1,7 +1,7 @@
 //! A counter for many writing threads and few readers.
 //!
-//! Each thread adds to one of several parts, each in a cache line of its own, so threads on
-//! different cores seldom write the same line. The sum reads the parts one after another. The sum
+//! Each thread adds to one of several parts of the counter; parts have separate cache lines, so
+//! threads on different cores seldom share one. The sum reads the parts one after another. The sum
 //! includes every addition made before the call, and may include some additions made during the
 //! call.
 
@@ -23,8 +23,8 @@ std::thread_local! {
     static PART: Cell<usize> = const { Cell::new(usize::MAX) };
 }
 
-/// Returns the part of the calling thread. Parts are assigned to threads in turn, at their first
-/// call.
+/// Returns the part of the calling thread. A counter's parts are assigned to threads in turn, at
+/// each thread's first call.
 fn part_of_thread() -> usize {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     PART.with(|part| {

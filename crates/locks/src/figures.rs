@@ -19,7 +19,7 @@ use core::time::Duration;
 
 static MEASURING: AtomicBool = AtomicBool::new(false);
 
-/// The only rank to measure; 0 for all ranks.
+/// The only lock rank to measure; 0 for all ranks.
 static ONLY_RANK: AtomicU64 = AtomicU64::new(0);
 
 /// The classes whose locks were acquired since the first measurement began.
@@ -60,7 +60,7 @@ pub struct TimeFigures {
 /// The figures of one class of locks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LockFigures {
-    /// The class, with its name and rank.
+    /// The lock class, with its name and rank.
     pub class: &'static Class,
     /// The times of exclusive holds.
     pub exclusive: TimeFigures,
@@ -178,8 +178,8 @@ pub fn measure_run_delay(on: bool) {
     crate::stopwatch::measure_run_delay(on);
 }
 
-/// Measures only locks of `rank`, or of all ranks with `None`. Timing inner locks makes an outer
-/// hold longer.
+/// Measures only locks of `rank`, or of all ranks with `None`. Measuring inner locks would lengthen
+/// the measured holds of outer locks.
 pub fn measure_only(rank: Option<u8>) {
     ONLY_RANK.store(rank.map_or(0, u64::from), Ordering::Relaxed);
 }

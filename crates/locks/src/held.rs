@@ -1,7 +1,7 @@
 //! The locks that a thread holds, and the check of each further lock against them.
 //!
-//! The list exists only in builds with debug assertions. In these builds, dropping [`Held`] removes
-//! a lock from the list.
+//! The list of held locks exists only in builds with debug assertions. In builds with debug
+//! assertions, dropping [`Held`] removes a lock from the list.
 
 use crate::class::{Class, LockClass};
 use crate::figures::{Mode, stopwatch};
@@ -182,7 +182,7 @@ mod list {
         });
     }
 
-    /// Returns the violated rule if the lock is acquired while `held` is held.
+    /// Returns the violated rule of lock order if the lock is acquired while `held` is held.
     fn problem(held: &Entry, class: &'static Class, lock: &Identity) -> Option<&'static str> {
         if held.lock.address == lock.address {
             return Some("the same lock is taken again");

@@ -25,7 +25,7 @@
 //! thread continues (`cargo xtask schedules`).
 //!
 //! In every build, the hold and wait times of locks with a rank can be measured ([`figures`]).
-//! While measuring is off, this costs one load for each acquisition.
+//! While measuring is off, it costs one load for each lock acquisition.
 #![forbid(unsafe_code)]
 #![cfg_attr(
     test,
@@ -49,8 +49,8 @@ mod read_write;
 mod stopwatch;
 pub mod unscheduled;
 
-/// Atomics whose order with other accesses matters. A model checker also chooses between their
-/// loads and stores.
+/// Atomics whose order with other accesses matters. The model checker also chooses the order of
+/// loads and stores of these atomics.
 pub mod atomic {
     #[cfg(not(buttress_shuttle))]
     pub use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};

@@ -67,7 +67,7 @@ impl<T, C: LockClass> Mutex<T, C> {
         }
     }
 
-    /// Acquires the mutex. Waits while another thread holds it.
+    /// Acquires the mutex. Waits while another thread holds the mutex.
     #[inline]
     #[cfg_attr(debug_assertions, track_caller)]
     pub fn lock(&self) -> MutexGuard<'_, T, C> {
@@ -154,7 +154,7 @@ impl Condvar {
         self.0.wait(&mut guard.inner);
     }
 
-    /// Waits until the condition is notified, at most for this time.
+    /// Waits until the condition is notified, at most for the given time.
     pub fn wait_for<T, C: LockClass>(&self, guard: &mut MutexGuard<'_, T, C>, time: Duration) {
         let _ = self.0.wait_for(&mut guard.inner, time);
     }

@@ -1,7 +1,8 @@
-//! The underlying locks. In builds with `--cfg buttress_shuttle`, they are those of `shuttle`,
-//! which runs one thread at a time and chooses at each lock which thread continues.
+//! The underlying locks of this crate: from `parking_lot` and `std`, or from the model checker. In
+//! builds with `--cfg buttress_shuttle`, the locks are those of `shuttle`. It runs one thread at a
+//! time and switches threads at locks.
 //!
-//! Mutexes are those of `parking_lot`, whose fairness ensures that a long wait ends. Read-write
+//! Mutexes are those of `parking_lot`, whose fairness ensures that a long wait ends. The read-write
 //! locks are those of `std`. `parking_lot` yields the processor several times before it sleeps, and
 //! Linux 6.18 takes the rest of its time slice from a thread that yields. A reader that met a
 //! writer for a microsecond lost milliseconds to unrelated threads (docs/decisions/0019).
@@ -60,8 +61,8 @@ mod checked {
             tried(self.0.try_lock()).map(|guard| MutexGuard(Some(guard)))
         }
 
-        /// The model checker has no time: this tries once, and yields to other threads if the lock
-        /// is not free.
+        /// The model checker has no clock. This call tries the lock once, and yields to other
+        /// threads if it is not free.
         pub(crate) fn try_lock_for(&self, _: Duration) -> Option<MutexGuard<'_, T>> {
             let guard = self.try_lock();
             if guard.is_none() {
@@ -110,7 +111,7 @@ mod checked {
             guard.0 = Some(self.0.wait(held).unwrap_or_else(PoisonError::into_inner));
         }
 
-        /// The model checker has no time: other threads run, and then the wait ends.
+        /// The model checker has no clock: other threads run, and then the wait ends.
         pub(crate) fn wait_for<T>(&self, guard: &mut MutexGuard<'_, T>, time: Duration) {
             let held = guard.0.take().expect("it is held");
             let (held, _) = self

@@ -64,8 +64,8 @@ impl<T, C: LockClass> RwLock<T, C> {
         Identity::of(self, self.place)
     }
 
-    /// Acquires the lock shared. Waits while another thread holds it exclusively, or waits for
-    /// that.
+    /// Acquires the lock shared. Waits while another thread holds the lock exclusively, or waits to
+    /// hold it exclusively.
     #[inline]
     #[cfg_attr(debug_assertions, track_caller)]
     pub fn read(&self) -> RwLockReadGuard<'_, T, C> {

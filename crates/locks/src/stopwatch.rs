@@ -2,8 +2,8 @@
 //! processor.
 //!
 //! Linux counts for each thread how long it was runnable without running. This is the run delay,
-//! the second number of `schedstat`. Each thread keeps that file open and reads it. Without the
-//! file, the run delay is 0.
+//! the second number of `schedstat`. Each thread keeps its `schedstat` file open and reads it.
+//! Without the file, the run delay is 0.
 //!
 //! Reading the file takes some microseconds, longer than most locks are held. The stopwatch reads
 //! it at the end of work that took a millisecond or more. At the beginning, it reads the file only

@@ -2,7 +2,7 @@
 //! Each scheduled lock adds a choice of the next thread, and the checker's runs would hardly get
 //! beyond the requests.
 //!
-//! In other builds, they are the locks of this crate. Under the checker, they are plain locks
+//! In other builds, they are the locks of this crate. With the model checker, these are plain locks
 //! without classes. No scheduled lock may be acquired under one.
 
 #[cfg(not(buttress_shuttle))]

@@ -1,8 +1,8 @@
 //! Packing of items into leaves, and of leaves into nodes.
 //!
 //! A tree is packed level by level: leaves are filled to the end in the order of their items, then
-//! the nodes above them, until one block is left. The shape is the number of blocks, their levels
-//! and first keys. The shape is known before the blocks have addresses.
+//! the nodes above them, until one block is left. The shape of a packed tree is the number of
+//! blocks, their levels and first keys. The shape is known before the blocks have addresses.
 
 use super::items::Item;
 use super::trees::Tree;

@@ -10,8 +10,8 @@
 //!    If the data profile is not single: a data chunk;
 //! 3. of the first chunks, only those with the requested profile remain.
 //!
-//! A chunk of step 2 takes the last devices with enough space, in the order of their ids, and from
-//! each an extent of
+//! A chunk of step 2 takes the last devices with enough space, in id order, and from each an extent
+//! of
 //!
 //! | chunk | at first | whole chunk at most | at least |
 //! |---|---|---|---|
@@ -20,8 +20,9 @@
 //! | metadata | 256 MiB; 1 GiB on volumes larger than 50 GiB | the same | 32 MiB |
 //!
 //! A chunk is also never larger than a tenth of the volume. A larger chunk is cut to the limit,
-//! which is divided over all its stripes. If the devices have less space, the chunk takes all of
-//! it. Devices with less than the minimum are skipped. All lengths are multiples of 64 KiB.
+//! which is divided over all its stripes. If the devices have less space than the limit, the chunk
+//! takes all of it. A chunk skips devices whose free space is below the minimum. All lengths are
+//! multiples of 64 KiB.
 
 use super::device_id;
 use super::options::Settings;
@@ -109,7 +110,7 @@ impl PlannedChunk {
     }
 }
 
-/// The kind of chunk to place.
+/// The kind of chunk that the layout places.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     System,

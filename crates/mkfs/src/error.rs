@@ -34,7 +34,7 @@ pub enum Error {
         device: String,
         /// The device's size.
         size: ByteCount,
-        /// The minimum size.
+        /// The minimum size of the device.
         least: ByteCount,
     },
     /// A device is smaller than the requested size.
@@ -44,7 +44,7 @@ pub enum Error {
         device: String,
         /// The device's size.
         size: ByteCount,
-        /// The requested size.
+        /// The requested size of the device.
         wanted: ByteCount,
     },
     /// No volume can have this sector size.

@@ -2,8 +2,8 @@
 //! complete trees.
 //!
 //! Each function makes the items of one tree, or the single item of an object, from its caller's
-//! plan. No function depends on how the plan was made. Items come in any order; the code that packs
-//! them sorts them.
+//! plan. No function depends on how the plan was made. The planned items come in any order; the
+//! code that packs them sorts them.
 
 use super::chunks::PlannedChunk;
 use super::options::Settings;
@@ -201,7 +201,7 @@ pub fn root_item(
 /// Returns the extent item of a tree block, and further items for references that do not fit it.
 ///
 /// # Errors
-/// Never fails, because a tree refers to a block once.
+/// Never fails, because each tree refers only once to a block.
 pub fn block_items(settings: &Settings, block: &BlockPlace<'_>) -> Result<SmallVec<[Item; 1]>, Error> {
     let skinny = settings.incompat.contains(Incompat::SKINNY_METADATA);
     let info = TreeBlockInfo {

@@ -1,13 +1,13 @@
 //! Making volumes: an empty volume of any profile, on one device or several.
 //!
-//! The trees of an empty volume are few and small. The items of these trees are therefore listed,
-//! packed into blocks and written at once, without single edits.
+//! An empty volume has few trees, and these are small. The items of these trees are therefore
+//! listed, packed into blocks and written at once, without single edits.
 //!
 //! 1. [`Options`] are checked and completed ([`options`]);
 //! 2. `chunks` places the first chunks, as mkfs.btrfs does;
 //! 3. `trees` lists the items of every tree. The extent and free-space trees describe the blocks
 //!    that hold them, so the listing is repeated until it is consistent;
-//! 4. `blocks` packs items into leaves and nodes;
+//! 4. The module `blocks` packs items into leaves and nodes;
 //! 5. old contents are wiped, all blocks are written through the volume's write path and flushed,
 //!    then the superblocks.
 //!
@@ -74,7 +74,7 @@ pub struct Identity {
     pub time: Timestamp,
 }
 
-/// A new volume.
+/// The result of making a new volume.
 #[derive(Clone, Debug)]
 pub struct Made {
     /// The superblock of the first device.
@@ -189,9 +189,10 @@ fn too_small(devices: &[Device], sizes: &[u64], settings: &Settings, device: usi
 }
 
 /// Wipes a device's former content. The function first erases the superblock copies, then the
-/// primary. At each moment, a volume is complete or absent, and no half-discarded volume is ever
-/// recognised. Then the function discards the content, if the device can. Finally the function
-/// zeroes both ends and the addresses of superblocks again, because discarded bytes may return.
+/// primary. At each moment of the erasure, a volume is complete or absent, and no half-discarded
+/// volume is ever recognised. Then the function discards the content, if the device can. Finally
+/// the function zeroes both ends and the addresses of superblocks again, because discarded bytes
+/// may return.
 ///
 /// # Errors
 /// Fails if the device fails.

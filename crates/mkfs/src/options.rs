@@ -120,7 +120,7 @@ pub struct Options {
     pub metadata: Option<Profile>,
     /// Features to set (`true`) or to clear. The last entry for each feature applies.
     pub features: Vec<(Feature, bool)>,
-    /// The number of bytes to use of each device, instead of all.
+    /// The number of bytes to use of each device, instead of the whole device.
     pub device_bytes: Option<ByteCount>,
     /// Skips the discard of the devices' contents.
     pub keep_contents: bool,
@@ -178,7 +178,7 @@ impl Settings {
     /// Checks and completes options for a number of devices.
     ///
     /// # Errors
-    /// Fails if options contradict each other.
+    /// Fails if mkfs options contradict each other.
     pub fn new(options: &Options, devices: usize) -> Result<Self, Error> {
         if devices == 0 {
             return Err(Error::NoDevice);

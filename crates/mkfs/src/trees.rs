@@ -3,7 +3,7 @@
 //!
 //! [`Plan::new`] repeats one step until nothing changes. Each round assigns addresses to the blocks
 //! of the last round, then lists and packs the items again. The repetition ends after a few rounds,
-//! because more blocks can only mean more items.
+//! because more blocks only mean more items, never fewer.
 //!
 //! Trees whose items do not describe blocks have the generation in which mkfs.btrfs writes them, so
 //! that the result can be compared with that of mkfs.btrfs.
@@ -252,12 +252,13 @@ fn tree_ids(settings: &Settings) -> Vec<TreeId> {
     ids
 }
 
-/// A chunk that receives blocks.
+/// A chunk of the new volume that receives tree blocks.
 struct Place {
     chunk: PlannedChunk,
-    /// The offset in the chunk up to which addresses were considered.
+    /// The offset in the chunk up to which addresses were assigned or excluded.
     offset: u64,
-    /// The ranges in which no block is placed. The kernel excludes these addresses too.
+    /// The ranges in which no block is placed. Like Linux, mkfs places no block at these excluded
+    /// addresses.
     excluded_ranges: Vec<Range<u64>>,
 }
 

@@ -16,8 +16,8 @@
 //! - the kernel knows two addresses, those of the two parts of `Memory`. The mapping has at least
 //!   the sizes that the kernel knows, and never moves;
 //! - the kernel accesses them only while a command is in flight (`Place::Asked`), from its
-//!   submission until its completion is taken out. References to them exist only in other places,
-//!   and end before the next submission, because both need the ring;
+//!   submission until its completion is taken out. References to the command's memory exist only
+//!   elsewhere and end before the next submission, because both need the ring;
 //! - a ring that is dropped while a command is in flight leaks its memory to the kernel. The memory
 //!   is never reused;
 //! - the submission side and the completion side are used only through `&mut self`.
@@ -46,7 +46,7 @@ pub const HEAD_BYTES: usize = 128;
 /// The size in bytes of an answer's head.
 pub const ANSWER_HEAD_BYTES: usize = 16;
 
-/// The descriptor of the FUSE device, in the ring's own table.
+/// The number of the FUSE device's descriptor in the ring's own table.
 const DEVICE: types::Fixed = types::Fixed(0);
 
 /// The owner and state of the entry.
@@ -58,7 +58,7 @@ enum Place {
     Asked,
     /// The ring entry holds a request of the kernel. Contains the kernel's id of the request.
     Brought(u64),
-    /// The entry holds an answer.
+    /// The ring's entry holds an answer.
     Answered(u64),
     /// The ring entry will receive no more requests.
     Ended,
@@ -67,7 +67,7 @@ enum Place {
 /// A request in the memory of its ring.
 #[derive(Debug)]
 pub struct Request<'a> {
-    /// `fuse_in_header` and the bytes after it.
+    /// The `fuse_in_header` of a request, and the bytes after it.
     pub head: &'a [u8],
     /// The structure of the operation and the bytes after it.
     pub arguments: &'a [u8],
@@ -158,9 +158,9 @@ impl Ring {
                     return Err(io::Error::other("a request of a ring was not answered"));
                 }
             };
-            // SAFETY: the command refers to the memory of `self`. No other code uses this memory
-            // until the completion is taken out: `place` records that from here on. If the
-            // completion never comes, `Memory` is leaked.
+            // SAFETY: the submitted command refers only to the memory of `self`. No other code uses
+            // this memory until the completion is taken out: `place` records that from here on. If
+            // the completion never comes, `Memory` is leaked.
             unsafe { self.ring.submission().push(&command) }
                 .map_err(|_| io::Error::other("a ring has no space for its one command"))?;
             let before = std::mem::replace(&mut self.place, Place::Asked);
@@ -220,8 +220,8 @@ impl Ring {
         }
     }
 
-    /// Answers the delivered request, with the payload's first bytes. The next [`Ring::fetch`]
-    /// submits the answer.
+    /// Answers the delivered request with the head, and with the first bytes of the payload. The
+    /// next [`Ring::fetch`] submits the answer.
     ///
     /// # Errors
     /// Fails if no request is unanswered, or if the payload is too long.

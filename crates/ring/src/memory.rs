@@ -1,14 +1,14 @@
 //! The memory of a ring's entry, which the kernel knows by address.
 //!
-//! The memory is a mapping of its own: a page for the head, then the payload. Unused pages cost
-//! nothing.
+//! The memory of a ring's entry is a mapping of its own: a page for the head, then the payload.
+//! Unused pages cost nothing.
 //!
 //! The head has the layout of `fuse_uring_req_header`. The first 128 bytes hold the head of the
 //! request or answer, and the next 128 bytes the operation's structure. Another 32 bytes hold
 //! flags, the kernel's id of the request, and the payload's length.
 //!
-//! Invariants: see the crate's documentation. Methods that make references take `&mut self`, and
-//! [`super::Ring`] calls them only while no command is in flight.
+//! Invariants: the `ring` crate's documentation lists them. Methods that make references take `&mut
+//! self`, and [`super::Ring`] calls them only while no command is in flight.
 
 use super::{ANSWER_HEAD_BYTES, HEAD_BYTES, Request};
 use io_uring::opcode::UringCmd80;
@@ -138,7 +138,7 @@ impl Memory {
     }
 }
 
-/// Returns the address of the payload of a mapping.
+/// Returns the address of the payload inside a mapping of ring memory.
 fn payload_of(mapping: NonNull<c_void>) -> *mut u8 {
     mapping.as_ptr().cast::<u8>().wrapping_add(PAYLOAD_AT)
 }

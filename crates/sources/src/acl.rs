@@ -2,9 +2,9 @@
 //!
 //! The text form is `user::rwx,user:1000:r--,group::r-x,mask::rwx,other::r-x`. Commas or newlines
 //! separate entries, and `#` begins a comment. star writes the number of a named user or group as a
-//! fourth field: `user:joe:r--:1000`. A name without a number is refused, because its number would
-//! depend on the machine. The stored form is a little-endian `u32` version (2), then sorted entries
-//! of 8 bytes: `u16` tag, `u16` permissions, `u32` id.
+//! fourth field: `user:joe:r--:1000`. A user or group name without a number is refused, because its
+//! number would depend on the machine. The stored form is a little-endian `u32` version (2), then
+//! sorted entries of 8 bytes: `u16` tag, `u16` permissions, `u32` id.
 //!
 //! Source: manual page acl(5) (text), and the kernel's documented user-space header for ACL
 //! attributes (`linux/posix_acl_xattr.h`).
@@ -56,7 +56,7 @@ pub(crate) fn stored(text: &[u8]) -> Result<Vec<u8>, AclError> {
     Ok(bytes)
 }
 
-/// Returns tag, id and permissions.
+/// Parses an ACL entry into its tag, id and permissions.
 fn parse(entry: &[u8]) -> Result<(u16, u32, u16), AclError> {
     let wrong = || AclError::Entry(entry.to_vec());
     let fields: Vec<&[u8]> = entry.split(|byte| *byte == b':').collect();

@@ -39,7 +39,7 @@ pub(crate) fn decode(text: &[u8]) -> Option<Vec<u8>> {
     right.then_some(bytes)
 }
 
-/// Encodes bytes as padded text.
+/// Encodes bytes as padded Base64 text.
 pub(crate) fn encode(bytes: &[u8]) -> String {
     let mut text = String::with_capacity(bytes.len().div_ceil(3).saturating_mul(4));
     for group in bytes.chunks(3) {

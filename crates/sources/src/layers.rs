@@ -1,10 +1,11 @@
 //! Archives, one on top of another, as a source of entries: a tar archive, or the layers of a
 //! container image.
 //!
-//! The order of members is their precedence. Of two members with one path, the later one stays, as
-//! when archives are unpacked one after another. In layers, names that begin with `.wh.` delete
-//! entries of lower layers (OCI image specification, "Whiteouts"). `.wh.NAME` deletes one entry,
-//! and `.wh..wh..opq` deletes the content of a directory. Such names never affect their own layer.
+//! The order of an archive's members is their precedence. Of two members with one path, the later
+//! one stays, as when archives are unpacked one after another. In layers, names that begin with
+//! `.wh.` delete entries of lower layers (OCI image specification, "Whiteouts"). `.wh.NAME` deletes
+//! one entry, and `.wh..wh..opq` deletes the content of a directory. Such names never affect their
+//! own layer.
 //!
 //! A hard link is another name of the target's file at that moment, whatever later happens to the
 //! target's own name. A later layer may delete one of two names. Each name of a file with several
@@ -16,7 +17,7 @@
 //!
 //! With snapshots of layers, the entries of each layer are returned again for every state that
 //! contains them, below a directory that is a read-only subvolume. Contents are identified by their
-//! place, so all states share their extents.
+//! place in the layer, so all states share their extents.
 
 use std::collections::hash_map::DefaultHasher;
 use std::collections::{HashMap, HashSet};
@@ -61,11 +62,11 @@ pub struct Layers {
     /// True if names that begin with `.wh.` delete.
     marks: bool,
     snapshots: Option<EntryPath>,
-    /// Hashes of the paths that members are linked to; `None` until the archives were searched for
-    /// them.
+    /// Hashes of the paths that hard-link members name; `None` until the archives were searched for
+    /// such members.
     linked: Option<HashSet<u64>>,
     state: State,
-    /// Entries to return before all others.
+    /// Entries that the source returns before all others.
     pending: Vec<Entry>,
 }
 
@@ -259,8 +260,8 @@ impl Layers {
         }
         self.state.symlinks = symlinks;
         if self.marks && path.name().starts_with(MARK) {
-            // Marks have a lower precedence than all members of the layer, because they affect only
-            // lower layers.
+            // Whiteouts have a lower precedence than all members of their layer, because they
+            // affect only lower layers.
             let precedence = Precedence(base.saturating_add(self.state.order));
             return Ok(self.mark(&path, precedence)?.map(|entry| self.placed(entry)));
         }

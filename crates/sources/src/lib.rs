@@ -1,7 +1,7 @@
 //! Sources of btrfs images besides directories of the host: archives, container layers, manifests.
 //!
-//! Each is a [`Source`](buttress_build::Source) of the crate `build`, which sorts entries, layers
-//! sources and writes the volume. This crate interprets formats and rejects invalid input. Every
+//! Each archive, image or manifest is a [`Source`](buttress_build::Source) of `build`, which sorts,
+//! merges and writes the entries. This crate interprets formats and rejects invalid input. Every
 //! error names the place (the byte of an archive, the line of a manifest) and the problem.
 //!
 //! | module | holds |

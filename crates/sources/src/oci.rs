@@ -2,9 +2,9 @@
 //! digests.
 //!
 //! `index.json` leads to manifests, possibly through further indexes. A tag or a platform selects
-//! one of several. Every blob is compared with its descriptor before use: its size, its digest, and
-//! for a layer also the digest of its unpacked bytes in the image's configuration. Compressed
-//! layers are unpacked into spools ([`crate::store`]) in the same pass.
+//! one of several images. The reader compares each blob's size and digest with its descriptor, and
+//! a layer's unpacked digest with the image's configuration. Compressed layers are unpacked into
+//! spools ([`crate::store`]) in the same pass.
 //!
 //! Left out: layouts inside an archive, which must be unpacked first; layers that are not
 //! distributed with the image; encrypted layers; downloads.
@@ -39,7 +39,7 @@ const INDEXES_MAX: usize = 8;
 pub struct Wanted {
     /// The tag, as in the annotation `org.opencontainers.image.ref.name`.
     pub tag: Option<String>,
-    /// The platform: `linux/amd64`, `linux/arm64/v8`.
+    /// The platform of the image: `linux/amd64`, `linux/arm64/v8`.
     pub platform: Option<String>,
 }
 
@@ -56,7 +56,7 @@ pub enum OciError {
         #[source]
         cause: io::Error,
     },
-    /// A document is not valid.
+    /// A JSON document of the image is not valid.
     #[error("{file}: {cause}")]
     Document {
         /// The path below the layout.
@@ -68,7 +68,7 @@ pub enum OciError {
     /// The version of the layout is unknown.
     #[error("oci-layout: unknown version of the layout (found {0:?}, expected 1.0.0)")]
     Version(String),
-    /// A digest is not valid.
+    /// An image's digest is not valid.
     #[error("{file}: invalid digest {digest:?} (expected sha256 or sha512 and hexadecimal digits)")]
     NoDigest {
         /// The file that holds the digest.
@@ -83,7 +83,7 @@ pub enum OciError {
         file: String,
         /// The size of the blob.
         found: u64,
-        /// The size in the descriptor.
+        /// The blob's size according to its descriptor.
         promised: u64,
     },
     /// A document exceeds the size limit.
@@ -94,7 +94,7 @@ pub enum OciError {
         /// The size of the document.
         found: u64,
     },
-    /// The digest of a blob differs from its name.
+    /// The digest of a blob differs from the digest in its file name.
     #[error("{file}: wrong digest of {what} (found {found}, expected {promised})")]
     Digest {
         /// The blob.
@@ -103,7 +103,7 @@ pub enum OciError {
         what: &'static str,
         /// The digest of the bytes.
         found: String,
-        /// The expected digest.
+        /// The digest that the descriptor states.
         promised: String,
     },
     /// The layout has no image, or none that matches the selection.
@@ -117,7 +117,7 @@ pub enum OciError {
     /// More than one image matches the selection.
     #[error("{count} images match; select one by a tag or a platform: {there}")]
     Several {
-        /// The number of matching images.
+        /// The number of images that match the selection.
         count: usize,
         /// The available images.
         there: String,
@@ -590,7 +590,7 @@ fn list(candidates: &[Descriptor]) -> String {
     shown.join(", ")
 }
 
-/// `linux/arm64` stands for all its variants.
+/// The platform `linux/arm64` includes all its variants.
 fn is_platform(found: &str, wanted: &str) -> bool {
     found == wanted
         || found

@@ -259,8 +259,9 @@ impl Store {
         })
     }
 
-    /// Reads a layer through `packed` to the end, from `file`. Passes the unpacked bytes to `see`.
-    /// A compressed layer is kept in a spool, and an uncompressed layer is read in place.
+    /// Reads a layer through `packed` to the end, from `file`. Passes the unpacked bytes of the
+    /// layer to `see`. A compressed layer is kept in a spool, and an uncompressed layer is read in
+    /// place.
     pub(crate) fn of_layer(
         packed: &mut dyn Read,
         file: File,
@@ -295,7 +296,7 @@ impl Store {
     /// Checks that a file that is read in place has not changed since it was opened.
     ///
     /// # Errors
-    /// Returns the difference.
+    /// Returns an error that states the difference, if there is one.
     pub fn unchanged(&self) -> Result<(), String> {
         let (Bytes::File(file), Some(changed)) = (&self.bytes, self.changed) else {
             return Ok(());
@@ -331,8 +332,8 @@ impl Store {
     }
 }
 
-/// Unpacks all of `packed` into `write`, which also receives the number of earlier bytes. Returns
-/// the total number.
+/// Unpacks all of `packed` into `write`, which also receives the number of bytes unpacked before
+/// each piece. Returns the total number.
 pub(crate) fn unpack(
     packed: &mut dyn Read,
     mut write: impl FnMut(u64, &[u8]) -> Result<(), StoreError>,

@@ -10,8 +10,8 @@
 //!
 //! Several headers describe a member, in this order: a global extended header (`g`), the member's
 //! own (`x`), GNU's long names (`K`, `L`), the header. Invariants: the same bytes yield the same
-//! members. The largest accepted extended header bounds memory. Every stated size is compared with
-//! the archive before use: a size beyond the archive's end is an error at its header.
+//! members. The size limit of extended headers bounds memory. The reader compares every stated size
+//! with the archive before use: a size beyond the archive's end is an error at its header.
 //!
 //! Left out: parts of several volumes (`M`), which are refused by name; names of owners, whose
 //! numbers would depend on the machine; times of access and change.
@@ -94,7 +94,7 @@ pub struct Member {
     pub uid: u32,
     /// The group's number.
     pub gid: u32,
-    /// The time of the last change of its content.
+    /// The time of the last change of the member's content.
     pub modified: Timestamp,
     /// Extended attributes, in the order of the archive, each name once.
     pub xattrs: Vec<(Vec<u8>, Vec<u8>)>,
@@ -110,7 +110,7 @@ pub struct Reader {
     global_bytes: u64,
     window: Vec<u8>,
     window_at: u64,
-    /// True after an error or the end: the reader returns nothing more.
+    /// True after an error or the archive's end: the reader returns no more members.
     ended: bool,
 }
 
@@ -303,7 +303,7 @@ impl Reader {
             });
         }
         let padded = bytes.checked_next_multiple_of(BLOCK_BYTES).unwrap_or(bytes);
-        // Some programs omit the last member's padding.
+        // Some programs omit the padding of an archive's last member.
         self.at = self.at.saturating_add(padded.min(left));
         Ok(())
     }

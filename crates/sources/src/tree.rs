@@ -39,7 +39,7 @@ impl core::fmt::Debug for EntryTree {
 }
 
 impl EntryTree {
-    /// Reads all entries of a source, after `adapt` has changed them.
+    /// Reads all entries of a source, and passes each to `adapt`.
     ///
     /// # Errors
     /// Fails if the source fails, or if a link or snapshot has no target.

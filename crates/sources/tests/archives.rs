@@ -40,8 +40,8 @@ fn tree(long_names: bool) -> tempfile::TempDir {
     symlink("../small", at("d/symlink")).unwrap();
     fs::set_permissions(at("small"), fs::Permissions::from_mode(0o4751)).unwrap();
     fs::set_permissions(at("d"), fs::Permissions::from_mode(0o1777)).unwrap();
-    // The file has many ranges: more than a header of the old form holds, and more than one of its
-    // extension blocks holds.
+    // The sparse file of this test has more ranges than an old-form header or one of its extension
+    // blocks holds.
     let sparse = fs::File::create(at("d/sparse")).unwrap();
     for range in 0..60_u64 {
         sparse
@@ -73,7 +73,7 @@ struct Seen {
     nanoseconds: u32,
     target: Vec<u8>,
     size: u64,
-    /// The data of each 4 KiB block that has any, without leading or trailing zeros.
+    /// The test file's data of each 4 KiB block with data, without leading or trailing zeros.
     data: Vec<(u64, Vec<u8>)>,
 }
 

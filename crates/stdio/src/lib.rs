@@ -2,7 +2,7 @@
 //!
 //! Before `main`, Rust's runtime opens `/dev/null` in place of a closed standard stream. A command
 //! that prints to this stream would believe that its results arrived. [`was_closed`] reports the
-//! original state. The loader calls a function of this crate before the runtime checks the
+//! original state. The dynamic loader calls a function of this crate before the runtime checks the
 //! descriptors. The later state of a descriptor does not reveal the difference, because some
 //! programs start commands with `/dev/null` opened for reading and writing.
 //!
@@ -27,7 +27,7 @@ pub enum Stream {
 }
 
 impl Stream {
-    /// Returns the bit that stands for this stream.
+    /// Returns the bit that stands for this standard stream.
     const fn bit(self) -> u8 {
         match self {
             Self::Input => 1,
@@ -48,7 +48,7 @@ static CLOSED: AtomicU8 = AtomicU8::new(0);
 #[unsafe(link_section = ".init_array")]
 static AT_START: extern "C" fn() = look;
 
-/// Records the closed streams.
+/// Records which standard streams are closed.
 #[cfg(target_os = "linux")]
 extern "C" fn look() {
     for (descriptor, stream) in [

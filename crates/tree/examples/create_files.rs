@@ -2,8 +2,8 @@
 //! --features testing [FILES [keep]]`. With `keep`, the files are not removed.
 //!
 //! A file has five items: an inode item, a reference to its name, 2,000 bytes of inline data, and
-//! two entries in one of four directories in turn. After all files are created, they are removed
-//! one by one in a different order. No commit runs in between, so only the edits are measured.
+//! two entries in one of four directories in turn. After the example created all files, it removes
+//! them one by one in a different order. No commit runs in between, so only the edits are measured.
 #![allow(
     clippy::unwrap_used,
     clippy::indexing_slicing,
@@ -80,8 +80,8 @@ fn main() {
         let items: Vec<_> = batch.flat_map(|file| items(file, &inline)).collect();
         let start = cpu_seconds();
         for (key, data) in &items {
-            // In a real tree, two names with one hash share an item. Here the second name replaces
-            // the first.
+            // In a real tree, two names with one hash share an item. In this example, the second
+            // name replaces the first.
             tree.put(&mut scratch.account, key, data).unwrap();
         }
         insert += cpu_seconds() - start;

@@ -1,16 +1,17 @@
 //! A walk over the blocks of a tree, for jobs that inspect trees rather than items.
 //!
-//! The walk visits parents before their children, and children in key order. For a block that
-//! cannot be read, the walk returns an error that names its pointer, and continues with the block's
-//! right neighbour.
+//! The walk visits parents before their children, and children in key order. For an unreadable
+//! block, the walk returns an error that names the block's pointer, and continues with its right
+//! neighbour.
 //!
 //! # Bounds
 //!
-//! The root's level bounds the depth. The number of blocks bounds the number of visits. Two
-//! positions of one level in a tree have disjoint ranges of keys. The walk accepts a block only at
-//! the place whose range begins with the block's first key and holds all its keys. If a hostile
-//! tree shares one child between many parents, it has exponentially many paths, but the walk
-//! returns errors for all places except one. Memory is one block for each level, plus read-ahead.
+//! The level of the tree's root bounds the depth of the walk. The number of blocks bounds the
+//! number of visits. Two places of one level have disjoint ranges of keys. The walk accepts a block
+//! only at the place whose range begins with the block's first key and holds all its keys. If a
+//! hostile tree shares one child between many parents, it has exponentially many paths, but the
+//! walk returns errors for all places except one. Memory is one block for each level, plus
+//! read-ahead.
 
 use crate::error::Result;
 use crate::path::{Path, Step};

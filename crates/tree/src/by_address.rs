@@ -5,10 +5,10 @@
 //! leaves' addresses after it has read less than a hundredth of the tree. The walk reads the leaves
 //! in one pass over the disk.
 //!
-//! The walk visits nodes first, parents before children. The walk's budget limits the known leaves,
-//! to about a million for each gigabyte of budget. At the limit, the walk visits the known leaves
-//! in address order, then more nodes. The walk returns an error for each unreadable block and
-//! continues, as in [`crate::blocks`], with the same bounds.
+//! The walk visits nodes first, parents before children. The walk's budget limits the number of
+//! known leaves, to about a million for each gigabyte of budget. At the limit, the walk visits the
+//! known leaves in address order, then more nodes. The walk returns an error for each unreadable
+//! block and continues, as in [`crate::blocks`], with the same bounds.
 
 use crate::blocks::{BlockOrder, Blocks, Visit};
 use crate::cache::Reservation;

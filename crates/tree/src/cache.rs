@@ -9,10 +9,10 @@
 //! expectations can lead to the same block. The cache therefore compares a hit with its pointer. A
 //! hit that does not match counts as a miss, and reading the block again yields the exact error.
 //!
-//! Eviction is quick_cache's S3-FIFO. This policy evicts blocks touched once first, so a walk over
-//! a large tree does not evict the blocks in constant use. If two readers miss the same block, one
-//! of them reads it for both. Hashes have fixed keys, so a run on a simulated device can be
-//! repeated.
+//! The cache evicts by quick_cache's S3-FIFO. This policy evicts blocks touched once first, so a
+//! walk over a large tree does not evict the blocks in constant use. If two readers miss the same
+//! block, one of them reads it for both. Hashes have fixed keys, so a run on a simulated device can
+//! be repeated.
 
 mod shares;
 
@@ -80,7 +80,7 @@ type Blocks = Cache<BlockId, TreeBlock, BlockWeight, BuildHasherDefault<DefaultH
 pub(crate) struct NodeCache {
     blocks: Blocks,
     shares: Mutex<Shares, SharesLock>,
-    /// The cache accepts blocks that no reader has requested up to this number of bytes.
+    /// The cache accepts blocks that no reader requested only up to this number of bytes.
     uninvited_bytes: u64,
     hits: AtomicU64,
     misses: AtomicU64,
@@ -123,8 +123,8 @@ impl NodeCache {
                 BuildHasherDefault::default(),
                 DefaultLifecycle::default(),
             ),
-            // The builder cannot fail, because both capacities are given. The fallback is the same
-            // cache without shards.
+            // Building the cache cannot fail, because both capacities are given. The fallback is
+            // the same cache without shards.
             Err(_) => Cache::with(
                 items.narrow::<usize>(),
                 capacity.get(),
@@ -201,8 +201,9 @@ impl NodeCache {
         ByteCount::new(self.blocks.capacity().saturating_sub(self.blocks.weight()))
     }
 
-    /// Returns true if the cache accepts a block that no reader has requested. Such blocks may fill
-    /// an eighth of the budget. The rest is for requested blocks.
+    /// Returns true if the cache accepts a block that no reader has requested. Blocks that no
+    /// reader has requested may fill an eighth of the cache's budget. The rest is for requested
+    /// blocks.
     pub(crate) fn has_space_for(&self, block_bytes: usize) -> bool {
         let filled = self.blocks.weight().exact_add(weight_bytes(block_bytes));
         filled <= self.blocks.capacity().min(self.uninvited_bytes)
@@ -215,7 +216,7 @@ impl NodeCache {
     }
 
     /// Sets the number of bytes that a writer may hold outside the cache. The cache's budget
-    /// shrinks by this number.
+    /// shrinks by the number of bytes that the writer holds.
     pub(crate) fn hold_outside(&self, bytes: u64) {
         self.change_shares(|shares| shares.held_bytes = bytes);
     }
@@ -242,8 +243,8 @@ impl NodeCache {
     }
 }
 
-/// Returns true if a checked block matches a pointer. Address and generation match already, because
-/// they are its key.
+/// Returns true if a checked block matches a pointer. The block's address and generation match
+/// already, because both are the cache's key.
 fn fits(pointer: &BlockPointer, block: &TreeBlock) -> bool {
     block.matches(&pointer.expectation()).is_ok() && pointer.key_past_end(block).is_none()
 }

@@ -26,7 +26,7 @@ use buttress_format::node::{Item, TreeBlock};
 enum Place {
     Before,
     Item,
-    /// In the gap that the items of an unreadable block would fill.
+    /// The cursor is in the gap that the items of an unreadable block would fill.
     Gap,
     After,
 }
@@ -152,7 +152,7 @@ impl Cursor {
                 leaf.slot = slot;
                 self.place = Place::Item;
             }
-            // A leaf's first key is its lower bound, so `key` is below all keys of the tree.
+            // A leaf's first key is its lower bound, so no key of the tree is below `key`.
             None => self.place = Place::Before,
         }
         Ok(found)
@@ -174,8 +174,8 @@ impl Cursor {
         self.arrive(Toward::Lower, Aim::Last)
     }
 
-    /// Moves to the next item. If there is no next item, the cursor stays after the last item and
-    /// the method returns false.
+    /// Moves to the next item. If no next item exists, the cursor stays after the last item and the
+    /// method returns false.
     ///
     /// # Errors
     /// Fails if the next leaf cannot be read. The next call continues after that leaf.
@@ -226,7 +226,8 @@ impl Cursor {
     /// the last item and the method returns false.
     ///
     /// # Errors
-    /// Fails if the next leaf cannot be read. The next call continues after that leaf.
+    /// Fails if the next leaf cannot be read. After an error, the next call continues after the
+    /// unreadable leaf.
     pub fn next_leaf(&mut self) -> Result<bool> {
         match self.place {
             Place::Before => return self.seek_first(),
@@ -281,7 +282,7 @@ impl Cursor {
         }
     }
 
-    /// Removes the leaf from the path. Returns false if the leaf is the root, which has no
+    /// Removes the leaf from the path. Returns false if the removed leaf is the root, which has no
     /// neighbours.
     fn leave_leaf(&mut self) -> bool {
         if self.path.leaf().is_some() {
@@ -309,7 +310,7 @@ impl Cursor {
             self.path
                 .descend(self.tree.forest(), &mut self.ahead, toward, Aim::Key(key))?;
         }
-        // An empty root leaf has no items on either side.
+        // If the tree is an empty root leaf, it has no items on either side of the cursor.
         self.place = Place::Item;
         Ok(())
     }

@@ -23,16 +23,17 @@
 //!
 //! 1. [`EditableTree::for_each_unassigned`] assigns addresses. The assignment runs again after
 //!    every later edit of this tree, until [`EditableTree::unassigned_nodes`] is zero.
-//! 2. [`EditableTree::freeze`] fixes the state. The next edit copies the blocks that it changes,
-//!    with the context's next generation. Frozen blocks may also be written during a transaction to
-//!    free memory. An edit then copies a changed block to a new address. The transaction must not
-//!    reuse the block's old address, because the cache identifies blocks by address and generation.
+//! 2. [`EditableTree::freeze`] fixes the tree's state for the commit. The next edit copies the
+//!    blocks that it changes, with the context's next generation. Frozen blocks may also be written
+//!    during a transaction to free memory. An edit then copies a changed block to a new address.
+//!    The transaction must not reuse the old one, because the cache identifies blocks by address
+//!    and generation.
 //! 3. [`Frozen::blocks`] lists the blocks, [`FrozenBlock::seal`] seals each on any thread, the
 //!    caller writes them, and [`Forest::keep_written`] caches them.
 //! 4. [`EditableTree::forget_written`] releases the blocks, and the caller drops the [`Frozen`].
-//!    [`EditableTree::keep_written`] instead keeps the written blocks. An edit then changes a
-//!    written block in place if nothing else holds it. The context is notified as if the edit had
-//!    copied the block.
+//!    Instead, [`EditableTree::keep_written`] keeps them: an edit then changes a written block in
+//!    place if nothing else holds it. The edit context is notified as if the edit had copied the
+//!    block.
 //!
 //! # Memory
 //!
@@ -90,7 +91,8 @@ pub trait EditContext {
     fn copied(&mut self, tree: TreeId, old: &BlockPointer, block: &TreeBlock) -> Result<(), ContextError>;
 
     /// A block in memory left the tree. The block had an address and was not frozen, and its
-    /// content was moved or removed before. Blocks without an address leave without this call.
+    /// content was moved or removed before. Blocks without an address leave the tree without this
+    /// call.
     ///
     /// # Errors
     /// Any error, as for [`EditContext::copied`].
@@ -109,7 +111,8 @@ pub struct EditableTree {
     unassigned: u64,
     /// The number of blocks that were given addresses since the last freeze.
     assigned: u64,
-    /// The number of blocks written and [kept](Self::keep_written) since all were released.
+    /// The number of blocks that were written and [kept](Self::keep_written) since the last release
+    /// of all blocks.
     kept: u64,
     /// Released blocks whose memory the next new blocks reuse.
     recycled: Vec<TreeBlock>,
@@ -254,7 +257,7 @@ impl EditableTree {
             .map_or(self.root.pointer.level, |node| node.level())
     }
 
-    /// Returns the root's address, or `None` if it has none yet.
+    /// Returns the root's address, or `None` if the root has no address yet.
     #[must_use]
     pub fn root_logical(&self) -> Option<Logical> {
         match &self.root.node {
@@ -391,7 +394,7 @@ impl EditableTree {
     }
 
     /// Like [`EditableTree::insert_many`], but stops at the first item whose key the tree already
-    /// has. Returns this item and all later ones.
+    /// has. Returns this existing item and all later items.
     ///
     /// # Errors
     /// Fails as [`EditableTree::insert_many`] does.

@@ -23,7 +23,7 @@ pub struct Error {
 pub enum Cause {
     /// Every copy of the block violates a rule. Holds the failure of the last copy.
     Damaged(Box<Failure>),
-    /// No copy of the block can be read, or its address is not mapped.
+    /// No copy of the tree block can be read, or its address is not mapped.
     Unreadable(Box<buttress_volume::Error>),
     /// The block is not in the cache, and the thread must not read
     /// ([`NonBlocking`](crate::NonBlocking)).
@@ -39,12 +39,13 @@ pub enum Cause {
         /// The largest size that a leaf can hold.
         most_bytes: usize,
     },
-    /// The edit context failed to account for a block. The tree must not be committed.
+    /// The edit context failed to account for a block. The tree with the unaccounted block must not
+    /// be committed.
     Context(Arc<ContextError>),
     /// A defect: an invariant of the edits does not hold. The tree must not be committed.
     Broken(&'static str),
-    /// A defect: a count of blocks in memory differs from the number found. The tree must not be
-    /// committed.
+    /// A defect: a count of blocks in memory differs from the number found. The tree with the wrong
+    /// count must not be committed.
     Miscounted {
         /// The kind of blocks that the count covers.
         what: &'static str,
@@ -124,7 +125,8 @@ impl Error {
         }
     }
 
-    /// Returns true if an invariant of this program is broken, in this layer or a lower one.
+    /// Returns true if the error is a broken invariant of this program, in this layer or a lower
+    /// one.
     #[must_use]
     pub const fn is_defect(&self) -> bool {
         match &self.cause {

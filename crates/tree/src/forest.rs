@@ -93,8 +93,8 @@ impl Forest {
         self.cache.get_or_read(pointer, || self.reader.read(pointer))
     }
 
-    /// Takes the unused read-ahead budget until the result is dropped. The hold serves jobs that
-    /// read single blocks and use about as much memory of their own.
+    /// Takes the unused read-ahead budget until the result is dropped. The held memory serves jobs
+    /// that read single blocks and use about as much memory of their own.
     #[must_use]
     pub fn hold_unread(&self) -> HeldMemory {
         // Clamp: readers take and return parts concurrently.
@@ -108,12 +108,12 @@ impl Forest {
         }
     }
 
-    /// Reads blocks that are not in the cache into it, adjacent blocks in one request. Returns
-    /// them, because a small cache may not keep them. Skips unreadable blocks; a later read of such
-    /// a block returns the error.
+    /// Reads blocks that are not in the cache into the cache, with one request for adjacent blocks.
+    /// Returns them, because a small cache may not keep them. Skips unreadable blocks; a later read
+    /// of such a block returns the error.
     ///
-    /// The cache counts these blocks as used, because the caller will use them soon. Otherwise the
-    /// cache would evict blocks that came in once and that no reader requested.
+    /// The cache counts these blocks as used, because the caller will use them soon. A block with a
+    /// single request would otherwise be among the first that the cache evicts.
     pub fn fault_in(&self, pointers: &[BlockPointer]) -> Vec<TreeBlock> {
         let missing = pointers.iter().filter(|pointer| !self.cache.contains(pointer));
         let missing: Vec<&BlockPointer> = missing.collect();
@@ -131,7 +131,7 @@ impl Forest {
     }
 
     /// Returns the block at `pointer` with all its failures, for jobs that inspect damage. The
-    /// result is the first valid copy, or else the first readable copy.
+    /// inspected block is the first valid copy, or else the first readable copy.
     ///
     /// # Errors
     /// Fails if no copy can be read.

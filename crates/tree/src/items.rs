@@ -9,7 +9,8 @@ use buttress_format::node::TreeBlock;
 use core::iter::FusedIterator;
 use core::ops::Bound;
 
-/// An item to keep. The item shares its leaf's memory, so the whole leaf stays in memory with it.
+/// An item to keep. A kept item shares its leaf's memory, so the whole leaf stays in memory with
+/// the item.
 #[derive(Clone, Debug)]
 pub struct OwnedItem {
     block: TreeBlock,

@@ -1,8 +1,8 @@
 //! A walk over a key range leaf by leaf, for jobs that read millions of items.
 //!
 //! [`Leaves`] lends one leaf at a time, with the slots that lie in the range. The job reads the
-//! items without calls into the walk, without reference counts, and without copies. The walk skips
-//! unwanted subtrees before it reads them ([`Tree::leaves_where`]).
+//! items without calls into the walk, without reference counts, and without copies. The walk over
+//! leaves skips unwanted subtrees before it reads them ([`Tree::leaves_where`]).
 
 use crate::error::Result;
 use crate::path::{Path, Step};
@@ -36,8 +36,8 @@ impl<'a> Leaf<'a> {
 /// A walk over the leaves of a key range; see the module's documentation.
 ///
 /// An error stands for all items below an unreadable block. The walk then continues after that
-/// block. The walk returns at most one error for each damaged block, so a caller that ignores
-/// errors still reaches the end.
+/// block. The walk returns at most one error for each damaged block, so callers that ignore errors
+/// reach the range's end.
 #[derive(Debug)]
 pub struct Leaves {
     tree: Tree,
@@ -46,7 +46,7 @@ pub struct Leaves {
     scope: Scope,
     /// The first key of the range.
     start: Key,
-    /// The exclusive end of the range.
+    /// The exclusive end of the range of keys.
     end: Option<Key>,
     state: State,
 }
@@ -91,7 +91,7 @@ impl Leaves {
         }
     }
 
-    /// Makes the walk bypass the cache for leaves. A job that visits each leaf once gains nothing
+    /// Makes the walk read leaves past the cache. A job that visits each leaf once gains nothing
     /// from caching, and filling the cache's memory would take longer than the walk saves.
     #[must_use]
     pub fn passing(mut self) -> Self {
@@ -173,7 +173,7 @@ impl Leaves {
     }
 
     /// Prepares the block at the end of the path. A node continues with the child that covers the
-    /// range's start. A leaf returns the slots of the range, if there are any.
+    /// range's start. On arrival at a leaf, returns the slots of the range, if the leaf has any.
     fn arrive(&mut self) -> Option<Range<usize>> {
         let Step {
             pointer, block, slot, ..
@@ -184,7 +184,7 @@ impl Leaves {
         if pointer.level > 0 {
             *slot = match block.search(&self.start) {
                 Ok(slot) => slot,
-                // Clamp: keys below the first key belong to the first child.
+                // Clamp: keys below the node's first key belong to the first child.
                 Err(slot) => slot.saturating_sub(1),
             };
             return None;

@@ -19,22 +19,23 @@
 //! | [`measure`] | the cost of each read-ahead mode on a simulated disk |
 //! | `testing` | trees made in memory, for tests (feature `testing`) |
 //!
-//! The crates above interpret items. The crate below handles mirrors, parity and devices.
+//! The crates above `tree` interpret items. The crate below `tree` handles mirrors, parity and
+//! devices.
 //!
 //! # Invariants
 //!
 //! - A block is checked once, when it is read: checksum, file system, address, level, generation,
 //!   owner, first key, every item ([`buttress_format`]). After that, access to it cannot fail.
-//! - A descent moves down one level with each step, and a child's level is one less than its
-//!   parent's. A cycle of pointers therefore ends at the leaves. The keys of a child lie in `[its
-//!   pointer's key, the next pointer's key)`, so two places of one level never hold the same block.
-//!   A walk visits each block at most once for each level, even in a hostile tree.
+//! - A descent through a tree moves down one level with each step, because a child's level is one
+//!   less. A descent into a cycle of pointers therefore ends at a leaf. The keys of a child lie in
+//!   `[its pointer's key, the next pointer's key)`, so two places of one level never hold the same
+//!   block. A walk visits each block at most once for each level, even in a hostile tree.
 //! - The budget given to [`Forest::new`] bounds memory, plus the blocks that callers hold. A cursor
 //!   holds one block for each level, and an [`OwnedItem`] holds its leaf.
 //! - A tree that a transaction changes ([`edit`]) keeps its changed blocks in memory. Readers find
-//!   such blocks only through their parent's link, never through the cache, so a reader's view
-//!   keeps its whole version. The module `path` follows the links. Read-ahead inspects them to skip
-//!   blocks in memory.
+//!   changed blocks only through the parent's link, never through the cache. A reader's view
+//!   therefore keeps its whole version. The module `path` follows the links. Read-ahead inspects
+//!   them to skip blocks in memory.
 #![forbid(unsafe_code)]
 #![cfg_attr(
     test,

@@ -2,8 +2,8 @@
 //! address order.
 //!
 //! The measurement is meant for simulated devices: time is virtual there, and two runs yield the
-//! same numbers. On real devices, it measures real time. Each walk has a forest of its own, so it
-//! begins with an empty node cache.
+//! same numbers. On real devices, the comparison measures real time. Each walk has a forest of its
+//! own, so it begins with an empty node cache.
 
 use crate::blocks::{BlockOrder, Visit};
 use crate::error::{Error, Result};
@@ -26,7 +26,7 @@ pub struct WalkCost {
     pub blocks: u64,
     /// The number of unreadable nodes and leaves.
     pub damaged: u64,
-    /// The size of the readable blocks in bytes.
+    /// The total size of the readable blocks, in bytes.
     pub bytes: ByteCount,
     /// The duration by the devices' clock, which is virtual for simulated devices.
     pub elapsed: Duration,
@@ -59,8 +59,8 @@ pub struct Comparison {
 /// `fresh` opens the volume for each row, so that a drive's own cache does not help the next row.
 ///
 /// # Errors
-/// Fails if `fresh` fails, or if an unreadable block hides the list of blocks for the last row. The
-/// walks count damaged blocks.
+/// Fails if `fresh` fails, or if an unreadable block hides the list of blocks for the last row.
+/// Both walks count damaged blocks.
 pub fn compare<E: From<Error>>(
     mut fresh: impl FnMut() -> Result<Arc<Volume>, E>,
     root: RootPointer,
@@ -194,8 +194,9 @@ pub fn leaf_pointers_by_address(
     Ok(pointers)
 }
 
-/// Reads and checks blocks in the given order, with two windows of a sweep's size in flight. In
-/// address order, this is the reference: no walk that follows the tree can be faster.
+/// Reads and checks blocks in the given order, with two windows of a sweep's size in flight. If the
+/// pointers are in address order, this read is the reference: no walk that follows the tree can be
+/// faster.
 ///
 /// # Errors
 /// Fails if a block cannot be read.

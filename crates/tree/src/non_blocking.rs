@@ -23,7 +23,7 @@ buttress_locks::thread_local! {
 /// documentation.
 #[derive(Debug)]
 pub struct NonBlocking {
-    /// Keeps the value on the thread that made it.
+    /// Keeps this value on the thread that made it.
     stays_on_its_thread: PhantomData<*const ()>,
 }
 
@@ -37,7 +37,8 @@ impl NonBlocking {
         }
     }
 
-    /// Runs `body` with blocking reads. Edits need this, because they must not end half-way.
+    /// Runs `body` with blocking reads. Edits need blocking reads, because edits must not end
+    /// half-way.
     pub fn lifted<T>(body: impl FnOnce() -> T) -> T {
         let _restored = Self::lift();
         body()

@@ -1,5 +1,5 @@
 //! The path from a root down to a block, with one step for each level. Only this module follows
-//! links.
+//! links to child nodes in memory.
 //!
 //! [`Path::enter`] turns a parent's link into a child's block. A parent in memory returns a child
 //! that is also in memory. All other children come from the cache or the volume. Cursors and walks
@@ -21,7 +21,7 @@ use std::sync::Arc;
 pub(crate) struct Step {
     /// The pointer to the block.
     pub(crate) pointer: BlockPointer,
-    /// The block's content.
+    /// The content of the block in this step.
     pub(crate) block: TreeBlock,
     /// The block's links to children in memory, if the block itself is in memory.
     pub(crate) node: Option<Arc<Node>>,
@@ -30,9 +30,9 @@ pub(crate) struct Step {
 }
 
 impl Step {
-    /// Returns the pointer to the child in `slot`. For a child in memory, the pointer has the
-    /// placeholder address. All users of a step's children call this, because the bytes of a block
-    /// in memory do not hold its children's addresses.
+    /// Returns the pointer to the child in `slot`. For a child block in memory, the pointer has the
+    /// placeholder address. All users of a step's children call this method, because a block in
+    /// memory lacks its children's addresses.
     pub(crate) fn child(&self, slot: usize) -> Option<BlockPointer> {
         let pointer = self.pointer.child(&self.block, slot)?;
         Some(match self.link(slot) {
@@ -45,14 +45,14 @@ impl Step {
         })
     }
 
-    /// Returns the child in `slot`, if it is in memory.
+    /// Returns the child node in `slot`, if it is in memory.
     pub(crate) fn link(&self, slot: usize) -> Option<&Arc<Node>> {
         self.node.as_ref()?.link(slot)
     }
 
     /// Returns the last slot, or 0 in an empty block.
     pub(crate) fn last_slot(&self) -> usize {
-        // Clamp: the result is 0 in an empty block.
+        // In an empty block, the subtraction is clamped to 0.
         self.block.item_count().saturating_sub(1)
     }
 

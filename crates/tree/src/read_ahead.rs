@@ -1,9 +1,8 @@
 //! Read-ahead: the choice of blocks to fetch before a reader requests them.
 //!
 //! Read-ahead belongs to a cursor or a walk, and only makes it faster. All modes return the same
-//! items and errors in the same order. Fetched blocks that the reader has not used count against
-//! the forest's budget. When the forest's read-ahead budget is used up, a block is read only when
-//! the reader requests it.
+//! items and errors in the same order. Read-ahead blocks that the reader has not used count against
+//! the forest's budget. When that budget is used up, blocks are read when the reader requests them.
 //!
 //! | mode | fetches | when |
 //! |---|---|---|
@@ -13,9 +12,9 @@
 //! | [`ReadAhead::ForwardAlways`] | the next 128 KiB of leaves, two nodes | always |
 //! | [`ReadAhead::Sweep`] | a window of megabytes, in address order, and the nodes above | always |
 //!
-//! The first modes are those of Linux's btrfs. These modes serve for comparison and for short
-//! walks; the module `near` holds them. The module `sweep` is for walks that will visit all blocks.
-//! On spinning disks, a sweep may become a `pass`.
+//! The first modes are those of Linux's btrfs. The modes `Forward` and `ForwardOnMiss` serve for
+//! comparison and for short walks; the module `near` holds them. The module `sweep` is for walks
+//! that will visit all blocks. On spinning disks, a sweep may become a pass in disk order.
 
 pub(crate) mod batch;
 pub(crate) mod near;
@@ -38,9 +37,9 @@ use sweep::Sweep;
 /// The window of [`ReadAhead::sweep`].
 pub const SWEEP_WINDOW: ByteCount = ByteCount::new(16 << 20);
 
-/// The largest window of blocks that are in the page cache. No device benefits from a larger
-/// window. With this size, a block that was copied and checked is still in the processor's cache
-/// when the walk visits it.
+/// The largest window of read-ahead blocks that are in the page cache. On no measured device does a
+/// larger window help. With this size, a block that was copied and checked is still in the
+/// processor's cache when the walk visits it.
 const CACHED_WINDOW_BYTES: u64 = 4 << 20;
 
 /// Returns the size of the window after one of `window_bytes`. `cached` is true if its blocks were
@@ -72,7 +71,7 @@ pub enum ReadAhead {
     ForwardOnMiss,
     /// Fetches the same blocks as `ForwardOnMiss`, at every visit of a leaf or a node.
     ForwardAlways,
-    /// Fetches a window of leaves, for a walk to higher keys that visits its whole range.
+    /// For a walk to higher keys that visits its whole range, fetches a window of leaves.
     Sweep {
         /// The number of bytes of leaves to fetch ahead.
         window_bytes: ByteCount,
@@ -129,8 +128,8 @@ impl Ahead {
         }
     }
 
-    /// Returns the block at `pointer`, which is the child in the last step's slot. `steps` lead to
-    /// it from the root.
+    /// Returns the block at `pointer`, which is the child in the last step's slot. `steps` are the
+    /// path from the root to the block.
     pub(crate) fn fetch(
         &mut self,
         forest: &Forest,

@@ -50,11 +50,11 @@ pub trait Scanner: Sync {
     /// Begins the work of one thread.
     fn begin(&self) -> Self::Tally;
 
-    /// Decides if the block at `pointer`, a child of a block with tag `parent`, is wanted. Returns
-    /// the tag of a wanted block.
+    /// Decides whether the scan wants the block at `pointer`, a child of a block with tag `parent`.
+    /// Returns its tag.
     fn wants(&self, tally: &mut Self::Tally, pointer: &BlockPointer, parent: Self::Tag) -> Option<Self::Tag>;
 
-    /// Processes one block.
+    /// Processes one block of the scan.
     fn visit(&self, tally: &mut Self::Tally, pointer: &BlockPointer, block: &TreeBlock, tag: Self::Tag);
 
     /// Records a block that cannot be read. The scan skips all blocks below it.
@@ -95,9 +95,8 @@ enum Batch<Tag> {
 }
 
 impl Forest {
-    /// Scans the trees at `roots`, each with the tag of its root, on as many threads as the machine
-    /// has cores. On a simulated device, the scan runs on the calling thread. Returns each thread's
-    /// sums.
+    /// Scans the trees at `roots`, each with the tag of its root, with one thread for each core. On
+    /// a simulated device, the scan runs on the calling thread. Returns each thread's sums.
     pub fn survey<S: Scanner>(
         self: &Arc<Self>,
         roots: impl IntoIterator<Item = (RootPointer, S::Tag)>,
@@ -208,8 +207,8 @@ impl<S: Scanner> Survey<'_, S> {
         Some(Batch::Asked(taken.into_iter().zip(reads).collect()))
     }
 
-    /// Processes blocks as they are copied from the page cache. Blocks that are not in the page
-    /// cache are read together afterwards.
+    /// Processes blocks of the scan while they are copied from the page cache. Blocks that are not
+    /// in the page cache are read together afterwards.
     fn look_at_cached(&self, tally: &mut S::Tally, batch: Vec<Wanted<S::Tag>>) {
         let mut children = Children::default();
         let mut missing = Vec::new();
@@ -264,7 +263,7 @@ impl<S: Scanner> Survey<'_, S> {
         }
     }
 
-    /// Records that `count` blocks are processed, and queues their wanted children.
+    /// Records that `count` blocks are processed, and queues the children that the scan wants.
     fn hand_on(&self, mut children: Children<S::Tag>, count: usize) {
         let mut waiting = self.waiting.lock();
         waiting.nodes.append(&mut children.nodes);
@@ -296,8 +295,8 @@ impl<Tag: Copy> Waiting<Tag> {
     fn take(&mut self, count: usize) -> Vec<Wanted<Tag>> {
         let leaves = self.ordered.len().exact_add(self.fresh.len());
         if !self.nodes.is_empty() && leaves < LEAVES_MAX {
-            // The lowest levels are usually at the end, and lead to leaves soonest.
-            // Clamp: takes at most all nodes.
+            // The nodes at the end of the list usually have the lowest levels, and lead to leaves
+            // soonest. Clamp: takes at most all nodes.
             let from = self.nodes.len().saturating_sub(count);
             let mut taken = self.nodes.split_off(from);
             taken.sort_unstable_by_key(|(pointer, _)| pointer.logical);

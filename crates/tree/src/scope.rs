@@ -1,8 +1,8 @@
 //! The scope of a walk: the keys below an end, and the wanted subtrees among them.
 //!
-//! A parent implies the range of keys below each child: from the child's own key up to the next
-//! one's. Decisions from this range alone save reads: neither a walk nor its read-ahead fetches an
-//! unwanted subtree.
+//! A parent node implies the range of keys below each child: from the child's key up to the next
+//! child's key. Decisions from this range alone save reads: neither a walk nor its read-ahead
+//! fetches an unwanted subtree.
 
 use crate::pointer::BlockPointer;
 use buttress_format::Key;

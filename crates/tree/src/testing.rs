@@ -31,7 +31,7 @@ use buttress_volume::{OpenOptions, Volume};
 use std::sync::Arc;
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
-/// The logical address of the only chunk.
+/// The logical address of the image's only chunk.
 pub const CHUNK_LOGICAL: Logical = Logical::new(16 << 20);
 
 /// The physical address of the chunk on its device.
@@ -48,7 +48,7 @@ pub enum Placement {
     InOrder,
     /// Blocks are placed at random addresses of the chunk, which the seed determines.
     Scattered {
-        /// The seed of the order.
+        /// The seed of the pseudo-random order.
         seed: u64,
     },
 }
@@ -96,7 +96,7 @@ pub struct Written {
     pub first_key: Key,
     /// The block's address.
     pub logical: Logical,
-    /// The block's generation.
+    /// The generation of the damaged block.
     pub generation: Generation,
     /// The block's level.
     pub level: u8,
@@ -141,7 +141,7 @@ impl Random {
         mixed ^ (mixed >> 31)
     }
 
-    /// Returns a number below `bound`.
+    /// Returns a pseudo-random number below `bound`.
     pub fn below(&mut self, bound: u64) -> u64 {
         self.next_number() % bound.max(1)
     }
@@ -152,7 +152,7 @@ impl Random {
 pub struct ImageBuilder {
     options: ImageOptions,
     bytes: Vec<u8>,
-    /// Indexes of the free blocks of the chunk, the next one last.
+    /// Indexes of the chunk's free blocks, in reverse order of use.
     free: Vec<u64>,
 }
 
@@ -397,8 +397,8 @@ impl ImageBuilder {
         self.bytes
     }
 
-    /// Opens the image as a volume; `device` makes a device of its bytes. `root` serves as all
-    /// roots.
+    /// Opens the image as a volume; `device` makes a device of its bytes. `root` serves as the root
+    /// of all trees.
     pub fn open(self, root: &RootPointer, device: impl FnOnce(Vec<u8>) -> Device) -> Arc<Volume> {
         let bytes = self.finish(root, root);
         Arc::new(Volume::open(vec![device(bytes)], OpenOptions::default()).expect("the image opens"))

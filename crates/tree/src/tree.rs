@@ -3,7 +3,7 @@
 //! Committed blocks are never changed in place. Blocks in memory are not changed while another
 //! owner holds them. All blocks below a held root therefore stay unchanged while the root is held.
 //! A root is either clean and on disk, or it is the newest version of a tree that a transaction
-//! changes. In the second case, the `Tree` holds the root in memory.
+//! changes. In the second case, the `Tree` holds the root block in memory.
 
 use crate::blocks::{BlockOrder, Blocks};
 use crate::by_address::BlocksByAddress;
@@ -65,7 +65,7 @@ impl Tree {
         self.node.is_some()
     }
 
-    /// Returns the pointer to the root.
+    /// Returns the pointer to the tree's root.
     #[must_use]
     pub const fn root(&self) -> &RootPointer {
         &self.root

@@ -4,7 +4,7 @@
 //! the threads hold no reference to the volume, so it can be opened again at once. A simulated
 //! device has no such threads: the reader that needs a block checks it, so that runs can be
 //! repeated. A full queue does no harm either. If no thread has begun a batch, the reader that
-//! needs its result does the work.
+//! needs its result checks the batch itself.
 
 use buttress_device::placement;
 use crossbeam_channel::{Receiver, Sender, TrySendError, bounded};

@@ -2,8 +2,8 @@
 //!
 //! Chunks lie in a sorted array, so a lookup is one binary search over their starts. A
 //! [`MappedChunk`] holds its checked layout and the slots of its devices, so its owner needs no
-//! further lookup. The map is immutable to its readers: [`crate::Volume`] returns `Arc`s of it, and
-//! a change copies the map if a reader still holds the old one.
+//! further lookup. Readers never see the chunk map change: [`crate::Volume`] returns `Arc`s of it,
+//! and a change copies the map if a reader holds it.
 //!
 //! Invariants: chunks do not overlap, none is empty, and none ends beyond the address space. Every
 //! chunk has a [`Layout`] for the number of stripes that it lists.
@@ -137,7 +137,7 @@ impl MappedChunk {
         self.devices.iter().filter(is_lost).count()
     }
 
-    /// Returns the number of stripes that may be lost while the whole chunk stays readable.
+    /// Returns the number of stripes that the chunk may lose while all of it stays readable.
     pub(crate) fn tolerated_stripes(&self) -> usize {
         let tolerated = usize::from(self.layout.profile().tolerated_failures());
         if buttress_faults::on("volume-one-failure-too-many-tolerated") {
@@ -243,7 +243,7 @@ impl ChunkMap {
         Ok(Added::New)
     }
 
-    /// Appends a chunk that lies after all others.
+    /// Appends a chunk with an address above all other chunks.
     pub(crate) fn add_mapped(&mut self, chunk: Arc<MappedChunk>) {
         self.starts.push(chunk.start);
         self.chunks.push(chunk);

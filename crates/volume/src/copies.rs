@@ -26,7 +26,7 @@ use zerocopy::FromBytes;
 /// The content to which a mapping points.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum MappingContent {
-    /// A copy of the bytes.
+    /// A copy of the data bytes.
     Data {
         /// The number of the copy, from 1.
         copy: u32,
@@ -71,8 +71,8 @@ impl Volume {
         Ok(chunk.layout().ways())
     }
 
-    /// Returns all locations of a range, run by run in logical order. Each run lists its copies in
-    /// order, then parity.
+    /// Returns all locations of a range, run by run in logical order. Each run of the result lists
+    /// its copies in order, then parity.
     ///
     /// # Errors
     /// Fails if the range is not fully mapped, or if a stripe lies outside the physical address
@@ -175,8 +175,8 @@ impl Volume {
     }
 
     /// Returns two devices whose copies of a tree block differ, although both are whole and of this
-    /// address and generation. Such devices were written apart from each other. Returns `None` if
-    /// no two whole copies differ.
+    /// address and generation. The devices with these different copies were written apart from each
+    /// other. Returns `None` if no two whole copies differ.
     #[must_use]
     pub fn differing_copies(
         &self,
@@ -271,7 +271,7 @@ impl Volume {
     /// content of the stripe.
     ///
     /// Chunks of the RAID stripe tree place data freely in their stripes, so the result is not the
-    /// location of their data. The search visits all chunks.
+    /// location of their data. The search visits all chunks of the volume.
     #[must_use]
     pub fn contents_at(&self, device: Uuid, physical: Physical) -> Vec<(Logical, Content)> {
         let map = self.chunk_map();

@@ -10,8 +10,8 @@
 //!
 //! A slot counts the errors of its device, and keeps the failure for which the device was left out.
 //! A device that was left out is neither read nor written ([`crate::write`]), and does not return
-//! while the volume is open. Another device may replace it ([`crate::replacement`]): its slot is
-//! then exchanged for a slot with the same id and uuid.
+//! while the volume is open. A replacement exchanges a device's slot for a slot with the same id
+//! and uuid ([`crate::replacement`]).
 
 use crate::error::{Corruption, Error, MissingDevice, Stale};
 use buttress_device::{Device, IoError, Operation};
@@ -66,7 +66,7 @@ pub struct DeviceSlot {
     /// True if the device's own superblock states that no chunk uses the device.
     is_idle: bool,
     item: RwLock<Option<DeviceItem>, ItemLock>,
-    /// The error counters, shared with the slot that replaces this one.
+    /// The device's error counters, shared with the slot that replaces this slot.
     errors: Arc<ErrorCounters>,
     /// The failure for which the device was left out.
     failure: OnceLock<IoError>,
@@ -169,8 +169,8 @@ impl DeviceSlot {
         self.uuid
     }
 
-    /// Returns the fsid in the device's superblock. A seed has another fsid than the volume; a
-    /// missing device has nil.
+    /// Returns the fsid in the device's superblock. A seed device has another fsid than the volume;
+    /// a missing device has the nil uuid.
     #[must_use]
     pub const fn fsid(&self) -> Uuid {
         self.fsid
@@ -238,8 +238,8 @@ impl DeviceSlot {
         }
     }
 
-    /// Counts errors that a job above found on the device. The writer's next commit adds them to
-    /// the device statistics.
+    /// Counts errors that a job of a layer above found on the device. The writer's next commit adds
+    /// them to the device statistics.
     pub fn count_errors(&self, errors: DeviceErrors) {
         let pairs = [
             (&self.errors.writes, errors.writes),
@@ -290,7 +290,7 @@ impl DeviceSlot {
     }
 }
 
-/// The slots of a volume. Slots are added and exchanged, but never removed.
+/// The table of a volume's device slots. Slots are added and exchanged, but never removed.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct DeviceTable {
     slots: Vec<Arc<DeviceSlot>>,
@@ -339,7 +339,7 @@ impl DeviceTable {
         }
     }
 
-    /// Adds the slot of a new device.
+    /// Adds the slot of a new device to the volume's slots.
     pub(crate) fn add(&mut self, slot: &Arc<DeviceSlot>, item: DeviceItem) {
         *slot.item.write() = Some(item);
         self.slots.push(Arc::clone(slot));

@@ -1,4 +1,5 @@
-//! Errors of the volume layer: one variant for each check, in the four kinds of [`ErrorKind`].
+//! Errors of the volume layer: each check has one variant, in one of the four kinds of
+//! [`ErrorKind`].
 //!
 //! A bad copy causes an error only if no other copy can replace it. The fault log records the
 //! copies that a successful read skipped ([`crate::faults`]).
@@ -205,7 +206,7 @@ pub enum Corruption {
         device: DeviceId,
         /// The first byte of the stripe on its device.
         physical: Physical,
-        /// The offset in the stripe that lies outside the address space.
+        /// The offset in the stripe, which is outside the address space.
         offset: u64,
     },
     /// The raid-stripe-tree has no entry for an address.
@@ -219,7 +220,7 @@ pub enum Corruption {
         "the RAID stripe extent [{start}, +{length}) crosses stripe units of its chunk, so the position of logical {logical} is unknown"
     )]
     StripeExtentTooLong {
-        /// Start of the entry.
+        /// The address at which the entry starts.
         start: Logical,
         /// The length of the entry in bytes.
         length: ByteCount,
@@ -239,7 +240,7 @@ pub enum Corruption {
         "device item {device} has uuid {uuid}, which contradicts device {other_device} with uuid {other_uuid}"
     )]
     DeviceItemsDisagree {
-        /// Id in the item.
+        /// The id in the device item.
         device: DeviceId,
         /// Uuid in the item.
         uuid: Uuid,
@@ -262,8 +263,8 @@ impl Corruption {
     }
 }
 
-/// The error of devices that do not form one volume. The names are those by which the devices were
-/// opened.
+/// The error of devices that do not form one volume. The error names the devices as they were named
+/// at opening.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DevicesError {
     /// No device was given.
@@ -283,8 +284,8 @@ pub enum DevicesError {
         /// The second device's fsid.
         second_fsid: Uuid,
     },
-    /// The devices' blocks belong to one volume, but their superblocks name two: a change of the
-    /// fsid was interrupted.
+    /// The devices' blocks belong to one volume, but their superblocks have two fsids: a change of
+    /// the fsid was interrupted.
     #[error(
         "{first} has fsid {first_fsid}, {second} has {second_fsid}, and the blocks of both have the uuid {metadata_uuid}: a change of the fsid was interrupted; to finish it, run `btrfstune -m`"
     )]
@@ -300,7 +301,7 @@ pub enum DevicesError {
         /// The metadata uuid that their blocks carry.
         metadata_uuid: Uuid,
     },
-    /// A device was given twice, or together with a copy of it.
+    /// A device was given twice, or a copy of it was given too.
     #[error("{first} and {second} are both device {device} with uuid {uuid} of the volume; give one of them")]
     Duplicate {
         /// A device's name.

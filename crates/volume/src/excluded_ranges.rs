@@ -11,8 +11,8 @@
 //!   chunk begins there. The kernel honours this only when it makes chunks. In older chunks, it
 //!   also uses the bytes between 68 KiB and 1 MiB.
 //!
-//! Extents that already cover excluded addresses stay until they are freed. Then the addresses are
-//! not used again.
+//! Data in excluded addresses of an older volume stays there until its extents are freed. Then the
+//! addresses are not used again.
 //!
 //! Source: on-disk format documentation, section "Superblock"; btrfs(5), section "Bootloader
 //! support".
@@ -43,9 +43,9 @@ pub fn of_chunk(chunk: &MappedChunk) -> Vec<Range<u64>> {
 }
 
 /// Returns the excluded addresses like [`of_chunk`], for a chunk with these addresses whose stripes
-/// begin at `stripes` on their devices. With parity, the whole row is excluded. Parity over a
-/// superblock would be wrong after the next commit, and would overwrite a superblock that lies in
-/// its own unit.
+/// begin at `stripes` on their devices. With parity, the whole row is excluded. Parity that covers
+/// a superblock would be wrong after the next commit, and would overwrite superblocks in its own
+/// unit.
 pub fn excluded_ranges(addresses: Range<Logical>, layout: &Layout, stripes: &[Physical]) -> Vec<Range<u64>> {
     let (start, end) = (addresses.start.get(), addresses.end.get());
     // The excluded range at the chunk's start is empty unless the chunk begins below the first
@@ -73,7 +73,7 @@ pub fn excluded_ranges(addresses: Range<Logical>, layout: &Layout, stripes: &[Ph
     merged(ranges, end)
 }
 
-/// Returns the physical ranges that are reserved on every device.
+/// Returns the physical ranges that btrfs reserves on every device.
 fn reserved_of_devices() -> impl Iterator<Item = Range<u64>> {
     let superblock = |at: Physical| at.get()..at.get().saturating_add(SUPERBLOCK_KEEPS_BYTES);
     core::iter::once(0..DEVICE_RESERVED_BYTES).chain(SUPERBLOCK_OFFSETS.into_iter().map(superblock))
@@ -113,8 +113,8 @@ mod tests {
     const MIB: u64 = 1 << 20;
     const SECTOR: u64 = 4096;
 
-    /// Returns true if a sector must stay free. The sector, or with parity its whole row, is mapped
-    /// to its devices.
+    /// Returns true if a sector must stay free. The function maps the sector, or with parity its
+    /// whole row, to the devices.
     fn must_stay_free(start: u64, layout: &Layout, stripes: &[u64], sector: u64) -> bool {
         let place = layout.place(ChunkOffset::new(sector)).unwrap();
         let behind = place.stripe_offset.get();

@@ -1,8 +1,8 @@
 //! The fault log: copies that reads skipped, whether another copy replaced them or not.
 //!
 //! The log keeps the first [`FAULTS_KEPT`] faults individually and counts the rest, so a failing
-//! device cannot exhaust memory. Counters per device and kind are exact. A place that fails
-//! repeatedly is counted each time. Only failures are recorded, under one lock.
+//! device cannot exhaust memory. The counters for each device and kind are exact. A place that
+//! fails repeatedly is counted each time. The log of faults records only failures, under one lock.
 //!
 //! Clamps: counters of statistics may stop at their largest number.
 
@@ -114,7 +114,7 @@ impl fmt::Display for FaultReason {
     }
 }
 
-/// A skipped copy.
+/// A copy of bytes that a reader skipped.
 #[derive(Clone, Debug)]
 pub struct Fault {
     /// The device.
@@ -150,7 +150,7 @@ pub struct FaultCounts {
     pub missing: u64,
     /// The number of copies skipped because of a failed read or the end of the device.
     pub read_errors: u64,
-    /// The number of copies skipped because of wrong bytes.
+    /// The number of copies that readers skipped because of wrong bytes.
     pub corruptions: u64,
 }
 
@@ -167,11 +167,11 @@ impl FaultCounts {
 /// The log at one moment.
 #[derive(Clone, Debug, Default)]
 pub struct FaultLog {
-    /// The first faults, in the order of their occurrence.
+    /// The first faults that readers met, in the order of their occurrence.
     pub faults: Vec<Fault>,
-    /// The number of later faults, which are not kept.
+    /// The number of further faults, of which only the number is kept.
     pub not_kept: u64,
-    /// The counters for each device, including faults that are not kept.
+    /// The fault counters of each device, including faults that are not kept in the list.
     pub counts: BTreeMap<DeviceId, FaultCounts>,
 }
 

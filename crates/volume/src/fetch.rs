@@ -24,7 +24,8 @@ pub(crate) fn reachable(
 ) -> Result<&Device, FaultReason> {
     let slot = chunk.devices().get(stripe_index).ok_or(FaultReason::Missing)?;
     let device = slot.in_use().ok_or_else(|| FaultReason::of_absence(slot))?;
-    // Clamp: a chunk item can name any address. An end at the last address is refused.
+    // Clamp: a chunk item can name any address. The read refuses a range that ends at the last
+    // address.
     let end = physical.saturating_add(ByteCount::of(length));
     let size_bytes = device.size_bytes();
     if end.get() > size_bytes || end == Physical::MAX {

@@ -102,8 +102,8 @@ impl StripeGeometry {
         ByteCount::new(u64_of(self.data_stripes).exact_mul(STRIPE_BYTES))
     }
 
-    /// Returns the length of a chunk whose device extents have this length. Returns `None` beyond
-    /// the address space.
+    /// Returns the length of a chunk whose device extents have this length. Returns `None` if that
+    /// length exceeds the address space.
     #[must_use]
     pub fn chunk_bytes(&self, device_extent: ByteCount) -> Option<ByteCount> {
         let bytes = device_extent
@@ -148,7 +148,7 @@ mod tests {
 
     #[test]
     fn shapes_of_all_profiles() {
-        // The columns are profile, devices; stripes, data stripes, devices used.
+        // The columns of this table are profile, devices; stripes, data stripes, devices used.
         let table = [
             (Profile::Single, 3, Some((1, 1, 1))),
             (Profile::Dup, 1, Some((2, 1, 1))),

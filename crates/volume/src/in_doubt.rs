@@ -1,11 +1,11 @@
 //! Devices in doubt, which may have missed the newest commit.
 //!
 //! A crash between the superblock writes of a commit leaves some devices with the superblock of the
-//! previous commit. A device with the previous superblock holds all blocks of the newest commit.
-//! These blocks were durable on all devices before the first superblock write. A device that was
-//! away during this commit alone has the same superblock, but lacks the blocks. The roots of the
-//! newest commit distinguish the two cases: each commit writes at least the root tree's block. A
-//! device that should hold a copy of such a root and does not has missed the commit.
+//! previous commit. Such a device holds all blocks of the commit, because they were durable on all
+//! devices before the first superblock write. A device that was away during this commit alone has
+//! the same superblock, but lacks the blocks. The roots of the newest commit distinguish the two
+//! cases: each commit writes at least the root tree's block. A device missed the commit if it
+//! should hold a copy of such a root and does not.
 //!
 //! Parity of a block counts as its copy if it can be judged. Parity can be judged if the row has
 //! one data column, or if no other device is behind.
@@ -73,7 +73,7 @@ impl Volume {
         let mut on_slot = mappings
             .iter()
             .filter(|mapping| mapping.device_uuid == slot.uuid());
-        // Finds the way to read the block that uses this device.
+        // Find the way to read the root block that uses this device.
         let own = on_slot.find_map(|mapping| match mapping.content {
             MappingContent::Data { copy } => Some(copy),
             MappingContent::P => judges_parity.then_some(2),

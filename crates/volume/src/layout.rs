@@ -288,8 +288,7 @@ impl Layout {
         usize::try_from(first.checked_add(column)?.checked_rem(self.stripes)?).ok()
     }
 
-    /// Returns the content of the stripe `stripe_index` at `offset`. Returns `None` outside the
-    /// stripe.
+    /// Returns what the stripe `stripe_index` holds at `offset`. Returns `None` outside the stripe.
     #[must_use]
     pub fn content(&self, stripe_index: usize, offset: StripeOffset) -> Option<Content> {
         let stripe = u64::try_from(stripe_index)

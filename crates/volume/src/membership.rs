@@ -11,14 +11,14 @@
 //! ([`crate::write`]). A cut-off commit therefore never has its newest superblock on such a device
 //! alone.
 //!
-//! A device that leaves gets no superblock of the commit that removes it
+//! A commit that removes a device writes no superblock to that device
 //! ([`Volume::write_superblocks_without`]). The device's superblock then belongs to the previous
 //! commit. The caller wipes it last.
 //!
 //! After a crash, opening counts a device without device extents as current, although its
 //! superblock may be older.
 //!
-//! Left out: items in trees, and the decision which devices may leave.
+//! Left out: the items of devices in trees, and the decision which devices may leave.
 
 use crate::Volume;
 use crate::devices::DeviceSlot;
@@ -29,6 +29,117 @@ use buttress_format::device_item::DeviceItem;
 use buttress_format::{ByteCount, Logical, Superblock};
 use std::sync::Arc;
 use uuid::Uuid;
+
+/// The reason why a change of the volume's devices is refused.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum MembershipRefusal {
+    /// A new device, or a device after a resize, would be too small.
+    #[error("{device}: too small for a device of a volume (found {size} bytes, expected at least {least})")]
+    TooSmall {
+        /// The device's name.
+        device: String,
+        /// The device's size.
+        size: ByteCount,
+        /// The minimum size of a device.
+        least: ByteCount,
+    },
+    /// The new device already belongs to the volume.
+    #[error("{device}: it is device {id} of this volume already")]
+    Member {
+        /// The device's name.
+        device: String,
+        /// The device's id.
+        id: DeviceId,
+    },
+    /// The new device seems to hold other content.
+    #[error("{device}: it seems to hold {found}, which the volume would overwrite")]
+    Holds {
+        /// The device's name.
+        device: String,
+        /// The name of the content that the device already holds.
+        found: &'static str,
+    },
+    /// The new size exceeds the size of the device.
+    #[error("{device}: the new size goes past its end (found {size} bytes, expected at least {wanted})")]
+    PastEnd {
+        /// The device's name.
+        device: String,
+        /// The device's size.
+        size: ByteCount,
+        /// The new size.
+        wanted: ByteCount,
+    },
+    /// The device is missing.
+    #[error("device {device} is missing and keeps its size. To change the size, replace the device first")]
+    Missing {
+        /// The device's id.
+        device: DeviceId,
+    },
+    /// No other device of the volume can be written.
+    #[error(
+        "device {device}: the only device of the volume that can be written. To remove it, add another device first"
+    )]
+    LastDevice {
+        /// The device's id.
+        device: DeviceId,
+    },
+    /// Too few devices would remain for a profile.
+    #[error(
+        "device {device}: block groups of profile {profile} need more devices (found {left} without it, expected at least \
+         {needed}). To remove it, add another device first, or convert the profile"
+    )]
+    Profile {
+        /// The device's id.
+        device: DeviceId,
+        /// The profile's name.
+        profile: &'static str,
+        /// The number of devices that the profile needs.
+        needed: usize,
+        /// The number of devices that would remain.
+        left: usize,
+    },
+    /// Device extents occupy the part of the device to be cut off.
+    #[error(
+        "device {device}: {bytes} bytes of device extents are past byte {end} and were not moved (the first belongs to \
+         the chunk at logical {chunk})"
+    )]
+    Occupied {
+        /// The device's id.
+        device: DeviceId,
+        /// The first byte to be cut off.
+        end: ByteCount,
+        /// The bytes of device extents beyond the new end.
+        bytes: ByteCount,
+        /// The chunk of the first such device extent.
+        chunk: Logical,
+    },
+    /// Other devices have too little unallocated space for the content of the part to be cut off.
+    #[error(
+        "device {device}: {content} bytes have to move, and too little space is unallocated (found {found} bytes, expected \
+         at least {wanted}). To continue, add a device, or delete files"
+    )]
+    NoPlace {
+        /// The device's id.
+        device: DeviceId,
+        /// The bytes of the device's content that must move.
+        content: ByteCount,
+        /// The bytes that new chunks need.
+        wanted: ByteCount,
+        /// The bytes available for new chunks.
+        found: ByteCount,
+    },
+    /// Another change of the volume's devices is in progress.
+    #[error("another change of the volume's devices is in progress. To continue, wait until it has ended")]
+    Busy,
+}
+
+impl MembershipRefusal {
+    /// Returns the kind of the refusal.
+    #[must_use]
+    pub const fn kind(&self) -> ErrorKind {
+        ErrorKind::Caller
+    }
+}
 
 impl Volume {
     /// Writes the superblock in use to a new device, with the device's own item and the volume's
@@ -65,9 +176,9 @@ impl Volume {
         self.device_table().write().remove(device);
     }
 
-    /// Counts a stale device as current if it holds no device extents, neither at its own
-    /// generation nor now. A device without device extents missed no writes. A commit that is cut
-    /// off after the superblocks of other devices leaves a new device in this state.
+    /// Counts stale devices as current if they hold no device extents, neither at their own
+    /// generation nor now, because they missed nothing of their own. A commit that is interrupted
+    /// after the superblocks of other devices leaves a new device with an older generation.
     pub(crate) fn settle_idle_devices(&self) -> Result<(), Error> {
         let map = self.chunk_map();
         let is_used = |slot: &Arc<DeviceSlot>| {
@@ -95,8 +206,8 @@ impl Volume {
         }
     }
 
-    /// Writes superblocks like [`write_superblocks`](Self::write_superblocks), without the devices
-    /// that leave with this commit, and removes them from the table.
+    /// Writes superblocks like [`write_superblocks`](Self::write_superblocks), except to the
+    /// devices that leave with this commit, and removes these from the table.
     ///
     /// # Errors
     /// Fails as [`write_superblocks`](Self::write_superblocks) does.

@@ -65,7 +65,7 @@ pub(crate) struct Segment {
 }
 
 impl Segment {
-    /// Plans a run of at most `range` that starts at `logical`. A run without a valid entry in the
+    /// Plans a read of at most `range` that starts at `logical`. A run without a valid entry in the
     /// RAID stripe tree is planned without ways, so that the bytes before and after it stay
     /// readable.
     pub(crate) fn plan(
@@ -190,8 +190,8 @@ impl Segment {
     }
 
     /// Leaves out the ways that read a device which missed commits. Reads of bytes without a
-    /// checksum use this. A chunk that needs all of its devices keeps these ways. The volume could
-    /// not be written without the device, so its bytes are current.
+    /// checksum use this. If a chunk needs all of its devices, the plan keeps the stale devices
+    /// too. The volume could not be written without the device, so its bytes are current.
     pub(crate) fn distrust_stale(&mut self) {
         let may_be_behind = self.chunk.has_stale() && self.chunk.tolerated_stripes() > 0;
         if may_be_behind && !buttress_faults::on("volume-stale-data-served") {
@@ -211,8 +211,8 @@ impl Segment {
         }
     }
 
-    /// Returns the columns that a rebuild reads, each with its stripe. The columns after the data
-    /// columns are `P` and `Q`.
+    /// Returns the columns that a rebuild reads, each with its stripe. The columns after a row's
+    /// data columns are `P` and `Q`.
     pub(crate) fn needed_columns(&self, recovery: Recovery) -> impl Iterator<Item = (usize, usize)> + '_ {
         let layout = self.chunk.layout();
         let columns = layout.data_columns();
@@ -228,8 +228,8 @@ impl Segment {
             .filter_map(move |column| Some((column, layout.stripe_of_column(target?.row, column)?)))
     }
 
-    /// Returns the stripe that holds the way's bytes. For a rebuild, returns the stripe that should
-    /// hold them.
+    /// Returns the stripe that holds the way's bytes. Returns the stripe that holds the bytes of a
+    /// way to read; for a rebuild, the stripe that should hold them.
     pub(crate) fn stripe_of(&self, way: Way) -> usize {
         match way.source {
             Source::Direct { stripe_index, .. } => stripe_index,

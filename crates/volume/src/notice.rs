@@ -19,7 +19,7 @@ pub enum Notice {
         device: String,
         /// The failure of the primary superblock.
         primary: PrimaryFailure,
-        /// The physical address of the copy.
+        /// The physical address of the superblock copy.
         copy: Physical,
         /// The copy's generation.
         generation: Generation,
@@ -47,7 +47,7 @@ pub enum Notice {
         /// The failure, with the device's name, the address, and the reason.
         failure: IoError,
     },
-    /// A device was not given, and the volume was opened degraded.
+    /// A device was not given, so the volume was opened degraded.
     MissingDevice(MissingDevice),
     /// More of a chunk's devices are missing than its profile tolerates, so a part of the chunk is
     /// unreadable.
@@ -98,7 +98,7 @@ pub enum Notice {
         /// The chunk's start.
         logical: Logical,
     },
-    /// A given device is not listed in the chunk tree, and is not used.
+    /// A given device is not listed in the chunk tree, so the volume does not use it.
     UnlistedDevice {
         /// The device's name.
         device: String,

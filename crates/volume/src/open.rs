@@ -4,8 +4,8 @@
 //!
 //! - devices with the fsid of the volume belong to it. Two devices with one uuid are a device and
 //!   its copy, and are refused;
-//! - devices marked as seeds may have another fsid. The sprout lists them in its chunk tree. Among
-//!   seeds alone, the newest generation is the volume;
+//! - devices marked as seeds may have another fsid. The sprout lists them in its chunk tree. If all
+//!   given devices are seeds, the newest generation is the volume;
 //! - any other fsid is refused, with both names in the error;
 //! - a device with id 0 is the target of an unfinished replacement. The target is kept apart and
 //!   not read ([`crate::replacement`]);
@@ -14,8 +14,8 @@
 //! - two devices that were each written without the other are refused. Either their superblocks
 //!   have one generation and different roots, or their backup roots of the older generation differ.
 //!
-//! Finally, the features of the leading superblock are checked. Unknown incompat bits are refused
-//! by name. Unknown compat_ro bits make the volume read-only.
+//! Finally, the features of the leading superblock are checked. An opening refuses unknown incompat
+//! bits, and names them. Unknown compat_ro bits make the volume read-only.
 
 use crate::devices::DeviceSlot;
 use crate::error::{DevicesError, Error, Stale};
@@ -131,8 +131,8 @@ pub(crate) fn choose(devices: Vec<Device>) -> Result<Opened, Error> {
         // The newest commit seems to be cut off between the superblock writes of the devices.
         let is_older = own.fsid == superblock.fsid && own.generation < superblock.generation;
         let in_doubt = (is_older && !behind).then_some(generations);
-        // [`Volume::settle_idle_devices`] decides with the device's item if the device missed
-        // anything.
+        // [`Volume::settle_idle_devices`] decides with the device's item whether the device missed
+        // a commit.
         let is_idle = own.device_item.bytes_used == ByteCount::ZERO;
         if let Some(generations) = stale.filter(|_| !is_idle) {
             notices.push(Notice::StaleDevice {
@@ -224,10 +224,10 @@ fn state_of(superblock: &Superblock) -> Vec<Notice> {
 ///
 /// A commit writes superblocks when all blocks are durable on all devices. The commit writes the
 /// copies of superblocks when all primaries are durable, or the primaries after the copies if a log
-/// is pending. If the devices of the newest generation only have copies of the previous generation,
-/// a device with a primary of that generation missed no blocks. If a device was away during a
-/// complete commit, the other devices have newer copies. If a device was away only during the
-/// cut-off commit, its missing blocks reveal it ([`crate::in_doubt`]).
+/// is pending. If the newest devices hold only older superblock copies, a device with a primary of
+/// the copies' generation missed no blocks. If a device was absent during a complete commit, the
+/// other devices hold newer superblock copies. If a device was away only during the cut-off commit,
+/// its missing blocks reveal it ([`crate::in_doubt`]).
 fn last_on_all_devices(candidates: &[Candidate], newest: &Superblock) -> Generation {
     // Clamp: the number comes from disk; no superblock has generation 0.
     let before = Generation::new(newest.generation.get().saturating_sub(1));
@@ -320,8 +320,8 @@ fn refuse_diverged(lead: &Candidate, candidates: &[Candidate]) -> Result<(), Dev
     }
 }
 
-/// Returns the volume's candidate of the newest generation. Among candidates of equal generation,
-/// the chosen one has the smallest device id.
+/// Returns the candidate device with the volume's newest generation. Among equals, it has the
+/// smallest device id.
 fn choose_lead(candidates: &[Candidate]) -> Result<&Candidate, DevicesError> {
     let newest = |candidates: &mut dyn Iterator<Item = &'_ Candidate>| -> Option<(u64, Uuid)> {
         candidates

@@ -10,8 +10,9 @@
 //!
 //! Invariants: block order is column order (not device order: parity rotates over devices, see
 //! [`crate::layout`]); `g` has order 255, so a RAID6 row has at most [`MAX_RAID6_DATA_BLOCKS`] data
-//! blocks. The loops are plain byte loops over slices, in a form that the compiler vectorises.
-//! Blocks of unequal length are cut to the shortest. Left out: reading and writing rows.
+//! blocks. The loops are plain byte loops over slices, in a form that the compiler vectorises. If
+//! the blocks have unequal lengths, only the length of the shortest counts. Left out: reading and
+//! writing rows.
 
 /// The maximum number of data blocks for which the coefficients of `Q` are distinct.
 pub const MAX_RAID6_DATA_BLOCKS: usize = 255;
@@ -31,7 +32,7 @@ pub enum Recovery {
     },
 }
 
-/// Returns `a · 2`.
+/// Returns `a · 2` in the Galois field of RAID6.
 const fn double(a: u8) -> u8 {
     (a << 1) ^ (if a & 0x80 != 0 { 0x1d } else { 0 })
 }
@@ -77,8 +78,8 @@ const fn halve(a: u8) -> u8 {
     (a >> 1) ^ (if a & 1 != 0 { 0x8e } else { 0 })
 }
 
-/// Computes `block *= factor`. Low powers of the generator and their inverses, which the first
-/// columns use, are cheap.
+/// Computes `block *= factor`. The first columns use low powers of the generator and their
+/// inverses, which are cheap to multiply.
 fn scale(block: &mut [u8], factor: u8) {
     let inverse = invert(factor);
     if factor.is_power_of_two() {

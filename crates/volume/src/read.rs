@@ -1,8 +1,9 @@
 //! Reads of logical extents: started in batches, awaited with a verifier.
 //!
 //! [`Volume::start_reads`] plans every extent: it splits the extent into segments at stripe and
-//! chunk ends, and picks the first way of each. The call submits all requests of a device in one
-//! plug, so that neighbours merge. The caller then awaits a [`PendingExtent`] in one of two ways:
+//! chunk ends, and picks the first way of each. The read submits all requests to one device in one
+//! plug, so that neighbouring requests merge. The caller then awaits a [`PendingExtent`] in one of
+//! two ways:
 //!
 //! - [`PendingExtent::wait_verified`], for tree blocks: the verifier receives the whole extent and
 //!   accepts or rejects it. After a rejection, the other ways are tried for the whole extent;
@@ -144,8 +145,9 @@ impl Volume {
     }
 
     /// Returns the unverified bytes of an extent's first copy, if they are in memory, for example
-    /// in the page cache, and no read of them was started. Returns `None` otherwise, and if the
-    /// extent is not one run of bytes on one device. The caller then reads the extent normally.
+    /// in the page cache, and no read of them was started. Returns `None` if the bytes are not in
+    /// memory, or if the extent is not contiguous on one device. The caller then reads the extent
+    /// normally.
     #[must_use]
     pub fn read_cached(&self, read: ExtentRead) -> Option<Buffer> {
         let (device, physical) = self.first_copy(read)?;
@@ -198,7 +200,8 @@ impl Volume {
         self.prepare(read).unverified().wait_data(self, &|_, _| {})
     }
 
-    /// Prepares one extent. The waiting thread reads a single segment itself, without a queue.
+    /// Prepares one extent. If an extent has only one segment, the waiting thread reads it itself,
+    /// without a queue.
     fn prepare(&self, read: ExtentRead) -> PendingExtent {
         let mut extent = PendingExtent {
             read,
@@ -210,7 +213,7 @@ impl Volume {
         extent
     }
 
-    /// Records a failure of `part` of a segment in the fault log. `part` counts from the segment's
+    /// Records in the fault log that `part` of a segment failed. `part` counts from the segment's
     /// start.
     fn record_fault(&self, segment: &Segment, attempt: &Attempt, part: Range<usize>) {
         let slots = segment.chunk.devices();
@@ -310,13 +313,14 @@ impl PendingExtent {
         self
     }
 
-    /// Returns the range that the extent reads.
+    /// Returns the range that this read of an extent covers.
     #[must_use]
     pub const fn read(&self) -> ExtentRead {
         self.read
     }
 
-    /// Returns true if a wait would return at once, provided that the first copies are good.
+    /// Returns true if a wait would return at once, provided that the first copies pass their
+    /// checks.
     #[must_use]
     pub fn is_ready(&self) -> bool {
         match &self.plan {

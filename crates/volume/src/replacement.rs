@@ -2,16 +2,18 @@
 //! exchanges the two.
 //!
 //! From [`Volume::begin_replacement`] on, each write to a stripe of the *source* also goes to the
-//! *target*, at the same address. Superblocks are included. The target's own superblocks have id 0,
-//! as in Linux. Nothing is read from the target. A job above copies the source's older content.
+//! *target*, at the same address. The superblocks of the replaced device are written to the target
+//! too. The target's own superblocks have id 0, as in Linux. During a replacement, nothing is read
+//! from the target. A job above the volume copies the source's older content.
 //! [`Volume::write_superblocks_and_replace`] is the commit with which the target becomes the
-//! device. The target gets superblocks with the source's id and uuid, and the source gets none.
+//! device. The replacement's target gets superblocks with the source's id and uuid, and the source
+//! gets none.
 //!
-//! A slot never changes its device. The source's slot is exchanged for a slot with the same id,
-//! uuid and error counters, both in the device table and in the chunks with a stripe on it. Device
-//! table and chunks are `Arc`s. Readers continue with the slot that they hold, at no cost. Writers
-//! hold the lock `writes` shared, from planning to the end. The exchange holds it exclusively, so
-//! each write goes to the old slots or to the new ones.
+//! A slot never changes its device. A replacement exchanges the source's slot for one with the same
+//! id, uuid and error counters, in all tables. Device table and chunks are `Arc`s. Readers continue
+//! without cost with the device slot that they hold. Writers hold the lock `writes` shared, from
+//! planning a write to its end. The exchange holds it exclusively, so each write goes to the old
+//! slots or to the new ones.
 //!
 //! A target that fails a write is left out, like any device. The replacement then cannot finish,
 //! and the volume loses nothing. While a target exists, or a job [guards](Volume::guard_rows) the
@@ -41,10 +43,10 @@ pub const TARGET_ID: DeviceId = DeviceId::new(0);
 pub struct FoundTarget {
     /// The target device.
     pub device: Device,
-    /// The target's own uuid.
+    /// The uuid of the replacement's target device.
     pub uuid: Uuid,
-    /// The generation of the target's superblock. If it is older than the volume's, the target
-    /// missed commits.
+    /// The generation of the target's superblock. If the target's generation is older than the
+    /// volume's, the target missed commits.
     pub generation: Generation,
 }
 
@@ -63,7 +65,7 @@ pub struct Returning {
     /// The generation of the device's own superblock.
     pub since: Generation,
     /// Moved stripes, by the chunk's start and the stripe's index, with their new address on the
-    /// device. The device's own state uses their old address.
+    /// device. Extents of the device's own state occupy the old addresses of these stripes.
     pub moved: BTreeMap<(Logical, usize), Physical>,
 }
 
@@ -131,8 +133,8 @@ impl Replacement {
             .then_some(&self.target)
     }
 
-    /// Returns the item in the target's superblocks: the source's item with the target's id and
-    /// uuid.
+    /// Returns the device item for the target's own superblocks: the source's item with the
+    /// target's id and uuid.
     pub(crate) fn target_item(&self, of_source: &DeviceItem) -> DeviceItem {
         DeviceItem {
             device: TARGET_ID,
@@ -177,16 +179,16 @@ impl Volume {
         }
     }
 
-    /// Locks the rows of a chunk by their indexes. A stripe's byte at `offset` belongs to row
-    /// `offset / stripe_bytes`. While a [guard](Self::guard_rows) exists, no thread writes to these
-    /// rows until the result is dropped.
+    /// Locks the rows of a chunk by their indexes. In a stripe, the byte at `offset` belongs to row
+    /// `offset / stripe_bytes`. While a [guard](Self::guard_rows) exists, no thread writes to the
+    /// locked rows until the result is dropped.
     #[must_use]
     pub fn lock_rows(&self, chunk: &MappedChunk, rows: Range<u64>) -> RowsLocked<'_> {
         self.row_locks().lock(chunk.start(), rows)
     }
 
-    /// Returns a number that changes with each write to one of these rows. Returns `None` during a
-    /// write.
+    /// Returns a number that changes with each write to one of these parity rows. Returns `None`
+    /// during a write.
     #[must_use]
     pub fn writes_to_rows(&self, chunk: &MappedChunk, rows: Range<u64>) -> Option<u64> {
         self.row_locks().writes_to(chunk.start(), rows)

@@ -6,8 +6,8 @@
 //! volume, and no superblock. A job above writes the blocks that the device missed.
 //! [`Volume::end_return`] then writes the superblock in use to the device: copies, flush, primary,
 //! flush. A crash before the primary superblock leaves the device at its own state. A crash after
-//! it leaves the device at the volume's state. Until then the device counts as lost, and nothing
-//! unverified is read from it.
+//! that write leaves the returning device at the volume's state. Until its superblock is written,
+//! the returning device counts as lost, and nothing unverified is read from it.
 //!
 //! A return is a replacement whose target is the device itself ([`crate::replacement`]), without an
 //! item in the device tree. Linux sees a device that missed commits, before and after a crash.
@@ -16,8 +16,9 @@
 //! content goes to another place on the device. The chunk names the new place by the time the
 //! superblock changes ([`Volume::move_stripes`]).
 //!
-//! Left out: the choice of addresses to write without harm to the returning device's own state. The
-//! writer above excludes that state's space from allocation, and decides which stripes move.
+//! Left out: the choice of addresses that may be written without harm to the device's own state.
+//! The writer above excludes the space of the device's own state from allocation, and decides which
+//! stripes move.
 
 use crate::Volume;
 use crate::devices::DeviceSlot;
@@ -85,7 +86,7 @@ impl Volume {
         let item = item.ok_or_else(|| WriteRefusal::NoDeviceItem {
             device: Arc::clone(target.name()),
         })?;
-        // Only primaries name a log.
+        // Only primary superblocks name a log tree.
         let without_log = Superblock {
             log_root: Logical::MIN,
             log_root_level: 0,
@@ -95,8 +96,8 @@ impl Volume {
         self.exchange(&replacement)
     }
 
-    /// Replaces a chunk of the map by one with the same addresses and devices, but other addresses
-    /// of its stripes. The new places must hold the bytes of the old places.
+    /// Replaces a chunk of the map by a chunk whose stripes have other addresses on the same
+    /// devices. The new places must hold the bytes of the old places.
     ///
     /// # Errors
     /// Returns [`WriteRefusal::NoSuchChunk`]. Also fails if the profile does not allow the chunk.

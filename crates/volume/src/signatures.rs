@@ -50,7 +50,7 @@ const FILESYSTEMS: [Signature; 36] = [
     ("zfs", 129 << 10, b"\x0c\xb1\xba\0\0\0\0\0"),
 ];
 
-/// Signatures of partition tables, which may precede a btrfs superblock.
+/// Signatures of partition tables, which may exist in front of a btrfs superblock.
 const TABLES: [Signature; 2] = [
     ("a GPT partition table", 512, b"EFI PART"),
     ("a partition table", 510, b"\x55\xaa"),

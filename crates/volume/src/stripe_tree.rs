@@ -2,9 +2,9 @@
 //!
 //! The raid-stripe-tree feature applies to data of the profiles RAID0, RAID1, RAID1C3, RAID1C4,
 //! RAID10 and DUP. Data is written to any free place in the chunk's device extents, and the stripe
-//! tree records the place. For each written extent, it holds one physical address for each copy.
-//! The chunk still determines which devices hold a byte; the tree replaces only the address on
-//! them. Metadata and system chunks are mapped as usual.
+//! tree records the place. For each written extent, the stripe tree holds one physical address for
+//! each copy. The chunk still determines which devices hold a byte; the tree replaces only the
+//! address on them. The stripe tree leaves the mapping of metadata and system chunks unchanged.
 //!
 //! An entry lists the copies of one contiguous run, without lengths. For RAID0 and RAID10, it
 //! therefore locates at most one unit of striping: bytes of an entry beyond the unit in which it
@@ -27,7 +27,7 @@ pub struct ResolvedStripes {
     pub logical: Logical,
     /// The number of bytes that the entry maps: its key's offset.
     pub length: ByteCount,
-    /// The location of each copy of `logical`, in the order of the item.
+    /// The location of each copy of `logical`, in the order of the stripe tree's item.
     pub stripes: Vec<ResolvedStripe>,
 }
 
@@ -54,7 +54,7 @@ pub trait StripeResolver: Send + Sync + core::fmt::Debug {
 
 impl dyn StripeResolver + '_ {
     /// Returns the entry that covers `logical`, and cuts `length` to the bytes that it maps from
-    /// there. Without an entry, cuts `length` to the bytes that cannot have an entry either.
+    /// there. If no entry covers `logical`, cuts `length` to the bytes up to the next entry.
     pub(crate) fn resolve_from(
         &self,
         logical: Logical,
@@ -100,8 +100,8 @@ pub(crate) fn needs_resolver(flags: BlockGroupFlags) -> bool {
 impl ResolvedStripes {
     /// Returns the physical address of the byte `logical` in the copy on `stripe_index` of `chunk`.
     ///
-    /// Copies are identified by their device. The copies of DUP, which share a device, are
-    /// identified by their order.
+    /// Copies are identified by their device. The two copies of a DUP chunk, which share a device,
+    /// are identified by their order.
     pub(crate) fn physical(
         &self,
         chunk: &MappedChunk,

@@ -6,9 +6,9 @@
 //! copies must agree.
 //!
 //! Zoned devices have sequential zones that cannot be overwritten, so they keep the primary in a
-//! log. The log holds superblocks one after another from byte 0 on, in two alternating zones. A
-//! superblock at byte 0 identifies an image of such a device. The newest superblock of both zones
-//! is used.
+//! log. In a zoned device, a log holds superblocks one after another from byte 0 on, in two
+//! alternating zones. A superblock at byte 0 identifies an image of such a device. The reader uses
+//! the newest superblock of both zones.
 //!
 //! Source: on-disk format documentation, sections "Superblock" and "Zoned mode" (manual page
 //! btrfs(5)).
@@ -26,7 +26,7 @@ use uuid::Uuid;
 /// The reason why a primary superblock is not used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PrimaryFailure {
-    /// The primary fails its checks.
+    /// The primary superblock fails its checks.
     #[error(transparent)]
     Invalid(#[from] SuperblockError),
     /// The primary cannot be read.
@@ -89,7 +89,7 @@ fn refusal(device: &Device, at: Physical, failure: &PrimaryFailure) -> Option<Un
 }
 
 fn read_raw(device: &Device, at: Physical) -> Result<buttress_device::Buffer, PrimaryFailure> {
-    // Clamp: an end beyond the last address is also beyond the device.
+    // Clamp: a superblock that ends beyond the last address also ends beyond the device.
     let end = at.get().saturating_add(SUPERBLOCK_BYTES as u64);
     if end > device.size_bytes() {
         return Err(PrimaryFailure::PastEnd);
@@ -177,8 +177,8 @@ pub fn choose(device: &Device) -> Result<DeviceSuperblock, Error> {
     })
 }
 
-/// Returns the generations of the valid copies, except the primary, that belong to the same device.
-/// Zoned devices have none.
+/// Returns the generations of the superblock copies, except the primary, that are valid and belong
+/// to the same device. Zoned devices have none.
 pub(crate) fn copy_generations(device: &Device, superblock: &Superblock) -> Vec<Generation> {
     if superblock.incompat.contains(Incompat::ZONED) {
         return Vec::new();
@@ -222,8 +222,8 @@ fn newest_in_log(device: &Device) -> Option<(Physical, Superblock)> {
     Some(newest)
 }
 
-/// Returns a valid superblock of a log at `offset`. Each claims to be the primary, at any position
-/// in the log.
+/// Returns a valid superblock of a log at `offset`. Each superblock in the log has the address of
+/// the primary, at any position in the log.
 fn log_entry(device: &Device, offset: u64) -> Option<Superblock> {
     let bytes = read_raw(device, Physical::new(offset)).ok()?;
     let [primary_at, ..] = SUPERBLOCK_OFFSETS;

@@ -1,6 +1,7 @@
 //! [`Volume`]: the devices, the chunk map and the notices behind one handle.
 //!
-//! Opening proceeds in steps, because the chunk tree is read through the volume that it describes:
+//! Opening a volume proceeds in steps, because the chunk tree is read through the volume that it
+//! describes:
 //!
 //! 1. [`Volume::open`] chooses superblocks, matches devices and maps the system chunks;
 //! 2. the layers above read the chunk tree, and pass every device item to [`Volume::add_device`]
@@ -12,7 +13,7 @@
 //!
 //! Invariants: a slot leaves with its device ([`crate::membership`]), or in exchange for another. A
 //! slot that was left out of writes stays left out. A reader keeps the map and the superblock of
-//! its start. No lock is held during I/O, except row locks and the lock of writers.
+//! its start. The volume holds no lock during I/O, except row locks and the lock of writers.
 
 use crate::chunk_map::{Added, ChunkMap, MappedChunk};
 use crate::devices::{DeviceSlot, DeviceTable};
@@ -42,7 +43,7 @@ lock_class!(pub(crate) HearsFaultsLock, "hears_faults", Rank::LEAF);
 lock_class!(pub(crate) FoundLock, "found", Rank::LEAF);
 lock_class!(pub(crate) FailingLock, "failing", Rank::new(70));
 
-/// The maximum number of kept notices. A hostile chunk tree could cause one for each chunk.
+/// The maximum number of kept notices. A hostile chunk tree could cause one notice for each chunk.
 const NOTICES_KEPT: usize = 256;
 
 /// A volume: logical addresses over devices, shared as `Arc<Volume>`.
@@ -62,7 +63,7 @@ pub struct Volume {
     writes: RwLock<(), WritesLock>,
     /// The replacement in progress.
     replacing: RwLock<Option<Arc<Replacement>>, ReplacingLock>,
-    /// The target of a replacement that was begun earlier.
+    /// The target of a replacement that began before this opening.
     found: Mutex<Option<FoundTarget>, FoundLock>,
     guards: Guards,
     /// The callback that receives every copy that a reader skips.
@@ -113,8 +114,8 @@ impl Volume {
 
     /// Makes a volume that does not exist on disk yet, and reads nothing. The caller first passes
     /// its chunks to [`Volume::add_chunk`], including the system chunks. The blocks are written
-    /// next, then the superblocks ([`Volume::write_superblocks`]). A device that fails in the
-    /// meantime fails the volume, whatever the profiles tolerate.
+    /// next, then the superblocks ([`Volume::write_superblocks`]). A device that fails before the
+    /// superblocks are written fails the volume, whatever the profiles tolerate.
     ///
     /// # Errors
     /// Fails without a device, or with two devices of one uuid.
@@ -223,7 +224,8 @@ impl Volume {
         Ok(())
     }
 
-    /// Removes the chunk that begins at `start`. Readers that hold the old map still find it.
+    /// Removes the chunk that begins at `start`. Readers that hold the old chunk map still find the
+    /// removed chunk.
     ///
     /// # Errors
     /// Returns [`WriteRefusal::NoSuchChunk`].
@@ -285,8 +287,8 @@ impl Volume {
         self.settle_doubts()
     }
 
-    /// Refuses devices of one generation whose root tree blocks differ. Superblocks can be equal by
-    /// chance, if both histories allocated the same addresses.
+    /// Refuses devices of one generation whose root tree blocks differ. Superblocks of diverged
+    /// devices can be equal by chance, if both histories allocated the same addresses.
     fn refuse_diverged(&self, slots: &[Arc<DeviceSlot>]) -> Result<(), Error> {
         let several = slots.iter().filter(|slot| slot.device().is_some()).count() > 1;
         if !several || buttress_faults::on("volume-diverged-devices-accepted") {
@@ -348,7 +350,8 @@ impl Volume {
         }
         for (stripe, slot) in chunk.chunk().stripes.iter().zip(chunk.devices()) {
             let end = stripe.physical.checked_add(chunk.layout().device_extent_bytes());
-            // Clamp: the address is from disk. An end beyond all addresses is beyond every device.
+            // Clamp: the address is from disk. An address beyond all physical addresses is beyond
+            // every device.
             let end = end.unwrap_or(Physical::MAX);
             if let Some(device_bytes) = slot.expected_bytes()
                 && end.get() > device_bytes.get()

@@ -1,7 +1,7 @@
 //! Wiping: erasing a device's content, so that no program recognises it as part of a volume.
 //!
-//! Superblock copies are erased first, then the primary, then both ends of the device. A crash in
-//! between leaves a device that opens as before, or one that does not open.
+//! Superblock copies are erased first, then the primary, then both ends of the device. A crash
+//! during the erasure leaves a device that opens as before, or one that does not open.
 
 use buttress_device::{Device, IoError};
 use buttress_exact::Exact as _;
@@ -28,8 +28,8 @@ pub fn forget(device: &Device) -> Result<(), IoError> {
     device.flush()
 }
 
-/// Erases the superblocks on a device, as far as the device allows. An unfinished volume must not
-/// open.
+/// Erases the superblocks on a device, as far as the device allows. A volume whose creation was not
+/// finished must not open.
 pub fn forget_superblocks(device: &Device) {
     for place in SUPERBLOCK_OFFSETS {
         // The caller reports the earlier failure instead.

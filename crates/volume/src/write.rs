@@ -3,7 +3,7 @@
 //! [`Volume::write`] takes a batch. The call splits each extent at stripe and chunk ends, and
 //! writes each run to all stripes that hold it. For RAID5 and RAID6, the rows that the batch
 //! touches get new parity (`rows`). The call submits all requests of a device in one plug, so that
-//! neighbours merge, and all devices work in parallel. The call returns when all devices have the
+//! neighbours merge, and all devices work in parallel. The write returns when all devices have the
 //! bytes. The bytes are durable after a [`Volume::flush`].
 //!
 //! Degraded writes: a write leaves out a device that is missing, or that missed commits
@@ -14,8 +14,8 @@
 //!
 //! Lack of space: writes to a sparse image file fail when the file system that holds it is full.
 //! Space for metadata is reserved in advance ([`Volume::reserve`]). A write of data without space
-//! fails alone ([`Volume::write_data`]). No item refers to its range, and the bytes on the device
-//! are known.
+//! fails alone ([`Volume::write_data`]). No item refers to the range of a failed data write, and
+//! the bytes on the device are known.
 //!
 //! Failures: a device that fails a write or a flush is left out from then on, like a missing
 //! device, if all chunks can do without it (`failures`). Otherwise its failure *stops writing for
@@ -67,8 +67,8 @@ use std::sync::Arc;
 pub struct ExtentWrite {
     /// The first address.
     pub logical: Logical,
-    /// The bytes to write. The bytes are reference-counted, and not copied on the path to the
-    /// devices.
+    /// The bytes to write. The bytes are reference-counted, so the path to the devices does not
+    /// copy them.
     pub bytes: Bytes,
 }
 
@@ -129,8 +129,8 @@ impl Volume {
         // read and write it one after the other. The second call knows which devices the first did
         // not reach.
         let _locks = rows.lock(self.row_locks());
-        // A row is always written completely. Data without its parity would cost other columns of
-        // the row their redundancy.
+        // A row is always written completely. If data were written without its parity, other
+        // columns of the row would lose their redundancy.
         let writes_rows = !rows.is_empty();
         rows.add_to(self, &mut batch, beside)?;
         if may_lack_space && writes_rows {
@@ -302,7 +302,7 @@ impl Batch {
         }
     }
 
-    /// Reserves space for the batch on all devices.
+    /// Reserves space on the host for the batch, on all devices.
     fn reserve(&self) -> Result<(), Error> {
         for plug in self.plugs.iter().filter(|plug| plug.device.may_run_out()) {
             for request in &plug.requests {

@@ -155,7 +155,7 @@ fn mkfs(images: &[PathBuf], options: &[&str]) -> Result<(), String> {
     run("mkfs.btrfs", &[&["-q", "-f"], options, &paths[..]].concat()).map(drop)
 }
 
-/// Tests a profile with all devices, with missing devices, and with noise.
+/// Tests reads of a profile with all devices, with missing devices, and with damaged devices.
 fn profile(directory: &Path, shape: (&str, &str, usize, usize, &[&str])) -> Result<(), String> {
     let (metadata, data, devices, tolerated, options) = shape;
     let images = images(directory, devices);
@@ -165,7 +165,7 @@ fn profile(directory: &Path, shape: (&str, &str, usize, usize, &[&str])) -> Resu
     Ok(())
 }
 
-/// Tests a volume that sprouted from a seed: its tree blocks have two fsids, and its devices two
+/// Tests a volume that sprouted from a seed: its tree blocks have two fsids, and so do its
 /// superblocks.
 fn seed(directory: &Path) -> Result<(), String> {
     let images = images(directory, 2);

@@ -3,8 +3,8 @@
 //!
 //! `files` creates COUNT files of 2,000 bytes in four directories and removes them. `sequential`
 //! and `zstd` write COUNT MiB of one file. `random` overwrites COUNT blocks of 4 KiB of one file.
-//! Each mode ends with a commit. The output shows wall-clock time and, in brackets, the time of all
-//! processors.
+//! Each mode of this example ends with a commit. The output shows wall-clock time and, in brackets,
+//! the time of all processors.
 #![allow(
     clippy::unwrap_used,
     clippy::indexing_slicing,

@@ -5,7 +5,7 @@
 //! Write-back decides whether the content is compressed, stored inline, or overwritten in place,
 //! and allocates its extents. Write-back runs before a commit, when dirty data exceeds
 //! [`DataOptions::delalloc_bytes_max`](crate::DataOptions::delalloc_bytes_max), and when an
-//! operation needs the file's extents. The next commit makes the extents durable.
+//! operation needs the file's extents. The next commit makes the written extents durable.
 //!
 //! | module | holds |
 //! |---|---|
@@ -31,14 +31,14 @@
 //! # Locks
 //!
 //! Each file with a call in progress has a lock of its own. Calls hold the file lock during device
-//! I/O; only write-backs by the background, a commit or a sync release it. Calls on a file's
-//! content acquire the edit lock after the file lock, for lookups and for inserting items. No call
-//! holds the edit lock during I/O. A commit that an edit makes for lack of space writes no content
-//! back, so it never waits for a file lock.
+//! I/O; only write-backs by the background, a commit or a sync release it. Calls acquire the edit
+//! lock after the file lock, for lookups and for inserting items, and never hold it during I/O. A
+//! commit that an edit makes for lack of space writes no content back, so it waits for no file
+//! lock.
 //!
 //! # Invariants
 //!
-//! - The size in the inode item grows only after the content before it has extents.
+//! - The size in the inode item grows only after the content before the new end has extents.
 //! - The bytes between a file's size and the end of its last sector are always zero, on disk and in
 //!   memory.
 //! - An inline extent is the only extent of its file. Before content is added after it, its content

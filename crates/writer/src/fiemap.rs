@@ -16,8 +16,8 @@ use std::sync::Arc;
 mod tests;
 
 impl WritableFilesystem {
-    /// Returns the current extents of a file that overlap `range`, with their sharedness. The map
-    /// includes dirty data and delayed references. Offsets are rounded to sectors.
+    /// Returns the current extents of a file that overlap `range`, with their sharedness. The
+    /// extent map includes dirty data and delayed references. Offsets are rounded to sectors.
     ///
     /// # Errors
     /// Fails with [`Error::IsADirectory`](buttress_fs::Error::IsADirectory),

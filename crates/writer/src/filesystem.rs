@@ -18,7 +18,7 @@ use std::sync::Arc;
 /// Changes without a [commit](Engine::commit) are lost when the last handle is dropped.
 /// [`close`](Self::close) commits uncommitted changes, and [`abandon`](Self::abandon) discards
 /// them. If the last handle is dropped without either call,
-/// [`Environment::lost`](buttress_engine::Environment::lost) reports the loss.
+/// [`Environment::lost`](buttress_engine::Environment::lost) reports the lost changes.
 #[derive(Clone, Debug)]
 pub struct WritableFilesystem {
     engine: Engine,
@@ -90,7 +90,7 @@ impl WritableFilesystem {
         }
         let cleaned = writable.clean_all_orphans().map(drop);
         match cleaned.and_then(|()| writable.sweep_unfinished()) {
-            // On a volume without space, orphans remain until the next opening.
+            // On a volume without free space, orphans remain until the next opening.
             Ok(()) => {}
             Err(error) if error.is_out_of_space() => {}
             Err(error) => return Err(error),

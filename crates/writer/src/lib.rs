@@ -1,9 +1,9 @@
 //! The writer: every operation that edits a btrfs volume.
 //!
-//! [`WritableFilesystem`] is a volume that is open for writing. This type is a cheap handle, whose
-//! calls all take `&self` and may run at once on any number of threads. Callers read committed
-//! state through views ([`Filesystem`](buttress_fs::Filesystem)), and the newest state through live
-//! reads.
+//! [`WritableFilesystem`] is a volume that is open for writing. A `WritableFilesystem` is a cheap
+//! handle. All its calls take `&self` and may run at once on any number of threads. Callers read
+//! committed state through views ([`Filesystem`](buttress_fs::Filesystem)), and the newest state
+//! through live reads.
 //!
 //! | to | see |
 //! |---|---|

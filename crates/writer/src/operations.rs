@@ -31,8 +31,8 @@
 //! An operation begins as an `Access`: lookups and checks, and no edits. A read-only look uses an
 //! `Access` alone. An `Operation` consumes an `Access` and adds edits. An error before the first
 //! edit changes nothing. After a later error (a tree block that cannot be read), half of the
-//! operation is in memory. No commit may write that half, so writing stops, and changes since the
-//! last commit are lost.
+//! operation is in memory. No commit may write half an operation, so writing stops, and changes
+//! since the last commit are lost.
 //!
 //! No operation waits for a device under the edit lock. Before its first edit, an operation finds
 //! tree blocks only in memory. If a block is missing, `attempt` releases the lock, reads the block,
@@ -101,7 +101,7 @@ use core::ops::{Deref, DerefMut};
 pub(crate) struct Operation<'a> {
     access: Access<'a>,
     edits: Option<Edits<'a>>,
-    /// Whether the operation completes earlier work, and is no change of a caller.
+    /// Whether the operation is upkeep: it completes earlier work, and no caller requested it.
     is_upkeep: bool,
 }
 
@@ -151,7 +151,8 @@ impl DerefMut for Operation<'_> {
 }
 
 impl WritableFilesystem {
-    /// Runs an operation under the edit lock. The module states how often `body` may run.
+    /// Runs an operation under the edit lock. The module's documentation states how often `body`
+    /// may run.
     ///
     /// An operation may need more space than its `Need`, as preallocation does. If the operation
     /// finds no space, a trim may hold space, so the operation runs once more while trims are
@@ -266,7 +267,7 @@ impl WritableFilesystem {
     }
 
     /// Runs `body` with access to the running transaction. If `body` misses a block that it may not
-    /// read, reads the block without the lock and runs `body` again. No other cause makes `body`
+    /// read, reads that block without the lock and runs `body` again. No other cause makes `body`
     /// run again.
     fn attempt<'a, A: From<Access<'a>>, T>(
         &'a self,
@@ -341,14 +342,14 @@ impl<'a> Operation<'a> {
         })
     }
 
-    /// Returns the running transaction for allocating data space. Allocation is no edit: its errors
-    /// go to the caller.
+    /// Returns the running transaction for allocating data space. Allocating is no edit, so its
+    /// errors go to the caller.
     pub(crate) fn ledgers(&mut self) -> &mut Running {
         self.access.transaction_mut()
     }
 
-    /// Marks the operation as upkeep. If upkeep is lost, the next opening repeats it, or another
-    /// change already counts it.
+    /// Marks the operation as upkeep. If upkeep work is lost, the next opening repeats it, or
+    /// another change already counts it.
     pub(crate) const fn be_upkeep(&mut self) {
         self.is_upkeep = true;
     }
@@ -364,8 +365,8 @@ impl<'a> Operation<'a> {
         running.change_inode(location, change)
     }
 
-    /// Returns an error if an edit's worst case does not fit, for operations that started without a
-    /// reservation.
+    /// Checks that an edit's worst case fits into the free space, for operations that started
+    /// without a reservation.
     pub(super) fn require_space(&mut self, need: Need) -> Result<()> {
         // A chunk made for this need still exists when the operation is retried.
         if self.access.transaction_mut().reserve_space(need)? {

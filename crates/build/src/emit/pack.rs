@@ -11,7 +11,7 @@ use buttress_format::{
 };
 
 impl Emitter<'_> {
-    /// Processes the next item. The data of items with one key form one item.
+    /// Processes the next item. The data of entries with one key forms one item.
     pub(super) fn item(&mut self, tree: TreeId, key: Key, data: Vec<u8>) -> Result<()> {
         if let Some((open_tree, open_key, open)) = &mut self.merging
             && (*open_tree, *open_key) == (tree, key)
@@ -84,7 +84,7 @@ impl Emitter<'_> {
         packer.push(self.log, key, data)
     }
 
-    /// Finishes the current tree, and makes its snapshots.
+    /// Finishes the current tree, and makes the snapshots of its subvolume.
     pub(super) fn finish_tree(&mut self) -> Result<()> {
         let Some((tree, packer)) = self.packer.take() else {
             return Ok(());

@@ -97,7 +97,7 @@ impl Finish<'_> {
         Ok(())
     }
 
-    /// Lists every data extent in address order.
+    /// Calls `give` with every data extent, in address order.
     pub(super) fn data_extents(&self, give: &mut dyn FnMut(DataExtent) -> Result<()>) -> Result<()> {
         let mut reader = self.references.reader()?;
         let mut record = Record::default();
@@ -169,7 +169,7 @@ impl Finish<'_> {
         give(item.key(), item.encode())?;
         let mut last: Option<Key> = None;
         for (mut key, data) in in_order(keyed) {
-            // If a key is taken, the next free key is used.
+            // If an object id is taken, the next free key is used.
             if let Some(last) = last.filter(|last| *last >= key) {
                 key = last.successor().ok_or(Error::Defect { what: "a reference" })?;
             }

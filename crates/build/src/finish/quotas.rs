@@ -1,12 +1,12 @@
 //! The quota tree: the referenced and the exclusive bytes of each subvolume.
 //!
 //! - Full quotas count an extent or a tree block for every subvolume that references it. Source and
-//!   snapshot both reference the blocks and data below a copied root. Each references its own root
-//!   alone.
+//!   snapshot both reference the blocks and data below a copied root. Each of the two subvolumes
+//!   references its own root exclusively.
 //! - Simple quotas count it once, for the subvolume that created it ([`Finish::maker`], the owner
 //!   of a tree block).
 //!
-//! The tree does not count its own blocks, so it is packed before the trees that depend on each
+//! The quota tree does not count its own blocks, so it is packed before trees that depend on each
 //! other.
 
 use super::{Finish, Item};
@@ -20,7 +20,7 @@ use buttress_mkfs::Quotas;
 use buttress_mkfs::parts::in_order;
 use std::collections::BTreeMap;
 
-/// The version of the format.
+/// The version of the quota format.
 const VERSION: u64 = 1;
 
 /// The bytes that a subvolume uses.

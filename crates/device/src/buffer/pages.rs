@@ -30,7 +30,7 @@ pub(super) unsafe fn give_back(start: NonNull<u8>, bytes: usize, alignment_bytes
     unsafe { system::give_back(start, bytes, alignment_bytes) }
 }
 
-/// Requests huge pages for memory that will be used completely. The system may have none.
+/// Requests huge pages for memory that will be used completely. The system may have no huge pages.
 pub(super) fn prefer_huge_pages(start: NonNull<u8>, bytes: usize) {
     system::prefer_huge_pages(start, bytes);
 }
@@ -77,8 +77,8 @@ mod system {
     }
 
     pub(super) unsafe fn give_back(start: NonNull<u8>, bytes: usize, _alignment_bytes: usize) {
-        // SAFETY: the caller promises that this is a whole mapping without users. Unmapping cannot
-        // fail for one, and there is nothing to be done if it does.
+        // SAFETY: the caller promises that this is a whole mapping without users. Unmapping a whole
+        // mapping cannot fail, and the caller could not handle a failure.
         let _ = unsafe { munmap(start.as_ptr().cast(), bytes) };
     }
 

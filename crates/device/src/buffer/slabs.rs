@@ -51,7 +51,7 @@ struct Slabs {
     slabs: Vec<Option<Slab>>,
     /// The numbers of slabs with free places, each once.
     with_room: Vec<usize>,
-    /// The numbers that a new slab can have.
+    /// The unused slab numbers, which a new slab can have.
     vacant: Vec<usize>,
     /// The number of completely free slabs.
     idle: usize,
@@ -117,7 +117,7 @@ pub(super) fn class_of(capacity: usize) -> Option<&'static Class> {
     CLASSES.iter().find(|class| class.block_bytes >= capacity)
 }
 
-/// Receives a block of `block_bytes` whose home is `place`.
+/// Receives a buffer of `block_bytes`, whose home is the slab's `place`.
 pub(super) fn put(block_bytes: usize, place: Place) {
     let surplus = class_of(block_bytes).and_then(|class| class.slabs.lock().put(place, class.slots()));
     // Unmapped after the lock is released, because unmapping takes time.
@@ -165,7 +165,7 @@ impl Slabs {
         Some((slab, Place { slab: number, slot }))
     }
 
-    /// Adds a slab whose places are all free.
+    /// Adds a slab whose buffers are all free.
     fn add(&mut self, slots: usize) {
         let small = self.slabs.len().exact_sub(self.vacant.len()) < SMALL_PAGE_SLABS;
         let slab = Slab {

@@ -88,7 +88,7 @@ impl Vector {
         Self(buffers.iter_mut().map(part).collect())
     }
 
-    /// For a write, the payloads lie in the dispatch, which is kept for as long.
+    /// For a write, the payloads are part of the dispatch, which lives as long.
     fn of_payloads(dispatch: &Dispatch) -> Self {
         let part = |segment: &Segment| libc::iovec {
             iov_base: segment.payload.as_ptr().cast_mut().cast(),
@@ -162,7 +162,7 @@ impl RunRequests for IoUringEngine {
             return;
         }
         if !self.ensure_reaper() {
-            // No thread can be started, so no thread would take completions out.
+            // If no thread can be started, no thread would take completions out of the ring.
             for dispatch in rest.iter().filter(|dispatch| dispatch.start()) {
                 self.shared.core.execute(dispatch);
             }
@@ -217,8 +217,8 @@ impl Drop for IoUringEngine {
 }
 
 impl Shared {
-    /// Returns true if the ring may serve this dispatch directly. Buffers are aligned to more than
-    /// any sector.
+    /// Returns true if io_uring may serve this dispatch directly. Buffers have a larger alignment
+    /// than any device's sectors.
     fn suits_ring(&self, dispatch: &Dispatch) -> bool {
         let Some(target) = self.core.backend.ring_target() else {
             return false;
@@ -333,7 +333,7 @@ impl Shared {
                 Err(cause) if is_transient(&cause) => {}
                 Err(_) => return,
             }
-            // SAFETY: only this thread uses the completion side.
+            // SAFETY: only this thread uses the ring's completion side.
             let arrived = unsafe { self.ring.completion_shared() };
             completions.extend(arrived.map(|entry| (entry.user_data(), entry.result())));
             for (identity, result) in completions.drain(..) {

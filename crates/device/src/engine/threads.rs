@@ -58,7 +58,7 @@ struct Shared {
 struct Queue {
     waiting: VecDeque<Arc<Dispatch>>,
     workers: usize,
-    /// The number of workers that were started and have not reached the queue yet.
+    /// The number of workers that were started and have not begun to take requests.
     coming_workers: usize,
     idle_workers: usize,
     closed: bool,
@@ -305,7 +305,7 @@ mod tests {
     #[test]
     fn as_many_reads_wait_for_the_medium_as_the_depth_allows() {
         let depth = usize::try_from(DEFAULT_DEPTH).unwrap();
-        // The caller first tries small reads from memory. A worker thread performs large reads.
+        // The caller first tries to serve small reads from memory. A worker performs large ones.
         for length in [4096, 1 << 20] {
             // The simulated medium responds when the number of waiting reads reaches the queue's
             // depth.
@@ -326,8 +326,8 @@ mod tests {
         }
     }
 
-    /// A caller that waits for a request whose worker panicked gets an error. Without the error it
-    /// would wait forever.
+    /// A caller that waits for a request whose worker panicked gets an error. Without the error,
+    /// the caller of a request on a panicked worker would wait forever.
     #[test]
     fn request_of_a_worker_that_panics_fails() {
         let (sender, asked) = std::sync::mpsc::channel();

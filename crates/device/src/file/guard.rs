@@ -1,7 +1,7 @@
 //! Guards against other users of a device: locks between our own processes, and the kernel's
 //! mounts.
 //!
-//! - Between our own processes, a writer holds an exclusive lock (`flock`) on every device, and a
+//! - Between Buttress processes, a writer holds an exclusive lock (`flock`) on every device, and a
 //!   reader a shared one. Network file systems without locks are used without one. If an ancestor
 //!   of this process holds a lock on a block device, the lock serves this process too: `udevadm
 //!   lock` and systemd-repart run programs such as mkfs in this way.
@@ -12,9 +12,9 @@
 //!   (`/sys/block/loop*/loop/backing_file`). Unused loop devices, of which a machine may have many,
 //!   are not in `/proc/partitions`, and are not checked one by one.
 //!
-//! "In use" is derived from public tables. The mount table names one device of each mount.
-//! `/sys/fs/btrfs` names all devices of mounted btrfs volumes. A disk's `holders` name the devices
-//! stacked upon it.
+//! "In use" is derived from public tables. The mount table names only one device of each mounted
+//! volume. `/sys/fs/btrfs` names all devices of mounted btrfs volumes. A disk's `holders` name the
+//! devices stacked upon it.
 
 use std::fs::{self, File};
 use std::io;
@@ -25,8 +25,8 @@ use std::time::Duration;
 use rustix::fs::FlockOperation;
 use rustix::io::Errno;
 
-/// Acquires the lock and searches for mounts. A writer refuses a file in use. A reader receives
-/// messages for the user.
+/// Acquires the lock of a device's file, and searches for mounts of the device. A writer refuses a
+/// file in use. A reader receives messages for the user.
 pub(super) fn claim(file: &File, path: &Path, is_block_device: bool, write: bool) -> io::Result<Vec<String>> {
     lock_patiently(file, write, is_block_device)?;
     let metadata = file.metadata()?;
@@ -55,8 +55,9 @@ pub(super) fn claim(file: &File, path: &Path, is_block_device: bool, write: bool
     )])
 }
 
-/// Releases the lock. Closing alone releases it only if no copy of the descriptor is left. A child
-/// process that this program is starting holds a copy until it executes its own program.
+/// Releases the lock. Closing one descriptor releases the lock only if no copy of that descriptor
+/// is open. A child process that this program is starting holds a copy until it executes its own
+/// program.
 pub(crate) fn release(file: &File) {
     // A file that cannot be unlocked was not locked, and closing it does the rest.
     let _unlocked = rustix::fs::flock(file, FlockOperation::Unlock);
@@ -98,7 +99,7 @@ fn lock(file: &File, write: bool) -> io::Result<()> {
     }
 }
 
-/// Returns true if an ancestor of this process holds a lock on this file.
+/// Returns true if an ancestor process of this process holds a lock on this file.
 fn is_held_for_us(file: &File) -> bool {
     let (Ok(metadata), Ok(locks)) = (file.metadata(), fs::read_to_string("/proc/locks")) else {
         return false;
@@ -112,8 +113,8 @@ fn is_held_for_us(file: &File) -> bool {
     );
     let ancestors = ancestors();
     locks.lines().any(|line| {
-        // The form is `1: FLOCK  ADVISORY  WRITE 1234 00:05:321 0 EOF`. A waiting process has an
-        // arrow as the second word.
+        // The form is `1: FLOCK ADVISORY WRITE 1234 00:05:321 0 EOF`. In the line of a waiting
+        // process, the second word is an arrow.
         let mut words = line.split_whitespace().skip(1);
         let is_lock = words.next() == Some("FLOCK");
         let holder = words.nth(2).and_then(|pid| pid.parse::<u32>().ok());
@@ -123,7 +124,7 @@ fn is_held_for_us(file: &File) -> bool {
 
 /// Returns the ancestors of this process, nearest first.
 fn ancestors() -> Vec<u32> {
-    /// A limit that exceeds the nesting of processes.
+    /// A limit on the search that exceeds the nesting of processes.
     const MOST: usize = 64;
     let parent = |pid: &u32| {
         let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
@@ -142,8 +143,8 @@ fn loop_devices_in_use(image: &fs::Metadata) -> Vec<PathBuf> {
         let Ok(backing) = fs::read_to_string(device.join("loop/backing_file")) else {
             continue;
         };
-        // The file may have been moved or deleted since. The file's name then leads elsewhere,
-        // which is no match.
+        // Another process may have moved or deleted the backing file since. The file's name then
+        // leads elsewhere, which is no match.
         let Ok(backing) = fs::metadata(backing.trim_end_matches('\n')) else {
             continue;
         };
@@ -173,8 +174,8 @@ fn partition_names(table: &str) -> impl Iterator<Item = &str> {
     fields.filter_map(|mut fields| fields.nth(3))
 }
 
-/// Returns the nodes of a disk and its partitions that are in use. `disk` is its directory in
-/// sysfs.
+/// Returns the nodes of a disk and its partitions that are in use. `disk` is the disk's directory
+/// in sysfs.
 fn parts_in_use(disk: &Path) -> Vec<PathBuf> {
     // Clamp: the path comes from the system.
     let name = disk

@@ -7,8 +7,8 @@
 //!
 //! A reservation is `fallocate(2)`: it allocates the holes of a range and changes no byte. On a
 //! file system without this call, nothing is reserved. Some file systems (btrfs, XFS with shared
-//! blocks) write each change to a new place. There, a reserved range that was written once takes
-//! new space at its next write.
+//! blocks) write each change to a new place. On such file systems, a reserved range that was
+//! written once takes new space at its next write.
 
 use buttress_exact::Exact as _;
 use std::fs::File;
@@ -148,7 +148,7 @@ impl Below {
         let file = File::options().write(true).open(path).ok()?;
         let metadata = file.metadata().ok()?;
         let start_bytes = status.start_bytes.checked_add(first_sector.checked_mul(512)?)?;
-        // The name may lead to another file by now.
+        // The file's name may lead to another file by now.
         ((metadata.dev(), metadata.ino()) == (status.device, status.inode))
             .then_some(Self { file, start_bytes })
     }

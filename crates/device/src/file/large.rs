@@ -3,9 +3,9 @@
 //! A large write through the page cache is copied there and written back later, at a fraction of a
 //! fast disk's speed (docs/internals/performance.md, "Device"). Files open for writing therefore
 //! have a second, `O_DIRECT` opening. The second opening serves writes of [`LARGE_WRITE_BYTES`] and
-//! more that are aligned to the medium's sectors. Smaller writes and all reads use the page cache.
-//! The kernel writes back and drops cached pages under a direct write, so both openings see the
-//! same bytes.
+//! more that are aligned to the medium's sectors. Writes below that size, and all reads, use the
+//! page cache. The kernel writes back and drops cached pages under a direct write, so both openings
+//! see the same bytes.
 //!
 //! Unaligned memory is first copied into aligned buffers. If the file system does not support
 //! `O_DIRECT`, the file has no second opening.
@@ -23,7 +23,7 @@ use crate::error::byte_length;
 /// The minimum size of a direct write, except on a loop device whose file has holes.
 pub(super) const LARGE_WRITE_BYTES: u64 = 128 << 10;
 
-/// The number of bytes that are copied at once for unaligned memory.
+/// The number of bytes staged at once for a write from unaligned memory.
 const STAGED_BYTES: usize = 1 << 20;
 
 /// The second opening of a file.
@@ -35,7 +35,7 @@ pub(super) struct LargeWrites {
     least_bytes: u64,
 }
 
-/// The message for a violated rule: all parts of a write are staged.
+/// The message for a violated invariant: all parts of a write are staged.
 const LOST: &str = "a fault of this program: a part of a write does not fit where it is staged";
 
 fn lost() -> io::Error {
@@ -43,7 +43,7 @@ fn lost() -> io::Error {
 }
 
 impl LargeWrites {
-    /// Makes a second opening of `file`, if its file system supports `O_DIRECT`.
+    /// Opens `file` a second time, if its file system supports `O_DIRECT`.
     pub(super) fn of(file: &File, is_block_device: bool, least_bytes: u64) -> Option<Self> {
         // The file is opened again by its descriptor, because its name may lead to another file by
         // now.
@@ -74,7 +74,7 @@ impl LargeWrites {
         self.alignment_bytes
     }
 
-    /// Returns true if a write is large and aligned enough for the second opening.
+    /// Returns true if a write is large and aligned enough for the `O_DIRECT` opening.
     pub(super) fn takes(&self, offset: u64, length: u64) -> bool {
         length >= self.least_bytes && self.is_aligned(offset) && self.is_aligned(length)
     }

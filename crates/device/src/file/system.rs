@@ -70,7 +70,7 @@ pub(super) fn block_device_sector_bytes(file: &File) -> io::Result<u32> {
 }
 
 /// Returns the alignment in bytes that O_DIRECT on a file requires. The kernel reports it since 6.1
-/// (statx). Otherwise the alignment is 4096, which suits every disk.
+/// (statx). On older kernels the alignment is 4096, which suits every disk.
 pub(super) fn direct_alignment_bytes(file: &File) -> u32 {
     const DIOALIGN: u32 = 0x2000;
     let flags = rustix::fs::StatxFlags::from_bits_retain(DIOALIGN);
@@ -97,7 +97,7 @@ const COLD_PARTS: u64 = 16;
 /// Source: the manual page cachestat(2): arguments, structures, and that a length of 0 means up to
 /// the end.
 pub(super) fn is_cold(file: &File) -> bool {
-    /// The number is the same on all architectures except Alpha.
+    /// The number of the system call is the same on all architectures except Alpha.
     const CACHESTAT: libc::c_long = 451;
     let range: [u64; 2] = [0, 0];
     // The counts of pages that are cached, dirty, under write-back, evicted, recently evicted.
@@ -144,7 +144,7 @@ pub(super) fn is_rotational(file: &File, is_block_device: bool) -> bool {
         metadata.dev()
     };
     let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
-    // A partition has no queue of its own.
+    // A partition has no request queue of its own in sysfs.
     ["queue", "../queue"].iter().any(|queue| {
         let path = format!("/sys/dev/block/{major}:{minor}/{queue}/rotational");
         std::fs::read(path).is_ok_and(|answer| answer.starts_with(b"1"))
@@ -176,7 +176,7 @@ pub(super) fn read_all_vectored(
     Ok(())
 }
 
-/// Writes all parts from `offset` on; continues after short writes.
+/// Writes all parts from `offset` on, and continues after short writes.
 pub(super) fn write_all_vectored(file: BorrowedFd<'_>, offset: u64, parts: &[&[u8]]) -> io::Result<()> {
     let mut offset = offset;
     let mut slices: Vec<IoSlice<'_>> = parts.iter().map(|part| IoSlice::new(part)).collect();
@@ -250,7 +250,7 @@ pub(super) fn share(
     }
     const FICLONERANGE: libc::Ioctl = 0x4020_940d;
     if length == 0 {
-        // A length of zero would mean up to the end of the file.
+        // A length of zero in the request would mean up to the end of the file.
         return Ok(());
     }
     let range = Range {
@@ -281,7 +281,8 @@ pub(super) fn discard_blocks(file: &File, offset: u64, length: u64, sector_bytes
     }
 }
 
-/// Zeroes a range of whole sectors. Returns false if the caller must write zeros instead.
+/// Zeroes a range of whole sectors of a block device. Returns false if the caller must write zeros
+/// instead.
 pub(super) fn zero_blocks(file: &File, offset: u64, length: u64, sector_bytes: u32) -> io::Result<bool> {
     let unit = u64::from(sector_bytes);
     if offset.checked_rem(unit) != Some(0) || length.checked_rem(unit) != Some(0) {

@@ -1,4 +1,5 @@
-//! Requests with `O_DIRECT` whose offset, length or memory is not aligned to the medium's sector.
+//! Widens requests with `O_DIRECT` whose offset, length or memory is not aligned to the medium's
+//! sector.
 //!
 //! A read reads the whole sectors into an aligned buffer, and the caller copies its part. A write
 //! reads the sectors at both ends first, changes its part, and writes all of them back.

@@ -211,7 +211,7 @@ impl Backend for Overlay {
         let first = offset_bytes.div_ceil(BLOCK_BYTES);
         let last = end.quotient(BLOCK_BYTES);
         let start = first.exact_mul(BLOCK_BYTES);
-        // Clamp: a range inside one block covers no whole block.
+        // Clamp: a range that is inside one block covers no whole block.
         let length = last.exact_mul(BLOCK_BYTES).saturating_sub(start);
         for run in self.runs(start, length.narrow()) {
             if run.changed {

@@ -1,4 +1,4 @@
-//! The side file of an overlay: header, map of changed blocks, blocks.
+//! The side file of an overlay consists of a header, a map of changed blocks, and these blocks.
 //!
 //! | at | bytes | what |
 //! |---|---|---|
@@ -35,7 +35,8 @@ pub const BLOCK_BYTES: u64 = 4096;
 
 const HEADER_BYTES: usize = 4096;
 const MAP_START: u64 = 4096;
-/// The number of map bytes that are written at once, and the blocks that they represent.
+/// The number of map bytes that the overlay writes at once, and the number of blocks that they
+/// represent.
 const MAP_PAGE: usize = 4096;
 const BLOCKS_PER_PAGE: u64 = 8 * 4096;
 const MAGIC: &[u8; 8] = b"BUTTROVL";
@@ -50,7 +51,7 @@ pub(crate) struct BaseState {
 }
 
 impl BaseState {
-    /// Returns the state of an open file or block device.
+    /// Returns the recorded state of an open file or block device.
     pub(crate) fn of(file: &File, size_bytes: u64) -> io::Result<Self> {
         let metadata = file.metadata()?;
         let is_file = metadata.is_file();
@@ -101,7 +102,7 @@ fn put(header: &mut [u8], at: usize, bytes: &[u8]) {
 }
 
 fn checksum(header: &[u8]) -> u32 {
-    // Clamp: a header is long enough, and the function returns 32 bits.
+    // Clamp: `header` is at least as long as the header, and the function returns 32 bits.
     let covered = header.get(..HEADER_BYTES - 4).unwrap_or_default();
     u32::try_from(crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, covered)).unwrap_or(0)
 }
@@ -277,8 +278,8 @@ impl SideFile {
         while position < end {
             position = match rustix::fs::seek(&self.file, rustix::fs::SeekFrom::Data(position)) {
                 Ok(data) => data,
-                // No more data follows, or the file system does not report holes, so that all of
-                // the map is read.
+                // No more data follows, or the host file system does not report holes; then the
+                // whole map is read.
                 Err(rustix::io::Errno::NXIO) => break,
                 Err(_) => position,
             };
@@ -342,8 +343,8 @@ fn data_start(base_bytes: u64) -> u64 {
     end.div_ceil(1 << 20).exact_mul(1 << 20)
 }
 
-/// The blocks that a side file holds, and the changes of the map that are not in the file yet. The
-/// memory of the map is proportional to the changes.
+/// The blocks that a side file holds, and changes of its map that are not written yet. The memory
+/// of the map is proportional to the changes.
 #[derive(Debug, Default)]
 pub(super) struct Map {
     pages: BTreeMap<u64, Vec<u8>>,
@@ -388,7 +389,7 @@ impl Map {
         self.dirty.extend(pages.into_keys());
     }
 
-    /// Returns the blocks in the file, in ascending runs of at most `most` blocks.
+    /// Returns the blocks that the side file holds, in ascending runs of at most `most` blocks.
     pub(super) fn runs(&self, most: u64) -> Vec<Range<u64>> {
         let mut runs: Vec<Range<u64>> = Vec::new();
         for (page, bytes) in &self.pages {

@@ -1,5 +1,5 @@
-//! An overlay that keeps its changes in memory until it is dropped. Such an overlay shows a volume
-//! in its state after a change.
+//! An overlay that keeps its changes in memory until it is dropped. A volatile overlay shows a
+//! volume in its state after a change.
 //!
 //! The overlay stores written blocks in memory. Reads of written bytes come from there, and all
 //! other reads from the base. The base is never written, so it may be open for reading only.
@@ -108,7 +108,8 @@ impl VolatileOverlay {
         Ok(result)
     }
 
-    /// Returns the block of the base. Zeros fill a block that extends beyond the base's end.
+    /// Returns the block of the base. If a block extends beyond the base's end, zeros fill the
+    /// missing part.
     fn of_base(&self, block: u64) -> io::Result<Box<[u8]>> {
         let at = block.exact_mul(byte_length(BLOCK_BYTES));
         let length = at_most(self.size_bytes().exact_sub(at), BLOCK_BYTES);

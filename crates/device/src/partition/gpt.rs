@@ -160,8 +160,8 @@ fn read_entries(device: &dyn Backend, header: &Header, sector: u64) -> io::Resul
     Ok(entries)
 }
 
-/// Returns the bytes of one entry's partition; `None` for an unused entry. Returns an empty range
-/// if the range overflows, so that its use reports the error.
+/// Returns the bytes of one entry's partition; `None` for an unused entry. If the partition's range
+/// overflows, returns an empty range, whose use then reports the error.
 fn entry_range(entry: &[u8], sector: u64) -> Option<Range<u64>> {
     if entry.get(..16)?.iter().all(|byte| *byte == 0) {
         return None;

@@ -11,7 +11,7 @@
 //! ends.
 //!
 //! Source: the description of the MBR in the UEFI specification, section 5.2.1, and the behaviour
-//! of fdisk and the kernel for extended partitions, which are part of no standard.
+//! of fdisk and the kernel for extended partitions, which no standard describes.
 //!
 //! Clamps: the numbers of a partition table can be anything; ranges beyond the device are refused.
 

@@ -1,4 +1,4 @@
-//! A backend that is a part of another backend.
+//! A backend that exposes a part of another backend.
 //!
 //! Clamps: the numbers of a partition table can be anything; ranges beyond the device are refused.
 
@@ -29,7 +29,8 @@ impl Window {
         Self { whole, name, range }
     }
 
-    /// Returns the offset in the whole of an access. Fails if the access leaves the window.
+    /// Returns the offset in the whole backend of an access to this part. Fails if the access
+    /// exceeds the part's range.
     fn place(&self, offset: u64, length: u64) -> io::Result<u64> {
         check_range(self.size_bytes(), offset, length)?;
         Ok(self.range.start.saturating_add(offset))

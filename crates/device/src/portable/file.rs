@@ -32,7 +32,7 @@ pub(crate) struct Opened {
     pub(crate) notices: Vec<String>,
 }
 
-/// Opens the image file at `path`: with a shared lock for reading, with an exclusive one for
+/// Opens the image file at `path`, with a shared lock for reading or with an exclusive lock for
 /// writing.
 pub(crate) fn open(path: &Path, options: &OpenOptions) -> Result<Opened, IoError> {
     let name: Arc<str> = path.to_string_lossy().into();

@@ -63,9 +63,9 @@ impl Counters {
 /// Reads that reached no device, because the page cache held all their bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Copies {
-    /// The number of reads, after merging.
+    /// The number of read requests, after merging.
     pub reads: u64,
-    /// The bytes of these reads.
+    /// The bytes of the counted reads.
     pub bytes: u64,
 }
 
@@ -132,8 +132,7 @@ impl QueueStatistics {
         self.per_second(counters.bytes) / 1024.0
     }
 
-    /// `aqu-sz`: the mean number of requests queued or in service (the time they waited, over the
-    /// time that passed: Little's law).
+    /// `aqu-sz`: the mean number of requests in the queue or in service, computed by Little's law.
     #[must_use]
     pub fn mean_queue_depth(&self) -> f64 {
         let seconds = self.elapsed.as_secs_f64();
@@ -196,8 +195,8 @@ pub(crate) enum Direction {
     Write,
 }
 
-/// The counters of a running queue. Callers pass times as spans since the device was opened, so the
-/// recorder serves real and virtual clocks alike.
+/// The counters of a running device queue. Callers pass times as spans since the device was opened,
+/// so the recorder serves real and virtual clocks alike.
 #[derive(Debug, Default)]
 pub(crate) struct Recorder {
     state: Mutex<State, StatisticsLock>,
@@ -329,7 +328,7 @@ mod tests {
         near(statistics.reads.merged_percent(), 63.92, 0.005);
         near(statistics.reads.request_kibibytes(), 352.02, 0.01);
         near(statistics.reads.await_milliseconds(), 2.18, 0.001);
-        // 2.18 is rounded to 0.01, which allows a difference of 9731 x 0.005 ms.
+        // The expected 21.18 is rounded to 0.01, which allows a difference of 9731 x 0.005 ms.
         near(statistics.mean_queue_depth(), 21.18, 0.05);
         let row = statistics.to_string();
         assert!(row.starts_with("nvme0n1p3"), "{row}");
@@ -354,8 +353,8 @@ mod tests {
     }
 
     /// Computed by hand: A [0, 10) ms and B [5, 20) ms overlap, then nothing runs until C [30, 40).
-    /// The device is busy for 20 + 10 ms. The requests wait 10 + 15 + 10 = 35 ms in 50 ms, a mean
-    /// depth of 0.7.
+    /// The three requests keep the device busy for 20 + 10 ms. The requests wait 10 + 15 + 10 = 35
+    /// ms in 50 ms, a mean depth of 0.7.
     #[test]
     fn overlapping_requests_are_busy_once_and_waited_twice() {
         let ms = Duration::from_millis;

@@ -21,7 +21,7 @@ use buttress_format::{
 /// A block group with the properties that balance filters test.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Candidate {
-    /// Its first address.
+    /// The first address of the block group.
     pub start: Logical,
     /// Its length, without copies and parity.
     pub length: ByteCount,
@@ -29,7 +29,7 @@ pub struct Candidate {
     pub used: ByteCount,
     /// The block group's type and profile.
     pub flags: BlockGroupFlags,
-    /// The place of each stripe.
+    /// The device and address of each stripe.
     pub stripes: Vec<(DeviceId, Physical)>,
 }
 
@@ -61,12 +61,13 @@ impl Choice {
     }
 }
 
-/// A type of block groups that has filters of its own. Mixed block groups count as data.
+/// A type of block groups that has filters of its own. Mixed block groups count as data block
+/// groups.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// File content.
     Data,
-    /// All trees except the chunk tree.
+    /// Balances all trees except the chunk tree.
     Metadata,
     /// The chunk tree.
     System,
@@ -105,7 +106,7 @@ impl Kind {
         }
     }
 
-    /// Returns the block groups' type flag.
+    /// Returns the type flag of this kind of block groups.
     #[must_use]
     pub const fn flag(self) -> BlockGroupFlags {
         match self {
@@ -156,8 +157,8 @@ pub fn choose(item: &BalanceItem, mut candidates: Vec<Candidate>) -> Choice {
     Choice { groups, considered }
 }
 
-/// Returns the item with which Linux resumes a balance: what was converted stays, and so does what is full, since a balance
-/// leaves full block groups behind.
+/// Returns the item with which Linux resumes a balance: it passes over converted block groups, and
+/// over full ones, which a balance leaves behind.
 #[must_use]
 pub fn resumed(mut item: BalanceItem) -> BalanceItem {
     /// The fill below which a block group counts as not moved so far, in per cent.
@@ -210,7 +211,7 @@ fn passes(item: &BalanceItem, candidate: &Candidate) -> bool {
         && (!has(Filter::CONVERT | Filter::SOFT) || filters.target != candidate.flags.profile_in_set())
 }
 
-/// Returns so many per cent of a length, rounded down; above 100 all of it.
+/// Returns this percentage of a length, rounded down; above 100 per cent, the whole length.
 fn part_of(length: ByteCount, percent: u64) -> u64 {
     let part = u128::from(length.get()).saturating_mul(percent.min(100).into());
     let part = part.checked_div(100).and_then(|part| u64::try_from(part).ok());
@@ -218,7 +219,7 @@ fn part_of(length: ByteCount, percent: u64) -> u64 {
     part.unwrap_or(u64::MAX)
 }
 
-/// The greatest fill is exclusive, except that 0 stands for empty block groups.
+/// The upper bound of the usage filter is exclusive, except that 0 stands for empty block groups.
 fn has_usage(filters: &BalanceArguments, candidate: &Candidate) -> bool {
     let used = candidate.used.get();
     let below = |percent: u64| match percent {

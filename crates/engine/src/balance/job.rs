@@ -1,9 +1,8 @@
 //! A balance under way: block group after block group, until its end, a pause or a cancellation.
 //!
-//! A block group for which there is no space is passed over and reported, as Linux does. Any other
-//! failure ends the balance. A pause keeps the item in the root tree; the end and a cancellation
-//! remove it. Block groups that the balance has moved stay moved after its end, a failure or a
-//! cancellation.
+//! If no space exists for a block group, the balance skips and reports that group, as Linux does.
+//! Any other failure ends the balance. A pause keeps the item in the root tree; the end and a
+//! cancellation remove it. Block groups that were moved stay moved.
 
 use super::choice::Choice;
 use crate::engine::Engine;
@@ -37,12 +36,13 @@ pub struct BalanceCounts {
     pub expected: u64,
     /// Those that were compared with the filters so far.
     pub considered: u64,
-    /// Those that were moved.
+    /// The number of block groups that the balance moved.
     pub relocated: u64,
 }
 
 impl BalanceControl {
-    /// Returns the control of a balance that has not begun. The progress counts bytes; cancelling it pauses the balance.
+    /// Returns the control of a balance that has not begun. The progress counts relocated bytes;
+    /// cancelling it pauses the balance.
     #[must_use]
     pub fn new(progress: Progress) -> Self {
         Self {
@@ -62,7 +62,7 @@ impl BalanceControl {
         self.progress.cancel();
     }
 
-    /// Asks the balance to end.
+    /// Requests that the running balance ends.
     pub fn cancel(&self) {
         self.is_cancelled.store(true, Ordering::SeqCst);
         self.progress.cancel();
@@ -91,13 +91,13 @@ impl BalanceControl {
 pub enum BalanceEnd {
     /// All block groups were visited.
     Finished,
-    /// It was paused, and can be resumed.
+    /// The balance was paused, and can be resumed.
     Paused,
     /// It was cancelled.
     Cancelled,
 }
 
-/// A block group that stays for lack of space.
+/// A block group that the balance did not relocate for lack of space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NotRelocated {
     /// Its start.
@@ -113,7 +113,7 @@ pub struct BalanceSummary {
     pub end: BalanceEnd,
     /// Block groups.
     pub counts: BalanceCounts,
-    /// Block groups that stay for lack of space.
+    /// Block groups that the balance could not relocate for lack of space.
     pub without_space: Vec<NotRelocated>,
     /// What was moved.
     pub moved: RelocationSummary,

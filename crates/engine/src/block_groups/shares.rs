@@ -15,7 +15,7 @@
 //! before wrong data reaches the devices.
 //!
 //! The records of a volume may be wrong since before the opening: more free bytes than the group
-//! has, or less used bytes than are freed. Wrong records of the volume are [`Corruption`].
+//! has, or less used bytes than are freed. Wrong records on disk are [`Corruption`] errors.
 
 use super::{BlockGroups, Group, Purpose};
 use crate::free_ranges::FreeRanges;
@@ -23,7 +23,7 @@ use buttress_format::{ByteCount, Logical};
 use buttress_fs::error::defect::{add, take};
 use buttress_fs::error::{Corruption, Defect, Result};
 
-/// The share to which bytes of a block group belong. See the module's documentation.
+/// The share of space that a range of a block group belongs to. See the module's documentation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Share {
     /// Free, with space on the host.
@@ -32,7 +32,7 @@ pub enum Share {
     Unbacked,
     /// Allocated in the running transaction.
     Allocated,
-    /// Being discarded by devices.
+    /// Free space that devices are discarding.
     Trimming,
     /// In use by an extent.
     Used,
@@ -61,7 +61,7 @@ impl Group {
         }
     }
 
-    /// Checks that the shares add up to the group's length.
+    /// Checks that the shares of a block group add up to its length.
     pub fn balance(&self) -> Result<(), Defect> {
         let taken = i128::from(self.used)
             .saturating_add(i128::from(self.allocated_bytes))
@@ -121,7 +121,7 @@ impl Group {
         free.saturating_add(self.unbacked.overlap_bytes(start, length)) == length
     }
 
-    /// Moves a range from one share to another.
+    /// Moves a range of a block group from one share of space to another.
     fn shift(&mut self, start: u64, length: u64, from: Share, to: Share) -> Result<()> {
         match from {
             Share::Free => self.take_free(start, length)?,
@@ -298,7 +298,7 @@ impl BlockGroups {
         self.shift(start, length, Share::Pinned, Share::Free)
     }
 
-    /// Checks that the shares of every group add up, and that all used bytes add up to
+    /// Checks that the shares of every block group add up, and the used bytes of all groups to
     /// `bytes_used`.
     pub fn balance(&self, bytes_used: u64) -> Result<(), Defect> {
         let mut used = 0_u64;

@@ -10,7 +10,7 @@ use buttress_fs::error::{Corruption, Result};
 use buttress_tree::ReadAhead;
 
 impl Running {
-    /// Reads devices and their extents from the chunk tree and the device tree.
+    /// Loads the list of devices and device extents from the chunk tree and the device tree.
     pub fn load_devices(&mut self) -> Result<()> {
         let chunk_tree = self.view(TreeId::CHUNK)?;
         let device_tree = self.view(TreeId::DEVICE)?;
@@ -58,7 +58,7 @@ impl Running {
         Ok(())
     }
 
-    /// Changes the bytes of a device that chunks use.
+    /// Changes how many bytes of a device chunks use.
     pub fn change_device_used(&mut self, device: DeviceId, by: i64) -> Result<()> {
         let Some(room) = self
             .core

@@ -86,7 +86,8 @@ impl Running {
         (types, profile)
     }
 
-    /// The profile that a conversion set. Mixed block groups have one for data and metadata together.
+    /// The profile that a conversion set. Mixed block groups have one target profile for data and
+    /// metadata together.
     fn target_for(&self, purpose: Purpose, types: BlockGroupFlags) -> Option<Profile> {
         let targets = self.core.groups.targets();
         let is_mixed = types.contains(BlockGroupFlags::DATA | BlockGroupFlags::METADATA);
@@ -102,7 +103,7 @@ impl Running {
     }
 
     /// Returns whether devices have unallocated space for `chunks` chunks of the next one's size.
-    /// Returns false if no device has space.
+    /// Returns false if no device has space for these chunks.
     pub(in super::super) fn has_space_for_chunks(&self, purpose: Purpose, chunks: u64) -> bool {
         self.plan_chunk(purpose).is_some_and(|plan| {
             let chunk_bytes = plan.stripe_length.exact_mul(u64_of(plan.stripes.len()));

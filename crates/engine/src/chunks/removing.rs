@@ -2,8 +2,8 @@
 //!
 //! Invariants:
 //! - A group is removed only if it was empty in the last durable state and still is.
-//! - The last group of each kind stays, and so does one further empty group. Without a spare group,
-//!   a workload near the limit would make and remove chunks by turns.
+//! - The last block group of each kind stays, and so does one further empty group. Without a spare
+//!   group, a workload near the limit would make and remove chunks by turns.
 //! - Promises to edits and data still fit without the removed group.
 
 use super::super::block_groups::{Group, Purpose};

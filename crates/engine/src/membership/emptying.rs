@@ -1,8 +1,8 @@
 //! A part of a device is emptied, and goes.
 //!
-//! While an [`Emptying`] exists, no new chunk gets a place on its part of the device. A job in a
-//! higher layer moves the content of the chunks on that part. Then the device leaves the volume, or
-//! is cut.
+//! While an [`Emptying`] exists, no new chunk is placed on the part of the device that it empties.
+//! A job above moves the content of the chunks that are there. Then the device leaves the volume,
+//! or is cut.
 //!
 //! Invariant: what goes holds no device extent, neither of the running transaction nor of the last durable state.
 
@@ -53,15 +53,15 @@ impl Emptying<'_> {
         &self.slot
     }
 
-    /// Returns the chunks whose device extents are still on the part, in order of address. A job above moves their
-    /// content.
+    /// Returns the chunks whose device extents are still on the part, in order of address. A job
+    /// above the engine moves the content of these chunks.
     #[must_use]
     pub fn chunks(&self) -> Vec<ChunkInTheWay> {
         chunks_past(self.engine.forest().volume(), &self.slot, self.end)
     }
 
-    /// Refuses if the content on the part certainly finds too little space elsewhere: in block groups of its kind, and in
-    /// unallocated space of devices. It may still find too little, since profiles divide devices.
+    /// Refuses the removal if block groups and unallocated space elsewhere are too small for the
+    /// content on the part. It may still find too little, since profiles divide devices.
     ///
     /// # Errors
     /// [`MembershipRefusal::NoPlace`].
@@ -110,7 +110,7 @@ impl Emptying<'_> {
     /// Removes the device from the volume: commits that. Returns its slot; whoever has the device wipes it.
     ///
     /// # Errors
-    /// Device extents are still on the device; the commit fails.
+    /// The call fails if device extents are still on the device, or if the commit fails.
     pub fn remove(self) -> Result<Arc<DeviceSlot>> {
         self.require_empty()?;
         let (key, statistics) = (item_key(self.slot.id()), DeviceStatistics::key(self.slot.id()));

@@ -163,7 +163,8 @@ impl DeviceSpaceLeft {
 fn forget_all(device: &Device, options: JoinOptions) -> core::result::Result<(), IoError> {
     forget(device)?;
     if options.discards {
-        // A device that cannot discard is wiped where it matters.
+        // If a device cannot discard, joining erases only the places with signatures and
+        // superblocks.
         let _cannot = device.discard(0, device.size_bytes());
         // Discarded bytes may come back.
         zero_ends(device)?;

@@ -1,4 +1,5 @@
-//! The closure of a batch: all tree blocks that have to change for extents to get other addresses.
+//! The closure of a relocation batch: all tree blocks that must change for extents to get other
+//! addresses.
 //!
 //! A leaf that refers to a moved extent changes; the node above a block that changes does, too; up to the roots. A reference
 //! by address names the block above. For a reference by tree, the tree is searched for the pointer. A pointer in memory needs
@@ -55,13 +56,13 @@ pub(super) struct Data {
 pub(super) struct Closure {
     /// Tree blocks that get a copy, by address.
     pub(super) blocks: BTreeMap<Logical, Block>,
-    /// Extents of data that get another address, by the old one.
+    /// Data extents that get another address, by their old address.
     pub(super) data: BTreeMap<Logical, Data>,
-    /// Blocks whose pointer is the root's, or in a block in memory, with the tree.
+    /// Blocks, each with its tree, whose pointer is the root pointer or in a block in memory.
     pub(super) pointers: BTreeSet<(TreeId, Logical)>,
-    /// File extent items in leaves in memory, or in trees of the volume itself.
+    /// The keys of file extent items in leaves in memory, or in trees of the volume itself.
     pub(super) items: BTreeSet<(TreeId, Key)>,
-    /// Extents that changed since their content was copied: they wait for the next pass.
+    /// Extents that changed since their content was copied; the next pass moves them.
     pub(super) changed: Vec<Moved>,
     /// Of each block, those above it that change, too.
     above: BTreeMap<Logical, Vec<Logical>>,

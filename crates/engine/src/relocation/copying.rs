@@ -20,7 +20,8 @@ use std::collections::BTreeSet;
 /// How many files an error names.
 const USERS_MAX: usize = 16;
 
-/// Extents that have a copy at a new place. What is not taken out goes back to the free space.
+/// Data extents that have a copy at a new place. Ranges of copies that are not used are freed
+/// again.
 #[derive(Debug)]
 pub(super) struct Copies<'a> {
     engine: &'a Engine,
@@ -146,7 +147,8 @@ fn not_moved(view: &Filesystem, group: Logical, moved: &Moved, cause: Error) -> 
 }
 
 impl Running {
-    /// Takes a place in one piece for the copy of an extent. A block that is missing ends it before anything changed.
+    /// Allocates a contiguous range for the copy of an extent. A block that is missing ends it
+    /// before anything changed.
     fn allocate_copy(&mut self, length: ByteCount) -> Result<Logical> {
         let bytes = length.get();
         loop {

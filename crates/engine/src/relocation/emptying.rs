@@ -29,7 +29,8 @@ const COMMITS_MAX: usize = 8;
 
 const PURPOSES: [Purpose; 3] = [Purpose::System, Purpose::Metadata, Purpose::Data];
 
-/// Groups of a job. They take extents again when this goes.
+/// The block groups that a relocation job empties. The block groups accept new extents again when
+/// this value is dropped.
 #[derive(Debug)]
 pub(super) struct Emptying<'a> {
     engine: &'a Engine,
@@ -48,7 +49,7 @@ impl Drop for Emptying<'_> {
 }
 
 impl<'a> Emptying<'a> {
-    /// Marks groups. They get no more extents from here on.
+    /// Marks groups. Marked block groups get no more extents.
     pub(super) fn begin(engine: &'a Engine, groups: &[Logical]) -> Result<Self> {
         let mut emptying = Self {
             engine,
@@ -160,7 +161,8 @@ impl Running {
         PURPOSES.into_iter().filter(serves).collect()
     }
 
-    /// The bytes that must be free for a purpose once these groups take nothing more.
+    /// Returns the bytes that must be free for a purpose once these block groups accept no more
+    /// allocations.
     fn wanted_for(&self, groups: &[Logical], purpose: Purpose) -> u64 {
         let used = self.used_by(groups, purpose);
         let beside = match purpose {
@@ -243,7 +245,8 @@ impl Running {
         }
     }
 
-    /// Makes chunks for what these groups hold. A block that is missing ends it between two chunks.
+    /// Makes chunks for what these groups hold. If a block is missing, making chunks stops between
+    /// two chunks.
     fn make_space(&mut self, groups: &[Logical]) -> Result<()> {
         for purpose in self.purposes_of(groups) {
             loop {

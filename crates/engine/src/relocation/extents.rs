@@ -18,7 +18,7 @@ pub(super) struct Extent {
     pub(super) item: ExtentItem,
     /// All references with their counts; never an owner.
     pub(super) references: Vec<(Reference, i64)>,
-    /// The maker, on volumes with simple quotas.
+    /// The subvolume that made the extent, on volumes with simple quotas.
     pub(super) owner: Option<TreeId>,
 }
 

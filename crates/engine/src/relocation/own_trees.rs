@@ -69,7 +69,7 @@ impl Running {
             }))
     }
 
-    /// Of these blocks, those that are still there, and that trees of subvolumes refer to.
+    /// Returns those of the blocks that still exist and that trees of subvolumes refer to.
     pub(super) fn still_shareable(&mut self, blocks: &[Logical]) -> Result<Vec<Logical>> {
         let mut found = Vec::with_capacity(blocks.len());
         for block in blocks {

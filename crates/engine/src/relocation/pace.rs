@@ -13,7 +13,7 @@ const SLEEP_MAX: Duration = Duration::from_millis(100);
 #[derive(Debug)]
 pub(super) struct Pace {
     bytes_per_second: Option<u64>,
-    /// The moment at which what was moved so far is due.
+    /// The moment at which the rate limit allows the bytes moved so far.
     due: Option<Instant>,
 }
 
@@ -42,7 +42,7 @@ impl Pace {
         };
         loop {
             progress.check()?;
-            // Clamp: what is due is not waited for.
+            // Clamp: if the due time has passed, the wait is zero.
             let left = due.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 return Ok(());

@@ -33,8 +33,9 @@ use std::collections::{BTreeMap, BTreeSet};
 pub(super) struct Renaming {
     closure: Closure,
     blocks: BTreeMap<Logical, Logical>,
-    /// Of nodes with full back references: the children that they still refer to. A tree that is being dropped has pointers
-    /// to children that are gone. Empty if no tree is being dropped.
+    /// Of nodes with full back references: the children that they still refer to. A tree that is
+    /// being dropped still has pointers to children that no longer exist. Empty if no tree is being
+    /// dropped.
     gone: BTreeSet<(Logical, Logical)>,
 }
 
@@ -239,7 +240,8 @@ impl Running {
             self.point_to_copy(renaming, *tree, *old)?;
         }
         for tree in closure.sharing_trees() {
-            // Trees take newer blocks for their own. Copies that they share are as old as a snapshot of now.
+            // Trees take newer blocks for their own. Copies that several trees share are treated as
+            // if the trees' snapshot had just been made.
             let generation = self.core.generation;
             let open = self.open_tree(tree)?;
             let item = open.item.as_mut().ok_or(Error::TreeNotFound { tree })?;
@@ -453,7 +455,7 @@ impl Renaming {
         self.blocks.len()
     }
 
-    /// The old addresses of the extents that move.
+    /// Returns the old addresses of the extents that move.
     pub(super) fn moved(&self) -> BTreeSet<Logical> {
         self.closure.data.keys().copied().collect()
     }

@@ -16,7 +16,7 @@ use std::collections::BTreeSet;
 /// The size of the node cache for the device's own state, which is read once.
 const OWN_CACHE: ByteCount = ByteCount::new(8 << 20);
 
-/// The state that a device alone leads to, without the volume's other devices.
+/// The volume's state according to one device alone, without the volume's other devices.
 pub(crate) struct OwnState {
     pub filesystem: Filesystem,
     extents: Tree,
@@ -31,7 +31,7 @@ pub(crate) struct Comparison {
     pub gone: Vec<(u64, u64)>,
     /// Bytes of extents that are newer than the device.
     pub missed: u64,
-    /// The newest tree blocks that both states should contain.
+    /// The newest tree blocks that the device's state and the volume's state should both contain.
     newest_blocks: BTreeSet<(Generation, u64)>,
     /// The newest data extents that both the device's old state and the volume's state contain.
     newest_data: BTreeSet<(Generation, u64)>,
@@ -40,8 +40,8 @@ pub(crate) struct Comparison {
 /// The number of tree blocks compared by content, and of data extents compared by checksum.
 const COMPARED: usize = 256;
 
-/// Returns the state that a device alone leads to. Returns `None` if it cannot be read: then
-/// nothing needs to be kept.
+/// Returns the volume's state as recorded by one device alone. Returns `None` if that state cannot
+/// be read: then nothing of it needs to be kept.
 pub(crate) fn own_state(device: &Device, progress: &Progress) -> Result<Option<OwnState>> {
     if buttress_faults::on("return-own-state-unkept") {
         return Ok(None);
@@ -147,8 +147,9 @@ impl Comparison {
 }
 
 impl Comparison {
-    /// Returns whether the newest blocks and data that both states should contain are equal in
-    /// both. If two histories allocated the same addresses, only this comparison shows it.
+    /// Returns whether the newest blocks and data that the device's state and the volume's state
+    /// share are equal in both. If two histories allocated the same addresses, only the comparison
+    /// of the newest blocks shows it.
     pub(crate) fn is_of_one_history(&self, view: &Filesystem, own: Option<&OwnState>) -> bool {
         let differs = |(generation, start): &(Generation, u64)| {
             let differing = view.volume().differing_copies(Logical::new(*start), *generation);

@@ -3,9 +3,9 @@
 //! Each call compresses one extent of at most 128 KiB of content. A [`Compressor`] keeps its
 //! contexts from one extent to the next, so each compressing thread keeps one.
 //!
-//! Compression must save at least one sector. If it cannot, the compressor returns `None`, and
-//! stops as soon as the limit is exceeded. Inline content is not rounded to sectors, so it only has
-//! to become shorter.
+//! A compressed form must be at least one sector shorter than the content. If compression cannot
+//! save a sector, the compressor stops as soon as it exceeds the limit, and returns `None`. Inline
+//! content is not rounded to sectors, so it only has to become shorter.
 //!
 //! Source: btrfs(5), section "Compression": limits, levels and their defaults.
 

@@ -25,7 +25,7 @@ const CORE_SET_HIGH: usize = 200;
 /// The entropy up to which content compresses well, in percent of eight bits for each byte.
 const ENTROPY_HIGH_PERCENT: u64 = 80;
 
-/// Returns true if it is worth trying to compress `content`. Samples at most 128 KiB of it.
+/// Returns true if it is worth trying to compress `content`. Samples at most 128 KiB of `content`.
 #[must_use]
 pub fn looks_compressible(content: &[u8]) -> bool {
     let content = content.get(..RANGE_BYTES_MAX).unwrap_or(content);

@@ -61,8 +61,8 @@ pub(super) fn decompress(
     Ok(content_bytes)
 }
 
-/// Decodes inline content into `out`, and returns the length of the content. `sector` is scratch
-/// space.
+/// Decodes inline content into `out`, and returns the length of the content. `sector` is a scratch
+/// buffer for a decoded sector.
 pub(super) fn decompress_inline(
     sector: &mut Vec<u8>,
     stored: &[u8],
@@ -149,7 +149,7 @@ fn total_length(stored: &[u8], sector_bytes: usize) -> Result<usize, Compression
     Ok(total_bytes)
 }
 
-/// Returns the length at `offset`, or `None` if its field ends beyond `end`.
+/// Returns the length stored at `offset`, or `None` if the length field ends beyond `end`.
 fn length_at(stored: &[u8], offset: usize, end: usize) -> Option<u32> {
     stored
         .get(offset..end)?

@@ -21,7 +21,7 @@
 //! A run of 1 to 3 counts as literals after a match.
 //!
 //! btrfs does not use the format's run-length extension: streams that begin with 17 and a version.
-//! The decoder refuses them as a match before the beginning.
+//! The LZO decoder refuses such a stream, because its first match begins before the content.
 //!
 //! Every copy is checked against both buffers. For speed, short copies move 16 bytes at once if the
 //! buffers have space. Such copies may overwrite bytes of `out` beyond the returned length.
@@ -56,7 +56,7 @@ pub enum Lzo1xError {
         /// The size of the buffer in bytes.
         limit_bytes: usize,
     },
-    /// A match begins before the first byte of content.
+    /// The match of an LZO instruction begins before the first byte of content.
     #[error(
         "an instruction before byte {offset} copies from {distance} bytes back, but only {content_bytes} bytes are decoded"
     )]
@@ -81,7 +81,7 @@ pub enum Lzo1xError {
     InputAfterEnd {
         /// The position after the end mark.
         offset: usize,
-        /// The number of bytes after the end mark.
+        /// The number of bytes that follow the end mark of the LZO stream.
         rest_bytes: usize,
     },
 }
@@ -109,7 +109,7 @@ pub(super) fn decompress(input: &[u8], out: &mut [u8]) -> Result<usize, Lzo1xErr
 enum Before {
     /// A match without literals.
     Match,
-    /// Up to three literals after a match.
+    /// The instruction holds up to three literals that follow a match.
     FewLiterals,
     /// A run of literals.
     Run,

@@ -95,7 +95,7 @@ fn a_cut_at_any_byte_is_an_error_or_only_cuts_padding() {
     }
 }
 
-/// Frames LZO segments as a regular extent, for any sector size.
+/// Frames LZO segments as a regular extent of the test, for any sector size.
 fn frame(segments: &[Vec<u8>], sector_bytes: usize) -> Vec<u8> {
     let mut framed = vec![0; 4];
     for segment in segments {
@@ -196,7 +196,7 @@ proptest! {
         with_head in any::<bool>(), room in 0_usize..9000, sector in 0_usize..5, inline: bool,
     ) {
         if with_head && stored.len() > 8 {
-            // The noise follows valid framing, so that it reaches the LZO1X decoder.
+            // Random bytes follow valid framing, so that the LZO1X decoder receives them.
             let total = u32::try_from(stored.len()).unwrap();
             stored[..4].copy_from_slice(&total.to_le_bytes());
             stored[4..8].copy_from_slice(&(total - 8).to_le_bytes());
@@ -212,7 +212,8 @@ proptest! {
 
 #[test]
 fn lzo_lengths_never_cross_a_sector_boundary() {
-    // These segments leave 0 to 4 bytes before the boundary of the first sector.
+    // The compressed segments of this test leave 0 to 4 bytes before the boundary of the first
+    // sector.
     for left in 0..=4_usize {
         let content: Vec<u8> = kernel_content(3, 8192);
         let first = lzo_encode(&content[..4096]);

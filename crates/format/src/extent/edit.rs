@@ -7,7 +7,8 @@
 //! If [`ExtentItem::has_space_for`] returns false, a reference becomes an item of its own
 //! ([`InlineReference::keyed_key`], [`InlineReference::encode_keyed`]). While the extent has a
 //! keyed reference, the kernel adds no inline references, so that a search inspects one place only.
-//! Writers here do the same. [`ExtentItem::references`] also counts keyed references.
+//! Writers of this crate also add no inline references after keyed references.
+//! [`ExtentItem::references`] also counts keyed references.
 //!
 //! Source: on-disk format documentation, section "Extent item".
 
@@ -86,9 +87,8 @@ impl ExtentItem {
         grown_bytes < limits::extent_item_bytes_limit(node_bytes) || self.find_inline(reference).is_some()
     }
 
-    /// Adds an inline reference. Raises the count of the reference from the same place, or inserts
-    /// a new one in the order of type and sort value. Raises the item's count of references by the
-    /// reference's count.
+    /// Adds an inline reference. Raises the count of an equal inline reference, or inserts a new
+    /// one by type and sort value. Raises the item's count of references by the reference's count.
     ///
     /// # Errors
     /// Fails if the reference does not fit the extent's flags, if its place can have only one
@@ -121,8 +121,8 @@ impl ExtentItem {
     }
 
     /// Removes an inline reference. Lowers the count of the reference from the same place by this
-    /// reference's count, and removes it at zero. Lowers the item's count of references as well.
-    /// Returns `Ok(false)` if no such reference is inline.
+    /// reference's count, and removes it at zero. Lowers the reference count of the extent item by
+    /// the same number. Returns `Ok(false)` if the item has no such inline reference.
     ///
     /// # Errors
     /// Returns [`ExtentProblem::CountTooSmall`] if the item holds fewer references. On this error

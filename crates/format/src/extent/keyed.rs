@@ -22,8 +22,8 @@ use smallvec::SmallVec;
 use zerocopy::IntoBytes;
 use zerocopy::little_endian::U32;
 
-/// Parses the references of a keyed item in the form of inline references. Every type holds exactly
-/// one, except `EXTENT_DATA_REF`, which may hold several.
+/// Parses the references of a keyed item in the form of inline references. Every keyed item holds
+/// exactly one reference, except `EXTENT_DATA_REF`, which may hold several.
 ///
 /// # Errors
 /// Fails if the item type is no keyed reference, the address is not aligned, or the size is wrong.

@@ -42,7 +42,7 @@ pub struct ExtentDataReference {
     /// The file offset of the extent's first byte. The offset wraps below zero if the file uses
     /// only a later part of the extent near its start.
     pub offset: u64,
-    /// The number of file extent items that refer from this place.
+    /// The number of file extent items that this reference counts.
     pub count: u32,
 }
 
@@ -244,7 +244,8 @@ impl<'a> InlineReferences<'a> {
         }
     }
 
-    /// Splits one raw struct off the rest. `type_bytes` is the length of the type byte before it.
+    /// Splits one raw struct off the remaining bytes of the item. `type_bytes` is the length of the
+    /// type byte before it.
     fn take<Raw>(&mut self) -> Result<&'a Raw, ExtentProblem>
     where
         Raw: FromBytes + Immutable + KnownLayout + Unaligned,

@@ -65,7 +65,7 @@ pub enum FileExtentProblem {
     FileRangeOverflow {
         /// The key's offset.
         file_offset: u64,
-        /// The length of the part in bytes.
+        /// The length in bytes of the part of the extent that the item uses.
         num_bytes: u64,
     },
     /// A compressed extent exceeds the maximum length.

@@ -23,7 +23,7 @@ pub struct Item<'a> {
 /// A key pointer of a node to a child block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeyPointer {
-    /// The first key of the child block.
+    /// The first key of the child block that the pointer names.
     pub key: Key,
     /// The address of the child block.
     pub logical: Logical,
@@ -66,7 +66,8 @@ impl TreeBlock {
         self.header.level
     }
 
-    /// Returns true if the block is a leaf, which holds items. A node holds pointers.
+    /// Returns true if the block is a leaf, which holds items. The tree block is a leaf if it holds
+    /// items, and a node if it holds pointers.
     #[must_use]
     pub const fn is_leaf(&self) -> bool {
         self.header.level == 0
@@ -138,8 +139,8 @@ impl TreeBlock {
         }
     }
 
-    /// Returns the item in `slot` of a leaf, or `None` for a node or beyond the end. In a damaged
-    /// block, also returns `None` if the item's data lies outside the block.
+    /// Returns the item in `slot` of a leaf, or `None` for a node or beyond the end. For a damaged
+    /// block, also returns `None` if the item's data is located outside the block.
     #[must_use]
     pub fn item(&self, slot: usize) -> Option<Item<'_>> {
         item_of(&self.bytes, self.raw_items().get(slot)?)

@@ -1,4 +1,4 @@
-//! The checks of a whole tree block: bytes, header, the parent's expectation, then all items.
+//! Checks a whole tree block: bytes, header, the parent's expectation, then all items.
 
 use super::header::{Header, RawHeader};
 use super::{BlockError, BlockFormat, BlockProblem, DamagedBlock, Expectation, TreeBlock};

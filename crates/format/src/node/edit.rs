@@ -1,9 +1,9 @@
 //! Edits of a tree block's bytes in the on-disk layout.
 //!
 //! A transaction changes a [`TreeBlock`] whose bytes are not shared. [`TreeBlock::edit_leaf`] and
-//! [`TreeBlock::edit_node`] lend its bytes as a [`LeafEdit`] or a [`NodeEdit`]. Both methods edit
-//! in place if the bytes are not shared, and a copy otherwise, so that clones stay unchanged. Edits
-//! are not followed by checks, because each edit keeps the layout that [`TreeBlock::check`] proved:
+//! [`TreeBlock::edit_node`] lend the block's bytes as a [`LeafEdit`] or a [`NodeEdit`]. Both
+//! methods edit a block's bytes in place if no clone shares them, and otherwise a copy. Edits are
+//! not followed by checks, because each edit keeps the layout that [`TreeBlock::check`] proved:
 //! item data is packed from the end of the block without gaps, in the order of the heads. The
 //! caller ensures the order of keys and the validity of items.
 //!
@@ -126,8 +126,8 @@ impl TreeBlock {
         copy
     }
 
-    /// Changes the address and the generation of this block for a later transaction. No reader
-    /// needs the old block.
+    /// Changes the address and the generation of this block for a later transaction. The block is
+    /// renamed in place only if no reader needs the old block.
     pub fn rename(&mut self, logical: Logical, generation: Generation) {
         self.header.checksum = Checksum::EMPTY;
         self.header.logical = logical;
@@ -191,8 +191,8 @@ fn header_mut(block: &mut [u8]) -> Option<&mut RawHeader> {
     RawHeader::mut_from_prefix(block).ok().map(|(header, _)| header)
 }
 
-/// Moves `length` bytes from `from` to `to`. The ranges may overlap. Returns false and moves
-/// nothing if a range lies outside `bytes`.
+/// Moves `length` bytes of a node from offset `from` to offset `to`. The ranges may overlap.
+/// Returns false and moves nothing if a range lies outside `bytes`.
 fn shift(bytes: &mut [u8], from: usize, to: usize, length: usize) -> bool {
     let fits = |start: usize| start.checked_add(length).is_some_and(|end| end <= bytes.len());
     if !fits(from) || !fits(to) {

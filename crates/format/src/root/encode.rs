@@ -11,8 +11,8 @@ use zerocopy::little_endian::{U32, U64};
 pub const ROOT_ITEM_BYTES: usize = size_of::<RawRootItem>() + size_of::<RawRootItemExtension>();
 
 impl RootItem {
-    /// Returns the key `(tree ROOT_ITEM 0)`. For a snapshot, the transaction that made it replaces
-    /// the 0.
+    /// Returns the key `(tree ROOT_ITEM 0)`. In the key of a snapshot's root item, the creating
+    /// transaction replaces the 0.
     #[must_use]
     pub const fn key(tree: TreeId, offset: u64) -> Key {
         Key::new(tree.object_id(), ItemType::ROOT_ITEM, offset)

@@ -111,7 +111,7 @@ pub(super) fn roots(superblock: &Superblock) -> Result<(), SuperblockError> {
     Ok(())
 }
 
-/// Returns the error of the count of bytes in use that the superblock alone can prove.
+/// Returns an error if the superblock alone proves that its count of used bytes is wrong.
 pub(super) fn used_bytes(superblock: &Superblock) -> Option<UsedBytesProblem> {
     let used_bytes = superblock.bytes_used.get();
     let total_bytes = superblock.total_bytes.get();

@@ -48,7 +48,7 @@ impl BackupRoot {
 impl Superblock {
     /// Returns the superblock's bytes at [`Superblock::physical`], with a correct checksum. The
     /// fields `checksum` and `system_chunk_array_bytes` are computed. A label of 256 bytes or more
-    /// is cut to 255.
+    /// is cut to 255 bytes.
     ///
     /// # Errors
     /// Returns [`SuperblockError::SystemArraySize`] if the system chunks do not fit their array.

@@ -60,7 +60,7 @@ bitflags::bitflags! {
         const EXTENT_TREE_V2 = 1 << 13;
         /// A tree maps extents to their stripes.
         const RAID_STRIPE_TREE = 1 << 14;
-        /// Quotas count by the subvolume that created an extent.
+        /// Quotas charge each extent to the subvolume that created it.
         const SIMPLE_QUOTA = 1 << 16;
         /// A tree maps relocated addresses to their new addresses.
         const REMAP_TREE = 1 << 17;
@@ -118,7 +118,7 @@ impl CompatRo {
         .union(Self::VERITY)
         .union(Self::BLOCK_GROUP_TREE);
 
-    /// Refuses features with which this version can only read a volume.
+    /// Refuses features that this version can read but not write.
     ///
     /// # Errors
     /// Returns the names of the unsupported features.
@@ -218,8 +218,8 @@ impl SuperblockFlags {
             .map(|(_, what, remedy)| UnfinishedChange { what, remedy })
     }
 
-    /// Returns the names of the set bits, ordered by number. All bits without a name together form
-    /// one `UNKNOWN_FLAG_0x…`.
+    /// Returns the names of the set bits, ordered by number. All feature bits without a name
+    /// together form one `UNKNOWN_FLAG_0x…`.
     #[must_use]
     pub fn names(self) -> Vec<String> {
         names(

@@ -60,8 +60,8 @@ impl Covered {
 /// The checker of one leaf's items. The caller passes it all items in order.
 pub(super) struct Items<'a> {
     format: &'a BlockFormat,
-    /// True if the leaf's tree is a subvolume. Only there does an inode item precede each inode's
-    /// items.
+    /// True if the leaf's tree is a subvolume. Only in a subvolume's tree does an inode item
+    /// precede each inode's items.
     is_file_tree: bool,
     file_extents: Covered,
     checksums: Covered,

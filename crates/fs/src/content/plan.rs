@@ -80,8 +80,8 @@ fn plan_inline(
     }
 }
 
-/// Plans plain data: pieces of whole sectors that end at multiples of [`PIECE_BYTES`] of the
-/// extent.
+/// Plans reads of uncompressed data: pieces of whole sectors that end at multiples of
+/// [`PIECE_BYTES`] in the extent.
 fn plan_plain(
     location: Location,
     sector_bytes: u32,

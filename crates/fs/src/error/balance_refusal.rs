@@ -17,7 +17,7 @@ pub enum BalanceRefusal {
     /// Another thread or process runs the balance.
     #[error("the balance is already running")]
     Running,
-    /// Data and metadata share block groups, so they need one common set of filters.
+    /// Balance filters of data and metadata must be equal, because both share block groups.
     #[error(
         "balance: data and metadata share block groups on this volume, so -d and -m must both be given with the same filters"
     )]
@@ -39,12 +39,12 @@ pub enum BalanceRefusal {
         kind: &'static str,
         /// The target profile.
         profile: Profile,
-        /// The number of devices that the target needs.
+        /// The number of devices that the target profile needs.
         expected: usize,
         /// The number of devices that the volume has.
         found: usize,
     },
-    /// The target keeps no second copy.
+    /// The target profile of the conversion keeps no second copy.
     #[error(
         "balance: convert of {kind} to a profile without a second copy: it reduces redundancy; to accept that, give --force"
     )]

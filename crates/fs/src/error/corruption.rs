@@ -272,7 +272,7 @@ pub enum Corruption {
     ParentLoop {
         /// The start of the ascent.
         location: Location,
-        /// The number of steps after which the ascent stopped.
+        /// The number of steps after which the ascent to an inode's path stopped.
         limit: usize,
     },
     /// The free and used bytes of a block group exceed its length. Allocating the free bytes would
@@ -287,7 +287,7 @@ pub enum Corruption {
         length: ByteCount,
         /// The used bytes by its item, plus the bytes pending for a commit.
         used: ByteCount,
-        /// The free bytes by the free-space tree or the extent tree.
+        /// The number of free bytes according to the free-space tree or the extent tree.
         free: ByteCount,
     },
     /// More bytes of a block group are freed than its item counts as used.
@@ -333,7 +333,7 @@ pub enum Corruption {
         used: ByteCount,
         /// The device's size.
         total: ByteCount,
-        /// The change of the number.
+        /// The change that would overflow the number.
         change: i64,
     },
     /// The target of a back reference does not refer to the extent.
@@ -341,7 +341,7 @@ pub enum Corruption {
     BackReferenceDangling {
         /// The extent.
         logical: Logical,
-        /// The reference, as text.
+        /// The invalid reference, as text.
         reference: String,
     },
     /// An extent has more references than the limit that is followed.

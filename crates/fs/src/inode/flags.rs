@@ -51,8 +51,8 @@ const LETTERS: [(FileAttributes, char); 10] = [
 ];
 
 impl FileAttributes {
-    /// Converts stored flags like the kernel. An inode with both compression flags counts as never
-    /// compressed.
+    /// Converts stored inode flags to `chattr` flags like the kernel. An inode with both
+    /// compression flags counts as never compressed.
     #[must_use]
     pub fn from_inode_flags(flags: InodeFlags) -> Self {
         let mut attributes = Self::empty();

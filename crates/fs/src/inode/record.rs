@@ -40,8 +40,8 @@ pub struct InodeRecord {
     pub metadata: Metadata,
     /// The inode's first names.
     pub links: Vec<InodeLink>,
-    /// The number of names found. If `links` cannot hold all names, the number may be only one more
-    /// than `links` holds.
+    /// The number of names found for the inode. If `links` cannot hold all names, the number may be
+    /// only one more than `links` holds.
     pub link_count: u64,
     /// The extended attributes, in the order of their items and of `listxattr(2)`.
     pub xattrs: Vec<Xattr>,

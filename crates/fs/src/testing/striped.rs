@@ -1,9 +1,9 @@
 //! Volumes of several devices with a RAID stripe tree, made in memory.
 //!
-//! The chunk of [`World`] holds the metadata on device 1. A separate data chunk holds the data,
-//! from the ends of its stripes downwards, as a device that chooses the places might do. The data
-//! never lies where the chunk's layout would place it. The stripe tree holds the places, and the
-//! rest of the devices is noise.
+//! The chunk of [`World`] holds the metadata of the test volume on device 1. A separate data chunk
+//! holds the data, from the ends of its stripes downwards, as a device that chooses the places
+//! might do. The data never lies where the chunk's layout would place it. The stripe tree holds the
+//! places, and the rest of the devices is noise.
 
 use super::{World, edit_superblock, key};
 use crate::open::OpenOptions;
@@ -170,7 +170,8 @@ impl Striped {
         }
     }
 
-    /// Stores an entry and its bytes. If the order of copies has no meaning, lists them in reverse.
+    /// Stores a stripe tree entry and its bytes. If the order of copies has no meaning, lists them
+    /// in reverse.
     pub(crate) fn put(&mut self, entry: Entry) {
         let from = usize::try_from(entry.offset).unwrap();
         let length = usize::try_from(entry.length).unwrap();
@@ -191,7 +192,7 @@ impl Striped {
         self.entries.push(entry);
     }
 
-    /// Replaces an item of the stripe tree. The strides are `(device, physical)` each.
+    /// Replaces the stripe tree's item of an extent. The strides are `(device, physical)` each.
     pub(crate) fn list(&mut self, offset: u64, length: u64, strides: &[(u64, u64)]) {
         let bytes = strides
             .iter()

@@ -48,7 +48,7 @@ fn plain_data_is_read_at_any_offset() {
     let mut world = World::new();
     world.file(256, b"file", 257, 300 * 4096 - 1000);
     let extent = world.data(&content, 300);
-    // The first range is the middle of the extent, the second is its start.
+    // The file's first range shows the middle of the extent, its second range the start.
     world.range(257, 0, extent, 100 * 4096, 200 * 4096);
     world.range(257, 200 * 4096, extent, 0, 100 * 4096);
     let expected = [&content[100 * 4096..], &content[..100 * 4096]].concat();
@@ -121,7 +121,7 @@ fn data_without_checksums_is_an_error_unless_the_inode_says_so() {
         let extent = world.data(&pattern(4), 2);
         world.range(inode, 0, extent, 0, 4 * 4096);
     }
-    // NODATASUM is the lowest flag.
+    // NODATASUM is the lowest bit of the inode flags.
     let item = world
         .items(5)
         .get_mut(&crate::testing::key(258, ItemType::INODE_ITEM, 0))

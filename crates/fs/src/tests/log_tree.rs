@@ -15,9 +15,9 @@ const BLOCKS_BEFORE_LOG: usize = 1500;
 /// The physical address of the chunk on the device.
 const CHUNK_PHYSICAL: u64 = 1 << 20;
 
-/// Makes a volume whose superblock names a log with one subvolume's log. Both logs are written
-/// after generation 7, in `generation`. Returns it with the roots of the log and of the subvolume's
-/// log.
+/// Makes a volume whose superblock names a log with one subvolume's log. Both logs are written in
+/// `generation`, after the commit of generation 7. Returns it with the roots of the log and of the
+/// subvolume's log.
 fn volume_with_log(generation: u64) -> (Vec<u8>, Written, Written) {
     let mut image = World::new().image();
     let mut builder = ImageBuilder::new(ImageOptions {
@@ -84,7 +84,7 @@ fn a_pending_log_is_opened_by_its_tree_id() {
     let logged = filesystem.forest().tree(subvolume_log.root(TreeId::TREE_LOG));
     let first = logged.range(Key::MIN..=Key::MAX, ReadAhead::None).next();
     assert_eq!(first.unwrap().unwrap().key().objectid, ObjectId::new(257));
-    // The volume itself has the state of the last commit.
+    // Without a replay of the log, the volume has the state of the last commit.
     assert!(filesystem.metadata(crate::testing::at(257)).is_err());
     assert_eq!(filesystem.notices().len(), 1);
 }

@@ -1,6 +1,7 @@
 //! Tests of the RAID stripe tree: data at the places of its items, and missing or wrong items.
 //!
-//! No available tool makes such volumes, so these are hand-made ([`crate::testing::striped`]).
+//! No available tool makes volumes with a stripe tree, so these tests make them by hand
+//! ([`crate::testing::striped`]).
 
 use crate::content::Content;
 use crate::filesystem::Filesystem;
@@ -37,8 +38,8 @@ fn read_all(filesystem: &Filesystem) -> Vec<u8> {
     bytes
 }
 
-/// Returns `(offset, length)` of the damage, with the errors. All other bytes must equal the
-/// written bytes.
+/// Returns the errors and the `(offset, length)` of the damage in the test file. All other bytes
+/// must equal the written bytes.
 fn damage(filesystem: &Filesystem) -> Vec<(u64, u64, crate::Error)> {
     let content = content();
     let mut reader = filesystem.open_file(at(FILE)).unwrap().reader();
@@ -63,8 +64,8 @@ fn entry_at(striped: &Striped, offset: u64) -> Entry {
 #[test]
 fn data_is_read_from_where_the_items_say() {
     let content = content();
-    // Items of one sector make a tree of several leaves. A single item is larger
-    // than most reads.
+    // Items that describe one sector each fill several leaves of the stripe tree. A single item is
+    // larger than most reads.
     for runs in [&RUNS[..], &[1], &[SECTORS as u64]] {
         for shape in Shape::ALL {
             let filesystem = open(Striped::new(shape, content.clone(), runs));
@@ -290,7 +291,7 @@ fn an_item_without_a_place_on_the_chunks_device_is_named() {
     }
 }
 
-/// The offset lies in every device's stripe.
+/// The test offset is located in every device's stripe.
 const FAR: u64 = 11 << 20;
 
 #[test]

@@ -1,8 +1,8 @@
 //! Reading the content of many small files together.
 //!
-//! The reads of a batch of files are planned first. The checksums of these files are then looked
-//! up, and the reads start in address order, so that the device merges neighbours. The worker
-//! threads verify and decompress, with one job for each piece.
+//! The reads of a batch of files are planned before the first read starts. The walk then looks up
+//! these files' checksums, and starts the reads in address order for the device to merge. The
+//! worker threads verify and decompress, with one job for each piece.
 
 use super::WalkEntry;
 use super::WalkItem;

@@ -4,13 +4,13 @@
 //! those of directories to enter.
 //!
 //! A directory is entered if its own record of its place names the entry that leads to it. Each
-//! directory has one record of its place in a parent, so no directory is entered twice. The only
-//! exception is the start of the walk, which a cycle of directories could reach again; the walk
-//! checks for it. A directory without such a record is damaged, but its content may be valid. Such
-//! directories are stored, up to [`UNVERIFIED_MAX`], and entered once.
+//! directory has one such record, so no directory is entered twice. The only directory that a cycle
+//! could reach again is the start of the walk; the walk checks for it. A directory without such a
+//! record is damaged, but its content may be valid. Such directories are stored, up to
+//! [`UNVERIFIED_MAX`], and entered once.
 //!
-//! Bounds: open listings only for the [`OPEN_LEVELS`] innermost directories; [`DEPTH_MAX`] levels;
-//! [`CHILDREN_MAX`] directories in the queue.
+//! Bounds: only the [`OPEN_LEVELS`] innermost directories have open listings; a walk has at most
+//! [`DEPTH_MAX`] levels and [`CHILDREN_MAX`] queued directories.
 
 use super::{WalkError, WalkOptions, WalkOrder, join};
 use crate::directory::{DirEntry, ReadDir, Suspended};
@@ -23,7 +23,7 @@ use buttress_format::FileKind;
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 
-/// The number of listings that stay open.
+/// The number of directory listings that a walk keeps open.
 const OPEN_LEVELS: usize = 32;
 
 /// The maximum depth of a walk.
@@ -52,13 +52,14 @@ pub(super) enum Found {
     Failed(WalkError),
 }
 
-/// A directory on the path down.
+/// A directory on the walk's path from its start.
 #[derive(Debug)]
 struct Level {
     location: Location,
     path: Arc<[u8]>,
     listing: Listing,
-    /// Directories to enter after all entries were returned; unused in depth order.
+    /// Directories to enter after all entries of this directory were returned; unused in depth
+    /// order.
     children: VecDeque<DirEntry>,
     /// True if the walk has returned all entries of the directory.
     listed: bool,
@@ -194,7 +195,8 @@ impl Order {
         }
     }
 
-    /// Advances by an entry, or by the end of a directory. Returns false at the end of the walk.
+    /// Advances the walk by an entry, or by the end of a directory. Returns false at the end of the
+    /// walk.
     fn advance(&mut self) -> bool {
         if !self.begun {
             self.begin();
@@ -342,7 +344,8 @@ impl Order {
                     && place.directory == parent.inode
                     && place.name == entry.name
             });
-            // The walk may have begun inside a subvolume that it now reaches from above.
+            // The walk may have begun inside a subvolume that it reaches again from a directory
+            // above.
             let on_the_way = self
                 .stack
                 .iter()

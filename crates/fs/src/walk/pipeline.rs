@@ -1,10 +1,10 @@
 //! The stages of a walk, and the batches between them.
 //!
-//! The first stage takes up to [`BATCH_ENTRIES`] from the order, and loads their inodes in jobs of
-//! [`LOAD_INODES`], in the order of their numbers. The second stage waits for the jobs, reads small
-//! content ahead, and passes on batches of at most [`BATCH_BYTES`] (or one entry). Between two
-//! stages, at most one batch is queued. At most four batches of each kind exist at any time,
-//! whatever the sizes on disk.
+//! The first stage takes up to [`BATCH_ENTRIES`] entries in walk order. It loads their inodes in
+//! jobs of [`LOAD_INODES`], in order of inode numbers. The second stage waits for the jobs, reads
+//! small content ahead, and passes on batches of at most [`BATCH_BYTES`] (or one entry). A walk
+//! queues at most one batch between two stages. At most four batches of each kind exist at any
+//! time, whatever the sizes on disk.
 
 use super::content::ContentBatch;
 use super::order::{Found, Order, kind_wrong};
@@ -99,7 +99,7 @@ impl Pipeline {
                 Source::Threads(items, threads) => match items.recv() {
                     Ok(items) => self.current.extend(items),
                     Err(_) => {
-                        // The thread panicked before the end of the walk.
+                        // A thread of the pipeline panicked before the end of the walk.
                         for thread in threads.drain(..) {
                             if let Err(panic) = thread.join() {
                                 std::panic::resume_unwind(panic);
@@ -122,7 +122,7 @@ impl Pipeline {
 }
 
 /// Starts both stages. The stages end at their next batch after the walk is dropped. Returns `None`
-/// if no threads can be started.
+/// if the walk can start no threads.
 fn start_threads(
     filesystem: &Filesystem,
     start: Location,

@@ -1,7 +1,7 @@
 //! Tests that compare the kernel's mount of a volume with this crate's reads of its image.
 //!
-//! Needs root, loop devices and a kernel with btrfs. Elsewhere each test reports that it was
-//! skipped, and why.
+//! Needs root, loop devices and a kernel with btrfs. On a machine without these, each test reports
+//! that it was skipped, and why.
 #![allow(
     clippy::arithmetic_side_effects,
     clippy::indexing_slicing,

@@ -3,8 +3,9 @@
 //!
 //! A line is `REGEX [TYPE] CONTEXT`. The expression matches the whole path from the image's root.
 //! Among several matches, a line without metacharacters precedes one with metacharacters, and a
-//! later line precedes an earlier one. `<<none>>` leaves the file unchanged. The attribute is
-//! `security.selinux`, with the terminating zero byte that the kernel's own tools write.
+//! later line precedes an earlier one. `<<none>>` leaves the file unchanged. The SELinux context is
+//! the attribute `security.selinux`, with the terminating zero byte that the kernel's own tools
+//! write.
 //!
 //! Source: selinux file_contexts(5); selabel_file(5) for the order.
 
@@ -23,7 +24,7 @@ const REGEX_BYTES_MAX: usize = 1 << 20;
 #[derive(Debug, Default)]
 pub struct FileContexts {
     specs: Vec<Spec>,
-    /// The lines by the first name of the path, if it is the same for all matches.
+    /// The lines of the context file, by the first name of the path, if all matches share it.
     by_stem: HashMap<Vec<u8>, Vec<usize>>,
     others: Vec<usize>,
 }

@@ -3,8 +3,8 @@
 //! `*` matches any bytes except `/`, `**` any bytes, and `?` one byte except `/`. `[a-z]` matches
 //! one of its bytes, and `[!a-z]` any other byte except `/`. `\` quotes the next byte. A pattern
 //! with a slash at its beginning or inside matches paths from the image's root. A pattern without a
-//! slash matches names anywhere. A slash at the end restricts it to directories. An excluded
-//! directory excludes everything below it.
+//! slash matches names anywhere. A slash at the end of a pattern restricts it to directories. An
+//! excluded directory excludes everything below it.
 
 use buttress_build::{Entry, EntryKind, Verdict};
 

@@ -1,4 +1,4 @@
-//! Rules of manifests: attributes for a path, and for all below it.
+//! Rules of manifests: attributes for a path, and for everything below the path.
 
 use std::collections::HashMap;
 
@@ -11,7 +11,7 @@ use buttress_fs::Xattr;
 pub struct Rule {
     /// The path.
     pub path: EntryPath,
-    /// True if the rule also applies to everything below the path.
+    /// True if the rule also applies to everything below its path.
     pub below: bool,
     /// Permission bits.
     pub permissions: Option<u32>,
@@ -21,7 +21,7 @@ pub struct Rule {
     pub gid: Option<u32>,
     /// The time of the last change of content.
     pub mtime: Option<Timestamp>,
-    /// The flags to add. Flags of content apply only to files and directories.
+    /// The flags to add. Inode flags about content apply only to files and directories.
     pub flags: InodeFlags,
     /// The compression of files.
     pub compression: Option<Compress>,
@@ -38,7 +38,7 @@ pub struct Rules {
 }
 
 impl Rules {
-    /// Returns true if the list is empty.
+    /// Returns true if there are no rules.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.rules.is_empty()

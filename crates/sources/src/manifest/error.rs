@@ -8,8 +8,8 @@ use buttress_build::PathProblem;
 #[derive(Debug, thiserror::Error)]
 #[error("line {line}: {problem}")]
 pub struct ManifestError {
-    /// The line, counted from 1. The number is the line of the value if known, otherwise that of
-    /// the table.
+    /// The line of the manifest, counted from 1. If the line of the value is not known, the number
+    /// is the line of its table.
     pub line: u64,
     /// The problem.
     pub problem: Problem,
@@ -22,7 +22,7 @@ pub enum Problem {
     /// The text violates TOML, or has unknown keys or values.
     #[error("{0}")]
     Toml(String),
-    /// A line is not UTF-8.
+    /// A line of the manifest is not UTF-8.
     #[error("not UTF-8; write names that are not UTF-8 in base64, with the key path-base64")]
     NotText,
     /// A table exceeds the size limit.
@@ -33,7 +33,7 @@ pub enum Problem {
     /// The head does not state its version.
     #[error("the manifest does not begin with \"manifest = 1\"")]
     NoVersion,
-    /// The version is unknown.
+    /// The manifest's version is unknown.
     #[error("unknown version of the format (found {0}, expected 1)")]
     Version(i64),
     /// The table's name is unknown.
@@ -70,7 +70,7 @@ pub enum Problem {
         /// The valid values.
         wanted: &'static str,
     },
-    /// A path is invalid.
+    /// A path in the manifest is invalid.
     #[error("{key} {path:?}: {problem}")]
     Path {
         /// The key.

@@ -24,7 +24,7 @@ pub struct VolumeWishes {
     pub sector_size: Option<u64>,
     /// The number of bytes to use of each device.
     pub size: Option<u64>,
-    /// The profile of data.
+    /// The profile of data block groups.
     pub data: Option<String>,
     /// The profile of metadata.
     pub metadata: Option<String>,

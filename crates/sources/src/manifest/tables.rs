@@ -43,7 +43,7 @@ impl Tables {
         }
     }
 
-    /// Returns the next table. The head comes first, even if it is empty.
+    /// Returns the next table. The head table comes first, even if it is empty.
     pub(super) fn next_table(&mut self) -> Result<Option<Table>, ManifestError> {
         if self.ended {
             return Ok(None);
@@ -71,7 +71,7 @@ impl Tables {
         }))
     }
 
-    /// Returns the next line, with its line end.
+    /// Returns the next line of the manifest, with its line end.
     fn read_line(&mut self, before: usize) -> Result<Option<String>, ManifestError> {
         let room = TABLE_BYTES_MAX.saturating_sub(before);
         let mut bytes = Vec::new();

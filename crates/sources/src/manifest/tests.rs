@@ -1,4 +1,4 @@
-//! Tests of hand-made manifests. The command's tests compare manifests of images.
+//! Tests of hand-made manifests. The tests of the command `buttress` compare manifests of images.
 
 use super::*;
 use buttress_build::{Compress, EntryPath, Precedence, SubvolumeMark, Verdict};

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 
 use buttress_format::Timestamp;
 
-/// Parses a time; `None` if it is none.
+/// Parses a time; returns `None` if the value is no time.
 pub(super) fn parse(value: &toml::Value) -> Option<Timestamp> {
     match value {
         toml::Value::Datetime(date) => {
@@ -45,7 +45,8 @@ pub(super) fn parse(value: &toml::Value) -> Option<Timestamp> {
     }
 }
 
-/// Formats a time. `@` and a fraction count from the second below, also before 1970.
+/// Formats a time. In the form `@` with a fraction, the fraction counts upwards from the second
+/// below, also before 1970.
 pub(super) fn write(time: Timestamp) -> String {
     let mut text = match jiff::Timestamp::from_second(time.seconds) {
         // TOML's dates hold the years 0001 to 9999.

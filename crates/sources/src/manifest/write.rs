@@ -1,9 +1,10 @@
 //! Writing the manifest of an existing image, from which the same image can be built.
 //!
-//! Contents stay in the image: the head names the image, and files state only their length. For
-//! compressed files, the method is written. No level is stored on disk, so a user who made the
-//! image with a level other than the default must name it ([`Options::levels`]). Times of access,
-//! change and birth are written if they differ from the time of the content.
+//! Contents stay in the image: the head names the image, and files state only their length. A
+//! manifest names the compression method of a compressed file. The disk stores no compression
+//! level, so a user who chose another level than the default must name it ([`Options::levels`]).
+//! The manifest names times of access, change and birth if they differ from the time of the
+//! content.
 //!
 //! A snapshot that equals its source is written as a snapshot. Any other subvolume is written with
 //! its whole content.
@@ -11,7 +12,7 @@
 //! Left out: preallocated ranges (they become holes), contents that cannot be read, quota groups
 //! and limits, fs-verity. The caller receives a report of everything that was left out.
 //!
-//! Equal images yield equal text.
+//! Equal images yield equal manifests.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write as _;
@@ -198,7 +199,7 @@ fn head(filesystem: &Filesystem, options: &Options) -> String {
             Feature::NoHoles => superblock.incompat.contains(Incompat::NO_HOLES),
             Feature::FreeSpaceTree => superblock.compat_ro.contains(CompatRo::FREE_SPACE_TREE),
             Feature::BlockGroupTree => superblock.compat_ro.contains(CompatRo::BLOCK_GROUP_TREE),
-            // The keys of profiles and `mixed` express these features.
+            // In a manifest, the keys of profiles and `mixed` express these features.
             _ => return None,
         };
         match (has, feature.is_default()) {

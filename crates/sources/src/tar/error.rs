@@ -45,12 +45,12 @@ pub enum Problem {
         /// The number in the field.
         number: i64,
     },
-    /// A number is too large.
+    /// A number in the tar header is too large.
     #[error("{field} is too large (found {number}, expected at most {most})")]
     Large {
         /// The field.
         field: &'static str,
-        /// The number in the field.
+        /// The number in the header's field.
         number: u64,
         /// The largest valid number.
         most: u64,
@@ -72,7 +72,7 @@ pub enum Problem {
     TooLong {
         /// The kind of the part.
         what: &'static str,
-        /// The size in bytes.
+        /// The size of the extended header in bytes.
         bytes: u64,
         /// The limit.
         most: u64,
@@ -93,7 +93,7 @@ pub enum Problem {
     Kind {
         /// The letter of the kind.
         letter: char,
-        /// The probable meaning of the letter.
+        /// The probable meaning of the member's unknown kind letter.
         hint: &'static str,
     },
     /// A path is invalid.

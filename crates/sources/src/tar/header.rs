@@ -16,9 +16,9 @@ pub(super) const BLOCK_BYTES: u64 = 512;
 pub(super) enum Dialect {
     /// No field follows the link name.
     V7,
-    /// The fields hold a prefix of the name.
+    /// The ustar fields hold a prefix of the name.
     Ustar,
-    /// The fields hold times, and the map of a sparse file.
+    /// The GNU fields hold times, and the map of a sparse file.
     Gnu,
 }
 
@@ -76,7 +76,7 @@ impl Header {
         self.block.get(156).copied().unwrap_or(0)
     }
 
-    /// Returns the name with its prefix.
+    /// Returns the member's name with its prefix.
     pub(super) fn name(&self) -> Vec<u8> {
         let name = self.text(0, 100);
         let prefix = match self.dialect {
@@ -112,7 +112,7 @@ pub(super) fn number(bytes: &[u8], field: &'static str) -> Result<i64, Problem> 
         return Ok(0);
     };
     if first & 0x80 != 0 {
-        // Base 256 is in two's complement. The top bit is only a mark.
+        // Numbers in base 256 are in two's complement. The top bit is only a mark.
         let negative = first & 0x40 != 0;
         let mut number: i128 = if negative { -1 } else { 0 };
         for (at, byte) in bytes.iter().enumerate() {

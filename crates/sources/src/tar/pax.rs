@@ -101,8 +101,8 @@ impl Extended {
                 label.push(0);
                 self.xattr(b"security.selinux".to_vec(), label)?;
             }
-            // The ignored keys are comments, names of owners, times of access, character sets, and
-            // private keys of other programs.
+            // The reader ignores keys of comments, owners' names, access times, character sets and
+            // other programs.
             _ => {}
         }
         Ok(())
@@ -132,7 +132,7 @@ impl Extended {
     }
 }
 
-/// Returns a text value. An empty value removes an earlier one.
+/// Returns a text value. An empty value removes an earlier value of the same key.
 fn text(value: &[u8]) -> Option<Vec<u8>> {
     (!value.is_empty()).then(|| value.to_vec())
 }

@@ -1,12 +1,12 @@
 //! Maps of sparse files, in all forms that GNU tar has written.
 //!
 //! - old: kind `S`, four ranges in the header, 21 more in each block that follows;
-//! - 0.0: records `GNU.sparse.offset` and `GNU.sparse.numbytes` in turn;
+//! - Form 0.0: records `GNU.sparse.offset` and `GNU.sparse.numbytes` in turn;
 //! - 0.1: a record `GNU.sparse.map` with all of them, `GNU.sparse.name` with the name;
 //! - 1.0: the map as decimal lines at the beginning of the content, padded to a block.
 //!
-//! In every form, the result is checked: ranges ascend, do not overlap, and end within the file.
-//! The total length of a sparse file's ranges equals the length of its stored content.
+//! The reader checks the map of every form: ranges ascend, do not overlap, and end within the file.
+//! The total length of the ranges equals the length of the stored content.
 //!
 //! Source: GNU tar manual, appendix "Tar Internals", "Storing Sparse Files".
 
@@ -16,10 +16,10 @@ use super::header::{BLOCK_BYTES, Header, number};
 use super::pax::{decimal, wrong_value};
 use buttress_exact::Exact as _;
 
-/// The maximum number of ranges of one file.
+/// The maximum number of ranges of one sparse file.
 pub(super) const RANGES_MAX: usize = 1 << 20;
 
-/// The fields of a sparse file in records.
+/// The fields of a sparse file in pax records.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Sparse {
     pub(super) major: Option<u64>,

@@ -7,7 +7,7 @@
 //!   ([`CLAIM_STEPS`]), because the cache evicts blocks when its share shrinks. Blocks of both
 //!   owners lie in the same slabs, so no memory is lost between them.
 //! - A writer takes the memory that it may hold until a commit ([`NodeCache::hold_outside`]). The
-//!   cache always keeps a minimum part.
+//!   cache always keeps a minimum part of its budget.
 //! - A sweep that holds back blocks on a spinning disk may borrow two thirds of the cache's own
 //!   part ([`Loan`]). The sweep returns the loan when it holds no more blocks back.
 //!
@@ -28,13 +28,13 @@ const KEPT_OF: u64 = 12;
 /// The owners of the cache's budget.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Shares {
-    /// The cache's own part, in bytes.
+    /// The part of the budget that the cache keeps for itself, in bytes.
     whole_bytes: u64,
     /// The bytes that are lent to a sweep.
     lent_bytes: u64,
     /// The bytes that a writer holds outside the cache.
     pub(super) held_bytes: u64,
-    /// The bytes of the read-ahead quarter that are not claimed.
+    /// The unclaimed bytes of the quarter of the cache budget that is reserved for read-ahead.
     unclaimed_bytes: u64,
 }
 
@@ -56,7 +56,7 @@ impl Shares {
 
     /// Returns the capacity of the cache in bytes.
     pub(super) fn capacity_bytes(&self) -> u64 {
-        // Clamp: a writer may hold bytes that were lent before.
+        // Clamp: a writer may hold bytes that were lent to it before.
         let bytes = self
             .own_bytes()
             .saturating_sub(self.lent_bytes)
@@ -81,7 +81,7 @@ pub(crate) struct ReadAheadPool {
 /// The number of steps in which the pool and the cache exchange unused bytes.
 const CLAIM_STEPS: u64 = 8;
 
-/// A part of the pool, returned to it when dropped.
+/// A part of the cache's memory pool, returned to the pool when dropped.
 #[derive(Debug)]
 pub(crate) struct Reservation {
     pool: Arc<ReadAheadPool>,
@@ -187,7 +187,7 @@ impl ReadAheadPool {
 }
 
 impl Reservation {
-    /// Takes `bytes` more from the pool. Returns false if the pool has fewer bytes left.
+    /// Takes `bytes` more from the pool. Returns false if the pool has fewer than `bytes` left.
     pub(crate) fn grow(&mut self, bytes: u64) -> bool {
         let grown = self.pool.take(bytes);
         if grown {
@@ -215,14 +215,14 @@ impl Drop for Reservation {
     }
 }
 
-/// The parts of the cache's budget that a loan takes; the rest stays.
+/// The divisor of the cache's budget that a loan takes; the cache keeps the remaining part.
 const LENT_PARTS: u64 = 2;
 const LENT_OF: u64 = 3;
 
 /// A loan of a part of the cache's budget, for one borrower at a time. Dropping the loan returns
 /// the part to the cache.
 ///
-/// The borrower must have returned its reservations by then.
+/// The borrower must have returned its memory reservations before that drop.
 #[derive(Debug)]
 pub(crate) struct Loan {
     cache: Arc<NodeCache>,

@@ -1,10 +1,10 @@
 //! The rows of differing blocks, one row for each level.
 //!
-//! A [`Stage`] merges the pointers of two trees to blocks of one level. The pointers come from the
-//! differing blocks one level up, and from a tree's root at this level. Equal pointers of one
-//! volume are dropped. The other blocks are planned in order of their first keys. If the next
-//! blocks of both trees have the same first key, the old tree's block comes first. The blocks are
-//! fetched in windows, and passed to the stage below in this order.
+//! A [`Stage`] merges the pointers that two trees hold to blocks of one level. The pointers come
+//! from the differing blocks one level up, and from a tree's root at this level. Equal pointers of
+//! one volume are dropped. The other blocks are planned in order of their first keys. If both trees
+//! have the same first key, the old tree's block comes first. The blocks are fetched in windows,
+//! and passed to the stage below in this order.
 //!
 //! Blocks of one tree and level have disjoint ranges of keys, and a checked block has no key
 //! outside its range. If the next block of either tree begins no later than all available children,
@@ -161,7 +161,8 @@ impl Stages {
         }
     }
 
-    /// Waits for the next block of a level and returns it. Returns `None` at the end.
+    /// Waits for the next block of a tree level and returns it. Returns `None` after the last block
+    /// of the level.
     pub(super) fn pull(&mut self, level: usize) -> Option<Result<(Side, Step)>> {
         self.refill(level);
         let stage = self.levels.get_mut(level)?;
@@ -185,8 +186,8 @@ impl Stages {
         }))
     }
 
-    /// Starts reads of leaves of up to `ahead_bytes`, this once. Reads fewer if memory is short,
-    /// and no more than usual of blocks in the page cache.
+    /// Starts reads of up to `ahead_bytes` of leaves, in this call only. Reads fewer if memory is
+    /// short, and no more than usual of blocks in the page cache.
     pub(super) fn look_ahead(&mut self, ahead_bytes: u64) {
         let cached = self.levels.first().is_some_and(Stage::is_cached);
         if !self.sweeps || cached || ahead_bytes <= self.window_bytes {
@@ -225,8 +226,7 @@ impl Stages {
             let cached = stage.is_cached();
             self.window_bytes = next_window(self.window_bytes, self.window_bytes_max, cached);
         }
-        // The level above is refilled early, so that its next nodes are available when these are
-        // used up.
+        // The stage refills the level above early, so that its next nodes are available in time.
         if let Some(above) = level
             .checked_add(1)
             .filter(|_| self.window_bytes > FIRST_WINDOW_BYTES)

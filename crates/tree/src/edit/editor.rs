@@ -1,5 +1,5 @@
-//! The editor of one running edit: it copies blocks before they change, and accounts for blocks
-//! that join and leave.
+//! The editor of one running edit: it copies blocks before they change, and accounts for the tree's
+//! new and removed blocks.
 
 use super::node::{Node, new_identity};
 use super::route::{Route, RouteStep};
@@ -54,7 +54,7 @@ impl Editor<'_> {
         }
     }
 
-    /// Accounts for a new node.
+    /// Accounts for a new node of the edited tree.
     pub(super) fn made(&mut self) {
         *self.unassigned = self.unassigned.exact_add(1);
     }
@@ -180,8 +180,8 @@ impl Editor<'_> {
         Node::copy_of(block, links, self.tree, self.context.generation(), self.epoch)
     }
 
-    /// Returns the leaf at the end of a route. The leaf and all blocks above may be changed. If
-    /// `lowest` is below the first key on the path, it becomes the first key.
+    /// Returns the leaf at the end of a route. The returned leaf and all blocks above it may be
+    /// changed. If `lowest` is below the first key on the path, it becomes the first key.
     pub(super) fn leaf<'r>(
         &mut self,
         root: &'r mut Root,

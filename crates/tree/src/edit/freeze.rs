@@ -22,7 +22,7 @@ const KEPT_MAX: u64 = 1024;
 /// The number of released blocks whose memory is kept for new blocks.
 const RECYCLED_MAX: usize = 8;
 
-/// The free space of a leaf below which it counts as full.
+/// A leaf with less free space than this counts as full.
 const KEPT_FREE_BYTES: usize = 256;
 
 /// All blocks of a tree that a freeze found in memory and that are to be written.
@@ -60,7 +60,7 @@ impl EditableTree {
         let mut given: u64 = 0;
         let result = (0..=root.level()).try_for_each(|level| assign_level(&root, level, &mut given, assign));
         let counted = self.unassigned;
-        // Clamp: the check below reports a higher number.
+        // Clamp: the check below reports a count that is too high.
         self.unassigned = counted.saturating_sub(given);
         self.assigned = self.assigned.exact_add(given);
         result.map_err(|error| Error::new(&root.pointer(self.tree), Cause::Context(Arc::new(error))))?;
@@ -79,7 +79,8 @@ impl EditableTree {
     /// there are none.
     ///
     /// # Errors
-    /// Fails if a block has no address. [`EditableTree::for_each_unassigned`] must run first.
+    /// Fails if a block has no address. [`EditableTree::for_each_unassigned`] must run before the
+    /// freeze.
     pub fn freeze(&mut self) -> Result<Option<Frozen>> {
         let Some(root) = self.root.node.as_ref().filter(|root| root.epoch == self.epoch) else {
             return Ok(None);
@@ -132,7 +133,7 @@ impl EditableTree {
 impl EditableTree {
     /// Releases written blocks like [`forget_written`](Self::forget_written), for a tree that
     /// changes with every commit. Blocks that the next edits probably change stay in memory, up to
-    /// about a thousand. The next edit takes them over without a copy.
+    /// about a thousand. The next edit uses these kept blocks without a copy.
     pub fn keep_written(&mut self, frozen: Frozen) {
         self.kept = self.kept.exact_add(frozen.nodes);
         if self.kept > KEPT_MAX {
@@ -367,8 +368,8 @@ impl FrozenBlock {
         seal(&self.node, checksum_type)
     }
 
-    /// Seals the block like [`FrozenBlock::seal`], but into `place`. Returns the header, for
-    /// [`TreeBlock::of_sealed`]. If `place` does not have the block's size, returns `None` and
+    /// Seals the block like [`FrozenBlock::seal`], but into the buffer `place`. Returns the header,
+    /// for [`TreeBlock::of_sealed`]. If `place` does not have the block's size, returns `None` and
     /// leaves arbitrary bytes in `place`.
     pub fn seal_into(&self, place: &mut [u8], checksum_type: ChecksumType) -> Option<Header> {
         place.get_mut(..self.bytes().len())?.copy_from_slice(self.bytes());
@@ -392,7 +393,7 @@ impl FrozenBlock {
 
 /// Returns the bytes of a frozen block, with its own and its children's addresses.
 fn seal(node: &Node, checksum_type: ChecksumType) -> TreeBlock {
-    // A freeze ensures that the block has an address.
+    // A freeze ensures that each frozen block has an address.
     let logical = node.address().unwrap_or_else(|| node.block.logical());
     node.block
         .seal(logical, checksum_type, |slot| node.address_below(slot))
@@ -406,7 +407,8 @@ impl Forest {
         self.cache().has_space_for(usize_of(node_bytes))
     }
 
-    /// Puts a written block into the cache, in place of the block that was at its address before.
+    /// Puts a written block into the cache, in place of the block that the cache held for this
+    /// address.
     pub fn keep_written(&self, tree: TreeId, block: TreeBlock) {
         let header = *block.header();
         let pointer = BlockPointer {

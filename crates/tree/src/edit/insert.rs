@@ -60,8 +60,8 @@ pub(super) fn put_run(leaf: &mut Node, slot: usize, items: &[(Key, &[u8])]) -> u
 }
 
 impl Editor<'_> {
-    /// Inserts an item into a leaf that has no space for it. All blocks of the route may be
-    /// changed.
+    /// Inserts an item into a full leaf, after making space for the item. All blocks of the route
+    /// may be changed.
     pub(super) fn insert_with_room(
         &mut self,
         root: &mut Root,
@@ -147,7 +147,8 @@ impl Editor<'_> {
         Ok(Some(Arc::new(right)))
     }
 
-    /// Makes space in the leaf in `slot` and inserts the item. Returns the new leaves to its right.
+    /// Makes space in the leaf in `slot`, and inserts the item into it. Returns the new leaves to
+    /// the right of the split leaf.
     fn make_room(
         &mut self,
         parent: &mut Node,
@@ -246,8 +247,8 @@ impl Editor<'_> {
         Ok(siblings)
     }
 
-    /// Pushes items to a neighbour in memory, so that there is space for the item, and puts it in.
-    /// Returns false, and changes nothing, if no neighbour has the space.
+    /// Moves items to a neighbour in memory, so that the leaf has space for the new item, and
+    /// inserts it. Returns false, and changes nothing, if no neighbour has the space.
     fn push(&self, parent: &mut Node, slot: usize, item: NewItem<'_>) -> Result<bool> {
         if let Some(left) = slot.checked_sub(1)
             && self.push_left(parent, left, item)?
@@ -264,7 +265,7 @@ impl Editor<'_> {
         let Some(half) = self.worth_pushing(left, leaf, item) else {
             return Ok(false);
         };
-        // Items move while the left leaf holds at most half of all bytes.
+        // The split moves items while the left leaf holds at most half of all bytes.
         let count = leaf.block.item_count();
         let left_used = self.used(left);
         let moved = (0..count)
@@ -353,8 +354,8 @@ impl Editor<'_> {
         }
     }
 
-    /// Returns half of the bytes of a leaf, its neighbour and the item, if the neighbour has enough
-    /// space.
+    /// Returns half of the total bytes of a leaf, its neighbour and the new item, if the neighbour
+    /// has room.
     fn worth_pushing(&self, neighbour: &Node, leaf: &Node, item: NewItem<'_>) -> Option<usize> {
         let room = self.leaf_capacity();
         let free = neighbour.block.free_space();
@@ -399,7 +400,8 @@ fn split_slot(leaf: &Node, item: NewItem<'_>, room: usize) -> usize {
     }
 }
 
-/// Moves items to a place in another leaf. Returns false if they do not fit.
+/// Moves items from one leaf to a place in another leaf. Returns false if the moved items do not
+/// fit.
 fn move_items(from: &mut Node, to: &mut Node, slots: Range<usize>, at: usize) -> bool {
     from.next_slot = NO_SLOT;
     to.next_slot = NO_SLOT;
@@ -431,8 +433,8 @@ impl Editor<'_> {
         }
     }
 
-    /// Links new children, and fails if they do not fit. Otherwise a child and its subtree would be
-    /// lost.
+    /// Links new children, and fails if they do not fit. If the new children did not fit and were
+    /// dropped, their subtrees would be lost.
     fn insert_links(&self, node: &mut Node, slot: usize, new: Siblings) -> Result<()> {
         match insert_links(node, slot, new) {
             true => Ok(()),

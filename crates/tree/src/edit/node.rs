@@ -21,7 +21,8 @@ pub(super) fn new_identity() -> Logical {
 /// A block in memory.
 ///
 /// The block's header holds a placeholder for its address, and its bytes hold arbitrary addresses
-/// for linked children. Sealing the block corrects both.
+/// for linked children. Sealing the block writes both its address and its children's addresses into
+/// it.
 #[derive(Debug)]
 pub(crate) struct Node {
     pub(crate) block: TreeBlock,
@@ -32,7 +33,8 @@ pub(crate) struct Node {
     pub(super) epoch: u64,
     /// The address to which the block is or will be written; 0 while it is unknown.
     address: AtomicU64,
-    /// The slot after the last insertion. An insertion at this slot continues a row.
+    /// The slot after the last insertion. An insertion at this slot continues a sequence of
+    /// insertions.
     pub(super) next_slot: usize,
     /// True if the block existed in an earlier epoch. A block that was changed twice will probably
     /// change again.
@@ -131,7 +133,7 @@ impl Node {
         }
     }
 
-    /// Sets the address to which the block will be written.
+    /// Sets the address to which the frozen block will be written.
     pub(super) fn assign(&self, logical: Logical) {
         self.address.store(logical.get(), Ordering::Release);
     }
@@ -211,9 +213,9 @@ impl Node {
     }
 }
 
-/// Clones a node for an editor, while a reader holds the original. Clone and original have the same
-/// address, because only one of them will be written. The placeholders differ, because the content
-/// of both will differ.
+/// Clones a node for an editor, while a reader holds the original. The clone and its original have
+/// the same address, because only one of them will be written. The placeholders differ, because the
+/// content of both will differ.
 impl Clone for Node {
     fn clone(&self) -> Self {
         Self {

@@ -1,8 +1,8 @@
-//! Removal of items and whole leaves, and merging of blocks that became small.
+//! Removal of items and whole leaves, and merging of blocks that removals made small.
 //!
 //! A block that falls below a third of its capacity is merged with a neighbour, if an eighth of the
 //! merged block stays free. The neighbour must be in memory, as a node of the tree or in the cache.
-//! An edit never reads a block only to merge it.
+//! An edit never reads a block only for a merge.
 
 use super::editor::{Editor, Gone, links_for};
 use super::insert::sync_key;
@@ -17,7 +17,7 @@ use buttress_format::node::{NewBlock, TreeBlock};
 use core::ops::Range;
 use std::sync::Arc;
 
-/// The part of its capacity below which a block is merged with a neighbour.
+/// A block is merged with a neighbour if it uses less than this fraction of its capacity.
 const SMALL_PARTS: usize = 3;
 
 /// The part of a merged block that must stay free.
@@ -165,7 +165,7 @@ impl Editor<'_> {
     }
 
     /// Copies the root's only child, so that it can become the root. Returns false if the child is
-    /// not in memory. The tree then keeps its height until a later edit.
+    /// not in memory. If the child is not in memory, the tree keeps its height until a later edit.
     fn only_child(&mut self, root: &mut Root) -> Result<bool> {
         let Some(node) = root.node.as_mut().map(Arc::make_mut) else {
             return Ok(false);
@@ -217,7 +217,7 @@ fn absorb(node: &mut Node, gone: &Gone, is_left: bool) -> bool {
 }
 
 impl Editor<'_> {
-    /// Removes a child from a node.
+    /// Removes a child from a node in memory.
     fn unlink(&self, node: &mut Node, slot: usize) -> Result<()> {
         let slots = slot..slot.exact_add(1);
         if slot >= node.links.len() || !node.block.edit_node(|node| node.remove(slots)) {

@@ -1,11 +1,11 @@
-//! Renaming: other addresses for committed blocks. A relocation copies a block once for all trees,
-//! and each tree then points to the copy.
+//! Renaming: gives committed blocks other addresses. A relocation copies a tree block once for all
+//! trees, and each tree then points to the copy.
 //!
 //! [`EditableTree::holder`] finds the pointer to a block. A pointer in a committed block moves with a copy of that block.
 //! [`EditableTree::rename`] replaces a pointer in memory: the root's, or one in a block that the running transaction changed.
 //!
 //! Invariant: no commit is in progress. Each block in memory therefore belongs to the running epoch
-//! and has no address, or was written. Callers hold the lock of commits.
+//! and has no address, or was already written. Callers hold the commit lock.
 
 use super::node::Node;
 use super::route::Place;
@@ -16,10 +16,11 @@ use buttress_format::node::{KeyPointer, TreeBlock};
 use buttress_format::{Generation, Key, Logical};
 use std::sync::Arc;
 
-/// The place of the pointer to a block.
+/// The holder of the pointer to a block: the tree's root, a committed block, or a changed block in
+/// memory.
 #[derive(Clone, Debug)]
 pub enum Holder {
-    /// The block is the root.
+    /// The block is the root of its tree.
     Root,
     /// The pointer is in a committed block.
     Block(Box<(BlockPointer, TreeBlock)>),
@@ -29,7 +30,7 @@ pub enum Holder {
 
 /// Returns the slot of the child that covers `key`.
 fn child_slot(node: &Node, key: &Key) -> usize {
-    // Clamp: a key below the first one belongs to the first child.
+    // Clamp: a key below the node's first key belongs to the first child.
     node.search(key).unwrap_or_else(|slot| slot.saturating_sub(1))
 }
 
@@ -81,7 +82,7 @@ impl EditableTree {
     }
 
     /// Replaces a block's address `old` by `new`, in the root's pointer or in a pointer in memory.
-    /// Returns false and changes nothing if no such pointer exists.
+    /// Returns false and changes nothing if no pointer has the address `old`.
     pub fn rename(&mut self, old: Logical, level: u8, first_key: &Key, new: (Logical, Generation)) -> bool {
         if self.level() == level {
             return self.written_root() == Some(old) && {

@@ -15,12 +15,12 @@ use buttress_format::node::TreeBlock;
 use core::ops::ControlFlow;
 use smallvec::SmallVec;
 
-/// A block on the path.
+/// A block on the path from a root to a key.
 #[derive(Debug)]
 pub(super) struct RouteStep {
     /// In a node, the slot of the child on the path. In a leaf, the slot of the key.
     pub(super) slot: usize,
-    /// The block, if it is not in memory as a node of the tree.
+    /// The block on the route, if it is not in memory as a node of the tree.
     pub(super) clean: Option<Box<(BlockPointer, TreeBlock)>>,
 }
 
@@ -46,7 +46,7 @@ impl Route {
     }
 }
 
-/// A block on the path down.
+/// The result of a descent to a block: its place in memory or on disk.
 pub(super) enum Place<'tree> {
     Node(&'tree Node),
     Clean(Box<(BlockPointer, TreeBlock)>),
@@ -62,7 +62,7 @@ impl Place<'_> {
 }
 
 impl EditableTree {
-    /// Returns the root block.
+    /// Returns the root block of the tree.
     pub(super) fn root_place(&self) -> Result<Place<'_>> {
         match &self.root.node {
             Some(node) => Ok(Place::Node(node)),
@@ -104,8 +104,9 @@ impl EditableTree {
         }
     }
 
-    /// Descends to the leaf that covers `key`. `visit` receives each block on the path with the
-    /// slot taken. Returns the leaf's exclusive end, and true if the leaf has the key.
+    /// Descends to the leaf that covers `key`. `visit` receives each block on the path, with the
+    /// slot of the child that the descent takes. Returns the leaf's exclusive end, and true if the
+    /// leaf has the key.
     fn descend<'tree>(
         &'tree self,
         key: &Key,
@@ -129,8 +130,8 @@ impl EditableTree {
             let child = self.child_place(&place, slot, end_key)?;
             end_key = block.key(slot.exact_add(1)).or(end_key);
             let Some(child) = child else {
-                // No check accepts a node without pointers. Such a node is treated as an empty
-                // leaf.
+                // No check accepts a node without pointers. The descent treats a node without
+                // pointers as an empty leaf.
                 visit(place, 0);
                 return Ok((false, None));
             };
@@ -161,9 +162,9 @@ impl EditableTree {
         Ok(LeafPlace { leaf, found, end_key })
     }
 
-    /// Reads the path to the place of `key`, so that an edit there reads nothing while the cache
-    /// keeps the path. `visit` receives the blocks that the edit would copy. Returns the exclusive
-    /// end of the leaf; `None` for the last leaf.
+    /// Reads the path to the place of `key`, so that an edit there needs no read. `visit` receives
+    /// the blocks that the edit would copy. Returns the exclusive end of the leaf; `None` for the
+    /// last leaf.
     ///
     /// # Errors
     /// Fails if a block on the path cannot be read.
@@ -209,17 +210,18 @@ impl EditableTree {
         Ok(place.item(usize::from(!place.found)))
     }
 
-    /// Lends items from `from` on, in order, to `look`, without keeping their leaves, until `look`
-    /// returns `Break`.
+    /// Calls `look` with each item from `from` on, in order, until `look` returns `Break`; does not
+    /// keep the leaves.
     ///
     /// # Errors
-    /// Fails if a block on the path cannot be read. `look` has then received the items before it.
+    /// Fails if a block on the path cannot be read. Before that error, `look` has received the
+    /// items in front of the unreadable block.
     pub fn scan(&self, from: &Key, look: impl FnMut(&Key, &[u8]) -> ControlFlow<()>) -> Result<()> {
         self.scan_leaves(*from, false, look)
     }
 
-    /// Lends items like [`scan`](Self::scan). If no item has the key `from`, lends the last item
-    /// before it first.
+    /// Lends items like [`scan`](Self::scan). If no item has the key `from`, the scan starts with
+    /// the last item before `from`.
     ///
     /// # Errors
     /// Fails as [`scan`](Self::scan) does.
@@ -273,7 +275,7 @@ impl EditableTree {
     }
 }
 
-/// The result of a lookup.
+/// The leaf, and the slot in it, that a lookup found.
 pub(super) struct LeafPlace<'tree> {
     pub(super) leaf: Option<(Place<'tree>, usize)>,
     pub(super) found: bool,

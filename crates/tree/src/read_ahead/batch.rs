@@ -1,13 +1,12 @@
 //! Batches: neighbouring blocks of a sweep that are checked together.
 //!
 //! The first thread that needs a batch waits for its blocks and checks them. This thread is a
-//! checking thread, or the walk itself if it needs a block of a batch that no thread has begun.
-//! Batches of sixteen blocks keep the cost of passing work between threads small compared with the
-//! checks.
+//! checking thread, or the walk's own thread if no thread has begun its batch. Batches of sixteen
+//! blocks keep the cost of passing work between threads small compared with the checks.
 //!
 //! The thread that checks a block also reads it if it seems to be in the page cache. Copying a
-//! block costs as much as checking it. After the copy, the block is in that thread's processor
-//! cache, and no request has to be queued and completed.
+//! block costs as much as checking it. After copying a block, the same thread checks it from its
+//! processor cache, without queueing a request.
 
 use crate::error::Result;
 use crate::pointer::BlockPointer;
@@ -85,8 +84,8 @@ impl Batch {
         }
     }
 
-    /// Waits for block number `index` and returns it. Returns `None` if it was taken before, or if
-    /// the batch was dropped.
+    /// Waits for block number `index` and returns it. Returns `None` if the block was taken before,
+    /// or if the batch was dropped.
     pub(crate) fn take(&self, index: usize, reader: &BlockReader) -> Option<Result<TreeBlock>> {
         self.check(reader);
         let mut state = self.state.lock();
@@ -129,8 +128,8 @@ fn read_cached(
     }
 }
 
-/// Delivers the checked blocks when dropped, even if a check panics. Without this delivery, threads
-/// that wait for the batch would never wake after a panic.
+/// Blocks that a worker has checked; delivers them when dropped, even if a check panics. Otherwise,
+/// threads that wait for the batch would never wake.
 struct Checked<'a> {
     batch: &'a Batch,
     results: Vec<Option<Result<TreeBlock>>>,

@@ -1,9 +1,9 @@
 //! The kernel's read-ahead: a few neighbours of the requested block.
 //!
 //! The limits are the kernel's. The kernel fetches until the requested bytes *exceed* the limit, so
-//! the last block goes beyond it. This module fetches all these blocks and the wanted block in one
-//! plug. The kernel requests each block by itself, the wanted block last, and the block layer
-//! decides which requests to merge.
+//! the last block goes beyond it. The read-ahead fetches all these neighbours and the wanted block
+//! in one plug. The kernel requests each block by itself, the wanted block last, and the block
+//! layer decides which requests to merge.
 //!
 //! Facts from the commit "btrfs: improve btree readahead for full send operations" and its
 //! description of the read-ahead before it.
@@ -37,7 +37,7 @@ const SLOTS_MAX: usize = 33;
 /// dropped.
 const PENDING_BYTES_MAX: u64 = 512 << 10;
 
-/// The choice of neighbours to fetch.
+/// The choice of a block's neighbours to fetch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reach {
     Backward,
@@ -47,13 +47,13 @@ pub(crate) enum Reach {
 }
 
 impl Reach {
-    /// Returns true if neighbours at any distance are fetched, and nodes too.
+    /// Returns true if the mode fetches neighbours at any distance, and nodes too.
     const fn is_far(self) -> bool {
         matches!(self, Self::ForwardOnMiss | Self::ForwardAlways)
     }
 }
 
-/// Blocks that were fetched ahead, oldest first.
+/// The near read-ahead: blocks that it fetched, oldest first.
 #[derive(Debug)]
 pub(crate) struct Near {
     reach: Reach,

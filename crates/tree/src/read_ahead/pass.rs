@@ -1,11 +1,11 @@
 //! A pass: one run over a spinning disk for leaves that are wanted in another order.
 //!
-//! If leaves are scattered, a walk in key order crosses the disk once for each window. On a
+//! If leaves are scattered, a walk in key order sweeps across the disk once for each window. On a
 //! spinning disk, skipping the bytes between two leaves costs as much as reading them. A pass
 //! therefore plans as many of the next leaves as it has memory for pointers, and reads them in
 //! address order. The pass holds back leaves that arrive before their turn: unpacked while memory
-//! lasts, then packed ([`Packed`]), those wanted last first. If memory is still short, the pass
-//! drops the leaves wanted last, and a later pass reads them again.
+//! lasts, then packed ([`Packed`]), starting with the last ones needed. If memory is still short,
+//! the pass drops the leaves wanted last, and a later pass reads them again.
 //!
 //! Entries are numbered in the walk's order. Three bounds move over the entries' numbers:
 //!
@@ -14,10 +14,10 @@
 //! - `horizon`: the number from which leaves are not read, because there would be no memory to hold
 //!   them.
 //!
-//! The last two bounds move down when memory is short, and up when half of it is free. The horizon
-//! rises only a little beyond its last position, because reads beyond the sustainable horizon are
-//! wasted. The memory is the loan of [`crate::cache`]. The loan counts pointers, blocks in flight,
-//! and blocks held back.
+//! The last two bounds of the pass move down if memory is short, and up if half is free. The
+//! horizon moves up only a little beyond its last position, because reads beyond the sustainable
+//! horizon are wasted. The memory is the loan of [`crate::cache`]. The loan counts pointers, blocks
+//! in flight, and blocks held back.
 
 use crate::cache::{Loan, Reservation};
 use crate::error::Error;
@@ -38,7 +38,7 @@ const ENTRY_BYTES: u64 = 192;
 /// The part of the memory that pointers may take.
 const ENTRIES_PARTS: u64 = 6;
 
-/// The part of the memory that blocks in flight may take.
+/// The fraction of the pass's memory that blocks in flight may take.
 const WINDOW_PARTS: u64 = 8;
 
 /// The bytes in flight below which a pass gains nothing.
@@ -65,7 +65,7 @@ const ASK_OF: usize = 4;
 #[derive(Debug)]
 pub(crate) struct Pass {
     // This field precedes the loan, because the reservation must be dropped first.
-    /// The memory for blocks held back or in flight.
+    /// The memory reservation for blocks that are held back or in flight.
     memory: Reservation,
     /// The memory for the maximum number of entries.
     _entries_memory: Reservation,
@@ -88,7 +88,7 @@ pub(crate) struct Pass {
     horizon: u64,
     /// The number of successive leaves with no gain from packing.
     futile: u32,
-    /// The number of entries before the horizon when the horizon last moved down.
+    /// The number of entries before the horizon at its last downward move.
     span: u64,
     loan: Loan,
 }
@@ -116,8 +116,8 @@ enum Content {
 }
 
 impl Pass {
-    /// Makes a pass with at most `window_bytes` in flight. Returns `None` if another sweep has the
-    /// loan, or if the loan is too small to gain anything.
+    /// Makes a pass with at most `window_bytes` in flight. Returns `None` if another sweep has
+    /// borrowed the cache's memory, or if the loan is too small to gain anything.
     pub(crate) fn new(forest: &Forest, window_bytes: u64) -> Option<Self> {
         let loan = forest.borrow_cache()?;
         let node_bytes = u64::from(forest.reader().node_bytes());
@@ -162,12 +162,12 @@ impl Pass {
         self.leaves_max
     }
 
-    /// Returns the number of blocks of higher levels between the leaves.
+    /// Returns the number of higher-level blocks between the leaves of the pass.
     pub(crate) fn passed(&self) -> u64 {
         u64_of(self.entries.len()).exact_sub(self.leaves)
     }
 
-    /// Plans a leaf as the last entry.
+    /// Appends a leaf to the plan of the pass.
     pub(crate) fn plan(&mut self, pointer: BlockPointer) {
         self.unread.insert((pointer.logical, self.end()));
         self.nothing_to_ask = false;
@@ -218,8 +218,8 @@ impl Pass {
         })
     }
 
-    /// Drops all entries before `pointer`'s block. Returns false, and changes nothing, if the pass
-    /// does not hold the block.
+    /// Drops all entries of the pass before `pointer`'s block. Returns false, and changes nothing,
+    /// if the pass does not hold the block.
     pub(crate) fn skip_to(&mut self, pointer: &BlockPointer) -> bool {
         let Some(position) = self.entries.iter().position(|entry| entry.pointer == *pointer) else {
             return false;
@@ -260,7 +260,7 @@ impl Pass {
         Some(entry)
     }
 
-    /// Returns the memory of a content beyond its entry.
+    /// Returns the memory of an entry's content, without the entry itself.
     fn bytes_of(&self, content: &Content) -> u64 {
         match content {
             Content::Arriving(..) | Content::Here(_) => self.block_bytes,
@@ -277,7 +277,7 @@ impl Pass {
         };
         let logical = entry.pointer.logical;
         let before = core::mem::replace(&mut entry.content, content);
-        // Clamp: memory for a larger content was reserved before.
+        // Clamp: memory for the larger content was reserved before.
         self.memory.shrink(self.bytes_of(&before).saturating_sub(after));
         if let Some(Content::Unread) = self.entry_mut(number).map(|entry| &entry.content) {
             self.unread.insert((logical, number));
@@ -366,8 +366,8 @@ impl Pass {
         found
     }
 
-    /// Takes memory for leaf `number`. Packs or drops leaves that are wanted later. Returns false
-    /// if there are none: the leaf then lies beyond the horizon.
+    /// Takes memory for leaf `number`. To take memory for a leaf, packs or drops leaves that the
+    /// walk needs later. Returns false if there are none: the leaf then lies beyond the horizon.
     fn make_room(&mut self, forest: &Forest, number: u64) -> bool {
         loop {
             if number >= self.horizon {
@@ -406,7 +406,7 @@ impl Pass {
         false
     }
 
-    /// Records whether packing gained memory.
+    /// Records whether packing a leaf gained memory.
     fn count(&mut self, helped: bool) {
         self.futile = if helped { 0 } else { self.futile.exact_add(1) };
     }
@@ -428,8 +428,8 @@ impl Pass {
         false
     }
 
-    /// Waits for the oldest leaf in flight, and holds it back. Returns false if no leaf is in
-    /// flight.
+    /// Waits for the pass's oldest leaf in flight, and holds that leaf back. Returns false if no
+    /// leaf is in flight.
     fn land(&mut self, forest: &Forest) -> bool {
         let Some(number) = self.in_flight.pop_front() else {
             return false;

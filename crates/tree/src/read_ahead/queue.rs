@@ -1,9 +1,9 @@
 //! Queues: blocks in flight, in the order in which they will be taken.
 //!
-//! The owner plans blocks, each with a reservation of the forest's budget. The owner starts the
-//! reads of all planned blocks in one plug, and takes blocks from the front. In between, the
-//! devices read them, and the forest's threads check them in batches. On simulated devices, a block
-//! is checked when it is taken.
+//! The owner of the queue plans blocks, each with a reservation of the forest's budget. The owner
+//! starts the reads of all planned blocks in one plug, and takes blocks from the front. In between,
+//! the devices read them, and the forest's threads check them in batches. On simulated devices, a
+//! block is checked when it is taken.
 
 use crate::cache::Reservation;
 use crate::edit::Node;
@@ -45,7 +45,7 @@ enum Content {
     Planned,
     /// The block is available or in flight.
     Arriving(Arriving),
-    /// The block is in memory because a transaction changed it, and needs no read.
+    /// The block is in memory because a transaction changed it, so no read is needed.
     Linked(Arc<Node>),
     /// The block was taken from another queue.
     Passed(Result<TreeBlock>),
@@ -63,8 +63,8 @@ pub(crate) struct Taken {
 
 impl Queue {
     /// Makes a queue whose leaves bypass the cache. Such a queue serves walks that visit each leaf
-    /// once, or that exceed the cache. Caching the first leaves would only cost memory, and the
-    /// time to fill it.
+    /// once, or that exceed the cache. Caching the first leaves of such a walk would only cost
+    /// memory and time.
     pub(crate) fn passing_leaves() -> Self {
         Self {
             entries: VecDeque::new(),
@@ -171,7 +171,8 @@ impl Queue {
         }
         let node_bytes = u64::from(forest.reader().node_bytes());
         let room = forest.cache().room().get();
-        // The queue uses half of the cache's free space, because its shards fill unevenly.
+        // The read-ahead queue uses half of the cache's free space, because the cache's shards fill
+        // unevenly.
         self.room_blocks = room.quotient(node_bytes.exact_mul(2));
     }
 

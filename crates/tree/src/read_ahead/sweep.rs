@@ -1,7 +1,7 @@
 //! Sweeps: read-ahead for a walk that will visit every block of its range.
 //!
-//! A node of level 1 names hundreds of leaves, so the walk's future is known far ahead. A sweep
-//! reads leaves in its cursor's order, some megabytes ahead of the cursor, on a path of its own:
+//! A node of level 1 names hundreds of leaves, so a sweep knows the next reads far ahead. A sweep
+//! follows the same order as its cursor, some megabytes ahead of it, on a path of its own:
 //!
 //! 1. Each level has a [`Stage`]. The stage holds the blocks of the level that are available or in
 //!    flight, in key order. The stage also holds the node above whose children come next.
@@ -9,14 +9,14 @@
 //!    whole window. The reads of the new blocks start in one plug, so each device receives them in
 //!    address order, with neighbours merged.
 //! 3. The forest's threads check the blocks in batches as they arrive. On simulated devices, the
-//!    thread of the walk checks the blocks.
-//! 4. The cursor requests blocks in the order of the stages' queues, and takes them from the front.
-//!    If it requests a block further back, it has skipped the blocks before. If the queue does not
-//!    hold the block, the sweep restarts from the cursor's path.
+//!    walk checks them.
+//! 4. The cursor requests blocks in the order of the stages' queues, and takes each from the front
+//!    of its queue. If it requests a block further back, it has skipped the blocks before. If the
+//!    queue does not hold the block, the sweep restarts from the cursor's path.
 //!
 //! A sweep starts with a small window and doubles it with each refill, so a walk over a few leaves
-//! reads few. Each higher stage has a smaller window of its own, because it has fewer nodes. A
-//! higher stage is refilled before the stage below needs its next node. The sweep reads nothing
+//! reads few. Each higher stage has a smaller window of its own, because it has fewer nodes. The
+//! sweep refills a higher stage before the stage below needs its next node. The sweep reads nothing
 //! outside the walk's [`Scope`].
 //!
 //! # Order of address
@@ -53,11 +53,11 @@ use std::sync::Arc;
 /// The window of a sweep's first refill.
 pub(crate) const FIRST_WINDOW_BYTES: u64 = 128 << 10;
 
-/// The part of its window at which a stage is refilled. A quarter of a window keeps the devices
-/// busy, and leaves a long ascending run of requests for each refill.
+/// The fraction of its window below which a stage is refilled. This part is large enough to keep
+/// the devices busy, and small enough that a refill is a long ascending run of requests.
 const REFILL_PARTS: u64 = 4;
 
-/// The ratio of the window of a stage to the window of the stage above.
+/// The ratio of a stage's window to the window of the stage above it.
 pub(crate) const NODES_TO_LEAVES: u64 = 64;
 
 /// The minimum number of blocks ahead of each stage above the lowest.
@@ -75,8 +75,8 @@ const PASS_AFTER_BYTES: u64 = 512 << 10;
 const SLOW_BYTES_PER_SECOND: u64 = 40_000_000;
 
 /// The part of the read-ahead budget that a default window leaves to other readers on a spinning
-/// disk. The window grows to the remaining three quarters. Each window crosses the disk once, so
-/// fewer windows mean fewer seeks. Other devices gain nothing from a larger window.
+/// disk. The window grows to the remaining three quarters. Each read-ahead window crosses the disk
+/// once, so fewer windows mean fewer seeks. Other devices gain nothing from a larger window.
 const ROTATIONAL_LEAVES: u64 = 4;
 
 /// The window of nodes of level 1 for a pass.
@@ -85,7 +85,7 @@ const PASS_NODES_BYTES: u64 = 4 << 20;
 /// The state of one sweep.
 #[derive(Debug)]
 pub(crate) struct Sweep {
-    /// The requested window in bytes.
+    /// The requested window of the sweep in bytes.
     given_window_bytes: u64,
     /// The maximum window in bytes, which exceeds the requested window on a spinning disk.
     window_bytes_max: u64,
@@ -93,7 +93,7 @@ pub(crate) struct Sweep {
     window_bytes: u64,
     floor: u8,
     scope: Scope,
-    /// True if leaves bypass the cache.
+    /// True if the leaves of the walk bypass the cache.
     passes_leaves: bool,
     /// True if the sweep may still become a pass over a spinning disk.
     may_pass: bool,
@@ -109,8 +109,8 @@ struct Stage {
     /// The node above whose children come next, with the slot of its first child that is not
     /// fetched.
     parent: Option<Step>,
-    /// Blocks of this level, and between them blocks of higher levels, parents before children. The
-    /// queue has the order in which the walk requests them.
+    /// The queue of this stage: blocks of its level, and between them blocks of higher levels,
+    /// parents before children. The queue has the order in which the walk requests them.
     queue: Queue,
     /// The pass that follows the queue, if the sweep has become a pass over a spinning disk. Only
     /// on the lowest level.
@@ -118,20 +118,20 @@ struct Stage {
 }
 
 impl Stage {
-    /// Returns the number of planned blocks of this level.
+    /// Returns the number of planned blocks of this stage's level.
     fn blocks(&self) -> u64 {
         let pass = self.pass.as_ref().map_or(0, |pass| pass.leaves());
         self.queue.blocks().exact_add(pass)
     }
 
-    /// Returns the number of blocks of higher levels between them.
+    /// Returns the number of higher-level blocks between two neighbours.
     fn passed(&self) -> u64 {
         let pass = self.pass.as_ref().map_or(0, |pass| pass.passed());
         self.queue.passed().exact_add(pass)
     }
 
-    /// Reserves budget for one more block. A pass has its own budget, and a maximum number of
-    /// entries.
+    /// Reserves budget for one more block. A read-ahead pass has its own memory budget and a
+    /// maximum number of entries.
     fn has_room(&self, forest: &Forest) -> Option<Option<Reservation>> {
         if self.pass.is_some() {
             Some(None)
@@ -140,7 +140,7 @@ impl Stage {
         }
     }
 
-    /// Plans a block as the last entry.
+    /// Appends a block to the plan of the sweep.
     fn plan(&mut self, pointer: BlockPointer, node: Option<Arc<Node>>, reservation: Option<Reservation>) {
         match &mut self.pass {
             Some(pass) => pass.plan(pointer),
@@ -273,7 +273,7 @@ impl Sweep {
         self.stages.get_mut(index)?.take(forest)
     }
 
-    /// Fills a stage's queue up to its window when it has little left.
+    /// Fills a stage's queue up to its window when few nodes remain in the queue.
     fn refill(&mut self, forest: &Forest, index: usize) {
         let window_blocks = self.window_blocks(forest, index);
         let low_blocks = window_blocks.quotient(REFILL_PARTS);
@@ -303,8 +303,8 @@ impl Sweep {
                 self.waited = Duration::ZERO;
             }
         }
-        // The stage above is refilled early, so that its next node is available when this stage's
-        // node is used up.
+        // The sweep refills the stage above early, so that its next node is available in time for
+        // this stage.
         if let Some(above) = index
             .checked_add(1)
             .filter(|_| self.window_bytes > FIRST_WINDOW_BYTES)
@@ -322,7 +322,7 @@ impl Sweep {
         bytes >= PASS_AFTER_BYTES && self.waited > Duration::from_nanos(ample)
     }
 
-    /// Turns the sweep into a pass over the disk, if memory is available.
+    /// Turns the sweep into a pass in disk order, if memory is available.
     fn begin_pass(&mut self, forest: &Forest) {
         self.may_pass = false;
         if let Some(stage) = self.stages.first_mut() {
@@ -358,9 +358,9 @@ impl Sweep {
         }
     }
 
-    /// Returns the next block of a stage's level. Takes nodes from the stage above as needed. A
-    /// block in memory is not fetched. On the lowest level it is skipped, because the walk does not
-    /// request it. On higher levels it stays, for the blocks below it.
+    /// Returns the next block of a stage's level. Takes nodes from the stage above as needed. The
+    /// sweep does not fetch a block that is in memory. On the lowest level it is skipped, because
+    /// the walk does not request it. On higher levels it stays, for the blocks below it.
     fn next_pointer(&mut self, forest: &Forest, index: usize) -> Option<(BlockPointer, Option<Arc<Node>>)> {
         let above_max = self.above_max(forest);
         loop {

@@ -25,7 +25,7 @@ pub struct Account {
     left: Vec<u64>,
     /// Addresses of blocks removed by earlier transactions, which views may still read.
     pinned: Vec<u64>,
-    /// The number of copied blocks since the volume was made.
+    /// The number of blocks copied since the test volume was made.
     pub copied: u64,
     /// The number of dropped blocks since the volume was made.
     pub dropped: u64,
@@ -75,7 +75,7 @@ pub struct Scratch {
 }
 
 impl Scratch {
-    /// Makes a volume without trees. `cache` is the forest's budget.
+    /// Makes a volume without trees. `cache` is the memory budget of the forest's cache.
     #[must_use]
     pub fn new(options: ImageOptions, cache: ByteCount) -> Self {
         Self::with_tree(options, cache, TreeId::new(256), &[]).0

@@ -78,7 +78,7 @@ fn groups<T>(list: &[T], key: impl Fn(&T) -> Key, most: usize, level: u8) -> Vec
     groups
 }
 
-/// Returns the items after some random changes: usually few, sometimes nearly all.
+/// Returns the items after some random changes: usually few items, sometimes nearly all.
 fn changed(items: &Items, random: &mut Random, key_bound: u64) -> Items {
     let mut items = items.clone();
     if random.below(6) == 0 {

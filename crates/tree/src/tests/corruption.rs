@@ -380,8 +380,8 @@ fn snapshots_may_share_blocks_of_other_subvolumes() {
     assert_eq!(tree.range(.., ReadAhead::None).filter_map(Result::ok).count(), 40);
 }
 
-/// The test reads the block again through a pointer with other expectations. The cache must not
-/// hide the mismatch.
+/// The test reads the cached block again through a pointer with other expectations. The cache must
+/// not hide the mismatch.
 #[test]
 fn a_cached_block_is_compared_with_each_pointer() {
     let small = Small::new();

@@ -75,7 +75,7 @@ fn subtrees_that_are_not_wanted_are_not_read() {
             // These modes drop blocks before they arrive, and read them twice.
             continue;
         }
-        // The tree has 100 items for each node of level 1, in 20 leaves.
+        // The test's tree has 100 items for each node of level 1, in 20 leaves.
         let sample = || Image::scattered().open(ByteCount::new(16 << 20));
         let (keys, read) = misses(&sample(), mode, |_, _| true);
         assert_eq!((keys.len(), read), (2000, 421), "{mode:?}");

@@ -1,4 +1,5 @@
-//! Tests of cursors and ranges against a `BTreeMap`, over random trees, in every mode.
+//! Tests of cursors and ranges against a `BTreeMap`, over random trees, in every mode of
+//! read-ahead.
 
 use super::{Image, MODES, Sample, collect, key, random_items};
 use crate::testing::{ImageOptions, Placement, Random, TreeShape};

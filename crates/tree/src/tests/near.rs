@@ -36,7 +36,8 @@ fn as_many_blocks_are_fetched_as_the_kernel_would() {
     let in_order = |mode| fetched(Placement::InOrder, mode);
     let anywhere = |mode| fetched(Placement::Scattered { seed: 3 }, mode);
     assert_eq!(in_order(ReadAhead::None), [3, 4, 5]);
-    // Four leaves follow within 64 KiB. The sixth leaf is the next one that is not in memory.
+    // The next four leaves are located within 64 KiB. The sixth leaf is the next one that is not in
+    // memory.
     assert_eq!(in_order(ReadAhead::Forward), [7, 7, 7]);
     // The mode fetches nine leaves, until they exceed 128 KiB, and two nodes.
     assert_eq!(anywhere(ReadAhead::ForwardOnMiss), [14, 14, 14]);

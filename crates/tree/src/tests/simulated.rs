@@ -173,7 +173,7 @@ fn pass_continues_after_damaged_blocks_and_jumps() {
         6,
     ));
     let mut place = 0;
-    // The first seek lets the pass begin. Later seeks jump within it, beyond it and back.
+    // The first seek lets the pass begin. Later seeks jump within the pass, beyond it and back.
     cursor.seek(&keys[0]).unwrap();
     for jump in 0..60 {
         let steps = if jump == 0 {

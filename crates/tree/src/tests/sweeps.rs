@@ -1,4 +1,4 @@
-//! Tests of the reads of sweeps: few requests, in address order, and no more than requested.
+//! Tests of sweeps: they read with few requests, in address order, and read no unrequested block.
 
 use super::{Image, collect, key};
 use crate::ReadAhead;

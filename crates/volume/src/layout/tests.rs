@@ -4,7 +4,8 @@
 use super::*;
 use proptest::prelude::*;
 
-/// Returns the content of each byte of each stripe, found by dealing units out one after another.
+/// Returns the expected content of each byte of each stripe, computed by dealing out units one
+/// after another.
 fn deal(profile: Profile, length: u64, stripes: usize, stripe_bytes: u64) -> Vec<Vec<Content>> {
     let mut dealt = vec![Vec::new(); stripes];
     let unit = |start: u64, dealt: &mut Vec<Content>| {

@@ -38,8 +38,8 @@ impl PendingExtent {
     ///
     /// # Errors
     /// The error of planning the extent, or a [`Defect`] if bytes do not fit their place. Lost
-    /// ranges are not an error of the call. Ranges that the RAID stripe tree does not map are also
-    /// lost ranges.
+    /// ranges of an extent are not an error of the call. Ranges that the RAID stripe tree does not
+    /// map are also lost ranges.
     pub fn wait_data(
         self,
         volume: &Volume,
@@ -78,7 +78,7 @@ fn patch(data: &mut [u8], range: Range<usize>, bytes: &[u8]) -> Result<(), Error
     }
 }
 
-/// Returns the bytes of an extent. Fails if their length differs from the extent's.
+/// Returns the bytes of an extent. Fails if the length of the read bytes differs from the extent's.
 fn whole(read: Option<Buffer>, length: usize) -> Result<Buffer, Error> {
     let found_bytes = read.as_ref().map_or(0, |read| read.len());
     match read {
@@ -90,7 +90,8 @@ fn whole(read: Option<Buffer>, length: usize) -> Result<Buffer, Error> {
     }
 }
 
-/// Returns the segment as read by the first way that reads it completely, or else piece by piece.
+/// Returns the segment as read by the first way that reads it completely, or else combined from
+/// several ways.
 fn first_read(volume: &Volume, mut pending: PendingSegment) -> Result<(Work, Buffer), Error> {
     let locks = volume.row_locks();
     let first = pending.first(locks);
@@ -129,7 +130,8 @@ fn first_read(volume: &Volume, mut pending: PendingSegment) -> Result<(Work, Buf
     Ok((work, buffer))
 }
 
-/// Reads a segment that no way reads completely: each sector by the first way that provides it.
+/// Reads a segment that no single way reads completely: each sector by the first way that provides
+/// it.
 fn read_by_sectors(volume: &Volume, segment: &Segment) -> Result<(Buffer, Vec<Range<usize>>), Error> {
     let length = segment.length();
     let step = usize_of(volume.superblock().sector_bytes);
@@ -177,7 +179,7 @@ fn refetch(
     for work in &mut *works {
         blame(volume, work, &bad);
     }
-    // Clamp: without segments, nothing is read.
+    // Clamp: an extent without segments needs no reads.
     let rounds = works
         .iter()
         .map(|work| work.segment.ways.len())
@@ -278,7 +280,7 @@ fn fetch_round(
     Ok(changed)
 }
 
-/// Returns the lost parts of a segment: those that stayed bad, and those that were never read.
+/// Returns the lost parts of a segment: parts that stayed bad, and parts that were never read.
 fn lost_ranges(work: &Work, bad: &[Range<usize>]) -> Vec<LostRange> {
     let mut ranges: Vec<Range<usize>> = bad
         .iter()

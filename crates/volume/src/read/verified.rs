@@ -79,8 +79,9 @@ fn wait_single<T>(volume: &Volume, pending: &mut PendingSegment, verify: Verify<
     Err(segment.unreadable(attempts))
 }
 
-/// Logs the skipped ways. A rejected rebuild proves that some column is bad, but not which. The
-/// fault is attributed to a device only if a later way without that device was accepted.
+/// Records the ways that the read skipped. A rejected rebuild proves that some column is bad, but
+/// not which. The fault is attributed to a device only if a later way without that device was
+/// accepted.
 fn record(volume: &Volume, segment: &Segment, attempts: &[Attempt], accepted: Option<Way>) {
     let whole = 0..segment.length();
     let is_rebuild = |attempt: &Attempt| segment.place.parity.is_some() && attempt.copy > 1;
@@ -120,7 +121,8 @@ struct Choice {
     bytes: Buffer,
 }
 
-/// Tries combinations of ways, with the last segment changing fastest, like an odometer.
+/// Tries combinations of ways to read several segments, with the last segment changing fastest,
+/// like an odometer.
 fn wait_several<T>(
     volume: &Volume,
     plan: &mut [PendingSegment],

@@ -1,11 +1,11 @@
 //! File data that shares rows of RAID5 and RAID6 with written extents.
 //!
-//! New parity over damaged data matches the damage, and overwrites the old parity, which could
-//! still restore the data. The volume does not know the checksums of data, which are in a tree
-//! above. The writer therefore asks for the affected data ([`Volume::data_beside`]) before it
-//! writes, and passes a judge to [`Volume::write_data`]. Data that fails is replaced by the data
-//! that the old parity yields, if that passes. The restored data is written with the row, because
-//! the new parity depends on it.
+//! New parity over damaged data would match the damage, and destroy the old parity, which can still
+//! restore the data. The volume does not know the checksums of data, which are in a tree above. The
+//! writer therefore asks for the affected data ([`Volume::data_beside`]) before it writes, and
+//! passes a judge to [`Volume::write_data`]. Data that fails is replaced by the data that the old
+//! parity yields, if that passes. The restored data is written together with the row, because the
+//! new parity depends on that data.
 //!
 //! Left out: data without checksums, and extents that a commit writes to mixed block groups.
 
@@ -102,7 +102,7 @@ fn put(bytes: &mut [u8], range: &Range<usize>, copy: &[u8]) -> Result<(), Defect
     )
 }
 
-/// Splits a range of whole sectors into its sectors.
+/// Splits a range that consists of whole sectors into these sectors.
 fn sectors(range: &Range<usize>, step: usize) -> impl Iterator<Item = Range<usize>> {
     let end = range.end;
     range

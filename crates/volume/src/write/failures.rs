@@ -7,9 +7,9 @@
 //! that it missed, as copies or parity.
 //!
 //! All chunks determine if the volume can do without the device, not only those of the failed
-//! batch. In each chunk with a stripe on the device, the lost stripes must not exceed the profile's
-//! tolerance. Stripes on missing and stale devices count as lost. The kernel limits lost stripes in
-//! the same way for degraded writable mounts. Otherwise the failure stops writing
+//! batch. In each chunk with a stripe on the failed device, the lost stripes must not exceed the
+//! profile's tolerance. Stripes on missing and stale devices also count as lost. The kernel uses
+//! the same condition for degraded writable mounts. Otherwise the failure stops writing
 //! ([`Volume::stop_writing`]). The device stays in use for reading, because it may hold the only
 //! copy of committed data. The next commit finds a chunk that was added since on a device that was
 //! left out.
@@ -55,8 +55,8 @@ pub struct NeededDevice {
 }
 
 impl Volume {
-    /// Leaves failed devices out, or stops writing with the first failure of a device that the
-    /// volume needs.
+    /// Continues without the failed devices, or stops writing with the first failure of a device
+    /// that the volume needs.
     pub(super) fn go_on_without(&self, failures: Failures) -> Result<(), Error> {
         if failures.is_empty() {
             return Ok(());
@@ -110,7 +110,8 @@ fn is_on(chunk: &MappedChunk, slot: &Arc<DeviceSlot>) -> bool {
     chunk.devices().iter().any(|other| Arc::ptr_eq(other, slot))
 }
 
-/// Returns a chunk and the number of its lost stripes, if it exceeds the profile's tolerance.
+/// Returns a chunk whose lost stripes exceed the profile's tolerance, and the number of these
+/// stripes.
 fn beyond_tolerance<'a>(
     chunk: &'a Arc<MappedChunk>,
     without: Option<&Arc<DeviceSlot>>,

@@ -1,7 +1,7 @@
 //! The parts of stripes that hold a range of logical addresses.
 //!
-//! A range may span chunks. Each part is the largest range of one stripe that holds only bytes of
-//! the range. Rows of RAID5 and RAID6 are one unit, parity included: parts are whole rows.
+//! A range may span chunks. Each part is the largest range of one stripe inside the written range.
+//! Rows of RAID5 and RAID6 are one unit, parity included: parts are whole rows.
 
 use crate::Volume;
 use crate::chunk_map::MappedChunk;
@@ -26,7 +26,7 @@ impl Part {
     }
 }
 
-/// The rows with parity that belong to a range.
+/// The rows with parity that contain a range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Rows {
     /// Only rows that the range covers as a whole.
@@ -39,7 +39,7 @@ impl Volume {
     /// Calls `act` for each part of `[logical, logical + length)` on a device that is written.
     ///
     /// # Errors
-    /// [`Corruption::Unmapped`] when no chunk maps the range; an error of `act`.
+    /// Fails with [`Corruption::Unmapped`] if no chunk maps the range, or with an error of `act`.
     pub(super) fn each_part(
         &self,
         logical: Logical,

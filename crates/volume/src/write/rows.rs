@@ -10,12 +10,12 @@
 //!
 //! Between the read and the write of a row, no other thread may write other parts of it:
 //! [`RowLocks`]. A reader that rebuilds a column without a lock reads the row again, locked, if it
-//! was written during the read. The new parity is that of the columns' content, so the rows of a
-//! chunk that was never written become valid as they are used.
+//! was written during the read. The new parity is computed from the columns' content, so a
+//! never-written row becomes valid with its first write.
 //!
-//! A crash between the writes of one row leaves parity that does not match its data: the write hole
-//! of these profiles. The write hole loses no data while no device is missing. Whole rows should be
-//! allocated for new blocks if possible.
+//! A crash between the writes of one row leaves parity that does not match the row's data: the
+//! write hole of RAID5 and RAID6. The write hole loses no data while no device is missing. Whole
+//! rows should be allocated for new blocks if possible.
 
 mod restore;
 
@@ -45,8 +45,8 @@ lock_class!(pub(super) EndedLock, "ended", Rank::LEAF);
 /// The number of row locks. Two rows may share a lock by chance.
 const LOCKS: u64 = 64;
 
-/// The number of unlocked reads of a row that other threads keep writing. After them, the row is
-/// locked.
+/// The number of unlocked reads of a row that other threads keep writing. After this number of
+/// reads, the row is locked.
 const STEADY_TRIES: usize = 8;
 
 std::thread_local! {
@@ -143,8 +143,8 @@ impl RowLocks {
         }
     }
 
-    /// Reads columns of a row in one state. Retries if the row was written during the read, and
-    /// locks the row if the retries do not end. Writers lock the row that they write.
+    /// Reads columns of a row in one state. Retries if the row was written during the read; after
+    /// too many retries, locks the row. Writers lock the row that they write.
     pub(crate) fn read_steadily<T>(&self, chunk: Logical, row: u64, read: impl Fn() -> T) -> T {
         if WRITING.get() > 0 || buttress_faults::on("volume-rebuild-unsteady") {
             return read();
@@ -162,7 +162,7 @@ impl RowLocks {
         read()
     }
 
-    /// Waits until no thread writes the rows, and returns the number of their writes.
+    /// Waits until no thread writes these rows, and returns how often they were written.
     fn wait_until_unwritten(&self, chunk: Logical, rows: &Range<u64>) -> u64 {
         if let Some(count) = self.writes_to(chunk, rows.clone()) {
             return count;
@@ -204,11 +204,11 @@ impl Default for RowLocks {
     }
 }
 
-/// The rows that a batch writes, by chunk and number.
+/// The rows of parity stripes that a batch of writes touches, by chunk and row number.
 #[derive(Debug, Default)]
 pub(super) struct Rows {
     rows: BTreeMap<(Logical, u64), Row>,
-    /// The locks of rows without parity, if they are needed too.
+    /// The locked rows of chunks without parity, if such rows are locked too.
     others: Option<BTreeSet<u64>>,
 }
 
@@ -311,7 +311,7 @@ impl Rows {
         gaps.map(|gap| gap.read()).collect()
     }
 
-    /// Reads the missing data of the rows, and adds their data and parity to the batch.
+    /// Reads the missing data of the rows, and adds the rows' data and parity to the batch.
     pub(super) fn add_to(
         self,
         volume: &Volume,
@@ -345,7 +345,7 @@ impl Gap {
 }
 
 impl Row {
-    /// Refuses a row that could not be read back.
+    /// Refuses a row if the devices could not read back its data.
     fn require_reach(&self, volume: &Volume) -> Result<(), Error> {
         let layout = self.chunk.layout();
         let mut out_of_reach = 0_u16;
@@ -392,8 +392,8 @@ impl Row {
         self.chunk.start().checked_add(ByteCount::new(offset.get()))
     }
 
-    /// Returns the number of bytes of a column's unit inside the chunk. The number may exceed the
-    /// unit, and is 0 beyond the chunk's end.
+    /// Returns the number of bytes of a column's unit inside the chunk. The column's number of used
+    /// bytes may exceed the unit, and is 0 beyond the chunk's end.
     fn used_bytes(&self, column: usize) -> usize {
         let offset = self.chunk_offset(column, 0);
         let left = offset.and_then(|offset| self.chunk.length().checked_sub(ByteCount::new(offset.get())));
@@ -455,7 +455,7 @@ impl Row {
             let is_damaged = restored != bytes;
             let bytes = restored;
             match is_damaged && !buttress_faults::on("volume-restored-column-unwritten") {
-                // The parity depends on this data: without the data, no other column can be
+                // The parity depends on this gap's data: without the data, no other column can be
                 // rebuilt.
                 true => self.add_write(volume, batch, gap.column, gap.range.start, &bytes)?,
                 // The target of a replacement may not have this data yet.
@@ -463,7 +463,7 @@ impl Row {
             }
             put(&mut columns, &span, gap.column, &gap.range, &bytes)?;
         }
-        // A column that one piece covers completely is used without a copy.
+        // If one piece covers a column completely, the column uses it without a copy.
         let whole = |column: usize| {
             let mut own = self.pieces.iter().filter(|piece| piece.column == column);
             own.next().filter(|piece| piece.range() == span)
@@ -502,8 +502,8 @@ impl Row {
         Ok(())
     }
 
-    /// Zeroes the bytes beyond the chunk's end on the devices, because the parity assumes zeros
-    /// there.
+    /// Zeroes the parity row's bytes beyond the chunk's end on the devices, because the parity
+    /// assumes zeros there.
     fn add_unused(&self, volume: &Volume, batch: &mut Batch, span: &Range<usize>) -> Result<(), Error> {
         for column in 0..self.chunk.layout().data_columns() {
             let start = span.start.max(self.used_bytes(column));
@@ -547,8 +547,8 @@ impl Row {
         })
     }
 
-    /// Adds a write to a column of data or parity. Skips a device out of reach: an earlier check
-    /// proved that the row can do without it.
+    /// Adds a write to the parity row, for one column of data or parity. Skips a device out of
+    /// reach: an earlier check proved that the row can do without it.
     fn add_write(
         &self,
         volume: &Volume,
@@ -564,8 +564,8 @@ impl Row {
     }
 }
 
-/// Copies bytes into a column's block, which begins as zeros. Fails if they do not fit, because the
-/// parity would then match no column.
+/// Copies bytes into a column's block, which begins as zeros. Fails if the bytes do not fit the
+/// column's block, because the parity would then match no column.
 fn put(
     columns: &mut [Option<Buffer>],
     span: &Range<usize>,

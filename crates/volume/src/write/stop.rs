@@ -23,7 +23,7 @@ pub enum WriteRefusal {
         /// The first failure.
         cause: Arc<str>,
     },
-    /// A device failed that the volume needs.
+    /// The volume needs a device that failed.
     #[error(transparent)]
     Needed(Box<NeededDevice>),
     /// Too many devices are missing, left out or behind, so the bytes could not be read back.
@@ -85,7 +85,7 @@ pub enum WriteRefusal {
         /// The device's name.
         device: Arc<str>,
     },
-    /// The new superblock could not be opened again.
+    /// The superblock to be written would not open again.
     #[error("the superblock was not written, because it could not be opened again: {0}")]
     Superblock(SuperblockError),
     /// No device can be written a superblock.

@@ -1,12 +1,12 @@
 //! Flushes, and the superblock writes that complete a commit.
 //!
 //! This module ensures the order of writes (design: "Nothing live is overwritten"). The caller of
-//! [`Volume::write_superblocks`] has flushed all blocks. The steps are then: write all primaries,
-//! flush, write their copies, flush. A crash in between leaves each device with at least one valid
-//! superblock, the old or the new one, because the first flush ends before any copy is written. If
-//! the superblock in use names a log, which its copies do not, the steps are: write copies, flush,
-//! write primaries, flush. A device that fails is left out of the remaining steps, if the volume
-//! can do without it. Each step must end on all devices that stay.
+//! [`Volume::write_superblocks`] has flushed all blocks to the devices. The steps are then: write
+//! all primaries, flush, write their copies, flush. A crash in between leaves each device with at
+//! least one valid superblock, the old or the new one, because the first flush ends before any copy
+//! is written. If the current superblock names a log, unlike its copies, the steps are: write
+//! copies, flush, write primaries, flush. A device that fails is left out of the remaining steps,
+//! if the volume can do without it. Each step must end on all devices that stay.
 //!
 //! Source: on-disk format documentation, section "Superblock", for the addresses of the copies:
 //! those that end within the device.
@@ -43,17 +43,18 @@ impl Volume {
         self.go_on_without(flush_all(&slots))
     }
 
-    /// Writes the superblock to all devices, and makes it the one in use. All blocks that it leads
-    /// to must be durable.
+    /// Writes the superblock to all devices, and makes it the volume's current superblock. All
+    /// blocks that it leads to must be durable.
     ///
-    /// `superblock` holds the fields that all devices share. `physical`, `device_item` and the
-    /// checksum are set for each device and address. `items` are the device items of this commit,
-    /// at least one for each present device.
+    /// `superblock` holds the fields that all devices share. The call sets `physical`,
+    /// `device_item` and the checksum for each device and address. `items` are the device items of
+    /// this commit, at least one for each present device.
     ///
     /// # Errors
     /// Returns [`WriteRefusal::Superblock`], and writes nothing, if the superblock could not be
     /// opened again. Also fails if a device fails that the volume needs, or if writing has stopped.
-    /// A failure stops writing for good. The next open may or may not see the commit.
+    /// If a needed superblock write fails, writing stops for good. The next open may or may not see
+    /// the commit.
     pub fn write_superblocks(&self, superblock: &Superblock, items: &[DeviceItem]) -> Result<(), Error> {
         let _writes = self.writes().read();
         self.write_all_superblocks(superblock, items, None, &[])
@@ -237,8 +238,8 @@ impl Volume {
     }
 
     /// Writes superblocks to a device that was brought up to date: copies, flush, primary, flush. A
-    /// flush before them makes the earlier writes to the device durable. A failure leaves the
-    /// device out.
+    /// flush before them makes the earlier writes to the device durable. If the flush or a
+    /// superblock write fails, the device is left out.
     pub(crate) fn write_superblocks_of_returned(
         &self,
         slot: &Arc<DeviceSlot>,
@@ -364,8 +365,8 @@ fn flush_targets(targets: &[Target]) -> Failures {
     flush_all(&slots)
 }
 
-/// Returns the writes of a device's primary and copies, in this order. Limited to the copies that
-/// fit the device, and to a maximum number.
+/// Returns the writes of a device's primary and copies, in this order. The number of copies is
+/// limited to those that fit the device, and to `most`.
 fn requests_for(
     slot: &DeviceSlot,
     superblock: &Superblock,

@@ -1,6 +1,6 @@
 //! Tests of devices that begin to fail while the volume is written. The volume continues without
-//! them while every chunk can, and the remaining devices hold the written data. Beyond that,
-//! writing stops.
+//! the failed devices if every chunk can, and the remaining devices hold the written data. Beyond
+//! that, writing stops.
 //!
 //! The image's only system chunk is single on the first device, and no test writes to it. The first
 //! device is therefore one that another chunk needs.
@@ -90,7 +90,7 @@ fn require_readable(lab: &Lab, model: &[u8], failed: usize, all: bool, what: &st
     let image = lab.snapshot();
     let tolerated = usize::from(image.profile.tolerated_failures());
     for missing in subsets(image.devices.len(), if all { tolerated } else { 1 }) {
-        // A failed device that is present counts as lost.
+        // A failed device counts as lost even if it is present.
         if missing.contains(&failed) || missing.len() < tolerated && (all || missing.is_empty()) {
             let found = read_all(&image.open(&missing));
             assert!(found == model, "{what}: read without {missing:?}");

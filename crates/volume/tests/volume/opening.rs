@@ -209,7 +209,7 @@ fn the_newest_device_leads_and_a_stale_one_is_read_last() {
             matches!(notice, Notice::StaleDevice { id, generations, .. }
                 if id.get() == 1 && generations.generation.get() == 10)
         }));
-        // The read has no verifier, so only the order of copies keeps the old bytes out.
+        // The read has no verifier, so only the order of copies excludes the old bytes.
         let read = buttress_volume::ExtentRead {
             logical: Logical::new(CHUNK_AT),
             length: 4 << 20,

@@ -45,7 +45,7 @@ const SHAPES: [(Profile, usize); 14] = [
 const DATA_BYTES: usize = 9 * UNIT + 8192;
 const SECTOR: usize = 4096;
 
-/// Returns the image of a profile. The tests write each image once and then copy it.
+/// Returns the test image of a profile. Each image is written once and copied.
 fn image(profile: Profile, stripes: usize) -> Image {
     static MADE: Mutex<BTreeMap<String, Image>> = Mutex::new(BTreeMap::new());
     let mut made = MADE.lock().unwrap();
@@ -445,7 +445,8 @@ fn stripe_tree_locates_mirrored_data() {
             put(device, 65536, &superblock.bytes(65536));
         }
         let volume = image.open(&[]);
-        // Without a connected stripe tree, nothing is mapped. The whole read is lost as one range.
+        // Without a connected stripe tree, nothing is mapped. The read loses its whole range as one
+        // lost range.
         let (_, lost) = volume.read_data(read(0, 3 * SECTOR), &|_, _| ()).unwrap();
         assert!(
             matches!(&lost[..], [lost] if lost.range == (0..3 * SECTOR)

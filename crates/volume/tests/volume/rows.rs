@@ -90,8 +90,8 @@ fn a_damaged_tree_block_beside_a_write_is_restored() {
     }
 }
 
-/// A device that missed commits holds older parity. Together with the other columns, it yields an
-/// older block that passes the same checks as the current block.
+/// A device that missed commits holds older parity. Together with the other columns, the older
+/// parity yields an older block that passes the same checks.
 #[test]
 fn a_damaged_tree_block_is_not_restored_from_stale_parity() {
     let (profile, stripes) = (Profile::Raid6, 4);

@@ -1,5 +1,5 @@
 //! Tests of every profile, written through the library and read back. The tests compare with a byte
-//! vector, read with devices missing, and compare each stripe with that of an independent writer.
+//! vector and with the stripes of an independent writer, and read with devices missing.
 #![allow(
     clippy::arithmetic_side_effects,
     clippy::cast_possible_truncation,
@@ -344,8 +344,8 @@ fn discards_reach_all_copies_and_leave_the_rest() {
         let logical = Logical::new(CHUNK_AT + at as u64);
         lab.volume.discard(logical, ByteCount::of(length)).unwrap();
         let found = read_all(&lab.volume);
-        // Memory devices fill discarded bytes with a pattern. Profiles with parity discard whole
-        // rows only.
+        // Memory devices of this test fill discarded bytes with a pattern. Profiles with parity
+        // discard whole rows only.
         let changed: Vec<usize> = (0..DATA_BYTES)
             .filter(|byte| found[*byte] != model[*byte])
             .collect();

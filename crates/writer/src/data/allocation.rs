@@ -26,7 +26,7 @@ struct Room {
 
 impl WritableFilesystem {
     /// Allocates space for extents. A plain extent is cut if no free range is long enough. A
-    /// compressed extent that fits nowhere is stored plain. After an error, nothing stays
+    /// compressed extent that fits nowhere is stored plain. After an error, no extent stays
     /// allocated.
     pub(super) fn place_extents(&self, extents: &[NewExtent]) -> Result<Vec<Placed>> {
         let wanted = extents.first().map_or(0, NewExtent::stored_bytes);

@@ -14,11 +14,11 @@ use buttress_fs::location::Location;
 use core::ops::Range;
 use std::sync::Arc;
 
-/// The file that a call uses.
+/// The file on which a call works.
 #[derive(Clone, Copy)]
 pub(super) struct Of<'a> {
     pub(super) location: Location,
-    /// The live inode, if the caller keeps it and it is in the inode table.
+    /// The live inode, if the caller holds it and the inode table contains it.
     pub(super) inode: Option<&'a LiveInode>,
 }
 
@@ -86,7 +86,7 @@ impl Content<'_> {
         self.look_at_dirty(|pending| pending.ranges(from, count))
     }
 
-    /// Returns the inode item. Fails if the file's content must not be written.
+    /// Returns the inode item of a writable file. Fails if the file's content must not be written.
     pub(super) fn require_writable(&mut self) -> Result<InodeItem> {
         self.filesystem.require_writing()?;
         let location = self.location;

@@ -1,9 +1,9 @@
 //! Stored content of new files: compressed extents of many files, with one allocation and few
 //! writes.
 //!
-//! The extents are written before the files exist. The operation that makes the files also inserts
-//! the extents' items ([`create_many`](WritableFilesystem::create_many)). If the operation that
-//! makes the files fails, the space of their extents is freed.
+//! The call writes the extents before the files exist. The operation that makes the files inserts
+//! their items beside the files' own items ([`create_many`](WritableFilesystem::create_many)). If
+//! the operation fails, the space is freed.
 
 use super::allocation::writes_of;
 use super::compressing::{NewExtent, PartOfExtent};
@@ -44,8 +44,9 @@ pub(crate) struct WrittenFiles {
 }
 
 impl WritableFilesystem {
-    /// Writes the stored content of files that will be made: for each file a list of extents, in
-    /// order. Returns `None`, and writes nothing, if an extent cannot be stored unchanged.
+    /// Writes the stored content of files that are made afterwards: for each file a list of
+    /// extents, in order. Returns `None`, and writes nothing, if an extent cannot be stored
+    /// unchanged.
     ///
     /// # Errors
     /// Fails with [`Error::NoSpace`](buttress_fs::error::Error::NoSpace), or with an error of a
@@ -128,7 +129,7 @@ impl WritableFilesystem {
         }))
     }
 
-    /// Frees the space of content that no tree refers to.
+    /// Frees the space of new content that no tree refers to.
     pub(crate) fn give_up_new_files(&self, written: WrittenFiles) {
         self.give_back_extents(written.placed);
         self.release_data(written.reserved);

@@ -128,7 +128,7 @@ impl WritableFilesystem {
         (!is_left_out).then(|| self.data().several_steps.read())
     }
 
-    /// Makes readers of the inode find its content from now on.
+    /// From this call on, readers of the inode find its content.
     fn show_content(&self, id: FileId, file: &Arc<FileContent>) {
         let inode = self.live_inodes().entry(id);
         let mut inode = inode.write();

@@ -14,12 +14,12 @@ use buttress_locks::atomic::{AtomicUsize, Ordering};
 /// The number of large files that are written back at once.
 const FILES_SIDE_BY_SIDE: usize = 4;
 
-/// The first lack of space on the host, kept while other files are written back.
+/// The first error about missing space on the host, kept while other files are written back.
 #[derive(Debug, Default)]
 struct LacksHostSpace(Option<Error>);
 
 impl LacksHostSpace {
-    /// Keeps an error about space on the host, and returns any other error.
+    /// Keeps an error about missing space on the host, and returns any other error.
     fn pass(&mut self, written: Result<()>) -> Result<()> {
         match written {
             Err(error @ Error::OutOfHostSpace(_)) => {
@@ -36,9 +36,10 @@ impl LacksHostSpace {
 }
 
 impl WritableFilesystem {
-    /// Wakes background write-back at half of the limit of dirty data. At the full limit, the
-    /// caller writes back: until data is below the limit, or below half without a background
-    /// thread. If space on the volume is short, the caller writes back all.
+    /// Wakes the background write-back when dirty data reaches half of its limit. At the full
+    /// limit, the caller writes back: until data is below the limit, or below half without a
+    /// background thread. If space on the volume is short, the caller writes back all dirty data
+    /// instead.
     pub(crate) fn write_back_excess(&self) -> Result<()> {
         let table = self.data();
         let has_thread = table.is_half_full() && self.wake_write_back();

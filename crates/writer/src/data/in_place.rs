@@ -18,7 +18,7 @@ use core::ops::Range;
 /// A range of a file that is overwritten in place.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct InPlace {
-    /// The range of the file.
+    /// The range of the file to overwrite.
     pub(super) range: Range<u64>,
     /// The logical address of the range's content.
     pub(super) logical: Logical,
@@ -33,7 +33,7 @@ pub(super) fn may_be_in_place(item: &InodeItem) -> bool {
 }
 
 impl Access<'_> {
-    /// Returns the parts of `range` that may be overwritten in place, in order.
+    /// Returns the parts of `range` that a write may overwrite in place, in order.
     pub(super) fn in_place_parts(
         &mut self,
         location: Location,

@@ -5,7 +5,7 @@ use super::in_place::InPlace;
 use buttress_engine::data_extents::DataRange;
 use core::ops::Range;
 
-/// A new extent that has an address.
+/// A new data extent that has an address.
 #[derive(Clone, Debug)]
 pub(super) struct Placed {
     pub(super) extent: NewExtent,

@@ -74,14 +74,14 @@ impl Access<'_> {
 }
 
 impl Operation<'_> {
-    /// Reaches the places of the file's items at both ends of a range.
+    /// Loads the paths to the file's items at both ends of a range.
     pub(crate) fn reach_range(&mut self, location: Location, range: &Range<u64>) -> Result<()> {
         let at = |offset| FileExtent::key(location.inode, FileOffset::new(offset));
         self.reach(location.subvolume.tree(), &[at(range.start), at(range.end)])
     }
 
-    /// Removes the file's items in `range`, and their references. Returns the bytes that the
-    /// removed items added to `nbytes`.
+    /// Removes the file's items in `range`, and the extent references of these items. Returns the
+    /// bytes that the removed items added to `nbytes`.
     pub(crate) fn drop_range(&mut self, location: Location, range: &Range<u64>) -> Result<u64> {
         if range.start >= range.end {
             return Ok(0);

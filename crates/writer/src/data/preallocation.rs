@@ -23,9 +23,9 @@ const EXTENT_BYTES_MAX: u64 = 256 << 20;
 pub enum AllocateMode {
     /// Holes become preallocated extents; content stays. The file grows to the range's end.
     Allocate,
-    /// As [`Allocate`](Self::Allocate), but the file keeps its size.
+    /// As [`Allocate`](Self::Allocate), but the call does not extend the file's size.
     AllocateKeepSize,
-    /// The range becomes a hole. The file keeps its size.
+    /// The range becomes a hole; its content is removed. The file keeps its size.
     PunchHole,
     /// The range reads as zeros and is allocated. The file grows to the range's end.
     ZeroRange,
@@ -178,7 +178,7 @@ impl Content<'_> {
     }
 
     /// Zeroes a range: parts of sectors in memory, whole sectors as holes. Returns the whole
-    /// sectors. The caller blocks readers.
+    /// sectors. The caller blocks readers of the range during this change.
     fn clear(&mut self, range: &Range<u64>, size: u64) -> Result<Range<u64>> {
         // Content after the end of the file need not be preserved.
         let end = if range.end >= size {
@@ -233,7 +233,7 @@ impl Content<'_> {
 }
 
 impl Access<'_> {
-    /// Returns the first part of a range that has no space on disk.
+    /// Returns the first part of a file range that has no space on disk.
     fn next_gap(&mut self, location: Location, range: &Range<u64>) -> Result<Option<Range<u64>>> {
         let mut at = range.start;
         while at < range.end {
@@ -257,7 +257,8 @@ impl Access<'_> {
 }
 
 impl Operation<'_> {
-    /// Preallocates the first gap of a range, or a part of it. Returns the end of that part.
+    /// Preallocates the first gap of a range, or a part of it. Returns the end of the preallocated
+    /// part.
     fn fill_gap(&mut self, location: Location, range: &Range<u64>) -> Result<Option<u64>> {
         let Some(gap) = self.next_gap(location, range)? else {
             return Ok(None);

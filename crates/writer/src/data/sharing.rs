@@ -85,7 +85,7 @@ impl WritableFilesystem {
             if !is_same(&mut from, to, &share)? {
                 return Ok(false);
             }
-            // Inline content takes no extent that could be saved.
+            // Sharing inline content would save no extent.
             let (filesystem, target) = (to.filesystem, to.location);
             if !filesystem.lies_in_tree(source)? && !filesystem.lies_in_tree(target)? {
                 to.share(&mut from, source, &share)?;
@@ -313,8 +313,8 @@ fn is_same(source: &mut Option<&mut Content<'_>>, target: &mut Content<'_>, shar
 }
 
 impl Content<'_> {
-    /// Inserts the extents of a range of the source into this file. The inode item gets a new size
-    /// only at the next write-back of the file.
+    /// Inserts the extents of a range of the source into this file. The inode item of the target
+    /// gets a new size only at the next write-back of the file.
     fn share(&mut self, source: &mut Option<&mut Content<'_>>, from: Location, share: &Share) -> Result<()> {
         match source {
             Some(source) => source.write_back()?,

@@ -1,13 +1,13 @@
 //! Write-back of small files, many at a time.
 //!
-//! A single write-back acquires the edit lock several times, and needs a device request and a
-//! checksum task, however small the file is. A batch shares this cost. A batch allocates adjacent
-//! space once, writes it by one large request, and adds its checksums as few items. The items of
-//! many files are inserted under one hold of the edit lock. The steps are those of `write_back`.
+//! The write-back of one file acquires the edit lock several times, and needs a device request and
+//! a checksum task. A batch shares this cost. A batch allocates adjacent space once, writes it by
+//! one large request, and adds its checksums as few items. The items of many files are inserted
+//! under one hold of the edit lock. The steps are those of `write_back`.
 //!
-//! Invariants: as for `write_back`. A batch holds the file locks of all its files during device
-//! I/O. A batch skips files whose lock is held. If a file is removed meanwhile, the insertion skips
-//! its extents and checksums.
+//! The invariants of `write_back` hold here too. A batch holds the file locks of all its files
+//! during device I/O. A batch of small files skips files whose lock is held. If a file is removed
+//! meanwhile, the insertion skips its extents and checksums.
 //!
 //! Left out, and written back separately: a file that is compressed, has no checksums, may be
 //! overwritten in place, fits inline, or has many dirty ranges.
@@ -33,7 +33,7 @@ use buttress_volume::ExtentWrite;
 /// Files with less dirty data than this are small.
 pub(super) const SMALL_BYTES: u64 = 1 << 20;
 
-/// The greatest dirty data and number of files in a batch.
+/// The maximum dirty data, and the maximum number of files, of a batch of small files.
 const BATCH_BYTES: u64 = 4 << 20;
 const BATCH_FILES: usize = 512;
 
@@ -317,7 +317,7 @@ impl SmallFile<'_, '_> {
         })
     }
 
-    /// Inserts the file's items into its tree.
+    /// Inserts the small file's items into its tree.
     fn insert(&self, operation: &mut Operation<'_>) -> Result<()> {
         let (content, mut counted) = (&*self.content, (0_u64, 0_u64));
         for insertion in &self.insertions {
@@ -334,7 +334,7 @@ impl SmallFile<'_, '_> {
     }
 
     /// Ends the write-back: the extents are in the tree, or the file is removed. Returns the
-    /// reserved bytes to release.
+    /// reserved bytes that the ended write-back must release.
     fn end(&mut self, is_there: bool) -> u64 {
         let insertions = core::mem::take(&mut self.insertions);
         if !is_there {
@@ -346,7 +346,7 @@ impl SmallFile<'_, '_> {
         core::mem::take(&mut self.content.state.reserved)
     }
 
-    /// Makes the content dirty again.
+    /// Makes the content of the failed write-back dirty again.
     fn give_up(self) {
         self.content.filesystem.give_back_insertions(self.insertions);
         self.content.file.waiting.write().fail_write_back(self.pieces);

@@ -76,7 +76,7 @@ impl Stored {
         }
     }
 
-    /// Returns the item for a part of its range.
+    /// Returns a file extent item for a part of this item's range.
     pub(crate) fn part(&self, range: &Range<u64>) -> Self {
         let cut = |slice: ExtentSlice| {
             let skipped = range.start.saturating_sub(self.start);

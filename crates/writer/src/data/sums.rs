@@ -76,7 +76,7 @@ fn cut_sums(sums: &mut Vec<Sums>, range: &Range<u64>, own: &mut Vec<Sums>) {
 }
 
 impl Sums {
-    /// Returns the checksums of a part of the range that begins at `start`.
+    /// Returns the checksums of a part of the written range that begins at `start`.
     fn part(&self, start: u64, range: &Range<u64>) -> Self {
         let of_bytes = |bytes: u64| {
             let whole = u64_of(self.sums.len());

@@ -75,8 +75,9 @@ impl Content<'_> {
         Ok(())
     }
 
-    /// Removes content after the new end. First it removes dirty data, and zeroes the rest of its
-    /// last sector. Once the inode item has the new size, it removes extents, last ones first.
+    /// Removes content after the new end. Before the cut, removes dirty data after the new end, and
+    /// zeroes the remaining bytes of the last sector. Once the inode item has the new size, it
+    /// removes extents, last ones first.
     fn shrink(&mut self, size: u64) -> Result<()> {
         let (at, end) = (self.align_down(size), self.align_up(size));
         let zeroes = !buttress_faults::on("truncate-keeps-tail");
@@ -98,7 +99,7 @@ impl Content<'_> {
         self.remove_extents(&(end..u64::MAX))
     }
 
-    /// Zeroes a part of one sector in memory, unless that part is already zero.
+    /// Zeroes a part of one sector in dirty data, unless that part is already zero.
     pub(super) fn zero_part(&mut self, part: Range<u64>) -> Result<()> {
         let at = self.align_down(part.start);
         if !self.look_at_dirty(|pending| pending.has(at)) {
@@ -168,7 +169,8 @@ impl Content<'_> {
     }
 }
 
-/// Removes a file's extents in a range, and inserts hole items there on volumes that need them.
+/// Removes a file's extents in a range, and inserts hole items there if the volume lacks the
+/// no-holes feature.
 fn remove(operation: &mut Operation<'_>, location: Location, range: &Range<u64>) -> Result<()> {
     operation.reach_range(location, range)?;
     let gone = operation.drop_range(location, range)?;

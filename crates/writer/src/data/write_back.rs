@@ -6,7 +6,7 @@
 //! 3. The data is written to the devices while its checksums are computed. No lock is held except,
 //!    in some calls, the file lock.
 //! 4. Under the edit lock, items, references and checksums are inserted, some extents at a time.
-//!    The inode's size follows.
+//!    After the content has extents, the inode's size follows.
 //!
 //! Until step 4 no tree refers to the new extents, so a crash or an error leaves the file
 //! unchanged. [`super::in_flight`] takes dirty data out of memory before, and puts it back after an
@@ -59,8 +59,8 @@ impl WritableFilesystem {
 }
 
 impl Content<'_> {
-    /// Returns the file's inode item, if the file still exists. Other calls may remove it, or its
-    /// subvolume, while the edit lock is free.
+    /// Returns the file's inode item, if the file still exists. Other calls may remove the file, or
+    /// its subvolume, while the edit lock is free.
     pub(super) fn require_still_there(&self, operation: &mut Access<'_>) -> Result<InodeItem> {
         operation.require_subvolume(self.location.subvolume)?;
         operation.inode(self.location)
@@ -78,7 +78,7 @@ impl Content<'_> {
         self.release(reserved);
     }
 
-    /// Does steps 1 to 4 of a write-back.
+    /// Does steps 1 to 4 of a write-back, for all pieces.
     pub(super) fn write_pieces(&mut self, item: &InodeItem, pieces: &Pieces) -> Result<()> {
         self.filesystem.require_writing()?;
         let size = self.size()?;
@@ -146,7 +146,7 @@ impl Content<'_> {
         }
     }
 
-    /// Does step 4 of a write-back. Counts the inserted extents.
+    /// Does step 4 of a write-back. Step 4 of a write-back: inserts the extents, and counts them.
     pub(super) fn insert(
         &self,
         item: &InodeItem,
@@ -157,7 +157,7 @@ impl Content<'_> {
         inserted: &mut usize,
     ) -> Result<()> {
         let location = self.location;
-        // Offsets below this one have items, or need none.
+        // File offsets below this one have extent items, or need none.
         let mut covered = self.align_up(item.size.get());
         let mut sums = sums;
         let mut steps = insertions.chunks(STEP_EXTENTS).peekable();
@@ -204,7 +204,7 @@ impl Content<'_> {
         }
     }
 
-    /// Inserts one extent. Returns the bytes to add to and subtract from `nbytes`.
+    /// Inserts one extent. Returns how much this extent adds to and subtracts from `nbytes`.
     pub(super) fn insert_one(
         &self,
         operation: &mut Operation<'_>,
@@ -284,8 +284,8 @@ impl Content<'_> {
         ))
     }
 
-    /// Returns whether content of this length is stored inline as it is. A whole sector is never
-    /// stored inline.
+    /// Returns whether content of this length is stored inline as it is. Content of a whole sector
+    /// is never stored inline.
     pub(super) fn fits_inline(&self, length: usize) -> bool {
         let sector_bytes = self.sector_bytes.narrow::<usize>();
         let is_small = length <= self.inline_bytes_max() || buttress_faults::on("inline-limit-ignored");
@@ -390,7 +390,7 @@ fn range_of(run: &[(u64, Bytes)]) -> Range<u64> {
     start..end
 }
 
-/// Returns the part of a run in a range.
+/// Returns the part of a run of dirty data that is inside a range.
 fn cut(run: &[(u64, Bytes)], range: &Range<u64>) -> Pieces {
     run.iter()
         .filter_map(|(start, bytes)| {

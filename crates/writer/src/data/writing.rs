@@ -15,7 +15,8 @@ use core::ops::Range;
 pub(super) const FILE_BYTES_MAX: u64 = i64::MAX as u64;
 
 impl WritableFilesystem {
-    /// Writes at `offset`, as `pwrite(2)` does. The content is dirty until it is written back or committed.
+    /// Writes at `offset`, as `pwrite(2)` does. The content stays dirty in memory until it is
+    /// written back or committed.
     ///
     /// # Errors
     /// Fails with [`Error::InodeNotFound`], [`Error::IsADirectory`], [`Error::NotAFile`],
@@ -43,7 +44,7 @@ impl WritableFilesystem {
 
     /// Writes content that an earlier write call stored in a cache. The cache's owner sets the
     /// file's times itself ([`WritableFilesystem::set_attributes`]), so times stay unchanged. An
-    /// append-only file accepts the content at any offset.
+    /// append-only file accepts content at any offset here.
     ///
     /// # Errors
     /// Fails as [`WritableFilesystem::write_at`] does.
@@ -66,8 +67,8 @@ impl WritableFilesystem {
     }
 
     /// Adds content to the file's dirty data. The call does not wait for content in flight, unless
-    /// it needs a part of that content. If space for more dirty data is lacking, it first writes
-    /// back the dirty data of all files.
+    /// it needs a part of that content. If space for more dirty data is lacking, the write first
+    /// writes back the dirty data of all files.
     fn take_in(&self, of: Of<'_>, source: Source, bytes: &[u8]) -> Result<u64> {
         match self.take_in_beside_data(of, source, bytes) {
             Err(Error::NoSpace { .. }) if self.data().delalloc_bytes() > 0 => {
@@ -88,7 +89,7 @@ impl WritableFilesystem {
 }
 
 impl WritableFilesystem {
-    /// Reserves space for the content of a file that will be made.
+    /// Reserves space for the content of a file that is made afterwards.
     pub(crate) fn reserve_for_new_file(&self, bytes: u64) -> Result<()> {
         match self.reserve_data(bytes) {
             Err(error) if error.is_out_of_space() => {
@@ -137,7 +138,7 @@ impl WritableFilesystem {
 /// The origin of written content, and its offset.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Source {
-    /// A write call at an offset.
+    /// A write call at a given offset.
     CallAt(u64),
     /// A write call at the end of the file.
     CallAtEnd,
@@ -174,8 +175,9 @@ impl Content<'_> {
         Ok(self.put_in(&place, source, bytes))
     }
 
-    /// Stores content as [`write`](Self::write) does, while content of the file may be in flight.
-    /// Returns `None`, without a change, if the write needs more of the file than its dirty data.
+    /// Stores content as [`write`](Self::write) does, while earlier content of the file may be in
+    /// flight. Returns `None`, without a change, if the write needs more of the file than its dirty
+    /// data.
     fn write_in_flight(&mut self, source: Source, bytes: &[u8]) -> Result<Option<u64>> {
         if !self.state.in_flight || bytes.is_empty() {
             return self.write(source, bytes).map(Some);
@@ -245,8 +247,8 @@ impl Content<'_> {
     /// Makes content dirty for which space is reserved. Returns the offset of the content.
     fn put_in(&mut self, place: &Place, source: Source, bytes: &[u8]) -> u64 {
         {
-            // The content and the size change under one lock; otherwise a reader would see only the
-            // part before the old end.
+            // The content and the file's size change under one lock; otherwise a reader would see
+            // only the part before the old end.
             let mut waiting = self.file.waiting.write();
             waiting.pending.write(place.offset, bytes, self.sector_bytes);
             if buttress_faults::on("live-write-half-seen") {

@@ -1,18 +1,18 @@
 //! Reads of a file's current content.
 //!
 //! A read acquires neither the edit lock nor the file lock. A read first *gathers* in memory: it
-//! copies dirty and in-flight data. For other ranges it records the extents and the checksums of
-//! their sectors. The read then reads these extents without a lock. A hold on the running state
-//! keeps the extents from being reused.
+//! copies dirty and in-flight data. For ranges without dirty data, the read records the extents and
+//! the checksums of their sectors. The reading thread then reads these extents from the devices
+//! without a lock. A hold on the running state prevents that the extents are reused.
 //!
 //! # Why gathered data shows one state
 //!
 //! - Dirty data covers the extents below it, and goes only when extents with its content are in the
 //!   tree.
-//! - An operation is visible as a whole or not at all: it holds the steps lock from its first edit
-//!   to its last, and lookups share this lock.
-//! - Extents and their checksums are looked up under one hold of the file's tree. Meanwhile no
-//!   extent leaves the tree, so no extent loses its checksums.
+//! - An operation is visible as a whole or not at all: it holds the steps lock throughout, and
+//!   lookups share this lock.
+//! - Extents and their checksums are looked up under one hold of the file's tree. Under the hold,
+//!   no extent leaves the tree, so no extent loses its checksums.
 //! - The size of a file without a writing call is that of its item. The size changes only in a call
 //!   that stores its content beside the item. The reader compares the number of such calls before
 //!   and after.
@@ -40,7 +40,7 @@ use buttress_tree::{EditableTree, OwnedItem};
 use core::ops::{ControlFlow, Range};
 use std::sync::Arc;
 
-/// The data that is still to be read from devices.
+/// The result of a live read's lookups: the copied bytes, and the extents to read from devices.
 struct Gathered {
     /// The number of bytes of the buffer that lie inside the file.
     length: usize,
@@ -179,7 +179,7 @@ impl WritableFilesystem {
         Ok([of_file, self.live_tree(TreeId::CHECKSUM)?])
     }
 
-    /// Gathers. Returns `None` if more than one state was visible, or the inode left memory: the
+    /// Gathers. Returns `None` if more than one state was visible, or the inode left memory; the
     /// caller then retries.
     fn gather(
         &self,

@@ -1,11 +1,11 @@
-//! Which reads Linux serves from the device, without its page cache.
+//! Decides which reads Linux serves from the device, without its page cache.
 //!
 //! On Linux's btrfs, a direct read (`O_DIRECT`) counts as an access only if it falls back to the
 //! page cache. A direct read falls back if it is not aligned to sectors, or reads inline or
 //! compressed content.
 //!
-//! Left out: direct reads into memory that is not aligned, or not resident. Linux falls back for
-//! these too.
+//! Left out: direct reads into memory that is not aligned, or not resident. Linux also falls back
+//! to buffered reads in these two cases.
 
 use crate::WritableFilesystem;
 use buttress_format::{Compression, FileExtent, FileExtentBody, FileOffset, ItemType, Key};
@@ -49,7 +49,7 @@ impl WritableFilesystem {
     }
 }
 
-/// The kinds of content that Linux reads through its page cache.
+/// The kinds of file content that Linux reads through its page cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kept {
     Inline,
@@ -66,7 +66,7 @@ fn find_kept(
     let wanted = FileExtent::key(location.inode, FileOffset::new(range.start));
     let is_extent = |key: &Key| key.objectid == wanted.objectid && key.item_type == ItemType::EXTENT_DATA;
     let mut found = Ok(None);
-    // The extent that covers the start may begin before it.
+    // The extent that covers the start of the read may begin before it.
     tree.scan_from_before(&wanted, |key, data| {
         if *key < wanted && !is_extent(key) {
             return ControlFlow::Continue(());

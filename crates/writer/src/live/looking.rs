@@ -1,8 +1,8 @@
 //! Lookups of current names, inodes, links and attributes, without the edit lock.
 //!
 //! A view preserves the whole state, so later edits must copy the blocks that they change. Callers
-//! that alternate reads and changes, or that need the newest state, should use these calls. Each
-//! call reads a leaf or two, and preserves nothing.
+//! that alternate reads and changes, or that need the newest state, should use the live lookups.
+//! Each call reads a leaf or two, and preserves nothing.
 
 use crate::WritableFilesystem;
 use crate::operations::entries::place_in;
@@ -221,8 +221,8 @@ impl WritableFilesystem {
         Ok(self.metadata_and_dirty(location)?.0)
     }
 
-    /// Returns the inode as [`WritableFilesystem::metadata`] does, and whether it had dirty data at
-    /// that moment. With dirty data, its allocated bytes can change without a call.
+    /// Returns the inode as [`WritableFilesystem::metadata`] does, and whether it has dirty data at
+    /// the same moment. With dirty data, its allocated bytes can change without a call.
     ///
     /// # Errors
     /// Fails as [`WritableFilesystem::metadata`] does.
@@ -239,7 +239,7 @@ impl WritableFilesystem {
             };
             let mut shown = item;
             content.waiting.read().show_in(&mut shown, sector_bytes);
-            // Another call may have changed the item, and content after it.
+            // Another call may have changed the inode item, and the content after it.
             let is_still = |state: &InodeState| {
                 state.newest() == Some(item)
                     && state

@@ -2,8 +2,8 @@
 //! once, side by side. Without readahead, each change would read block after block.
 //!
 //! Readahead is a hint. The change itself returns errors of unreadable or missing blocks. The cache
-//! keeps these blocks like any others, so callers should read ahead only for changes that follow
-//! soon.
+//! keeps read-ahead blocks like any others, so callers should read ahead only for changes that
+//! follow soon.
 
 use crate::WritableFilesystem;
 use buttress_engine::fault_in::FaultIn;

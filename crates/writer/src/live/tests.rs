@@ -72,7 +72,7 @@ fn fill(filesystem: &WritableFilesystem) -> Location {
         .unwrap();
     filesystem.make_directory(directory, b"nested", &new).unwrap();
     filesystem.commit().unwrap();
-    // Now dirty data covers extents, and a part of the file is a hole.
+    // From here on, dirty data covers extents, and a part of the test file is a hole.
     let large = filesystem.lookup(directory, b"large").unwrap().unwrap().target;
     let hole = FileOffset::new(4096)..FileOffset::new(12_288);
     filesystem.allocate(large, hole, AllocateMode::PunchHole).unwrap();
@@ -146,8 +146,7 @@ fn removed_inode_is_found_by_no_read() {
     filesystem.close().unwrap();
 }
 
-/// After `unlink`, a name that threads look up continuously never leads to a file that had it
-/// before.
+/// After `unlink`, a name that threads look up continuously never leads to its earlier file.
 #[test]
 fn a_name_that_was_looked_up_leads_to_no_file_of_before() {
     let filesystem = new_volume();

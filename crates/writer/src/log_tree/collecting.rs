@@ -4,15 +4,15 @@
 //! leaves no change half done:
 //!
 //! - The log has all current names and all attributes of each inode in it. If the inode lost names
-//!   that the last commit has, a range in the log of their directory removes them.
+//!   that the last commit has, a range item in their directory's log removes these names.
 //! - A replay may remove names: by that range, by a logged name that another inode had, or with a
 //!   deleted directory. An inode that loses such a name and still exists is in the log itself.
 //! - The log has each directory in which a logged inode has a name, if that directory is new, or if
 //!   it or a directory above it was moved.
 //! - The log of a synced directory has its new entries and the inodes they lead to. New directories
-//!   among these have their own entries logged. Other inodes are logged by existence only: names
-//!   and attributes, no content.
-//! - If a logged inode has lost names since it was logged, the next batch updates its names.
+//!   among the directory's new inodes have their own entries logged. Other inodes are logged by
+//!   existence only: names and attributes, no content.
+//! - If a logged inode has lost names since, the next batch updates its names.
 //!
 //! If a log cannot express a change, the sync commits instead and records the cause. The collection
 //! looks up everything in memory, under the edit lock, in time proportional to the new changes.
@@ -47,7 +47,7 @@ const DEPTH_MAX: usize = 4096;
 pub(super) enum Extent {
     /// The existence of the inode, its names and its attributes.
     Existence,
-    /// The whole inode, with its content or entries.
+    /// The log gets the whole inode, with its content or entries.
     Whole,
 }
 
@@ -61,7 +61,7 @@ pub(super) enum Collected {
     Committed,
     /// The sync waits for the commit in progress, which contains all changes of the inode.
     Committing,
-    /// Wait for this batch of the log, which has all of it.
+    /// This batch of the log has all of the inode, so wait for it.
     Logged(u64),
     /// Add this batch to the log.
     Batch(Box<Batch>),
@@ -87,7 +87,7 @@ pub(super) struct Collector<'a, 'b> {
     pub(super) gathered: Gathered,
 }
 
-/// The reason why the walk ended early.
+/// The reason why collecting a log ended early.
 pub(super) enum Stop {
     Commit(CommitCause),
     Failed(Error),
@@ -188,7 +188,7 @@ impl<'a, 'b> Collector<'a, 'b> {
         Corruption::Item { tree, error }.into()
     }
 
-    /// A log of a subvolume that the last commit lacks cannot be replayed.
+    /// A log cannot be replayed if the last commit lacks its subvolume.
     fn require_log_of_subvolume(&mut self) -> Walk {
         let tree = self.tree();
         self.operation.require_subvolume(self.subvolume)?;
@@ -371,7 +371,7 @@ impl<'a, 'b> Collector<'a, 'b> {
     }
 }
 
-/// Returns the item of an inode whose existence alone is logged. An inode without content has size
+/// Returns the item of an inode that is logged by existence only. An inode without content has size
 /// zero.
 fn existence_of(item: &InodeItem) -> InodeItem {
     let mut logged = *item;

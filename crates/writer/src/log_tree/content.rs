@@ -63,7 +63,7 @@ impl Collector<'_, '_> {
         Ok(())
     }
 
-    /// Returns the ranges to be logged.
+    /// Returns the changed file ranges to be logged.
     fn changed_ranges(&mut self, inode: InodeNumber, size_end: u64) -> Vec<Range<u64>> {
         let whole = 0..u64::MAX;
         let location = Location::new(self.subvolume, inode);

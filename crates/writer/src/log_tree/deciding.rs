@@ -14,7 +14,8 @@ use buttress_fs::error::Result;
 /// The most inodes that the logs of one subvolume and transaction may have.
 const INODES_MAX: usize = 1 << 18;
 
-/// Returns the new changes of an inode, if there are any. Records what will be logged.
+/// Returns the new changes of an inode, if there are any. Records which changes of an inode will be
+/// logged.
 pub(super) fn collect(
     operation: &mut Access<'_>,
     log: &mut SubvolumeLog,
@@ -86,8 +87,8 @@ fn logged_already(
         });
     let logged = state.flatten()?;
     let mut then = logged.item;
-    // Data that was overwritten in place needs a flush. Changes of names and attributes change more
-    // than times.
+    // Data of this inode that was overwritten in place needs a flush. Changes of names and
+    // attributes change more than times.
     let in_place = InodeFlags::NODATACOW | InodeFlags::PREALLOC;
     if only_data && item.kind() != FileKind::Directory && !item.flags.intersects(in_place) {
         then.mtime = item.mtime;

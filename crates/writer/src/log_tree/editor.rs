@@ -1,8 +1,9 @@
 //! Edits of a log's own trees: inserting and removing items.
 //!
 //! Blocks of a log belong to no extent. Log blocks get their addresses when the log is written. A
-//! block that changes again gets another address. The editor records the old address. A later log
-//! may reuse it once the log that no longer needs it is durable ([`super::writing`]).
+//! block that changes again gets another address. The log's editor records the old address of a
+//! changed block. A later log may reuse it once the log that no longer needs it is durable
+//! ([`super::writing`]).
 
 use super::inode_batch::{Data, InodeBatch, Item};
 use crate::data::stored::{Stored, is_inline};
@@ -58,7 +59,7 @@ pub(super) struct Editor<'a> {
     pub(super) format: BlockFormat,
 }
 
-/// Returns whether a key is an item of this type of an inode.
+/// Returns whether a key belongs to an item of this type of an inode.
 fn is_of(key: &Key, object: ObjectId, item_type: ItemType) -> bool {
     key.objectid == object && key.item_type == item_type
 }

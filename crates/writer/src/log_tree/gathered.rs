@@ -6,7 +6,7 @@ use buttress_format::{InodeItem, InodeNumber};
 /// The number of inodes whose memory is kept for the next sync.
 const KEPT_INODES: usize = 256;
 
-/// The items that were read, in order of inodes. Most requests follow that order.
+/// The items that the collection read, in order of inodes. Most requests follow that order.
 #[derive(Debug, Default)]
 pub(super) struct Gathered {
     pub(super) items: Row<InodeItem>,
@@ -15,7 +15,7 @@ pub(super) struct Gathered {
 }
 
 impl Gathered {
-    /// Returns the same memory, emptied.
+    /// Empties this collection and returns it, with its allocated memory.
     pub(super) fn cleared(mut self) -> Self {
         self.items.clear();
         self.names.clear();

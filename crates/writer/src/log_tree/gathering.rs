@@ -46,7 +46,7 @@ impl Collector<'_, '_> {
         let mut rest = inodes.as_slice();
         while let Some(first) = rest.first() {
             let mut passed = 0_usize;
-            // The last inode that the scan reached.
+            // The last inode that this scan reached.
             let mut last = *first;
             let from = InodeItem::key(*first);
             let mut next = rest;

@@ -19,7 +19,7 @@ use std::sync::Arc;
 /// A volume that was opened for reading.
 #[derive(Clone, Debug)]
 pub struct Shown {
-    /// The volume for readers, with its pending log replayed if possible.
+    /// The volume as readers see it, with its pending log replayed if possible.
     pub filesystem: Filesystem,
     /// The last commit, as it is on the devices.
     pub on_disk: Filesystem,
@@ -64,7 +64,8 @@ fn replay(options: OpenOptions) -> Result<Filesystem> {
         ..WriteOptions::default()
     };
     let replayed = WritableFilesystem::in_memory(options.clone().open()?, writing)?;
-    // The replay is committed. Readers see nothing of the opening's later work on orphans.
+    // The replay itself is committed already. Readers see nothing of the opening's later work on
+    // orphans.
     replayed.abandon();
     options.open()
 }

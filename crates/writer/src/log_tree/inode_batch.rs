@@ -9,14 +9,14 @@ use std::collections::BTreeMap;
 /// The number of inodes whose memory is kept for the next sync.
 const KEPT_BATCHES: usize = 256;
 
-/// The bytes of a log item. Bytes of most names and extents are stored inline, as a sync has very
-/// many of them.
+/// The bytes of a log item. A log item stores most names and extents inline, because a sync has
+/// very many of them.
 pub(super) type Data = SmallVec<[u8; 56]>;
 
 /// An item of a log.
 pub(super) type Item = (Key, Data);
 
-/// Names and attributes of an inode. Most inodes have one name and nothing else.
+/// Names and attributes of an inode. Most logged inodes have one name and no extended attributes.
 pub(super) type NamesAndAttributes = SmallVec<[Item; 1]>;
 
 /// The logged items of one inode.
@@ -24,9 +24,9 @@ pub(super) type NamesAndAttributes = SmallVec<[Item; 1]>;
 pub(super) struct InodeBatch {
     /// The inode's item; `None` keeps the item in the log.
     pub(super) item: Option<InodeItem>,
-    /// Whether the log then has the whole inode.
+    /// Whether the log has the whole inode after this batch.
     pub(super) whole: bool,
-    /// All names and attributes; `None` keeps those in the log.
+    /// All names and attributes; `None` keeps those that the log has.
     pub(super) names: Option<NamesAndAttributes>,
     /// File extents, each with the range of logged extents that they replace.
     pub(super) content: Vec<(Range<u64>, Vec<Item>)>,
@@ -34,7 +34,7 @@ pub(super) struct InodeBatch {
     pub(super) entries: Vec<Item>,
     /// Ranges of indexes, first and last, of which the log has all entries.
     pub(super) ranges: Vec<(u64, u64)>,
-    /// Indexes of removed entries that the log may have.
+    /// Indexes of removed directory entries that the log may contain.
     pub(super) gone: Vec<u64>,
 }
 

@@ -1,7 +1,7 @@
 //! Sets of inodes with numbers near each other, such as files that were made one after another.
 //!
-//! Each map entry has 64 bits, one for each number. A sync of very many names checks each number
-//! several times, and neighbouring numbers are in the same map entry.
+//! Each map entry has 64 bits, one bit for each inode number. A sync of very many names checks each
+//! inode number several times, and neighbouring numbers share a map entry.
 
 use buttress_format::InodeNumber;
 use std::collections::BTreeMap;

@@ -11,7 +11,7 @@ use buttress_engine::removed_names::RemovedName;
 use buttress_format::InodeNumber;
 
 impl Collector<'_, '_> {
-    /// Handles a removed name that the log may have.
+    /// Handles a removed name that the subvolume's log may contain.
     pub(super) fn follow_removal(&mut self, removed: &RemovedName) -> Walk {
         if self.log.has(removed.inode) {
             match self.living(removed.inode)? {
@@ -98,7 +98,7 @@ impl Collector<'_, '_> {
         })
     }
 
-    /// Records that a replay must remove a name that the last commit has.
+    /// Records that a log replay must remove a name that the last commit has.
     pub(super) fn take_back(&mut self, lost: &RemovedName) -> Walk {
         if buttress_faults::on("log-keeps-old-names") {
             return Ok(());

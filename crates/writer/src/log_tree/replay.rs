@@ -4,11 +4,11 @@
 //!
 //! 1. Inodes: attributes, names and content that the log marks as removed are removed. Then the
 //!    inode gets its item.
-//! 2. Entries of directories, by index.
+//! 2. The log's directory entries, in the order of their indexes.
 //! 3. Names of inodes ([`names`]), extended attributes, file extents with their checksums
 //!    ([`extents`]).
-//! 4. Link counts: every visited inode gets the count of its names. An inode without names becomes
-//!    an orphan, which opening removes afterwards.
+//! 4. Link counts: every visited inode gets the count of its names. An inode that the replay leaves
+//!    without names becomes an orphan, which opening removes afterwards.
 //!
 //! # Invariants
 //!
@@ -44,8 +44,8 @@ impl WritableFilesystem {
     /// Replays a log, and commits. Afterwards the volume has no log.
     ///
     /// # Errors
-    /// Fails with [`Error::DamagedLog`]. On this error nothing was written, and the log is still
-    /// pending.
+    /// Fails with [`Error::DamagedLog`] if the log cannot be replayed. Nothing was written then,
+    /// and the log is still pending.
     pub(crate) fn replay(&self, log: &PendingLog) -> Result<()> {
         let handle = self.start_unchecked();
         let replayed = self.operate_on(handle, |operation| {

@@ -9,8 +9,8 @@ use core::sync::atomic::{AtomicU64, Ordering};
 pub enum CommitCause {
     /// The subvolume was made since the last commit, so a replay would not find its tree.
     NewSubvolume,
-    /// A subvolume was added to or removed from the directory. The subvolume's references are in
-    /// the root tree, which no log has.
+    /// A subvolume was added to or removed from the directory. A log cannot record the move of a
+    /// subvolume, because its references are in the root tree.
     SubvolumeMoved,
     /// A name that must survive was in a directory that is deleted.
     DirectoryGone,
@@ -74,11 +74,11 @@ impl fmt::Display for CommitCause {
 /// Counts of syncs since the volume was opened.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LogStatistics {
-    /// Calls of `fsync` and `fdatasync`.
+    /// The number of calls of `fsync` and `fdatasync`.
     pub syncs: u64,
     /// Syncs without any work, because everything was durable.
     pub unneeded: u64,
-    /// Syncs that became durable by another call's write.
+    /// Syncs that another call's log write made durable.
     pub joined: u64,
     /// Written logs: blocks, a flush, superblocks.
     pub written: u64,

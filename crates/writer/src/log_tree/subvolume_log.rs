@@ -23,7 +23,7 @@ pub(super) struct SubvolumeLog {
     pub(super) names_seen: usize,
     /// For each directory in the log, the number of removed names that it takes into account.
     pub(super) names_seen_by: HashMap<InodeNumber, usize>,
-    /// Reusable memory for the collection and the reads of the next sync.
+    /// Reusable memory for collecting and reading the inodes of the next sync.
     pub(super) room: InodeBatches,
     pub(super) gathered: Gathered,
     /// Whether the log has changes that are not written.

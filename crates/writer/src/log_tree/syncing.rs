@@ -1,14 +1,13 @@
 //! `fsync` and `fdatasync`: what a sync writes, when, and for which other calls.
 //!
 //! 1. The sync writes the file's dirty data back, into extents that no commit uses.
-//! 2. Under the lock of the subvolume's log, the sync collects new changes from the trees of the
-//!    running transaction. The collection runs in memory, under the edit lock
-//!    ([`super::collecting`]). The sync then adds the changes to the log's own tree, without the
-//!    edit lock.
-//! 3. Of all waiting calls, one writes for all. Under the edit lock, changed log blocks get
-//!    addresses. Without the lock, that call writes the blocks and then the tree of log roots, and
-//!    flushes. It then writes the primary superblocks with the new root, and flushes. Calls that
-//!    come meanwhile wait for the next round, and one of them leads it.
+//! 2. Under the lock of the subvolume's log, it collects new changes from the trees of the running
+//!    transaction. The collection runs in memory, under the edit lock ([`super::collecting`]). The
+//!    sync then adds the changes to the log's own tree, without the edit lock.
+//! 3. Of all waiting sync calls, one writes the log for all. Under the edit lock, changed log
+//!    blocks get addresses. Without the lock, that call writes the blocks and then the tree of log
+//!    roots, and flushes. It then writes the primary superblocks with the new root, and flushes.
+//!    Calls that come meanwhile wait for the next round, and one of them leads it.
 //!
 //! Later changes of the trees never change the meaning of a log. A commit makes every log of its
 //! transaction obsolete: its superblock names none, and the log blocks are then free.
@@ -17,10 +16,10 @@
 //!
 //! - A log belongs to the transaction after the commit whose superblock names it. During the write
 //!   of a log, no commit is frozen or written: log writers and commits hold the superblock lock. A
-//!   log writer does not wait for a commit that is still converging.
+//!   log writer does not wait for a commit that still converges.
 //! - A superblock with a log differs from the superblock before only in its first 512 bytes. A torn
-//!   superblock is therefore the old or the new superblock. The superblock copies, which belong to
-//!   the commit, are not needed.
+//!   superblock therefore equals the old or the new superblock. The superblock copies, which belong
+//!   to the commit, are not needed.
 //! - An incomplete log is never written. Until the next commit, every sync is then a commit.
 //! - A log block stays pinned from its allocation until the commit is durable. Only a later log may
 //!   reuse its address before that, once no durable log leads to it. Data that logs refer to is
@@ -42,7 +41,7 @@ use std::sync::Arc;
 /// The outcome of a sync.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Synced {
-    /// Everything was durable already, or another call had logged it.
+    /// The data was durable already, or another call had logged it.
     Unneeded,
     /// The sync wrote a log.
     Logged,
@@ -66,7 +65,7 @@ enum Logging {
 enum Waited {
     /// Another call wrote the batch.
     Joined,
-    /// This call wrote the batch.
+    /// This call wrote the batch of the log.
     Wrote,
     /// A commit is needed.
     Commit(CommitCause),
@@ -91,7 +90,7 @@ impl Drop for WritingLogs<'_> {
 
 impl WritableFilesystem {
     /// Makes the current state of an inode durable, as `fsync(2)` does: its content, attributes and
-    /// names. For a directory, its entries too.
+    /// names. If the inode is a directory, its entries become durable too.
     ///
     /// After this returns, that state survives a crash.
     ///
@@ -241,7 +240,7 @@ impl WritableFilesystem {
         if let Err(error) = log.take_in(*batch, self.forest().block_format().clone()) {
             log.is_broken = true;
             self.forget_marks(location, &marks);
-            // A block of the log cannot be read; a commit needs no log.
+            // A block of the log cannot be read, so the sync commits: a commit needs no log.
             return match error.kind() {
                 buttress_format::ErrorKind::Io | buttress_format::ErrorKind::Corrupt => {
                     Ok(Logging::Commit(CommitCause::Incomplete))

@@ -199,7 +199,8 @@ fn syncs_of_many_threads_survive_crash() {
     filesystem.close().unwrap();
 }
 
-/// A failed write, flush or superblock makes that sync fail. Earlier synced content survives.
+/// A failed write of a block or superblock, or a failed flush, makes that sync fail. Earlier synced
+/// content survives.
 #[test]
 fn device_failure_fails_sync_and_keeps_earlier_syncs() {
     for number in 0..4 {
@@ -341,8 +342,8 @@ fn logs_take_turns_at_the_same_places() {
     filesystem.abandon();
 }
 
-/// A failed device has the same generation as the devices with the log. A commit makes the
-/// generations differ.
+/// If a device fails while a log is written, its superblock has the generation of the devices with
+/// the log. A commit makes the generations differ.
 #[test]
 fn a_device_left_out_while_logging_makes_the_sync_a_commit() {
     let backends = made(&[160 * MIB; 2], Some(Profile::Raid1));

@@ -45,14 +45,14 @@ struct LogWrite {
 
 /// The result of a round.
 pub(super) enum Written {
-    /// All batches up to this one are durable.
+    /// All batches of the log up to this batch are durable.
     UpTo(u64),
     /// A commit is needed.
     Commit(CommitCause),
 }
 
 impl WritableFilesystem {
-    /// Writes all logs that changed.
+    /// Writes all changed logs to the devices.
     pub(super) fn write_logs(&self) -> Result<Written> {
         let _no_other = self.superblocks().lock();
         self.require_writing()?;
@@ -73,8 +73,8 @@ impl WritableFilesystem {
             .collect();
         let frozen = self.freeze_logs(&mut guards);
         if !matches!(frozen, Ok(Ok(_))) && !buttress_faults::on("log-failed-freeze-joined") {
-            // Some logs may already be frozen and clean. Syncs that wait for this round then need a
-            // commit.
+            // Some logs may already be frozen and clean. After this failure, syncs that wait for
+            // the current round need a commit.
             guards.iter_mut().for_each(|(_, _, log)| log.is_broken = true);
         }
         let write = match frozen? {

@@ -63,7 +63,7 @@ impl<'a> Access<'a> {
         &self.handle.filesystem().data().options
     }
 
-    /// Returns the lock that makes an operation's edits appear together to live lookups.
+    /// Returns the lock that makes an operation's edits visible together.
     pub(super) fn steps(&self) -> &'a Steps {
         self.handle.steps()
     }
@@ -80,7 +80,7 @@ impl Access<'_> {
         self.resident_only = None;
     }
 
-    /// Reaches the places of these keys, so that edits there find their blocks in memory.
+    /// Loads the paths to these keys, so that edits there find their blocks in memory.
     pub(crate) fn reach(&mut self, tree: TreeId, keys: &[Key]) -> Result<()> {
         let follows_snapshot = self.follows_snapshot_of.is_some_and(|of| of.tree() == tree);
         keys.iter().try_for_each(|key| {
@@ -92,7 +92,7 @@ impl Access<'_> {
         })
     }
 
-    /// Reaches the places of the checksums of new data.
+    /// Loads the paths to the checksums of new data.
     pub(crate) fn reach_checksums(&mut self, logical: Logical) -> Result<()> {
         self.reach(TreeId::CHECKSUM, &[checksum_key(logical.get())])
     }
@@ -149,7 +149,7 @@ impl Access<'_> {
     pub(crate) fn is_unfinished(&mut self, subvolume: SubvolumeId) -> Result<bool> {
         match self.look().open_tree(subvolume.tree()) {
             Ok(open) => Ok(open.tree.is_unfinished()),
-            // The subvolume's tree was dropped.
+            // Another call dropped the subvolume's tree.
             Err(Error::TreeNotFound { .. }) => Ok(false),
             Err(error) => Err(error),
         }

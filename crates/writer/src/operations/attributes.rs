@@ -22,7 +22,7 @@ const CAPABILITY_NAME: &[u8] = b"security.capability";
 /// The items that a change of attributes edits: the inode and two extended attributes.
 const CHANGE_ITEMS: u64 = 4;
 
-/// Changes of an inode's attributes; `None` keeps a value.
+/// Changes of an inode's attributes; `None` keeps the current value.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AttributeChanges {
     /// Permission bits, with set-user-id, set-group-id and sticky.
@@ -43,10 +43,10 @@ pub struct AttributeChanges {
 }
 
 impl WritableFilesystem {
-    /// Changes mode, owner or times. A new owner or group of a file removes its set-id bits and its
-    /// capabilities, as `chown(2)` does, unless the call also sets a mode. An access control list
-    /// follows the mode. Times after [`Environment::latest`](crate::Environment::latest) are
-    /// reduced to that time.
+    /// Changes mode, owner or times of an inode. A new owner or group of a file removes its set-id
+    /// bits and its capabilities, as `chown(2)` does, unless the call also sets a mode. An access
+    /// control list follows the mode. Times after
+    /// [`Environment::latest`](crate::Environment::latest) are reduced to that time.
     ///
     /// # Errors
     /// Fails with [`Error::InodeNotFound`]; [`Error::NotPermitted`] for an immutable or append-only
@@ -104,9 +104,9 @@ impl WritableFilesystem {
     /// flags set and remove the property `btrfs.compression`.
     ///
     /// # Errors
-    /// Fails with [`Error::InodeNotFound`]; [`Error::ReadOnlySubvolume`];
-    /// [`Error::AttributesUnsupported`] for an inode that is neither a file nor a directory;
-    /// [`Error::Invalid`] for flags that exclude each other or that `chattr` cannot set.
+    /// Fails with [`Error::InodeNotFound`] or [`Error::ReadOnlySubvolume`]. Fails with
+    /// [`Error::AttributesUnsupported`] for other inodes than files and directories, and with
+    /// [`Error::Invalid`] for flags that `chattr` cannot set or combine.
     pub fn set_flags(&self, location: Location, attributes: FileAttributes) -> Result<()> {
         // The item shows whether the file has content only if nothing is dirty.
         self.write_back_file(location)?;
@@ -294,7 +294,7 @@ fn stored_flags(item: &InodeItem, attributes: FileAttributes) -> Result<InodeFla
     }
     let wants_nocow = attributes.contains(FileAttributes::NOCOW);
     match item.kind() {
-        // Existing content keeps its form.
+        // Existing content keeps its compressed or plain form.
         FileKind::Regular if item.size != ByteCount::ZERO => {}
         FileKind::Regular => flags.set(InodeFlags::NODATACOW | InodeFlags::NODATASUM, wants_nocow),
         _ => flags.set(InodeFlags::NODATACOW, wants_nocow),

@@ -305,7 +305,7 @@ impl Operation<'_> {
     pub(super) fn require_new_entry(&mut self, directory: Location, name: &[u8]) -> Result<InodeItem> {
         let parent = self.require_directory(directory)?;
         let (present, item_bytes) = match self.defers_names(directory.subvolume)? {
-            // Inserting the waiting name later detects whether the tree has the name.
+            // A later insertion of the deferred name detects whether the tree has the name.
             true => (self.waiting_entry(directory, name)?, 0),
             false => self.find_entry_beside(directory, name)?,
         };

@@ -2,8 +2,8 @@
 //! keys.
 //!
 //! The leaves are read ahead of the edits, side by side. Each operation inserts some names, which
-//! then no longer wait. Other threads may acquire the lock between two operations, and commits may
-//! run.
+//! then no longer wait. Other threads may acquire the edit lock between two operations, and commits
+//! may run.
 //!
 //! If the directory already has a name, the insertion fails, not the earlier call that made it. A
 //! deferred name whose insertion fails stays deferred, and its subvolume cannot be finished.
@@ -23,7 +23,7 @@ use buttress_tree::{EditContext, EditableTree, HeldMemory};
 const NAMES_AT_ONCE: usize = 128;
 const NAMES_READ_FOR: usize = 1024;
 
-/// A waiting name that cannot be inserted into its directory.
+/// A deferred name that cannot be inserted into its directory.
 #[derive(Clone, Debug)]
 pub struct RefusedName {
     /// The directory.
@@ -134,8 +134,8 @@ impl Operation<'_> {
         Ok(refused)
     }
 
-    /// Inserts names into an existing item of the tree, which has names of the same hash, or the
-    /// same names.
+    /// Inserts names into an existing item that already holds names of the same hash, or the same
+    /// names.
     fn put_beside(&mut self, subvolume: SubvolumeId, key: &Key, data: &[u8]) -> Result<Option<RefusedName>> {
         let id = subvolume.tree();
         let broken = |error| Corruption::Item { tree: id, error };

@@ -1,6 +1,6 @@
 //! Resets the error statistics of devices.
 //!
-//! The engine records the errors ([`buttress_engine::device_errors`]).
+//! The engine counts the errors of devices ([`buttress_engine::device_errors`]).
 
 use crate::WritableFilesystem;
 use buttress_engine::reservation::Need;

@@ -59,7 +59,7 @@ pub(super) fn check_name(name: &[u8]) -> Result<()> {
 }
 
 impl Access<'_> {
-    /// Reaches the places of a new entry, by name and by index.
+    /// Loads the leaves that receive a new entry, for its name and for its index.
     pub(super) fn reach_new_entry(&mut self, directory: Location, name: &[u8]) -> Result<()> {
         let index = self.look().next_index(directory)?;
         if self.defers_names(directory.subvolume)? {
@@ -74,11 +74,11 @@ impl Access<'_> {
         Ok(self.look().open_tree(subvolume.tree())?.tree.defers_names())
     }
 
-    /// Reaches the items of an entry, by name and by index.
+    /// Loads the items of a directory entry, by name and by index.
     ///
-    /// This call also caches the directory's next index. Without this cache, a lookup after the
-    /// removal of the last name would reuse that name's index. Linux refuses a log in which a new
-    /// name has an index that the last commit still uses, and does not mount.
+    /// Loading the entry also caches the directory's next index. Without this cache, a lookup after
+    /// the removal of the last name would reuse that name's index. Linux refuses a log in which a
+    /// new name has an index that the last commit still uses, and does not mount.
     pub(super) fn reach_entry(&mut self, directory: Location, name: &[u8], index: u64) -> Result<()> {
         if !buttress_faults::on("directory-index-of-removed-name") {
             self.look().next_index(directory)?;
@@ -160,7 +160,8 @@ impl Operation<'_> {
     }
 
     /// Reaches all items of an inode's name, from the first of the inode's items to their end,
-    /// which may be in two leaves. Also reaches the orphan item. Returns the name's index.
+    /// which may be in two leaves. Also reaches the orphan item. Returns the index of the directory
+    /// entry with this name.
     pub(super) fn reach_name(&mut self, directory: Location, name: &[u8], inode: Location) -> Result<u64> {
         let index = self.link_index(inode, directory.inode, name)?;
         self.reach_entry(directory, name, index)?;
@@ -212,7 +213,7 @@ impl Operation<'_> {
         }
     }
 
-    /// Removes an entry from a directory. The inode does not change.
+    /// Removes an entry from a directory. Removing the entry does not change the inode.
     pub(crate) fn remove_entry(&mut self, directory: Location, name: &[u8], index: u64) -> Result<()> {
         let tree = directory.subvolume.tree();
         let key = DirItem::key(directory.inode, name);
@@ -358,8 +359,8 @@ impl Operation<'_> {
         place_in(directory, &key, item.data(), name)
     }
 
-    /// Returns the index of this name by a scan of the directory. No reference records the index of
-    /// a placeholder for a missing subvolume.
+    /// Returns the index of this name by a scan of the directory. The placeholder of a missing
+    /// subvolume has no reference that records its index.
     pub(super) fn search_index(&mut self, directory: Location, name: &[u8]) -> Result<Option<u64>> {
         let tree = directory.subvolume.tree();
         let view = self.view_of(tree)?;

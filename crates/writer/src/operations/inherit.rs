@@ -49,7 +49,7 @@ impl Access<'_> {
 }
 
 impl Operation<'_> {
-    /// Returns the attributes that new inodes inherit from the directory's extended attributes.
+    /// Returns the attributes that a directory's extended attributes pass on to new inodes.
     fn inherited(&mut self, directory: Location) -> Result<Arc<Inherited>> {
         if let Some(known) = self.look().inodes().inherited(directory) {
             return Ok(known);
@@ -111,9 +111,9 @@ impl Operation<'_> {
         Ok(inherited_attributes)
     }
 
-    /// Returns the attributes of a new inode for a caller that sets all of them. Directories of an
-    /// unfinished subvolume pass nothing on, because their inodes must end with the attributes of
-    /// another volume.
+    /// Returns the attributes of a new inode whose caller sets all of its attributes. Directories
+    /// of an unfinished subvolume pass nothing on, because their inodes must end with the
+    /// attributes of another volume.
     pub(super) fn given_attributes(&mut self, kind_bits: u32, new: &NewInode) -> NewInodeAttributes {
         let is_file = FileKind::from_mode(kind_bits) == Some(FileKind::Regular);
         let options = self.data_options();
@@ -165,8 +165,8 @@ impl NewInodeAttributes {
         }
     }
 
-    /// Derives access control lists from a directory's default list. Without a default list, the
-    /// umask limits the mode.
+    /// Derives a new inode's access control lists from its directory's default list. Without a
+    /// default list, the umask limits the mode.
     fn take_lists(&mut self, default: Option<&Acl>, kind: FileKind, umask: u32) {
         match default {
             Some(list) if kind != FileKind::Symlink => {

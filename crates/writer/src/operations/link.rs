@@ -43,7 +43,7 @@ pub(super) enum Left {
     Kept(Location),
 }
 
-/// Returns whether an inode must be held open when its last name is removed.
+/// Decides whether an inode must be held open when its last name is removed.
 pub type Keeps<'a> = &'a dyn Fn(Location) -> bool;
 
 /// Keeps no inode, for callers without open inodes.
@@ -63,9 +63,9 @@ impl WritableFilesystem {
         self.link_item(inode, directory, name).map(drop)
     }
 
-    /// Adds a name as [`WritableFilesystem::link`] does. Returns the inode's attributes as of that
-    /// edit, and whether it has dirty data. The call returns the attributes even if another thread
-    /// has removed the inode since.
+    /// Adds a name as [`WritableFilesystem::link`] does. Returns the inode's attributes after the
+    /// link was added, and whether the inode has dirty data. The call returns the attributes even
+    /// if another thread has removed the inode since.
     ///
     /// # Errors
     /// Fails as [`WritableFilesystem::link`] does.
@@ -107,9 +107,9 @@ impl WritableFilesystem {
         self.unlink_keeping(directory, name, &keep_none).map(drop)
     }
 
-    /// Removes a name as [`WritableFilesystem::unlink`] does. If that was the last name and `keeps`
-    /// returns true, holds the inode open. `keeps` runs under the edit lock, and may run several
-    /// times.
+    /// Removes a name as [`WritableFilesystem::unlink`] does. If the removed name was the last one
+    /// and `keeps` returns true, holds the inode open. `keeps` runs under the edit lock, and may
+    /// run several times.
     ///
     /// # Errors
     /// Fails as [`WritableFilesystem::unlink`] does.
@@ -150,7 +150,8 @@ impl WritableFilesystem {
     }
 
     /// Removes a directory as [`WritableFilesystem::remove_directory`] does. If `keeps` returns
-    /// true, holds the directory open. `keeps` runs under the edit lock, and may run several times.
+    /// true, holds the removed directory open. `keeps` runs under the edit lock, and may run
+    /// several times.
     ///
     /// # Errors
     /// Fails as [`WritableFilesystem::remove_directory`] does.
@@ -178,8 +179,8 @@ impl WritableFilesystem {
         self.finish_removal(left)
     }
 
-    /// Removes the rest of an inode whose last name was removed: its orphan, or dirty data, which
-    /// is obsolete. Returns the hold on an inode that is kept.
+    /// Removes what remains of an inode without names: its orphan, or its dirty data, which is
+    /// obsolete. Returns the hold on an inode that is kept.
     pub(super) fn finish_removal(&self, left: Left) -> Result<Option<OpenInode>> {
         match left {
             Left::Nothing => {}
@@ -255,7 +256,8 @@ impl Operation<'_> {
         Ok(())
     }
 
-    /// Removes an entry, on both sides, and updates sizes, times and the link count.
+    /// Removes a directory entry and the inode's reference to it, and updates sizes, times and the
+    /// link count.
     pub(super) fn unlink_name(&mut self, directory: Location, name: &[u8], inode: Location) -> Result<()> {
         let index = self.remove_link(inode, directory.inode, name)?;
         self.remove_entry(directory, name, index)?;
@@ -264,7 +266,7 @@ impl Operation<'_> {
         self.touch_inode(inode)
     }
 
-    /// Records a removed name, for logs.
+    /// Records a removed name, for later logs.
     fn note_removed_name(
         &mut self,
         directory: Location,

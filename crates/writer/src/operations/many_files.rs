@@ -1,12 +1,12 @@
 //! Many small files, made at once in a subvolume whose names wait
 //! ([`defer_names`](WritableFilesystem::defer_names)).
 //!
-//! Each file is made as by [`create_whole`](WritableFilesystem::create_whole), but all in one
+//! Each file is made as by [`create_whole`](WritableFilesystem::create_whole), but all files in one
 //! operation. The inode numbers of the files are consecutive, and their indexes in each directory
 //! are consecutive too. The files' items therefore form few runs, and each directory changes once.
 //!
-//! All files are made or, after an error, none. A caller that needs to know which file fails makes
-//! them one by one.
+//! The call makes all files, or none after an error. A caller that needs to know which file fails
+//! makes them one by one.
 
 use super::NewInode;
 use super::create::{Plan, REGULAR, Whole};
@@ -24,8 +24,8 @@ use buttress_format::{
 use buttress_fs::error::{Corruption, Defect, Error, Name, Result};
 use buttress_fs::location::Location;
 
-/// The most items of a new file: inode, name, content, an index, and its part of a directory's own
-/// change.
+/// The maximum number of items of a new file: inode, name, content, an index, and its part of a
+/// directory's own change.
 const ITEMS_OF_FILE: u64 = 5;
 
 /// A file to be made.
@@ -39,12 +39,12 @@ pub struct NewFile<'a> {
     pub attributes: AttributeChanges,
     /// The content of the file, moved out of this vector.
     pub content: &'a mut Vec<u8>,
-    /// Content that is stored unchanged, instead of `content`: in order of the ranges, which do not
+    /// Extents to store unchanged instead of `content`, in order of their file ranges, which do not
     /// overlap.
     pub encoded: &'a [EncodedExtent],
 }
 
-/// The items of one of the files.
+/// The items of one of the new files.
 struct Part<'a> {
     directory: Location,
     name: &'a [u8],
@@ -53,9 +53,9 @@ struct Part<'a> {
 }
 
 impl WritableFilesystem {
-    /// Makes regular files of one unfinished subvolume. Attributes that are not set come from
-    /// `new`. The call takes the contents and leaves the vectors empty. After an error the vectors
-    /// are unchanged, and no file is made.
+    /// Makes regular files of one unfinished subvolume. Attributes that a file of the batch does
+    /// not set come from `new`. The call takes the contents and leaves the vectors empty. After an
+    /// error the vectors are unchanged, and no file is made.
     ///
     /// # Errors
     /// Fails as [`create_whole`](Self::create_whole) does for each file. Fails with
@@ -81,7 +81,7 @@ impl WritableFilesystem {
         let written = self.write_new_files(&encoded)?.ok_or(Error::Invalid {
             what: "encoded content that cannot be stored as it is",
         })?;
-        // Everything that may fail for lack of space precedes the creation of the files.
+        // All steps that may fail for lack of space come before the creation of the files.
         let reserved = outside.iter().copied().fold(0, u64::saturating_add);
         if reserved > 0
             && let Err(error) = self
@@ -295,7 +295,7 @@ impl Operation<'_> {
             } else if !part.whole.content.is_empty() {
                 items.push(self.inline_item(inode, part.whole.content));
             } else if part.whole.has_content {
-                // The item changes soon, when the content gets extents.
+                // The inode item changes soon, when the content gets extents.
                 self.edit()
                     .know_inode(Location::new(part.directory.subvolume, inode), item);
             }

@@ -29,7 +29,7 @@ impl Operation<'_> {
         .into())
     }
 
-    /// Returns the parent of a directory; `None` at the top.
+    /// Returns the parent of a directory; `None` at the top level.
     fn directory_above(&mut self, directory: Location) -> Result<Option<Location>> {
         if directory.is_subvolume_root() {
             let tree = directory.subvolume.tree().object_id();

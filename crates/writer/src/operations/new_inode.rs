@@ -5,10 +5,11 @@ use buttress_fs::NodeKind;
 /// Mode and owner of an inode to be made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NewInode {
-    /// Permission bits, with set-user-id, set-group-id and sticky. Symlinks ignore these bits and
-    /// have all permissions.
+    /// Permission bits, with set-user-id, set-group-id and sticky. A symlink ignores these
+    /// permission bits and has all permissions.
     pub mode: u32,
-    /// Permission bits that are cleared, unless the directory has a default access control list.
+    /// Permission bits that the new inode loses, unless the directory has a default access control
+    /// list.
     pub umask: u32,
     /// The owner.
     pub uid: u32,
@@ -36,7 +37,7 @@ pub enum NewKind<'a> {
     File,
     /// A directory.
     Directory,
-    /// A node as `mknod(2)` makes it.
+    /// A device node, pipe or socket as `mknod(2)` makes it.
     Node(NodeKind),
     /// A symlink to this target.
     Symlink(&'a [u8]),

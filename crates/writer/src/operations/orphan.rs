@@ -1,11 +1,11 @@
-//! Inodes without names: held open, or pending removal.
+//! Inodes without names: an open handle holds them, or their removal is pending.
 //!
 //! An inode gets an orphan item when its last name is removed while it is held open or has much
-//! content. Removal and orphan item are in one transaction. Once the inode is no longer held, its
-//! extents are removed from the beginning, some thousand in each step, so that no transaction grows
-//! without bound. The last step removes the rest and the orphan item. After a crash in between, the
-//! orphan item remains, and the next opening for writing continues
-//! ([`WritableFilesystem::clean_orphans`]).
+//! content. The last name's removal and the orphan item's insertion are in one transaction. Once
+//! the inode is no longer held, its extents are removed from the beginning, some thousand in each
+//! step, so that no transaction grows without bound. The last step removes the remaining items and
+//! the orphan item. After a crash in between, the orphan item remains, and the next opening for
+//! writing continues ([`WritableFilesystem::clean_orphans`]).
 //!
 //! Source: on-disk format documentation, section "ORPHAN_ITEM".
 
@@ -42,7 +42,7 @@ pub struct OpenInode {
 }
 
 impl OpenInode {
-    /// Returns a hold whose count was already raised.
+    /// Returns a hold on an inode whose hold count was already raised.
     pub(super) const fn held(filesystem: WritableFilesystem, location: Location) -> Self {
         Self { filesystem, location }
     }
@@ -73,8 +73,8 @@ impl Drop for OpenInode {
 }
 
 /// Turns an error of a damaged subvolume into `None`. A volume with such a subvolume can still be
-/// written, to save or delete the subvolume. Reads of it return the error, and its orphans remain
-/// for a later opening.
+/// written, to save or delete the subvolume. Reads of the damaged subvolume return the error, and
+/// its orphans remain for a later opening.
 pub(crate) fn unless_damaged<T>(result: Result<T>) -> Result<Option<T>> {
     match result {
         Err(error) if error.kind() == ErrorKind::Corrupt && !error.is_defect() => Ok(None),
@@ -105,7 +105,7 @@ impl WritableFilesystem {
             let is_gone = self.operate(Need::freeing(STEP_PLACES), |operation| {
                 operation.be_upkeep();
                 match operation.require_subvolume(location.subvolume) {
-                    // The subvolume's tree is dropped as a whole.
+                    // The subvolume's tree is dropped as a whole, with its orphans.
                     Err(Error::SubvolumeNotFound { .. }) => return Ok(true),
                     required => required?,
                 }

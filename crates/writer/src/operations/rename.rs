@@ -24,7 +24,7 @@ use buttress_fs::location::Location;
 /// The items that a rename edits: two names, a removed inode, a whiteout.
 const RENAME_ITEMS: u64 = 20;
 
-/// The places of a rename and of a replaced inode, whose adjacent items have two ends.
+/// The places of a rename, including a replaced inode, whose adjacent items have two ends.
 const RENAME_PLACES: u64 = RENAME_ITEMS + 2;
 
 const CHARACTER_DEVICE: u32 = 0o020_000;
@@ -32,8 +32,7 @@ const CHARACTER_DEVICE: u32 = 0o020_000;
 /// The effect of a rename on an existing entry of the new name, and on the old name.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RenameMode {
-    /// The entry of the new name is replaced, if it has the same kind and, for a directory, is
-    /// empty.
+    /// The moved entry replaces an entry of the new name, if that has the same kind and is empty.
     #[default]
     Replace,
     /// An entry of the new name makes the rename fail.
@@ -70,10 +69,10 @@ impl WritableFilesystem {
     /// # Errors
     /// Fails with [`Error::NotFound`]; [`Error::Exists`] for [`RenameMode::NoReplace`];
     /// [`Error::IsADirectory`] and [`Error::NotADirectory`] if only one of both is a directory.
-    /// Fails with [`Error::NotEmpty`], also for a subvolume; [`Error::CrossesSubvolumes`];
-    /// [`Error::Invalid`] for a move of a directory into itself; [`Error::NotPermitted`], also for
-    /// a subvolume's root. Fails with [`Error::ReadOnlySubvolume`], also for a move of a read-only
-    /// subvolume to another directory; [`Error::HashCollision`]; [`Error::NoSpace`].
+    /// Fails with [`Error::NotEmpty`], [`Error::CrossesSubvolumes`] or [`Error::NotPermitted`].
+    /// Fails with [`Error::Invalid`] for a move of a directory into itself. Fails with
+    /// [`Error::ReadOnlySubvolume`], also for a move of a read-only subvolume to another directory;
+    /// [`Error::HashCollision`]; [`Error::NoSpace`].
     pub fn rename(
         &self,
         old_directory: Location,
@@ -87,8 +86,8 @@ impl WritableFilesystem {
     }
 
     /// Renames as [`WritableFilesystem::rename`] does. If the replaced inode loses its last name
-    /// and `keeps` returns true, holds it open. `keeps` runs under the edit lock, and may run
-    /// several times.
+    /// and `keeps` returns true, holds that inode open. `keeps` runs under the edit lock, and may
+    /// run several times.
     ///
     /// # Errors
     /// Fails as [`WritableFilesystem::rename`] does.
@@ -123,7 +122,7 @@ impl WritableFilesystem {
 }
 
 impl Operation<'_> {
-    /// Returns the rest of the replaced entry, the entry that moved, and the entry that had the new
+    /// Returns what remains of the replaced entry, the moved entry, and the entry that had the new
     /// name.
     fn rename(
         &mut self,
@@ -265,7 +264,7 @@ impl Operation<'_> {
         }
     }
 
-    /// Checks that the entry at `from` may move to the directory of `to`.
+    /// Checks that the directory entry at `from` may move to the directory of `to`.
     fn check_moves(&mut self, from: End<'_>, entry: Entry, to: End<'_>) -> Result<()> {
         match entry.target {
             Target::Subvolume(_) if !self.is_placeholder(from, entry)? => Ok(()),
@@ -444,7 +443,7 @@ impl Operation<'_> {
         match entry.target {
             Target::Inode(inode) => self.unlink_name(end.directory, end.name, beside(end.directory, inode)),
             Target::Subvolume(_) => {
-                // The entry's root reference has already moved.
+                // The root reference of this subvolume's entry has already moved.
                 let Some(index) = self.search_index(end.directory, end.name)? else {
                     return Err(Corruption::DirIndexMissing {
                         directory: end.directory,
@@ -461,8 +460,8 @@ impl Operation<'_> {
     }
 
     /// Records the change in both directories and in the moved inode. A subvolume's own tree does
-    /// not contain its name, so it stays unchanged. Incremental sends rely on that for read-only
-    /// subvolumes.
+    /// not contain its name, so it stays unchanged. Incremental sends of read-only subvolumes rely
+    /// on unchanged trees.
     fn touch_ends(&mut self, old: End<'_>, moved: Entry, new: End<'_>) -> Result<()> {
         let now = self.now();
         let touch = |item: &mut InodeItem| {

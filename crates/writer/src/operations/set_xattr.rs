@@ -2,8 +2,9 @@
 //!
 //! Extended attributes whose names have the same hash share an item. A changed value keeps its
 //! position if it is alone in its item. A changed value in a shared item moves to the end, as in
-//! the kernel. Some attributes have side effects. An access control list changes the mode, and is
-//! not stored if it says no more than the mode. The compression property changes flags.
+//! the kernel. Some extended attributes have side effects when they are set. An access control list
+//! changes the mode, and is not stored if it says no more than the mode. The compression property
+//! changes flags.
 //!
 //! Source: setxattr(2), removexattr(2) for meaning and errors; on-disk format documentation,
 //! section "XATTR_ITEM".
@@ -38,8 +39,9 @@ pub enum SetXattr {
 }
 
 impl WritableFilesystem {
-    /// Sets an extended attribute by its full name, such as `user.…`. Access control lists ignore
-    /// `how`. An empty value removes an access control list or the compression property.
+    /// Sets an extended attribute by its full name, such as `user.…`. For access control lists,
+    /// `how` has no effect. An empty value removes an access control list or the compression
+    /// property.
     ///
     /// # Errors
     /// Fails with [`Error::InodeNotFound`]; [`Error::Exists`] and [`Error::AttributeNotFound`]
@@ -218,7 +220,8 @@ impl Operation<'_> {
             }
         };
         if !is_for(item.kind()) {
-            // The kernel accepts the property on other inodes and does nothing.
+            // The kernel accepts the compression property on inodes that are neither files nor
+            // directories, and does nothing.
             return Ok(());
         }
         if property.is_some() {

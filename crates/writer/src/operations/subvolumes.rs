@@ -1,9 +1,9 @@
 //! Subvolumes as directory entries: create, snapshot, delete, default, read-only, and the volume's
 //! label.
 //!
-//! [`buttress_fs::subvolume`] makes the trees and root items; this module names them. Deleting
-//! removes the name and marks the tree. [`WritableFilesystem::drop_deleted_subvolumes`] frees its
-//! blocks, at once or after the volume was opened again.
+//! [`buttress_fs::subvolume`] makes the trees and root items; this module names them. Deleting a
+//! subvolume removes its name and marks its tree. [`WritableFilesystem::drop_deleted_subvolumes`]
+//! frees its blocks, at once or after the volume was opened again.
 //!
 //! Source: on-disk format documentation, sections "ROOT_ITEM", "ROOT_REF"; btrfs-subvolume(8) for
 //! refused calls.

@@ -1,5 +1,5 @@
-//! Tests of file operations on volumes of mkfs.btrfs, checked by btrfs-progs and compared with the
-//! kernel.
+//! Tests of file operations on volumes made by mkfs.btrfs, checked by btrfs-progs and compared with
+//! the kernel.
 
 mod against_kernel;
 mod every_operation;

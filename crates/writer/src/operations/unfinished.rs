@@ -5,7 +5,7 @@
 //! disk, an unfinished subvolume equals a deleted subvolume that is not yet dropped, except for the
 //! missing flag of deleted subvolumes. An unfinished subvolume has no name, and no uuid leads to
 //! it. The next opening for writing, by this library or the kernel, drops it. [`finish_subvolumes`]
-//! makes it an ordinary subvolume, in one step of one transaction.
+//! makes the new subvolume an ordinary subvolume, in one step of one transaction.
 //!
 //! The caller sets all attributes of its inodes. Directories pass no attributes on to new inodes,
 //! and the flags of immutable and append-only inodes forbid nothing until the end.
@@ -97,14 +97,15 @@ impl WritableFilesystem {
     }
 
     /// Finishes unfinished subvolumes: they become read-only, get their names, and their uuids lead
-    /// to them. All become visible together, and durable with the next commit.
+    /// to them. All of the finished subvolumes become visible together, and durable with the next
+    /// commit.
     ///
     /// # Errors
     /// Fails with [`Error::Exists`], or as [`WritableFilesystem::create`] does for the directories.
     /// Fails with [`Error::SubvolumeNotFound`] for a subvolume that does not exist or is already
     /// finished.
     pub fn finish_subvolumes(&self, finished: &[FinishedSubvolume]) -> Result<()> {
-        // Writing dirty data back may need more space than is free. An error of write-back must
+        // Writing back dirty data may need more space than is free. An error of write-back must
         // precede the visibility of any subvolume.
         self.write_back()?;
         for one in finished {
@@ -142,8 +143,8 @@ impl WritableFilesystem {
     }
 
     /// Sets the flags of an inode of an unfinished subvolume, in the form of the inode item. For a
-    /// file with content, the flags that describe how content is written stay. Flags that the file
-    /// system itself controls stay too.
+    /// file with content, the flags that describe how content is written stay. Inode flags that the
+    /// file system itself controls also stay.
     ///
     /// # Errors
     /// Fails with [`Error::InodeNotFound`]; [`Error::SubvolumeNotFound`] for a finished subvolume.
@@ -200,7 +201,7 @@ impl Operation<'_> {
         Ok(())
     }
 
-    /// Reaches all items that change when a subvolume is finished.
+    /// Loads all items that change when a subvolume is finished.
     fn reach_finished(&mut self, finished: &FinishedSubvolume) -> Result<()> {
         let id = finished.id;
         self.reach_new_entry(finished.directory, &finished.name)?;

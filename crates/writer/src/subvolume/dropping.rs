@@ -98,7 +98,7 @@ impl Memory {
         false
     }
 
-    /// Returns a block that was read ahead, or reads it now.
+    /// Returns a block that was read ahead, or reads the block now.
     fn block(&mut self, running: &Running, pointer: &BlockPointer) -> Result<TreeBlock> {
         match self.ahead.remove(&pointer.logical) {
             Some(block) if block.header().generation == pointer.generation => Ok(block),
@@ -113,9 +113,10 @@ struct SnapshotDropper<'m> {
     tree: TreeId,
     last_snapshot: Generation,
     /// The transaction in which a snapshot made this tree, from the root item's key: older blocks
-    /// are not the tree's own. For blocks of exactly this age, their owner decides. With the
-    /// kernel's keys, blocks of this age are the source's. Keys that name the transaction itself
-    /// may be older than blocks that the snapshot changed in it.
+    /// are not the tree's own. For blocks of exactly this generation, the owner in their header
+    /// decides. With the kernel's keys, blocks of this generation belong to the snapshot's source.
+    /// Keys that name the transaction itself may be older than blocks that the snapshot changed in
+    /// it.
     origin: Generation,
     steps: Vec<Step>,
     /// Blocks to be read together with the missing block.
@@ -135,7 +136,7 @@ impl WritableFilesystem {
         Ok(found)
     }
 
-    /// Returns deleted subvolumes, and subvolumes that are or were unfinished.
+    /// Returns deleted subvolumes, and subvolumes whose deletion or creation has not finished.
     fn subvolumes_without_references(&self) -> Result<Vec<SubvolumeId>> {
         let view = self.view();
         let from = Key::new(ObjectId::ORPHAN, ItemType::ORPHAN_ITEM, 0);
@@ -156,8 +157,8 @@ impl WritableFilesystem {
     /// that is damaged or unreadable does not prevent dropping the others.
     ///
     /// # Errors
-    /// Fails with [`Error::Cancelled`]; [`Error::NotDropped`], with every subvolume that could not
-    /// be dropped, or with the error that stopped writing.
+    /// Fails with [`Error::Cancelled`], with [`Error::NotDropped`] and the subvolumes that could
+    /// not be dropped, or with the error that stopped writing.
     pub fn drop_deleted_subvolumes(&self, progress: &Progress) -> Result<()> {
         let deleted = self.deleted_subvolumes()?;
         let mut failures = Vec::new();
@@ -210,11 +211,11 @@ impl WritableFilesystem {
         Ok(())
     }
 
-    /// Continues to drop one tree for a while. If the job is cancelled, it still drops about one
-    /// block, so that each call progresses.
+    /// Continues to drop one tree until the time slice ends. If the job is cancelled, it still
+    /// drops about one block, so that each call progresses.
     fn drop_some(&self, tree: TreeId, progress: &Progress, memory: &mut Memory) -> Result<Stop> {
-        // The dropper needs the tree as it is on disk, without newer changes and without blocks
-        // that a commit is about to write.
+        // The dropper needs the committed tree, without newer changes and without blocks that a
+        // commit is about to write.
         let is_newer = |handle: &mut Handle<'_>| {
             let tree = &handle.open_tree(tree)?.tree;
             Ok(match buttress_faults::on("drop-reads-unwritten") {
@@ -309,10 +310,10 @@ fn keys_of_dead_root(running: &mut Running, tree: TreeId) -> Result<[Key; 2]> {
     ])
 }
 
-/// Reaches a tree's last items: they must be removed as soon as the tree is empty.
+/// Loads the path to a tree's last items, which must be removed as soon as the tree is empty.
 fn reach_dead_root(running: &mut Running, tree: TreeId) -> Result<()> {
-    // Cache the next id, since this id may be the highest. The id is not reused while the volume is
-    // open, because callers may still name inodes of the subvolume.
+    // Cache the next subvolume id, since this id may be the highest. The id is not reused while the
+    // volume is open, because callers may still name inodes of the subvolume.
     running.next_inode_number(TreeId::ROOT)?;
     let keys = keys_of_dead_root(running, tree)?;
     keys.iter().try_for_each(|key| running.reach(TreeId::ROOT, key))
@@ -388,7 +389,8 @@ impl<'m> SnapshotDropper<'m> {
             .is_some_and(|step| step.pointer.level > 0 && step.slot < step.block.item_count())
     }
 
-    /// Returns the blocks to read with the missing block: the next children that this tree made.
+    /// Returns the blocks to read together with the missing block: the next children that this tree
+    /// made.
     fn blocks_ahead(self) -> Vec<BlockPointer> {
         if !self.ahead.is_empty() {
             return self.ahead;
@@ -439,8 +441,9 @@ impl<'m> SnapshotDropper<'m> {
             .extent_state(pointer.logical, kind, running.core.node_bytes())
     }
 
-    /// Visits a block: drops this tree's reference to a shared block, or adds another block to the
-    /// path. Returns false if it did neither, so that other threads get the lock.
+    /// Visits a block of the dropped tree: drops this tree's reference to a shared block, or adds
+    /// another block to the path. Returns false if it did neither, because the time slice ended and
+    /// other threads wait for the lock.
     fn enter(&mut self, running: &mut Running, pointer: BlockPointer, reference: Reference) -> Result<bool> {
         let own = pointer.generation > self.last_snapshot;
         if !own {
@@ -449,8 +452,7 @@ impl<'m> SnapshotDropper<'m> {
                 if pointer.generation >= self.origin && !self.set_full_back_references(running, &pointer)? {
                     return Ok(false);
                 }
-                // Another tree keeps a shared block, so the owner of its references does not
-                // matter.
+                // Another tree keeps a shared block, so the form of its references does not matter.
                 Self::let_go(running, &pointer, reference, self.tree);
                 return Ok(true);
             }
@@ -483,7 +485,7 @@ impl<'m> SnapshotDropper<'m> {
             .let_go(pointer.logical, node_bytes, pointer.level, reference, owner);
     }
 
-    /// Does one step: drops a leaf, or moves down or up.
+    /// Does one step of the drop: drops a leaf, or moves down or up.
     fn advance(&mut self, running: &mut Running) -> Result<Advance> {
         let tree = self.tree;
         let Some(step) = self.steps.last_mut() else {

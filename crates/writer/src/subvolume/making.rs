@@ -100,8 +100,8 @@ pub(crate) fn make_snapshot_tree(
     item.last_snapshot = generation;
     let item = snapshot_root_item(item, new, generation, read_only);
     running.core.refer_below(root, Form::Keyed(id.tree()), 1)?;
-    // A later drop treats blocks that are not newer than this generation as the source's. The first
-    // blocks of the snapshot's own have this transaction's generation.
+    // A later drop treats blocks that are not newer than this generation as blocks of the
+    // snapshot's source. The first blocks of the snapshot's own have this transaction's generation.
     let newest_of_source = generation.get().saturating_sub(1);
     add_root(running, id, tree, item, newest_of_source)?;
     running.make_quota_group(id)?;
@@ -166,7 +166,7 @@ pub(crate) fn add_root_reference(
     running.insert(TreeId::ROOT, &forward, &bytes)
 }
 
-/// Removes the root references of a subvolume's place.
+/// Removes the two root references that record a subvolume's place.
 pub(crate) fn remove_root_reference(
     running: &mut Running,
     child: SubvolumeId,
@@ -247,7 +247,8 @@ fn uuids(running: &mut Running, key: &Key) -> Result<Vec<u8>> {
     Ok(found.map_or_else(Vec::new, |item| item.data().to_vec()))
 }
 
-/// Returns the keys of both root references of a subvolume: the one of its parent, and its own.
+/// Returns the keys of a subvolume's two root references: the forward reference in its parent, and
+/// its own back reference.
 pub(crate) fn root_reference_keys(child: SubvolumeId, parent: SubvolumeId) -> [Key; 2] {
     let (child, parent) = (child.tree(), parent.tree());
     [

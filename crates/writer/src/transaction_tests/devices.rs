@@ -135,8 +135,8 @@ fn view_does_not_wait_for_converging_commit() {
         let view = view.expect("a view while a commit waits for its device");
         assert!(view.lookup(ROOT, b"before").unwrap().is_some());
         commit.join().unwrap().unwrap();
-        // The view was made before its references were in the trees, so it is not of the same
-        // moment as the pending references.
+        // The view was made before its references were in the trees, so view and pending references
+        // have different moments.
         assert!(filesystem.delayed_references_of(&view, &[]).is_none());
         assert!(filesystem.view().lookup(ROOT, b"before").unwrap().is_some());
     });
@@ -326,8 +326,7 @@ fn no_change_reads_under_the_edit_lock() {
     assert!(read > CHANGES.len(), "only {read} reads: nothing was cold");
 }
 
-/// Blocks that the cache does not keep are read under the lock, and such an operation ends
-/// completely.
+/// Under the lock, the drop reads blocks that the cache does not keep, and still ends completely.
 #[test]
 fn a_subvolume_is_dropped_to_the_end_without_a_cache() {
     let device = Watched::new();

@@ -31,8 +31,8 @@ fn new_volume() -> (Arc<MemoryBackend>, WritableFilesystem) {
     (memory, filesystem)
 }
 
-/// Writes some files and commits, then corrupts a ledger. The next commit must fail with the
-/// expected error.
+/// Writes some files and commits, then corrupts a ledger by `spoil`. The next commit must fail with
+/// the expected error.
 #[track_caller]
 fn spoilt(spoil: impl FnOnce(&mut Core), said: &[&str]) {
     let (memory, filesystem) = new_volume();
@@ -64,7 +64,7 @@ fn spoilt(spoil: impl FnOnce(&mut Core), said: &[&str]) {
     let after = filesystem.commit().unwrap_err();
     assert!(matches!(after, Error::WritingStopped { .. }), "{after}");
     assert!(after.to_string().contains(&told), "{after}");
-    // Both committed and later changes can still be read.
+    // Both committed and later names can still be read.
     assert!(filesystem.lookup(ROOT, b"before-4").unwrap().is_some());
     assert!(filesystem.lookup(ROOT, b"after").unwrap().is_some());
     filesystem.abandon();

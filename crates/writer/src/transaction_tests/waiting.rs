@@ -69,7 +69,7 @@ fn cached_bytes(filesystem: &WritableFilesystem) -> u64 {
 
 #[test]
 fn a_long_run_of_creations_stays_within_the_budget() {
-    // The test runs with commits only by calls, and with background commits.
+    // The test runs without background commits, and with background commits.
     for interval in [None, Some(Duration::from_secs(1 << 40))] {
         let clock = Arc::new(Clock {
             interval,
@@ -124,8 +124,7 @@ fn content_is_written_back_beside_writers() {
                 .unwrap()
         })
         .collect();
-    // The content is more than half of the limit and less than all of it, so no call has to write
-    // back.
+    // The content exceeds half of the dirty limit but not the limit, so no call has to write back.
     let piece = usize::try_from(limit * 3 / 4).unwrap() / files.len() / 4096 * 4096;
     for file in &files {
         filesystem
@@ -185,7 +184,8 @@ fn changes_dirty_for_long_are_committed() {
     assert!(due(230));
     assert!(filesystem.committed_generation() > first);
     assert!(!filesystem.data().has_dirty());
-    // A caller's own commit restarts the interval, and so does a clock that was set back.
+    // A caller's own commit restarts the interval of automatic commits, and so does a clock that
+    // was set back.
     filesystem.write_at(file, FileOffset::new(0), b"other").unwrap();
     assert!(!due(300));
     filesystem.commit().unwrap();

@@ -128,13 +128,13 @@ fn a_tree_stays_open_until_its_blocks_are_on_the_device() {
 #[test]
 fn a_sync_does_not_wait_for_a_commit_that_settles() {
     let (gate, filesystem) = new_volume();
-    // The number makes the extent tree have leaves that only a commit reads.
+    // This number of subvolumes gives the extent tree leaves that only a commit reads.
     make_subvolumes(&filesystem);
     let file = filesystem
         .create(ROOT, b"file", &NewInode::of_root(0o600))
         .unwrap();
     filesystem.close().unwrap();
-    // Nothing is in memory after the new opening.
+    // After the new opening, nothing of the volume is in memory.
     let filesystem = OpenOptions::new(vec![device(&gate)]).open().unwrap();
     let filesystem = WritableFilesystem::new(filesystem, WriteOptions::default()).unwrap();
     let write = |content: u8| {

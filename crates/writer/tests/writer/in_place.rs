@@ -2,8 +2,8 @@
 //! then keeps its content.
 //!
 //! The critical moment: a commit in progress delays a snapshot that has already written dirty data
-//! back. Only then does a write find that the file owns its extent alone. The write is in flight to
-//! the device when the snapshot runs.
+//! back. Only after the commit does a write find that the file owns its extent alone. The write is
+//! in flight to the device when the snapshot runs.
 #![allow(
     clippy::arithmetic_side_effects,
     clippy::indexing_slicing,

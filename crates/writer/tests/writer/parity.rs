@@ -1,5 +1,5 @@
-//! Checks rows of RAID5 and RAID6 that commits wrote, by the kernel: its scrub recomputes every
-//! parity, and its degraded mounts read through parity.
+//! The kernel checks RAID5 and RAID6 rows that commits wrote. Its scrub recomputes all parity, and
+//! its degraded mounts read through parity.
 #![allow(
     clippy::arithmetic_side_effects,
     clippy::indexing_slicing,

@@ -3,7 +3,7 @@
 //!
 //! The engine compares these numbers in builds with debug assertions, at the end of each edit and
 //! of each commit. The volume has the smallest node size, so few files make high trees. Tests of
-//! the engine compute heights that no volume here reaches (`worst_case`).
+//! the engine compute the heights that no volume of these tests reaches (`worst_case`).
 
 use crate::live::identity;
 use buttress_device::{Backend, Device, Engine, MemoryBackend};

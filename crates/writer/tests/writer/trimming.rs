@@ -144,7 +144,8 @@ fn trim_discards_removed_content_and_keeps_the_rest() {
             // Rows that also contain other data are left unchanged.
             assert!(left < gone / 2, "{data:?}: {left} of {gone}");
         }
-        // Trimmed space can be used again, and a second trim of the same space changes nothing.
+        // After a trim, the trimmed space can be used again, and a second trim of the same space
+        // changes nothing.
         write(&filesystem, "later", GOES, 1 << 20).unwrap();
         filesystem.commit().unwrap();
         filesystem.close().unwrap();

@@ -1,5 +1,5 @@
-//! Tests of calls that readers see completely or not at all, and of failed calls. Gates hold each
-//! critical moment open.
+//! Tests of calls that readers see completely or not at all, and of failed calls. Gates in the
+//! device pause each call at its critical moment.
 #![allow(
     clippy::arithmetic_side_effects,
     clippy::unwrap_used,
@@ -178,8 +178,8 @@ fn clone_without_source(in_subvolume: bool) {
     filesystem.close().unwrap();
 }
 
-/// Readers see the new size before the content after it is removed. Removing the file in between is
-/// no error.
+/// During a truncation, readers see the new size before the content after it is removed. Removing
+/// the file in between is no error.
 #[test]
 fn a_file_that_goes_while_it_is_cut_was_cut_before() {
     let (gate, filesystem) = new_volume();
@@ -201,8 +201,8 @@ fn a_file_that_goes_while_it_is_cut_was_cut_before() {
     filesystem.close().unwrap();
 }
 
-/// A copy without sharing runs in visible pieces. If the file is removed after one of them, the
-/// copy is short, without an error.
+/// A copy without sharing runs in visible pieces. If the file is removed after one of the pieces,
+/// the copy is short, without an error.
 #[test]
 fn removal_during_copy_makes_short_copy() {
     const PIECE: usize = 1 << 20;
@@ -255,7 +255,7 @@ fn a_clone_out_of_a_deleted_subvolume_leaves_the_target_as_it_was() {
     clone_without_source(true);
 }
 
-/// The subvolume's tree exists until it is dropped.
+/// A deleted subvolume's tree exists until it is dropped.
 #[test]
 fn what_lies_in_a_deleted_subvolume_is_found_by_no_read() {
     let (_, filesystem) = new_volume();

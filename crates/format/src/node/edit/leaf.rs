@@ -298,7 +298,7 @@ const fn head_at(slot: usize) -> usize {
     HEADER_BYTES.saturating_add(slot.saturating_mul(ITEM_HEAD_BYTES))
 }
 
-/// Converts an offset in the block to the form in item heads.
+/// Converts an offset in the block to the form that item headers store.
 fn offset_of(at: usize) -> Option<U32> {
     Some(U32::new(u32::try_from(at.checked_sub(HEADER_BYTES)?).ok()?))
 }

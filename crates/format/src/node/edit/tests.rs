@@ -164,7 +164,7 @@ fn used_memory_makes_an_empty_block() {
     assert_eq!((used.item_count(), used.free_space()), (0, fresh.free_space()));
     let sealed = |block: &TreeBlock| block.seal(LOGICAL, format().checksum_type, |_| None);
     assert_eq!(sealed(&used).bytes(), sealed(&fresh).bytes());
-    // Memory of another size is not reused.
+    // The node's memory is not reused for a node of another size.
     let large = beside.new_sibling_in(empty(8192, 0), logical, generation);
     assert_eq!(large.bytes().len(), 4096);
 }

@@ -161,8 +161,8 @@ fn written_blocks_are_let_go() {
     assert!(!tree.view().is_in_memory());
 }
 
-/// Of the written and kept blocks, probable targets of edits are changed in place, and full blocks
-/// are released.
+/// A freeze after the write keeps blocks that edits probably change and changes them in place; it
+/// releases full blocks.
 #[test]
 fn kept_blocks_are_changed_where_they_are() {
     let (mut scratch, mut tree) = committed(20_000);

@@ -1,4 +1,4 @@
-//! Tests of the fill of leaves after different patterns of insertion and removal.
+//! Tests of how full leaves are after different patterns of insertion and removal.
 
 use super::*;
 

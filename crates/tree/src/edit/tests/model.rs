@@ -211,7 +211,7 @@ fn random_edits_agree_with_a_map_for_every_node_size() {
 
 #[test]
 fn high_trees_agree_with_a_map() {
-    // Blocks of 4 KiB and many keys make a tree of three levels above the leaves.
+    // Many keys in blocks of 4 KiB make a tree of three levels above the leaves.
     let mut run = Run::new(
         buttress_oracle::seeds::seed("tree::edit::model::high", "BUTTRESS_SEED", 77),
         4096,

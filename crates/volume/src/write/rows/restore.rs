@@ -1,14 +1,14 @@
-//! Damaged blocks in the parts of a row that are read to compute its new parity.
+//! Restores damaged blocks in the parts of a row that are read to compute the row's new parity.
 //!
-//! New parity over a damaged block would match the damage, and the old parity, which can still
-//! restore the block, would be lost. The bytes that were read are therefore checked first. A tree
-//! block in a metadata chunk proves its own validity. A bad block is rebuilt from the old parity.
-//! If the result is valid, the new parity is computed over it. The block is written with the row,
-//! because the new parity restores other columns only together with it. Bytes that form no tree
-//! block, as read or as rebuilt, are unwritten or free, so the write uses them unchanged.
+//! New parity over a damaged block would match the damage, and destroy the old parity, which can
+//! still restore it. The bytes that were read are therefore checked first. A tree block in a
+//! metadata chunk proves its own validity. A bad block is rebuilt from the old parity. If the
+//! rebuilt block is valid, the new parity is computed over it. The block is written with the row,
+//! because the new parity restores other columns only together with it. Bytes that are no tree
+//! block in either form were never written, or are free, so they are used unchanged.
 //!
-//! Left out: file data, whose checksums are in a tree above this layer. The writer passes them for
-//! the data that shares a row with its extents ([`super::super::beside`]).
+//! Left out: restoring file data, whose checksums are in a tree above this layer. The writer passes
+//! them for the data that shares a row with its extents ([`super::super::beside`]).
 
 use crate::Volume;
 use crate::chunk_map::MappedChunk;

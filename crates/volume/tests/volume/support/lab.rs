@@ -90,8 +90,8 @@ impl Lab {
         image
     }
 
-    /// Compares data and parity on all stripes with those of an independent writer of `model`. In a
-    /// last row without data, nothing is written.
+    /// Compares data and parity on all stripes with those that an independent writer computes from
+    /// `model`. In a last row without data, nothing is written.
     pub fn require_stripes(&self, model: &[u8]) {
         let image = self.snapshot();
         let layout = *self

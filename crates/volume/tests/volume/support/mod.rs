@@ -1,5 +1,5 @@
-//! Volumes in memory, written chunk by chunk without the library's own layout. Units are dealt out
-//! to stripes one after another, and parity is summed byte by byte by long multiplication.
+//! Volumes in memory, written chunk by chunk without the library's own layout. The test image deals
+//! units out to stripes one after another, and computes parity byte by byte by long multiplication.
 
 #![allow(dead_code, unreachable_pub, reason = "each test file uses its part of this")]
 #![allow(

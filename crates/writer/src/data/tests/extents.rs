@@ -1,4 +1,4 @@
-//! Tests of the extents that content becomes.
+//! Tests of the extents that hold written file content.
 
 use super::*;
 use crate::data::AllocateMode;

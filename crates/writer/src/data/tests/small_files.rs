@@ -19,7 +19,7 @@ fn batched_small_files_keep_their_content() {
         let mut bytes = random.bytes(length);
         filesystem.write_at(file, offset(0), &bytes).unwrap();
         match number % 7 {
-            // This file has content in several ranges, with a hole between.
+            // The file of this test has content in several ranges, with a hole between two ranges.
             0 => {
                 let at = length.next_multiple_of(4096) + 8192;
                 bytes.resize(at, 0);
@@ -122,7 +122,7 @@ fn a_file_that_is_made_at_once_has_its_content_and_its_times() {
             "{length}"
         );
     }
-    // The content exceeds the volume's space.
+    // The test's content exceeds the volume's space.
     let mut much = vec![1; 600 << 20];
     let made = filesystem.create_whole(ROOT, b"much", &NEW, &attributes, &mut much);
     assert!(matches!(made, Err(Error::NoSpace { .. })), "{made:?}");

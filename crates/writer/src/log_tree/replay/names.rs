@@ -33,7 +33,8 @@ impl From<InodeName<'_>> for Named {
     }
 }
 
-/// Returns all names of an inode in a tree. The root directory's reference to itself is no name.
+/// Returns all names of an inode in a tree. The root directory's reference to itself does not count
+/// as a name.
 fn names_in(tree: &Tree, inode: InodeNumber) -> Result<Vec<Named>> {
     let mut names: Vec<Named> = Vec::new();
     let keys = *keys_of(inode, ItemType::INODE_REF).start()..=*keys_of(inode, ItemType::INODE_EXTREF).end();
@@ -122,7 +123,8 @@ impl Replay<'_, '_> {
         self.resize(directory.inode, name, u64::saturating_sub)
     }
 
-    /// Adds a name to an inode, on both sides. Times stay unchanged.
+    /// Adds a name to an inode, on both sides. Adding a name leaves the times of inode and
+    /// directory unchanged.
     fn link(&mut self, inode: InodeNumber, named: &Named) -> Result<()> {
         let (directory, location) = (self.at(named.parent), self.at(inode));
         let kind = self.operation.inode(location)?.kind();
@@ -185,8 +187,8 @@ impl Replay<'_, '_> {
         self.link(inode, &named)
     }
 
-    /// Removes an entry that has the name or the index of a logged entry and leads elsewhere.
-    /// Returns whether the name already exists, with any index.
+    /// Removes an entry that has the name or the index of a logged entry, but leads to another
+    /// inode. Returns whether the name already exists, with any index.
     fn make_way(&mut self, named: &Named, inode: InodeNumber) -> Result<bool> {
         let directory = self.at(named.parent);
         let mut is_there = false;

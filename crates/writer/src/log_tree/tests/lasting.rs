@@ -6,7 +6,7 @@ use crate::log_tree::Synced;
 use crate::operations::{RenameMode, SetXattr};
 use buttress_format::{ByteCount, FileOffset};
 
-/// The last commit has content where the file now has a hole, so the log must contain a hole item.
+/// The last commit has content where the file has a hole, so the log must contain a hole item.
 #[test]
 fn what_was_punched_out_stays_out() {
     let backends = made(&[160 * MIB], None);
@@ -43,7 +43,7 @@ fn what_was_punched_out_stays_out() {
 }
 
 /// A rename gave a name to another file. A log that removes the name from the old file must contain
-/// the new one. The name exists at every moment.
+/// the new one. The file name exists at every moment of the test.
 #[test]
 fn a_name_that_was_taken_over_is_always_there() {
     let backends = made(&[160 * MIB], None);
@@ -54,7 +54,7 @@ fn a_name_that_was_taken_over_is_always_there() {
     write(&filesystem, old, b'o', 5000);
     write(&filesystem, new, b'n', 5000);
     filesystem.commit().unwrap();
-    // The log has the file that the next step removes.
+    // The log contains the file that the next step of this test removes.
     write(&filesystem, old, b'p', 5000);
     assert_eq!(filesystem.fsync(old).unwrap(), Synced::Logged);
     filesystem

@@ -50,7 +50,8 @@ fn a_range_with_nothing_new_is_durable() {
     filesystem.close().unwrap();
 }
 
-/// Dirty data outside a synced range stays in memory, and survives after a sync of the whole file.
+/// Syncing a range leaves dirty data outside the range in memory, and a sync of the whole file
+/// writes it.
 #[test]
 fn a_range_costs_the_range() {
     let backends = made(&[160 * MIB], None);
@@ -76,7 +77,7 @@ fn a_range_costs_the_range() {
         content.clone()
     };
     assert!(read(&filesystem).iter().all(|byte| *byte == b'b'));
-    // Sync the same range again with dirty data around it, then the rest.
+    // Sync the same range again with dirty data around it, then sync the remaining ranges.
     filesystem
         .write_at(file, FileOffset::new(middle), &[b'c'; 4096])
         .unwrap();

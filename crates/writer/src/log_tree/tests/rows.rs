@@ -62,7 +62,8 @@ fn a_row_of_new_names_of_all_kinds_is_there_after_a_crash() {
                     expected.push((name("linked", number), linked));
                 }
                 4 => {
-                    // These inodes have numbers between those of the directory's other inodes.
+                    // The inodes of this step have numbers between those of the directory's other
+                    // inodes.
                     filesystem
                         .create(elsewhere, &name("other", number), &NEW)
                         .unwrap();

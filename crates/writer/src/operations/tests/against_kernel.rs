@@ -211,7 +211,7 @@ fn do_here(filesystem: &WritableFilesystem, umask: u32, step: &Step) -> Result<(
     }
 }
 
-/// Does a step that changes an inode by this crate.
+/// Executes a step of the test that changes an inode, with this crate.
 fn change_here(filesystem: &WritableFilesystem, step: &Step) -> Result<()> {
     let inode = |path: &str| find(filesystem, path, Follow::NotLast);
     match step {

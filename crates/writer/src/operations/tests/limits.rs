@@ -30,7 +30,8 @@ fn names_of_one_hash_until_their_item_is_full() {
             .iter()
             .map(|name| Step::Create(name.clone(), 0o644))
             .collect();
-        // Space exists for a name that replaces another, and after a removal.
+        // The directory has space for a name that replaces another name, and for a name after a
+        // removal.
         steps.push(Step::Create("other".to_owned(), 0o644));
         let last = names[count - 1].clone();
         steps.push(Step::Rename("other".to_owned(), last.clone(), How::Replace));
@@ -52,7 +53,8 @@ fn names_of_one_inode_in_one_directory_go_on_in_extended_items() {
     ];
     let link = |number: usize| format!("d/{number:0200}");
     steps.extend((0..60).map(|number| Step::Link("d/file".to_owned(), link(number))));
-    // Rename with full items: within the directory, to another directory, and away from it.
+    // Rename a link whose name items are full: within the directory, to another directory, and away
+    // from it.
     steps.push(Step::Rename(link(3), link(1003), How::Replace));
     steps.push(Step::Rename(link(58), "moved".to_owned(), How::Replace));
     steps.push(Step::Rename("moved".to_owned(), link(58), How::NoReplace));

@@ -118,7 +118,7 @@ fn new_subvolumes_inherit() {
     };
     set(TOP, COMPRESSION_NAME, b"zstd");
     set(around, COMPRESSION_NAME, b"lzo");
-    // The list's permissions are owner 7, user 1000 6, group 5, mask 3, others 0.
+    // The ACL's permissions are owner 7, user 1000 6, group 5, mask 3, others 0.
     let entries = [
         (1, 7, u32::MAX),
         (2, 6, 1000),
@@ -395,7 +395,7 @@ fn dropping_goes_on_where_it_was_cancelled() {
     image.check();
 }
 
-/// The highest id is free again once its tree was dropped, and cached state of the old subvolume
+/// The highest id is free again after its tree was dropped, and cached state of the old subvolume
 /// may remain.
 #[test]
 fn a_dropped_subvolume_is_taken_for_no_later_one() {

@@ -16,7 +16,7 @@ use buttress_format::TreeBlock;
 use buttress_fs::error::{Corruption, Result};
 use buttress_tree::BlockPointer;
 
-/// A block whose subtree is being converted to full back references.
+/// A block whose subtree the drop converts to full back references.
 #[derive(Debug)]
 struct ToConvert {
     pointer: BlockPointer,
@@ -28,10 +28,10 @@ struct ToConvert {
 }
 
 impl SnapshotDropper<'_> {
-    /// Converts a shared block, and all blocks below that hold references in this tree's name, to
-    /// full back references. Children come first, so the call can stop after any block, and a retry
-    /// finds the remaining blocks. Returns false if it stopped because many references are pending,
-    /// so that other threads get the lock.
+    /// Converts a shared block, and all blocks below it that hold references in this tree's name,
+    /// to full back references. Children come first, so the call can stop after any block, and a
+    /// retry finds the remaining blocks. Returns false if it stopped because many references are
+    /// pending, so that other threads get the lock.
     pub(super) fn set_full_back_references(
         &mut self,
         running: &mut Running,
@@ -128,8 +128,8 @@ impl SnapshotDropper<'_> {
         Ok(())
     }
 
-    /// Returns the children of a shared block, from a slot on, that may be this tree's own and
-    /// should be read together.
+    /// Returns the children of a shared block, from a slot on, that this tree may own, to be read
+    /// together.
     fn own_children<'a>(
         &self,
         above: &'a BlockPointer,

@@ -39,8 +39,8 @@ fn change(filesystem: &WritableFilesystem, how: Change, file: Location, other: L
     filesystem.write_at(file, FileOffset::MIN, content).unwrap();
 }
 
-/// A thread changes a file that repeats one byte. Other threads read the file, write back, commit
-/// and take snapshots.
+/// A thread changes a file that repeats one byte, while other threads read the file. Other threads
+/// read the file, write back, commit and take snapshots.
 fn reads_see_one_state(how: Change, bytes: usize, data: DataOptions) {
     let (_, filesystem) = new_volume(data);
     let (file, other) = (create(&filesystem, "file"), create(&filesystem, "other"));
@@ -214,7 +214,7 @@ fn a_name_that_is_renamed_over_is_always_found() {
     filesystem.close().unwrap();
 }
 
-/// Names that stay are always found, and listed once, while other names are added, removed and
+/// Unchanged names are always found, and listed once, while other names are added, removed and
 /// renamed.
 #[test]
 fn stable_names_are_found_beside_changing_names() {
