@@ -120,7 +120,7 @@ fn find(filesystem: &Filesystem, path: &str) -> Result<Location> {
     Ok(filesystem.resolve(top, path.as_bytes(), Follow::NotLast)?)
 }
 
-/// Extents of a file, and how long finding them took.
+/// The extents of a file, and the time that finding them took.
 fn map(filesystem: &Filesystem, path: &str, sharing: bool) -> Result<(u64, Duration)> {
     let file = filesystem.open_file(find(filesystem, path)?)?;
     let start = Instant::now();

@@ -36,7 +36,7 @@ const SYNC_EVERY: usize = 100;
 
 const BLOCK: usize = 4096;
 
-/// The calls that all sides make.
+/// The system calls that all sides of the benchmark make.
 pub(crate) trait Calls: Sync {
     type Handle: Send + Sync;
     fn directory(&self, name: &str) -> Result<Self::Handle>;

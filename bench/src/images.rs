@@ -21,7 +21,7 @@ pub(crate) fn folder() -> Result<PathBuf> {
     Ok(std::fs::canonicalize(folder)?)
 }
 
-/// The folder of the documentation that plots go to.
+/// The documentation folder of the plots.
 pub(crate) fn plots() -> Result<PathBuf> {
     let folder = PathBuf::from("docs/plots");
     std::fs::create_dir_all(&folder)?;
@@ -155,7 +155,8 @@ pub(crate) fn aged(scale: Scale) -> Result<PathBuf> {
     })
 }
 
-/// One file of `scale.large_bytes` in a volume that is mounted with `options` to write it.
+/// One file of `scale.large_bytes` in a volume that the kernel mounts with `options` to write the
+/// file.
 pub(crate) fn large_file(scale: Scale, name: &str, options: &str) -> Result<PathBuf> {
     kept(name, scale, 12, options, |top| {
         let mut random = Random::new(2);

@@ -29,7 +29,7 @@ const ROOT: Location = Location::root_of(SubvolumeId::TOP_LEVEL);
 const FILE_BYTES: usize = 4096;
 const THREADS: [usize; 3] = [1, 2, 8];
 
-/// How many files one directory holds.
+/// The number of files in one directory.
 const DIRECTORY_FILES: usize = 1000;
 
 /// How many entries a listing asks for.
@@ -44,7 +44,7 @@ struct Volume {
     files: Vec<Location>,
 }
 
-/// The rows that are wanted, and what was measured for them.
+/// The requested benchmark rows, and the measurements for them.
 struct Rows {
     /// Parts of their names; none for all.
     wanted: Vec<String>,

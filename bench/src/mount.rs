@@ -7,9 +7,11 @@
 //! - `random`: 4 KiB anywhere in a file, by one thread and by sixteen;
 //! - `sqlite`: transactions, each durable.
 //!
-//! Cold is mounted anew with the system's caches dropped; the server in memory keeps what it has. Writing ends with `fsync` where one file is
-//! written; trees are timed without, and once until they are unmounted. `BUTTRESS_BENCH_FILES`, `BUTTRESS_BENCH_GIB` and
-//! `BUTTRESS_BENCH_INLINE` change how much there is, `BUTTRESS_BENCH_SIDES` (`kernel`, `buttress`, `memory`) who takes part.
+//! Cold means a new mount with the system's caches dropped; the server in memory keeps its cache.
+//! Writing ends with `fsync` where one file is written; trees are timed without, and once until
+//! they are unmounted. `BUTTRESS_BENCH_FILES`, `BUTTRESS_BENCH_GIB` and `BUTTRESS_BENCH_INLINE`
+//! change how much there is, `BUTTRESS_BENCH_SIDES` (`kernel`, `buttress`, `memory`) who takes
+//! part.
 
 mod files;
 mod memory;
@@ -108,7 +110,7 @@ fn is_installed(name: &str) -> bool {
         .is_some_and(|path| std::env::split_paths(&path).any(|folder| folder.join(name).exists()))
 }
 
-/// A number that the environment may say otherwise.
+/// Returns a number that an environment variable can override.
 fn amount(name: &str, usual: u64) -> Result<u64> {
     match std::env::var(name) {
         Ok(text) => text.parse().with_context(|| format!("{name} is a number")),

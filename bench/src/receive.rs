@@ -24,7 +24,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
-/// What a process may need beside the cache that it is given (256 MiB).
+/// The memory that a receiving process may need beside its 256 MiB cache.
 const PEAK_KIB_MAX: u64 = (256 + 64) << 10;
 
 /// The maker of a stream.
@@ -270,7 +270,7 @@ fn beside_the_kernel(scale: Scale, job: &Job) -> Result<()> {
     Ok(())
 }
 
-/// A full send and its receiving in one pipe.
+/// A full send and its receive in one pipe.
 fn pipe(scale: Scale, full: &Job) -> Result<()> {
     let source = images::inline_files(scale)?;
     let stream = stream(full, "pipe", &source, None, "snap1")?;

@@ -22,7 +22,8 @@ use std::time::Duration;
 /// `sweep` may take at most this many times what the drive takes for the same bytes in sequence.
 const GOAL: f64 = 1.3;
 
-/// What the seeds measured on their spinning disk: whole seconds of a full send.
+/// The full send times that the authors of the kernel changes measured on their spinning disk, in
+/// whole seconds.
 struct Seed {
     files: u64,
     none: u32,

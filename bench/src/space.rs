@@ -31,7 +31,7 @@ use buttress_oracle::tools::newest;
 use std::path::Path;
 use std::process::Command;
 
-/// Our time may be at most this part of the other's.
+/// The largest allowed ratio of our time to the compared program's time.
 const GOAL: f64 = 0.2;
 
 type Job = fn(Scale, &Path) -> Result<()>;

@@ -153,7 +153,8 @@ impl Side<'_> {
         Ok(())
     }
 
-    /// Ends the side. What we wrote must be what btrfs-progs finds clean.
+    /// Ends one side of the benchmark, Buttress or the kernel. btrfs-progs must find our written
+    /// volume clean.
     fn end(&mut self) -> Result<()> {
         let Some(image) = self.image.take() else {
             return Ok(());

@@ -8,7 +8,7 @@ use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What one crate uses of the workspace.
+/// The workspace crates that one crate uses.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Uses {
     /// Itself.
@@ -63,7 +63,7 @@ fn of_cargo() -> Result<Crates> {
     Ok(crates)
 }
 
-/// The names in backquotes.
+/// Returns the crate names in backquotes in a table row.
 fn quoted(cell: &str) -> BTreeSet<String> {
     cell.split('`').skip(1).step_by(2).map(str::to_owned).collect()
 }
@@ -93,7 +93,7 @@ fn of_table(page: &str) -> Result<Crates> {
     Ok(crates)
 }
 
-/// The crates of the picture, with the line that each stands in.
+/// Returns the crates in the architecture picture, each with its line number.
 fn of_picture(page: &str, crates: &Crates) -> Result<BTreeMap<String, usize>> {
     let picture = page.split("```").nth(1).context("a picture")?;
     let mut lines = BTreeMap::new();

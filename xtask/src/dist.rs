@@ -29,14 +29,14 @@ const SHELLS: [(&str, &str, &str); 3] = [
     ("fish", "fish/vendor_completions.d", "buttress.fish"),
 ];
 
-/// A build of the command and what belongs to it.
+/// A release build: the command, its documentation and its completions.
 struct Release {
     version: String,
     triple: String,
     /// Seconds since 1970 that every file in archives gets.
     time: u64,
     program: Vec<u8>,
-    /// Name and text.
+    /// Name and text of each man page.
     man_pages: Vec<(String, Vec<u8>)>,
     /// In the order of [`SHELLS`].
     completions: Vec<Vec<u8>>,
@@ -111,7 +111,7 @@ fn time() -> Result<u64> {
 
 /// Builds the command, static, and gives its path.
 fn build(triple: &str, time: u64) -> Result<PathBuf> {
-    // Paths of this machine are not to be seen in the program.
+    // The released program must not contain paths of the build machine.
     let cargo_home = std::env::var_os("CARGO_HOME").map_or_else(
         || PathBuf::from(std::env::var_os("HOME").unwrap_or_default()).join(".cargo"),
         PathBuf::from,

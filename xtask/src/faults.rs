@@ -1,9 +1,10 @@
 //! `cargo xtask faults [NAME…] [--list]`: puts each deliberate fault of the list in, one at a time, and sees that the tests
 //! which the list names for it fail.
 //!
-//! One build serves all faults ([`build`]): a process is told by its environment which fault is on. First every test is run
-//! with none on, and must pass; then each fault's tests are run with it on, and each of them must fail. A fault whose point
-//! no test came to is told apart from one that a test came by without noticing.
+//! One build serves all faults ([`build`]): the process's environment names the enabled fault.
+//! First every test is run with none on, and must pass; then each fault's tests are run with it on,
+//! and each of them must fail. The chore distinguishes a fault point that no test reached from a
+//! fault that a test reached without failing.
 //!
 //! What a run does not say: that a test fails because of what the fault does to a user, not for another reason. Who adds a
 //! fault reads why its tests fail (`docs/internals/faults.md`).
@@ -23,7 +24,8 @@ use std::time::{Duration, Instant};
 /// Names the fault that is on.
 const FAULT: &str = "BUTTRESS_FAULT";
 
-/// What a test that goes round and round with a fault on is given. It is no limit for tests that pass.
+/// What a test that goes round and round with a fault on is given. The time limit does not apply to
+/// tests that pass.
 const PATIENCE: Duration = Duration::from_secs(900);
 
 /// How a test ended.

@@ -35,11 +35,11 @@ struct Binding {
 /// One file of a crate.
 #[derive(Default)]
 struct Module {
-    /// Path below `src`.
+    /// Path of the module's file below `src`.
     file: String,
     children: BTreeSet<String>,
     bindings: Vec<Binding>,
-    /// Paths of the code, outside `use`.
+    /// Returns the module paths in the code of a file, outside `use`.
     paths: Vec<Segments>,
     /// All names of the code, outside `use`.
     names: BTreeSet<String>,
@@ -153,7 +153,7 @@ fn read_use(
     at
 }
 
-/// Reads a file. Children that are compiled for tests only are left out.
+/// Reads a source file. Children that are compiled for tests only are left out.
 fn read(file: &str, code: &str) -> Module {
     let code = code.split("#[cfg(test)]\nmod tests {").next().unwrap();
     let tokens = tokens(code);
@@ -215,7 +215,8 @@ fn read_below(src: &Path, path: Segments, file: &str, modules: &mut Modules) {
     modules.insert(path, module);
 }
 
-/// Returns the module that defines what `path` names in the module `from`. `None` for another crate's names.
+/// Returns the module that defines what `path` names in the module `from`. The module path that an
+/// import names; `None` for names of other crates.
 fn origin(modules: &Modules, from: &Segments, path: &[String], depth: usize) -> Option<Segments> {
     let (mut here, mut rest) = (from.clone(), path);
     match rest.first().map(String::as_str) {

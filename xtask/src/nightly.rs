@@ -35,7 +35,7 @@ struct Step {
     share: u64,
     /// Of its time so much is left for building what it runs, in hundredths.
     build_percent: u64,
-    /// It goes as deep as its time allows.
+    /// The step goes as deep as its time allows.
     is_endless: bool,
     /// The program without which the step is skipped.
     needs: Option<&'static str>,
@@ -68,7 +68,8 @@ const fn endless(name: &'static str, share: u64, words: &'static [&'static str])
     }
 }
 
-/// The most telling first. The first two build much, and have no time of their own.
+/// The steps of the nightly run, most significant first. The first two build much, and have no time
+/// of their own.
 const STEPS: [Step; 9] = [
     step("tests", 40, &["test", "--nightly", "--times"]),
     step("faults", 30, &["faults"]),

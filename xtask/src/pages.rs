@@ -128,7 +128,7 @@ fn functions_are_where_the_page_says() {
     assert_eq!(missing, [""; 0]);
 }
 
-/// Whether a path of modules, `engine::pins`, names a file.
+/// Returns whether a module path such as `engine::pins` names a source file.
 fn module_exists(root: &Path, module: &str) -> bool {
     let mut parts = module.split("::");
     let source = root

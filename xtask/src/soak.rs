@@ -1,5 +1,5 @@
-//! `cargo xtask soak`: deep random runs against the kernel, with a seed and a time. With `CI=true`, as the tests see it: what
-//! cannot be run is a failure.
+//! `cargo xtask soak`: deep random runs against the kernel, with a seed and a time. With `CI=true`,
+//! as for the tests: a step that cannot be run is a failure.
 
 use crate::run::{self, cargo};
 use crate::tools;
@@ -28,7 +28,7 @@ struct Options {
     receive: Option<u64>,
     /// Only histories with syncs, so many, each cut off five times.
     fsync: Option<u64>,
-    /// Only extents and seeks beside the kernel's, on so many volumes.
+    /// Compare only extent maps and seeks with the kernel's, on this number of volumes.
     fiemap: Option<u64>,
     /// Only scrubs and replacements, and so many seconds of them beside a writer.
     scrub: Option<u64>,
@@ -36,7 +36,7 @@ struct Options {
     mount: Option<u64>,
     /// Only so many calls on a mount and on the kernel's.
     mount_calls: Option<u64>,
-    /// Only so many power cuts under each program on a mount.
+    /// The number of power cuts under each program on a mount.
     mount_cuts: Option<u64>,
 }
 
@@ -87,13 +87,17 @@ fn parse(words: &[String]) -> Result<Options> {
     Ok(options)
 }
 
-/// Seeds count up from `--seed`, or else from the day's seed, until the seconds are over: once for random volumes, and once for random histories
-/// that are sent. With `--histories` or `--seeds` only histories, so many (within the seconds) or these. With
-/// `--operations`, `--concurrent` or `--cuts` the writer instead: random operations beside its model, threads whose calls must
-/// have an order, or crashes; with `--receive` power cuts while streams are received; with `--fsync` histories of operations and syncs, cut off; with `--fiemap` extents and seeks: as many as are said, however long that takes. With `--scrub` damage at
-/// every place, crashes at every write of repairs and replacements, and scrubs beside a writer for so long. With `--mount` and
-/// `--mount-calls` mounts: sixteen processes and ends of every kind for so long, or calls of eight threads beside the kernel's; with
-/// `--mount-cuts` so many power cuts under each program of the field.
+/// The soak increments seeds from `--seed`, or else from the day's seed, until the seconds are
+/// over: once for random volumes, once for random histories that are sent. With `--histories` or
+/// `--seeds` only histories, so many (within the seconds) or these. With `--operations`,
+/// `--concurrent` or `--cuts` the writer instead: random operations beside its model, threads whose
+/// calls must have an order, or crashes; with `--receive` power cuts while streams are received;
+/// with `--fsync` histories of operations and syncs, cut off; with `--fiemap` extents and seeks: as
+/// many as are said, however long that takes. With `--scrub` damage at every place, crashes at
+/// every write of repairs and replacements, and scrubs beside a writer for so long. With `--mount`
+/// and `--mount-calls` mounts: sixteen processes and ends of every kind for so long, or calls of
+/// eight threads beside the kernel's; with `--mount-cuts` so many power cuts under each program of
+/// the field.
 pub(crate) fn run(words: &[String]) -> Result<()> {
     let options = parse(words)?;
     tools::install_missing();
@@ -239,7 +243,8 @@ fn run_fiemap(seed: u64, volumes: u64) -> Result<()> {
 /// Operations beside the model in one run, over fourteen volumes: as many as leave each small enough to be compared often.
 const OPERATIONS_A_RUN: u64 = 140_000;
 
-/// Cuts in one run, over the volumes of the crash tests. The kernel and `btrfs check` look at each.
+/// The number of simulated power cuts in one soak run, over the volumes of the crash tests. The
+/// kernel and `btrfs check` look at each.
 const CUTS_A_RUN: u64 = 8000;
 
 /// Volumes of the crash tests, with as many cuts each; those that are slow have fewer.

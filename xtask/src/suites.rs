@@ -48,7 +48,7 @@ fn parse(words: &[String]) -> Result<Options> {
     Ok(options)
 }
 
-/// The command, built, or the one that `BUTTRESS` names.
+/// The `buttress` command, freshly built, or the program that `BUTTRESS` names.
 fn command() -> Result<PathBuf> {
     if let Some(path) = std::env::var_os("BUTTRESS") {
         return Ok(path.into());

@@ -88,7 +88,7 @@ pub(crate) fn of_sizes(scale: Scale) -> Vec<(Kind, u64)> {
     ]
 }
 
-/// The image with a file of this kind and so many extents, made where it is not there yet.
+/// Returns the image with a file of this kind and this number of extents, and makes it if missing.
 pub(crate) fn make(scale: Scale, kind: Kind, extents: u64) -> Result<PathBuf> {
     let name = format!("fiemap-{kind:?}-{extents}").to_lowercase();
     match kind {

@@ -119,7 +119,8 @@ impl Counted {
         mask
     }
 
-    /// What is reached by exactly such subvolumes.
+    /// Returns the bytes that are reached by exactly the sets of subvolumes that `is_wanted`
+    /// accepts.
     fn sum(&self, is_wanted: impl Fn(&[u64]) -> bool) -> Bytes {
         let of = |reached: &Reached| {
             let wanted = reached.values().filter(|(_, owners)| is_wanted(owners));

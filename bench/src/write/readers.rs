@@ -30,7 +30,8 @@ pub(super) const NAME: &str = "readers";
 const FILES: u64 = 20_000;
 const LISTED_NAMES: usize = 100;
 const READERS: u64 = 4;
-/// What the writer makes where both sides are to do the same: less than either can.
+/// The work of the writer in the comparison in which both sides must do equal work: less than
+/// either can do.
 const FILES_A_SECOND: u32 = 3000;
 /// How many it makes before it looks whether it is too early.
 const BURST: u32 = 16;

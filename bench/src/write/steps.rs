@@ -38,7 +38,7 @@ pub(super) enum Step {
     Overwrite,
     Snapshot,
     Drop,
-    /// As `Inline`, in a subvolume of its own.
+    /// As `Inline`, but in a separate subvolume.
     SubvolumeInline,
     /// Deletes and drops that: nothing shares it.
     DropUnshared,

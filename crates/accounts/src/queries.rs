@@ -62,8 +62,8 @@ pub trait Accounts {
 
     /// Counts which owner uses which space, as of the last commit.
     ///
-    /// `progress` counts leaves. Unreadable parts are listed in [`Accounting::failures`]. Blocks
-    /// below unreadable parts are missing from all figures.
+    /// `progress` counts leaves. The result lists unreadable parts of the trees in
+    /// [`Accounting::failures`]. Blocks below unreadable parts are missing from all figures.
     ///
     /// # Errors
     /// Fails with [`Error::AccountingTooBig`], [`Error::Cancelled`], [`Error::SubvolumeNotFound`]

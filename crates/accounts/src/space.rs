@@ -5,8 +5,8 @@
 //! device, including copies and parity. Sizes of chunks are logical; *raw* sizes count every copy
 //! and parity block.
 //!
-//! [`crate::back_references`] has the space and sharedness of single files. [`accounting`] has
-//! those of subvolumes, snapshots and directories.
+//! [`crate::back_references`] has the space and sharedness of single files. [`accounting`] has the
+//! space of subvolumes, snapshots and directories.
 //!
 //! Source: on-disk format documentation, section "BLOCK_GROUP_ITEM"; manual page
 //! btrfs-filesystem(8), `df` and `usage`, for what the figures mean.

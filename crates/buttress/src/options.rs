@@ -136,8 +136,8 @@ impl VolumeOptions {
         self
     }
 
-    /// Opens the volume at its last commit, as it is on the devices. A pending log becomes a
-    /// notice. Meant for checks, scrubs, and volumes that become writable later.
+    /// Opens the volume at its last commit, as it is on the devices. A pending log tree of the
+    /// volume becomes a notice. Meant for checks, scrubs, and volumes that become writable later.
     #[must_use]
     pub fn on_disk(mut self) -> Self {
         self.reading = Reading::OnDisk;

@@ -48,10 +48,10 @@ pub(crate) struct Counts {
     pub(crate) owned: HashMap<u64, u64>,
 }
 
-/// The sums of one thread.
+/// The sums of one thread of the block scan.
 pub(crate) struct Tally {
     counts: Counts,
-    /// Sums of facts, by segment.
+    /// Sums over each segment of a tree, by segment number.
     sums: Vec<u64>,
     edges: Edges,
     /// Segments with unreadable blocks.

@@ -2,7 +2,7 @@
 //! checksums.
 //!
 //! Data may legitimately have no checksums (files with NODATASUM, preallocated space), so such data
-//! is only marked here. The check of the files that refer to it decides.
+//! is only marked here. The check of the files that refer to the data decides.
 
 use crate::context::Check;
 use crate::finding::Finding;

@@ -3,8 +3,9 @@
 //!
 //! Extents, free space and checksums are all in order of address, so the check of a block group is
 //! one merge of three lists. The check keeps only an extent's sum in the ledger, and two sets of
-//! tree blocks. The first set contains blocks with full back references, whose children are
-//! recorded under their address. The second contains blocks with several parents.
+//! tree blocks. The first of the check's two sets contains tree blocks with full back references,
+//! whose children are recorded under their address. The second contains blocks with several
+//! parents.
 
 use crate::chunks::Group;
 use crate::context::Check;
@@ -272,7 +273,8 @@ fn read_part(
             }
         }
         if let Some(covered) = covered {
-            // Data that only the log uses is in this part, or in none.
+            // Data that only the log tree uses is either completely in this part of the block
+            // group's extents, or not at all.
             let marks = (&extents.covered, &extents.bare);
             coverage::compare(check, &covered, &data, trees.log, (start, end), marks);
         }

@@ -271,7 +271,7 @@ fn check_files(check: &Check<'_>, roots: &[Root], scan: &BlockScan) -> Result<()
         let tree = check.forest.tree(root.pointer);
         let subvolume = SubvolumeId::new(root.id().get());
         match totals.as_ref().map(|totals| totals.get(index).copied()) {
-            // The sums were not kept, so each subvolume is checked.
+            // The sums by subvolume were not kept, so the check walks each subvolume.
             None => files::check_each(check, &tree, subvolume, None)?,
             Some(Some(Some(0))) => {}
             Some(Some(Some(sum))) => files::check_each(check, &tree, subvolume, Some(sum))?,

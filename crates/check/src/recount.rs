@@ -46,7 +46,7 @@ struct Recount<'a> {
     places: HashSet<usize>,
     targets: Mutex<HashMap<Logical, Target>>,
     seen: Sectors,
-    /// Trees that are being dropped.
+    /// Trees of deleted subvolumes that the cleaner is dropping.
     dead: HashSet<TreeId>,
 }
 
@@ -248,7 +248,7 @@ impl Scanner for Recount<'_> {
     }
 }
 
-/// Reports the differences at one address.
+/// Reports the differences between recorded and counted references at one address.
 fn compare(
     check: &Check<'_>,
     logical: Logical,

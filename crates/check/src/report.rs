@@ -21,7 +21,7 @@ pub enum Step {
     FreeSpace,
     /// Inodes, names, file extents.
     Files,
-    /// Checksums of data.
+    /// The number of data checksums.
     Checksums,
     /// Root references of subvolumes, and uuids.
     RootReferences,

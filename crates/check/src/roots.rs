@@ -24,9 +24,9 @@ impl Dropped {
         *key < self.progress
     }
 
-    /// Returns whether a child that ends below `end_key` is dropped, for a parent of
-    /// `parent_level`. Does not apply to blocks that other trees share: a drop releases those as a
-    /// whole.
+    /// Returns whether the drop of a subvolume has already dropped a child that ends below
+    /// `end_key`, under a parent of `parent_level`. Does not apply to blocks that other trees
+    /// share: a drop releases those as a whole.
     pub(crate) fn has_child_of(&self, parent_level: u8, end_key: Option<Key>) -> bool {
         parent_level >= self.level && end_key.is_some_and(|end| end <= self.progress)
     }

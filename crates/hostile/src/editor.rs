@@ -110,10 +110,10 @@ impl Editor {
         });
     }
 
-    /// The log of the subvolume that has one, or of the first of them.
+    /// The log tree of the subvolume that has one, or of the first such subvolume.
     ///
     /// # Panics
-    /// When there is no log.
+    /// Panics when the volume has no log tree.
     #[must_use]
     pub fn log(&self) -> (Filesystem, Tree) {
         let filesystem = self.open();
@@ -134,7 +134,7 @@ impl Editor {
     /// Changes the data of the item under `key`.
     ///
     /// # Panics
-    /// When there is none.
+    /// Panics when the tree has no item with this key.
     pub fn data(&mut self, tree: TreeId, key: &Key, change: impl FnOnce(&mut [u8])) {
         self.leaf(tree, key, |leaf, slot| {
             let slot = slot.unwrap_or_else(|_| panic!("tree {tree} has no {key}"));
@@ -145,7 +145,7 @@ impl Editor {
     /// Removes the item under `key`.
     ///
     /// # Panics
-    /// When there is none.
+    /// Panics when the volume has no such item.
     pub fn remove(&mut self, tree: TreeId, key: &Key) {
         self.leaf(tree, key, |leaf, slot| {
             let slot = slot.unwrap_or_else(|_| panic!("tree {tree} has no {key}"));
@@ -156,7 +156,7 @@ impl Editor {
     /// Adds an item.
     ///
     /// # Panics
-    /// When it is there, or does not fit.
+    /// Panics when the leaf already has an item with this key, or has no space for the item.
     pub fn insert(&mut self, tree: TreeId, key: &Key, data: &[u8]) {
         self.leaf(tree, key, |leaf, slot| {
             let slot = slot.expect_err("the item is not there yet");
@@ -219,7 +219,8 @@ impl Editor {
         self.write(filesystem, logical, &bytes, None);
     }
 
-    /// Writes bytes at an address: to all copies, or to one of them, counted from 0. Nothing is mended.
+    /// Writes bytes at an address: to all copies, or to one of them, counted from 0. No checksum is
+    /// repaired after the edit.
     ///
     /// # Panics
     /// When nothing is mapped there.
@@ -334,7 +335,7 @@ impl Editor {
     }
 }
 
-/// A number in an item: adds to it.
+/// Adds to a number in an item.
 pub fn add(data: &mut [u8], at: usize, more: i64) {
     let mut number = [0; 8];
     number.copy_from_slice(&data[at..at + 8]);

@@ -63,7 +63,7 @@ pub struct Target {
     pub name: &'static str,
     /// The longest input that makes sense.
     pub input_bytes_max: usize,
-    /// Takes any bytes.
+    /// Takes any bytes as fuzz input.
     pub body: fn(&[u8]) -> Depth,
 }
 

@@ -7,8 +7,9 @@
 //! Whatever the log says:
 //!
 //! - an opening that is refused writes nothing, and its error is none that means a defect of the program;
-//! - a log that was replayed is gone, and leaves the volume's accounts of space in order: every extent has its references, and
-//!   free space is free. Files may be as strange as the log said;
+//! - a log that was replayed is gone, and leaves the volume's accounts of space in order: every
+//!   extent has its references, and free space is free. Replayed files may be as strange as the log
+//!   that describes them;
 //! - all that is there can be read, or gives an error; it can be removed, and committed.
 
 use crate::input::Input;
@@ -59,7 +60,7 @@ pub(crate) fn options() -> WriteOptions {
 /// The volumes, each with its log's blocks to aim at.
 ///
 /// # Panics
-/// When a volume cannot be made.
+/// Panics when the fuzz target cannot make a volume.
 #[must_use]
 pub fn volumes() -> &'static [Aims] {
     static VOLUMES: OnceLock<Vec<Aims>> = OnceLock::new();
@@ -164,7 +165,7 @@ fn all_kinds(filesystem: &WritableFilesystem) {
     }
 }
 
-/// A log with changes, replayed.
+/// Fuzz target: a log tree with changes, replayed.
 pub fn log(bytes: &[u8]) -> Depth {
     let mut input = Input::new(bytes);
     let volumes = volumes();

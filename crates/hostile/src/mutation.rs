@@ -1,4 +1,4 @@
-//! Changes to a seed volume that keep all checksums right.
+//! Mutations of a seed volume that keep all of its checksums right.
 //!
 //! An input names a volume and a list of changes: bytes of tree blocks, headers, keys, items, superblocks or of any
 //! block; a pointer led to another block; a block put in the place of another. Every copy of a tree block is changed
@@ -28,7 +28,7 @@ pub struct Place {
     pub level: u8,
     /// How many items or pointers it holds.
     pub item_count: usize,
-    /// Device index and offset of each copy.
+    /// The device index and the physical offset of each copy of a block.
     pub copies: Vec<(usize, u64)>,
 }
 
@@ -133,7 +133,7 @@ impl Aims {
         block.starts_with(checksum.as_bytes())
     }
 
-    /// The blocks that the roots lead to, through pointers and root items.
+    /// Tree blocks reachable from the roots, through pointers and root items.
     fn reachable(&self, found: &BTreeMap<u64, Place>, roots: &[u64]) -> Vec<Place> {
         let mut seen = BTreeSet::new();
         let mut open = roots.to_vec();
@@ -185,7 +185,7 @@ struct Changed<'a> {
     touched_superblocks: BTreeSet<usize>,
 }
 
-/// Applies the changes that `input` asks for, and mends what they broke.
+/// Applies the mutations that `input` requests, and repairs the checksums that they broke.
 #[must_use]
 pub fn apply(aims: &Aims, input: &mut Input<'_>) -> Vec<Overlay> {
     let devices = aims
@@ -351,7 +351,7 @@ impl Changed<'_> {
     }
 }
 
-/// One to eight bytes.
+/// Overwrites one to eight bytes of the seed volume.
 fn bytes<'a>(input: &mut Input<'a>) -> &'a [u8] {
     let length = 1 + usize::from(input.byte() % 8);
     input.bytes(length)

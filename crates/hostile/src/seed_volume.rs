@@ -157,13 +157,13 @@ impl Overlay {
         self.size_bytes = self.size_bytes.min(size_bytes);
     }
 
-    /// The device's size.
+    /// The size of the seed volume's device.
     #[must_use]
     pub fn size_bytes(&self) -> u64 {
         self.size_bytes
     }
 
-    /// `length` bytes from `offset`, changes included.
+    /// Returns `length` bytes of the seed volume from `offset`, including changes.
     #[must_use]
     pub fn read(&self, offset: u64, length: usize) -> Vec<u8> {
         let mut bytes = vec![0; length];

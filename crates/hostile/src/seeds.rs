@@ -26,7 +26,7 @@ pub fn folder() -> PathBuf {
 /// All seed volumes, in the order of their names.
 ///
 /// # Panics
-/// When a committed file cannot be read.
+/// Panics when a committed file cannot be read.
 #[must_use]
 pub fn volumes() -> &'static [Aims] {
     static VOLUMES: OnceLock<Vec<Aims>> = OnceLock::new();

@@ -12,7 +12,7 @@ use std::io::Cursor;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-/// Of each file so much is read.
+/// The number of bytes that the fuzz target reads of each file.
 const READ_BYTES_MAX: usize = 64 << 10;
 /// Of each file so many ranges are looked at.
 const RANGES_MAX: usize = 64;

@@ -217,7 +217,8 @@ mod tests {
         std::iter::repeat_with(next).take(length).collect()
     }
 
-    /// A refusal ends a stream, so commands that would be refused are left out, and the rest go on.
+    /// A refused command ends a stream, so the generator omits commands that would be refused and
+    /// continues with the rest.
     #[test]
     fn random_commands_are_carried_out_or_refused() {
         let mut carried_out = 0_usize;

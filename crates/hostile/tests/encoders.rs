@@ -223,7 +223,8 @@ fn items_and_superblocks_of_the_kernel_are_encoded_as_they_were() {
                 let Ok(block) = TreeBlock::check(Bytes::from(aims.read(place)), &format, &expectation) else {
                     continue;
                 };
-                // The kernel leaves the reserved bytes of a log's inode items as they were in memory.
+                // The kernel writes uninitialised memory into the reserved bytes of inode items in
+                // a log.
                 if block.header().owner == TreeId::TREE_LOG {
                     continue;
                 }

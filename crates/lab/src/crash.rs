@@ -94,9 +94,9 @@ pub const SECTOR_BYTES: u64 = 512;
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Event {
-    /// Bytes were given to a device.
+    /// The program wrote bytes to a device.
     Write {
-        /// The device, by the order in which the lab handed them out.
+        /// The number of the device in the order in which the lab created the devices.
         device: usize,
         /// Where.
         offset_bytes: u64,

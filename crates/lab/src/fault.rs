@@ -48,7 +48,7 @@ pub enum Fault {
     MissingFromWrite(u64),
     /// A share of all reads fails: one in so many, drawn by the seed.
     FailSomeReads {
-        /// The mean number of reads for each that fails; 0 for none.
+        /// The mean number of reads for each failing read; 0 if no read fails.
         one_in: u64,
     },
     /// In each `every_bytes` of the range one bit is flipped, at a place drawn by the seed.
@@ -69,7 +69,8 @@ pub enum Fault {
     MisdirectWriteNumber {
         /// Which write.
         number: u64,
-        /// Where it goes instead; lost if it does not fit there.
+        /// The physical address that the misdirected write goes to; the write is lost if it does
+        /// not fit there.
         to_bytes: u64,
     },
     /// Everything fails, as if the device had been pulled out.

@@ -36,7 +36,7 @@ pub enum Request<'a> {
         /// How many.
         length_bytes: u64,
     },
-    /// A write, which has not begun when it waits.
+    /// A write request, which has not begun while it waits at the gate.
     Write {
         /// First byte.
         offset_bytes: u64,
@@ -98,7 +98,7 @@ impl GatedBackend {
         self.changed.notify_all();
     }
 
-    /// Returns once so many requests wait.
+    /// Returns once `count` requests wait at the gate.
     pub fn wait_for_arrivals(&self, count: usize) {
         let mut state = self.state.lock();
         while state.waiting < count {
@@ -209,7 +209,7 @@ const ASLEEP_TIMES: u32 = 50;
 #[derive(Debug)]
 pub struct WatchedThread<T> {
     handle: JoinHandle<T>,
-    /// Its folder below `/proc`.
+    /// The folder of the thread below `/proc`.
     folder: String,
 }
 
@@ -232,7 +232,7 @@ impl<T: Send + 'static> WatchedThread<T> {
         })
     }
 
-    /// Returns once the thread has come to its end, or sleeps. Whether it sleeps.
+    /// Returns once the thread has come to its end, or sleeps. Returns whether the thread sleeps.
     #[must_use]
     pub fn comes_to_wait(&self) -> bool {
         let mut last = String::new();

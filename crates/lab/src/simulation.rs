@@ -8,7 +8,7 @@
 //! - [`spinning`]: a 7200 rpm disk: seek curve, rotation, zones, track skew, on-drive read-ahead, and requests
 //!   chosen by shortest positioning time;
 //! - [`flash`]: SSDs: latency, parallel units, one bus;
-//! - any of them with regions in which it is slow ([`Model::slow_in`]): sectors that are about to go;
+//! - any drive model with slow regions ([`Model::slow_in`]): sectors that are about to fail;
 //! - [`disk`]: the event loop that serves the queue in virtual time.
 //!
 //! Parameters and their sources: docs/internals/simulated-disks.md. Times are integers of nanoseconds and every choice is

@@ -123,7 +123,7 @@ impl SparseBackend {
         self.space.lock().errno = errno;
     }
 
-    /// How many writes and reservations took space so far, or were to.
+    /// The number of writes and reservations so far that took space, or tried to.
     #[must_use]
     pub fn takes(&self) -> u64 {
         self.space.lock().takes

@@ -93,7 +93,8 @@ fn random_rate(device: &Device, length: usize, depth: usize, count: usize, poll:
     for offset in offsets(length as u64).take(count) {
         pending.push(device.start_read(request(offset, length)));
         while pending.len() == depth {
-            // All that are done are taken, as a busy program would; if none is, time has to pass.
+            // The loop takes all completed reads, as a busy program would; if no read is complete,
+            // virtual time must pass.
             let (done, rest): (Vec<_>, Vec<_>) = pending.into_iter().partition(PendingRead::is_ready);
             if done.is_empty() {
                 device.charge_cpu(poll);

@@ -9,8 +9,8 @@
 //!   but not for another call's commit.
 //! - The server, or its kernel, checks permissions from the result of [`Vfs::attributes`]. The file
 //!   system enforces universal rules (read-only subvolumes, immutable files).
-//! - Errors are system call error numbers ([`Errno`]). The file system logs errors that a person
-//!   must know about.
+//! - The errors of this interface are system call error numbers ([`Errno`]). The file system logs
+//!   errors that a person must know about.
 
 use buttress::{AllocateMode, Metadata, NodeKind, Timestamp};
 use core::fmt;
@@ -102,7 +102,8 @@ pub struct Entry {
     pub generation: u64,
     /// Attributes of the node.
     pub metadata: Metadata,
-    /// Validity of the attributes in seconds, unless a call of this file system changes them.
+    /// Time in seconds for which the kernel may cache the attributes, unless a call of this file
+    /// system changes them.
     pub lasts_s: u64,
 }
 
@@ -175,7 +176,7 @@ impl Changes {
 /// Mode in which a file is opened.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct OpenMode {
-    /// The caller may change content.
+    /// The caller may change the file's content.
     pub write: bool,
     /// The caller may not read content. The kernel may still read it, to complete a page of a
     /// partial write.

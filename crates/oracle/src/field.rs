@@ -8,7 +8,7 @@ use std::process::Command;
 /// One of them.
 #[derive(Clone, Copy, Debug)]
 pub struct Program {
-    /// What it is called.
+    /// The name of the program.
     pub name: &'static str,
     /// What must be installed.
     pub needs: &'static [&'static str],

@@ -22,7 +22,7 @@ use operation::Operation;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// What the working subvolume is when a step begins.
+/// The content of the working subvolume when a step of the history begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Base {
     /// What the step before left.
@@ -53,10 +53,10 @@ pub struct Transfer {
     pub clones: Vec<usize>,
 }
 
-/// Changes with snapshots in between, and what is sent.
+/// A random history: changes with snapshots in between, and the snapshots that are sent.
 #[derive(Clone, Debug, PartialEq)]
 pub struct History {
-    /// One for each snapshot.
+    /// The steps of the history, one for each snapshot.
     pub steps: Vec<Step>,
     /// In this order; each one's parent and clone sources have been sent before.
     pub transfers: Vec<Transfer>,
@@ -83,7 +83,7 @@ impl History {
         Self { steps, transfers }
     }
 
-    /// How many changes there are.
+    /// The number of changes in the history.
     #[must_use]
     pub fn operations(&self) -> usize {
         self.steps.iter().map(|step| step.operations.len()).sum()
@@ -99,7 +99,7 @@ pub enum Strictness {
     Lenient,
 }
 
-/// A history that was carried out below a directory of a mounted volume.
+/// A history that was executed in a directory of a mounted volume.
 #[derive(Debug)]
 pub struct Made {
     /// The directory that holds all of it.
@@ -149,7 +149,7 @@ impl Made {
         Ok(made)
     }
 
-    /// Deletes it all.
+    /// Deletes the subvolumes of the history.
     pub fn remove(self) -> Result<()> {
         remove_subvolumes(&self.directory)
     }

@@ -103,7 +103,7 @@ pub fn clone_range(source: &File, offset: u64, length: u64, target: &File, targe
 /// The same, if both hold the same there; says whether they do.
 ///
 /// # Errors
-/// The kernel's, for the call or for the range.
+/// Returns the kernel's error for the call or for the range.
 pub fn dedupe_range(
     source: &File,
     offset: u64,
@@ -216,7 +216,8 @@ struct Numbered<'a> {
     data: &'a mut Data,
 }
 
-// SAFETY: the data has room for as much as the number says, which `numbered` sees to; what it holds are plain bytes.
+// SAFETY: `data` is at least as long as the size in the ioctl's number, which `numbered` checks;
+// its content is plain bytes.
 unsafe impl Ioctl for Numbered<'_> {
     type Output = i32;
 
@@ -238,7 +239,8 @@ unsafe impl Ioctl for Numbered<'_> {
 /// The ioctl with this number, by which the kernel reads and writes as many bytes of `data` as the number says.
 ///
 /// # Errors
-/// The kernel's; `E2BIG` for one that the data has no space for.
+/// Returns the kernel's error, or `E2BIG` if `data` has no space for the size in the ioctl's
+/// number.
 pub fn numbered(file: &File, number: Opcode, data: &mut Data) -> Result<i32> {
     let bytes = (number >> 16) & 0x3fff;
     if bytes > 4096 {

@@ -110,7 +110,7 @@ impl Mount {
     fn unmount(&mut self) -> Result<()> {
         if let Some(directory) = self.directory.take() {
             let umount = || run(Command::new("umount").arg(directory.path()));
-            // Another program of the machine may be looking into the mount at this moment.
+            // Another program on the machine may be reading the mounted file system at this moment.
             let mut unmounted = umount();
             for _ in 0..UMOUNT_RETRIES {
                 if unmounted.is_ok() {

@@ -144,7 +144,7 @@ pub fn missing(need: &str) -> Option<Missing> {
     (!is_met).then(|| Missing::new(need, format!("needs {what}")))
 }
 
-/// The first of these needs that is missing.
+/// Returns the first of these needs that the machine does not meet.
 #[must_use]
 pub fn any_missing(needs: &[&str]) -> Option<Missing> {
     needs.iter().find_map(|need| missing(need))

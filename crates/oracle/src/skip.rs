@@ -8,8 +8,9 @@
 //! - Under `cargo test` alone a line goes to the terminal, also where the output of tests is captured; with `CI=true` the
 //!   test fails.
 //!
-//! A case of [`harness`](crate::harness) has its skips counted by the harness. A test is known by its thread's name, which
-//! libtest sets; on threads of its own it is known by the line that calls.
+//! A case of [`harness`](crate::harness) has its skips counted by the harness. The skip record
+//! names a test by its thread's name, which libtest sets. On other threads it names the line of the
+//! call.
 
 use crate::needs::Missing;
 use std::cell::RefCell;
@@ -144,7 +145,7 @@ pub(crate) fn record(test: &str, missing: &Missing, told: Told) {
             .append(true)
             .create(true)
             .open(&file)
-            // One call, so that lines of several programs do not mix.
+            // One write call, so that lines of several programs do not mix.
             .and_then(|mut file| file.write_all(format!("{record}\n").as_bytes()));
         if let Err(error) = written {
             panic!(

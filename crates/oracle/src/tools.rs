@@ -30,7 +30,8 @@ pub fn kernel_missing() -> Option<Missing> {
     MISSING.get_or_init(|| any_missing(&KERNEL_NEEDS)).clone()
 }
 
-/// Why the kernel cannot be compared with here by btrfs-progs of this version or later.
+/// Returns why btrfs-progs of this version or later cannot be used here for comparisons with the
+/// kernel.
 #[must_use]
 pub fn progs_missing(least: (u32, u32)) -> Option<Missing> {
     let have = newest_version();
@@ -81,7 +82,7 @@ pub fn newest_version() -> (u32, u32) {
     })
 }
 
-/// The built `buttress` command, by the place of the running program.
+/// Returns the path of the built `buttress` command, relative to the running test program.
 pub fn buttress() -> Result<PathBuf> {
     if let Some(path) = std::env::var_os("BUTTRESS") {
         return Ok(PathBuf::from(path));

@@ -39,7 +39,7 @@ pub struct Specification {
     pub seed: u64,
 }
 
-/// How much a volume is filled.
+/// How much of the volume the test fills.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fill {
     /// Nothing.
@@ -75,7 +75,7 @@ pub struct Volume {
     pub images: Vec<PathBuf>,
     /// What the kernel's mount showed before it was unmounted.
     pub manifest: Manifest,
-    // Removes the images when it goes.
+    // Deletes the image files when dropped.
     folder: tempfile::TempDir,
 }
 

@@ -4,9 +4,9 @@
 //! For profiles with copies, a group reads the source alone, or with `avoids_source` the other
 //! devices alone. All devices are read only if these reads do not give everything. For rows of
 //! RAID5 and RAID6, the source's column is copied or rebuilt: its parts in use, and the parts that
-//! parity covers beside them. A data column is read alone first. For a parity column, the row's
-//! data is read, and parity is computed from the data. If some of the data has no checksums, the
-//! parities are read too, because nothing else shows that the data is right.
+//! parity covers beside them. The copy reads a data column alone first. For a parity column, the
+//! row's data is read, and parity is computed from the data. If some of the data has no checksums,
+//! the parities are read too, because nothing else shows that the data is right.
 //!
 //! Bytes without a valid copy:
 //!
@@ -72,7 +72,7 @@ impl Copying {
             .is_some_and(|slot| self.is_source(slot))
     }
 
-    /// Returns the stripes of a chunk on the source.
+    /// Returns the stripes of a chunk on the source device.
     pub(crate) fn stripes_on_source(&self, chunk: &MappedChunk) -> Vec<usize> {
         let all = 0..chunk.devices().len();
         all.filter(|stripe| self.is_on_source(chunk, *stripe)).collect()
@@ -131,8 +131,8 @@ impl Copying {
 
     /// Keeps only the pieces of a group that have a part on the source. For a returning device it
     /// keeps newer pieces, pieces that may have been overwritten in place, and all pieces of a
-    /// moved stripe. Rows with parity stay whole, because parity also covers space that was freed
-    /// since. Returns the bytes on the device that it leaves out.
+    /// moved stripe. The copy writes rows with parity as a whole, because parity also covers space
+    /// that was freed since. Returns the bytes on the device that it leaves out.
     pub(crate) fn keep_wanted(&self, group: &mut Group) -> ByteCount {
         let chunk = Arc::clone(&group.chunk);
         if chunk.layout().has_parity() {
@@ -166,7 +166,7 @@ impl Copying {
     }
 
     /// Returns whether progress counts inspected bytes instead of written bytes. Most bytes of a
-    /// returning device are already right.
+    /// returning device are already right, so the copy compares before it writes.
     pub(crate) fn counts_inspected(&self, chunk: &MappedChunk) -> bool {
         self.replacement.returning().is_some() && !chunk.layout().has_parity()
     }
@@ -190,14 +190,14 @@ fn bytes_on(stripes: &[usize], piece: &Piece) -> ByteCount {
     ByteCount::of(copies.count().exact_mul(piece.length))
 }
 
-/// Bytes without a valid copy.
+/// Bytes that the copy could not write, because they have no valid copy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lost {
     /// The address of the first lost byte.
     pub logical: Logical,
     /// The number of lost bytes.
     pub length: ByteCount,
-    /// The kind of the lost bytes: data or a tree block.
+    /// The kind of the lost content: data or a tree block.
     pub part: Part,
     /// Whether a checksum makes reads of the lost bytes fail.
     pub has_checksum: bool,
@@ -378,7 +378,8 @@ pub(crate) fn stored_checksum<'a>(
 }
 
 impl Job<'_> {
-    /// Returns the bytes of a group for the target, after `wanted` of its stripes were read.
+    /// Returns a group's bytes to be written to the replacement target, after `wanted` of the
+    /// group's stripes were read.
     pub(crate) fn copied<'a>(
         &'a self,
         copying: &Copying,

@@ -28,7 +28,7 @@ pub enum Cause {
     Parity,
     /// Copies of data without checksums differ, or parity over such data does not match.
     Differs,
-    /// A bad superblock, for the given reason.
+    /// A superblock copy that is bad for the given reason.
     Superblock(Arc<str>),
 }
 
@@ -74,7 +74,7 @@ impl fmt::Display for Cause {
     }
 }
 
-/// The kind of the bytes.
+/// The kind of the damaged bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
     /// File data.
@@ -147,7 +147,7 @@ pub struct Damage {
     pub length: ByteCount,
     /// The kind of the bytes.
     pub part: Part,
-    /// The reason why the bytes are wrong.
+    /// The reason why the damaged bytes are wrong.
     pub cause: Cause,
     /// The outcome of the repair.
     pub outcome: Outcome,

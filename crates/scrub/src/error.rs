@@ -9,7 +9,7 @@ pub enum Error {
     /// The volume has a feature that scrub does not support.
     #[error("scrub does not support volumes with {feature}")]
     Unsupported {
-        /// The name of the feature.
+        /// The name of the unsupported feature.
         feature: &'static str,
     },
     /// A required tree is unreadable, or the job was cancelled.

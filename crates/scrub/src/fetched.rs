@@ -29,7 +29,7 @@ struct Run {
     bad: Vec<BadSector>,
 }
 
-/// The runs of a stripe, in ascending order.
+/// The runs of the group in a stripe, in ascending order.
 #[derive(Debug)]
 pub(crate) struct Fetched {
     runs: Vec<Run>,

@@ -16,7 +16,8 @@ pub(crate) struct Trees {
     pub(crate) extents: Tree,
     /// The checksum tree, if the volume has one.
     pub(crate) checksums: Option<Tree>,
-    /// The state to which the trees belong. While the state is held, nothing in it is overwritten.
+    /// The state to which the trees belong. While the scrub holds a committed state, nothing in
+    /// this state is overwritten.
     filesystem: Filesystem,
 }
 

@@ -93,7 +93,7 @@ impl Scrub<'_> {
 
 impl Job<'_> {
     /// Copies a group to the target of a replacement. The group's rows stay locked until the target
-    /// has the group. If a writer changed some rows after they were read, the copy reads them
+    /// has the group. If a writer changed some rows after the copy read them, the copy reads them
     /// again.
     pub(crate) fn copy(&self, copying: &Copying, mut arrived: Arrived, writes: Option<u64>) {
         let chunk = Arc::clone(&arrived.group.chunk);
@@ -159,8 +159,8 @@ impl Job<'_> {
         }
     }
 
-    /// Returns the chunks to be visited, in order of address, or of offset on a device that is
-    /// being replaced.
+    /// Returns the chunks that the job visits, in order of logical address, or of offset on a
+    /// device that is being replaced.
     pub(crate) fn chunks(&self) -> Vec<Arc<MappedChunk>> {
         let map = self.volume.chunk_map();
         let is_open = |chunk: &&Arc<MappedChunk>| self.first_group(chunk.start()).is_some();

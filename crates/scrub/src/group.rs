@@ -22,7 +22,7 @@ use std::sync::{Arc, OnceLock};
 /// The expected content of a piece.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Expected {
-    /// A tree block.
+    /// A tree block in the group.
     Tree {
         generation: Generation,
         level: Option<u8>,
@@ -157,7 +157,8 @@ pub(crate) fn unit(offset: u64) -> u64 {
     offset.quotient(STRIPE_BYTES)
 }
 
-/// Appends a piece's range, to the last run if that run stays within a stripe of 64 KiB.
+/// Appends the range of a piece to the group: to the last run if that run stays within a stripe of
+/// 64 KiB.
 fn add_run(runs: &mut Vec<Range<u64>>, range: &Range<u64>) {
     match runs.last_mut() {
         Some(last) if range.start == last.end && range.end.exact_sub(last.start) <= STRIPE_BYTES => {
@@ -170,7 +171,7 @@ fn add_run(runs: &mut Vec<Range<u64>>, range: &Range<u64>) {
 /// The reads of one stripe.
 #[derive(Debug)]
 pub(crate) struct StripeReads {
-    /// The range of each run in the stripe.
+    /// The range of each run of the group in its stripe.
     pub(crate) runs: Vec<Range<u64>>,
     pub(crate) reads: Reads,
 }

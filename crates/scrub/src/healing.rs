@@ -23,7 +23,7 @@ use std::thread::JoinHandle;
 
 lock_class!(HealingLock, "state", Rank::LEAF);
 
-/// The most places that may be pending.
+/// The largest number of reported places that may be pending at the healer.
 const WAITING_MAX: usize = 1024;
 
 /// Counts of healed and remaining errors.

@@ -25,7 +25,7 @@ pub(crate) struct Site {
     pub(crate) errors: u64,
 }
 
-/// Returns the place of an offset of a chunk's stripe.
+/// Returns the device and the physical address of an offset in a stripe of a chunk.
 pub(crate) fn site_of(
     chunk: &MappedChunk,
     stripe_index: usize,
@@ -128,8 +128,8 @@ impl Job<'_> {
 }
 
 /// Returns whether a site is on a device that missed commits, which may have caused the damage. A
-/// scrub does not repair it, because the device's own superblock may need the old bytes. A
-/// resynchronisation does ([`crate::resync`]).
+/// scrub does not repair such a block, because the device's own superblock may need the old bytes.
+/// A resynchronisation does ([`crate::resync`]).
 fn is_missed(site: &Site) -> bool {
     let is_stale = site.slot.stale().is_some() && site.part != Part::Superblock;
     is_stale && !buttress_faults::on("scrub-mends-stale-device")

@@ -227,7 +227,7 @@ fn copy<'a>(job: &Job<'_>, arrived: &'a Arrived, piece: &Piece, stripe: usize) -
         stripe,
         view,
         is_behind: slot.is_some_and(|slot| slot.stale().is_some()),
-        // Clamp: a copy that was not read has no judged errors.
+        // Clamp: a copy that the scrub did not read has no judged errors.
         bad: bad.unwrap_or_default(),
     }
 }
@@ -280,7 +280,7 @@ pub(crate) fn count_piece(
     }
 }
 
-/// Returns the site of a part of a piece on one stripe.
+/// Returns the device and physical address of a part of a piece on one stripe.
 pub(crate) fn site(
     job: &Job<'_>,
     arrived: &Arrived,

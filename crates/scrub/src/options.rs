@@ -3,7 +3,7 @@
 use crate::position::Position;
 use buttress_format::ByteCount;
 
-/// The size of groups, and how they are read.
+/// The size of a scrub's groups, and how they are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
     /// The number of stripes of 64 KiB of each device in a group.

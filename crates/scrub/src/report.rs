@@ -15,7 +15,7 @@ use uuid::Uuid;
 pub struct Counters {
     /// Scrubbed extents of data.
     pub data_extents_scrubbed: u64,
-    /// Scrubbed tree blocks.
+    /// The number of scrubbed tree blocks.
     pub tree_extents_scrubbed: u64,
     /// Scrubbed bytes of data.
     pub data_bytes_scrubbed: u64,
@@ -151,7 +151,7 @@ pub struct Report {
     pub devices: Vec<DeviceReport>,
     /// Damage in order of address, up to the limit of the options.
     pub damages: Vec<Damage>,
-    /// The number of damaged places beyond those listed.
+    /// The number of damaged places beyond those that the report lists.
     pub damages_unlisted: u64,
     /// Ranges that were not scrubbed because the trees that describe them are unreadable.
     pub unwalked: Vec<String>,

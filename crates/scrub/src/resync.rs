@@ -55,7 +55,7 @@ pub struct ResyncedDevice {
     pub written: ByteCount,
 }
 
-/// The result of a run.
+/// The result of one run of the resync.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Resynced {
     /// The devices that are now up to date.
@@ -142,7 +142,7 @@ impl Resync {
         Ok(Some(ResyncedDevice {
             device: slot.id(),
             name: Arc::clone(slot.name()),
-            // Clamp: the number is only displayed.
+            // Clamp: the missed generation is only displayed.
             since: since.unwrap_or(Generation::MIN),
             missed,
             written: ByteCount::new(written),

@@ -39,7 +39,7 @@ use rebuild::Columns;
 struct Span<'a> {
     job: &'a Job<'a>,
     arrived: &'a Arrived,
-    /// The range in each stripe.
+    /// The byte range of the rows in each stripe.
     range: Range<u64>,
     row: u64,
     /// The pieces in the range, each with its column.
@@ -55,7 +55,7 @@ type BadPiece<'a> = (usize, &'a Piece, Vec<Bad>);
 struct Uses {
     /// Whether data without checksums uses this part.
     bare: bool,
-    /// Whether tree blocks or data with checksums use this part.
+    /// True if tree blocks or data with checksums use this part of the row.
     known: bool,
 }
 
@@ -277,8 +277,8 @@ impl<'a> Span<'a> {
         }
     }
 
-    /// Tries all ways to rebuild bad bytes of a piece. Returns whether a result passed the check,
-    /// or needs none.
+    /// Tries all ways to rebuild bad bytes of a piece. Returns whether rebuilt bytes passed the
+    /// check, or need none.
     fn mend_piece(&self, state: &mut Columns, column: usize, piece: &Piece, bad: &Bad) -> bool {
         let start = self.within(piece).start.exact_add(bad.range.start);
         let range = start..start.exact_add(bad.range.len());

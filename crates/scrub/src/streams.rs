@@ -168,8 +168,8 @@ impl Job<'_> {
     }
 }
 
-/// A chunk that a stream walks. Dropping it ends the walk in any case, because other streams wait
-/// for its devices.
+/// A chunk that a stream walks. Dropping this value ends the walk of the chunk in any case, because
+/// other streams wait for its devices.
 struct Begun<'a> {
     schedule: &'a Schedule,
     chunk: Arc<MappedChunk>,

@@ -1,7 +1,8 @@
 //! The used parts of a chunk: its extents in order of address, with the checksums of their data.
 //!
 //! For each of both trees, a cursor moves forward through the tree once. The content of an
-//! unreadable leaf is unknown. The walk records the error and continues after the leaf.
+//! unreadable leaf is unknown. The walk of the extent tree records the error of an unreadable leaf
+//! and continues after the leaf.
 //!
 //! Invariant: extents are always in ascending order, do not overlap, and lie in the chunk.
 //! Contradicting items are recorded as errors.

@@ -9,8 +9,8 @@
 //! - The decoder returns a command only after it has read the whole command and verified its
 //!   checksum. Every attribute is known. Attributes of the command occur once and have the size of
 //!   their type.
-//! - The decoder reports the end only after an end command. A stream that is cut elsewhere is an
-//!   error.
+//! - The decoder reports the end only after an end command. A stream that is cut off at another
+//!   place is an error.
 //! - Memory is at most twice the longest command that the format allows, and grows only as bytes
 //!   arrive. A damaged length alone costs no memory.
 //! - An error does not advance the decoder. The next call returns the same error or, if the input

@@ -7,9 +7,10 @@
 //! ASCII, spaces and backslashes as in C. A line therefore stays one line and prints on any
 //! terminal.
 //!
-//! Some details only follow btrfs-progs. `fileattr=0x` precedes a decimal number. The mode of a
-//! preallocation is signed. The group comes before the owner. The target of a hard link has no
-//! subvolume name before it, but the target of a rename has. Creation times are absent.
+//! Some details only follow btrfs-progs. `fileattr=0x` precedes a decimal number. The dump prints
+//! the mode of a preallocation as a signed number. The group comes before the owner. The target of
+//! a hard link has no subvolume name before it, but the target of a rename has. Creation times are
+//! absent.
 //!
 //! A time in a year beyond 32 bits prints as `@seconds`; btrfs-progs fails with an error for such a
 //! time.

@@ -118,7 +118,7 @@ impl Encoder {
         }
     }
 
-    /// Completes a command whose data the caller has appended.
+    /// Completes a stream command whose data the caller has appended.
     ///
     /// # Errors
     /// [`Error::Encode`] if the number of appended bytes differs from the announced number. The

@@ -267,7 +267,7 @@ pub enum CommandProblem {
     },
 }
 
-/// Reason why the encoder cannot encode a command.
+/// Reason why the encoder cannot encode a stream command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum EncodeProblem {

@@ -46,7 +46,7 @@ pub enum Error {
     /// The output failed.
     #[error("the new stream cannot be written: {0}")]
     Output(#[from] io::Error),
-    /// The caller cancelled.
+    /// The caller cancelled the merge.
     #[error(transparent)]
     Cancelled(buttress_fs::Error),
     /// A file has fs-verity, which needs the descriptor that only the chain's sender has.

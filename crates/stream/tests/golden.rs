@@ -110,7 +110,7 @@ fn streams_of_the_kernel_have_the_expected_dump_and_encoding() {
     }
 }
 
-/// Returns the dump of a stream, and the stream re-encoded from its decoded commands.
+/// Returns the text dump of a stream, and the stream re-encoded from its decoded commands.
 fn dumped_and_encoded_again(stream: &[u8]) -> (String, Vec<u8>) {
     let (mut text, mut again) = (Vec::new(), Vec::new());
     let mut dump = TextDump::utc();

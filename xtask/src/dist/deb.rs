@@ -1,7 +1,8 @@
 //! The Debian package: an `ar` archive of a version, what dpkg has to know, and the files.
 //!
-//! Source: deb(5), deb-control(5), Debian Policy sections 4.5 and 12 for where documents lie. The program is static, so the
-//! package depends on nothing. Members are compressed with gzip, which every dpkg reads.
+//! Source: deb(5), deb-control(5), Debian Policy sections 4.5 and 12 for where documents lie. The
+//! program is static, so the package depends on no other package. Members are compressed with gzip,
+//! which every dpkg reads.
 
 use super::archive::{Entry, ar, gzip, tar_gz};
 use super::{Release, SHELLS, page};

@@ -14,7 +14,8 @@ use std::process::{Command, ExitCode};
 /// Set where this program stands in for the compiler.
 const WRAPPER: &str = "BUTTRESS_FAULTS_WRAPPER";
 
-/// Acts as the compiler with the fault points switched in, if that is what it was started for.
+/// Acts as the compiler wrapper with the fault points enabled, if cargo started this program as
+/// one.
 pub(crate) fn as_compiler() -> Option<ExitCode> {
     std::env::var_os(WRAPPER)?;
     let mut words = std::env::args_os().skip(1);
@@ -50,7 +51,8 @@ pub(crate) fn build<'a>(tests: impl Iterator<Item = &'a Test>) -> Result<Program
 }
 
 fn build_with(mut command: std::process::Command, wanted: &BTreeSet<(&str, &str)>) -> Result<Programs> {
-    // All at once: what one package asks of another is then the same for all, and each is compiled once.
+    // One cargo call builds all packages, so the union of features is the same for all, and each
+    // dependency compiles once.
     command.args(["test", "--no-run", "--quiet", "--locked"]);
     for package in wanted
         .iter()

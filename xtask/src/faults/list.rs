@@ -22,7 +22,7 @@ pub(crate) struct Fault {
     pub(crate) name: &'static str,
     /// Whether something that was stored can be gone, or other than it was, without a word.
     pub(crate) loses_data: bool,
-    /// What it would do to a user.
+    /// The effect of the fault on a user.
     pub(crate) harm: &'static str,
     pub(crate) tests: &'static [Test],
 }

@@ -21,7 +21,7 @@ const SECONDS_EACH: u64 = 240;
 /// Users that tests act as.
 const USERS: [&str; 3] = ["fsgqa", "123456-fsgqa", "fsgqa2"];
 
-/// Parts of a tree that was built.
+/// Files that exist only in an xfstests tree that was built.
 const BUILT: [&str; 4] = ["check", "src/lstat64", "ltp/fsstress", "ltp/fsx"];
 
 fn has_user(name: &str) -> bool {
@@ -120,7 +120,8 @@ fn found(name: &str) -> Result<PathBuf> {
     found.with_context(|| format!("{name} is not installed"))
 }
 
-/// Puts together what the namespace needs: the program, its helper, the wrappers, devices' names.
+/// Prepares the contents of the mount namespace: the program, its helper, the wrappers, and the
+/// devices' names.
 fn prepare(scratch: &Path, folder: &Path, program: &Path, devices: &[LoopDevice; 2]) -> Result<()> {
     for part in ["bin", "sbin", "work", "test", "scratch", "results"] {
         fs::create_dir_all(scratch.join(part))?;
@@ -328,7 +329,7 @@ fn judged(said: &str, is_hung: bool) -> (Outcome, String) {
     if let Some(reason) = not_run(said) {
         return (Outcome::NotRun, table::reason_of(reason).to_owned());
     }
-    // It says that it passed all when it ran none.
+    // xfstests reports that all tests passed even if it ran none.
     if said.contains("Passed all 1 tests") {
         return (Outcome::Passed, "-".to_owned());
     }
@@ -357,7 +358,7 @@ fn end_servers(scratch: &Path) -> Result<()> {
         let is_ours = fs::read_link(entry.join("exe")).is_ok_and(|path| path == program);
         let pid = entry.file_name().and_then(|name| name.to_str()?.parse().ok());
         if is_ours && let Some(pid) = pid.and_then(rustix::process::Pid::from_raw) {
-            // It may have ended by now.
+            // The server process may have ended by now.
             let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
         }
     }

@@ -123,7 +123,7 @@ impl Counts {
         self.failures.insert(how.to_owned());
     }
 
-    /// A program hung after this line.
+    /// The test program hung after this line.
     pub(super) fn add_hang(&mut self, last: &str) {
         self.failed += 1;
         self.failures
@@ -196,7 +196,7 @@ struct Skip {
     need: Option<String>,
 }
 
-/// The needs for want of which something was skipped though nobody said that they may be missing.
+/// Returns the needs that caused skips and that `--without` does not accept.
 fn not_accepted<'a>(skips: &'a [Skip], without: &[String], is_ci: bool) -> BTreeSet<&'a str> {
     let needs = skips
         .iter()

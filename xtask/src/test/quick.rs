@@ -56,7 +56,8 @@ const PARTS: &[Part] = &[
     all("buttress-fs", "lib"),
     all("buttress-accounts", "lib"),
     all("buttress-engine", "lib"),
-    // Without the two that take as long as all others together, and one that wants a newer btrfs-progs than many have.
+    // Without the two tests that take as long as all others together, and one that needs a recent
+    // btrfs-progs.
     some(
         "buttress-writer",
         "lib",

@@ -57,7 +57,7 @@ pub(super) struct Running {
     counts: Counts,
     tests: Vec<Timed>,
     began: Instant,
-    /// When the last line came.
+    /// Time at which the test program printed its last line.
     heard: Instant,
     /// When the last test ended.
     test_began: Instant,

@@ -8,7 +8,7 @@ use buttress_oracle::needs;
 pub(super) struct Words {
     /// Needs that may be missing, and are taken as missing.
     pub(super) without: Vec<String>,
-    /// Only the quick ones.
+    /// Run only the quick tests.
     pub(super) quick: bool,
     /// Random tests take further seeds, derived from the day's date.
     pub(super) nightly: bool,
@@ -23,7 +23,7 @@ pub(super) struct Words {
 /// Tests that can run side by side: those of some packages or of all, with a part of their names.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Chosen {
-    /// None: the whole workspace.
+    /// The package to test; `None` stands for the whole workspace.
     pub(super) packages: Vec<String>,
     pub(super) filter: Option<String>,
 }

@@ -123,8 +123,8 @@ pub(crate) fn extent_references(filesystem: &Filesystem, extent: &Extent) -> Res
     })
 }
 
-/// Reads a tree block of which only the address is known. The block's extent item records its level
-/// and generation.
+/// Reads a tree block of which only the address is known. The extent item of a tree block records
+/// the block's level and generation.
 pub(crate) fn block_by_address(filesystem: &Filesystem, logical: Logical) -> Result<TreeBlock> {
     let extent = extent_at(filesystem, logical)?;
     block_of_extent(filesystem, &extent)

@@ -26,7 +26,7 @@ impl FileSpace {
         self.total.exact_sub(self.shared)
     }
 
-    /// Adds a shared part of the file.
+    /// Adds the length of a shared part of the file.
     fn add_shared(&mut self, one: &ExtentUse, length: ByteCount) {
         self.shared = self.shared.exact_add(length);
         let start = match one.extent.compression {

@@ -209,7 +209,7 @@ impl Sharing {
     }
 
     /// Sets `shared` for uses with a shared block on the path to their item. Returns false if an
-    /// edit ran meanwhile.
+    /// edit ran during the lookup.
     fn mark_below_shared_blocks(
         &mut self,
         uses: &[ExtentUse],
@@ -245,7 +245,7 @@ impl Sharing {
         let are_shared: Vec<bool> = ways.iter().map(|way| self.is_known_shared(way)).collect();
         for (shared, number) in shared.iter_mut().zip(way_numbers) {
             let way = number.checked_sub(1).and_then(|number| are_shared.get(number));
-            // Clamp: number 0 stands for no path.
+            // Clamp: number 0 stands for an empty list of paths.
             *shared = way.copied().unwrap_or(false);
         }
         Ok(true)

@@ -11,7 +11,7 @@ use super::Space;
 use buttress_format::DEVICE_RESERVED_BYTES;
 use buttress_format::{BlockGroupFlags, ByteCount, Profile};
 
-/// The unit of allocation on a device.
+/// The unit of chunk allocation on a device.
 const STRIPE_BYTES: u64 = 64 << 10;
 
 impl Space {

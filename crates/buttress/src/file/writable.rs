@@ -210,7 +210,7 @@ impl WritableFile {
     /// ```
     ///
     /// # Errors
-    /// Fails as [`WritableFile::clone_range`] does, or if content cannot be read.
+    /// Fails as [`WritableFile::clone_range`] does, or if the content of a file cannot be read.
     pub fn dedupe_range(
         &self,
         source: impl AsRef<File>,

@@ -33,7 +33,8 @@ impl Volume {
 }
 
 impl WritableVolume {
-    /// Moves block groups that pass the filters, and converts them. Others may read and write the volume meanwhile.
+    /// Moves block groups that pass the filters, and converts them. Other threads may read and
+    /// write the volume during the balance.
     ///
     /// ```no_run
     /// use buttress::balance::{BalanceArguments, BalanceControl, BalanceFlags, BalanceItem};
@@ -84,8 +85,9 @@ impl WritableVolume {
     /// Runs a balance that was started or resumed until its end, a pause or a cancellation.
     ///
     /// # Errors
-    /// No balance exists, or it is running; an extent has no intact copy; a device fails. The balance then ends. A lack of
-    /// space is no error: the summary lists the block groups.
+    /// No balance exists, or it is running; an extent has no intact copy; a device fails. The
+    /// balance then ends. A lack of space is no error of a balance: the summary lists the affected
+    /// block groups.
     pub fn run_balance(
         &self,
         choice: &Choice,
@@ -99,7 +101,7 @@ impl WritableVolume {
     /// Ends the paused balance. Block groups that were moved stay moved.
     ///
     /// # Errors
-    /// No balance is paused; the commit fails.
+    /// Fails if no balance is paused, or if the commit fails.
     pub fn end_balance(&self) -> Result<()> {
         Ok(self.writer().end_balance()?)
     }

@@ -45,7 +45,7 @@ pub struct DeviceInfo {
     pub size: Option<ByteCount>,
     /// The size of the image file or block device. `None` for a missing device.
     pub device_size: Option<ByteCount>,
-    /// Bytes that chunks cover. `None` if the chunk tree has no item of the device.
+    /// Bytes of the device that chunks cover. `None` if the chunk tree has no item of the device.
     pub allocated: Option<ByteCount>,
     /// The superblock's generation of a writable device that missed commits. A resynchronisation
     /// brings such a device up to date.

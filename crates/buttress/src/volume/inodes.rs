@@ -82,8 +82,8 @@ impl Volume {
         File::open(self, location)
     }
 
-    /// Opens a regular file whose record a walk or [`inode`](Self::inode) returned. The record
-    /// saves a lookup.
+    /// Opens a regular file whose record a walk or [`inode`](Self::inode) returned. The recorded
+    /// inode saves a lookup.
     ///
     /// # Errors
     /// Fails if the record belongs to no regular file, or its content cannot be read.

@@ -16,7 +16,7 @@ impl Volume {
         self
     }
 
-    /// Returns a scrub that has not begun, for callers that watch it.
+    /// Returns a scrub that has not begun, for callers that watch its progress.
     /// [`Scrub::run`](crate::scrub::Scrub::run) runs it, and its report and position can be read
     /// meanwhile. The scrub reads the state of this handle, and does not expect concurrent writes.
     /// # Errors

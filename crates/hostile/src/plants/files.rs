@@ -12,7 +12,7 @@ use buttress_format::{DirItems, FileKind, InodeItem, ItemType, Key, TreeId};
 
 pub(super) const PLANTS: [&[Plant]; 3] = [inodes::PLANTS, names::PLANTS, content::PLANTS];
 
-/// Offsets in an inode item.
+/// Byte offsets of the fields in an inode item.
 const SIZE: usize = 16;
 const NBYTES: usize = 24;
 const NLINK: usize = 40;

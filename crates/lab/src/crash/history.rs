@@ -1,8 +1,9 @@
 //! From a recorded order of events to the devices after a crash.
 //!
-//! For a cut, the events before it are of two kinds: those that a flush before the cut covers, which are there, and those
-//! in doubt. The state of the first kind is carried forward from cut to cut, with checkpoints to come back to, so that
-//! cuts in ascending order cost what lies between them; the second kind is laid over a copy of it.
+//! A flush before a cut divides earlier events into two kinds: covered events, which are present,
+//! and events in doubt. The state of the first kind is carried forward from cut to cut, with
+//! checkpoints to come back to, so that cuts in ascending order cost what lies between them; the
+//! second kind is laid over a copy of it.
 //!
 //! Clamps: of a laboratory for tests, whose images are compared as a whole.
 
@@ -51,16 +52,18 @@ pub struct History {
     latest: Mutex<State, LatestLock>,
 }
 
-/// The devices as far as flushes before a cut vouch for them, and what is in doubt there.
+/// The devices with all writes that flushes before a cut cover, and the writes that are in doubt at
+/// the cut.
 #[derive(Clone, Debug)]
 pub(super) struct State {
     cut: usize,
     durable: Vec<Pages>,
-    /// Events, by number, that no flush covers, with what of them is in doubt.
+    /// Recorded events that no flush before the cut covers, by number, each with its bytes in
+    /// doubt.
     in_doubt: BTreeMap<usize, Doubt>,
 }
 
-/// What of a change is in doubt.
+/// The part of a recorded change that is in doubt at the cut.
 #[derive(Clone, Debug)]
 enum Doubt {
     Whole,
@@ -69,7 +72,7 @@ enum Doubt {
 }
 
 impl Doubt {
-    /// Returns the parts of a range that are in doubt.
+    /// Returns the parts of a byte range that no flush covers at the cut.
     fn within(&self, range: &Range<u64>) -> Vec<Range<u64>> {
         match self {
             Self::Whole => vec![range.clone()],
@@ -124,7 +127,8 @@ impl History {
         }
     }
 
-    /// How many events there are. Cuts go from 0, before the first, to this, after the last.
+    /// The number of events in the recorded history. Cuts go from 0, before the first, to this,
+    /// after the last.
     #[must_use]
     pub fn len(&self) -> usize {
         self.events.len()
@@ -177,9 +181,9 @@ impl History {
         })
     }
 
-    /// As [`images_at`](Self::images_at), with a choice of one's own: for each write in doubt (by the number of its
-    /// event) and each of its sectors (from 0, and how many it has), whether it is there. Writes come in the order in
-    /// which they began, their sectors in ascending order.
+    /// As [`images_at`](Self::images_at), but `keeps` chooses. It receives each write in doubt by
+    /// event number, the sector from 0, and the sector count, and returns whether the sector is
+    /// present. Writes come in the order in which they began, their sectors in ascending order.
     #[must_use]
     pub fn images_with(
         &self,
@@ -259,7 +263,7 @@ impl History {
         state
     }
 
-    /// Moves the cut past one event.
+    /// Advances the cut of `state` by one event.
     fn step(&self, state: &mut State) {
         let number = state.cut;
         state.cut = number.saturating_add(1);
@@ -455,7 +459,8 @@ mod tests {
         }
     }
 
-    /// The second of two writes that overlap returns first, and a flush covers it alone: nothing of the first comes back there.
+    /// The second of two overlapping writes returns first, and a flush covers only that write: no
+    /// part of the first write may appear in the overlap.
     #[test]
     fn flushed_write_replaces_earlier_one_that_has_not_returned() {
         let base: Arc<dyn Backend> = Arc::new(MemoryBackend::new("base", vec![0; 4096]));

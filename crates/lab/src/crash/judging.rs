@@ -24,8 +24,8 @@ const COMPLAINTS: usize = 8;
 
 /// Which states of a history a judge sees.
 ///
-/// Without further calls: at every cut, the state with everything in doubt, the state with nothing of it, and two that are
-/// drawn. A cut at which nothing is in doubt has one state.
+/// Without further calls: at every cut, the state with everything in doubt, the state with nothing
+/// of it, and two that are drawn. A cut at which no write is in doubt has only one possible state.
 #[derive(Clone, Debug)]
 pub struct Cuts {
     step: usize,
@@ -43,7 +43,7 @@ impl Default for Cuts {
 }
 
 impl Cuts {
-    /// Every cut: before the first event, and after each.
+    /// Every possible cut of the history: before the first event, and after each event.
     #[must_use]
     pub fn every() -> Self {
         let cuts = Self {
@@ -107,13 +107,13 @@ pub struct CutState<'a> {
 }
 
 impl CutState<'_> {
-    /// Returns the cut: how many events came before the power went.
+    /// Returns the cut: the number of recorded events before the simulated power loss.
     #[must_use]
     pub const fn cut(&self) -> usize {
         self.cut
     }
 
-    /// Returns what became of the writes in doubt.
+    /// Returns the outcome that was chosen for the writes that no flush covered.
     #[must_use]
     pub const fn outcome(&self) -> Outcome {
         self.outcome
@@ -135,7 +135,7 @@ impl CutState<'_> {
         self.images.clone()
     }
 
-    /// Returns the label of the last mark before the cut.
+    /// Returns the label that the program set last before the cut.
     #[must_use]
     pub fn last_mark(&self) -> Option<u64> {
         self.history.last_mark(self.cut)
@@ -313,7 +313,7 @@ impl History {
     }
 }
 
-/// Returns what a panic says.
+/// Returns the message of a panic.
 fn message_of(panic: &(dyn Any + Send)) -> &str {
     let text = panic.downcast_ref::<&str>().copied();
     text.or_else(|| panic.downcast_ref::<String>().map(String::as_str))

@@ -32,7 +32,7 @@ pub struct FlashParameters {
     pub write: FlashTimes,
 }
 
-/// The times of one direction.
+/// The times of a flash drive for one direction, reading or writing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FlashTimes {
     /// The controller's time for a request, in which it takes in no other.
@@ -86,7 +86,7 @@ pub(super) struct FlashDrive {
     parameters: FlashParameters,
     /// When each unit is free.
     units: Vec<u64>,
-    /// When the bus has carried all that it was given.
+    /// Time at which the bus has transferred all queued data.
     bus: u64,
 }
 

@@ -1,8 +1,9 @@
 //! A spinning disk.
 //!
-//! Geometry: tracks follow each other from the outer edge inwards, `heads` of them to a cylinder. Zones of equally
-//! many tracks hold fewer and fewer bytes a track. Each track is turned against the one before by the time that
-//! changing to it takes (skew), so that reading on across tracks loses exactly that time and no revolution.
+//! Geometry: tracks follow each other from the outer edge inwards, `heads` of them to a cylinder.
+//! Zones of equally many tracks hold fewer and fewer bytes a track. Each track is rotated against
+//! the preceding track by the time of a track switch (skew), so sequential reads lose exactly that
+//! time.
 //!
 //! Positioning: a seek over `d` of `C` cylinders takes `single + (average - single) / (8/15) * sqrt(d / C)`. The
 //! mean of `sqrt(x)` over seeks between two random cylinders is 8/15, so a random seek takes the data sheet's
@@ -207,7 +208,7 @@ impl SpinningDrive {
             self.cache.pop_front();
         }
         let next = self.geometry.place(end);
-        // At the end of a track, changing to the next one comes first.
+        // At the end of a track, the head first switches to the next track.
         let switch = if next.position == 0 {
             self.geometry.parameters.track_switch_nanoseconds
         } else {
@@ -217,7 +218,7 @@ impl SpinningDrive {
         self.track = next.track;
     }
 
-    /// Ends reading on at the time `now`: the head is wanted elsewhere.
+    /// Ends the drive's read-ahead at the time `now`, because the head must move to another track.
     fn stop_reading_on(&mut self, now: u64) {
         self.track = self.track_at(now);
         if let (Some((segment, _)), Some(last)) = (self.filling(now), self.cache.back_mut()) {

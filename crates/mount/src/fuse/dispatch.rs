@@ -41,8 +41,8 @@ pub(super) enum When {
     Now,
     /// The answer is sent after the kernel has dropped this cached information.
     After(Vec<Stale>),
-    /// The kernel must first send this content. The server then executes the request
-    /// [again](Turn::HasCome).
+    /// The kernel must first send this cached file content to the server. The server then executes
+    /// the request [again](Turn::HasCome).
     Before(HeldBack),
     /// The kernel expects no answer.
     Never,

@@ -100,7 +100,7 @@ pub(super) struct Later {
 }
 
 impl Later {
-    /// Makes the kernel send its unsent content and times.
+    /// Makes the kernel send the cached content and times that it has not yet sent to the server.
     pub(super) fn before(kept: HeldBack, then: Then) -> Self {
         Self {
             fetches_times: kept.times,

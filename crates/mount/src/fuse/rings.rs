@@ -250,7 +250,7 @@ fn bind(processor: u16) {
 }
 
 enum Answer {
-    /// The answer is ready. The kernel must first drop this cached information.
+    /// The answer to the request is ready. The kernel must first drop this cached information.
     Ready([u8; ANSWER_HEAD_BYTES], usize, Vec<Stale>),
     /// The kernel must first send this content; the request is unchanged.
     Before(HeldBack),

@@ -10,8 +10,8 @@
 //!
 //! The kernel leaves access times to the server ([`MountedVolume::note_access`]). Reads from the
 //! kernel's caches reach no server and are no accesses. With a write-back cache the kernel also
-//! reads to complete pages of partial writes. It uses the handle of the write, so a read by a
-//! write-only handle is no access.
+//! reads a page to complete a partial write of it. Such a read uses the handle of the write, so the
+//! server does not count a read by a write-only handle as an access.
 
 use super::handles::OpenFile;
 use super::{Access, MountedVolume};

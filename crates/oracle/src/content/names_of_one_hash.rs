@@ -1,7 +1,8 @@
-//! Names with the same hash, of printable characters.
+//! Generates names of printable characters that have the same directory hash.
 //!
-//! Any four bytes at the end of a name lead its CRC to any value: the table of the polynomial is gone through backwards
-//! from the value, and forwards from what comes before. Where those bytes are not printable, the next beginning is tried.
+//! Any four bytes at the end of a name lead its CRC to any value: the table of the polynomial is
+//! gone through backwards from the value, and forwards from what comes before. If the computed four
+//! bytes are not printable, the search tries the next beginning of the name.
 
 use std::sync::OnceLock;
 

@@ -56,7 +56,7 @@ pub fn apply(top: &Path, snapshots: &[PathBuf], operation: &Operation) -> Result
     Ok(())
 }
 
-/// The operations on a file's data.
+/// Executes an operation that changes the data of a file.
 fn change_data(top: &Path, snapshots: &[PathBuf], operation: &Operation) -> Result<()> {
     let at = |path: &[u8]| top.join(OsStr::from_bytes(path));
     let open = |path: &[u8]| {

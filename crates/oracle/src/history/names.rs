@@ -1,7 +1,8 @@
 //! A model of the names in the working subvolume.
 //!
-//! Random changes choose from it what to change, so that nearly all of them can be carried out. It knows
-//! paths and kinds, and no more: a change that the kernel refuses all the same is left out there.
+//! The generator of random changes chooses the changed names from this model, so that nearly all
+//! changes succeed. It knows paths and kinds, and no more: a change that the kernel refuses all the
+//! same is left out there.
 
 use super::operation::PathBytes;
 use crate::content::Random;
@@ -62,7 +63,7 @@ impl Names {
         self.kinds.get(path).copied()
     }
 
-    /// A new name.
+    /// A new name of an inode.
     pub fn add(&mut self, path: PathBytes, kind: Kind) {
         self.kinds.insert(path, kind);
     }

@@ -43,7 +43,7 @@ pub enum Special {
     Block(u32, u32),
 }
 
-/// Bytes of a file: where they begin and how many, both in bytes.
+/// A byte range of a file: its offset and its length, both in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Span {
     /// The first byte.
@@ -52,7 +52,7 @@ pub struct Span {
     pub length: u64,
 }
 
-/// Where a reflink takes its bytes from.
+/// The source of a reflink's bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Origin {
     /// A snapshot of the same history; without one, the working subvolume.

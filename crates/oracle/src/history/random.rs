@@ -44,7 +44,7 @@ fn name(random: &mut Random) -> Vec<u8> {
     }
 }
 
-/// The history of `seed`.
+/// Returns the random history that `seed` determines.
 #[must_use]
 pub fn history(seed: u64) -> History {
     let mut random = Random::new(seed ^ 0x5eed_0f5e_4d00);

@@ -59,7 +59,7 @@ fn roots(filesystem: &Filesystem) -> Vec<RootPointer> {
     roots
 }
 
-/// A visitor that reads each block once.
+/// A visitor of a tree walk that reads each tree block once.
 struct Reading<'a> {
     /// The visited blocks, as bits of 64 blocks for each key.
     seen: Mutex<HashMap<u64, u64>, SeenLock>,

@@ -1,4 +1,4 @@
-//! The bytes of a row for the target of a replacement: the source's column, as read or rebuilt.
+//! The bytes of a row for a replacement target: the source's column, as read or rebuilt.
 
 use super::rebuild::Columns;
 use super::{Span, spans};
@@ -73,7 +73,7 @@ impl<'a> Span<'a> {
             let at = at.exact_add(ByteCount::of(range.start));
             let overlaps = |open: &&Open<'_>| self.overlap(open, &range).is_some();
             let is_open = open.iter().filter(overlaps).any(|open| open.column == column);
-            // If the rebuilt bytes failed their check, no rebuild without a check follows.
+            // If the rebuilt bytes of a row failed their check, no rebuild without a check follows.
             let is_known = !open.iter().any(|open| overlaps(&open));
             if is_known && column >= self.data_columns() && !state.data_is_trusted(&range) {
                 self.complete_data(&mut state, &range);
@@ -91,7 +91,8 @@ impl<'a> Span<'a> {
         }
     }
 
-    /// Returns the unread parts of the source's column, which are rebuilt and checked as if they were bad.
+    /// Returns the unread parts of the source's column; the copy rebuilds and checks them as if
+    /// they were bad.
     fn unread_of(&self, column: usize) -> impl Iterator<Item = super::BadPiece<'a>> {
         let is_unread = self.view(column).is_none();
         let own = self
@@ -163,7 +164,7 @@ impl<'a> Span<'a> {
         }
     }
 
-    /// Returns a sector of a column, if it is known.
+    /// Returns the bytes of one sector of a RAID5 or RAID6 column, if they are known.
     fn source_bytes(
         &self,
         state: &Columns,
@@ -174,7 +175,8 @@ impl<'a> Span<'a> {
         let as_read = || state.get(column, range).map(<[u8]>::to_vec);
         let is_trusted = state.is_trusted(column, range);
         let parity = column.checked_sub(self.data_columns());
-        // If parity does not fit and data has no checksums, it is unknown which side is wrong.
+        // If parity does not fit the data and the data has no checksums, it is unknown whether
+        // parity or data is wrong.
         let is_computed = state.data_is_trusted(range) && !(is_trusted && self.uses(range).bare);
         match parity {
             None if is_trusted => as_read(),

@@ -9,7 +9,7 @@ use buttress_exact::Exact as _;
 use buttress_volume::parity::{Recovery, Row, compute_p, compute_q};
 use core::ops::Range;
 
-/// A column, data or parity.
+/// A column of a RAID5 or RAID6 row, data or parity.
 #[derive(Debug)]
 struct Column {
     bytes: Vec<u8>,
@@ -120,7 +120,7 @@ impl Columns {
             .collect()
     }
 
-    /// Returns `P` of the data.
+    /// Returns the `P` parity of the row's data.
     pub(super) fn p(&self, range: &Range<usize>) -> Vec<u8> {
         let mut p = vec![0; range.len()];
         compute_p(self.data(range), &mut p);

@@ -145,7 +145,7 @@ struct Replacement {
 }
 
 impl Replacement {
-    /// Completes the state found after a crash. Returns the devices of the volume then.
+    /// Completes the state found after a crash. Returns the volume's devices after the recovery.
     fn recover(&self, images: &[Arc<dyn Backend>], what: &str) -> Vec<Device> {
         let (target, own) = images.split_last().unwrap();
         let is_there = |(number, _): &(usize, &Arc<dyn Backend>)| !self.is_missing || *number != self.source;
@@ -306,7 +306,8 @@ fn a_replacement_of_a_missing_device_that_is_cut_off_goes_on_or_is_given_up() {
     }
 }
 
-/// Damages as much as the profile can repair: whole devices, and the primary superblock of one.
+/// Damages as much of the volume as its profile can repair: whole devices, and the primary
+/// superblock of one device.
 fn spoil_all(lab: &Lab, uses: &[Use], profile: Profile) {
     if profile == Profile::Dup {
         let first = |used: &&Use| used.content == MappingContent::Data { copy: 1 };

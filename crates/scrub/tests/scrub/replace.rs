@@ -243,8 +243,8 @@ fn a_device_is_replaced_beside_a_writer() {
 }
 
 /// Makes a volume whose device `lost` was replaced by one that held noise. Files are made after
-/// metadata was copied and before its data was. The tree blocks of these files are in already
-/// copied rows that were free, and of which parts stay free.
+/// metadata was copied and before its data was. The tree blocks of these late files are in rows of
+/// the target that the replacement has already copied, while they were free.
 fn written_behind_the_copy(profile: Profile, devices: usize, lost: usize) -> (Lab, Vec<(String, Vec<u8>)>) {
     let what = format!("{profile}, device {lost} of {devices}");
     let lab = Lab::new(&Make::new(profile, devices)).unwrap();

@@ -269,8 +269,8 @@ fn begun_by_kernel(volume: &Volume) -> Result<(Manifest, Vec<PathBuf>)> {
     Ok((manifest, copied?))
 }
 
-/// Shapes of volumes whose replacement the kernel began; the second half only with `BUTTRESS_SOAK`.
-/// On RAID1C4, this kernel writes no superblock to the target while it copies slowly.
+/// Shapes of volumes on which the kernel began a replacement; `BUTTRESS_SOAK` adds the second half
+/// of the list. On RAID1C4, this kernel writes no superblock to the target while it copies slowly.
 const BEGUN_BY_KERNEL: [Shape; 8] = [
     ("single", "dup", 1),
     ("raid1", "raid1", 2),

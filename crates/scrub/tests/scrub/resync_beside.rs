@@ -48,7 +48,7 @@ const CUTS: usize = 24;
 /// place.
 const FILES: usize = 6;
 
-/// The version of each sector of a file.
+/// The content version of each sector of a file.
 type Versions = Vec<u64>;
 
 fn name(file: usize) -> String {
@@ -242,8 +242,8 @@ fn device(image: &Arc<dyn Backend>) -> Device {
     Device::with_backend(Arc::clone(image), Engine::Inline)
 }
 
-/// Brings the device up to date beside three writers and a reader. Returns the promises to the
-/// writers.
+/// Brings the device up to date beside three writers and a reader. Returns the contents that the
+/// test promised to the writers.
 fn beside_threads(given: Vec<Device>, crashes: &CrashLab) -> (Promises, Vec<Versions>) {
     let filesystem = writable(given).unwrap();
     let shared = Shared::new(&filesystem, crashes);

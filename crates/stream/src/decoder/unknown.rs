@@ -42,7 +42,7 @@ pub struct SkippedCommand {
 pub(super) struct Unknown {
     is_skipped: bool,
     numbers: BTreeSet<u16>,
-    /// First skipped command of each number, until the caller takes them.
+    /// First skipped command of each command number, until the caller takes the list.
     firsts: Vec<SkippedCommand>,
 }
 

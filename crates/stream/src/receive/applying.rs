@@ -184,7 +184,7 @@ impl Receiver<'_> {
         let changes = self.changes_of(root, path, |_| false)?;
         (changes.accessed, changes.modified) = (accessed, modified);
         (changes.changed, changes.created) = (changed, created.or(changes.created));
-        // The operation ends with the times.
+        // The receiver's operation sets the times last.
         self.flush_changes()
     }
 

@@ -198,7 +198,8 @@ impl Receiver<'_> {
         Ok(true)
     }
 
-    /// Returns the volume's compression for data that it can store encoded.
+    /// Returns the volume's compression that matches encoded data of the stream, if the volume can
+    /// store the data encoded.
     fn storable(&self, range: &EncodedRange<'_>) -> Option<Compression> {
         let own_lzo = u32::try_from(self.sector_bytes)
             .ok()
@@ -362,7 +363,7 @@ impl<'a> EncodedRange<'a> {
         usize::try_from(self.unencoded_bytes).map_err(|_| self.sizes_problem())
     }
 
-    /// Returns the range's part of the decoded content.
+    /// Returns the part of the decoded content that belongs to the range.
     fn part_of<'d>(&self, content: &'d [u8]) -> Result<&'d [u8], Problem> {
         let range = self.end().and_then(|end| in_memory(&(self.skip..end)));
         let part = range.and_then(|range| content.get(range));

@@ -24,7 +24,7 @@ pub(super) struct CommandPlace {
 }
 
 impl CommandPlace {
-    /// Initial value, before the first command.
+    /// Initial value of the name table, before the first command.
     pub(super) const BEGINNING: Self = Self {
         place: Place {
             offset: 0,
@@ -43,7 +43,7 @@ impl CommandPlace {
     }
 }
 
-/// The commands of pending names.
+/// The stream commands of names that the receiver has not created yet.
 #[derive(Debug, Default)]
 pub(super) struct MadeNames {
     /// Subvolume whose names are pending.

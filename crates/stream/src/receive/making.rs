@@ -57,9 +57,9 @@ pub(super) struct Receiver<'a> {
     pub(super) current: CommandPlace,
     /// Pending attribute changes of one inode, which later commands may extend.
     pub(super) changes: Option<(Location, AttributeChanges)>,
-    /// The newest file, if the volume does not have it yet.
+    /// The newest file of the stream, if the receiver has not created it on the volume yet.
     pub(super) new_file: Option<NewFile>,
-    /// Earlier pending files.
+    /// Earlier files of the stream that the receiver has not created on the volume yet.
     pub(super) new_files: NewFiles,
     /// Pending changes of directories, to apply after `new_files`.
     pub(super) directories: Directories,
@@ -335,7 +335,7 @@ impl<'a> Receiver<'a> {
         Ok(id)
     }
 
-    /// Ends the current subvolume; no later command changes it.
+    /// Ends the subvolume that the receiver is filling; no later command changes it.
     fn end_subvolume(&mut self) -> Result<(), Problem> {
         self.flush_all()?;
         self.made_names = MadeNames::default();

@@ -148,7 +148,7 @@ impl Names {
         }
     }
 
-    /// Caches a name.
+    /// Caches the inode of a name.
     pub(super) fn insert(&mut self, directory: Location, name: &[u8], node: Node) {
         if self.count >= KNOWN_MAX {
             self.known.clear();

@@ -69,7 +69,7 @@ pub(super) struct NewFile {
     pub(super) directory: Location,
     pub(super) name: Vec<u8>,
     pub(super) kind: NewKind,
-    /// No other inode had its name when the name settled.
+    /// No other inode had the file's name when the receiver chose its final name.
     pub(super) is_settled: bool,
     attributes: AttributeChanges,
     content: Vec<u8>,

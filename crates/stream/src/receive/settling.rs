@@ -11,8 +11,8 @@
 //!   creates the inode first.
 //! - The directory of the old name changed: its times become the current time when the inode is
 //!   created.
-//! - A new name in a directory with pending times changes these times again. They are then no
-//!   longer pending.
+//! - A new name in a directory with pending times changes these times again. The settled inodes are
+//!   then no longer pending.
 //!
 //! All of this applies only if new names are [pending](super::made_names). The proofs
 //! `waiting_names` and `settling` compare both ways.
@@ -34,7 +34,7 @@ const DIRECTORIES_MAX: usize = 64;
 pub(super) struct Directories {
     /// Directories that have already lost a temporary name.
     touched: Vec<Location>,
-    /// Pending times by directory.
+    /// Pending times of directories, by directory.
     times: Vec<(Location, AttributeChanges)>,
 }
 

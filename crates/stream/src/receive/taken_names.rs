@@ -1,15 +1,16 @@
 //! A set of name hashes that proves a name free without a lookup in the tree.
 //!
 //! Linux's streams create each inode under a temporary name and rename it, so both names must be
-//! free. In a large directory each lookup reads another leaf. After enough lookups in a directory,
-//! the receiver therefore reads all hashes of the directory once, in key order.
+//! free. In a large directory each lookup reads another leaf. After enough lookups of names in a
+//! directory, the receiver therefore reads the hashes of all its names once, in key order.
 //!
 //! Invariants:
 //! - The set contains the hash of every name that the stream created, in every directory, until the
 //!   set is full and emptied.
 //! - The set also contains the hash of every name that a directory in [`Known::All`] had when its
 //!   hashes were read.
-//! - A removed name stays in the set. Such a name costs a lookup, and the answer stays right.
+//! - The name that a command removes stays in the set of taken names. Such a name costs a lookup,
+//!   and the answer stays right.
 //!
 //! The set covers one subvolume, which no other caller changes. Left out: streams whose names are
 //! not [pending](super::made_names).

@@ -122,7 +122,7 @@ impl<'a> Clones<'a> {
         Ok((snapshot, path))
     }
 
-    /// Returns the snapshot of a source.
+    /// Returns the snapshot of a clone source.
     fn snapshot(&self, number: usize) -> Option<&'a Snapshot> {
         self.snapshots.get(number).copied()
     }

@@ -41,14 +41,14 @@ pub struct Estimate {
     pub stream_bytes: ByteCount,
     /// Number of inodes.
     pub inodes: u64,
-    /// Twice the standard error of the bytes, relative to them; 0 for an exact count.
+    /// Twice the standard error of the estimated bytes, relative to them; 0 for an exact count.
     pub uncertainty: f64,
 }
 
 /// Computes the length of the stream that [`crate::send::send`] would write, without reading data.
 ///
 /// # Errors
-/// The errors of [`crate::send::send`].
+/// Returns the errors of [`crate::send::send`].
 pub fn exact(snapshot: &Snapshot, options: &Options, progress: &Progress) -> Result<Estimate> {
     let (mut output, drain) = Output::new(options, u64::MAX, progress);
     let inodes = make_stream(snapshot, options, &mut output, progress)?;

@@ -1,9 +1,10 @@
 //! The differences that the planning pass finds, held in memory for the sending pass.
 //!
 //! An incremental send must know all removed names before its first command (`plan`), and these
-//! names may belong to any inode of the parent snapshot. It therefore walks the inodes up to the
-//! parent's last one before it sends anything. It holds the result of this walk, so that one walk
-//! suffices: sending replays the held inodes, then continues the walk.
+//! names may belong to any inode of the parent snapshot. The send therefore walks the new
+//! snapshot's inodes up to the parent snapshot's last inode before it sends anything. It holds the
+//! result of this walk, so that one walk suffices: sending replays the held inodes, then continues
+//! the walk.
 //!
 //! Memory is bounded by [`HELD_BYTES_MAX`]. If more differs, the send drops the held inodes and
 //! repeats the walk.
@@ -47,7 +48,7 @@ impl Held {
         self.count
     }
 
-    /// Returns whether all found inodes are held.
+    /// Returns whether the send holds all found inodes in memory.
     pub(crate) const fn is_whole(&self) -> bool {
         !self.overflowed
     }

@@ -3,7 +3,8 @@
 //! A default access list becomes the access list of every new file, and a compression property is
 //! inherited too. A new file must have exactly the snapshot's attributes. A file without the
 //! attribute must therefore not be created inside such a directory. (If the directory is the root,
-//! nothing helps, as in the kernel's send: everything is created there.)
+//! the send cannot avoid the inheritance, as in the kernel's send: everything is created in the
+//! root.)
 
 use crate::send::error::Result;
 use crate::send::inode::Attribute;

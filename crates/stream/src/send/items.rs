@@ -81,7 +81,7 @@ struct Gathering {
     ranges: [FileRangeBuilder; 2],
 }
 
-/// State of the gathering.
+/// State of the gathering of an inode's items.
 pub(crate) struct Gatherer<'a> {
     new: &'a Snapshot,
     old: Option<&'a Snapshot>,
@@ -223,8 +223,8 @@ impl<'a> Gatherer<'a> {
         self.finish(visitor)
     }
 
-    /// Collects the items after an inode item that its leaf holds. Returns whether these are all
-    /// items up to the end of the attributes.
+    /// Collects the items after an inode item that its leaf holds. Returns whether the leaf holds
+    /// all items of the inode up to the end of its extended attributes.
     fn look_beside<'i>(
         new: &Snapshot,
         inode: &mut InodeState,

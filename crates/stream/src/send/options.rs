@@ -18,7 +18,7 @@ pub struct Options {
     /// Send ranges of data instead of the data itself. A receiver refuses such a stream; `receive
     /// --dump` prints it.
     pub no_data: bool,
-    /// Send compressed extents in stored form. Needs version 2.
+    /// Send compressed extents in stored form. This option needs stream version 2.
     pub compressed_data: bool,
     /// Readahead of the trees.
     pub read_ahead: ReadAhead,

@@ -45,7 +45,7 @@ pub enum Error {
         offset: u64,
         /// Number of bytes to read.
         length_bytes: u64,
-        /// Error of the system.
+        /// Error of an operating system call.
         #[source]
         error: io::Error,
     },
@@ -65,7 +65,7 @@ pub enum Error {
     Path {
         /// Path from the caller.
         path: Vec<u8>,
-        /// Problem with the path.
+        /// Problem with the path of a stream command.
         problem: Problem,
     },
     /// The streams do not contain the content of a file.
@@ -171,7 +171,7 @@ pub enum Problem {
         /// Kind of the inode found there.
         found: &'static str,
     },
-    /// The path already exists.
+    /// The path of the command already exists.
     #[error("{}: already exists, as a {found}", Shown(path))]
     Exists {
         /// Path in the command.

@@ -7,9 +7,9 @@
 //!
 //! Invariants:
 //! - Extents of a map do not overlap, none is empty, and none ends beyond 2^63 - 1.
-//! - Maps nest at most [`DEPTH_MAX`] deep. A range that would nest deeper is copied piece by piece.
-//!   [`CopyBudget`] bounds these copies for all streams together, so memory is bounded by the
-//!   number of commands, however often a stream clones its clones.
+//! - Extent maps nest at most [`DEPTH_MAX`] deep. A range that would nest deeper is copied piece by
+//!   piece. [`CopyBudget`] bounds these copies for all streams together, so memory is bounded by
+//!   the number of commands, however often a stream clones its clones.
 //! - Walking the pieces of a range ([`Pieces`]) needs no recursion, and memory only for the nesting
 //!   depth.
 
@@ -18,8 +18,8 @@ use buttress_format::send::EncodedCompression;
 use rpds::RedBlackTreeMapSync;
 use std::sync::Arc;
 
-/// Largest nesting depth of maps. A file that repeatedly appends itself reaches its largest size
-/// earlier.
+/// Largest nesting depth of extent maps. A file that repeatedly appends itself reaches its largest
+/// size earlier.
 const DEPTH_MAX: u32 = 64;
 
 /// Largest number of pieces that a clone copies; a range of more pieces is shared.

@@ -36,7 +36,7 @@ impl NodeId {
 /// The entries of a directory, sorted by the bytes of their names.
 pub(super) type Entries = RedBlackTreeMapSync<Arc<[u8]>, NodeId>;
 
-/// State of a subvolume. A copy shares everything with its original.
+/// The state of a subvolume in a view of the stream. A copy shares everything with its original.
 #[derive(Clone, Debug)]
 pub struct Tree {
     inodes: RedBlackTreeMapSync<NodeId, Inode>,

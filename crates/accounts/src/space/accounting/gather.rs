@@ -236,8 +236,8 @@ mod tests {
         }
     }
 
-    /// Gathers all of `given` in windows of at most `limit` addresses. Returns the result and the
-    /// number of passes.
+    /// Gathers all of `given` in windows of at most `limit` addresses. Returns the result of the
+    /// gathering and the number of passes.
     fn gather(given: &[(u64, u32)], limit: usize) -> (BTreeMap<u64, (BTreeSet<u32>, u64)>, u32) {
         let sets = Mutex::new(Sets::new(SETS_BYTES_MAX));
         let (mut found, mut passes, mut start) = (BTreeMap::new(), 0, 0);

@@ -2,7 +2,7 @@
 //!
 //! Each leaf is visited once, with the set of all owners that reach it, and its items count for
 //! each of them. An inode that is counted separately ([`super::Parts`]), or that has no name, has
-//! other owners than its leaf.
+//! other owners than the leaf that holds its items.
 //!
 //! A file with several names is several files for callers that count by path: it counts once more
 //! for each further name ([`Counted::further`]). If such a file continues in the next leaf, that
@@ -82,14 +82,14 @@ pub(super) struct Counted {
     pub(super) excess: HashMap<SetId, Files>,
 }
 
-/// An inode that may continue in another leaf, which does not show its file type.
+/// An inode whose items may continue in another leaf, which does not show the inode's file type.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Split {
     /// The owners of the inode.
     pub(super) set: SetId,
     /// The last visited key.
     pub(super) after: Key,
-    /// The number of names besides the first; `None` for a symlink.
+    /// The number of the inode's names besides the first; `None` for a symlink.
     pub(super) further_names: Option<u64>,
 }
 

@@ -28,12 +28,12 @@ const UNLINKED_MAX: u64 = 1 << 20;
 /// The index of an owner in [`super::Accounting::owners`].
 pub type OwnerIndex = u32;
 
-/// An owner of space.
+/// An owner of space: a subvolume, or a part of one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Owner {
     /// The tree of the owner.
     pub tree: TreeId,
-    /// The files of the tree that the owner has.
+    /// The files that the owner has in its subvolume's tree.
     pub share: Share,
     /// Whether the tree was deleted and is not yet dropped.
     pub deleted: bool,
@@ -46,7 +46,7 @@ pub enum Share {
     Rest,
     /// Inodes without a name: files that were deleted while open.
     Unlinked,
-    /// A requested part, by its number.
+    /// A requested part of a subvolume, by its number.
     Part(u32),
 }
 

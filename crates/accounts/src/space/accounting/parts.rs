@@ -1,8 +1,8 @@
 //! Files that are counted separately: those below each entry of a directory.
 //!
 //! Inodes record their own names, with the directory of each. A pass over the leaves of the
-//! subvolume gathers these names. A walk down from the directory then uses them, without reading
-//! directory entries.
+//! subvolume gathers these names. A walk down from the directory then uses the gathered names,
+//! without reading directory entries.
 //!
 //! Bound: `NAMES_MAX` names in the subvolume.
 
@@ -56,8 +56,8 @@ impl Parts {
         self.subvolume
     }
 
-    /// Returns the parts to which an inode belongs; a file with several names may belong to
-    /// several.
+    /// Returns the counted parts of a subvolume to which an inode belongs; a file with several
+    /// names may belong to several.
     pub fn of_inode(&self, inode: InodeNumber) -> impl Iterator<Item = u32> {
         self.members_of(inode).iter().map(|member| member.part)
     }
@@ -136,7 +136,7 @@ impl Parts {
                 Some(entered) if !*entered => *entered = true,
                 _ => continue,
             }
-            // Clamp: a search of the list returned this position.
+            // Clamp: a binary search of the list returned this position.
             let below = names.get(start..).unwrap_or(&[]);
             for name in below.iter().take_while(|name| name.directory == current) {
                 if let Some(part) = part.or_else(|| part_of(name.inode)) {

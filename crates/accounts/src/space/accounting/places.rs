@@ -11,7 +11,7 @@ use buttress_fs::progress::Progress;
 use buttress_fs::subvolume::SubvolumeInfo;
 use std::collections::{HashMap, HashSet};
 
-/// A path whose space is requested.
+/// A path for which the caller requests the space.
 #[derive(Clone, Debug)]
 pub struct Place {
     /// The inode at the path.

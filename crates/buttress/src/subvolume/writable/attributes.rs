@@ -29,7 +29,7 @@ impl WritableSubvolume {
     /// ```
     ///
     /// # Errors
-    /// Fails if the path leads nowhere, the volume or the subvolume is read-only, or `mode` has
+    /// Fails if the path does not exist, the volume or the subvolume is read-only, or `mode` has
     /// bits that are no permissions.
     pub fn set_permissions(&self, path: impl VolumePath, mode: u32) -> Result<()> {
         let changes = AttributeChanges {

@@ -20,7 +20,8 @@ impl WritableVolume {
         Ok(self.writer().require_new_device(device, options)?)
     }
 
-    /// Adds a device, which forgets what it held. New chunks use it from then on; content that exists stays where it is.
+    /// Adds a device, which forgets what it held. New chunks use the enlarged space from then on;
+    /// existing content stays in its place.
     ///
     /// ```
     /// use buttress::{Device, NewDevice, Volume};
@@ -125,7 +126,7 @@ impl WritableVolume {
         Ok(())
     }
 
-    /// Moves content from the part of a device that is being emptied.
+    /// Moves content away from the end of a device that is being shrunk.
     fn empty(&self, _emptying: &Emptying<'_>, progress: &Progress) -> Result<()> {
         Ok(progress.check()?)
     }

@@ -43,7 +43,7 @@ macro_rules! extents {
             BytesUsed = "bytes-used", Inconsistent, Extents {
                 /// The recorded value.
                 stored: ByteCount,
-                /// The counted sum of all extents.
+                /// The sum that the check counted over all extents.
                 counted: ByteCount,
             } "superblock: wrong used bytes (found {stored}, expected {counted})"
 
@@ -172,9 +172,9 @@ macro_rules! extents {
             ReferenceMissing = "reference-missing", Unsafe, Extents {
                 /// The logical address of the extent.
                 logical: Logical,
-                /// The reference whose counts differ.
+                /// The reference whose count in the extent tree differs from the counted one.
                 user: Reference,
-                /// How often the extent tree records the reference.
+                /// The count of the reference in the extent tree.
                 recorded: u64,
                 /// How often the reference exists in trees.
                 found: u64,
@@ -229,7 +229,7 @@ macro_rules! extents {
 
             /// More references differ than the check compares one by one.
             ReferencesDiffer = "references-differ", Unsafe, Extents {
-                /// The number of address ranges with differences.
+                /// The number of address ranges in which recorded and computed free space differ.
                 stretches: u64,
             } "references differ in {stretches} more address ranges, which were not examined"
 

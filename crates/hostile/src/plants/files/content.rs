@@ -228,7 +228,8 @@ pub(super) const PLANTS: &[Plant] = &[
             let (_, data) = editor.find(TreeId::FS, ItemType::EXTENT_DATA, |key, _| *key == at);
             let disk = u64::from_le_bytes(data[21..29].try_into().expect("8 bytes"));
             let length = u64::from_le_bytes(data[29..37].try_into().expect("8 bytes"));
-            // All of its inode: the flag is for all of them.
+            // Removes the checksums of the inode's whole data, because the inode's flag covers the
+            // whole file.
             set_flags(editor, &inode, 1);
             remove_checksums(editor, disk, disk + length);
         },

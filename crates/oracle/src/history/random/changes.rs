@@ -45,7 +45,7 @@ impl Generator {
         }
     }
 
-    /// From a byte to a few hundred KiB, most of them small.
+    /// Random lengths from a byte to a few hundred KiB, most of them small.
     fn length(&mut self) -> u64 {
         match self.random.below(6) {
             0 => 1 + self.random.below(2100),

@@ -117,7 +117,8 @@ impl Content {
     }
 
     /// Sends the bytes after the old end of the receiver's file in a sector that is equal on disk.
-    /// The receiver has zeros there, which are often correct.
+    /// The receiver has zeros in the sector after the old end of its file, and zeros are often
+    /// correct.
     pub(super) fn behind_the_end(&mut self, range: FileRange, stream: &mut Stream<'_, '_>) -> Result<()> {
         let wanted = range.offset..range.end().min(self.size);
         if stream.output.no_data() || wanted.is_empty() {
