@@ -19,7 +19,7 @@ use std::time::Instant;
 /// What a check may take of the other's time where there is much to check. A disk may be slower than that: see [`floor`].
 const GOAL: f64 = 0.06;
 
-/// The same where both sides are done in a fraction of a second, and most of ours is starting.
+/// The goal for volumes on which both sides need a fraction of a second, mostly for starting.
 const GOAL_OF_SMALL: f64 = 0.25;
 
 /// The same where both sides do little more than start.

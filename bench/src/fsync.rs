@@ -44,7 +44,7 @@ pub(crate) trait Calls: Sync {
     fn write(&self, file: &Self::Handle, offset: u64, bytes: &[u8]) -> Result<()>;
     fn sync(&self, what: &Self::Handle, only_data: bool) -> Result<()>;
     fn rename(&self, directory: &Self::Handle, from: &str, to: &str) -> Result<()>;
-    /// All that was done so far is committed.
+    /// Commits all changes made so far.
     fn settle(&self) -> Result<()>;
 }
 
@@ -323,7 +323,7 @@ fn threads<C: Calls>(calls: &C, count: usize, amounts: Amounts) -> Result<Vec<f6
     ])
 }
 
-/// One job on one side.
+/// One job of the benchmark on one side.
 pub(crate) fn job<C: Calls>(name: &str, calls: &C, amounts: Amounts) -> Result<Vec<f64>> {
     match name {
         "directory" => directory(calls, amounts),

@@ -98,7 +98,7 @@ impl Backend for Counting {
     }
 }
 
-/// Buttress on the simulated disk, with an account of its syncs.
+/// Runs Buttress on the simulated disk, and accounts for its syncs.
 struct Simulated {
     ours: Ours,
     counts: Arc<Counts>,

@@ -80,7 +80,7 @@ pub(crate) fn compressed_source_tree(scale: Scale) -> Result<PathBuf> {
     })
 }
 
-/// The files of [`source_tree`], in a directory that is made.
+/// Returns the files of [`source_tree`], in a new directory.
 pub(crate) fn fill_source_tree(scale: Scale, top: &Path) -> Result<()> {
     let mut random = Random::new(1);
     let mut directories = vec![top.to_path_buf()];

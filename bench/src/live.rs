@@ -1,8 +1,9 @@
 //! Calls of the library on a volume that is open for writing, in memory: what each takes with one, two and eight threads, and
 //! beside a writer.
 //!
-//! There is no other side: the kernel's calls go through a mount. Where a call of a view does the same, it stands beside. The
-//! figures are of one process, so the seconds are those of all threads; the machine's cores bound what more threads can give.
+//! There is no other side: the kernel's calls go through a mount. Where a call of a view does the
+//! same, it stands beside. The seconds in the table are those of all threads of one process; the
+//! machine's cores limit what more threads can gain.
 //!
 //! Every file has 4 KiB in an extent of its own. "dirty" files have dirty data.
 
@@ -32,7 +33,7 @@ const THREADS: [usize; 3] = [1, 2, 8];
 /// The number of files in one directory.
 const DIRECTORY_FILES: usize = 1000;
 
-/// How many entries a listing asks for.
+/// The number of entries that a listing requests.
 const LISTED: usize = 64;
 
 /// Files with dirty data.

@@ -86,7 +86,7 @@ impl Bench {
         command
     }
 
-    /// Pairs of runs, each onto nothing: neither side has to clear away what was there.
+    /// Pairs of runs, each to a new output: neither side must delete an old output.
     fn pairs(
         &self,
         job: &str,
@@ -329,7 +329,7 @@ fn reading(bench: &Bench) -> Result<()> {
         }
         let bytes = |runs: &[Run]| runs.last().map_or(0, |run| run.output_bytes);
         let (one, other) = (bytes(&pairs.ours), bytes(&pairs.theirs));
-        // Names in another order, and sizes of directories, are all that may differ.
+        // The images may differ only in the order of names and the sizes of directories.
         ensure!(
             one.abs_diff(other) <= one / 50,
             "{job}: {one} and {other} bytes came out"

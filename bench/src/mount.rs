@@ -87,7 +87,7 @@ impl Times {
     }
 }
 
-/// Runs a program to its end; `ends` are the numbers that it may end with.
+/// Runs a program to its end; `ends` are the accepted exit codes.
 fn program(command: &mut Command, ends: &[i32]) -> Result<()> {
     let output = command
         .stdin(Stdio::null())
@@ -195,7 +195,7 @@ fn print_rows([kernel, ours, memory]: &[Times; 3]) {
     }
 }
 
-/// A number, or nothing for a side that took no part in the row.
+/// The measured number, or nothing for a side that took no part in the row.
 fn figure(number: f64, places: usize) -> String {
     match number.is_nan() {
         true => String::new(),

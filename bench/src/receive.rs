@@ -7,8 +7,8 @@
 //! the kernel's after `syncfs`. Ours includes opening the image, the kernel's does not include mounting it. What a stream
 //! builds on is received before the clock starts. What we received must be what btrfs-progs finds clean.
 //!
-//! The pipe is timed beside the slower of its two halves, each by itself: sending into a pipe that is drained, receiving from
-//! a file.
+//! The benchmark times the pipe, and each half alone: sending into a drained pipe, and receiving
+//! from a file. It compares the pipe with the slower half.
 
 use crate::Scale;
 use crate::cache::{self, Cache};

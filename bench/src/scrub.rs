@@ -47,8 +47,8 @@ const SMALLER_BY: u64 = 8;
 /// original script.
 const DUP_FILES_MORE: (u64, u64) = (128, 100);
 
-/// Runs all: the pairs, replacing, and the table of shapes; or what is named, rows of the pairs among it. `make` makes the
-/// volumes of the rows that are named, and measures nothing.
+/// Runs all benchmarks (the pairs, replacing, and the table of shapes), or the named ones; rows of
+/// the pairs can be named too. `make` makes the volumes of the named rows, and measures nothing.
 pub(crate) fn run_all(scale: Scale, words: &[&str]) -> Result<()> {
     let wants = |name: &str| words.is_empty() || words.contains(&name);
     for word in words {

@@ -224,7 +224,7 @@ fn print(drive: &str, files: u64, seed: &Seed, image: &Path, rows: &[Row]) -> Re
         let (seed_seconds, seed_gain) = match row.name {
             "none" => (seed.none.to_string(), String::new()),
             "forward" => (seed.forward.to_string(), format!("{seed_gain:.1} %")),
-            // What was measured is the change as it was posted.
+            // The benchmark measures the kernel change as it was posted.
             "forward-always as posted" => (
                 String::new(),
                 seed.forward_always_gain_percent

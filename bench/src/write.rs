@@ -269,7 +269,7 @@ fn compare_checks(image: &Path, checked: &mut Pairs) -> Result<()> {
     Ok(())
 }
 
-/// Runs the jobs whose names are given, or all: chains, single steps of them, and `readers`.
+/// Runs the jobs whose names are given, or all: chains of steps, single steps, and `readers`.
 pub(crate) fn run_all(scale: Scale, wanted: &[&str]) -> Result<()> {
     let chains = chains(scale);
     let knows = |word: &str| word == readers::NAME || chains.iter().any(|chain| chain.knows(word));

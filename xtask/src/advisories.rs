@@ -16,7 +16,7 @@ use std::process::{Command, Stdio};
 
 /// Where the database is kept.
 const URL: &str = "https://github.com/rustsec/advisory-db";
-/// The variable that names a clone of it.
+/// The environment variable that names a clone of the advisory database.
 const VARIABLE: &str = "BUTTRESS_ADVISORY_DB";
 /// The files that name the versions of all dependencies.
 const LOCKS: [&str; 2] = ["Cargo.lock", "fuzz/Cargo.lock"];

@@ -1,7 +1,8 @@
 //! `cargo xtask dist`: what a release consists of, below `target/dist`.
 //!
 //! - `buttress`: the command, static and stripped (profile `dist`);
-//! - `buttress-VERSION-ARCH-linux.tar.gz`: it with its man pages, completions and licences;
+//! - `buttress-VERSION-ARCH-linux.tar.gz`: the command with its man pages, completions and
+//!   licences;
 //! - `buttress_VERSION_ARCH.deb`: the same as a Debian package ([`deb`]);
 //! - `SHA256SUMS`.
 //!
@@ -40,7 +41,7 @@ struct Release {
     man_pages: Vec<(String, Vec<u8>)>,
     /// In the order of [`SHELLS`].
     completions: Vec<Vec<u8>>,
-    /// Licences of what is linked into the program.
+    /// Licences of the crates that are linked into the program.
     notices: String,
 }
 
@@ -191,7 +192,7 @@ fn set_executable(path: &Path) -> Result<()> {
     )?)
 }
 
-/// Pages that go with the program.
+/// Returns a documentation page that is released with the program.
 fn page(name: &str) -> Result<Vec<u8>> {
     let path = root()?.join(name);
     std::fs::read(&path).with_context(|| format!("reading {}", path.display()))

@@ -28,7 +28,7 @@ const FAULT: &str = "BUTTRESS_FAULT";
 /// tests that pass.
 const PATIENCE: Duration = Duration::from_secs(900);
 
-/// How a test ended.
+/// The result of a test under a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
     Passed,
@@ -322,8 +322,8 @@ pub(crate) mod tests {
         }
     }
 
-    /// That the names are those of tests shows only when they are run; here, that what they end with is in the sources of
-    /// their package.
+    /// Only a run shows whether a listed name is a test. This test requires that the end of each
+    /// name is in the sources of its package.
     #[test]
     fn every_test_that_is_named_is_there() {
         let mut of_package: BTreeMap<&str, String> = BTreeMap::new();
@@ -336,7 +336,7 @@ pub(crate) mod tests {
                 texts.collect()
             });
             let last = test.name.rsplit("::").next().unwrap();
-            // Cases that are made in a row end with a number.
+            // Test names that a macro generates in a row end with a number.
             let stem = last.trim_end_matches(|c: char| c.is_ascii_digit());
             let stem = stem.trim_end_matches('_');
             // Names of tables' cases are made from sentences.

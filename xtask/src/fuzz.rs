@@ -57,7 +57,7 @@ struct Target {
     seconds: u64,
 }
 
-/// What a run of one target reached.
+/// The result of running one fuzz target.
 struct Reached {
     name: String,
     executions: u64,

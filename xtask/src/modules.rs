@@ -2,7 +2,8 @@
 //!
 //! A file is a module. These are its arrows:
 //!
-//! - A `use`, or a path in the code, points at the file that defines the name. A name that a module passes on points at its origin.
+//! - A `use`, or a path in the code, points at the file that defines the name. A name that a module
+//!   re-exports points at the file that defines it.
 //! - `mod child;` and `pub use child::Name` draw no arrow, except where the file itself uses the name.
 //! - A child that uses its parent, and a parent that uses its child, form a circle as any two files do: a parent that
 //!   only declares its children stands above them, and a parent that its children extend stands below them.
@@ -19,7 +20,7 @@ const CRATES: [&str; 8] = [
     "accounts", "check", "engine", "format", "fs", "tree", "volume", "writer",
 ];
 
-/// Path of the table, from the workspace's root.
+/// Path of the table of module circles, below the workspace root.
 const TABLE: &str = "xtask/src/modules.txt";
 
 /// Segments of a path.

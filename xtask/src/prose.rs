@@ -124,7 +124,7 @@ pub(crate) fn run(words: &[String]) -> Result<()> {
     Ok(())
 }
 
-/// Returns the faults of each area.
+/// Returns the style faults of each area.
 fn findings() -> Result<BTreeMap<String, Vec<Finding>>> {
     let mut all: BTreeMap<String, Vec<Finding>> = BTreeMap::new();
     for piece in sources::pieces()? {

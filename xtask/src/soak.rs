@@ -10,7 +10,7 @@ use std::time::Instant;
 const USAGE: &str = "usage: cargo xtask soak [--seed N] [--seconds N] [--histories N | --seeds N,N… | --operations N | \
      --concurrent N | --cuts N | --receive N | --fsync N | --fiemap N | --scrub SECONDS | --mount SECONDS | --mount-calls N | --mount-cuts N]";
 
-/// What is run, and from where on.
+/// The requested soak steps, and the first seed.
 struct Options {
     seed: u64,
     seconds: u64,
@@ -20,13 +20,13 @@ struct Options {
     seeds: Option<String>,
     /// Only the model of the writer, with so many operations.
     operations: Option<u64>,
-    /// Only threads that call at once, with so many calls.
+    /// Run only the threads that call at once, with this number of calls.
     concurrent: Option<u64>,
     /// Only crashes, with so many cuts.
     cuts: Option<u64>,
     /// Only power cuts of receives, so many.
     receive: Option<u64>,
-    /// Only histories with syncs, so many, each cut off five times.
+    /// Run only histories with syncs: this number, each cut off five times.
     fsync: Option<u64>,
     /// Compare only extent maps and seeks with the kernel's, on this number of volumes.
     fiemap: Option<u64>,

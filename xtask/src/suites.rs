@@ -1,4 +1,4 @@
-//! `cargo xtask suites`: the field's own suites of file systems, run on mounts.
+//! `cargo xtask suites`: established test suites for file systems, run on mounts.
 //!
 //! - `xfstests FOLDER`: a tree of xfstests that lies on the machine, built; nothing of it is in this repository. Each test runs by itself, as
 //!   `FSTYP=btrfs` with this program as the mount helper, and `btrfs check` judges the volume after it. What comes out is compared with the
@@ -17,7 +17,7 @@ use std::path::PathBuf;
 const USAGE: &str = "usage: cargo xtask suites xfstests FOLDER [--add-users] [--seconds-each N] [--write] [TEST…]\n\
      \x20      cargo xtask suites programs [--seconds-each N] [NAME…]";
 
-/// What is asked for.
+/// The arguments of `cargo xtask suites`.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Options {
     /// Users that tests want are made, and taken away in the end.

@@ -80,7 +80,8 @@ fn run_by_cargo(words: &Words, prepare: impl Fn(&mut Command)) -> Result<(Counts
 /// after a minute which tests still run.
 const SILENCE_MAX: Duration = Duration::from_secs(20 * 60);
 
-/// Runs a command of tests, shows what it says and counts it. Whether it ended well.
+/// Runs a test command, prints its output and counts its tests. Returns whether the command ended
+/// successfully.
 ///
 /// A program that hangs is ended, and counts as a test that failed: the others still have their turn.
 fn listen(command: &mut Command, counts: &mut Counts) -> Result<bool> {

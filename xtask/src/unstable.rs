@@ -97,7 +97,7 @@ fn is_in(file: &str, part: &str) -> bool {
         .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
-/// Returns what is wrong with the table, one part each.
+/// Returns the problems of the table of unstable uses, one for each part.
 fn findings(table: &str, files: &BTreeMap<String, usize>) -> Vec<String> {
     let rows = rows(table);
     let mut counts: BTreeMap<&str, Vec<(&str, usize)>> = BTreeMap::new();

@@ -17,7 +17,7 @@ pub(crate) const NAME: &str = "foobar";
 /// Where it lies in the volumes of [`of_sizes`].
 pub(crate) const SUBVOLUME: &str = "subvolume";
 
-/// The distance of extents with holes between them.
+/// The distance between extents with holes between them.
 const INTERVAL_BYTES: u64 = 8 << 10;
 
 /// The longest compressed extent.
@@ -34,7 +34,7 @@ pub(crate) enum Kind {
     Preallocated,
     /// The same with a thousand snapshots of the subvolume (fewer in a tiny volume).
     Snapshots,
-    /// The same with the first half cloned.
+    /// Like the previous kind, with the first half of the file cloned.
     HalfShared,
 }
 
@@ -68,7 +68,8 @@ pub(crate) fn of_files(scale: Scale) -> Vec<(Kind, u64)> {
     ]
 }
 
-/// The files that show whether the time for an extent is the same whatever there is of them.
+/// Files of different sizes, which show whether the time for each extent is independent of the
+/// number of extents.
 pub(crate) fn of_sizes(scale: Scale) -> Vec<(Kind, u64)> {
     if is_tiny(scale) {
         return vec![

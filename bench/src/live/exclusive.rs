@@ -1,4 +1,5 @@
-//! What of a call nobody else can do at the same time: the second table of `live`.
+//! The exclusive part of a call, which no other thread can run at the same time: the second table
+//! of `live`.
 //!
 //! A call's exclusive time is what it holds the edit lock, or any other lock that all callers share, exclusively; with one
 //! thread, from the figures that the locks gather, one rank at a time. The rate that 16 cores could reach is bounded by both: 16 calls at

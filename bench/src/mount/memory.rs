@@ -24,7 +24,7 @@ const KEPT_BYTES_MAX: usize = 64 << 20;
 
 const ROOT: NodeId = NodeId(256);
 
-/// Where `.` and `..` end in a listing.
+/// The offsets at which `.` and `..` end in a listing.
 const FIRST_INDEX: u64 = 2;
 
 struct Names {
@@ -49,7 +49,7 @@ struct Inode {
 
 type Shared = Arc<Mutex<Inode>>;
 
-/// See the module.
+/// See the module's documentation.
 struct Memory {
     inodes: RwLock<HashMap<NodeId, Shared>>,
     last: AtomicU64,

@@ -1,5 +1,6 @@
-//! The account by brute force: every subvolume is walked by itself, item by item and block by block, and each extent
-//! and tree block gets a bit for every subvolume that reaches it. What sharing would spare is done in full.
+//! The account by brute force walks every subvolume separately, item by item and block by block.
+//! Each extent and tree block gets a bit for every subvolume that reaches it. What sharing would
+//! spare is done in full.
 
 use anyhow::{Context, Result, ensure};
 use buttress::accounting::{Occupied, Options};
@@ -110,7 +111,7 @@ impl Counted {
         Ok(counted)
     }
 
-    /// The bits of the subvolumes whose numbers are wanted.
+    /// Returns a bit mask of the subvolumes whose numbers `is_wanted` accepts.
     fn mask(&self, is_wanted: impl Fn(usize) -> bool) -> Vec<u64> {
         let mut mask = vec![0; self.subvolumes.len().div_ceil(64)];
         for bit in (0..self.subvolumes.len()).filter(|bit| is_wanted(*bit)) {
@@ -130,7 +131,7 @@ impl Counted {
     }
 }
 
-/// Compares what two programs printed, word by word.
+/// Compares the output of two programs, word by word.
 pub(crate) fn same_words(ours: &[u8], theirs: &[u8]) -> Result<()> {
     let words = |text: &[u8]| -> Result<Vec<String>> {
         let text = String::from_utf8(text.to_vec()).context("output that is no text")?;

@@ -33,11 +33,11 @@ const READERS: u64 = 4;
 /// The work of the writer in the comparison in which both sides must do equal work: less than
 /// either can do.
 const FILES_A_SECOND: u32 = 3000;
-/// How many it makes before it looks whether it is too early.
+/// The number of files that the writer makes before it checks whether it is ahead of its schedule.
 const BURST: u32 = 16;
 const COMMIT_EVERY: Duration = Duration::from_millis(200);
 
-/// One side: what readers and the writer call.
+/// The calls that readers and the writer make on one side.
 trait Side: Sync {
     /// Reads a file, of the snapshot or of the newest tree.
     fn read(&self, of_snapshot: bool, path: &str) -> Result<()>;
@@ -211,7 +211,7 @@ fn reader(side: &dyn Side, number: u64, ended: &AtomicBool) -> Result<Vec<Durati
     Ok(times)
 }
 
-/// What goes on beside the readers.
+/// The activity beside the readers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Beside {
     Nothing,

@@ -71,7 +71,7 @@ impl Step {
         }
     }
 
-    /// The name of what it drops.
+    /// The name of the subvolume or snapshot that this step drops.
     const fn dropped(self) -> &'static str {
         if matches!(self, Self::DropUnshared) {
             SUBVOLUME
@@ -256,8 +256,8 @@ pub(super) fn kernel_step(scale: Scale, step: Step, image: &Path) -> Result<Run>
     })
 }
 
-/// Waits until the kernel has dropped what was deleted. Without the first command its cleaner would sleep for half a minute.
-/// Says how much of the step's time that is.
+/// Waits until the kernel has dropped what was deleted. Without the first command the kernel's
+/// cleaner would sleep for half a minute. Says how much of the step's time that is.
 fn wait_for_cleaner(step: Step, top: &Path) -> Result<()> {
     run(Command::new(newest("btrfs"))
         .args(["filesystem", "sync"])

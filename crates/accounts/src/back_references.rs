@@ -9,12 +9,12 @@
 //!   several subvolumes share have this form.
 //!
 //! Both forms lead to a leaf or node, not to subvolumes. Many snapshots may reach a leaf of which
-//! only one is recorded. `climb` therefore follows the references of each block upwards until it
-//! reaches roots. `sharing` answers a smaller question: whether any other file uses extents, for a
-//! batch at a time.
+//! only one is recorded. `climb` therefore follows the references of each tree block upwards until
+//! it reaches roots. `sharing` answers a smaller question: whether any other file uses extents, for
+//! a batch at a time.
 //!
-//! Bounds: [`BLOCKS_MAX`] blocks in a climb, [`REFERENCES_MAX`] results. Above these, the call
-//! returns an error. References on disk that lead nowhere are listed as failures beside the
+//! Bounds: [`BLOCKS_MAX`] blocks in a climb, [`REFERENCES_MAX`] results. Above these bounds, the
+//! call returns an error. References on disk that lead nowhere are listed as failures beside the
 //! results, at most 1,024 of them.
 //!
 //! Source: on-disk format documentation, section "Extent tree", and the design page "Resolving
@@ -48,13 +48,13 @@ pub use sharing::{ExtentUse, SHARING_BATCH, Sharing};
 /// The most blocks that one climb visits.
 pub const BLOCKS_MAX: usize = 1 << 20;
 
-/// The most references that one call collects.
+/// The most references to an extent that one call collects.
 pub const REFERENCES_MAX: usize = 1 << 20;
 
 /// The most failures that one call collects.
 const FAILURES_MAX: usize = 1 << 10;
 
-/// Adds a failure to the list, unless the list is full.
+/// Adds an unresolved reference to the list of failures, unless the list is full.
 fn list(failures: &mut Vec<Error>, error: Error) {
     if failures.len() < FAILURES_MAX {
         failures.push(error);

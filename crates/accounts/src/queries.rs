@@ -46,7 +46,7 @@ pub trait Accounts {
     /// Returns all references to an extent.
     ///
     /// # Errors
-    /// Fails if the volume has no extent tree. Later errors are items of the iterator.
+    /// Fails if the volume has no extent tree. Later errors are items of the returned iterator.
     fn extent_references(&self, extent: &Extent) -> Result<References>;
 
     /// Returns an object that finds out whether extents are shared, one batch after another.
@@ -130,7 +130,7 @@ pub trait Maps {
     /// sectors.
     ///
     /// # Errors
-    /// Fails if the tree cannot be read. Later errors come from the iterator.
+    /// Fails if the tree cannot be read. The iterator returns later errors.
     fn fiemap(&self, range: Range<FileOffset>) -> Result<Fiemap>;
 
     /// Returns the runs of data from `start` on.

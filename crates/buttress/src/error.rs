@@ -19,7 +19,7 @@ pub enum ErrorKind {
     NoSpace,
     /// The volume or the subvolume is read-only.
     ReadOnly,
-    /// Writing stopped after a failure. The volume can still be read.
+    /// Writing stopped after a failure. After this error the volume can still be read.
     WritingStopped,
     /// Bytes on disk, or of a stream, are wrong.
     Corrupt,

@@ -317,7 +317,8 @@ impl Subvolume {
     /// ```
     ///
     /// # Errors
-    /// Fails if the path leads nowhere. Later errors are items of the iterator, which continues.
+    /// Fails if the path leads nowhere. Later errors are items of the returned iterator, which
+    /// continues.
     pub fn walk(&self, path: impl VolumePath) -> Result<Walk> {
         let location = self.resolve(&path.volume_path(), Follow::All)?;
         Ok(Walk::new(

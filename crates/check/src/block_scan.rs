@@ -57,7 +57,7 @@ pub(crate) struct Tally {
     /// Segments with unreadable blocks.
     damaged: Vec<u32>,
     uses: Option<Uses>,
-    /// The tree in whose name the last visited block refers to its children.
+    /// The tree that owns the last visited block's references to its children.
     naming: Option<TreeId>,
     /// The children of that block that were dropped with a part of its tree.
     dropped: Option<Dropped>,
@@ -211,7 +211,7 @@ impl Counts {
         }
     }
 
-    /// Counts orphan items, which have the greatest keys of a subvolume.
+    /// Counts the orphan items of a tree, which have the greatest keys of a subvolume.
     fn count_orphans(&mut self, tree: TreeId, block: &TreeBlock) {
         let is_orphan = |slot: usize| {
             let key = block.key(slot);

@@ -55,7 +55,7 @@ pub(crate) fn read(
             let length = ByteCount::of(item.data.len()).get();
             let sectors = length.checked_div(size).unwrap_or(0);
             let to = from.saturating_add(sectors.saturating_mul(u64::from(check.sector_bytes)));
-            // The check of the leaf itself detects overlaps within a leaf.
+            // The check of the checksum leaf itself detects overlaps within the leaf.
             if from < previous_end && from >= start {
                 check.find(Finding::ChecksumsOverlap {
                     logical: Logical::new(from),

@@ -2,7 +2,7 @@
 //! free space and checksums, and adds all recorded references to the [`Ledger`].
 //!
 //! Extents, free space and checksums are all in order of address, so the check of a block group is
-//! one merge of three lists. The check keeps only an extent's sum in the ledger, and two sets of
+//! one merge of three lists. The check keeps only sums of extents in the ledger, and two sets of
 //! tree blocks. The first of the check's two sets contains tree blocks with full back references,
 //! whose children are recorded under their address. The second contains blocks with several
 //! parents.

@@ -128,7 +128,7 @@ impl<'a> Owners<'a> {
     /// and marks its blocks.
     pub(crate) fn look_at_flags(&self, pointer: &BlockPointer, block: &TreeBlock, full: bool) {
         let header = block.header();
-        // The first format has only full back references.
+        // Back reference revision 0 has only full back references.
         if header.backref_revision == 0 || pointer.tree == TreeId::DATA_RELOCATION {
             return;
         }

@@ -112,7 +112,7 @@ pub enum Note {
         /// The number of inodes.
         count: u64,
     },
-    /// An orphan item of a deleted inode. The next mount removes the item.
+    /// An orphan item of a deleted inode. The next mount removes the orphan item.
     OrphanItemLeftOver {
         /// The id of the subvolume.
         subvolume: SubvolumeId,

@@ -158,7 +158,7 @@ fn inline_limits(compression: Compression, sector_bytes: u32) -> (u64, u64) {
     let (least, added) = match compression {
         Compression::None => (0, 0),
         Compression::Zlib => (8, 64),
-        // The overhead is the worst case of LZO1X, and btrfs's two lengths.
+        // The overhead of LZO is the worst case of LZO1X, and btrfs's two lengths.
         Compression::Lzo => (8, (sector >> 4).saturating_add(64 + 3 + 8)),
         Compression::Zstd => (9, 64),
     };

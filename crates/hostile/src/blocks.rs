@@ -15,7 +15,7 @@ use std::sync::Arc;
 const NODE_BYTES: usize = 4096;
 /// The length of a block's header.
 const HEADER_BYTES: usize = 101;
-/// Where all blocks here say that they lie.
+/// The logical address in the headers of all blocks in this module.
 const LOGICAL: u64 = 1 << 20;
 /// The uuid that all blocks here carry.
 const FSID: [u8; 16] = [0x42; 16];

@@ -1,8 +1,9 @@
 //! Edits of a seed volume at places that are known: one item, one block, the superblocks; checksums are mended.
 //!
-//! Where [`crate::mutation`] changes anything anywhere, an [`Editor`] plants one damage for a test that knows what must
-//! follow from it. A leaf keeps its place and its neighbours: an edit changes, adds or removes items as far as they
-//! fit, and must leave its first key alone, which the block above names.
+//! Where [`crate::mutation`] changes anything anywhere, an [`Editor`] plants one damage for a test
+//! that knows what must follow from it. A leaf keeps its place and its neighbours. An edit changes,
+//! adds or removes items that fit. It must not change the first key, because the parent block
+//! records it.
 
 use crate::blocks::{mend_checksum, mend_superblock};
 use crate::mutation::Aims;
@@ -41,16 +42,16 @@ impl Editor {
         }
     }
 
-    /// The devices as they are now.
+    /// Returns the devices in their edited state.
     #[must_use]
     pub fn devices(&self) -> &[Overlay] {
         &self.devices
     }
 
-    /// Opens the volume as it is now, whatever is missing from it.
+    /// Opens the edited volume in its current state, whatever is missing from it.
     ///
     /// # Panics
-    /// When it does not open.
+    /// Panics when the volume does not open.
     #[must_use]
     pub fn open(&self) -> Filesystem {
         let devices = self.devices.iter().cloned();
@@ -75,10 +76,11 @@ impl Editor {
         self.devices[index].cut(size_bytes);
     }
 
-    /// Changes the leaf of `tree` in which `key` lies, or would. The slot is that of the key, or else of the next one.
+    /// Changes the leaf of `tree` that holds `key`, or that would hold it. The slot is that of the
+    /// key, or else of the next one.
     ///
     /// # Panics
-    /// When there is no such leaf.
+    /// Panics when the tree has no such leaf.
     pub fn leaf(
         &mut self,
         tree: TreeId,
@@ -223,7 +225,7 @@ impl Editor {
     /// repaired after the edit.
     ///
     /// # Panics
-    /// When nothing is mapped there.
+    /// Panics when no chunk maps the address.
     pub fn write(&mut self, filesystem: &Filesystem, logical: Logical, bytes: &[u8], copy: Option<usize>) {
         let length = ByteCount::of(bytes.len());
         let mappings = filesystem.volume().map(logical, length).expect("it is mapped");
@@ -283,7 +285,7 @@ impl Editor {
             .collect()
     }
 
-    /// The first item of a type that is wanted.
+    /// Returns the first item of a type that `wanted` accepts.
     ///
     /// # Panics
     /// When there is none.

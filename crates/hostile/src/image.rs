@@ -24,7 +24,7 @@ use std::sync::Arc;
 
 /// How many blocks, items, entries and chunks of content one input may lead to.
 pub const STEPS_MAX: usize = 20_000;
-/// How much content one input may lead to.
+/// The most bytes of file content that one fuzz input may make the target read.
 const CONTENT_BYTES_MAX: u64 = 32 << 20;
 
 /// A volume with changes, opened and read.
@@ -76,7 +76,7 @@ pub fn image(bytes: &[u8]) -> Depth {
     }
 }
 
-/// Reads all that there is, as far as it goes.
+/// Reads everything in the volume, as far as it can be read.
 pub fn read_all(filesystem: &Filesystem) {
     let reader = Reader {
         filesystem,

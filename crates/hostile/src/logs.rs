@@ -1,8 +1,9 @@
 //! The target of pending logs: a real log with changes, replayed.
 //!
-//! An input is the number of a volume and changes (see [`crate::mutation`]) that are aimed at the blocks of its log alone. Logs
-//! are the kernel's, from a seed volume, and Buttress's own, made here. The volume is opened for writing on devices that
-//! keep what is written in memory, which replays the log.
+//! The fuzz input is the number of a volume and changes (see [`crate::mutation`]) that apply only
+//! to the blocks of the volume's log. Logs are the kernel's, from a seed volume, and Buttress's
+//! own, made here. The volume is opened for writing on devices that keep what is written in memory,
+//! which replays the log.
 //!
 //! Whatever the log says:
 //!

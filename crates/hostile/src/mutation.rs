@@ -32,7 +32,7 @@ pub struct Place {
     pub copies: Vec<(usize, u64)>,
 }
 
-/// What of a volume changes are aimed at.
+/// The part of a volume at which mutations are aimed.
 #[derive(Debug)]
 pub struct Aims {
     /// The volume.

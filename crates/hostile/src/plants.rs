@@ -64,7 +64,7 @@ impl Plant {
     /// The broken volume.
     ///
     /// # Panics
-    /// When there is no such seed volume, or it has no place for the damage.
+    /// Panics when no such seed volume exists, or when it has no place for the damage.
     #[must_use]
     pub fn make(&self) -> Editor {
         let mut editor = seed(self.volume);
@@ -76,7 +76,7 @@ impl Plant {
 /// A seed volume, by a part of its name.
 ///
 /// # Panics
-/// When there is none.
+/// Panics when no such item exists.
 #[must_use]
 pub fn seed(name: &str) -> Editor {
     let mut volumes = seeds::volumes().iter();

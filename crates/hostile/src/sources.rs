@@ -70,7 +70,8 @@ pub fn manifest(bytes: &[u8]) -> Depth {
     }
 }
 
-/// A layout on disk, of which one document is the input, or the layer is. Digests that lead to it are right.
+/// A layout on disk, of which one document is the input, or the layer is. All digests on the way to
+/// the fuzzed document are right.
 pub fn oci(bytes: &[u8]) -> Depth {
     let mut input = Input::new(bytes);
     let which = input.byte() % 4;

@@ -1,8 +1,8 @@
 //! Targets for send streams.
 //!
-//! An input is a byte of choices (in which pieces the decoder reads, whether it stops at the first
-//! end), and the stream. One fuzz target takes the stream unchanged. The other first repairs magic,
-//! version, command numbers, lengths past the end, checksums, and a missing end command.
+//! The fuzz input is a byte of choices (the decoder's piece sizes, and whether it stops at the
+//! first end), and the stream. One fuzz target takes the stream unchanged. The other first repairs
+//! magic, version, command numbers, lengths past the end, checksums, and a missing end command.
 //!
 //! What comes out of the decoder must print, be encoded again, and decode to the same; and the same bytes in other
 //! pieces must give the same commands and the same error.

@@ -35,7 +35,7 @@ const CHUNKS_MAX: usize = 64;
 /// How many entries of each snapshot are looked at.
 const ENTRIES_MAX: usize = 4096;
 
-/// Looks into a stream.
+/// Fuzz target: opens a view of a stream and reads it.
 pub fn stream_view(bytes: &[u8]) -> Depth {
     let mut input = Input::new(bytes);
     let stream = if input.byte() & 1 == 0 {
@@ -95,7 +95,7 @@ fn read(mut reader: ContentReader<'_>, size: ByteCount) {
     }
 }
 
-/// A stream of drawn commands.
+/// Builds a stream of random commands from the fuzz input.
 fn drawn(input: &mut Input<'_>) -> Vec<u8> {
     let encoder = Encoder::new(Version::V3);
     let mut stream = Vec::new();

@@ -43,7 +43,7 @@ pub enum Request<'a> {
         /// What is written.
         bytes: &'a [u8],
     },
-    /// A flush, which has not begun when it waits.
+    /// A flush request, which has not begun while it waits at the gate.
     Flush,
     /// A discard of `length_bytes` at `offset_bytes`, which has not begun when it waits.
     Discard {
@@ -86,7 +86,8 @@ impl GatedBackend {
         })
     }
 
-    /// From now on requests wait for which `filter` says so. Of those that wait already, the others go on.
+    /// Makes requests wait from now on if `filter` returns true for them. Of those that wait
+    /// already, the others go on.
     pub fn close(&self, filter: impl Fn(Request<'_>) -> bool + Send + 'static) {
         self.state.lock().closed_for = Some(Box::new(filter));
         self.changed.notify_all();
@@ -217,7 +218,7 @@ impl<T: Send + 'static> WatchedThread<T> {
     /// Starts a thread.
     ///
     /// # Errors
-    /// Where there is no `/proc`, or no thread to be had.
+    /// Fails if the system has no `/proc`, or cannot start a thread.
     pub fn start(body: impl FnOnce() -> T + Send + 'static) -> io::Result<Self> {
         let (tell, told) = mpsc::channel();
         let handle = std::thread::Builder::new().spawn(move || {
@@ -252,7 +253,7 @@ impl<T: Send + 'static> WatchedThread<T> {
         false
     }
 
-    /// How often it has given up the processor, if it sleeps now.
+    /// Returns how often the thread has yielded the processor, if it sleeps now.
     fn asleep(&self) -> Option<String> {
         let status = fs::read_to_string(format!("{}/status", self.folder)).ok()?;
         let field = |name: &str| status.lines().find(|line| line.starts_with(name));
@@ -263,7 +264,7 @@ impl<T: Send + 'static> WatchedThread<T> {
     /// What it gave.
     ///
     /// # Errors
-    /// What it panicked with.
+    /// The message of the thread's panic.
     pub fn join(self) -> std::thread::Result<T> {
         self.handle.join()
     }

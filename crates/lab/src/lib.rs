@@ -16,7 +16,8 @@
 //! All of it is deterministic: a failure is found again by its cut, its number or its seed. Of threads it depends on the
 //! system's scheduler in which order requests reach a device; a recorded history keeps the order that occurred.
 //!
-//! Nothing here knows btrfs. No ordinary command uses this crate, except `buttress tour`, which shows repairs.
+//! No code in this crate knows btrfs. No ordinary command uses this crate, except `buttress tour`,
+//! which shows repairs.
 #![forbid(unsafe_code)]
 #![cfg_attr(
     test,

@@ -11,9 +11,9 @@
 //! - any drive model with slow regions ([`Model::slow_in`]): sectors that are about to fail;
 //! - [`disk`]: the event loop that serves the queue in virtual time.
 //!
-//! Parameters and their sources: docs/internals/simulated-disks.md. Times are integers of nanoseconds and every choice is
-//! made by them alone, so two runs give equal figures. Requests pass through the same plug and the same counters
-//! as on real devices.
+//! Parameters and their sources: docs/internals/simulated-disks.md. Times are integers of
+//! nanoseconds, and only times determine choices, so two runs give equal figures. Requests pass
+//! through the same plug and the same counters as on real devices.
 //!
 //! What it leaves out: write caches (a write is done when the medium has it; a flush only waits), retries, heat.
 //!
@@ -143,7 +143,7 @@ pub(crate) trait Drive: Send + fmt::Debug {
     /// How many requests it takes in at once and may choose among.
     fn queue_depth(&self) -> usize;
 
-    /// The index of the request it begins at the time `now`. `queue` is not empty.
+    /// The index of the request it begins at the time `now`. Invariant: `queue` is not empty.
     fn choose(&self, queue: &[Command], now: u64) -> usize;
 
     /// Begins a request at the time `start`.

@@ -1,4 +1,5 @@
-//! Judges of the caller's over histories, also of several threads; and programs of which each request fails in turn.
+//! Judge functions over recorded histories, also of several threads; and programs of which each
+//! request fails in turn.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -52,7 +53,8 @@ fn judge_accepts_program_that_flushes() {
             false => Err(format!("{found} of {promised}")),
         }
     });
-    // Five cuts have a write in doubt, and four outcomes each. The other eleven have one state.
+    // Five cuts have a write in doubt, and four outcomes each. The other eleven cuts have one state
+    // each.
     assert_eq!(verdict.accepted().unwrap(), 5 * 4 + 11);
 }
 

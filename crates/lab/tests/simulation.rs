@@ -146,7 +146,7 @@ fn the_spinning_disk_reads_at_random_as_its_sheet_adds_up() {
 fn the_on_drive_cache_serves_what_was_just_read_on() {
     let device = disk(&Model::spinning_7200());
     device.read(1 << 30, 16 << 10).unwrap();
-    // Time in which the drive reads on, as far as its segment goes.
+    // Gives the drive time to read ahead until its cache segment is full.
     device.charge_cpu(Duration::from_millis(30));
     let begin = now(&device);
     device.read((1 << 30) + (64 << 10), 16 << 10).unwrap();

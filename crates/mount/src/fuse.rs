@@ -98,8 +98,8 @@ impl Session {
         })
     }
 
-    /// Returns whether requests can arrive by io_uring. This process then has rings, which serve
-    /// only this purpose.
+    /// Returns whether requests can arrive by io_uring. With io_uring, the server process has rings
+    /// that serve only FUSE requests.
     #[must_use]
     pub const fn has_rings(&self) -> bool {
         !self.rings.is_empty()

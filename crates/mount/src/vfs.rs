@@ -98,7 +98,7 @@ pub type Result<T> = core::result::Result<T, Errno>;
 pub struct Entry {
     /// The node.
     pub node: NodeId,
-    /// Distinguishes the node from an earlier node with the same number.
+    /// Distinguishes the node from an earlier node that had the same number.
     pub generation: u64,
     /// Attributes of the node.
     pub metadata: Metadata,
@@ -330,7 +330,8 @@ pub struct Answered {
     pub bytes: Vec<u8>,
     /// Cached information to invalidate before the caller gets the output.
     pub stale: Vec<Stale>,
-    /// Result value: 0, or an error number that the caller gets with the output.
+    /// Result value of the control command: 0, or an error number that the caller gets with the
+    /// output.
     pub result: i32,
 }
 

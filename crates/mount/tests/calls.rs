@@ -166,7 +166,7 @@ fn calls_of_files(mounted: &MountedVolume, table: &mut Table) {
     mounted.release(writing);
     table.call("readdir with attributes", LIST, || list(mounted, root));
     table.call("unlink", UNLINK, || mounted.unlink(root, name).unwrap());
-    // A listing also referred to the file.
+    // A directory listing also referred to the file.
     table.call("forget of a removed file", FORGET, || mounted.forget(node, 3));
 }
 

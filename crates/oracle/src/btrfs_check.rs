@@ -101,7 +101,7 @@ mod tests {
         images
     }
 
-    /// A table of one partition from 1 MiB to 2 MiB, as old disks begin.
+    /// A partition table with one partition from 1 MiB to 2 MiB, as on old disks.
     fn partition_table() -> Vec<u8> {
         let mut sector = vec![0; 512];
         sector[446 + 4] = 0x83;

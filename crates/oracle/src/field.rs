@@ -5,7 +5,7 @@
 use std::path::Path;
 use std::process::Command;
 
-/// One of them.
+/// A test program of the field suite.
 #[derive(Clone, Copy, Debug)]
 pub struct Program {
     /// The name of the program.
@@ -16,7 +16,7 @@ pub struct Program {
     pub script: &'static str,
 }
 
-/// All of them.
+/// All field programs.
 pub const PROGRAMS: [Program; 11] = [
     Program {
         name: "fio-buffered",

@@ -58,7 +58,8 @@ pub struct Transfer {
 pub struct History {
     /// The steps of the history, one for each snapshot.
     pub steps: Vec<Step>,
-    /// In this order; each one's parent and clone sources have been sent before.
+    /// The transfers in order of execution; each transfer's parent and clone sources have been sent
+    /// before.
     pub transfers: Vec<Transfer>,
 }
 
@@ -95,14 +96,14 @@ impl History {
 pub enum Strictness {
     /// It is an error: the history was written down by hand.
     Strict,
-    /// It is left out: others that it depended on may have been dropped.
+    /// The step is omitted: earlier changes that it depends on may have been dropped.
     Lenient,
 }
 
 /// A history that was executed in a directory of a mounted volume.
 #[derive(Debug)]
 pub struct Made {
-    /// The directory that holds all of it.
+    /// The directory that holds all subvolumes of the history.
     pub directory: PathBuf,
     /// The read-only snapshots, `s0`, `s1`, ….
     pub snapshots: Vec<PathBuf>,

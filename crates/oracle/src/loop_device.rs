@@ -96,7 +96,7 @@ impl Mount {
             .map_or(Path::new(""), tempfile::TempDir::path)
     }
 
-    /// The block devices below.
+    /// The loop devices below the mount.
     #[must_use]
     pub fn devices(&self) -> &[LoopDevice] {
         &self.devices

@@ -40,7 +40,7 @@ pub struct Entry {
     pub uid: u32,
     /// Group.
     pub gid: u32,
-    /// Size in bytes; for directories what the source says.
+    /// Size in bytes; for directories the size that the source reports.
     pub size: u64,
     /// Device number of device nodes as (major, minor).
     pub device: (u32, u32),
@@ -56,14 +56,14 @@ pub struct Entry {
     pub linked: Option<Vec<u8>>,
     /// Attributes of files and directories as `FS_IOC_GETFLAGS` gives them, where a source was asked for them.
     pub attributes: Option<u32>,
-    /// What not every source knows.
+    /// Facts about an inode that not every source knows.
     pub extra: Option<Extra>,
     /// Its times are not on disk: the kernel makes up the directory that stands for a subvolume inside a
     /// snapshot, with the time at which it was first looked at.
     pub made_up: bool,
 }
 
-/// What stat(2) and statx(2) say beyond what a tar stream holds.
+/// Facts of stat(2) and statx(2) that a tar stream does not hold.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Extra {
     /// Inode number.

@@ -110,7 +110,7 @@ pub fn names() -> impl Iterator<Item = &'static str> {
     PROGRAMS.into_iter().chain(OTHERS).map(|(name, _)| name)
 }
 
-/// Whether a need is to be taken as missing.
+/// Returns whether tests must treat a need as missing.
 fn is_left_out(need: &str) -> bool {
     static WITHOUT_NAMES: OnceLock<String> = OnceLock::new();
     let names = WITHOUT_NAMES.get_or_init(|| std::env::var(WITHOUT).unwrap_or_default());
@@ -121,7 +121,7 @@ fn is_left_out(need: &str) -> bool {
 /// six of [`OTHERS`] show only in use.
 ///
 /// # Panics
-/// There is no such need.
+/// Panics when `need` is not a known need.
 #[must_use]
 pub fn missing(need: &str) -> Option<Missing> {
     if is_left_out(need) {

@@ -27,7 +27,7 @@ pub const RECORDS: &str = "BUTTRESS_SKIPPED";
 pub enum Told {
     /// Nobody yet: the harness takes it as passed.
     Passed,
-    /// The harness, as ignored.
+    /// The skip was told to the test harness, which counts the test as ignored.
     Ignored,
 }
 
@@ -160,8 +160,8 @@ pub(crate) fn record(test: &str, missing: &Missing, told: Told) {
     }
     let text = format!("{test} left something out: {missing}");
     assert!(!is_ci(), "{text}; with CI=true nothing may be left out");
-    // Not by a macro: the output of tests that pass is caught and thrown away. When there is no terminal to tell, the test is
-    // no worse for it.
+    // Not by a macro: the output of tests that pass is caught and thrown away. If no terminal
+    // exists, the test ignores the failed message.
     drop(writeln!(std::io::stderr(), "SKIPPED: {text}"));
 }
 

@@ -24,7 +24,7 @@ const KERNEL_NEEDS: [&str; 7] = [
     "mount",
 ];
 
-/// Why the kernel cannot be compared with here, or `None` where it can.
+/// Returns why comparisons with the kernel cannot run here, or `None` if they can.
 pub fn kernel_missing() -> Option<Missing> {
     static MISSING: OnceLock<Option<Missing>> = OnceLock::new();
     MISSING.get_or_init(|| any_missing(&KERNEL_NEEDS)).clone()
@@ -106,8 +106,8 @@ pub fn copy_program(from: &Path, to: &Path) -> Result<()> {
 
 /// Runs a command, and fails with its whole output unless it exits with 0.
 ///
-/// What other commands learnt of block devices is hidden from it: libblkid believes its notes for minutes, and a loop
-/// device shows another image at every attaching.
+/// The command gets no cache of other commands: libblkid caches block devices for minutes, and a
+/// loop device shows another image at every attach.
 pub fn run(command: &mut Command) -> Result<Output> {
     let output = command
         .env("BLKID_FILE", "/dev/null")

@@ -33,7 +33,7 @@ pub struct Specification {
     pub features: &'static [&'static str],
     /// Options for mount -o.
     pub mount: &'static str,
-    /// How much to put into it.
+    /// How much content to put into the volume.
     pub fill: Fill,
     /// Seed of the content.
     pub seed: u64,

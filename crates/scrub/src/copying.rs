@@ -35,7 +35,7 @@ use std::sync::Arc;
 #[derive(Clone, Debug)]
 pub(crate) struct Copying {
     pub(crate) replacement: Arc<Replacement>,
-    /// Whether the source is read only if no other device gives valid bytes.
+    /// True if the source device is read only if no other device has valid bytes.
     pub(crate) avoids_source: bool,
 }
 
@@ -53,8 +53,8 @@ impl Copying {
         Arc::ptr_eq(self.replacement.source(), slot)
     }
 
-    /// Returns whether the source's content can be right: the device is present, and missed no
-    /// commit.
+    /// Returns whether the source device's content can be right: the device is present, and missed
+    /// no commit.
     pub(crate) fn source_is_trusted(&self) -> bool {
         self.replacement.source().is_written()
     }
@@ -199,7 +199,7 @@ pub struct Lost {
     pub length: ByteCount,
     /// The kind of the lost content: data or a tree block.
     pub part: Part,
-    /// Whether a checksum makes reads of the lost bytes fail.
+    /// True if a checksum makes reads of the lost bytes fail.
     pub has_checksum: bool,
 }
 
@@ -270,7 +270,7 @@ impl<'a> Copied<'a> {
         self.is_lacking = true;
     }
 
-    /// Returns whether bytes that are missing now are lost, because no other stripe can be read.
+    /// Returns whether all stripes were read, so that missing bytes are lost.
     pub(crate) fn is_last_try(&self) -> bool {
         self.wanted == Wanted::All
     }
@@ -279,7 +279,7 @@ impl<'a> Copied<'a> {
         self.lost.push(lost);
     }
 
-    /// Returns whether a tree block is lost.
+    /// Returns whether the copy lost a tree block.
     pub(crate) fn loses_metadata(&self) -> bool {
         self.lost.iter().any(|lost| lost.part == Part::Tree)
     }

@@ -110,7 +110,7 @@ pub enum Outcome {
     Corrected,
     /// The bytes could be rewritten, but the scrub is read-only.
     Correctable,
-    /// The bytes cannot be repaired; `tried` lists the places tried.
+    /// The bytes cannot be repaired; `tried` lists the copies and columns tried.
     Uncorrectable {
         /// Each place that was tried, with the reason why it did not help.
         tried: Vec<String>,
@@ -143,7 +143,7 @@ pub struct Damage {
     pub physical: Physical,
     /// The logical address; zero for superblocks.
     pub logical: Logical,
-    /// The number of bytes.
+    /// The number of damaged bytes.
     pub length: ByteCount,
     /// The kind of the bytes.
     pub part: Part,

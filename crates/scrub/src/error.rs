@@ -29,7 +29,7 @@ pub enum Error {
         /// The device's error.
         failure: IoError,
     },
-    /// Some bytes that a device missed have no valid copy.
+    /// Some bytes that a stale device missed have no valid copy.
     #[error(
         "{device} cannot be brought up to date: {bytes} bytes that it missed have no readable copy. The device is unchanged. To continue, remove the files that `buttress scrub start -B -r` lists"
     )]

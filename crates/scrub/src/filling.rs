@@ -99,7 +99,7 @@ impl<'a> Groups<'a> {
         }
     }
 
-    /// Returns the next group with pieces in use, or an unreadable part.
+    /// Returns the next group with pieces in use, or an unreadable part of a tree.
     pub(crate) fn next(&mut self) -> Option<Filled> {
         loop {
             if let Some(failure) = self.failed.pop() {
@@ -125,8 +125,8 @@ impl<'a> Groups<'a> {
         }
     }
 
-    /// Adds the beginning of an extent to the current group. Returns the previous group if that
-    /// group is now full.
+    /// Adds the beginning of an extent to the current group of the scrub. Returns the previous
+    /// group if that group is now full.
     fn add(&mut self, extent: UsedExtent, is_start: bool) -> Option<Group> {
         let Some((offset, place)) = place(&self.chunk, extent.start) else {
             self.failed

@@ -31,7 +31,7 @@ pub(crate) struct Filled {
     pub(crate) lost: Vec<Lost>,
     /// Whether a tree block is lost.
     pub(crate) loses_metadata: bool,
-    /// Bytes that were written.
+    /// The bytes that the job wrote to the target.
     pub(crate) written: u64,
     /// The error of the target.
     pub(crate) failure: Option<IoError>,
@@ -41,7 +41,8 @@ pub(crate) struct Filled {
 const LOST_MAX: usize = 10_000;
 
 impl Filled {
-    /// Returns whether the rest need not be copied.
+    /// Returns whether the replacement has already failed, so that the remaining groups need no
+    /// copy.
     pub(crate) const fn is_over(&self) -> bool {
         self.loses_metadata || self.failure.is_some()
     }

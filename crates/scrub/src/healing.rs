@@ -89,8 +89,9 @@ impl Healer {
     }
 
     /// Begins to heal as [`Healer::start`] does, if a chunk has other copies or parity. Returns
-    /// `None` otherwise, and on simulated devices, whose runs must repeat. Returns `None` too if no
-    /// thread can be started. A scrub then finds the errors.
+    /// `None` otherwise, and on simulated devices, whose runs must repeat. Returns `None` too if
+    /// the system cannot start the healer's thread. A scrub later finds the errors that the healer
+    /// could not handle.
     #[must_use]
     pub fn start_where_redundant(filesystem: &WritableFilesystem) -> Option<Self> {
         let view = filesystem.committed_view();

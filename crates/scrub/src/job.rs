@@ -23,7 +23,7 @@ lock_class!(pub(crate) WrittenLock, "written", Rank::LEAF);
 lock_class!(pub(crate) ReplacedLock, "replaced", Rank::LEAF);
 lock_class!(pub(crate) RunningLock, "running", Rank::LEAF);
 
-/// A function that returns the state of the last commit of a volume with concurrent writers.
+/// A function that returns the last commit's state of a volume with concurrent writers.
 pub type Views<'a> = dyn Fn() -> Filesystem + Sync + 'a;
 
 /// A function that returns which parts of a range of addresses were ever written, in a state of the

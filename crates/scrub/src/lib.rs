@@ -49,7 +49,7 @@
 //!
 //! Volumes with a RAID stripe tree or zones are refused by name. If copies of data without
 //! checksums differ, scrub reports them and repairs nothing, because it is unknown which copy is
-//! right. Blocks and data of a pending log are not read.
+//! right. A scrub reads no blocks and no data of a pending log.
 #![forbid(unsafe_code)]
 #![cfg_attr(
     test,

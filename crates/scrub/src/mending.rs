@@ -1,8 +1,9 @@
 //! Repairs: writes right bytes over wrong ones, reads them back, and records the outcome.
 //!
-//! The bytes are read back like any read. A device with direct I/O reads from the medium; otherwise
-//! the bytes may come from memory. All written devices are flushed before the scrub ends. If a
-//! flush fails, the repairs on that device are uncertain, and the report says so.
+//! The scrub reads repaired bytes back from the device like any read. A device with direct I/O
+//! reads from the medium; otherwise the bytes may come from memory. All written devices are flushed
+//! before the scrub ends. If a flush fails, the repairs on that device are uncertain, and the
+//! report says so.
 
 use crate::damage::{Cause, Damage, Outcome, Part};
 use crate::job::Job;

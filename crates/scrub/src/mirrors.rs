@@ -36,7 +36,7 @@ impl Copy<'_> {
         view.is_some_and(|view| view.unreadable(range).is_none())
     }
 
-    /// Returns whether the copy is a tree block whose only problem is a difference to the extent
+    /// Returns whether the copy is a tree block whose only problem is a contradiction to the extent
     /// tree. On a device that missed commits such a block is older, and not right.
     fn may_be_right(&self) -> bool {
         let differs_only = self.bad.iter().all(|bad| bad.cause.may_be_right());
@@ -390,8 +390,8 @@ fn tried(
     copies.iter().enumerate().filter_map(place).collect()
 }
 
-/// Compares copies of data without checksums. If readable copies differ, it reports those in the
-/// minority; of two copies, the second.
+/// Compares copies of data without checksums. If readable copies differ, the scrub reports the
+/// copies in the minority; of two copies, the second.
 fn compare(job: &Job<'_>, arrived: &Arrived, piece: &Piece, copies: &[Copy<'_>]) {
     let whole = 0..piece.length;
     let mut readable = copies.iter().filter(|copy| copy.view.is_some());

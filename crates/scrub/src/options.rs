@@ -29,7 +29,7 @@ impl Default for Shape {
 pub struct Options {
     /// Whether the scrub only reads and repairs nothing.
     pub read_only: bool,
-    /// The most bytes per second of each device.
+    /// The limit of read bytes per second on each device.
     pub limit: Option<ByteCount>,
     /// The size of groups, and how they are read.
     pub shape: Shape,

@@ -106,7 +106,7 @@ impl Job<'_> {
         longest
     }
 
-    /// Sleeps, but wakes soon after the job is cancelled.
+    /// Sleeps for a time, but wakes soon after the job is cancelled.
     fn nap(&self, mut left: Duration) {
         while left > Duration::ZERO && !self.progress.is_cancelled() {
             let nap = left.min(NAP);
@@ -120,7 +120,7 @@ impl Job<'_> {
         let sector = sector_of(&self.format);
         let fetched = stripes.into_iter().enumerate().map(|(stripe, reads)| {
             let device = device_of(&group.chunk, stripe);
-            // Clamp: a stripe without a place was not read.
+            // Clamp: a stripe without a device location was not read.
             let physical = physical_of(&group.chunk, stripe).unwrap_or(Physical::MIN);
             Fetched::wait(reads, device, physical, sector)
         });

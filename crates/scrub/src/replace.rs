@@ -48,7 +48,7 @@ use std::sync::Arc;
 /// Options of a replacement.
 #[derive(Clone, Debug)]
 pub struct ReplaceOptions {
-    /// The size of groups, and how they are read.
+    /// The size of the job's groups, and how they are read.
     pub shape: Shape,
     /// The most bytes per second of each device.
     pub limit: Option<ByteCount>,
@@ -69,7 +69,7 @@ impl Default for ReplaceOptions {
 /// The result of a run.
 #[derive(Debug)]
 pub enum Replaced {
-    /// The replacement finished: the target is the device.
+    /// The replacement finished: the volume uses the target in place of the source.
     Finished {
         /// The bytes of data without a valid copy.
         lost: ByteCount,
@@ -187,8 +187,8 @@ impl Replace {
         Ok(Replaced::Suspended)
     }
 
-    /// Ends the replacement for a reason that another run would meet too. The source stays, and the target belongs to
-    /// no volume.
+    /// Ends the replacement for a reason that another run would meet too. The replaced device stays
+    /// in the volume, and the target belongs to no volume.
     fn give_up(&self, replacement: &Replacement, reason: Error) -> Result<Replaced, Error> {
         self.writable.cancel_replacement()?;
         let target = replacement.target();

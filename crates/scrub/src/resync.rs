@@ -100,8 +100,8 @@ impl Resync {
         ended.map(|()| resynced)
     }
 
-    /// Brings all devices that missed commits up to date. If one device stays stale, the others are
-    /// still brought up to date.
+    /// Brings all devices that missed commits up to date. If one device stays stale, the resync
+    /// still updates the other devices.
     ///
     /// # Errors
     /// Fails with the error of the first device that stays stale, which the module's documentation

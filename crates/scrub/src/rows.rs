@@ -7,11 +7,11 @@
 //!
 //! Columns are trusted unless a check fails: ranges that are not in use are part of the parity too.
 //! If parity does not match and data without checksums is involved, it is unknown which is wrong.
-//! Scrub reports that, unless the other parity matches.
+//! The scrub reports such a mismatch, unless the other parity matches.
 //!
 //! With a device missing, parity of its rows is not checked, because only parity may have the
-//! missing bytes. Parity is not checked either if a part of the extent tree is unreadable. A column
-//! may then have unknown damaged data, which only parity can rebuild.
+//! missing bytes. The scrub does not check parity either if a part of the extent tree is
+//! unreadable. A column may then have unknown damaged data, which only parity can rebuild.
 
 mod copy;
 mod rebuild;
@@ -42,7 +42,7 @@ struct Span<'a> {
     /// The byte range of the rows in each stripe.
     range: Range<u64>,
     row: u64,
-    /// The pieces in the range, each with its column.
+    /// The pieces in the range, each with its column number.
     pieces: Vec<(usize, &'a Piece)>,
 }
 
@@ -196,7 +196,7 @@ impl<'a> Span<'a> {
         self.view(columns.exact_add(1)).map(|view| view.bytes) == Some(&computed)
     }
 
-    /// Returns the columns as read, with marks where they are not trusted.
+    /// Returns the columns of the row as read, with marks on untrusted ranges.
     fn columns(&self, bad: &[BadPiece<'_>]) -> Columns {
         let sector = sector_of(&self.job.format);
         let length = self.length();
@@ -253,7 +253,7 @@ impl<'a> Span<'a> {
             )];
             tried.extend(state.why_not(column, &range, |column| self.name_of(column)));
             let outcome = match self.job.replaces.is_some() && bad.cause.may_be_right() {
-                // The target gets the block unchanged.
+                // The replacement target gets the block unchanged.
                 true => Outcome::Unverified,
                 false => Outcome::Uncorrectable { tried },
             };

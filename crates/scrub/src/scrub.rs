@@ -45,7 +45,7 @@ impl<'a> Scrub<'a> {
         Self::make(filesystem, options, progress, None)
     }
 
-    /// Prepares a scrub as [`Scrub::new`] does, or the filling of a replacement's target.
+    /// Prepares a scrub as [`Scrub::new`] does, or a copy to a replacement's target.
     pub(crate) fn make(
         filesystem: &Filesystem,
         options: Options,

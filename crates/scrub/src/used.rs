@@ -5,7 +5,7 @@
 //! and continues after the leaf.
 //!
 //! Invariant: extents are always in ascending order, do not overlap, and lie in the chunk.
-//! Contradicting items are recorded as errors.
+//! Contradicting extent items are recorded as errors.
 
 use buttress_format::{
     BlockFormat, ByteCount, ChecksumItem, ChecksumType, ExtentItem, Generation, ItemType, Key, Logical,

@@ -29,7 +29,7 @@ pub trait AttributeSource<'a> {
     fn attribute(&self, kind: AttributeKind) -> Option<&'a [u8]>;
 }
 
-/// Receiver of the attributes of a command, one after another.
+/// Receiver that takes the attributes of a command, one after another.
 pub trait AttributeSink {
     /// Error with which the sink ends a visit.
     type Error;

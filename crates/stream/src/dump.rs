@@ -9,8 +9,8 @@
 //!
 //! Some details only follow btrfs-progs. `fileattr=0x` precedes a decimal number. The dump prints
 //! the mode of a preallocation as a signed number. The group comes before the owner. The target of
-//! a hard link has no subvolume name before it, but the target of a rename has. Creation times are
-//! absent.
+//! a hard link has no subvolume name before it, but the target of a rename has. The dump omits
+//! creation times.
 //!
 //! A time in a year beyond 32 bits prints as `@seconds`; btrfs-progs fails with an error for such a
 //! time.

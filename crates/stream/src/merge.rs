@@ -262,7 +262,7 @@ impl Merging<'_> {
                     },
                     Some(encoded),
                 ),
-                // `Pieces` never yields a shared source.
+                // In a merge, `Pieces` never yields a shared source.
                 Source::Shared(_) => continue,
             };
             if self.clone_range(from, &piece, path)? {
@@ -429,8 +429,9 @@ pub fn last_subvolume(input: impl Read) -> Result<Option<Named>, Error> {
     Ok(last)
 }
 
-/// Writes the streams of `input` with `parent` in place of the first stream's parent, also as clone
-/// source. The caller guarantees that `parent` has the same content. Returns the old parent.
+/// Writes the streams of `input` with `parent` in place of the first stream's parent, also where
+/// that parent is a clone source. The caller guarantees that `parent` has the same content. Returns
+/// the old parent.
 ///
 /// # Errors
 /// [`Error::Full`] if the first stream has no parent, and the other errors of [`Error`].

@@ -102,7 +102,7 @@ impl Default for Options {
 pub enum Event<'a> {
     /// A new subvolume begins empty.
     Subvolume {
-        /// Name of the subvolume.
+        /// Name of the received subvolume.
         name: &'a [u8],
         /// UUID of the subvolume in the stream.
         uuid: Uuid,
@@ -157,7 +157,7 @@ pub enum Note {
         place: Place,
         /// The command.
         command: CommandKind,
-        /// First path of the command.
+        /// First path of the command with the oddity.
         path: Vec<u8>,
         /// Form of the path.
         form: PathForm,
@@ -215,8 +215,8 @@ pub fn receive(
     ended(receiver, received)
 }
 
-/// Receives like [`receive`], from an input that a thread [reads ahead](ReadAhead). It always
-/// receives all streams from their beginnings, regardless of `options`.
+/// Receives like [`receive`], from an input that a thread [reads ahead](ReadAhead). Receiving with
+/// readahead always receives all streams from their beginnings, regardless of `options`.
 ///
 /// # Errors
 /// The errors of [`receive`].

@@ -57,7 +57,7 @@ pub struct Summary {
     pub inodes: u64,
     /// Commands of the stream.
     pub commands: u64,
-    /// Length of the stream in bytes, including the bytes that the send left out on request.
+    /// Length of the stream in bytes, including bytes that the send skipped on request.
     pub stream_bytes: ByteCount,
     /// Progress along a receiver's trail; `None` once the send has left out everything that the
     /// receiver has.

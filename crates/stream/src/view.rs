@@ -306,7 +306,7 @@ fn begin(
     })
 }
 
-/// Returns the file data of a command.
+/// Returns the file data that a stream command holds.
 const fn data_of<'a>(command: &Command<'a>) -> &'a [u8] {
     match command {
         Command::Write { data, .. } | Command::EncodedWrite { data, .. } => data,

@@ -1,7 +1,8 @@
 //! The build with fault points, and the test programs in it.
 //!
-//! `--cfg buttress_faults` is given to the workspace's own crates only, by this very program as cargo's workspace wrapper:
-//! other crates are those of every build, and cargo keeps both builds of the workspace side by side under one target folder.
+//! This program, as cargo's workspace wrapper, passes `--cfg buttress_faults` only to the
+//! workspace's own crates. Other crates are shared with ordinary builds, and cargo keeps both
+//! builds of the workspace in one target folder.
 
 use super::list::Test;
 use crate::programs::{self, Programs};

@@ -16,7 +16,7 @@ mod trees;
 use std::fmt;
 use std::sync::LazyLock;
 
-/// A deliberate fault. Its point in the code is `buttress_faults::on("name")`.
+/// A deliberate fault. A fault's point in the code is `buttress_faults::on("name")`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Fault {
     pub(crate) name: &'static str,

@@ -312,7 +312,7 @@ fn one(scratch: &Path, number: u32, limit: Duration) -> Result<(Outcome, String,
     Ok((found.0, found.1, not_run(&said).map(str::to_owned)))
 }
 
-/// Why a test did not run, in its own words.
+/// Returns the reason that xfstests states for not running a test.
 fn not_run(said: &str) -> Option<&str> {
     let (_, reason) = said.split_once("[not run]")?;
     Some(reason.lines().next().unwrap_or_default().trim())
@@ -336,7 +336,7 @@ fn judged(said: &str, is_hung: bool) -> (Outcome, String) {
     (Outcome::Failed, "-".to_owned())
 }
 
-/// Ends what still serves, and unmounts what is left.
+/// Stops servers that still run, and unmounts what is left mounted.
 fn end_servers(scratch: &Path) -> Result<()> {
     for part in ["scratch", "test"] {
         let mut left = 0;

@@ -45,7 +45,7 @@ pub(super) struct Counts {
     pub(super) passed: u64,
     pub(super) failed: u64,
     pub(super) skipped: u64,
-    /// Tests of these programs that were not chosen.
+    /// Tests of these programs that the filter did not choose.
     pub(super) left_out: u64,
     /// Names of tests that failed, and of those that their harness told as ignored.
     failures: BTreeSet<String>,
@@ -181,7 +181,7 @@ impl Counts {
     }
 }
 
-/// Whether this follows a test's name when the test has ended.
+/// Returns whether `how`, the text after a test's name, shows that the test has ended.
 fn is_end(how: &str) -> bool {
     let end = how.split([' ', ',']).next().unwrap_or_default();
     ["ok", "FAILED", "ignored"].contains(&end)

@@ -22,7 +22,7 @@ struct Part {
     package: &'static str,
     /// `lib` and `bin` (of this chore) are unit tests, others are files or folders of `tests/`.
     target: &'static str,
-    /// Words for the program: names to run, or names to leave out behind `--skip`.
+    /// Arguments of the test program: names to run, or names to omit after `--skip`.
     words: &'static [&'static str],
     /// Sizes of random runs.
     sizes: &'static [(&'static str, &'static str)],

@@ -65,7 +65,7 @@ pub(super) struct Running {
 }
 
 impl Running {
-    /// Starts `job`, with `output` for what it prints.
+    /// Starts the test program of `job`, with `output` as the file for its output.
     pub(super) fn start(mut job: Job, output: PathBuf) -> Result<Self> {
         let writer = File::create(&output).with_context(|| format!("making {}", output.display()))?;
         let reader = File::open(&output)?;

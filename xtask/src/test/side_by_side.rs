@@ -176,7 +176,7 @@ fn run_all(mut jobs: Vec<Job>, threads: usize, outputs: &Path, silence_max: Dura
     Ok(ended)
 }
 
-/// Takes the first job that may start now.
+/// Takes the first job from the queue that may start now.
 fn next(waiting: &mut std::collections::VecDeque<Job>, running: &[Running], threads: usize) -> Option<Job> {
     let used: usize = running.iter().map(Running::threads).sum();
     let free = threads.saturating_sub(used);

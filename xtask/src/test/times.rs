@@ -88,7 +88,7 @@ pub(super) fn print(ended: &[Ended]) -> Result<()> {
 fn children_seconds() -> (f64, f64) {
     // SAFETY: a `rusage` is numbers, for which zeros are values.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
-    // SAFETY: the pointer is to a `rusage` that lives for the call.
+    // SAFETY: the pointer is to a `rusage` that lives for the duration of the call.
     let answer = unsafe { libc::getrusage(libc::RUSAGE_CHILDREN, &raw mut usage) };
     if answer != 0 {
         return (0.0, 0.0);

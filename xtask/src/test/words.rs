@@ -3,10 +3,10 @@
 use anyhow::{Context, Result, ensure};
 use buttress_oracle::needs;
 
-/// What the command line asks for.
+/// The options that the command line requests.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Words {
-    /// Needs that may be missing, and are taken as missing.
+    /// Needs that may be missing; the chore treats them as missing.
     pub(super) without: Vec<String>,
     /// Run only the quick tests.
     pub(super) quick: bool,
@@ -61,7 +61,7 @@ impl Words {
         Ok(parsed)
     }
 
-    /// Whether some packages only are asked for.
+    /// True if the command line selects some packages only.
     pub(super) fn choose_packages(&self) -> bool {
         let chooses = |word: &String| word == "-p" || word == "--package" || word.starts_with("--package=");
         self.cargo.iter().any(chooses)

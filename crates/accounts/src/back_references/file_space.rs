@@ -15,7 +15,7 @@ pub struct FileSpace {
     /// The part of `total` in extents that other files also use.
     pub shared: ByteCount,
     /// The addresses of the shared parts, for summing over several files. For compressed extents,
-    /// the length is the length in the file.
+    /// the length is that of the decompressed part in the file.
     pub shared_ranges: Vec<Range<Logical>>,
 }
 

@@ -85,8 +85,8 @@ impl ExtentUse {
 /// since the view was taken.
 pub(crate) type LookUpWaiting<'a> = dyn FnMut(&[Logical]) -> Option<DelayedReferencesOf> + 'a;
 
-/// The path to a leaf: blocks that a snapshot may share, highest first. A block below a newer block
-/// may be older.
+/// The path to a leaf: blocks that a snapshot may share, highest first. A tree block below a newer
+/// block may be older than the last snapshot.
 type Way = SmallVec<[Logical; 6]>;
 
 /// Finds out whether extents are shared, for files of one subvolume after another.
@@ -97,7 +97,7 @@ pub struct Sharing {
     subvolume: Option<SubvolumeId>,
     last_snapshot: Generation,
     cursor: Option<Cursor>,
-    /// For blocks of the subvolume, whether they have several referrers.
+    /// For blocks of the subvolume, true if they have several referrers.
     known: HashMap<Logical, bool>,
 }
 

@@ -151,9 +151,9 @@ impl Walk {
 /// A walk that continues earlier walks.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Resumed {
-    /// Whether there was an earlier walk.
+    /// True if the walk continues an earlier walk.
     pub(super) begun: bool,
-    /// The offset up to which dirty data is known, if it is not known to the end.
+    /// The offset up to which the walk knows the dirty data, if not to the end of the file.
     pub(super) known_to: Option<FileOffset>,
 }
 

@@ -76,7 +76,7 @@ pub const EXTENTS_MAX: usize = 3 << 19;
 /// Options of an account.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Files of one subvolume that are counted separately.
+    /// Files of one subvolume that the account counts separately.
     pub parts: Option<Parts>,
     /// Whether a file with several names also counts once for each name, see
     /// [`Accounting::named_files`].
@@ -171,8 +171,8 @@ pub(crate) fn account_space(
     Ok(accounting)
 }
 
-/// Makes as many passes over all leaves as needed. Returns the counts, and each single extent if
-/// the options request them.
+/// Makes as many passes over all file tree leaves as needed. Returns the counts, and each single
+/// extent if the options request them.
 fn passes(
     mut descent: Descent<'_>,
     owners: &Owners,
@@ -293,7 +293,7 @@ impl Accounting {
         self.failure_count
     }
 
-    /// Returns all owners of a subvolume, as a scope.
+    /// Returns the scope that consists of all owners of a subvolume.
     #[must_use]
     pub fn subvolumes(&self, wanted: &[SubvolumeId]) -> Scope {
         self.scope(|owner| owner.subvolume().is_some_and(|id| wanted.contains(&id)))

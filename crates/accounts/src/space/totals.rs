@@ -40,7 +40,7 @@ pub struct Totals {
     pub multiple_profiles: bool,
 }
 
-/// The sum of some block groups.
+/// The sums over the block groups of one type.
 #[derive(Clone, Copy, Default)]
 struct Sum {
     total: u64,

@@ -23,7 +23,8 @@ impl Volume {
     /// Returns the block groups that a new balance would move, in the order in which it would move them. Nothing is changed.
     ///
     /// # Errors
-    /// A balance that Linux refuses, such as a profile for which the volume has too few devices.
+    /// Fails if Linux would refuse the balance, such as a profile for which the volume has too few
+    /// devices.
     pub fn plan_balance(&self, item: &BalanceItem) -> Result<Choice> {
         match &self.access {
             Access::Reading(shown) => Ok(plan_unwritten(&shown.on_disk, item)?),
@@ -55,7 +56,7 @@ impl WritableVolume {
     /// ```
     ///
     /// # Errors
-    /// As [`start_balance`](Self::start_balance) and [`run_balance`](Self::run_balance).
+    /// Fails as [`start_balance`](Self::start_balance) and [`run_balance`](Self::run_balance) do.
     pub fn balance(
         &self,
         item: BalanceItem,

@@ -127,7 +127,7 @@ impl Volume {
                 tree: TreeId::DEVICE,
                 error,
             });
-            // The device has no item, so it has not failed.
+            // The device has no statistics item, so it has not failed.
             Ok((
                 device.id,
                 parsed.map_err(buttress_fs::Error::from)?.unwrap_or_default(),
@@ -136,8 +136,7 @@ impl Volume {
         rows.collect()
     }
 
-    /// Returns the bad copies that reads passed over since the volume was opened, because another
-    /// copy was valid.
+    /// Returns the log of bad copies that reads since the opening replaced by another copy.
     #[must_use]
     pub fn faults(&self) -> FaultLog {
         self.view().volume().faults()

@@ -34,7 +34,7 @@ impl Volume {
     ///
     /// # Errors
     /// Fails if a feature of the volume cannot be scrubbed, or the job is cancelled. Damage is no
-    /// error but part of the report.
+    /// error of the call but part of the report.
     pub fn scrub(&self, options: ScrubOptions, progress: &Progress) -> Result<ScrubReport> {
         let options = ScrubOptions {
             read_only: true,

@@ -1,4 +1,4 @@
-//! Extents, references, block groups, free space, tree blocks, quotas.
+//! Damage to extents, references, block groups, free space, tree blocks and quotas.
 
 use super::Plant;
 use crate::editor::{Editor, add, key};

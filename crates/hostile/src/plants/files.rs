@@ -1,4 +1,4 @@
-//! Damage of files: inodes, names, content.
+//! Damage to files: inodes, names, content.
 //!
 //! This module finds items to damage; each part has the plants of one kind of items.
 

@@ -26,7 +26,7 @@ lock_class!(LatestLock, "latest", Rank::LEAF);
 /// How many events lie between two checkpoints.
 const CHECKPOINT_EVENTS: usize = 1024;
 
-/// What becomes of the writes in doubt at a crash.
+/// The fate of the writes in doubt at a crash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Outcome {
@@ -34,8 +34,8 @@ pub enum Outcome {
     AllKept,
     /// None is.
     NoneKept,
-    /// Drawn for each image from the seed: how many are lost by and large, from almost none to almost all; then which;
-    /// then, of some, which sectors arrived: the first ones, or any.
+    /// The outcome of each image is random, from the seed: the fraction of lost writes, from almost
+    /// none to almost all; the lost writes; and for some, which sectors arrived.
     Drawn {
         /// Equal seeds give equal images.
         seed: u64,
@@ -140,7 +140,7 @@ impl History {
         self.events.is_empty()
     }
 
-    /// The events in order.
+    /// The recorded events in order.
     pub fn events(&self) -> impl ExactSizeIterator<Item = &Event> {
         self.events.iter().map(|recorded| &recorded.event)
     }
@@ -173,7 +173,7 @@ impl History {
         self.images_of(self.state_at(cut), outcome)
     }
 
-    /// The devices of a state.
+    /// Returns the devices in a crash state of the history.
     pub(super) fn images_of(&self, state: State, outcome: Outcome) -> Vec<Arc<dyn Backend>> {
         let mut draw = Draw::new(outcome, state.cut);
         self.images_chosen(state, &mut |event, sector, sectors| {
@@ -361,7 +361,7 @@ struct Draw {
 enum Fate {
     Kept,
     Lost,
-    /// Only so many sectors from its start.
+    /// Only the given number of sectors from the start of the write arrive.
     First(u64),
     /// Each sector by itself.
     Any,

@@ -73,7 +73,7 @@ impl Cuts {
         self
     }
 
-    /// Sets the number of drawn states of each cut, beside the two extremes.
+    /// Sets the number of random states of each cut, besides the two extremes.
     #[must_use]
     pub fn draws(mut self, draws: u64) -> Self {
         self.outcomes = vec![Outcome::AllKept, Outcome::NoneKept];
@@ -119,8 +119,8 @@ impl CutState<'_> {
         self.outcome
     }
 
-    /// Returns the devices in the order of the run, as [`Engine::Inline`] serves them. They can be written to; nothing of
-    /// this reaches the history or another state.
+    /// Returns the devices in the order in which the program used them, as [`Engine::Inline`]
+    /// serves them. They can be written to; nothing of this reaches the history or another state.
     #[must_use]
     pub fn devices(&self) -> Vec<Device> {
         let images = self.images.iter();
@@ -188,7 +188,8 @@ impl fmt::Display for Complaint {
 pub struct Verdict {
     /// The number of judged states.
     pub states: usize,
-    /// The complaints, in the order of cuts. Judging ended early if there are as many as were asked for.
+    /// The judge's complaints, in the order of cuts. Judging ended early if there are as many as
+    /// were asked for.
     pub complaints: Vec<Complaint>,
 }
 

@@ -1,6 +1,6 @@
 //! The devices of a lab: they work, and write down what they do. And the images that a history gives, which only work.
 //!
-//! Clamps: of a laboratory for tests, whose images are compared as a whole.
+//! Clamps: this laboratory is for tests, and its images are compared as a whole.
 
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -285,7 +285,7 @@ impl Drive for SpinningDrive {
         if direction == Direction::Read {
             self.begin_segment(offset_bytes, end, done);
         } else {
-            // What a write covers is no longer what the cache holds.
+            // The read cache no longer has the current content of a range that a write covers.
             self.cache
                 .retain(|segment| segment.end <= offset_bytes || end <= segment.start);
         }

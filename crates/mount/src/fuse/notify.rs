@@ -109,7 +109,7 @@ impl Later {
         }
     }
 
-    /// Makes the kernel drop cached information.
+    /// Makes the kernel drop cached information about a file or name.
     pub(super) const fn after(stale: Vec<Stale>, then: Then) -> Self {
         Self {
             fetches_times: false,

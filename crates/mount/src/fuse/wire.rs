@@ -405,7 +405,7 @@ mod tests {
         assert_eq!(input.name(), Ok(&b"name"[..]));
         assert_eq!(input.bytes(4), Ok(&b"rest"[..]));
         assert_eq!(input.u16(), Err(Errno::INVAL));
-        // A field must not cross both buffers.
+        // A request field must not cross both buffers.
         assert_eq!(Input::of_two(&[1, 0], &[0, 0]).u32(), Err(Errno::INVAL));
     }
 

@@ -91,7 +91,7 @@ impl Idle {
         }
     }
 
-    /// Stops the thread, and waits for its running commit.
+    /// Stops the idle thread, and waits for its running commit.
     pub(super) fn stop(&self) {
         drop(self.closed.lock().take());
         let thread = self.thread.lock().take();
@@ -117,7 +117,7 @@ fn run(writer: &WritableFilesystem, handles: &Handles, closes: &Closes, closings
             }
             if closes.last_ns.load(Ordering::SeqCst) == last {
                 closes.is_timed.store(false, Ordering::SeqCst);
-                // A close before this store did not wake the thread.
+                // A close that happened before this store did not wake the thread.
                 if closes.last_ns.load(Ordering::SeqCst) == last {
                     break;
                 }

@@ -129,8 +129,8 @@ impl MountedVolume {
         self.entry(parent.ok_or(Errno::STALE)?, None)
     }
 
-    /// Creates a node. The answer has the initial inode, because another thread can remove its name
-    /// at once.
+    /// Creates a file, directory or other node. The answer has the initial inode, because another
+    /// thread can remove its name at once.
     pub(super) fn make_at(
         &self,
         parent: NodeId,

@@ -178,7 +178,7 @@ impl Nodes {
         self.going.load(Ordering::SeqCst) > 0
     }
 
-    /// Returns the directory of a directory's lookup.
+    /// Returns the parent directory that a directory's lookup named.
     pub(super) fn parent(&self, node: NodeId) -> Option<NodeId> {
         self.shard(node).lock().get(&node)?.parent
     }

@@ -8,7 +8,8 @@
 //!   separately. Content that the kernel sends first may arrive after them. A call within one tick
 //!   of the kernel's clock sends none, because the file already has these times.
 //! - The times that the server itself sets (of new files, of accesses) have the value of the
-//!   kernel's last tick. None of them is then later than the kernel's next time of the file.
+//!   kernel's last tick. None of the server's times is then later than the kernel's next time of
+//!   the file.
 //! - Before an operation that depends on content without a read (a snapshot, a command, a search
 //!   for holes), the server invalidates all files that are open for writing. The kernel sends their
 //!   content before it drops it.

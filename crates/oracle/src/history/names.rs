@@ -8,7 +8,7 @@ use super::operation::PathBytes;
 use crate::content::Random;
 use std::collections::BTreeMap;
 
-/// What a name stands for.
+/// The kind of inode that a name stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// A directory.
@@ -27,7 +27,7 @@ pub struct Names {
     kinds: BTreeMap<PathBytes, Kind>,
 }
 
-/// The directory that a path lies in.
+/// Returns the parent directory of a path.
 #[must_use]
 pub fn parent(path: &[u8]) -> &[u8] {
     path.iter()
@@ -54,7 +54,7 @@ pub fn is_within(path: &[u8], above: &[u8]) -> bool {
 }
 
 impl Names {
-    /// What `path` is.
+    /// Returns the kind of inode at `path`.
     #[must_use]
     pub fn kind(&self, path: &[u8]) -> Option<Kind> {
         if path.is_empty() {
@@ -68,7 +68,7 @@ impl Names {
         self.kinds.insert(path, kind);
     }
 
-    /// The name and all below it are gone.
+    /// Removes the name and all names below it.
     pub fn remove(&mut self, path: &[u8]) {
         self.kinds.retain(|known, _| !is_within(known, path));
     }
@@ -124,7 +124,7 @@ impl Names {
                 .any(|known| known != path && is_within(known, path))
     }
 
-    /// A path among those that are wanted.
+    /// Returns a random path among the paths that `wanted` accepts.
     pub fn choose(&self, random: &mut Random, wanted: impl Fn(&[u8], Kind) -> bool) -> Option<PathBytes> {
         let candidates: Vec<&PathBytes> = self
             .kinds

@@ -27,7 +27,7 @@ struct Generator {
     random: Random,
     theme: Theme,
     names: Names,
-    /// The names that each snapshot holds.
+    /// The names that each snapshot of the history holds.
     snapshots: Vec<Names>,
     operations: Vec<Operation>,
 }
@@ -70,7 +70,7 @@ pub fn history(seed: u64) -> History {
     History { steps, transfers }
 }
 
-/// Each snapshot once: mostly in order, each from the one before it.
+/// Transfers each snapshot once: mostly in order, each with the previous snapshot as parent.
 fn transfers(random: &mut Random, snapshots: usize) -> Vec<Transfer> {
     let mut order: Vec<usize> = (0..snapshots).collect();
     match random.below(10) {

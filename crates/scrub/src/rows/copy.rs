@@ -121,8 +121,8 @@ impl<'a> Span<'a> {
         (start < end).then(|| start.exact_sub(from)..end.exact_sub(from))
     }
 
-    /// Trusts a tree block that cannot be rebuilt, and whose only problem is that it differs from the extent tree. A
-    /// device that missed commits has older blocks there, which are not trusted.
+    /// Trusts a tree block that cannot be rebuilt, if its only problem is a contradiction to the
+    /// extent tree. A device that missed commits has older blocks there, which are not trusted.
     fn take_as_it_is(&self, state: &mut Columns, open: &Open<'_>) -> bool {
         let takes = open.bad.cause.may_be_right() && !self.is_behind(open.column);
         if takes {
@@ -132,8 +132,8 @@ impl<'a> Span<'a> {
         takes
     }
 
-    /// Returns the target's bytes for an unknown sector, and records the loss. In a data column the sector is lost. In
-    /// a parity column all unreadable parts of the row are lost.
+    /// Returns the target's bytes for an unknown sector, and records the loss. In a data column the
+    /// sector is lost. In a parity column the copy counts all unreadable parts of the row as lost.
     fn without(
         &self,
         column: usize,
@@ -180,7 +180,7 @@ impl<'a> Span<'a> {
         let is_computed = state.data_is_trusted(range) && !(is_trusted && self.uses(range).bare);
         match parity {
             None if is_trusted => as_read(),
-            // The parts in use of this range were tried already.
+            // The copy has already tried to rebuild the used parts of this range.
             None if is_open => None,
             None => state.rebuild(column, range, |_| true),
             Some(0) if is_computed => Some(state.p(range)),
@@ -203,7 +203,7 @@ impl<'a> Span<'a> {
         sectors(piece.length, unit).map(bad).collect()
     }
 
-    /// Rebuilds an open part in memory, if the result passes its check.
+    /// Rebuilds an unread part of the source's column in memory, if the result passes its check.
     fn rebuild_open(&self, state: &mut Columns, open: &Open<'_>) -> bool {
         let Open { column, piece, bad } = open;
         let start = self.within(piece).start.exact_add(bad.range.start);

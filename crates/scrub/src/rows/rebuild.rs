@@ -1,9 +1,10 @@
 //! The columns of a span of a row, the sectors in which each is trusted, and all ways to rebuild a
 //! column.
 //!
-//! A sector can be rebuilt if no more columns are untrusted there than the profile has parities. A
-//! range may have several sectors, each with its own set of untrusted columns. Each way is tried
-//! over all of them. A sector that allows only one way uses that way.
+//! A sector can be rebuilt if the number of untrusted columns at this sector is at most the
+//! profile's number of parities. A range may have several sectors, each with its own set of
+//! untrusted columns. Each way is tried over all of them. A sector that allows only one way uses
+//! that way.
 
 use buttress_exact::Exact as _;
 use buttress_volume::parity::{Recovery, Row, compute_p, compute_q};

@@ -162,7 +162,8 @@ impl Replacement {
             Err(error) if error.to_string().contains("same") || error.to_string().contains("uuid") => {
                 return in_place;
             }
-            // The target has no superblock yet, or the source has none any more.
+            // The replacement target has no superblock yet, or the source has no superblock any
+            // more.
             Err(_) => {
                 let is_finished = open(in_place.clone()).is_ok_and(|filesystem| {
                     replacement_item(&filesystem)
@@ -361,7 +362,7 @@ const BEFORE_THE_EXCHANGE: usize = 12;
 
 /// Returns whether a set of devices opens, with everything in it right.
 fn is_whole(devices: &[Device], expected: &[(String, Vec<u8>)], what: &str) -> bool {
-    // No device may be missing.
+    // All devices must be present for the volume to be whole.
     let Ok(filesystem) = OpenOptions::new(devices.to_vec()).open() else {
         return false;
     };

@@ -107,7 +107,7 @@ fn a_device_of_noise_is_written_anew() {
             for used in uses.iter().filter(|used| used.device == lost) {
                 lab.spies[lost].put(used.physical, &random.bytes(used.length, false));
             }
-            // The second superblock is damaged too.
+            // The second superblock of the lost device is damaged too.
             lab.spies[lost].put(64 << 20, &random.bytes(BLOCK, false));
             let report = lab.scrub().unwrap();
             let totals = report.totals();

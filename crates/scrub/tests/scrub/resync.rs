@@ -101,7 +101,7 @@ fn writes_of_interrupted_run_are_not_repeated() {
     let first = resync(&filesystem);
     assert!(first.devices[0].written.get() > 500_000);
     filesystem.close().unwrap();
-    // Pretend that only the device's superblock is missing: its blocks are present.
+    // Pretend that only the stale device's superblock is missing: its blocks are present.
     let stale = Away::new(&Make::new(Profile::Raid1, 2), &[1], 1);
     let filesystem = writable(stale.lab.devices()).unwrap();
     let superblocks: Vec<(u64, Vec<u8>)> = [64 << 10, 64 << 20]
@@ -187,7 +187,7 @@ fn data_in_space_reserved_before_comes_with_the_return() {
         filesystem.close().unwrap();
         let what = profile.to_string();
         require_up_to_date(lab.devices(), &what);
-        // A device other than the one that was away is lost.
+        // A device other than the formerly absent device is lost.
         let others = Away::present(&lab, &[1]);
         check_files(&open(others).unwrap(), &[("reserved".to_owned(), content)]);
     }

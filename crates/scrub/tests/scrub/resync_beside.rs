@@ -130,7 +130,7 @@ fn make_files(filesystem: &WritableFilesystem) {
     }
 }
 
-/// Makes a volume whose first device missed sessions, with files for the threads.
+/// Makes a volume whose first device missed write sessions, with files for the writing threads.
 fn volume(profile: Profile, devices: usize) -> Away {
     let make = Make::new(profile, devices);
     let away = Away::with(&make, &[0], 2, &|lab: &Lab| {

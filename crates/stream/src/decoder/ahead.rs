@@ -50,7 +50,7 @@ impl ReadAhead {
     /// Starts a thread that reads `input`, which must never block on another process.
     ///
     /// # Errors
-    /// The system cannot create a thread.
+    /// Fails if the system cannot create a thread.
     pub fn start(input: impl Read + Send + 'static) -> io::Result<Self> {
         let (hand_over, pieces) = bounded(PIECES);
         let (used, free) = bounded(PIECES);

@@ -1,4 +1,4 @@
-//! Commands that create, move and remove names, and those that change attributes.
+//! Stream commands that create, move and remove names, and commands that change attributes.
 //!
 //! The receiver changes owner, mode and times of an inode, which are consecutive in streams, in one
 //! operation.
@@ -189,8 +189,8 @@ impl Receiver<'_> {
     }
 
     /// Returns the pending changes of an inode. It first applies pending changes of another inode,
-    /// and changes `before` this one. It also writes pending content first, because writing changes
-    /// times.
+    /// and changes `before` this one. The receiver also writes pending content first, because
+    /// writing changes times.
     fn changes_of(
         &mut self,
         root: Location,

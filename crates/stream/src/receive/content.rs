@@ -300,8 +300,8 @@ impl Receiver<'_> {
             .into());
         }
         match self.filesystem.clone_range(source, from.clone(), target, to) {
-            // If the volume cannot share a range, copy it: partial sectors, or checksummed content
-            // to a file without checksums.
+            // If the volume cannot share a range, copy the range: partial sectors, or checksummed
+            // content to a file without checksums.
             Err(buttress_fs::Error::Invalid { .. }) => self
                 .filesystem
                 .copy_range(source, from, target, to)
@@ -370,7 +370,7 @@ impl<'a> EncodedRange<'a> {
         part.ok_or_else(|| self.sizes_problem())
     }
 
-    /// Returns the extent that stores the data encoded.
+    /// Returns the extent that stores the stream's encoded data.
     fn extent(&self, compression: Compression) -> EncodedExtent {
         EncodedExtent {
             offset: FileOffset::new(self.offset),
@@ -412,7 +412,7 @@ thread_local! {
     static DECOMPRESSOR: RefCell<Decompressor> = RefCell::new(Decompressor::default());
 }
 
-/// Returns whether data decodes, and its content is zero in this range.
+/// Returns whether encoded data can be decoded, and its content is zero in this range.
 fn ends_in_zeros(
     encoding: EncodedCompression,
     stored: &[u8],

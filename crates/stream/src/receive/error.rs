@@ -31,7 +31,7 @@ pub enum Error {
     /// The volume failed, or the caller cancelled.
     #[error(transparent)]
     Filesystem(#[from] buttress_fs::Error),
-    /// The kept part belongs to another stream.
+    /// The kept part of an interrupted receive belongs to another stream.
     #[error("the kept part belongs to another stream (found {found}, expected {kept})")]
     OtherStream {
         /// Trail of the kept part.

@@ -72,7 +72,7 @@ pub(super) struct Keeping {
 /// Lists the kept parts in a directory of the volume, one for each stream.
 ///
 /// # Errors
-/// The volume cannot be read.
+/// The receiver cannot read the volume.
 pub fn kept(filesystem: &Filesystem, directory: Location) -> buttress_fs::Result<Vec<Kept>> {
     let mut all = Vec::new();
     for entry in filesystem.read_dir(directory)? {

@@ -1,8 +1,8 @@
 //! New names that are pending, so that many enter their directories together
 //! ([`defer_names`](buttress_writer::WritableFilesystem::defer_names)).
 //!
-//! A directory that already has such a name causes an error only at this later point. This module
-//! remembers the command of each pending name, so that the error names this command.
+//! A directory that already has a pending name causes an error only at this later point. This
+//! module remembers the command of each pending name, so that the error names this command.
 //!
 //! Left out: receives that leave out failed commands. They insert each name at once.
 

@@ -25,7 +25,7 @@ use std::ffi::OsString;
 use std::io::Read;
 use std::os::unix::ffi::OsStringExt as _;
 
-/// Largest number of subvolumes per stream, and of clone sources at a time.
+/// Largest number of subvolumes in a stream, and of clone sources at a time.
 const SUBVOLUMES_MAX: usize = 1024;
 
 /// A subvolume under construction.
@@ -70,7 +70,7 @@ pub(super) struct Receiver<'a> {
     pub(super) making: Option<Making>,
     /// Progress of keeping this subvolume.
     pub(super) keeping: Keeping,
-    /// Complete subvolumes of the same stream, which the end of the stream publishes.
+    /// Complete subvolumes of the same stream; they get their names at the end of the stream.
     pub(super) made: Vec<Making>,
     /// Subvolumes that earlier clones used as source, by uuid.
     clone_sources: HashMap<[u8; 16], SubvolumeId>,
@@ -424,7 +424,7 @@ pub(super) fn refused(frame: &Frame<'_>, problem: Problem) -> Error {
     }
 }
 
-/// Attaches a path to an error of the volume.
+/// Attaches a path to an error that the volume returned.
 pub(super) fn about(path: &[u8]) -> impl Fn(buttress_fs::Error) -> Problem + '_ {
     move |error| Problem::Filesystem {
         path: path.to_vec(),

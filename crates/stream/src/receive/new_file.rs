@@ -1,9 +1,10 @@
 //! A new inode that is not in the volume yet: small files are made at once, with content and attributes.
 //!
-//! Most commands after a new inode concern this inode. The receiver gathers such commands while the content is small. A
-//! command with times ends the inode, as does a command about another inode. If names wait, gathered files wait for
-//! more files and are made together; nearly every other command ends this. Each command that makes a name checks that
-//! the name fits, so the error names this command. Any other error of a pending file names the command that ended the
+//! Most commands after a new inode concern this inode. The receiver gathers such commands while the
+//! content is small. A command that sets times ends the pending inode, as does a command about
+//! another inode. If names wait, gathered files wait for more files and are made together; nearly
+//! every other command ends this. Each command that makes a name checks that the name fits, so the
+//! error names this command. Any other error of a pending file names the command that ended the
 //! file.
 //!
 //! Linux makes every inode under a made-up name and renames it. If names wait, the name [settles](super::settling)
@@ -33,7 +34,7 @@ const GATHERED_BYTES_MAX: usize = 256 << 10;
 const FILES_MAX: usize = 64;
 const FILES_BYTES_MAX: usize = 1 << 20;
 
-/// The usual size of a sector.
+/// The usual size of a sector in bytes.
 const SECTOR_BYTES: usize = 4096;
 
 /// The kind of a new inode.

@@ -22,8 +22,8 @@ use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::io::Read;
 use std::thread::{Builder, Scope};
 
-/// Number of names in a batch, with and without threads. The tree blocks of all scouting batches in
-/// flight, a few for each name, should fit into a usual cache.
+/// Number of names in a scouting batch, with and without threads. The tree blocks of all scouting
+/// batches in flight, a few for each name, should fit into a usual cache.
 const NAMES_AHEAD: usize = 512;
 const NAMES_OF_THREAD: usize = 128;
 

@@ -7,8 +7,8 @@
 //!
 //! The result equals an immediate execution of each command:
 //!
-//! - A name settles only if the new name is free and the old name was free. Otherwise the receiver
-//!   creates the inode first.
+//! - A name settles only if the new name is free and the old name was free. If either name is not
+//!   free, the receiver creates the inode first.
 //! - The directory of the old name changed: its times become the current time when the inode is
 //!   created.
 //! - A new name in a directory with pending times changes these times again. The settled inodes are

@@ -26,7 +26,7 @@ const HASHES_MAX: usize = (1 << 21) / 8 * 7;
 /// The largest number of directories.
 const DIRECTORIES_MAX: usize = 1 << 17;
 
-/// Number of hashes read at a time.
+/// Number of directory entries whose hashes one step reads.
 const HASHES_READ: usize = 4096;
 
 /// Bytes of directory size per lookup: a directory of N times this size is read after N lookups. A
@@ -40,7 +40,7 @@ enum Known {
     Lookups(u32),
     /// All names of the directory are in the set.
     All,
-    /// The set cannot hold the directory's names.
+    /// The set of taken names cannot hold the directory's names.
     TooMany,
 }
 
@@ -74,7 +74,7 @@ impl TakenNames {
         self.add_value(value_of(directory, name));
     }
 
-    /// Returns whether a directory certainly lacks a name.
+    /// Returns whether a directory certainly has no entry of this name.
     fn lacks(&self, directory: Location, name: &[u8]) -> bool {
         let known = self.directories.get(&directory.inode);
         matches!(known, Some(Known::All)) && !self.hashes.contains(&value_of(directory, name))

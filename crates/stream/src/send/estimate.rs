@@ -2,7 +2,8 @@
 //!
 //! [`exact`] makes the whole stream without its data, in one walk over the metadata. [`sample`]
 //! reads individual leaves until the estimate has an error of about two percent (twice the standard
-//! error), and counts the other leaves by the nodes above them. It walks small trees completely.
+//! error), and counts the other leaves by the nodes above them. The estimate walks small trees
+//! completely.
 
 use crate::command::Command;
 use crate::encoder::Encoder;

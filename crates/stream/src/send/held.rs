@@ -25,7 +25,7 @@ const INODE_BYTES: usize = size_of::<InodeState>() + size_of::<HeldInode>() + 64
 /// Memory of one link or attribute without its bytes.
 const ENTRY_BYTES: usize = 64;
 
-/// An inode that differs, with its extents.
+/// An inode that differs between the two snapshots, with its extents.
 #[derive(Debug)]
 struct HeldInode {
     inode: Box<InodeState>,
@@ -37,7 +37,7 @@ struct HeldInode {
 pub(crate) struct Held {
     inodes: Vec<HeldInode>,
     bytes: usize,
-    /// Number of inodes found, including those that are not held.
+    /// Number of inodes found, including inodes that the send does not hold in memory.
     count: u64,
     overflowed: bool,
 }

@@ -50,7 +50,8 @@ impl InheritedAttributes {
     }
 
     /// Returns whether a directory of `new` would pass on an attribute that `xattrs` of the inode
-    /// lacks. The directory may have its new attributes or still its old ones.
+    /// lacks. The directory may have its new attributes or still its old attributes at the
+    /// receiver.
     pub(crate) fn would_inherit(
         &mut self,
         directory: InodeNumber,

@@ -2,8 +2,8 @@
 //! inode.
 //!
 //! The items of one inode are adjacent: first its inode item, then its names, its attributes, and
-//! last its extents. The gatherer collects names and attributes. It passes extents on one by one,
-//! because a file may have millions.
+//! last its extents. The gatherer collects names and attributes. The gatherer passes extents on one
+//! by one, because a file may have millions.
 //!
 //! An inode with an unchanged inode item is unchanged: every operation that changes an inode sets
 //! its change time. (Relocation of block groups changes addresses in extent items, but nothing that
@@ -64,7 +64,7 @@ pub(crate) trait Visitor {
     fn begin(&mut self, inode: &InodeState) -> Result<()>;
     /// Processes an extent item of the current inode.
     fn extent(&mut self, change: ExtentChange) -> Result<()>;
-    /// Ends the current inode.
+    /// Ends the current inode's items.
     fn end(&mut self) -> Result<()>;
 }
 

@@ -7,9 +7,9 @@
 //!
 //! - The parent directory does not exist yet* (its inode number is higher): the send creates the
 //!   directory ahead of its turn.
-//! - *The name is taken* by an inode with a later turn. If this inode is a removed file, the send
-//!   removes the name at once. Any other inode moves out of the way to a unique name in the root,
-//!   `o<inode>-<generation>-<n>`, and gets its new name at its own turn.
+//! - The name is taken* by an inode that the send handles later. If this inode is a removed file,
+//!   the send removes the name at once. Any other inode moves out of the way to a unique name in
+//!   the root, `o<inode>-<generation>-<n>`, and gets its new name at its own turn.
 //! - *A directory would move below itself*, because a directory on the path to its new parent moves
 //!   only later: the send moves this other directory first.
 //!
@@ -133,7 +133,7 @@ impl<'a> Names<'a> {
         }
     }
 
-    /// Returns the receiver's current parent and name of a directory; `None` for the root.
+    /// Returns the directory's current parent and name at the receiver; `None` for the root.
     fn place(&mut self, directory: Directory) -> Result<Option<(Directory, Arc<[u8]>)>> {
         if directory.number == InodeNumber::ROOT_DIRECTORY {
             return Ok(None);

@@ -24,7 +24,8 @@ pub struct Options {
     pub read_ahead: ReadAhead,
     /// Omit the stream header. Use it for all but the first of several snapshots in one stream.
     pub omit_header: bool,
-    /// Omit the end command. Use it for all but the last of several snapshots in one stream.
+    /// Omit the end command of the stream. Use it for all but the last of several snapshots in one
+    /// stream.
     pub omit_end: bool,
     /// Number of bytes to omit from the start of the stream, to resume an interrupted transfer.
     pub skip_bytes: u64,

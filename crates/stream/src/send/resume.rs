@@ -12,8 +12,8 @@ use buttress_format::ChecksumType;
 use core::fmt;
 use core::str::FromStr;
 
-/// Revision of the output. Every change of the bytes for the same snapshots and options must
-/// increment it.
+/// Revision of the send's output format. Every change of the bytes for the same snapshots and
+/// options must increment it.
 const STREAM_REVISION: u32 = 2;
 
 /// Prefix of a token's text.

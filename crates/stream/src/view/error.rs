@@ -1,4 +1,4 @@
-//! Errors of a view.
+//! Errors of a view of streams.
 
 use crate::command::Command;
 use crate::error::Place;
@@ -149,7 +149,7 @@ pub enum Problem {
     /// No subvolume began before the command.
     #[error("no subvolume command comes before it")]
     NoSubvolume,
-    /// A path has a form that streams do not allow.
+    /// A path in the stream has a form that streams do not allow.
     #[error("path {}: {problem}", Shown(path))]
     PathInvalid {
         /// Path in the command.
@@ -293,7 +293,7 @@ pub enum Problem {
         source_offset: u64,
         /// Offset of the target range.
         offset: u64,
-        /// Length of both ranges in bytes.
+        /// Length of the cloned range and of its source, in bytes.
         length: u64,
     },
     /// Nested clones have so many pieces that their memory would be unbounded.
@@ -371,7 +371,7 @@ impl fmt::Display for Shown<'_> {
     }
 }
 
-/// Formats the uuids of the given streams.
+/// Formats the uuids of the given parent streams.
 struct Given<'a>(&'a [Uuid]);
 
 /// Largest number of uuids in a message.

@@ -34,7 +34,7 @@ pub(super) const FILE_BYTES_MAX: u64 = i64::MAX as u64;
 /// The whole data of an encoded write.
 #[derive(Debug)]
 pub(crate) struct Encoded {
-    /// Number of the input.
+    /// Number of the input that holds the bytes.
     pub(crate) file: u32,
     /// Offset of the encoded bytes in the input.
     pub(crate) position: u64,
@@ -50,7 +50,7 @@ pub(crate) enum Source {
     Stored { file: u32, position: u64 },
     /// Decoded bytes of an encoded write.
     Encoded(Arc<Encoded>),
-    /// Bytes of another map.
+    /// Bytes of another file's extent map.
     Shared(Arc<ExtentMap>),
 }
 
@@ -216,7 +216,7 @@ impl ExtentMap {
     }
 }
 
-/// A file range whose bytes have one source.
+/// A file range whose bytes all have one source.
 #[derive(Clone, Debug)]
 pub(crate) struct Piece {
     /// Offset of the piece in the file.

@@ -149,7 +149,7 @@ impl Tree {
         Err(path::root(path))
     }
 
-    /// Adds an inode under a free name.
+    /// Adds an inode under a name that is not in use.
     pub(super) fn add(&mut self, place: &Place<'_>, inode: Inode) {
         let id = NodeId(self.next);
         self.next = self.next.saturating_add(1);

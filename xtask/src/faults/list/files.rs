@@ -1,4 +1,4 @@
-//! Content, names and subvolumes.
+//! Faults in the handling of content, names and subvolumes.
 
 use super::*;
 

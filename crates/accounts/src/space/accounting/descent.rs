@@ -36,7 +36,7 @@ const LEAVES_AT_ONCE: usize = 1 << 15;
 /// The number of records that a thread collects before it merges them into the shared gatherer.
 pub(super) const RECORDS_AT_ONCE: usize = 1 << 12;
 
-/// The most errors that are kept; more are only counted.
+/// The most errors that the descent keeps; it only counts further errors.
 const FAILURES_MAX: usize = 64;
 
 /// A block, and the set of owners that reach it.

@@ -84,7 +84,7 @@ impl<T> ByKind<T> {
     }
 }
 
-/// Figures that can be added up.
+/// Figures of an owner that can be added up.
 pub(super) trait Sum: Copy {
     /// Adds another figure `times` times.
     fn add(&mut self, other: &Self, times: u64);

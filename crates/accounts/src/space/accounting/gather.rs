@@ -164,7 +164,7 @@ impl<'a, R: Record> Gatherer<'a, R> {
     }
 }
 
-/// The merged sets of one address. The result of the previous address is remembered, because
+/// The merged sets of one address. The gatherer remembers the set of the previous address, because
 /// neighbours were often written together and have the same owners.
 #[derive(Default)]
 struct Merged {

@@ -76,7 +76,7 @@ pub(super) struct Counted {
     pub(super) occupied: HashMap<SetId, Occupied>,
     /// Files by the owners of leaves.
     pub(super) files: HashMap<SetId, Files>,
-    /// Files once more for each further name.
+    /// Files by the owners of leaves, counted once more for each further name.
     pub(super) further: HashMap<SetId, Files>,
     /// Figures in `files` that belong to no file.
     pub(super) excess: HashMap<SetId, Files>,
@@ -363,7 +363,7 @@ impl Leaves<'_> {
             let sets = self.sets.lock();
             self.owners.parts.iter().any(|part| sets.contains(set, *part))
         };
-        // Every leaf knows the number of names in parts.
+        // Every file tree leaf contributes the number of its names in counted parts.
         for (set, further_names) in &last.further {
             if !is_part(*set) {
                 tally.split.push(Split {

@@ -1,10 +1,10 @@
-//! Files that are counted separately: those below each entry of a directory.
+//! Files that an account counts separately: those below each entry of a directory.
 //!
 //! Inodes record their own names, with the directory of each. A pass over the leaves of the
 //! subvolume gathers these names. A walk down from the directory then uses the gathered names,
 //! without reading directory entries.
 //!
-//! Bound: `NAMES_MAX` names in the subvolume.
+//! Bound: the walk accepts at most `NAMES_MAX` names in the subvolume.
 
 use buttress_exact::{Exact as _, u64_of};
 use buttress_format::{ByteCount, InodeExtrefs, InodeNumber, InodeRefs, ItemType, SubvolumeId, TreeBlock};
@@ -18,7 +18,7 @@ use std::sync::Arc;
 /// The most names of a subvolume with separately counted files.
 const NAMES_MAX: usize = 1 << 22;
 
-/// Files of one subvolume that are counted separately.
+/// Files of one subvolume that an account counts separately.
 #[derive(Clone, Debug)]
 pub struct Parts {
     pub(super) subvolume: SubvolumeId,
@@ -127,8 +127,8 @@ impl Parts {
         let mut members = Vec::new();
         while let Some((current, part)) = waiting.pop() {
             progress.check()?;
-            // A directory has one name. If a damaged volume has more, the walk still visits the
-            // directory once.
+            // A valid directory has exactly one name. If a damaged volume gives a directory several
+            // names, the walk still visits the directory once.
             let Some(start) = first_in(&names, current) else {
                 continue;
             };

@@ -66,7 +66,7 @@ pub struct Nesting {
 }
 
 impl Nesting {
-    /// Returns the nesting of a volume's subvolumes; deleted ones are nowhere.
+    /// Returns the nesting of a volume's subvolumes; a deleted subvolume has no place in it.
     #[must_use]
     pub fn of(all: &[SubvolumeInfo]) -> Self {
         let mut inside: HashMap<_, Vec<_>> = HashMap::new();

@@ -29,7 +29,7 @@ impl<T: Sum + Default> RangeSums<T> {
         }
     }
 
-    /// Adds figures to every owner of a set.
+    /// Adds figures to the sums of every owner of a set.
     pub(super) fn add(&mut self, runs: &[Run], figures: &T) {
         for (start, end) in runs {
             let (mut start, mut end) = (self.leaf(*start), self.leaf(*end));

@@ -84,7 +84,7 @@ fn count_of(runs: &[Run]) -> usize {
     count.narrow::<usize>()
 }
 
-/// The figures of one owner.
+/// Returns the figures of one owner of space.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OwnerSpace {
     /// The files of the owner.

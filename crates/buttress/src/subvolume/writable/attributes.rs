@@ -39,8 +39,8 @@ impl WritableSubvolume {
         self.change(&path.volume_path(), Follow::All, &changes)
     }
 
-    /// Sets owner and group. A symbolic link is not followed. A file loses its set-id bits and
-    /// capabilities.
+    /// Sets owner and group. Changing the attributes of a symbolic link does not follow the link. A
+    /// file loses its set-id bits and capabilities.
     ///
     /// ```
     /// # let volume = buttress::Volume::create().on_devices(vec![buttress::Device::memory(vec![0; 256 << 20])])?;

@@ -42,7 +42,7 @@ impl WritableVolume {
         Ok(self.writer().add_device(device, options)?)
     }
 
-    /// Removes a device, which may be missing. Its superblocks are wiped last.
+    /// Removes a device, which may be missing. The removed device's superblocks are wiped last.
     ///
     /// ```
     /// # use buttress::{Device, NewDevice, Progress, Volume};

@@ -67,7 +67,7 @@ impl WritableVolume {
         Ok(self.writer.make_symlink(directory, name, new, target)?)
     }
 
-    /// Adds another name to an inode.
+    /// Adds a hard link: another name of an inode.
     pub fn link(&self, inode: Location, directory: Location, name: &[u8]) -> Result<()> {
         Ok(self.writer.link(inode, directory, name)?)
     }

@@ -184,7 +184,7 @@ macro_rules! extents {
             ReferenceSurplus = "reference-surplus", Inconsistent, Extents {
                 /// The logical address of the extent.
                 logical: Logical,
-                /// The reference whose counts differ.
+                /// The reference whose recorded count differs from the counted one.
                 user: Reference,
                 /// How often the extent tree records the reference.
                 recorded: u64,
@@ -210,7 +210,7 @@ macro_rules! extents {
                 field: &'static str,
                 /// The value in the extent item.
                 recorded: u64,
-                /// The value in the tree block.
+                /// The value that the tree block records.
                 found: u64,
             } "block {logical}: wrong {field} in its extent item (found {recorded}, expected {found})"
 
@@ -223,7 +223,7 @@ macro_rules! extents {
                 level: u8,
                 /// The id of the tree.
                 owner: TreeId,
-                /// A description of the problem.
+                /// A description of the problem with the extent.
                 problem: &'static str,
             } "block {logical} (level {level}) records its children for tree {owner}, which {problem}"
 

@@ -21,7 +21,7 @@ fn checksums(editor: &Editor) -> (Key, Vec<u8>) {
     editor.find(TreeId::CHECKSUM, ItemType::EXTENT_CSUM, |_, _| true)
 }
 
-/// Overwrites the first data that has checksums.
+/// Overwrites the first data extent that has checksums.
 fn damage_data(editor: &mut Editor, copy: Option<usize>) {
     let (at, _) = checksums(editor);
     let filesystem = editor.open();

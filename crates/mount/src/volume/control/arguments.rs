@@ -60,7 +60,7 @@ impl Answer {
         self.bytes(bytes.get(..size).unwrap_or(bytes)).up_to(end)
     }
 
-    /// Appends zeros up to a total size.
+    /// Appends zeros to the answer up to a total size.
     pub(super) fn up_to(&mut self, size: usize) -> &mut Self {
         self.0.resize(size, 0);
         self

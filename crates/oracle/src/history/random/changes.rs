@@ -81,7 +81,8 @@ impl Generator {
         }
     }
 
-    /// Anything but nested subvolumes and what holds them.
+    /// Chooses a path that can be renamed: not a nested subvolume, nor a directory that contains
+    /// one.
     fn movable(&mut self) -> Option<PathBytes> {
         let names = &self.names;
         names.choose(&mut self.random, |path, _| !names.holds_subvolume(path))

@@ -23,7 +23,7 @@ struct Piece {
     zeros_end: FileOffset,
     /// True if the receiver has the same bytes.
     same: bool,
-    /// True if the bytes on disk are equal, but the receiver's bytes are zeros.
+    /// True if both snapshots have equal bytes on disk, but the receiver has zeros there.
     spoilt: bool,
     /// True if the stream must zero this piece on the receiver.
     erased: bool,

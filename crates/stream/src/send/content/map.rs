@@ -108,8 +108,8 @@ impl Map {
         }
     }
 
-    /// Returns the range that covers `position`, or `None` after the last range. Positions must not
-    /// decrease.
+    /// Returns the file range that covers `position`, or `None` after the last range. Positions
+    /// must not decrease.
     pub(super) fn at(&mut self, position: FileOffset) -> Result<Option<FileRange>> {
         loop {
             if let Some(range) = &self.current

@@ -53,8 +53,9 @@ impl Names<'_> {
         })
     }
 
-    /// Creates a new inode at its place. If the directory would pass attributes on to it, creates
-    /// it in the root and moves it, as the kernel's send does with every inode.
+    /// Creates a new inode at its place. If the target directory would pass attributes on to the
+    /// inode, the send creates the inode in the root and moves it. The kernel's send does this with
+    /// every inode.
     pub(super) fn make(
         &mut self,
         inode: &Fresh<'_>,
@@ -88,7 +89,8 @@ impl Names<'_> {
         Ok(())
     }
 
-    /// Moves a directory to its new place, after moving the directories that block it.
+    /// Moves a directory to its new place, after moving the directories that occupy its new name or
+    /// must come first.
     pub(super) fn settle(&mut self, number: InodeNumber, output: &mut Output<'_>) -> Result<()> {
         let mut waiting = vec![number];
         while let Some(&next) = waiting.last() {

@@ -1,4 +1,4 @@
-//! Tests of content, attributes and clones, and of streams that build on each other.
+//! Tests of content, attributes and clones, and of streams that build on earlier streams.
 
 use super::support::*;
 use crate::command::Command;
