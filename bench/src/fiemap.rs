@@ -197,7 +197,7 @@ fn flat(scale: Scale) -> Result<()> {
     Ok(())
 }
 
-/// Interrupts `fiemap -v` when half of what it prints has come out.
+/// Interrupts `fiemap -v` after half of its output.
 fn cancel(scale: Scale) -> Result<()> {
     let Some((kind, extents)) = images::of_files(scale)
         .into_iter()

@@ -5,7 +5,7 @@
 //! - `overwrite`: 4 KiB anywhere in a large file, each synced;
 //! - `append`: lines of a log file, each made durable with `fdatasync`;
 //! - `mail`: create, write 4 KiB, sync, rename, sync the directory;
-//! - `threads`: files of their own, each write synced, by 1, 2, 8 and 32 threads;
+//! - `threads`: separate files, each write synced, by 1, 2, 8 and 32 threads;
 //! - `joined`: the same by Buttress alone, on a device whose flush takes a millisecond;
 //! - `account`: bytes and flushes that reach the device for one sync, both sides on a loop device.
 //!
@@ -31,7 +31,7 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// After so many files the directory is synced, as in the seed.
+/// After this number of files the benchmark syncs the directory, as the original does.
 const SYNC_EVERY: usize = 100;
 
 const BLOCK: usize = 4096;

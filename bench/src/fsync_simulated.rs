@@ -1,8 +1,8 @@
 //! `fsync simulated`: what a sync costs on the simulated spinning disk, beside a commit in its place.
 //!
 //! Each job of [`super::fsync`] runs twice on a new volume: once with logged syncs, and once with a
-//! commit for each sync. Only what happens during the syncs is counted: requests that begin
-//! elsewhere than the one before ended, as *seeks*, flushes, bytes, and time on the disk's clock.
+//! commit for each sync. The table counts only what happens during the syncs: seeks (requests that
+//! do not begin where the previous request ended), flushes, bytes, and time on the disk's clock.
 //! The volume is on a sparse file; the disk is as docs/internals/simulated-disks.md says. With
 //! `BUTTRESS_BENCH_TRACE` the requests of some syncs are printed, too: where each begins and its
 //! length.

@@ -247,11 +247,12 @@ fn snapshot(top: &Path, name: &str) -> Result<()> {
     .map(drop)
 }
 
-/// The volume of the seeds' script: inline files of 2,000 bytes by four interleaved jobs, a snapshot, a
-/// quarter more files, every 50th of the first overwritten, a second snapshot. The script starts a process
-/// for each file; this makes the same calls in four threads.
+/// The volume of the seeds' script: inline files of 2,000 bytes by four interleaved jobs, a
+/// snapshot, a quarter more files, every 50th of the first overwritten, a second snapshot. The
+/// original script starts a process for each file; this benchmark makes the same calls in four
+/// threads.
 pub(crate) fn inline_files(scale: Scale) -> Result<PathBuf> {
-    // Other numbers than the scale's own have names of their own.
+    // Images of a size other than the scale's default have separate names.
     let name = match scale.inline_files {
         500_000 | 1000 => "inline".to_owned(),
         files => format!("inline-{files}"),

@@ -253,7 +253,7 @@ fn table(count: usize, calls: usize, wanted: &[&str]) -> Result<()> {
 fn changes(volume: &Volume, rows: &Rows, calls: usize) -> Result<()> {
     let filesystem = &volume.filesystem;
     row(volume, rows, "writing 4 KiB", calls * 32, &|thread, call| {
-        // Files of its own.
+        // Each thread writes to its own files.
         let file = volume.files[(thread * 64 + call % 64) % volume.files.len()];
         filesystem.write_at(file, FileOffset::MIN, &[b'y'; FILE_BYTES])?;
         Ok(())

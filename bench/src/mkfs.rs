@@ -116,7 +116,8 @@ impl Bench {
     }
 }
 
-/// A run whose output is not there before, and whose disk has nothing left to write of the run before.
+/// A run whose output does not exist before, on a disk that has finished the writes of the previous
+/// run.
 fn fresh(output: &Path, command: &mut Command) -> Result<Run> {
     match std::fs::remove_file(output) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error.into()),
@@ -295,7 +296,7 @@ fn reading(bench: &Bench) -> Result<()> {
     };
     let content = |top: &Path| {
         let mut command = Command::new("tar");
-        // To a pipe: tar reads nothing for /dev/null.
+        // The archive goes to a pipe: tar reads nothing for /dev/null.
         command.args(["-cf", "-", "-C"]).arg(top).arg(".");
         command
     };

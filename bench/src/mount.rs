@@ -8,10 +8,10 @@
 //! - `sqlite`: transactions, each durable.
 //!
 //! Cold means a new mount with the system's caches dropped; the server in memory keeps its cache.
-//! Writing ends with `fsync` where one file is written; trees are timed without, and once until
-//! they are unmounted. `BUTTRESS_BENCH_FILES`, `BUTTRESS_BENCH_GIB` and `BUTTRESS_BENCH_INLINE`
-//! change how much there is, `BUTTRESS_BENCH_SIDES` (`kernel`, `buttress`, `memory`) who takes
-//! part.
+//! If one file is written, the measured time includes `fsync`. Trees are timed without `fsync`, and
+//! once until the unmount has ended. `BUTTRESS_BENCH_FILES`, `BUTTRESS_BENCH_GIB` and
+//! `BUTTRESS_BENCH_INLINE` change how much there is, `BUTTRESS_BENCH_SIDES` (`kernel`, `buttress`,
+//! `memory`) who takes part.
 
 mod files;
 mod memory;
@@ -43,7 +43,7 @@ const WORST: f64 = 2.5;
 /// Where FUSE itself is slower than the kernel, so many times its time is aimed at.
 const ABOVE_FLOOR: f64 = 1.3;
 
-/// The times of one side: for each row, one of each round.
+/// The times of one side: for each row, one time for each round.
 #[derive(Default)]
 struct Times {
     rows: Vec<Row>,
@@ -203,7 +203,7 @@ fn figure(number: f64, places: usize) -> String {
     }
 }
 
-/// What this program does as another process.
+/// Runs the part of the benchmark that this program executes as another process.
 pub(crate) fn part(words: &[&str]) -> Result<()> {
     match words {
         ["serve", directory] => memory::serve(Path::new(directory)),

@@ -40,7 +40,8 @@ const GOALS: [f64; 2] = [1.0, 0.6];
 /// The same where several devices are read.
 const GOAL_OF_SEVERAL: f64 = 0.8;
 
-/// Bytes of the file in the volumes of several devices, and in the one whose queue is looked at.
+/// Bytes of the files in the volumes of several devices, and in the volume for the queue
+/// measurement.
 const SMALLER_BY: u64 = 8;
 
 /// The number of files in the volume with DUP metadata, and the size in GiB: the numbers of the

@@ -1,10 +1,11 @@
 //! A full send under each read-ahead mode, in the virtual time of simulated disks, beside the seeds' tables.
 //!
-//! The volumes are those of the seeds' script (500,000 and 200,000 files); what is sent is the first
-//! snapshot, as there. The drives were fixed before the first table (docs/internals/simulated-disks.md). Of CPU time only what
-//! checking blocks is taken to cost is charged (2 us for 4 KiB). "one sequential read" reads as many bytes as the send
-//! under `sweep` did (which leaves out blocks that a send has no use for), from one place on; "address order"
-//! all of the tree's blocks sorted by address.
+//! The volumes are those of the seeds' script (500,000 and 200,000 files); what is sent is the
+//! first snapshot, as there. The drives were fixed before the first table
+//! (docs/internals/simulated-disks.md). The simulation charges only the assumed CPU time of
+//! checking blocks (2 us for 4 KiB). "one sequential read" reads as many bytes as the send under
+//! `sweep` did (which leaves out blocks that a send has no use for), from one place on; "address
+//! order" all of the tree's blocks sorted by address.
 
 use crate::Scale;
 use crate::images;
@@ -51,7 +52,7 @@ const SEEDS: [Seed; 2] = [
     },
 ];
 
-/// One way to read, and what it took.
+/// One read-ahead mode, and the time it took.
 #[derive(Clone, Debug, PartialEq)]
 struct Row {
     name: &'static str,
@@ -111,7 +112,7 @@ fn snapshot_id(filesystem: &Filesystem) -> Result<SubvolumeId> {
     Ok(filesystem.resolve(top, b"/snap1", Follow::All)?.subvolume)
 }
 
-/// A sweep with a window other than the usual one.
+/// Returns a sweep with a window of another size than the default.
 fn window(mebibytes: u64) -> ReadAhead {
     ReadAhead::Sweep {
         window_bytes: ByteCount::new(mebibytes << 20),

@@ -9,9 +9,9 @@
 //! Steps alternate between the sides where the disk has space for both images; else a side does all of its steps, and its
 //! image goes before the other's is made.
 //!
-//! A snapshot is timed by itself, on a volume that has just been mounted or opened, until it is durable: the kernel's call
-//! commits, so ours is followed by a commit; a second row is our call alone. From the kernel's time that of a `btrfs`
-//! process that does nothing is taken off.
+//! The benchmark times a snapshot on a volume that was just mounted or opened, until the snapshot
+//! is durable. The kernel's call commits, so a commit follows ours; a second row is our call alone.
+//! From the kernel's time that of a `btrfs` process that does nothing is taken off.
 //!
 //! | module | holds |
 //! |---|---|
@@ -33,7 +33,7 @@ use std::process::Command;
 use steps::Step;
 pub(crate) use steps::our_step;
 
-/// Steps that follow each other on one image, with the largest ratio that each is to have.
+/// Steps that follow each other on one image, each with the largest allowed ratio.
 struct Chain {
     name: &'static str,
     gib: u64,

@@ -84,7 +84,7 @@ pub(crate) fn check(ignored: &BTreeSet<String>, must: bool) -> Result<()> {
     Ok(())
 }
 
-/// The clones of the database that other tools keep, and our own.
+/// The clones of the advisory database that other tools keep, and our own clone.
 fn on_this_machine() -> Result<Option<PathBuf>> {
     if let Some(folder) = std::env::var_os(VARIABLE) {
         return Ok(Some(folder.into()));

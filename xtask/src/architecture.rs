@@ -47,7 +47,7 @@ fn of_cargo() -> Result<Crates> {
             if dependency["path"].is_null() {
                 continue;
             }
-            // Tests of a crate may ask for more of its own features.
+            // Tests of a crate may enable more features of the same crate.
             if dependency["name"] == package["name"] {
                 continue;
             }
@@ -68,7 +68,8 @@ fn quoted(cell: &str) -> BTreeSet<String> {
     cell.split('`').skip(1).step_by(2).map(str::to_owned).collect()
 }
 
-/// The table: rows of a crate, what it uses, what its tests use as well.
+/// Reads the architecture table: rows of a crate, the crates it uses, and the crates that its tests
+/// also use.
 fn of_table(page: &str) -> Result<Crates> {
     let lines = page
         .lines()
@@ -109,7 +110,7 @@ fn of_picture(page: &str, crates: &Crates) -> Result<BTreeMap<String, usize>> {
     Ok(lines)
 }
 
-/// What differs between the table and Cargo, a line for each.
+/// Returns the differences between the architecture table and Cargo, a line for each.
 fn differences(table: &Crates, cargo: &Crates) -> Vec<String> {
     let none = Uses::default();
     let names: BTreeSet<_> = table.keys().chain(cargo.keys()).collect();

@@ -45,7 +45,7 @@ struct Release {
     notices: String,
 }
 
-/// Builds everything and says how large it is.
+/// Builds all release files and prints their sizes.
 pub(crate) fn run(words: &[String]) -> Result<()> {
     let triple = match words {
         [] => host()?,

@@ -1,5 +1,5 @@
-//! `cargo xtask faults [NAME…] [--list]`: puts each deliberate fault of the list in, one at a time, and sees that the tests
-//! which the list names for it fail.
+//! `cargo xtask faults [NAME…] [--list]`: enables each listed fault, one at a time, and requires
+//! that the tests named for it fail.
 //!
 //! One build serves all faults ([`build`]): the process's environment names the enabled fault.
 //! First every test is run with none on, and must pass; then each fault's tests are run with it on,

@@ -16,8 +16,9 @@ use std::process::{Command, Stdio};
 use std::sync::Mutex;
 use std::time::Instant;
 
-/// Coverage instrumentation of LLVM as libFuzzer wants it. Comparisons are not traced: that takes half of the time,
-/// and what it would help to guess (checksums, hashes, fixed numbers) the targets mend themselves.
+/// Coverage instrumentation of LLVM as libFuzzer wants it. The fuzzer does not trace comparisons:
+/// tracing takes half of the time, and the targets themselves fix what it would help to guess
+/// (checksums, hashes, fixed numbers).
 const RUST_FLAGS: &str = "-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
      -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
      --cfg fuzzing -Cforce-frame-pointers=yes";

@@ -177,7 +177,7 @@ fn read(file: &str, code: &str) -> Module {
                 path.push(tokens[at + 2].to_owned());
                 at += 2;
             }
-            // A field or method of the name is not the name.
+            // A field or method of this name is no use of the module's name.
             if before != Some(".") {
                 module.names.insert(path[0].clone());
             }
@@ -191,7 +191,7 @@ fn read(file: &str, code: &str) -> Module {
     module
 }
 
-/// Whether tokens end with `#[cfg(test)]`, or with that and a visibility.
+/// Returns whether the tokens end with `#[cfg(test)]`, or with it and a visibility.
 fn is_of_tests(before: &[&str]) -> bool {
     let attribute = before
         .iter()

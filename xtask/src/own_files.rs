@@ -1,8 +1,9 @@
 //! Tests that wait for their own file systems only.
 //!
-//! `sync(2)` waits for every mounted file system of the machine. Programs that tests start call it (sgdisk, stress-ng), and one
-//! file system that hangs then hangs the tests. A filter of system calls (seccomp) has `sync(2)` succeed at once in this process
-//! and in all that it starts. Calls about one file or one file system are as ever.
+//! `sync(2)` waits for every mounted file system of the machine. Programs that tests start call it
+//! (sgdisk, stress-ng), and one file system that hangs then hangs the tests. A filter of system
+//! calls (seccomp) has `sync(2)` succeed at once in this process and in all that it starts. Calls
+//! that sync one file or one file system work as before.
 //!
 //! The filter asks for the rights of root and is left out without them. A seccomp filter could also
 //! be installed with `no_new_privs`, but that removes the effect of fusermount3's set-user-id bit.

@@ -30,7 +30,7 @@ struct Options {
     fsync: Option<u64>,
     /// Compare only extent maps and seeks with the kernel's, on this number of volumes.
     fiemap: Option<u64>,
-    /// Only scrubs and replacements, and so many seconds of them beside a writer.
+    /// Run only scrubs and replacements, and scrubs beside a writer for this many seconds.
     scrub: Option<u64>,
     /// Only a mount under mixed load that ends again and again, for so many seconds.
     mount: Option<u64>,
@@ -142,7 +142,7 @@ pub(crate) fn run(words: &[String]) -> Result<()> {
     run::run(&mut command)
 }
 
-/// Power cuts while streams are received, resumed and dropped.
+/// Soaks with power cuts while streams are received, resumed and dropped.
 fn run_receive(seed: u64, cuts: u64) -> Result<()> {
     let mut command = cargo()?;
     command
@@ -154,7 +154,8 @@ fn run_receive(seed: u64, cuts: u64) -> Result<()> {
     run::run(&mut command)
 }
 
-/// Every block of every copy spoilt in turn, every cut of repairs and replacements, and a writer beside scrubs.
+/// Soak: damages every block of every copy in turn, cuts repairs and replacements at every write,
+/// and scrubs beside a writer.
 fn run_scrub(seed: u64, seconds: u64) -> Result<()> {
     let begin = Instant::now();
     let mut command = cargo()?;
@@ -240,18 +241,20 @@ fn run_fiemap(seed: u64, volumes: u64) -> Result<()> {
     run::run(&mut command)
 }
 
-/// Operations beside the model in one run, over fourteen volumes: as many as leave each small enough to be compared often.
+/// Operations beside the model in one run, over fourteen volumes: few enough that each volume stays
+/// small and is compared often.
 const OPERATIONS_A_RUN: u64 = 140_000;
 
 /// The number of simulated power cuts in one soak run, over the volumes of the crash tests. The
 /// kernel and `btrfs check` look at each.
 const CUTS_A_RUN: u64 = 8000;
 
-/// Volumes of the crash tests, with as many cuts each; those that are slow have fewer.
+/// The number of volumes of the crash tests, each with the same number of cuts; slow volumes have
+/// fewer cuts.
 const CRASH_VOLUMES: u64 = 12;
 
-/// The tests of the writer, deeper: runs of a fixed size with seeds that count up, so that every run has commits to look
-/// at, and its memory is bounded.
+/// The tests of the writer, deeper: runs of a fixed size with consecutive seeds. Every run has
+/// commits to inspect, and its memory is bounded.
 fn run_writer(options: &Options) -> Result<()> {
     if let Some(operations) = options.operations {
         for seed in (options.seed..).take(runs(operations, OPERATIONS_A_RUN)) {
@@ -337,7 +340,7 @@ fn run_fsync(seed: u64, histories: u64) -> Result<()> {
 /// How many tests of those take histories.
 const FSYNC_KINDS: u64 = 16;
 
-/// Calls of threads at once in one run, over three volumes.
+/// The number of calls by concurrent threads in one soak run, over three volumes.
 const CONCURRENT_A_RUN: u64 = 100_000;
 
 /// Threads that call at once.

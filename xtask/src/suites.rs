@@ -1,7 +1,8 @@
 //! `cargo xtask suites`: established test suites for file systems, run on mounts.
 //!
-//! - `xfstests FOLDER`: a tree of xfstests that lies on the machine, built; nothing of it is in this repository. Each test runs by itself, as
-//!   `FSTYP=btrfs` with this program as the mount helper, and `btrfs check` judges the volume after it. What comes out is compared with the
+//! - `xfstests FOLDER`: a tree of xfstests that lies on the machine, built; nothing of it is in
+//!   this repository. Each xfstests test runs separately, as `FSTYP=btrfs` with this program as the
+//!   mount helper; `btrfs check` judges the volume after it. What comes out is compared with the
 //!   [kept table](table).
 //! - `programs`: those of Debian that test or use file systems hard, each on a new volume that is checked afterwards ([`programs`]).
 
@@ -20,13 +21,13 @@ const USAGE: &str = "usage: cargo xtask suites xfstests FOLDER [--add-users] [--
 /// The arguments of `cargo xtask suites`.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Options {
-    /// Users that tests want are made, and taken away in the end.
+    /// The chore creates the users that tests want, and removes them at the end.
     add_users: bool,
     /// How long one test, or program, may take.
     seconds_each: Option<u64>,
     /// The kept table is written anew.
     write: bool,
-    /// The other words.
+    /// The remaining arguments.
     words: Vec<String>,
 }
 

@@ -158,7 +158,7 @@ mod tests {
             &mut counts,
             Duration::from_millis(300),
         );
-        // The shell goes on after the child that was ended, as cargo does.
+        // The shell of this test continues after its child was killed, as cargo does.
         assert!(ended.unwrap());
         assert_eq!((counts.passed, counts.failed), (2, 1));
     }

@@ -1,4 +1,5 @@
-//! Files of many extents, made with the kernel where it is compared, with our writer where we are beside ourselves.
+//! Files of many extents: made with the kernel for comparisons with it, and with our writer for
+//! comparisons with ourselves.
 
 use crate::Scale;
 use crate::images::{kept, kept_unmounted};
@@ -23,7 +24,7 @@ const INTERVAL_BYTES: u64 = 8 << 10;
 /// The longest compressed extent.
 const COMPRESSED_BYTES: u64 = 128 << 10;
 
-/// What a file is like.
+/// The layout of a benchmark file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// One byte written over and over, compressed with lzo: extents of 128 KiB.

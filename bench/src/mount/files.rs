@@ -16,7 +16,7 @@ const CHUNK: usize = 1 << 20;
 const JOBS: u64 = 4;
 const MANY: u64 = 16;
 
-/// At least 0.9 of the kernel's throughput; compressing, 1.5 times it.
+/// The goal is at least 0.9 of the kernel's throughput, and 1.5 times it with compression.
 const SEQUENTIAL: Option<f64> = Some(1.0 / 0.9);
 const COMPRESSED: Option<f64> = Some(1.0 / 1.5);
 

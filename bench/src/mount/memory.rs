@@ -1,7 +1,8 @@
 //! A file system in memory behind the same FUSE server as a volume's: what a mount costs with nothing below it.
 //!
-//! It keeps names, attributes and content as the simplest maps that answer. Files past [`KEPT_BYTES_MAX`] are a length only, and
-//! read as zeros: a large file costs what FUSE costs, not memory.
+//! The server in memory keeps names, attributes and content as the simplest maps that answer. Files
+//! past [`KEPT_BYTES_MAX`] are a length only, and read as zeros: a large file costs what FUSE
+//! costs, not memory.
 
 use anyhow::Result;
 use buttress::{

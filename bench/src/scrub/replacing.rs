@@ -22,7 +22,7 @@ use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
-/// Profiles and numbers of devices.
+/// The profiles and numbers of devices of the benchmark.
 const JOBS: [(&str, &str, usize); 3] = [
     ("1 GiB of data, single", "single", 1),
     ("1 GiB on RAID1 of two", "raid1", 2),

@@ -15,7 +15,7 @@ use std::path::Path;
 /// What is reached, with its size and a bit for each subvolume.
 type Reached = HashMap<Logical, (u64, Box<[u64]>)>;
 
-/// Bytes of data and of metadata.
+/// The bytes of data and of metadata that a set of subvolumes reaches.
 type Bytes = (u64, u64);
 
 struct Counted {
@@ -24,7 +24,7 @@ struct Counted {
     blocks: Reached,
 }
 
-/// Compares the account of `image` with the count; says what was compared.
+/// Compares the account of `image` with the brute-force count, and prints what it compared.
 pub(crate) fn compare(image: &Path) -> Result<String> {
     let device = Device::open(image, &buttress_device::OpenOptions::default())?;
     let filesystem = OpenOptions::new(vec![device]).open()?;

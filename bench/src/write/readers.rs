@@ -45,7 +45,7 @@ trait Side: Sync {
     fn list(&self, of_snapshot: bool) -> Result<()>;
     /// Makes a file.
     fn make(&self, name: &str) -> Result<()>;
-    /// Makes all of it durable.
+    /// Commits all changes durably.
     fn commit(&self) -> Result<()>;
 }
 
@@ -291,7 +291,7 @@ fn row(side: &str, tree: &str, times: &Times, mut found: Vec<Duration>) -> Strin
     )
 }
 
-/// Gives how many calls the newest tree answered in each phase.
+/// Returns the number of calls that the newest tree answered in each phase.
 fn table(name: &str, side: &dyn Side, length: Duration) -> Result<[usize; 3]> {
     let mut calls = [0; 3];
     for (calls, beside) in calls

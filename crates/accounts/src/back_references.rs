@@ -4,7 +4,7 @@
 //! The extent tree records each reference to an extent in one of two forms:
 //!
 //! - *keyed*: data by subvolume, inode and offset; a tree block by the tree that owns it. A search
-//!   of that tree finds the place of the reference;
+//!   of the named tree finds the place of the reference;
 //! - *full*: the address of the leaf or node that holds the reference. References to blocks that
 //!   several subvolumes share have this form.
 //!
@@ -70,7 +70,7 @@ pub struct DataReference {
     /// The subvolume and the inode of the file.
     pub location: Location,
     /// The file offset. For plain data this is the offset of the address itself. For compressed
-    /// data, and for requests about the whole extent, it is the offset of the file's range.
+    /// data, and for requests about the whole extent, the offset is that of the file's range.
     pub offset: FileOffset,
 }
 

@@ -207,7 +207,8 @@ impl Fiemap {
         }
     }
 
-    /// Makes the map skip the lookup of sharedness. The map then reads only the file's own leaves.
+    /// Makes the map skip the lookup of sharedness. The extent map then reads only the file's own
+    /// leaves.
     #[must_use]
     pub fn without_sharing(mut self) -> Self {
         self.asks_sharing = false;

@@ -63,7 +63,7 @@ pub trait Accounts {
     /// Counts which owner uses which space, as of the last commit.
     ///
     /// `progress` counts leaves. The result lists unreadable parts of the trees in
-    /// [`Accounting::failures`]. Blocks below unreadable parts are missing from all figures.
+    /// [`Accounting::failures`]. Tree blocks below unreadable parts are missing from all figures.
     ///
     /// # Errors
     /// Fails with [`Error::AccountingTooBig`], [`Error::Cancelled`], [`Error::SubvolumeNotFound`]
@@ -126,7 +126,7 @@ impl Accounts for Filesystem {
 
 /// Queries about the extents of a file.
 pub trait Maps {
-    /// Returns the extents that overlap `range`, with their sharedness. Offsets are rounded to
+    /// Returns the extents that overlap `range`, with their sharedness. The query rounds offsets to
     /// sectors.
     ///
     /// # Errors

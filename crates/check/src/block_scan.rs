@@ -85,7 +85,7 @@ pub(crate) struct Walk<'a> {
     with_uses: bool,
 }
 
-/// Walks all trees.
+/// Walks all trees of the volume.
 pub(crate) fn run(
     check: &Check<'_>,
     roots: &[Root],
@@ -248,7 +248,7 @@ impl Counts {
     }
 }
 
-/// Returns whether a child that ends below `end_key` was dropped with a part of its tree.
+/// Returns whether the drop of a subvolume has already removed a child that ends below `end_key`.
 pub(crate) fn is_gone(dropped: Option<Dropped>, parent_level: u8, end_key: Option<Key>) -> bool {
     dropped.is_some_and(|dropped| dropped.has_child_of(parent_level, end_key))
 }

@@ -25,8 +25,8 @@ pub(crate) fn item_reach(check: &Check<'_>) -> u64 {
     sectors.saturating_mul(u64::from(check.sector_bytes))
 }
 
-/// Returns the ranges with checksums in `[start, end)`; `None` if they cannot be read. Adds up the
-/// bytes of checksums.
+/// Returns the ranges with checksums in `[start, end)`; `None` if they cannot be read. Adds the
+/// size of the read checksums to `bytes`.
 pub(crate) fn read(
     check: &Check<'_>,
     tree: &Tree,

@@ -81,7 +81,7 @@ pub(crate) fn reference_hash(logical: Logical, length: ByteCount, reference: &Re
     }
 }
 
-/// Returns the hash of a tree block.
+/// Returns the hash of the facts about a tree block.
 pub(crate) fn block_hash(logical: Logical, level: u8, generation: Generation) -> Hash {
     Hash::of(Fact::Block)
         .number(logical.get())

@@ -52,8 +52,8 @@ struct Pass<'a> {
     current: Option<Current>,
     /// The number of findings.
     found: u64,
-    /// The amount that leftover orphan items without an inode subtract from the sum. Leftover
-    /// orphan items are no damage.
+    /// The amount that leftover orphan items without an inode subtract from the subvolume's sum of
+    /// facts. Leftover orphan items are no damage.
     allowed: u64,
     /// True if some inodes are pending deletion; the sum of such a subvolume may have any value.
     waits: bool,
@@ -106,8 +106,8 @@ impl Pass<'_> {
         self.check.find(finding);
     }
 
-    /// Returns the result of a lookup. An unreadable block counts as no error, because another step
-    /// reports it.
+    /// Returns the result of a lookup. An unreadable tree block counts as no error of files,
+    /// because another step reports it.
     fn known<T>(&mut self, result: buttress_tree::Result<T>) -> Option<T> {
         self.complete &= result.is_ok();
         result.ok()

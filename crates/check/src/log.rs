@@ -275,7 +275,7 @@ struct Walk<'a> {
     seen: Sectors,
 }
 
-/// The results of one thread.
+/// The results of one thread of the log check.
 #[derive(Default)]
 struct Tally {
     places: Vec<Place>,

@@ -25,7 +25,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 /// The most references that are kept at once.
 const REFERENCES_MAX: u64 = 400_000;
 
-/// The facts about one address.
+/// The counted and recorded facts about one address.
 #[derive(Debug, Default)]
 struct Target {
     /// Length, level and generation in the extent item.

@@ -6,7 +6,7 @@
 
 use std::io::{Error, ErrorKind, Result};
 
-/// Larger files are not corpora.
+/// Larger files in the folder are not corpora.
 const UNPACKED_BYTES_MAX: usize = 256 << 20;
 
 /// Packs inputs; the order does not matter.

@@ -71,7 +71,7 @@ impl Editor {
         self.devices.remove(index);
     }
 
-    /// Cuts a device short.
+    /// Truncates a device.
     pub fn cut_device(&mut self, index: usize, size_bytes: u64) {
         self.devices[index].cut(size_bytes);
     }
@@ -168,7 +168,7 @@ impl Editor {
         });
     }
 
-    /// Puts other data under `key`, of any size.
+    /// Replaces the data under `key` by other data, of any size.
     pub fn replace(&mut self, tree: TreeId, key: &Key, data: &[u8]) {
         self.leaf(tree, key, |leaf, slot| {
             let slot = slot.unwrap_or_else(|_| panic!("tree {tree} has no {key}"));

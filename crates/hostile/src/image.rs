@@ -5,8 +5,8 @@
 //! and item by item in both directions, subvolumes, walks over all directories with content, attributes and link
 //! targets, paths there and back, and addresses through chunks to every copy.
 //!
-//! Work is counted: an input that keeps the reader busy for longer than [`STEPS_MAX`] steps is left, as volumes may
-//! be large. What a single step may take is bounded by the fuzzer's own limits of time and memory.
+//! The target counts work: it abandons an input that needs more than [`STEPS_MAX`] steps, because
+//! volumes may be large. The fuzzer's own limits of time and memory bound a single step.
 
 use crate::input::Input;
 use crate::{Depth, mutation, seeds};

@@ -13,7 +13,7 @@ impl<'a> Input<'a> {
         Self { rest: bytes }
     }
 
-    /// Whether nothing is left.
+    /// Returns whether the input has no bytes left.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.rest.is_empty()

@@ -1,9 +1,9 @@
 //! One fuzz target for each item type: key and data as in the input, or with the key repaired.
 //!
 //! The fuzz input is a byte of choices, the key's object id and offset, and the item's data. The
-//! first bit of the choices asks for a mended key: the one object id or offset that the type can
-//! have, or the hash of the first name; else most inputs would end there. Two more choose the
-//! sector size.
+//! first bit of the choices requests a valid key: the only object id or offset that the type
+//! allows, or the hash of the first name. Without it most inputs would end at the key check. Two
+//! more bits of the choices select the sector size.
 
 use crate::input::Input;
 use crate::{Depth, Target};
@@ -28,7 +28,7 @@ const SECTOR_SIZES: [u32; 4] = [4096, 8192, 16_384, 65_536];
 /// The prefix of an input that is not item data.
 pub const HEAD_BYTES: usize = 17;
 
-/// The input of an item target that gives this key and data at 4 KiB sectors.
+/// Builds the fuzz input with which an item target sees this key and data at 4 KiB sectors.
 #[must_use]
 pub fn encode(key: &Key, data: &[u8]) -> Vec<u8> {
     [

@@ -29,10 +29,10 @@ use buttress_writer::{AllocateMode, Environment, WritableFilesystem, WriteOption
 use std::hint::black_box;
 use std::sync::{Arc, OnceLock};
 
-/// The size of the volumes that are made here.
+/// The size of the fuzzed volumes in bytes.
 const VOLUME_BYTES: usize = 128 << 20;
 
-/// How many entries of the top directory are removed after a replay.
+/// The number of entries of the top directory that the target removes after a replay.
 const REMOVED_MAX: usize = 64;
 
 const TOP: Location = Location::root_of(SubvolumeId::TOP_LEVEL);
@@ -58,7 +58,7 @@ pub(crate) fn options() -> WriteOptions {
     }
 }
 
-/// The volumes, each with its log's blocks to aim at.
+/// The fuzzed volumes, each with the blocks of its log as targets.
 ///
 /// # Panics
 /// Panics when the fuzz target cannot make a volume.
@@ -250,7 +250,7 @@ fn expect_accounts(after: &str, filesystem: &Filesystem) {
     assert!(wrong.is_empty(), "after {after}: {wrong:#?}");
 }
 
-/// Removes what the replay left at the top, and commits.
+/// Removes the entries that the replay left in the top directory, and commits.
 fn change(kept: &[Arc<VolatileOverlay>], filesystem: Filesystem) {
     let writable = match WritableFilesystem::new(filesystem, options()) {
         Ok(writable) => writable,

@@ -26,7 +26,7 @@ pub struct Place {
     pub logical: u64,
     /// Its level.
     pub level: u8,
-    /// How many items or pointers it holds.
+    /// The number of items or pointers in the tree block.
     pub item_count: usize,
     /// The device index and the physical offset of each copy of a block.
     pub copies: Vec<(usize, u64)>,
@@ -37,7 +37,7 @@ pub struct Place {
 pub struct Aims {
     /// The volume.
     pub volume: SeedVolume,
-    /// How it computes checksums.
+    /// The volume's checksum algorithm.
     pub checksum_type: ChecksumType,
     /// Size of its tree blocks.
     pub node_bytes: usize,
@@ -177,7 +177,7 @@ fn item(leaf: &[u8], slot: usize) -> (u8, &[u8]) {
     (head[8], &leaf[offset..offset + number(head, 21, 4) as usize])
 }
 
-/// A volume with changes.
+/// Fuzz target: a volume with mutations.
 struct Changed<'a> {
     aims: &'a Aims,
     devices: Vec<Overlay>,

@@ -15,7 +15,7 @@ use crate::seeds;
 /// A damage, and what must follow from it.
 #[derive(Clone, Copy, Debug)]
 pub struct Plant {
-    /// What it is called.
+    /// The name of the planted damage.
     pub name: &'static str,
     /// The seed volume, by a part of its name.
     pub volume: &'static str,
@@ -23,9 +23,9 @@ pub struct Plant {
     pub what: &'static str,
     /// Whether only reading all data finds it.
     pub reads_data: bool,
-    /// The codes of all that must be found.
+    /// The codes of all findings that the check must report.
     pub codes: &'static [&'static str],
-    /// Codes of notes that must be there; there may be others.
+    /// Codes of notes that the check must report; the report may contain further notes.
     pub notes: &'static [&'static str],
     /// Plants it.
     pub change: fn(&mut Editor),
@@ -91,7 +91,7 @@ pub fn all() -> Vec<Plant> {
     [volume::PLANTS, extents::PLANTS, &files, log::PLANTS].concat()
 }
 
-/// The one of this name.
+/// Returns the plant with this name.
 ///
 /// # Panics
 /// When there is none.

@@ -24,7 +24,7 @@ pub type Block = Box<[u8; BLOCK_BYTES]>;
 pub struct SeedDevice {
     /// Its size.
     pub size_bytes: u64,
-    /// Its blocks that are not zero, by number.
+    /// The device's nonzero blocks, by number.
     pub blocks: HashMap<u64, Block>,
 }
 
@@ -32,7 +32,7 @@ impl SeedDevice {
     /// Reads a device from its image, whatever that is.
     ///
     /// # Errors
-    /// When reading fails.
+    /// Panics when reading fails.
     pub fn of_image(mut image: impl Read) -> Result<Self> {
         let mut blocks = HashMap::new();
         let mut number = 0_u64;

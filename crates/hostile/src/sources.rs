@@ -214,7 +214,7 @@ fn look_and(mut source: impl Source, input_bytes: usize, apply: &dyn Fn(&mut Ent
     Depth::passed(!entries.is_empty())
 }
 
-/// Archives, manifests and layouts to begin with, by target.
+/// Archives, manifests and layouts as initial fuzz inputs, by target.
 #[must_use]
 pub fn seeds() -> Vec<(&'static str, Vec<u8>)> {
     let mut seeds = Vec::new();

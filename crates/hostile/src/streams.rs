@@ -53,7 +53,7 @@ pub fn samples() -> Vec<Vec<u8>> {
         .collect()
 }
 
-/// A reader that gives at most so many bytes at once.
+/// A reader that returns at most `piece_bytes` bytes at once.
 struct Pieces<'a> {
     bytes: &'a [u8],
     piece_bytes: usize,
@@ -100,7 +100,7 @@ fn run(bytes: &[u8], choices: u8) -> Depth {
     }
 }
 
-/// What a decoded command must stand.
+/// Exercises a decoded command.
 fn show(frame: &Frame<'_>, dump: &mut TextDump) {
     let mut text = Vec::new();
     dump.line(frame.command(), &mut text);

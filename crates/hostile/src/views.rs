@@ -205,7 +205,7 @@ pub fn encode_drawn(commands: &[u8]) -> Vec<u8> {
 mod tests {
     use super::*;
 
-    /// Numbers from a seed (xorshift).
+    /// Generates numbers from a seed (xorshift).
     fn noise(seed: u64, length: usize) -> Vec<u8> {
         let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
         let next = || {

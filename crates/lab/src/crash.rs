@@ -1,7 +1,8 @@
 //! The crash laboratory: what is left on a set of devices when the power goes at any moment.
 //!
-//! A drive may hold back what it was given until it is told to flush, and write it in any order, in part, or not at all
-//! when the power fails. A program that stores things has to cope with every outcome. Here all of them can be had:
+//! A drive may hold back what it was given until it is told to flush, and write it in any order, in
+//! part, or not at all when the power fails. A program that stores things has to cope with every
+//! outcome. This lab can produce each possible outcome:
 //!
 //! 1. a [`CrashLab`] hands out devices that work as usual and records every write, zeroing, discard and flush of all of
 //!    them in one order, and what the program says of its own ([`CrashLab::mark`]: "commit 7 has returned");
@@ -182,8 +183,8 @@ impl CrashLab {
     }
 
     /// Returns a device with the content of `base`. `base` itself is never written to, and must not
-    /// change while the lab or its history is in use. What fails (see
-    /// [`crate::fault::FaultyBackend`]) is put over it, not under it.
+    /// change while the lab or its history is in use. A faulty backend (see
+    /// [`crate::fault::FaultyBackend`]) goes over this device, not under it.
     #[must_use]
     pub fn device(&self, base: Arc<dyn Backend>) -> Arc<dyn Backend> {
         let pages = Pages::over(base);

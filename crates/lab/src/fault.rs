@@ -64,7 +64,7 @@ pub enum Fault {
     TearWriteNumber {
         /// Which write.
         number: u64,
-        /// How many of its bytes arrive.
+        /// The number of bytes of the torn write that arrive.
         kept_bytes: u64,
     },
     /// The write with this number goes elsewhere, and says nothing.
@@ -182,7 +182,7 @@ impl FaultyBackend {
         Ok(fate)
     }
 
-    /// Heals the rotten bytes in a range that was written.
+    /// Heals the rotten bytes in a range that a write overwrote.
     fn freshen(&self, range: &Range<u64>) {
         let mut state = self.state.lock();
         let places: Vec<u64> = self.rotten(&state, range).map(|(place, _)| place).collect();

@@ -1,9 +1,10 @@
 //! A backend with a gate that holds requests, and a thread that can be watched: for tests of what may happen between two
 //! requests.
 //!
-//! A test closes the gate for some requests and lets one thread run up to it. It starts another thread, which then ends or
-//! waits for the first. No time decides: a thread that sleeps waits for the other thread if nothing else is left to wait for.
-//! [`SetOnDrop`] ends the loops of other threads when a test ends or panics.
+//! A test closes the gate for some requests and lets one thread run up to it. The test then starts
+//! another thread, which ends or waits for the first thread. No time decides: a thread that sleeps
+//! waits for the other thread if nothing else is left to wait for. [`SetOnDrop`] ends the loops of
+//! other threads when a test ends or panics.
 //!
 //! Clamps: of a laboratory for tests, whose images are compared as a whole.
 
@@ -26,10 +27,11 @@ use buttress_exact::u64_of;
 
 lock_class!(GateLock, "state", Rank::LEAF);
 
-/// A request that comes to a gate.
+/// A request that arrives at a gate.
 #[derive(Clone, Copy, Debug)]
 pub enum Request<'a> {
-    /// A read of `length_bytes` at `offset_bytes`. It has been done when it waits: what it read is from before.
+    /// A read of `length_bytes` at `offset_bytes`. The read is complete while it waits at the gate:
+    /// its bytes are from before.
     Read {
         /// First byte.
         offset_bytes: u64,
@@ -86,8 +88,8 @@ impl GatedBackend {
         })
     }
 
-    /// Makes requests wait from now on if `filter` returns true for them. Of those that wait
-    /// already, the others go on.
+    /// Makes requests wait from now on if `filter` returns true for them. Requests that already
+    /// wait, and for which `filter` returns false, continue.
     pub fn close(&self, filter: impl Fn(Request<'_>) -> bool + Send + 'static) {
         self.state.lock().closed_for = Some(Box::new(filter));
         self.changed.notify_all();

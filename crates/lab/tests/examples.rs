@@ -1,4 +1,5 @@
-//! The examples, run as a user would run them. Each ends with an error if its judge complains.
+//! The examples, run as a user would run them. Each example ends with an error if its judge
+//! complains.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 use std::process::Command;

@@ -23,7 +23,8 @@ fn memory(bytes: usize) -> Arc<dyn Backend> {
     Arc::new(MemoryBackend::new("disk", vec![0; bytes]))
 }
 
-/// A counter in one sector. Without the flush, a count that was promised can be lost.
+/// A program that keeps a counter in one sector. Without the flush, a count that was promised can
+/// be lost.
 fn count_to(last: u8, flushes: bool) -> History {
     CrashLab::record([memory(8192)], |lab, devices| {
         for count in 1..=last {

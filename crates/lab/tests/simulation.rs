@@ -174,7 +174,7 @@ fn a_slow_region_holds_up_what_touches_it_and_what_waits_behind() {
     );
     assert!(timed((1 << 20) - 4096, 8192) >= longer, "over its beginning");
     assert!(timed((1 << 20) + 4095, 1) >= longer, "its last byte");
-    // One that was asked for behind it waits for it.
+    // A request that was queued after the slow request waits for it.
     let begin = now(&device);
     let slow = device.start_read(ReadRequest {
         offset_bytes: 1 << 20,

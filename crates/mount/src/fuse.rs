@@ -77,7 +77,7 @@ impl Session {
     /// Mounts a file system on a directory.
     ///
     /// `claim`: for a mounted block device, the exclusively opened device. A mount by root
-    /// transfers this claim to the kernel.
+    /// transfers the claim of the block device to the kernel.
     ///
     /// # Errors
     /// The error of the system: no rights, no such directory, no FUSE, a busy device.

@@ -271,7 +271,7 @@ pub enum SetHow {
 pub enum SeekTo {
     /// The next data.
     Data,
-    /// The next hole, or the end of the file.
+    /// The next hole after an offset, or the end of the file.
     Hole,
 }
 
@@ -482,8 +482,8 @@ pub trait Vfs: Send + Sync {
     fn xattr(&self, node: NodeId, name: &[u8]) -> Result<Vec<u8>>;
     /// Returns the names of all extended attributes.
     fn xattr_names(&self, node: NodeId) -> Result<Vec<Vec<u8>>>;
-    /// Sets an extended attribute. `drop_set_group`: the caller thereby loses the right to the
-    /// set-group-id bit.
+    /// Sets an extended attribute. `drop_set_group`: setting the attribute takes away the caller's
+    /// right to the set-group-id bit.
     fn set_xattr(
         &self,
         node: NodeId,
@@ -501,8 +501,8 @@ pub trait Vfs: Send + Sync {
     /// Switches to a client with a write-back cache, which then determines the sizes and times of
     /// files.
     fn keeps_writes(&self) {}
-    /// Returns the unsent content and times that affect an operation. The client must send them
-    /// before the operation, which otherwise does not see them.
+    /// Returns the unsent content and times that affect an operation. The client must send its
+    /// unsent content and times before the operation, which otherwise does not see them.
     fn kept_back(&self, _by: Looks) -> HeldBack {
         HeldBack::default()
     }

@@ -86,8 +86,8 @@ fn volume_and_writer() -> (MountedVolume, WritableFilesystem) {
 struct Table(Vec<(&'static str, LookUps, LookUps)>);
 
 impl Table {
-    /// Makes a call, and records its lookups. `most`: largest number of inodes, trees, items, edit
-    /// locks.
+    /// Makes a call, and records its lookups. `most`: the largest number of searches of inodes,
+    /// trees and items, and of edit locks.
     fn call<T>(&mut self, name: &'static str, most: [u64; 4], call: impl FnOnce() -> T) -> T {
         let before = so_far();
         let result = call();

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
-/// How often, and after which pause, a check is tried again that did not find all devices.
+/// The number and the pause of retries of a check that did not find all devices.
 const CHECK_RETRIES: u32 = 100;
 const CHECK_PAUSE: Duration = Duration::from_millis(200);
 

@@ -20,7 +20,7 @@ use std::time::Instant;
 pub enum Outcome {
     /// It held.
     Passed,
-    /// It could not be run here, and why.
+    /// The case could not run here, for this reason.
     Skipped(Missing),
 }
 

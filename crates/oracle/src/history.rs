@@ -36,7 +36,7 @@ pub enum Base {
 /// Changes, and then a read-only snapshot.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Step {
-    /// What is changed.
+    /// The content that the step changes.
     pub base: Base,
     /// The changes, in order.
     pub operations: Vec<Operation>,
@@ -91,7 +91,7 @@ impl History {
     }
 }
 
-/// What to do about a change that cannot be carried out.
+/// The reaction to a change that cannot be executed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Strictness {
     /// It is an error: the history was written down by hand.

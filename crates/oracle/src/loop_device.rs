@@ -88,7 +88,7 @@ impl Mount {
         })
     }
 
-    /// Where it is mounted.
+    /// The directory on which the device is mounted.
     #[must_use]
     pub fn path(&self) -> &Path {
         self.directory

@@ -50,7 +50,7 @@ pub struct Entry {
     pub xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
     /// Target of a symbolic link.
     pub target: Vec<u8>,
-    /// Where data lies in a regular file.
+    /// The data ranges of a regular file.
     pub data: Vec<DataRange>,
     /// The smallest path of the hard link group, where there is more than one path.
     pub linked: Option<Vec<u8>>,
@@ -70,7 +70,7 @@ pub struct Extra {
     pub inode: u64,
     /// Number of links.
     pub links: u32,
-    /// Blocks of 512 bytes.
+    /// The number of blocks of 512 bytes.
     pub blocks: u64,
     /// Time of the last read.
     pub accessed: Time,

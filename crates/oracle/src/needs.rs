@@ -7,7 +7,7 @@
 use std::fmt;
 use std::sync::OnceLock;
 
-/// The variable that names what is to be taken as missing.
+/// The environment variable that names the needs that tests treat as missing.
 pub const WITHOUT: &str = "BUTTRESS_WITHOUT";
 
 /// Programs that tests start, and the Debian packages that bring them. What every Linux system has is not listed.
@@ -69,7 +69,7 @@ pub const OTHERS: [(&str, &str); 12] = [
 /// The name of the need for the version of btrfs-progs that comparisons name as their reference.
 pub const REFERENCE_PROGS: &str = "btrfs-progs-6.14";
 
-/// A need that is not met, and why not.
+/// A need that the machine does not meet, and the reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Missing {
     need: &'static str,

@@ -65,7 +65,7 @@ pub fn seeds(test: &str, variable: &str, named: &[u64]) -> Vec<u64> {
 /// seed of the date replaces the named one.
 ///
 /// # Panics
-/// If `variable` is set to something other than a number.
+/// Panics if the environment variable `variable` is set to something other than a number.
 #[must_use]
 pub fn seed(test: &str, variable: &str, named: u64) -> u64 {
     let chosen = chosen(
@@ -81,8 +81,8 @@ pub fn seed(test: &str, variable: &str, named: u64) -> u64 {
 
 /// Returns the size of a random run: the value of `variable` if it is set, else `full` in a nightly run, else `ordinary`.
 ///
-/// An ordinary run is sized so that the suite takes minutes. A nightly run has the hours for the whole size, and fresh
-/// seeds besides.
+/// An ordinary run is sized so that the suite takes minutes. A nightly run has hours for the full
+/// number of runs, and uses new seeds as well.
 ///
 /// # Panics
 /// If `variable` is set to something other than a number.

@@ -25,7 +25,7 @@ pub const RECORDS: &str = "BUTTRESS_SKIPPED";
 /// Who counted a test that left something out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Told {
-    /// Nobody yet: the harness takes it as passed.
+    /// No skip was counted yet: the harness counts the test as passed.
     Passed,
     /// The skip was told to the test harness, which counts the test as ignored.
     Ignored,
@@ -38,7 +38,7 @@ pub struct Record {
     pub program: String,
     /// The test.
     pub test: String,
-    /// The name of what is missing.
+    /// The name of the missing need.
     pub need: String,
     /// How the test's harness counts it.
     pub told: Told,
@@ -126,7 +126,7 @@ pub(crate) fn within<T>(case: impl FnOnce() -> T) -> (T, Vec<Missing>) {
     (result, CASE.take().unwrap_or_default())
 }
 
-/// Writes a record, or tells the terminal.
+/// Writes a skip record, or a message on the terminal.
 pub(crate) fn record(test: &str, missing: &Missing, told: Told) {
     let program = std::env::current_exe().unwrap_or_default();
     let record = Record {

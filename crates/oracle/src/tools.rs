@@ -98,8 +98,9 @@ pub fn buttress() -> Result<PathBuf> {
     found.context("the buttress command is not built; run `cargo build` first or set BUTTRESS to its path")
 }
 
-/// Copies a program that is to be run where it comes to lie. Another process does it: what this one had open for writing may be
-/// so still in a child that another thread is starting, and until that is done the copy cannot be run.
+/// Copies a program that is to be run where it comes to lie. Another process (`cp`) copies the
+/// program. In this process, a child that another thread is starting could inherit the writable
+/// descriptor, and the copy could not be executed.
 pub fn copy_program(from: &Path, to: &Path) -> Result<()> {
     run(Command::new("cp").arg(from).arg(to)).map(drop)
 }

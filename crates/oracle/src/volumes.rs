@@ -73,7 +73,7 @@ impl Default for Specification {
 pub struct Volume {
     /// The devices' images, in the order that mkfs.btrfs was given.
     pub images: Vec<PathBuf>,
-    /// What the kernel's mount showed before it was unmounted.
+    /// The content that the kernel's mount showed before the unmount.
     pub manifest: Manifest,
     // Deletes the image files when dropped.
     folder: tempfile::TempDir,

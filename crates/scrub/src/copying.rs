@@ -121,9 +121,9 @@ impl Copying {
     }
 
     /// Returns whether a returning device may already have a part of a stripe, from an interrupted
-    /// run. The stripe is then read, and sectors that pass their check are not written again. Rows
-    /// with parity are excluded, because they are right only as a whole. Moved stripes are excluded
-    /// too.
+    /// run. The copy then reads the stripe, and does not write sectors again that pass their check.
+    /// Rows with parity are excluded, because they are right only as a whole. Moved stripes of the
+    /// returning device are excluded too.
     pub(crate) fn reads_own(&self, chunk: &MappedChunk, stripe: usize) -> bool {
         let returns = self.replacement.returning().is_some();
         returns && !chunk.layout().has_parity() && !self.replacement.is_moved(chunk, stripe)
@@ -171,15 +171,15 @@ impl Copying {
         self.replacement.returning().is_some() && !chunk.layout().has_parity()
     }
 
-    /// Returns the place on the target of an offset of a stripe.
+    /// Returns the target's physical address for an offset in a stripe.
     pub(crate) fn place(&self, chunk: &MappedChunk, stripe: usize, offset: u64) -> Option<Physical> {
         let at = physical(chunk, stripe, offset)?;
         self.replacement.place_on_target(chunk, stripe, at)
     }
 }
 
-/// Returns whether a chunk can be written without one of its devices. If not, a device that was
-/// away missed nothing of it.
+/// Returns whether a chunk can be written without one of its devices. If a chunk cannot be written
+/// without one of its devices, an absent device missed no write to the chunk.
 pub(crate) const fn may_miss_writes(chunk: &MappedChunk) -> bool {
     chunk.layout().profile().tolerated_failures() > 0
 }
@@ -223,7 +223,7 @@ impl Lost {
     }
 
     /// Merges `next` into this loss if both are data and `next` begins at the end of this one.
-    /// Returns whether the two losses were merged.
+    /// Returns whether `next` was merged into this loss.
     pub(crate) fn absorb(&mut self, next: &Self) -> bool {
         let continues = self.part == Part::Data
             && next.part == Part::Data
@@ -240,7 +240,8 @@ impl Lost {
 #[derive(Debug)]
 pub(crate) struct Copied<'a> {
     segments: Vec<(Physical, Cow<'a, [u8]>)>,
-    /// Which stripes were read. Unless all were, bytes without a valid copy are only counted.
+    /// Which stripes were read. If some stripes were not read, bytes without a valid copy are only
+    /// counted.
     wanted: Wanted,
     /// Whether some bytes were not valid.
     pub(crate) is_lacking: bool,
@@ -304,7 +305,7 @@ impl<'a> Copied<'a> {
         }
         requests.extend(request(start, length, &run));
         let pending = target.start_writes(&requests);
-        // Wait for all writes: none may reach the device after the rows are unlocked.
+        // Wait for all writes: no write may reach the device after the rows are unlocked.
         let mut result = Ok(all);
         for write in pending {
             if let Err(error) = write.wait() {
@@ -332,7 +333,7 @@ fn request(start: Physical, length: usize, run: &[&[u8]]) -> Option<WriteRequest
     })
 }
 
-/// Returns the place on the device of an offset of a stripe.
+/// Returns the device address of an offset in a stripe.
 pub(crate) fn physical(chunk: &MappedChunk, stripe: usize, offset: u64) -> Option<Physical> {
     let stripe = chunk.chunk().stripes.get(stripe)?;
     stripe.physical.checked_add(ByteCount::new(offset))

@@ -15,11 +15,11 @@ pub enum Cause {
     Unreadable(Arc<str>),
     /// The bytes do not match their checksum.
     Checksum,
-    /// A tree block with a right checksum that belongs at another place.
+    /// A tree block with a right checksum that belongs at another address.
     Header(Arc<BlockProblem>),
     /// A tree block of an older transaction: a write was lost.
     Generation {
-        /// The generation in the block.
+        /// The generation in the header of the tree block.
         stored: Generation,
         /// The generation in the extent tree.
         expected: Generation,
@@ -33,7 +33,7 @@ pub enum Cause {
 }
 
 impl Cause {
-    /// Returns the cause in one word, for machine-readable output.
+    /// Returns the cause of the damage in one word, for machine-readable output.
     #[must_use]
     pub const fn name(&self) -> &'static str {
         match self {
@@ -48,7 +48,8 @@ impl Cause {
     }
 
     /// Returns whether a tree block may be right nevertheless: its checksum and address are right,
-    /// and only the extent tree has another generation or level. The parent block decides.
+    /// and only the extent tree has another generation or level. The parent block decides whether
+    /// such a block is right.
     pub(crate) fn may_be_right(&self) -> bool {
         match self {
             Self::Generation { .. } => true,

@@ -47,8 +47,8 @@ pub enum Error {
         /// The unreadable parts, with their errors.
         parts: Vec<String>,
     },
-    /// Metadata has no valid copy, or the target lacks it. The replacement ended, and the source
-    /// remains the volume's device.
+    /// Some metadata has no valid copy, or the target lacks it. The replacement ended, and the
+    /// source remains the volume's device.
     #[error("device {device}: metadata is lost (found {}, expected none): {}; the replacement was cancelled", count(.blocks), .blocks.join("; "))]
     MetadataLost {
         /// The id of the source.

@@ -49,7 +49,7 @@ pub(crate) struct Groups<'a> {
     rest: Option<(UsedExtent, bool)>,
     /// Unreadable parts of the trees.
     failed: Vec<String>,
-    /// Whether unknown extents may lie between the last extent and the next.
+    /// True if unknown extents may lie between the last extent and the next extent of the walk.
     has_gap: bool,
 }
 
@@ -126,7 +126,7 @@ impl<'a> Groups<'a> {
     }
 
     /// Adds the beginning of an extent to the current group of the scrub. Returns the previous
-    /// group if that group is now full.
+    /// group of the stream if that group is now full.
     fn add(&mut self, extent: UsedExtent, is_start: bool) -> Option<Group> {
         let Some((offset, place)) = place(&self.chunk, extent.start) else {
             self.failed
@@ -214,7 +214,7 @@ impl<'a> Groups<'a> {
 
     /// Keeps the rest of an extent after `taken`.
     fn go_on(&mut self, extent: UsedExtent, taken: ByteCount, is_start: bool) {
-        // An extent of length zero is not possible, but would repeat this loop forever.
+        // An extent of length zero is impossible, but would repeat this loop forever.
         let taken = taken.max(ByteCount::new(1));
         let start = extent.start.exact_add(taken);
         if start < extent.end {

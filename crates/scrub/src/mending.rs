@@ -39,7 +39,8 @@ pub(crate) fn site_of(
 }
 
 impl Job<'_> {
-    /// Writes `good` at a site, unless the scrub is read-only. Returns the outcome.
+    /// Writes `good` at the location of a bad copy, unless the scrub is read-only. Returns the
+    /// outcome.
     pub(crate) fn mend(&self, site: &Site, good: &[u8]) -> Outcome {
         if self.options.read_only || is_missed(site) {
             return Outcome::Correctable;

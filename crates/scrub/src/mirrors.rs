@@ -17,7 +17,7 @@ use std::borrow::Cow;
 /// A copy of a piece.
 struct Copy<'a> {
     stripe: usize,
-    /// The bytes; `None` if the device is missing.
+    /// The bytes of the copy; `None` if the device is missing.
     view: Option<View<'a>>,
     /// Whether the copy's device missed commits.
     is_behind: bool,
@@ -37,7 +37,8 @@ impl Copy<'_> {
     }
 
     /// Returns whether the copy is a tree block whose only problem is a contradiction to the extent
-    /// tree. On a device that missed commits such a block is older, and not right.
+    /// tree. On a device that missed commits, a block that contradicts the extent tree is older,
+    /// and not right.
     fn may_be_right(&self) -> bool {
         let differs_only = self.bad.iter().all(|bad| bad.cause.may_be_right());
         self.view.is_some() && !self.is_behind && differs_only

@@ -1,8 +1,8 @@
 //! The position of a scrub: the completed parts, so that another run can continue.
 //!
 //! Logical addresses are never reused for another chunk. A finished chunk therefore stays finished,
-//! whatever was written meanwhile. In a chunk that was begun, all groups before a group number are
-//! done.
+//! whatever other threads wrote during the scrub. In a chunk that was begun, all groups before a
+//! group number are done.
 
 use buttress_exact::Exact as _;
 use buttress_format::Logical;

@@ -32,8 +32,8 @@ impl Job<'_> {
         }
     }
 
-    /// Submits the reads of a group again, with its rows locked. The limit does not delay these
-    /// reads, but later ones.
+    /// Submits the reads of a group again, with its rows locked. The rate limit does not delay
+    /// these repeated reads, but later reads.
     fn submit_again(&self, group: &Group, wanted: Wanted) -> Vec<StripeReads> {
         let _paid_later = self.charge_limits(group, wanted);
         self.submit_stripes(group, wanted)

@@ -47,7 +47,7 @@ pub struct ResyncedDevice {
     pub device: DeviceId,
     /// The device's name.
     pub name: Arc<str>,
-    /// The generation of the device before.
+    /// The generation of the device before the resync.
     pub since: Generation,
     /// The bytes of extents that the device had missed.
     pub missed: ByteCount,
@@ -64,7 +64,7 @@ pub struct Resynced {
     pub left: Vec<Arc<str>>,
 }
 
-/// A resynchronisation of all devices that missed commits.
+/// A job that updates all devices that missed commits.
 #[derive(Debug)]
 pub struct Resync {
     writable: WritableFilesystem,

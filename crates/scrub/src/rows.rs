@@ -142,7 +142,7 @@ impl<'a> Span<'a> {
         start..start.exact_add(piece.length)
     }
 
-    /// Returns the wrong parts of the data that was read.
+    /// Returns the parts of the read data that fail their checks.
     fn bad(&self) -> Vec<BadPiece<'a>> {
         let judged = self.pieces.iter().filter_map(|(column, piece)| {
             let stripe = self.stripe(*column)?;
@@ -223,7 +223,8 @@ impl<'a> Span<'a> {
         state
     }
 
-    /// Rebuilds bad data. Repaired parts may help to repair others.
+    /// Rebuilds bad data of the row from the other columns. Repaired parts may help to repair
+    /// others.
     fn mend_data(&self, state: &mut Columns, bad: Vec<BadPiece<'_>>) {
         let mut open: Vec<(usize, &Piece, Bad)> = Vec::new();
         for (column, piece, bad) in bad {

@@ -21,7 +21,7 @@ lock_class!(WindowLock, "under_way", Rank::LEAF);
 const STREAMS_MAX: usize = 16;
 
 impl Job<'_> {
-    /// Runs everything on this thread, one stream after another.
+    /// Runs the whole scrub on this thread, one stream after another.
     pub(crate) fn run_inline(&self, schedule: &Schedule) {
         while let Some(chunk) = schedule.next() {
             let mut under_way: VecDeque<Submitted> = VecDeque::new();

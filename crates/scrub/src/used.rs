@@ -26,7 +26,7 @@ pub(crate) enum Holds {
     },
 }
 
-/// An extent of the chunk.
+/// A used extent of the chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct UsedExtent {
     pub(crate) start: Logical,
@@ -134,8 +134,8 @@ impl Checksums {
         }
     }
 
-    /// Returns the run that begins at `from` and ends at `to` at the latest. Passes errors of
-    /// unreadable leaves to `failed`.
+    /// Returns the checksum run that begins at `from` and ends at `to` at the latest. Passes errors
+    /// of unreadable leaves to `failed`.
     pub(crate) fn run(&mut self, from: Logical, to: Logical, failed: &mut dyn FnMut(String)) -> Run<'_> {
         if !self.started {
             self.started = true;

@@ -34,7 +34,7 @@ const CYCLE_SECONDS: i64 = 146_097 * 86_400;
 /// this.
 const CALENDAR_SECONDS: i64 = 18 * CYCLE_SECONDS;
 
-/// Formatter that prints commands one after another.
+/// Formatter that prints stream commands one after another.
 #[derive(Clone, Debug)]
 pub struct TextDump {
     zone: TimeZone,
@@ -273,7 +273,8 @@ fn begin(command: &Command<'_>, out: &mut Vec<u8>) {
     print(out, format_args!("{:<COMMAND_COLUMNS$}", command.kind()));
 }
 
-/// Pads the path at the end of `out` to its column. A longer path gets one space.
+/// Pads the path at the end of `out` to its column. In a dump line, a longer path gets one space
+/// after it.
 fn pad(out: &mut Vec<u8>) {
     let line_start = out
         .iter()

@@ -286,7 +286,8 @@ impl Merging<'_> {
         self.put(&Command::Truncate { path, size })
     }
 
-    /// Clones a range if the merged stream has already sent its bytes. Returns false otherwise.
+    /// Clones a range if the merged stream has already sent its bytes. Returns false if the merged
+    /// stream has not sent these bytes.
     fn clone_range(&mut self, from: From, piece: &Piece, path: &[u8]) -> Result<bool, Error> {
         let Some(sent) = self.places.get(&from).copied() else {
             return Ok(false);

@@ -23,12 +23,12 @@
 //! | `scouting` | readahead of the metadata that later commands will change |
 //! | `keeping` | the received part of an interrupted stream, kept for a later resume |
 //!
-//! Streams are not trusted. For any stream, the receiver changes nothing outside the new subvolume,
-//! and its memory does not grow with the stream.
+//! The receiver does not trust streams. For any stream, the receiver changes nothing outside the
+//! new subvolume, and its memory does not grow with the stream.
 //!
-//! The new subvolume equals the sent one. Directories pass no attributes on to new entries. The
-//! receiver also sets the change time (`ctime`) and the creation time (`otime`) of an inode, if the
-//! stream has them.
+//! The new subvolume equals the sent one. Directories of the volume pass no attributes on to
+//! received entries. The receiver also sets the change time (`ctime`) and the creation time
+//! (`otime`) of an inode, if the stream has them.
 
 mod applying;
 mod content;

@@ -2,10 +2,10 @@
 //! recreates it elsewhere.
 //!
 //! A full send is one pass over one tree. An incremental send walks only the parts of the trees
-//! that the two snapshots do not share. It keeps in memory what it read before it knew all removed
-//! names. No search happens per inode. While the send makes commands, the tree is read ahead, reads
-//! of file data are in flight, and a separate thread writes finished parts. The same snapshots and
-//! options give the same bytes.
+//! that the two snapshots do not share. The send keeps in memory what it read before it knew all
+//! removed names. No search happens per inode. While the send makes commands, the tree is read
+//! ahead, reads of file data are in flight, and a separate thread writes finished parts. The same
+//! snapshots and options give the same bytes.
 //!
 //! | module | holds |
 //! |---|---|

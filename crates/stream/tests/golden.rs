@@ -1,9 +1,9 @@
 //! Golden streams: one small stream per command, compared byte for byte with committed files.
 //!
 //! Each file in `golden/` is a whole stream: header, subvolume, the command, end. `COMMAND.txt`
-//! beside it is the output of `btrfs receive --dump` of btrfs-progs 6.14 for the stream, in UTC.
-//! Commands of version 3 have no text file, because that program does not read this version. With
-//! `BUTTRESS_BLESS=1` the test writes the streams instead of comparing them.
+//! beside a golden stream is the output of `btrfs receive --dump` of btrfs-progs 6.14 for the
+//! stream, in UTC. Commands of version 3 have no text file, because that program does not read this
+//! version. With `BUTTRESS_BLESS=1` the test writes the streams instead of comparing them.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 

@@ -14,7 +14,7 @@ const CODE: [&str; 4] = ["bench", "crates", "examples", "xtask"];
 /// Pages that quote what they reject.
 const FREE: [&str; 1] = ["docs/internals/glossary.md"];
 
-/// The prose of one file that counts for one area.
+/// The prose of one source file that counts for one area.
 pub(crate) struct Piece {
     pub(crate) area: String,
     /// The file, from the top.

@@ -1,7 +1,8 @@
 //! xfstests on mounts.
 //!
-//! It takes what it tests for the kernel's btrfs: in a mount namespace of its own `mount -t btrfs` finds this program as the helper, and
-//! `df` and `findmnt` call its type btrfs. So it checks each volume with `btrfs check`. One test runs at a time; servers that it left
+//! It takes what it tests for the kernel's btrfs: in a mount namespace of its own `mount -t btrfs`
+//! finds this program as the helper, and `df` and `findmnt` call its type btrfs. The chore
+//! therefore checks each volume with `btrfs check`. One test runs at a time; servers that it left
 //! are ended after it, by the path of their program, which is a copy for this run.
 
 use super::Options;
@@ -258,7 +259,7 @@ fn tell(found: Table, options: &Options, is_all: bool) -> Result<()> {
 pub(super) fn inside(scratch: &Path, words: &[String]) -> Result<()> {
     let (seconds, numbers) = words.split_first().context("how long one test may take")?;
     let limit = Duration::from_secs(seconds.parse()?);
-    // What is mounted here is seen here only.
+    // Mounts in this namespace are visible only in it.
     let layers = format!(
         "lowerdir=/usr/sbin,upperdir={},workdir={}",
         scratch.join("sbin").display(),

@@ -31,7 +31,7 @@ impl Skipped {
         };
     }
 
-    /// What was written, and the file is gone.
+    /// Reads the records of skips, and deletes their file.
     fn take(self) -> Result<Vec<Record>> {
         let told = std::fs::read_to_string(&self.0).context("reading what was skipped")?;
         std::fs::remove_file(&self.0)?;
@@ -187,7 +187,7 @@ fn is_end(how: &str) -> bool {
     ["ok", "FAILED", "ignored"].contains(&end)
 }
 
-/// Something that was left out.
+/// A test, or a part of a test, that was skipped.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Skip {
     test: String,

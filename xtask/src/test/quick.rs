@@ -41,7 +41,7 @@ const fn some(package: &'static str, target: &'static str, words: &'static [&'st
     }
 }
 
-/// Crates of which nothing is run, and which would take long to build.
+/// Crates whose tests the quick run skips, and which would take long to build.
 const UNTOUCHED: [&str; 2] = ["buttress-bench", "buttress-hostile"];
 
 /// From the bottom up, so that the first failure is the deepest.

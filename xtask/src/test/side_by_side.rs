@@ -2,8 +2,8 @@
 //!
 //! Cargo runs one program after another, and a program's last test keeps one processor while the
 //! others idle. In this chore a test program has one thread, and several programs run at once. A
-//! program that would outlast all others has more. What is known of their times is in `times.txt`
-//! beside this file; `cargo xtask test --times` measures it.
+//! test program that would outlast all others gets more threads. What is known of their times is in
+//! `times.txt` beside this file; `cargo xtask test --times` measures it.
 //!
 //! A program that passes prints one line. The whole output of one that fails is shown when it ends. All outputs are in
 //! `target/test-outputs`.
@@ -279,7 +279,8 @@ mod tests {
         let mark = folder.path().join("alone");
         let ok = "echo 'test result: ok. 1 passed; 0 failed; 0 ignored'";
         let others = (0..6).map(|number| {
-            // It fails while the other is there.
+            // Each of the other test programs fails while the program that must run alone is
+            // running.
             let text = format!("test ! -e {} && sleep 0.1 && {ok}", mark.display());
             script(&number.to_string(), &text)
         });

@@ -142,7 +142,7 @@ impl Sharing {
     }
 
     /// Answers as [`Sharing::are_shared`] on a view of a running transaction. Returns `None` if an
-    /// edit ran since.
+    /// edit has run since the view was taken.
     pub(crate) fn are_shared_while(
         &mut self,
         subvolume: SubvolumeId,
@@ -154,7 +154,8 @@ impl Sharing {
         if !self.mark_below_shared_blocks(uses, &mut shared, waiting)? {
             return Ok(None);
         }
-        // Each remaining extent is looked up once, and its uses are then adjacent in this list.
+        // The lookup visits each remaining extent once, and the uses of an extent are adjacent in
+        // this list.
         let mut order: Vec<(Logical, usize)> = uses
             .iter()
             .enumerate()

@@ -18,7 +18,8 @@ use buttress_fs::location::Location;
 use core::fmt::Debug;
 use core::ops::Range;
 
-/// The number of attempts beside edits. The next attempt to read the live state blocks edits.
+/// The number of attempts that run beside edits. The next attempt to read the live state blocks
+/// edits.
 const ATTEMPTS: usize = 3;
 
 /// The most dirty ranges that a batch takes at once.

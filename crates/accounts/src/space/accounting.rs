@@ -102,7 +102,7 @@ impl Default for Options {
     }
 }
 
-/// The account of a volume's owners. See the module's documentation.
+/// The account of a volume's owners. For the method of accounting, see the module's documentation.
 #[derive(Debug)]
 pub struct Accounting {
     owners: Vec<Owner>,
@@ -115,8 +115,8 @@ pub struct Accounting {
 
 /// Counts which owner uses which space, as of the last commit.
 ///
-/// `progress` counts leaves. Unreadable parts are listed in [`Accounting::failures`]. Blocks below
-/// unreadable parts are missing from all figures.
+/// `progress` counts leaves. The result lists unreadable parts in [`Accounting::failures`]. Blocks
+/// below unreadable parts are missing from all figures.
 ///
 /// # Errors
 /// Fails with [`Error::AccountingTooBig`], [`Error::Cancelled`], [`Error::SubvolumeNotFound`] for

@@ -76,7 +76,7 @@ impl Space {
             }
             spaces.pop();
         }
-        // Parity does not count, because the kernel divides by copies only.
+        // Parity does not reduce the shown free space, because the kernel divides by copies only.
         sum.checked_div(u64::from(profile.copies().max(1))).unwrap_or(0)
     }
 }

@@ -57,7 +57,7 @@ impl Volume {
         Ok(self.access.lookup(directory, name)?)
     }
 
-    /// Returns the current entries of a directory.
+    /// Returns the entries of a directory in the current state.
     ///
     /// # Errors
     /// Fails if the location is no directory, or cannot be read. Later failures are items of the

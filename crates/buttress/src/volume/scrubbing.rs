@@ -17,8 +17,9 @@ impl Volume {
     }
 
     /// Returns a scrub that has not begun, for callers that watch its progress.
-    /// [`Scrub::run`](crate::scrub::Scrub::run) runs it, and its report and position can be read
-    /// meanwhile. The scrub reads the state of this handle, and does not expect concurrent writes.
+    /// [`Scrub::run`](crate::scrub::Scrub::run) runs the scrub; its report and position can be read
+    /// during the run. The scrub reads the state of this handle, and does not expect concurrent
+    /// writes.
     /// # Errors
     /// Fails if a feature of the volume cannot be scrubbed.
     pub fn scrub_job(&self, options: ScrubOptions, progress: &Progress) -> Result<Scrub<'static>> {

@@ -23,7 +23,7 @@ use buttress_exact::u64_of;
 lock_class!(CheckpointsLock, "checkpoints", Rank::LEAF);
 lock_class!(LatestLock, "latest", Rank::LEAF);
 
-/// How many events lie between two checkpoints.
+/// The number of events between two checkpoints of the history.
 const CHECKPOINT_EVENTS: usize = 1024;
 
 /// The fate of the writes in doubt at a crash.
@@ -42,7 +42,7 @@ pub enum Outcome {
     },
 }
 
-/// What happened to a lab's devices.
+/// The recorded events of a lab's devices.
 #[derive(Debug)]
 pub struct History {
     bases: Vec<Pages>,
@@ -67,7 +67,8 @@ pub(super) struct State {
 #[derive(Clone, Debug)]
 enum Doubt {
     Whole,
-    /// These parts, in ascending order. A change that came later replaced all others, and a flush covers it.
+    /// These parts of the change are in doubt, in ascending order. A change that came later
+    /// replaced all others, and a flush covers it.
     Parts(Vec<Range<u64>>),
 }
 
@@ -106,7 +107,7 @@ impl State {
         self.cut
     }
 
-    /// Returns whether nothing is in doubt.
+    /// Returns whether no write is in doubt at the cut.
     pub(super) fn is_certain(&self) -> bool {
         self.in_doubt.is_empty()
     }
@@ -212,7 +213,7 @@ impl History {
             let first = range.start.checked_div(SECTOR_BYTES).unwrap_or(0);
             let end = range.end.div_ceil(SECTOR_BYTES);
             let sectors = end.saturating_sub(first);
-            // Neighbouring sectors that are there are put in at once.
+            // Adjacent sectors that survive the cut are written to the image at once.
             let mut there: Option<u64> = None;
             for sector in first..=end {
                 let kept = sector < end && keeps(*number, sector.saturating_sub(first), sectors);
@@ -301,7 +302,7 @@ impl History {
         }
     }
 
-    /// Ends the doubt of changes before `number` where it changed the same bytes: whatever became of them, it came later. Such
+    /// Ends the doubt of changes before `number` in the bytes that change `number` overwrites. Such
     /// changes are left only where threads overlapped, since the flush covers all others.
     fn replace_earlier(&self, state: &mut State, number: usize, device: usize, range: &Range<u64>) {
         let earlier: Vec<usize> = state

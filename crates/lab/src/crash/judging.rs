@@ -66,7 +66,7 @@ impl Cuts {
         }
     }
 
-    /// Only every `step`th cut, beginning with the first. 0 is taken as 1.
+    /// Judges only every `step`th cut, beginning with the first cut. 0 is taken as 1.
     #[must_use]
     pub fn step(mut self, step: usize) -> Self {
         self.step = step.max(1);

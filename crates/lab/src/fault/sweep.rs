@@ -17,7 +17,7 @@ use super::{Fault, FaultyBackend};
 /// endless.
 ///
 /// # Errors
-/// The first error of `run`, with the number of the request.
+/// Returns the first error of `run`, with the number of the struck request.
 pub fn strike_each<E>(
     base: impl Fn() -> Arc<dyn Backend>,
     fault: impl Fn(u64) -> Fault,

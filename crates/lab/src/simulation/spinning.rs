@@ -9,9 +9,10 @@
 //! mean of `sqrt(x)` over seeks between two random cylinders is 8/15, so a random seek takes the data sheet's
 //! average; a neighbouring cylinder takes its single-track time. Then the platter turns on to the first byte.
 //!
-//! On-drive read-ahead: after a read the head reads on, while no other request wants it, until the segment of the
-//! cache is full. A read that lies in a segment takes only the command and the interface's time; one that begins
-//! in the segment being filled and ends beyond it streams on from there.
+//! On-drive read-ahead: after a read the head continues to read until the segment of the cache is
+//! full, or until another request arrives. A read that lies in a segment takes only the command and
+//! the interface's time; one that begins in the segment being filled and ends beyond it streams on
+//! from there.
 //!
 //! Choice: of the queued requests, cached ones first, then the one with the shortest positioning time; the oldest
 //! one, once it has waited for [`STARVATION_NANOSECONDS`].
@@ -120,7 +121,8 @@ impl SpinningDrive {
         }
     }
 
-    /// The segment being filled as it is at the time `now`, and whether the head still reads on.
+    /// The cache segment being filled, in its state at the time `now`, and whether the head still
+    /// reads ahead.
     fn filling(&self, now: u64) -> Option<(Segment, bool)> {
         let since = self.reading_on_since?;
         let segment = *self.cache.back()?;

@@ -42,7 +42,7 @@ pub(super) enum Agreed {
     Unmounted,
     /// Requests arrive by reading the device.
     Device,
-    /// Most requests arrive by rings.
+    /// Most requests arrive through io_uring rings.
     Rings,
 }
 

@@ -1,10 +1,10 @@
 //! Invalidation of the kernel's caches: names and attributes that changed outside the kernel's
 //! calls, or by calls that should not change them, and pages that a direct write made stale.
 //!
-//! To drop a name, the kernel locks its directory. Another process may hold this lock while its
-//! request waits for a thread of this server. A thread that answers requests therefore never
-//! invalidates: if an answer must wait for an invalidation, the notifier thread sends this answer
-//! ([`Later`]).
+//! To drop a name, the kernel locks its directory. Another process may hold this directory lock
+//! while its request waits for a thread of this server. A thread that answers requests therefore
+//! never invalidates: if an answer must wait for an invalidation, the notifier thread sends this
+//! answer ([`Later`]).
 
 use super::dispatch::{Server, Turn, When};
 use super::wire::{Header, Input, OUT_HEADER, Output, ROOT};
@@ -32,8 +32,8 @@ impl Notifier {
         Ok(Self { device, root })
     }
 
-    /// Makes the kernel drop this cached information. It ignores errors, because information that
-    /// the kernel does not have needs no invalidation.
+    /// Makes the kernel drop this cached information. The server ignores errors of an invalidation,
+    /// because information that the kernel does not have needs none.
     pub fn forget<'a>(&self, all: impl IntoIterator<Item = &'a Stale>) {
         for stale in all {
             // Even if the kernel does not know a name, a cached listing may lack the name.

@@ -165,8 +165,8 @@ impl MountedVolume {
         Ok(())
     }
 
-    /// Returns a file's capabilities. The kernel asks for them at each first write and each change
-    /// of owner, so a file without capabilities is searched only once.
+    /// Returns a file's capabilities. The kernel requests capabilities at each first write and each
+    /// change of owner. A file without capabilities is therefore searched only once.
     fn capability(&self, location: Location) -> Result<Option<Vec<u8>>> {
         let state = self.capabilities.load(Ordering::SeqCst);
         let node = self.numbers.of(location)?;

@@ -18,7 +18,7 @@ impl MountedVolume {
     /// removes inodes without names, and commits.
     ///
     /// # Errors
-    /// If the last commit failed.
+    /// Returns an error if the last commit failed.
     pub fn leave(&self) -> Result<(), buttress::unstable::fs::Error> {
         if let Some(ended) = self.ended.lock().take() {
             return ended;

@@ -202,7 +202,7 @@ impl Handles {
         }
     }
 
-    /// Returns whether the service has ended and all handles are closed.
+    /// Returns whether the server has ended its service and closed all handles.
     pub(super) fn are_closed(&self) -> bool {
         self.are_closed.load(Ordering::SeqCst)
     }

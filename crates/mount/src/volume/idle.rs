@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::thread::{Builder, JoinHandle};
 use std::time::Instant;
 
-/// Time without a close after which the last close counts as the last.
+/// A close is the last close if no other close follows within this time.
 const QUIET: Duration = Duration::from_secs(1);
 
 /// State of closes that is shared with the thread.

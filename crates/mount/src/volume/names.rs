@@ -114,7 +114,8 @@ impl MountedVolume {
         if let Some(parent) = self.nodes.parent(directory) {
             return self.entry(self.location(parent)?, None);
         }
-        // The node was not looked up since the mount: its file handle is from an earlier mount.
+        // No caller has looked up the node since the mount: its file handle is from an earlier
+        // mount.
         let view = self.access.view();
         let parent = if location.is_subvolume_root() {
             let place = view

@@ -9,9 +9,9 @@
 //! of anything else:          1 << 63 | a count, assigned at first use
 //! ```
 //!
-//! The first two are computed, and equal on every mount of the same subvolume. The third serves
-//! numbers that do not fit: inodes above 2^40, subvolumes above 2^23, numbers below 256, and the
-//! empty directories in a snapshot that represent nested subvolumes.
+//! The numbers of the first two kinds are computed, and equal on every mount of the same subvolume.
+//! The third serves numbers that do not fit: inodes above 2^40, subvolumes above 2^23, numbers
+//! below 256, and the empty directories in a snapshot that represent nested subvolumes.
 
 use crate::vfs::{Errno, NodeId, Result};
 use buttress::{InodeNumber, Location, SubvolumeId};

@@ -1,8 +1,9 @@
 //! Written content in the kernel's write-back cache (`-o writeback_cache`).
 //!
 //! With this option the kernel determines size, mtime and ctime of a regular file. The kernel
-//! ignores the server's values of size and times while it caches the file. It sends content when a
-//! file is synced or closed, when it needs memory, or after some seconds; the times follow.
+//! ignores the server's values of size and times while it caches the file. The kernel sends content
+//! when a file is synced or closed, when the kernel needs memory, or after some seconds; the times
+//! follow.
 //!
 //! - Arriving content changes no times, and neither do allocations and copies. The times arrive
 //!   separately. Content that the kernel sends first may arrive after them. A call within one tick

@@ -17,7 +17,7 @@ pub enum Kind {
     File,
     /// A symbolic link, fifo, socket or device node.
     Other,
-    /// A nested subvolume: it stays where it is, and nothing in it is changed.
+    /// A nested subvolume: it stays at its path, and the history changes nothing in it.
     Subvolume,
 }
 
@@ -136,7 +136,7 @@ impl Names {
         candidates.get(number).map(|path| (*path).clone())
     }
 
-    /// A directory: one time in six the top.
+    /// Returns a directory: one time in six the top directory.
     pub fn directory(&self, random: &mut Random) -> PathBytes {
         if random.one_in(6) {
             return PathBytes::new();

@@ -172,7 +172,8 @@ impl Generator {
     }
 
     fn free_path_in(&mut self, directory: &[u8]) -> Option<PathBytes> {
-        // Deep, but short of what receivers can reach by path.
+        // The largest path depth of random histories: deep, but within what receivers can reach by
+        // path.
         if directory.len() > 2500 {
             return None;
         }

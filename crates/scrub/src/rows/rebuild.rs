@@ -71,7 +71,7 @@ impl Columns {
         }
     }
 
-    /// Marks existing bytes as right.
+    /// Marks existing bytes of a column as right.
     pub(super) fn trust(&mut self, column: usize, range: Range<usize>) {
         let sectors = self.sectors(&range);
         if let Some(marks) = self

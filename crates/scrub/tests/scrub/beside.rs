@@ -58,7 +58,8 @@ impl Drop for Stops<'_> {
     }
 }
 
-/// Makes files, overwrites, removes, snapshots, deletes and commits, until it must stop.
+/// Makes, overwrites and removes files, takes and deletes snapshots, and commits, until it must
+/// stop.
 fn write(filesystem: &WritableFilesystem, stop: &AtomicBool, seed: u64) -> Written {
     let root = Location::root_of(SubvolumeId::TOP_LEVEL);
     let bare = filesystem.view().resolve(root, b"/bare", Follow::All).unwrap();

@@ -131,8 +131,8 @@ fn bursts_are_repaired_and_nothing_else_is_touched() {
             let hit = &uses[random.below(uses.len() as u64) as usize];
             let start = hit.physical + random.below(hit.length as u64 / BLOCK as u64) * BLOCK as u64;
             let end = start + (1 + random.below(64)) * BLOCK as u64;
-            // Damage one copy of content that is twice on its device. The space between the two
-            // damaged extents is not in use.
+            // Damage one copy of content that has two copies on its device. The space between the
+            // two damaged extents is not in use.
             let mut spoilt = 0;
             for used in uses.iter().filter(|used| used.device == hit.device) {
                 let range = start.max(used.physical)..end.min(used.physical + used.length as u64);
@@ -432,7 +432,7 @@ fn differing_copies_without_checksums_are_reported_only() {
         );
         assert_eq!(totals.corrected_errors, 0, "{:#?}", report.damages);
         assert!(lab.contents(&uses) == before, "{profile}");
-        // Preallocated data that was never written may differ.
+        // Copies of preallocated data that was never written may differ.
         let scrub = Scrub::new(&filesystem, Options::default(), Progress::new()).unwrap();
         let scrub = scrub.asking(&|_, _, _| Vec::new());
         scrub.run().unwrap();

@@ -1,5 +1,5 @@
 //! Tests of data without checksums whose copies differ, beside writers. The scrub asks a function
-//! which data was ever written, in the scrub's state, without any lock held.
+//! which preallocated data was ever written, in the scrub's state, while it holds no lock.
 #![allow(
     clippy::arithmetic_side_effects,
     clippy::indexing_slicing,

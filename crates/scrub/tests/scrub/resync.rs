@@ -87,7 +87,7 @@ fn writes_of_interrupted_run_are_not_repeated() {
     let volume = Away::new(&Make::new(Profile::Raid1, 2), &[1], 1);
     let filesystem = writable(volume.lab.devices()).unwrap();
     let progress = Progress::new();
-    // Far after the ranges that are read before the job begins to write.
+    // An offset far beyond the ranges that the resync reads before it begins to write.
     let behind = devices_behind(filesystem.committed_view().volume());
     let returning = filesystem
         .begin_return(behind[0].uuid(), &Progress::new())
@@ -224,8 +224,8 @@ fn single_data_without_checksums_stays_on_its_device() {
     require_up_to_date(lab.devices(), "single data");
 }
 
-/// A device that is full of chunks has no place for stripes that must move. The device stays
-/// unchanged and is named in the error, and the volume continues without it.
+/// A device that is full of chunks has no place for stripes that must move. The stale device stays
+/// unchanged, the error names it, and the volume continues without it.
 #[test]
 fn device_without_unallocated_space_stays_stale_and_is_named() {
     let volume = Away::with(&Make::new(Profile::Raid1, 2), &[0], 3, &|lab| fill(lab));
@@ -266,7 +266,7 @@ fn put(filesystem: &WritableFilesystem, name: &str, seed: u64) -> buttress_fs::R
     filesystem.write_back()
 }
 
-/// Fills the devices with chunks, and leaves half of their space free.
+/// Fills the devices with chunks, and leaves half of the chunks' space free.
 fn fill(lab: &Lab) {
     let filesystem = writable(lab.devices()).unwrap();
     let mut count = 0;

@@ -73,7 +73,7 @@ impl ReadAhead {
     /// Returns the next piece and gives the buffer `used` back; `None` at the end of the input.
     pub(super) fn next(&mut self, used: Vec<u8>) -> io::Result<Option<Piece>> {
         if used.capacity() > 0 {
-            // If the queue of used buffers is full, this buffer is dropped.
+            // If the queue of used buffers is full, the thread drops this buffer.
             let _ = self.used.try_send(used);
         }
         if let Some(next) = self.next.take() {

@@ -78,7 +78,8 @@ impl<R: Read> Decoder<R> {
                     attribute,
                 });
             }
-            // A payload that is not made of attributes may hold content: refuse the command.
+            // If the payload of an unknown command is not made of attributes, it may hold content:
+            // refuse the command.
             let Ok((_, later)) = split_sized(after) else {
                 return Err(Error::CommandUnknown {
                     place,

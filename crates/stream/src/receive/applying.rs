@@ -110,7 +110,7 @@ impl Receiver<'_> {
             false => {
                 let made = self.make_files();
                 if made.is_err() {
-                    // On failure the receiver executes the command again or leaves it out.
+                    // On failure the receiver executes the command again or skips it.
                     self.new_file = None;
                 }
                 made
@@ -133,8 +133,8 @@ impl Receiver<'_> {
             .map_err(about(from))?;
         self.names.forget(old_directory, old_name);
         self.names.forget(new_directory, new_name);
-        // If both names belong to one inode, both stay. Otherwise this name is now the inode's
-        // name.
+        // If both names of the rename belong to one inode, both names stay. If the names belong to
+        // different inodes, the new name is now the inode's name.
         self.names.insert(new_directory, new_name, moved);
         self.taken_names.add(new_directory, new_name);
         Ok(())

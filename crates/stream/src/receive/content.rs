@@ -313,7 +313,7 @@ impl Receiver<'_> {
 }
 
 impl<'a> EncodedRange<'a> {
-    /// Reads the range of an encoded write. Returns `None` for another command.
+    /// Reads the range of an encoded write. Returns `None` for a command that is no encoded write.
     fn of(command: &Command<'a>) -> Result<Option<Self>, Problem> {
         let Command::EncodedWrite {
             offset,

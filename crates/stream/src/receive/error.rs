@@ -11,7 +11,7 @@ use std::path::PathBuf;
 /// The result of a part of a receive.
 pub type Result<T, E = Error> = core::result::Result<T, E>;
 
-/// Reason why a stream was not received. The volume then shows nothing of the stream.
+/// Reason why a stream was not received. After this error the volume shows nothing of the stream.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {

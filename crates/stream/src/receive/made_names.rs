@@ -77,7 +77,7 @@ impl Receiver<'_> {
         Ok(())
     }
 
-    /// Records the command that created a name.
+    /// Records the stream command that created a name.
     pub(super) fn note_name(&mut self, directory: Location, name: &[u8], maker: CommandPlace) {
         if self.made_names.wait() {
             self.taken_names.add(directory, name);
@@ -85,8 +85,8 @@ impl Receiver<'_> {
         }
     }
 
-    /// Inserts the pending names if there are very many. The caller runs this between two commands,
-    /// so a command that finds no space can run again.
+    /// Inserts the pending names if there are very many. The caller inserts pending names between
+    /// two commands, so a command that finds no space can run again.
     pub(super) fn put_many_names(&mut self) -> Result<(), Problem> {
         let count = u64_of(self.made_names.makers.len());
         match count < self.filesystem.deferred_names_max() {

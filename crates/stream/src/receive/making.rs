@@ -79,7 +79,7 @@ pub(super) struct Receiver<'a> {
     pub(super) scouted_to: u64,
     pub(super) scouts: Option<Scouts>,
     summary: Summary,
-    /// Kinds of notes that the receive has reported.
+    /// Kinds of notes that the receive has already reported to the caller.
     pub(super) told: Told,
     /// Memory reserved for stream pieces, pending names and files, and writes in flight.
     _memory: HeldMemory,

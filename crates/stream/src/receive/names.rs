@@ -4,7 +4,7 @@
 //! holds the complete path of the last command, because most commands change the file of the
 //! previous command.
 //!
-//! The receiver does not trust the paths of commands. Each component must be a valid name and
+//! The receiver does not trust the paths of commands. Each path component must be a valid name and
 //! neither `.` nor `..`. The walk never follows symbolic links and never enters another subvolume.
 
 use super::error::Problem;

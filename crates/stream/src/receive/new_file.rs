@@ -7,8 +7,8 @@
 //! error names this command. Any other error of a pending file names the command that ended the
 //! file.
 //!
-//! Linux makes every inode under a made-up name and renames it. If names wait, the name [settles](super::settling)
-//! before the inode is made.
+//! Linux makes every inode under a made-up name and renames it. If new names are pending, the name
+//! [settles](super::settling) before the inode is made.
 
 use super::error::Problem;
 use super::made_names::CommandPlace;
@@ -22,12 +22,12 @@ use buttress_writer::data::EncodedExtent;
 use buttress_writer::operations::{self, AttributeChanges, NewInode, NodeKind};
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
-/// The permissions of a bare new file or directory, until a command of the stream changes them.
+/// The permissions of a new file or directory until a command of the stream changes them.
 pub(super) const FILE_MODE: u32 = 0o600;
 const DIRECTORY_MODE: u32 = 0o700;
 
-/// Largest content of a file that is created in one operation, in bytes. Only the first part of a
-/// larger file is gathered.
+/// Largest content of a file that is created in one operation, in bytes. The receiver gathers only
+/// the first part of a larger file.
 const GATHERED_BYTES_MAX: usize = 256 << 10;
 
 /// Limits for files that are created together: the number of files, and their content in bytes.

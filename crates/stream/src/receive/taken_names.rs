@@ -129,8 +129,8 @@ impl Receiver<'_> {
         matches!(self.filesystem.lookup(directory, name), Ok(None))
     }
 
-    /// Adds the hashes of a directory's names, unless the directory is larger than `size_max`. It
-    /// ignores errors, because the lookup meets them again.
+    /// Adds the hashes of a directory's names, unless the directory is larger than `size_max`.
+    /// Reading ahead ignores errors of hashes, because the later lookup meets them again.
     fn learn_names(&mut self, directory: Location, size_max: u64) {
         let metadata = self.filesystem.metadata(directory);
         if !metadata.is_ok_and(|metadata| metadata.size.get() <= size_max) {

@@ -38,7 +38,7 @@ const PATHS_MAX: usize = 1 << 14;
 /// Estimate of a stream.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Estimate {
-    /// Bytes of the stream.
+    /// The length of the stream in bytes.
     pub stream_bytes: ByteCount,
     /// Number of inodes.
     pub inodes: u64,

@@ -89,7 +89,7 @@ pub(crate) struct Gatherer<'a> {
     current: Option<Gathering>,
 }
 
-/// A walk over the differences, which can pause.
+/// A walk over the differences between two snapshots, which can pause.
 pub(crate) struct Walk {
     changes: Changes,
     /// The next item, if the walk paused before it.
@@ -302,7 +302,7 @@ impl<'a> Gatherer<'a> {
         Self::part(self.new, self.old, current, difference, visitor)
     }
 
-    /// Processes an item other than the inode item.
+    /// Processes an item of an inode other than the inode item.
     fn part(
         new: &Snapshot,
         old: Option<&Snapshot>,

@@ -229,7 +229,7 @@ impl<'a> Names<'a> {
         }
     }
 
-    /// Returns a temporary name in the root that neither snapshot has.
+    /// Returns a temporary name in the root that exists in neither snapshot.
     fn free_name(&self, inode: InodeNumber, generation: Generation) -> Result<Arc<[u8]>> {
         let root = InodeNumber::ROOT_DIRECTORY;
         let mut number = 0_u64;

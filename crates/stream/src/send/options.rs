@@ -8,8 +8,8 @@ use buttress_tree::ReadAhead;
 /// Options of a send.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Snapshot that the receiver already has: the send contains only the differences. It may be in
-    /// another volume.
+    /// Snapshot that the receiver already has: the send contains only the differences. The parent
+    /// snapshot may be in another volume.
     pub parent: Option<Snapshot>,
     /// Further snapshots that the receiver has, whose extents it may clone.
     pub clone_sources: Vec<Snapshot>,

@@ -430,8 +430,8 @@ impl<'a> Output<'a> {
         self.flush_full()
     }
 
-    /// Finishes the writes of a file range. Each write is as long as possible, regardless of extent
-    /// boundaries.
+    /// Finishes the writes of a file range. Each write in the stream is as long as possible,
+    /// regardless of extent boundaries.
     fn finish_content(
         &mut self,
         path: &[u8],
@@ -470,7 +470,7 @@ impl<'a> Output<'a> {
         Ok(())
     }
 
-    /// Passes finished bytes to the writing thread once they fill a piece.
+    /// Passes finished stream bytes to the writing thread once they fill a piece.
     fn flush_full(&mut self) -> Result<()> {
         if self.finished.len() >= PIECE_BYTES {
             self.flush()?;

@@ -70,7 +70,7 @@ impl Record for Block {
     }
 }
 
-/// Errors of unreadable blocks.
+/// Errors of tree blocks that could not be read.
 #[derive(Debug, Default)]
 pub(super) struct Failures {
     pub(super) list: Vec<Error>,
@@ -192,8 +192,8 @@ impl Descent<'_> {
         gatherer.finish()
     }
 
-    /// Returns the drop progress of half-dropped trees, by the set of the owner that alone reaches
-    /// a block.
+    /// Returns the drop progress of half-dropped trees, by the set of the single owner that reaches
+    /// their blocks.
     fn dropped(&self) -> Result<HashMap<SetId, (Key, u8)>> {
         let mut sets = self.sets.lock();
         let mut dropped = HashMap::new();

@@ -1,9 +1,9 @@
 //! A gatherer of records by address, used by several threads, which merges records of equal
 //! address.
 //!
-//! Records arrive in any order, and many times for one address. A list holds them, and is sorted
-//! and merged whenever it has grown by half of its limit. Memory is therefore bounded by the number
-//! of addresses, not of records.
+//! Records arrive in any order, and many times for one address. The gatherer holds records in a
+//! list. It sorts and merges the list whenever the list has grown by half of its limit. Memory is
+//! therefore bounded by the number of addresses, not of records.
 //!
 //! If even the addresses are too many, the gatherer drops the upper half of them, and from then on
 //! everything above the first dropped address. The gatherer then holds all records of a *window*,
@@ -58,7 +58,7 @@ struct Inner<R> {
     failure: Option<Error>,
 }
 
-/// The least growth before the list is merged again.
+/// The least growth before the gatherer merges the list again.
 const GROWTH_MIN: usize = 1 << 14;
 
 impl<'a, R: Record> Gatherer<'a, R> {

@@ -72,7 +72,7 @@ impl Record for Extent {
 /// The sums of an account.
 #[derive(Debug, Default)]
 pub(super) struct Counted {
-    /// Space by the owners of extents and of tree blocks.
+    /// Space by the sets of owners of data extents and of tree blocks.
     pub(super) occupied: HashMap<SetId, Occupied>,
     /// Files by the owners of leaves.
     pub(super) files: HashMap<SetId, Files>,

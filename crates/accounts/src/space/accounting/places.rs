@@ -18,7 +18,7 @@ pub struct Place {
     pub location: Location,
     /// The files at the path in its own subvolume, as one part; `None` for all files.
     pub parts: Option<Parts>,
-    /// The subvolumes below that a walk from the path enters.
+    /// The nested subvolumes that a walk down from the path enters.
     pub nested: Vec<SubvolumeId>,
 }
 

@@ -103,7 +103,7 @@ impl WritableVolume {
         let grown = self.writer().grow_device(device, size);
         // A commit that failed may be durable.
         if grown.is_err() && before < size.get() && view.volume().stopped().is_none() && now.get() <= before {
-            // The bytes are nobody's either way.
+            // After a failed commit, no committed state uses the added bytes.
             let _longer = own.set_size(before);
         }
         Ok(grown?)
@@ -132,7 +132,8 @@ impl WritableVolume {
     }
 }
 
-/// Wipes the superblocks of a device that the volume no longer lists. A missing device keeps them.
+/// Wipes the superblocks of a device that the volume no longer lists. A missing device keeps its
+/// superblocks.
 fn wipe(slot: &DeviceSlot) -> Result<()> {
     let Some(device) = slot.device().filter(|device| device.is_writable()) else {
         return Ok(());

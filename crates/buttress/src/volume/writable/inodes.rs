@@ -8,7 +8,7 @@ use buttress_writer::operations::{AttributeChanges, NewInode, ReceivedUuid, Rena
 
 /// Calls that take a [`Location`] and a name in it. The calls of
 /// [`WritableSubvolume`](crate::WritableSubvolume) take paths, and give new inodes the owner of the
-/// options. The calls here take a [`NewInode`].
+/// options. The creating calls of this module take a [`NewInode`].
 ///
 /// ```
 /// # let volume = buttress::Volume::create().on_devices(vec![buttress::Device::memory(vec![0; 256 << 20])])?;

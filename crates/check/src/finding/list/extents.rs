@@ -35,7 +35,7 @@ macro_rules! extents {
                 logical: Logical,
                 /// The recorded value.
                 stored: ByteCount,
-                /// The counted sum of its extents.
+                /// The sum that the check counted over the block group's extents.
                 counted: ByteCount,
             } "block group {logical}: wrong used bytes (found {stored}, expected {counted})"
 
@@ -103,7 +103,7 @@ macro_rules! extents {
                 device: DeviceId,
                 /// The value in the device item.
                 stored: ByteCount,
-                /// The counted sum of its extents.
+                /// The sum that the check counted over the block group's extents.
                 counted: ByteCount,
             } "device {device}: wrong used bytes in its item (found {stored}, expected {counted})"
 
@@ -140,7 +140,7 @@ macro_rules! extents {
                 logical: Logical,
                 /// The recorded number of references.
                 stored: u64,
-                /// The counted sum of its references.
+                /// The sum that the check counted over the extent's references.
                 counted: u64,
             } "extent {logical}: wrong reference count (found {stored}, expected {counted})"
 

@@ -31,7 +31,7 @@ macro_rules! files {
                 inode: InodeNumber,
                 /// The recorded value.
                 stored: ByteCount,
-                /// The counted sum.
+                /// The sum that the check counted.
                 counted: ByteCount,
             } "subvolume {subvolume}, directory {inode}: wrong size (found {stored}, expected {counted})"
 

@@ -151,7 +151,7 @@ pub(super) const PLANTS: &[Plant] = &[
         "the inode item at the end of a leaf removed",
         &["inode-missing", "entry-without-inode"],
         |editor| {
-            // Inside a leaf the check of the leaf finds it.
+            // Inside a leaf, the check of the leaf itself finds the missing inode item.
             let mut borders = editor.borders(TreeId::FS).into_iter();
             let border = borders.find(|(last, next)| {
                 last.item_type == ItemType::INODE_ITEM && last.objectid == next.objectid

@@ -42,7 +42,7 @@ pub(crate) struct Away {
     pub(crate) old: Files,
     pub(crate) new: Files,
     pub(crate) since: Generation,
-    /// For each device, whether it could be read alone.
+    /// For each device, true if it could be read alone.
     pub(crate) alone: Vec<bool>,
 }
 

@@ -14,7 +14,7 @@ use buttress_format::{ChecksumType, Logical};
 /// The owner and the level in a tree block's header.
 const OWNER: std::ops::Range<usize> = 88..96;
 const LEVEL: usize = 100;
-/// The number of items in the header, and the offset of the items.
+/// Offsets in a tree block: the number of items in the header, and the items.
 const ITEM_COUNT: usize = 96;
 const ITEMS: usize = 101;
 const ITEM_BYTES: usize = 25;

@@ -25,7 +25,7 @@ struct Piece {
     same: bool,
     /// True if both snapshots have equal bytes on disk, but the receiver has zeros there.
     spoilt: bool,
-    /// True if the stream must zero this piece on the receiver.
+    /// True if the stream must zero this piece of the file on the receiver.
     erased: bool,
 }
 

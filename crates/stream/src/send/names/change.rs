@@ -21,8 +21,8 @@ impl Names<'_> {
         if !crate::send::plan::is_directory(item.mode) {
             return Err(self.new.names_error(number, NamesProblem::NoParent));
         }
-        // As in the kernel, the directory gets a temporary short name; its own turn moves it to its
-        // place.
+        // As in the kernel, the directory gets a temporary short name; the send moves it to its
+        // final place at the directory's own turn.
         let name = self.free_name(number, item.generation)?;
         self.displaced.insert(Directory::new(number), Arc::clone(&name));
         self.times.touch(InodeNumber::ROOT_DIRECTORY);
@@ -135,7 +135,7 @@ impl Names<'_> {
         }
     }
 
-    /// Returns a directory between `parent` and its ancestor `directory` that has yet to move away.
+    /// Returns a directory between `parent` and its ancestor `directory` that must move away first.
     pub(super) fn blocker(
         &mut self,
         directory: InodeNumber,
@@ -165,7 +165,7 @@ impl Names<'_> {
     }
 
     /// Handles the turn of a new inode other than a directory: `make` sends the command for its
-    /// first name, links add the other names. Returns its path.
+    /// first name, links add the other names. Returns the path of the new inode.
     pub(crate) fn create_file(
         &mut self,
         inode: &Fresh<'_>,

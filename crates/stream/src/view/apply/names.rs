@@ -1,4 +1,4 @@
-//! Commands that create, move and remove names.
+//! Stream commands that create, move and remove names.
 
 use super::Target;
 use crate::view::error::Problem;
