@@ -41,10 +41,10 @@ pub(crate) enum Cache {
 }
 
 impl Cache {
-    /// Both, cold first.
+    /// Both cache states, cold first.
     pub(crate) const BOTH: [Self; 2] = [Self::Cold, Self::Warm];
 
-    /// The word in tables.
+    /// Returns the word for the cache state in tables.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Cold => "cold",

@@ -1,8 +1,8 @@
 //! Checking volumes, cold and warm, against `btrfs check`.
 //!
-//! Both sides are whole processes with their default options, no data read. Cold, a check can be no faster than the disk: that is
-//! measured beside it. The volumes are those of the other
-//! benchmarks: 500,000 inline files, a source tree, one large file plain and compressed.
+//! Both sides are whole processes with their default options, no data read. Cold, a check can be no
+//! faster than the disk, so the benchmark also measures the disk. The volumes are those of the
+//! other benchmarks: 500,000 inline files, a source tree, one large file plain and compressed.
 
 use crate::Scale;
 use crate::cache::Cache;
@@ -19,7 +19,7 @@ use std::time::Instant;
 /// What a check may take of the other's time where there is much to check. A disk may be slower than that: see [`floor`].
 const GOAL: f64 = 0.06;
 
-/// The same where both sides are done in a fraction of a second, and most of ours is starting.
+/// The goal for volumes on which both sides need a fraction of a second, mostly for starting.
 const GOAL_OF_SMALL: f64 = 0.25;
 
 /// The same where both sides do little more than start.

@@ -7,7 +7,7 @@
 //! - `count`: inside one process, the ioctl with `fm_extent_count` 0 against a map without sharedness; both warm.
 //! - `flat`: the time for an extent, with sharedness, from a thousand extents to a million; with snapshots; with every
 //!   second extent shared.
-//! - `cancel`: how long the command goes on after a signal half-way.
+//! - `cancel`: the time for which the command continues after a signal in mid-run.
 
 mod images;
 mod ioctl;
@@ -120,7 +120,7 @@ fn find(filesystem: &Filesystem, path: &str) -> Result<Location> {
     Ok(filesystem.resolve(top, path.as_bytes(), Follow::NotLast)?)
 }
 
-/// Extents of a file, and how long finding them took.
+/// The extents of a file, and the time that finding them took.
 fn map(filesystem: &Filesystem, path: &str, sharing: bool) -> Result<(u64, Duration)> {
     let file = filesystem.open_file(find(filesystem, path)?)?;
     let start = Instant::now();
@@ -143,7 +143,7 @@ fn count(scale: Scale) -> Result<()> {
         let mount = Mount::new(std::slice::from_ref(&image), "ro")?;
         let file = File::open(mount.path().join(NAME))?;
         let (mut ours, mut theirs) = (Duration::MAX, Duration::MAX);
-        // The first of each is the one that makes it warm.
+        // The first run of each side fills its caches and is not measured.
         for round in 0..=REPEATS {
             let (our_count, our_time) = map(&filesystem, NAME, false)?;
             let start = Instant::now();
@@ -197,7 +197,7 @@ fn flat(scale: Scale) -> Result<()> {
     Ok(())
 }
 
-/// Interrupts `fiemap -v` when half of what it prints has come out.
+/// Interrupts `fiemap -v` after half of its output.
 fn cancel(scale: Scale) -> Result<()> {
     let Some((kind, extents)) = images::of_files(scale)
         .into_iter()

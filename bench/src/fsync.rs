@@ -5,7 +5,7 @@
 //! - `overwrite`: 4 KiB anywhere in a large file, each synced;
 //! - `append`: lines of a log file, each made durable with `fdatasync`;
 //! - `mail`: create, write 4 KiB, sync, rename, sync the directory;
-//! - `threads`: files of their own, each write synced, by 1, 2, 8 and 32 threads;
+//! - `threads`: separate files, each write synced, by 1, 2, 8 and 32 threads;
 //! - `joined`: the same by Buttress alone, on a device whose flush takes a millisecond;
 //! - `account`: bytes and flushes that reach the device for one sync, both sides on a loop device.
 //!
@@ -31,12 +31,12 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// After so many files the directory is synced, as in the seed.
+/// After this number of files the benchmark syncs the directory, as the original does.
 const SYNC_EVERY: usize = 100;
 
 const BLOCK: usize = 4096;
 
-/// The calls that all sides make.
+/// The system calls that all sides of the benchmark make.
 pub(crate) trait Calls: Sync {
     type Handle: Send + Sync;
     fn directory(&self, name: &str) -> Result<Self::Handle>;
@@ -44,7 +44,7 @@ pub(crate) trait Calls: Sync {
     fn write(&self, file: &Self::Handle, offset: u64, bytes: &[u8]) -> Result<()>;
     fn sync(&self, what: &Self::Handle, only_data: bool) -> Result<()>;
     fn rename(&self, directory: &Self::Handle, from: &str, to: &str) -> Result<()>;
-    /// All that was done so far is committed.
+    /// Commits all changes made so far.
     fn settle(&self) -> Result<()>;
 }
 
@@ -323,7 +323,7 @@ fn threads<C: Calls>(calls: &C, count: usize, amounts: Amounts) -> Result<Vec<f6
     ])
 }
 
-/// One job on one side.
+/// One job of the benchmark on one side.
 pub(crate) fn job<C: Calls>(name: &str, calls: &C, amounts: Amounts) -> Result<Vec<f64>> {
     match name {
         "directory" => directory(calls, amounts),

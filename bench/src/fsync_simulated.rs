@@ -1,10 +1,11 @@
 //! `fsync simulated`: what a sync costs on the simulated spinning disk, beside a commit in its place.
 //!
-//! Each job of [`super::fsync`] runs twice on a new volume: once with syncs that are logged, once with a commit for each of
-//! them, as it was without logs. Only what happens during the syncs is counted: requests that begin elsewhere than the one
-//! before ended, as *seeks*, flushes, bytes, and time on the disk's clock. The volume is on a sparse file; the disk is as
-//! docs/internals/simulated-disks.md says. With `BUTTRESS_BENCH_TRACE` the requests of some syncs are printed, too: where each begins
-//! and its length.
+//! Each job of [`super::fsync`] runs twice on a new volume: once with logged syncs, and once with a
+//! commit for each sync. The table counts only what happens during the syncs: seeks (requests that
+//! do not begin where the previous request ended), flushes, bytes, and time on the disk's clock.
+//! The volume is on a sparse file; the disk is as docs/internals/simulated-disks.md says. With
+//! `BUTTRESS_BENCH_TRACE` the requests of some syncs are printed, too: where each begins and its
+//! length.
 
 use crate::Scale;
 use crate::fsync::{Amounts, Calls, Image, Ours, job};
@@ -97,7 +98,7 @@ impl Backend for Counting {
     }
 }
 
-/// Buttress on the simulated disk, with an account of its syncs.
+/// Runs Buttress on the simulated disk, and accounts for its syncs.
 struct Simulated {
     ours: Ours,
     counts: Arc<Counts>,

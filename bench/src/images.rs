@@ -21,7 +21,7 @@ pub(crate) fn folder() -> Result<PathBuf> {
     Ok(std::fs::canonicalize(folder)?)
 }
 
-/// The folder of the documentation that plots go to.
+/// The documentation folder of the plots.
 pub(crate) fn plots() -> Result<PathBuf> {
     let folder = PathBuf::from("docs/plots");
     std::fs::create_dir_all(&folder)?;
@@ -80,7 +80,7 @@ pub(crate) fn compressed_source_tree(scale: Scale) -> Result<PathBuf> {
     })
 }
 
-/// The files of [`source_tree`], in a directory that is made.
+/// Returns the files of [`source_tree`], in a new directory.
 pub(crate) fn fill_source_tree(scale: Scale, top: &Path) -> Result<()> {
     let mut random = Random::new(1);
     let mut directories = vec![top.to_path_buf()];
@@ -155,7 +155,8 @@ pub(crate) fn aged(scale: Scale) -> Result<PathBuf> {
     })
 }
 
-/// One file of `scale.large_bytes` in a volume that is mounted with `options` to write it.
+/// One file of `scale.large_bytes` in a volume that the kernel mounts with `options` to write the
+/// file.
 pub(crate) fn large_file(scale: Scale, name: &str, options: &str) -> Result<PathBuf> {
     kept(name, scale, 12, options, |top| {
         let mut random = Random::new(2);
@@ -246,11 +247,12 @@ fn snapshot(top: &Path, name: &str) -> Result<()> {
     .map(drop)
 }
 
-/// The volume of the seeds' script: inline files of 2,000 bytes by four interleaved jobs, a snapshot, a
-/// quarter more files, every 50th of the first overwritten, a second snapshot. The script starts a process
-/// for each file; this makes the same calls in four threads.
+/// The volume of the seeds' script: inline files of 2,000 bytes by four interleaved jobs, a
+/// snapshot, a quarter more files, every 50th of the first overwritten, a second snapshot. The
+/// original script starts a process for each file; this benchmark makes the same calls in four
+/// threads.
 pub(crate) fn inline_files(scale: Scale) -> Result<PathBuf> {
-    // Other numbers than the scale's own have names of their own.
+    // Images of a size other than the scale's default have separate names.
     let name = match scale.inline_files {
         500_000 | 1000 => "inline".to_owned(),
         files => format!("inline-{files}"),

@@ -1,8 +1,9 @@
 //! Calls of the library on a volume that is open for writing, in memory: what each takes with one, two and eight threads, and
 //! beside a writer.
 //!
-//! There is no other side: the kernel's calls go through a mount. Where a call of a view does the same, it stands beside. The
-//! figures are of one process, so the seconds are those of all threads; the machine's cores bound what more threads can give.
+//! There is no other side: the kernel's calls go through a mount. Where a call of a view does the
+//! same, it stands beside. The seconds in the table are those of all threads of one process; the
+//! machine's cores limit what more threads can gain.
 //!
 //! Every file has 4 KiB in an extent of its own. "dirty" files have dirty data.
 
@@ -29,10 +30,10 @@ const ROOT: Location = Location::root_of(SubvolumeId::TOP_LEVEL);
 const FILE_BYTES: usize = 4096;
 const THREADS: [usize; 3] = [1, 2, 8];
 
-/// How many files one directory holds.
+/// The number of files in one directory.
 const DIRECTORY_FILES: usize = 1000;
 
-/// How many entries a listing asks for.
+/// The number of entries that a listing requests.
 const LISTED: usize = 64;
 
 /// Files with dirty data.
@@ -44,7 +45,7 @@ struct Volume {
     files: Vec<Location>,
 }
 
-/// The rows that are wanted, and what was measured for them.
+/// The requested benchmark rows, and the measurements for them.
 struct Rows {
     /// Parts of their names; none for all.
     wanted: Vec<String>,
@@ -252,7 +253,7 @@ fn table(count: usize, calls: usize, wanted: &[&str]) -> Result<()> {
 fn changes(volume: &Volume, rows: &Rows, calls: usize) -> Result<()> {
     let filesystem = &volume.filesystem;
     row(volume, rows, "writing 4 KiB", calls * 32, &|thread, call| {
-        // Files of its own.
+        // Each thread writes to its own files.
         let file = volume.files[(thread * 64 + call % 64) % volume.files.len()];
         filesystem.write_at(file, FileOffset::MIN, &[b'y'; FILE_BYTES])?;
         Ok(())

@@ -17,8 +17,8 @@
 //!   exclusive ([`live`]); `live holds`: how long locks are held while everything goes on at once;
 //! - `fsync`: making files and directories durable, against btrfs, ext4 and xfs on a loop device ([`fsync`]);
 //!   `fsync simulated`: on the simulated spinning disk, beside commits ([`fsync_simulated`]);
-//! - `mkfs`: images from a source tree, against mkfs.btrfs, `tar c`, and the makers of other file systems; reading them back under the
-//!   kernel's mount ([`mkfs`]);
+//! - `mkfs`: images from a source tree, against mkfs.btrfs, `tar c`, and the makers of other file
+//!   systems; reading the images back under the kernel's mount ([`mkfs`]);
 //! - `mount`: a mounted volume, against the kernel's mount and a FUSE server that answers from memory ([`mount`]);
 //! - `space`: accounts of space over many snapshots, against compsize and `btrfs filesystem du` ([`space`]);
 //! - `tiny`: all of it on tiny volumes, so that no benchmark rots; its figures mean nothing.

@@ -35,7 +35,8 @@ fn busy_seconds() -> f64 {
 /// Processor seconds of children that have ended.
 fn children_seconds() -> f64 {
     let fields = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
-    // The name, in brackets, may hold anything; `cutime` and `cstime` are fields 16 and 17, in hundredths.
+    // The process name in `/proc/self/stat`, in brackets, may hold any characters; `cutime` and
+    // `cstime` are fields 16 and 17, in hundredths of a second.
     let after = fields.rsplit_once(") ").map_or("", |(_, after)| after);
     let ticks = after.split(' ').skip(13).take(2);
     ticks.filter_map(|ticks| ticks.parse::<f64>().ok()).sum::<f64>() / 100.0

@@ -86,7 +86,7 @@ impl Bench {
         command
     }
 
-    /// Pairs of runs, each onto nothing: neither side has to clear away what was there.
+    /// Pairs of runs, each to a new output: neither side must delete an old output.
     fn pairs(
         &self,
         job: &str,
@@ -116,7 +116,8 @@ impl Bench {
     }
 }
 
-/// A run whose output is not there before, and whose disk has nothing left to write of the run before.
+/// A run whose output does not exist before, on a disk that has finished the writes of the previous
+/// run.
 fn fresh(output: &Path, command: &mut Command) -> Result<Run> {
     match std::fs::remove_file(output) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error.into()),
@@ -295,7 +296,7 @@ fn reading(bench: &Bench) -> Result<()> {
     };
     let content = |top: &Path| {
         let mut command = Command::new("tar");
-        // To a pipe: tar reads nothing for /dev/null.
+        // The archive goes to a pipe: tar reads nothing for /dev/null.
         command.args(["-cf", "-", "-C"]).arg(top).arg(".");
         command
     };
@@ -329,7 +330,7 @@ fn reading(bench: &Bench) -> Result<()> {
         }
         let bytes = |runs: &[Run]| runs.last().map_or(0, |run| run.output_bytes);
         let (one, other) = (bytes(&pairs.ours), bytes(&pairs.theirs));
-        // Names in another order, and sizes of directories, are all that may differ.
+        // The images may differ only in the order of names and the sizes of directories.
         ensure!(
             one.abs_diff(other) <= one / 50,
             "{job}: {one} and {other} bytes came out"

@@ -7,9 +7,11 @@
 //! - `random`: 4 KiB anywhere in a file, by one thread and by sixteen;
 //! - `sqlite`: transactions, each durable.
 //!
-//! Cold is mounted anew with the system's caches dropped; the server in memory keeps what it has. Writing ends with `fsync` where one file is
-//! written; trees are timed without, and once until they are unmounted. `BUTTRESS_BENCH_FILES`, `BUTTRESS_BENCH_GIB` and
-//! `BUTTRESS_BENCH_INLINE` change how much there is, `BUTTRESS_BENCH_SIDES` (`kernel`, `buttress`, `memory`) who takes part.
+//! Cold means a new mount with the system's caches dropped; the server in memory keeps its cache.
+//! If one file is written, the measured time includes `fsync`. Trees are timed without `fsync`, and
+//! once until the unmount has ended. `BUTTRESS_BENCH_FILES`, `BUTTRESS_BENCH_GIB` and
+//! `BUTTRESS_BENCH_INLINE` change how much there is, `BUTTRESS_BENCH_SIDES` (`kernel`, `buttress`,
+//! `memory`) who takes part.
 
 mod files;
 mod memory;
@@ -41,7 +43,7 @@ const WORST: f64 = 2.5;
 /// Where FUSE itself is slower than the kernel, so many times its time is aimed at.
 const ABOVE_FLOOR: f64 = 1.3;
 
-/// The times of one side: for each row, one of each round.
+/// The times of one side: for each row, one time for each round.
 #[derive(Default)]
 struct Times {
     rows: Vec<Row>,
@@ -85,7 +87,7 @@ impl Times {
     }
 }
 
-/// Runs a program to its end; `ends` are the numbers that it may end with.
+/// Runs a program to its end; `ends` are the accepted exit codes.
 fn program(command: &mut Command, ends: &[i32]) -> Result<()> {
     let output = command
         .stdin(Stdio::null())
@@ -108,7 +110,7 @@ fn is_installed(name: &str) -> bool {
         .is_some_and(|path| std::env::split_paths(&path).any(|folder| folder.join(name).exists()))
 }
 
-/// A number that the environment may say otherwise.
+/// Returns a number that an environment variable can override.
 fn amount(name: &str, usual: u64) -> Result<u64> {
     match std::env::var(name) {
         Ok(text) => text.parse().with_context(|| format!("{name} is a number")),
@@ -193,7 +195,7 @@ fn print_rows([kernel, ours, memory]: &[Times; 3]) {
     }
 }
 
-/// A number, or nothing for a side that took no part in the row.
+/// The measured number, or nothing for a side that took no part in the row.
 fn figure(number: f64, places: usize) -> String {
     match number.is_nan() {
         true => String::new(),
@@ -201,7 +203,7 @@ fn figure(number: f64, places: usize) -> String {
     }
 }
 
-/// What this program does as another process.
+/// Runs the part of the benchmark that this program executes as another process.
 pub(crate) fn part(words: &[&str]) -> Result<()> {
     match words {
         ["serve", directory] => memory::serve(Path::new(directory)),

@@ -21,7 +21,7 @@ pub(crate) struct Group {
     pub(crate) values: Vec<Option<f64>>,
 }
 
-/// The chart, as the text of an SVG file.
+/// The benchmark's chart, as the text of an SVG file.
 pub(crate) fn bars(title: &str, unit: &str, series: &[&str], groups: &[Group]) -> String {
     let group_width = series.len() as f64 * BAR_WIDTH + GROUP_GAP;
     let width = (LEFT * 2.0 + group_width * groups.len() as f64).max(480.0);

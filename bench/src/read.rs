@@ -1,9 +1,9 @@
 //! Taking files out of volumes, against the kernel's mount of the same image.
 //!
-//! Like against like: both sides write the same bytes into a pipe that is drained, or the same files into
-//! a directory in memory. Cold: caches dropped before each run (on the kernel's side after mounting). Warm:
-//! the image in the page cache and a fresh mount. Our side's time includes opening the volume; the
-//! kernel's does not include mounting it.
+//! The comparison is fair: both sides write the same bytes into a drained pipe, or the same files
+//! into a directory in memory. Cold: the benchmark drops caches before each run (on the kernel's
+//! side after mounting). Warm: the image in the page cache and a fresh mount. Our side's time
+//! includes opening the volume; the kernel's does not include mounting it.
 
 use crate::Scale;
 use crate::cache::Cache;

@@ -2,13 +2,14 @@
 //!
 //! The streams are those of our send and, in rows of their own, those of the kernel's, which people have.
 //!
-//! Both sides are whole processes and get the same stream from the same file, which is in the page cache. Each begins on a new
-//! image of the same size that the same mkfs made, and is done when what it received is durable: ours when the process ends,
-//! the kernel's after `syncfs`. Ours includes opening the image, the kernel's does not include mounting it. What a stream
-//! builds on is received before the clock starts. What we received must be what btrfs-progs finds clean.
+//! Both sides are whole processes and get the same stream from the same file, which is in the page
+//! cache. Each receive begins on a new image of the same size by the same mkfs. It ends when the
+//! received data is durable: ours when the process ends, the kernel's after `syncfs`. Ours includes
+//! opening the image, the kernel's does not include mounting it. What a stream builds on is
+//! received before the clock starts. What we received must be what btrfs-progs finds clean.
 //!
-//! The pipe is timed beside the slower of its two halves, each by itself: sending into a pipe that is drained, receiving from
-//! a file.
+//! The benchmark times the pipe, and each half alone: sending into a drained pipe, and receiving
+//! from a file. It compares the pipe with the slower half.
 
 use crate::Scale;
 use crate::cache::{self, Cache};
@@ -24,7 +25,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
-/// What a process may need beside the cache that it is given (256 MiB).
+/// The memory that a receiving process may need beside its 256 MiB cache.
 const PEAK_KIB_MAX: u64 = (256 + 64) << 10;
 
 /// The maker of a stream.
@@ -40,9 +41,9 @@ struct Job {
     what: String,
     /// The largest ratio of our time to the kernel's.
     goal: f64,
-    /// The size of the images.
+    /// The size of the receive benchmark's images.
     gib: u64,
-    /// The volume that the stream is of.
+    /// The volume that the received stream was made from.
     source: fn(Scale) -> Result<PathBuf>,
     sender: Sender,
     send: &'static [&'static str],
@@ -270,7 +271,7 @@ fn beside_the_kernel(scale: Scale, job: &Job) -> Result<()> {
     Ok(())
 }
 
-/// A full send and its receiving in one pipe.
+/// A full send and its receive in one pipe.
 fn pipe(scale: Scale, full: &Job) -> Result<()> {
     let source = images::inline_files(scale)?;
     let stream = stream(full, "pipe", &source, None, "snap1")?;

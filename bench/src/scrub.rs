@@ -4,8 +4,9 @@
 //! Ours is a whole process on the image files: `buttress scrub start -B -r`. The kernel's is `btrfs scrub start -B -r` on a
 //! read-only mount, which is made before the clock starts: volumes are kept, and stay as they are.
 //!
-//! Replacing: [`replacing`]. Which rows are measured can be said, so that each has a quiet moment: `scrub raid1 raid6`. Each
-//! adds its medians to a list below the volumes' folder, from which `scrub plot` draws.
+//! Replacing: [`replacing`]. Arguments select the measured rows of the table, so that each row has
+//! a quiet moment: `scrub raid1 raid6`. Each adds its medians to a list below the volumes' folder,
+//! from which `scrub plot` draws.
 //!
 //! Cold, a scrub can be no faster than the disk: how fast that hands over the same
 //! bytes in order is measured in the same round.
@@ -39,14 +40,16 @@ const GOALS: [f64; 2] = [1.0, 0.6];
 /// The same where several devices are read.
 const GOAL_OF_SEVERAL: f64 = 0.8;
 
-/// Bytes of the file in the volumes of several devices, and in the one whose queue is looked at.
+/// Bytes of the files in the volumes of several devices, and in the volume for the queue
+/// measurement.
 const SMALLER_BY: u64 = 8;
 
-/// Metadata twice, in GiB: files of the seeds' script for that.
+/// The number of files in the volume with DUP metadata, and the size in GiB: the numbers of the
+/// original script.
 const DUP_FILES_MORE: (u64, u64) = (128, 100);
 
-/// Runs all: the pairs, replacing, and the table of shapes; or what is named, rows of the pairs among it. `make` makes the
-/// volumes of the rows that are named, and measures nothing.
+/// Runs all benchmarks (the pairs, replacing, and the table of shapes), or the named ones; rows of
+/// the pairs can be named too. `make` makes the volumes of the named rows, and measures nothing.
 pub(crate) fn run_all(scale: Scale, words: &[&str]) -> Result<()> {
     let wants = |name: &str| words.is_empty() || words.contains(&name);
     for word in words {
@@ -319,7 +322,8 @@ fn pairs(scale: Scale, rows: &[&Row]) -> Result<()> {
                 prepare(cache, &images)?;
                 pairs.ours.push(ours(&images, &status)?);
                 if cache == Cache::Cold {
-                    // Below a virtual disk something may keep what was read: who comes second is then faster.
+                    // A host below a virtual disk may cache reads, so the side that reads second is
+                    // then faster.
                     prepare(cache, &images)?;
                     disk.push(before.min(floor(&images, bytes)?));
                 }

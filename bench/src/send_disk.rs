@@ -1,8 +1,9 @@
 //! A full send under each read-ahead mode from this machine's own disk, cold: what the simulated disks are held against.
 //!
-//! Whole processes of `buttress send`, the kernel's send of the same image through a mount, and the tree's bytes read from
-//! one end to the other. Each round runs all of them in turn after dropping the caches, so that what else the machine does
-//! falls on all alike; ratios are those within a round, and what is printed are their medians.
+//! Whole processes of `buttress send`, the kernel's send of the same image through a mount, and the
+//! tree's bytes read from one end to the other. Each round runs all modes in turn after dropping
+//! the caches, so other work of the machine affects all alike. Ratios are within a round; the table
+//! has their medians.
 
 use crate::Scale;
 use crate::cache::Cache;

@@ -1,10 +1,11 @@
 //! A full send under each read-ahead mode, in the virtual time of simulated disks, beside the seeds' tables.
 //!
-//! The volumes are those of the seeds' script (500,000 and 200,000 files); what is sent is the first
-//! snapshot, as there. The drives were fixed before the first table (docs/internals/simulated-disks.md). Of CPU time only what
-//! checking blocks is taken to cost is charged (2 us for 4 KiB). "one sequential read" reads as many bytes as the send
-//! under `sweep` did (which leaves out blocks that a send has no use for), from one place on; "address order"
-//! all of the tree's blocks sorted by address.
+//! The volumes are those of the seeds' script (500,000 and 200,000 files); what is sent is the
+//! first snapshot, as there. The drives were fixed before the first table
+//! (docs/internals/simulated-disks.md). The simulation charges only the assumed CPU time of
+//! checking blocks (2 us for 4 KiB). "one sequential read" reads as many bytes as the send under
+//! `sweep` did (which leaves out blocks that a send has no use for), from one place on; "address
+//! order" all of the tree's blocks sorted by address.
 
 use crate::Scale;
 use crate::images;
@@ -22,7 +23,8 @@ use std::time::Duration;
 /// `sweep` may take at most this many times what the drive takes for the same bytes in sequence.
 const GOAL: f64 = 1.3;
 
-/// What the seeds measured on their spinning disk: whole seconds of a full send.
+/// The full send times that the authors of the kernel changes measured on their spinning disk, in
+/// whole seconds.
 struct Seed {
     files: u64,
     none: u32,
@@ -50,7 +52,7 @@ const SEEDS: [Seed; 2] = [
     },
 ];
 
-/// One way to read, and what it took.
+/// One read-ahead mode, and the time it took.
 #[derive(Clone, Debug, PartialEq)]
 struct Row {
     name: &'static str,
@@ -110,7 +112,7 @@ fn snapshot_id(filesystem: &Filesystem) -> Result<SubvolumeId> {
     Ok(filesystem.resolve(top, b"/snap1", Follow::All)?.subvolume)
 }
 
-/// A sweep with a window other than the usual one.
+/// Returns a sweep with a window of another size than the default.
 fn window(mebibytes: u64) -> ReadAhead {
     ReadAhead::Sweep {
         window_bytes: ByteCount::new(mebibytes << 20),
@@ -223,7 +225,7 @@ fn print(drive: &str, files: u64, seed: &Seed, image: &Path, rows: &[Row]) -> Re
         let (seed_seconds, seed_gain) = match row.name {
             "none" => (seed.none.to_string(), String::new()),
             "forward" => (seed.forward.to_string(), format!("{seed_gain:.1} %")),
-            // What was measured is the change as it was posted.
+            // The benchmark measures the kernel change as it was posted.
             "forward-always as posted" => (
                 String::new(),
                 seed.forward_always_gain_percent

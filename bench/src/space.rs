@@ -1,17 +1,18 @@
 //! Accounts of space on a volume of a million extents and 200 snapshots, against compsize and `btrfs filesystem du` on
 //! the kernel's mount of the same image.
 //!
-//! - `compression` of the whole volume against compsize: the same figures, 200 million references;
+//! - `compression` of the whole volume against compsize on the same volume: the same figures, 200
+//!   million references;
 //! - `space` of the whole volume against `btrfs filesystem du -s` of one snapshot alone: what du of all of them takes is
 //!   200 times that;
-//! - `space --if-deleted` of half of the snapshots against the same;
+//! - `space --if-deleted` of half of the snapshots against the same du command;
 //! - `filesystem du -s` of one snapshot against itself.
 //!
-//! Both sides are whole processes. Peak memory is bounded by the cache budget and 256 MiB. In the order in which they are
-//! done, the jobs are:
+//! Both sides are whole processes. The cache budget plus 256 MiB bounds the peak memory of our
+//! side. The jobs, in the order of execution:
 //!
 //! - `exactness`: all figures are compared with brute force ([`exactness`]);
-//! - `cancel`: each command is stopped by a signal half-way ([`stopping`]);
+//! - `cancel`: a signal stops each command in mid-run ([`stopping`]);
 //! - `accounts`: `space` and `filesystem du`;
 //! - `compression`, after its figures were compared with compsize's; that takes most of the time, since compsize looks up
 //!   every reference.
@@ -31,7 +32,7 @@ use buttress_oracle::tools::newest;
 use std::path::Path;
 use std::process::Command;
 
-/// Our time may be at most this part of the other's.
+/// The largest allowed ratio of our time to the compared program's time.
 const GOAL: f64 = 0.2;
 
 type Job = fn(Scale, &Path) -> Result<()>;

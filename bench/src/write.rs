@@ -9,9 +9,9 @@
 //! Steps alternate between the sides where the disk has space for both images; else a side does all of its steps, and its
 //! image goes before the other's is made.
 //!
-//! A snapshot is timed by itself, on a volume that has just been mounted or opened, until it is durable: the kernel's call
-//! commits, so ours is followed by a commit; a second row is our call alone. From the kernel's time that of a `btrfs`
-//! process that does nothing is taken off.
+//! The benchmark times a snapshot on a volume that was just mounted or opened, until the snapshot
+//! is durable. The kernel's call commits, so a commit follows ours; a second row is our call alone.
+//! From the kernel's time that of a `btrfs` process that does nothing is taken off.
 //!
 //! | module | holds |
 //! |---|---|
@@ -33,7 +33,7 @@ use std::process::Command;
 use steps::Step;
 pub(crate) use steps::our_step;
 
-/// Steps that follow each other on one image, with the largest ratio that each is to have.
+/// Steps that follow each other on one image, each with the largest allowed ratio.
 struct Chain {
     name: &'static str,
     gib: u64,
@@ -153,7 +153,8 @@ impl Side<'_> {
         Ok(())
     }
 
-    /// Ends the side. What we wrote must be what btrfs-progs finds clean.
+    /// Ends one side of the benchmark, Buttress or the kernel. btrfs-progs must find our written
+    /// volume clean.
     fn end(&mut self) -> Result<()> {
         let Some(image) = self.image.take() else {
             return Ok(());
@@ -268,7 +269,7 @@ fn compare_checks(image: &Path, checked: &mut Pairs) -> Result<()> {
     Ok(())
 }
 
-/// Runs the jobs whose names are given, or all: chains, single steps of them, and `readers`.
+/// Runs the jobs whose names are given, or all: chains of steps, single steps, and `readers`.
 pub(crate) fn run_all(scale: Scale, wanted: &[&str]) -> Result<()> {
     let chains = chains(scale);
     let knows = |word: &str| word == readers::NAME || chains.iter().any(|chain| chain.knows(word));

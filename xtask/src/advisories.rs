@@ -1,4 +1,4 @@
-//! Published advisories on dependencies: a part of `cargo xtask licences`.
+//! Checks published advisories on dependencies: a part of `cargo xtask licences`.
 //!
 //! The database is RustSec's: one file for each advisory, with the versions that are affected. It is a repository, so it can be
 //! had only with a network or from an earlier clone. Without it the chore says that advisories were not checked, and passes.
@@ -16,7 +16,7 @@ use std::process::{Command, Stdio};
 
 /// Where the database is kept.
 const URL: &str = "https://github.com/rustsec/advisory-db";
-/// The variable that names a clone of it.
+/// The environment variable that names a clone of the advisory database.
 const VARIABLE: &str = "BUTTRESS_ADVISORY_DB";
 /// The files that name the versions of all dependencies.
 const LOCKS: [&str; 2] = ["Cargo.lock", "fuzz/Cargo.lock"];
@@ -50,7 +50,7 @@ impl Advisory {
 /// Compares all dependencies with the database, if there is one. `ignored` are ids that are passed over.
 ///
 /// # Errors
-/// Findings; with `must` also a database that cannot be had.
+/// Returns the findings about the dependencies; with `must` also an unavailable advisory database.
 pub(crate) fn check(ignored: &BTreeSet<String>, must: bool) -> Result<()> {
     let found = match must {
         true => Some(fetched()?),
@@ -84,7 +84,7 @@ pub(crate) fn check(ignored: &BTreeSet<String>, must: bool) -> Result<()> {
     Ok(())
 }
 
-/// The clones of the database that other tools keep, and our own.
+/// The clones of the advisory database that other tools keep, and our own clone.
 fn on_this_machine() -> Result<Option<PathBuf>> {
     if let Some(folder) = std::env::var_os(VARIABLE) {
         return Ok(Some(folder.into()));
@@ -179,7 +179,7 @@ fn read(folder: &Path) -> Result<BTreeMap<String, Vec<Advisory>>> {
     Ok(found)
 }
 
-/// One advisory; none if it was withdrawn.
+/// Parses one advisory; returns `None` if the advisory was withdrawn.
 fn parse(text: &str) -> Result<Option<Advisory>> {
     let (head, body) = text
         .trim_start()

@@ -4,8 +4,9 @@
 //! public item, also for those of the types that the crate re-exports from the layers below. A change of the interface is
 //! a difference of that file in the same commit: `--write` brings the file up to date.
 //!
-//! rustdoc's JSON is an unstable option, so the pinned toolchain is run as a nightly one ([`BOOTSTRAP`]). The crate
-//! `public-api` reads that format in one version, and both are updated together.
+//! rustdoc's JSON is an unstable option, so the chore runs the pinned toolchain as a nightly one
+//! ([`BOOTSTRAP`]). The crate `public-api` reads that format in one version, and both are updated
+//! together.
 //!
 //! Left out: methods that blanket and derived implementations give, and items below re-exports of another library.
 

@@ -8,7 +8,7 @@ use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What one crate uses of the workspace.
+/// The workspace crates that one crate uses.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Uses {
     /// Itself.
@@ -47,7 +47,7 @@ fn of_cargo() -> Result<Crates> {
             if dependency["path"].is_null() {
                 continue;
             }
-            // Tests of a crate may ask for more of its own features.
+            // Tests of a crate may enable more features of the same crate.
             if dependency["name"] == package["name"] {
                 continue;
             }
@@ -63,12 +63,13 @@ fn of_cargo() -> Result<Crates> {
     Ok(crates)
 }
 
-/// The names in backquotes.
+/// Returns the crate names in backquotes in a table row.
 fn quoted(cell: &str) -> BTreeSet<String> {
     cell.split('`').skip(1).step_by(2).map(str::to_owned).collect()
 }
 
-/// The table: rows of a crate, what it uses, what its tests use as well.
+/// Reads the architecture table: rows of a crate, the crates it uses, and the crates that its tests
+/// also use.
 fn of_table(page: &str) -> Result<Crates> {
     let lines = page
         .lines()
@@ -93,7 +94,7 @@ fn of_table(page: &str) -> Result<Crates> {
     Ok(crates)
 }
 
-/// The crates of the picture, with the line that each stands in.
+/// Returns the crates in the architecture picture, each with its line number.
 fn of_picture(page: &str, crates: &Crates) -> Result<BTreeMap<String, usize>> {
     let picture = page.split("```").nth(1).context("a picture")?;
     let mut lines = BTreeMap::new();
@@ -109,7 +110,7 @@ fn of_picture(page: &str, crates: &Crates) -> Result<BTreeMap<String, usize>> {
     Ok(lines)
 }
 
-/// What differs between the table and Cargo, a line for each.
+/// Returns the differences between the architecture table and Cargo, a line for each.
 fn differences(table: &Crates, cargo: &Crates) -> Vec<String> {
     let none = Uses::default();
     let names: BTreeSet<_> = table.keys().chain(cargo.keys()).collect();

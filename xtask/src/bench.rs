@@ -43,7 +43,7 @@ fn command(words: &[String]) -> Result<Command> {
 fn write(words: &[String]) -> Result<()> {
     let name = words.join(" ");
     let path = root()?.join(DOCUMENT);
-    // Before a long run: whether its tables have a place.
+    // Before a long run, checks that the document has a place for the run's tables.
     region(&read(&path)?, &name)?;
     let conditions = conditions()?;
     let printed = tee(&mut command(words)?)?;

@@ -12,10 +12,11 @@ use std::fs;
 use std::path::{Component, Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// The index, from the repository's root.
+/// The path of the book's index, from the repository's root.
 const INDEX: &str = "docs/README.md";
 
-/// The settings of `mdbook`. Rust code in the pages is part of sessions and does not run in a browser.
+/// The settings of `mdbook`. Rust code in the book's pages is part of sessions and does not run in
+/// a browser.
 const SETTINGS: &str = "\
 [book]
 title = \"Buttress\"
@@ -28,7 +29,7 @@ build-dir = \"site\"
 runnable = false
 ";
 
-/// Makes the site.
+/// Generates the book's site.
 pub(crate) fn run() -> Result<()> {
     let folder = target()?.join("book");
     let source = folder.join("source");

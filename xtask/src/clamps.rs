@@ -22,7 +22,7 @@ const REASON_LINES: usize = 6;
 /// Crates that nothing a user runs depends on.
 const OF_TESTS: [&str; 3] = ["hostile", "oracle", "proof"];
 
-/// Where the table is, from the top.
+/// The path of the table of unexplained clamps, below the workspace root.
 const TABLE: &str = "xtask/src/clamps.txt";
 
 /// The lines of a file that clamp without a reason, from 1.

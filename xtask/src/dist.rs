@@ -1,7 +1,8 @@
 //! `cargo xtask dist`: what a release consists of, below `target/dist`.
 //!
 //! - `buttress`: the command, static and stripped (profile `dist`);
-//! - `buttress-VERSION-ARCH-linux.tar.gz`: it with its man pages, completions and licences;
+//! - `buttress-VERSION-ARCH-linux.tar.gz`: the command with its man pages, completions and
+//!   licences;
 //! - `buttress_VERSION_ARCH.deb`: the same as a Debian package ([`deb`]);
 //! - `SHA256SUMS`.
 //!
@@ -29,22 +30,22 @@ const SHELLS: [(&str, &str, &str); 3] = [
     ("fish", "fish/vendor_completions.d", "buttress.fish"),
 ];
 
-/// A build of the command and what belongs to it.
+/// A release build: the command, its documentation and its completions.
 struct Release {
     version: String,
     triple: String,
     /// Seconds since 1970 that every file in archives gets.
     time: u64,
     program: Vec<u8>,
-    /// Name and text.
+    /// Name and text of each man page.
     man_pages: Vec<(String, Vec<u8>)>,
     /// In the order of [`SHELLS`].
     completions: Vec<Vec<u8>>,
-    /// Licences of what is linked into the program.
+    /// Licences of the crates that are linked into the program.
     notices: String,
 }
 
-/// Builds everything and says how large it is.
+/// Builds all release files and prints their sizes.
 pub(crate) fn run(words: &[String]) -> Result<()> {
     let triple = match words {
         [] => host()?,
@@ -111,7 +112,7 @@ fn time() -> Result<u64> {
 
 /// Builds the command, static, and gives its path.
 fn build(triple: &str, time: u64) -> Result<PathBuf> {
-    // Paths of this machine are not to be seen in the program.
+    // The released program must not contain paths of the build machine.
     let cargo_home = std::env::var_os("CARGO_HOME").map_or_else(
         || PathBuf::from(std::env::var_os("HOME").unwrap_or_default()).join(".cargo"),
         PathBuf::from,
@@ -191,7 +192,7 @@ fn set_executable(path: &Path) -> Result<()> {
     )?)
 }
 
-/// Pages that go with the program.
+/// Returns a documentation page that is released with the program.
 fn page(name: &str) -> Result<Vec<u8>> {
     let path = root()?.join(name);
     std::fs::read(&path).with_context(|| format!("reading {}", path.display()))

@@ -1,9 +1,10 @@
-//! `cargo xtask faults [NAME…] [--list]`: puts each deliberate fault of the list in, one at a time, and sees that the tests
-//! which the list names for it fail.
+//! `cargo xtask faults [NAME…] [--list]`: enables each listed fault, one at a time, and requires
+//! that the tests named for it fail.
 //!
-//! One build serves all faults ([`build`]): a process is told by its environment which fault is on. First every test is run
-//! with none on, and must pass; then each fault's tests are run with it on, and each of them must fail. A fault whose point
-//! no test came to is told apart from one that a test came by without noticing.
+//! One build serves all faults ([`build`]): the process's environment names the enabled fault.
+//! First every test is run with none on, and must pass; then each fault's tests are run with it on,
+//! and each of them must fail. The chore distinguishes a fault point that no test reached from a
+//! fault that a test reached without failing.
 //!
 //! What a run does not say: that a test fails because of what the fault does to a user, not for another reason. Who adds a
 //! fault reads why its tests fail (`docs/internals/faults.md`).
@@ -23,10 +24,11 @@ use std::time::{Duration, Instant};
 /// Names the fault that is on.
 const FAULT: &str = "BUTTRESS_FAULT";
 
-/// What a test that goes round and round with a fault on is given. It is no limit for tests that pass.
+/// What a test that goes round and round with a fault on is given. The time limit does not apply to
+/// tests that pass.
 const PATIENCE: Duration = Duration::from_secs(900);
 
-/// How a test ended.
+/// The result of a test under a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
     Passed,
@@ -320,8 +322,8 @@ pub(crate) mod tests {
         }
     }
 
-    /// That the names are those of tests shows only when they are run; here, that what they end with is in the sources of
-    /// their package.
+    /// Only a run shows whether a listed name is a test. This test requires that the end of each
+    /// name is in the sources of its package.
     #[test]
     fn every_test_that_is_named_is_there() {
         let mut of_package: BTreeMap<&str, String> = BTreeMap::new();
@@ -334,7 +336,7 @@ pub(crate) mod tests {
                 texts.collect()
             });
             let last = test.name.rsplit("::").next().unwrap();
-            // Cases that are made in a row end with a number.
+            // Test names that a macro generates in a row end with a number.
             let stem = last.trim_end_matches(|c: char| c.is_ascii_digit());
             let stem = stem.trim_end_matches('_');
             // Names of tables' cases are made from sentences.

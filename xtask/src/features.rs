@@ -16,7 +16,8 @@ const NOT_FOR_READING: [&str; 9] = [
     "buttress-check",
 ];
 
-/// The most packages of others in the tree of a program that reads one file. Two versions of a package count twice.
+/// The most packages of others in the tree of a program that reads one file. Two versions of a
+/// package count as two packages.
 const READING_MAX: usize = 45;
 
 /// The packages that the library is built of with these features.

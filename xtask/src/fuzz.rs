@@ -1,8 +1,9 @@
 //! `cargo xtask fuzz`: runs the fuzz targets under libFuzzer, and says what they reached.
 //!
-//! The targets are built once, with coverage, in a target directory of their own. Each then runs for its share of the
-//! seconds, several at a time: whole images and commands get most of them, as they hold everything else. The working corpora stay
-//! in the target directory; `--keep` folds them, reduced to what adds coverage, into `fuzz/corpus`.
+//! The targets are built once, with coverage, in a target directory of their own. Each fuzz target
+//! then runs for its share of the seconds, several at a time. Whole images and commands get most
+//! seconds, because they contain all other structures. The working corpora stay in the target
+//! directory; `--keep` folds them, reduced to what adds coverage, into `fuzz/corpus`.
 //!
 //! A finding ends its target's run: the input is put into `fuzz/regressions/TARGET`, from where `cargo test` runs it
 //! too, and the chore fails at the end.
@@ -15,8 +16,9 @@ use std::process::{Command, Stdio};
 use std::sync::Mutex;
 use std::time::Instant;
 
-/// Coverage instrumentation of LLVM as libFuzzer wants it. Comparisons are not traced: that takes half of the time,
-/// and what it would help to guess (checksums, hashes, fixed numbers) the targets mend themselves.
+/// Coverage instrumentation of LLVM as libFuzzer wants it. The fuzzer does not trace comparisons:
+/// tracing takes half of the time, and the targets themselves fix what it would help to guess
+/// (checksums, hashes, fixed numbers).
 const RUST_FLAGS: &str = "-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
      -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
      --cfg fuzzing -Cforce-frame-pointers=yes";
@@ -32,8 +34,9 @@ const RECEIVING: &str = "receiving";
 /// An input may take this long.
 const TIMEOUT_SECONDS: u64 = 30;
 
-/// How much memory the whole process may take: caches of 8 or 16 MiB, what is under way, and the fuzzer's own. For logs and receiving also the
-/// volumes of 128 MiB that the target makes in memory before the first input, one after the other, and what is copied of them.
+/// How much memory the whole process may take: caches of 8 or 16 MiB, what is under way, and the
+/// fuzzer's own. For the log and receive targets, also the volumes of 128 MiB that the target makes
+/// in memory before the first input, and copies of parts of them.
 fn memory_mib(name: &str) -> u64 {
     match name {
         LOG | RECEIVING => 768,
@@ -55,7 +58,7 @@ struct Target {
     seconds: u64,
 }
 
-/// What a run of one target reached.
+/// The result of running one fuzz target.
 struct Reached {
     name: String,
     executions: u64,

@@ -12,7 +12,7 @@ const CRATES: [&str; 9] = [
 /// A crate and its files whose locks have no class of `locks`: an allocator's are taken under any lock.
 const WITHOUT_CLASSES: (&str, &str) = ("device", "buffer/");
 
-/// What makes a field or a static a lock.
+/// The types that make a field or a static a lock.
 const TYPES: [&str; 3] = ["Mutex<", "RwLock<", "ReentrantMutex<"];
 
 /// A field, static or structure that is a lock.
@@ -105,7 +105,8 @@ fn class_in(line: &str) -> Option<(String, String, Rank)> {
     Some((class.to_owned(), name.to_owned(), rank))
 }
 
-/// The locks of the document's tables with a column of ranks: the place as the document has it, and the name.
+/// Returns the locks in the document's tables with a column of ranks: the place that the document
+/// names, and the lock's name.
 fn ranks_in(page: &str) -> BTreeMap<(String, String), Rank> {
     let rows = page.lines().filter(|line| line.starts_with('|'));
     let mut found = BTreeMap::new();

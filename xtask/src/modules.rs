@@ -2,7 +2,8 @@
 //!
 //! A file is a module. These are its arrows:
 //!
-//! - A `use`, or a path in the code, points at the file that defines the name. A name that a module passes on points at its origin.
+//! - A `use`, or a path in the code, points at the file that defines the name. A name that a module
+//!   re-exports points at the file that defines it.
 //! - `mod child;` and `pub use child::Name` draw no arrow, except where the file itself uses the name.
 //! - A child that uses its parent, and a parent that uses its child, form a circle as any two files do: a parent that
 //!   only declares its children stands above them, and a parent that its children extend stands below them.
@@ -19,7 +20,7 @@ const CRATES: [&str; 8] = [
     "accounts", "check", "engine", "format", "fs", "tree", "volume", "writer",
 ];
 
-/// Path of the table, from the workspace's root.
+/// Path of the table of module circles, below the workspace root.
 const TABLE: &str = "xtask/src/modules.txt";
 
 /// Segments of a path.
@@ -35,11 +36,11 @@ struct Binding {
 /// One file of a crate.
 #[derive(Default)]
 struct Module {
-    /// Path below `src`.
+    /// Path of the module's file below `src`.
     file: String,
     children: BTreeSet<String>,
     bindings: Vec<Binding>,
-    /// Paths of the code, outside `use`.
+    /// Returns the module paths in the code of a file, outside `use`.
     paths: Vec<Segments>,
     /// All names of the code, outside `use`.
     names: BTreeSet<String>,
@@ -153,7 +154,7 @@ fn read_use(
     at
 }
 
-/// Reads a file. Children that are compiled for tests only are left out.
+/// Reads a source file. Children that are compiled for tests only are left out.
 fn read(file: &str, code: &str) -> Module {
     let code = code.split("#[cfg(test)]\nmod tests {").next().unwrap();
     let tokens = tokens(code);
@@ -176,7 +177,7 @@ fn read(file: &str, code: &str) -> Module {
                 path.push(tokens[at + 2].to_owned());
                 at += 2;
             }
-            // A field or method of the name is not the name.
+            // A field or method of this name is no use of the module's name.
             if before != Some(".") {
                 module.names.insert(path[0].clone());
             }
@@ -190,7 +191,7 @@ fn read(file: &str, code: &str) -> Module {
     module
 }
 
-/// Whether tokens end with `#[cfg(test)]`, or with that and a visibility.
+/// Returns whether the tokens end with `#[cfg(test)]`, or with it and a visibility.
 fn is_of_tests(before: &[&str]) -> bool {
     let attribute = before
         .iter()
@@ -215,7 +216,8 @@ fn read_below(src: &Path, path: Segments, file: &str, modules: &mut Modules) {
     modules.insert(path, module);
 }
 
-/// Returns the module that defines what `path` names in the module `from`. `None` for another crate's names.
+/// Returns the module that defines what `path` names in the module `from`. The module path that an
+/// import names; `None` for names of other crates.
 fn origin(modules: &Modules, from: &Segments, path: &[String], depth: usize) -> Option<Segments> {
     let (mut here, mut rest) = (from.clone(), path);
     match rest.first().map(String::as_str) {

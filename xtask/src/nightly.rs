@@ -1,9 +1,10 @@
 //! `cargo xtask nightly [--seconds N]`: everything that takes too long for each change, within a time, and one report.
 //!
-//! The steps are other chores, each a process of its own, one after another: all tests with the seeds of the day and with
-//! full budgets, the deliberate faults, the model checker, the fuzz targets, soaks, and the field's programs. Each gets a
-//! share of the time that is left. A step that needs less leaves the rest to the steps after it. A step that needs more is
-//! killed, and the report says so. For a soak, which has no end of its own, that is no failure.
+//! The steps are other chores, each a process of its own, one after another: all tests with the
+//! seeds of the day and with full budgets, the deliberate faults, the model checker, the fuzz
+//! targets, soaks, and the field's programs. Each gets a share of the time that is left. A step
+//! that needs less leaves the rest to the steps after it. A step that needs more is killed, and the
+//! report says so. For a soak, which has no end of its own, reaching the time limit is no failure.
 //!
 //! The report is `target/nightly/report.md`. The whole output of each step lies beside it. The chore fails if a step failed
 //! or did not end.
@@ -35,7 +36,7 @@ struct Step {
     share: u64,
     /// Of its time so much is left for building what it runs, in hundredths.
     build_percent: u64,
-    /// It goes as deep as its time allows.
+    /// The step goes as deep as its time allows.
     is_endless: bool,
     /// The program without which the step is skipped.
     needs: Option<&'static str>,
@@ -68,7 +69,8 @@ const fn endless(name: &'static str, share: u64, words: &'static [&'static str])
     }
 }
 
-/// The most telling first. The first two build much, and have no time of their own.
+/// The steps of the nightly run, most significant first. The first two build much, and have no time
+/// of their own.
 const STEPS: [Step; 9] = [
     step("tests", 40, &["test", "--nightly", "--times"]),
     step("faults", 30, &["faults"]),
@@ -155,7 +157,7 @@ fn parse(words: &[String]) -> Result<u64> {
 }
 
 impl Step {
-    /// The words of the chore, for a step that may take this long.
+    /// The arguments of the chore, for a step that may take this long.
     fn words(&self, time: Duration, seed: u64) -> Vec<String> {
         let seconds = (time.as_secs() * (100 - self.build_percent) / 100).max(1);
         let said = |word: &&str| match *word {
@@ -328,7 +330,7 @@ mod tests {
         let all = [
             done("good", "echo begin; echo all is well", long, folder.path()),
             done("bad", "echo why it failed; exit 3", long, folder.path()),
-            // The shell starts a process of its own, which must end too.
+            // The shell of this test starts a child process, which must end too.
             done("endless", "echo so far; sleep 1000; true", short, folder.path()),
         ];
         assert_eq!(all[0].end, End::Passed);

@@ -1,11 +1,12 @@
 //! Tests that wait for their own file systems only.
 //!
-//! `sync(2)` waits for every mounted file system of the machine. Programs that tests start call it (sgdisk, stress-ng), and one
-//! file system that hangs then hangs the tests. A filter of system calls (seccomp) has `sync(2)` succeed at once in this process
-//! and in all that it starts. Calls about one file or one file system are as ever.
+//! `sync(2)` waits for every mounted file system of the machine. Programs that tests start call it
+//! (sgdisk, stress-ng), and one file system that hangs then hangs the tests. A filter of system
+//! calls (seccomp) has `sync(2)` succeed at once in this process and in all that it starts. Calls
+//! that sync one file or one file system work as before.
 //!
-//! The filter asks for the rights of root and is left out without them. The other way to install a filter,
-//! `no_new_privs`, takes the set-user-id bit from fusermount3.
+//! The filter asks for the rights of root and is left out without them. A seccomp filter could also
+//! be installed with `no_new_privs`, but that removes the effect of fusermount3's set-user-id bit.
 
 /// Makes `sync(2)` succeed at once from here on, if the system allows it.
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
@@ -51,7 +52,7 @@ pub fn ignore_sync() {
     }
 }
 
-/// Has `sync(2)` succeed at once from here on, where that is possible: not on this system.
+/// Makes `sync(2)` succeed at once from here on, if the system supports that: not on this system.
 #[cfg(not(all(target_os = "linux", target_arch = "x86_64")))]
 pub fn ignore_sync() {}
 

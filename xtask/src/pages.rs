@@ -128,7 +128,7 @@ fn functions_are_where_the_page_says() {
     assert_eq!(missing, [""; 0]);
 }
 
-/// Whether a path of modules, `engine::pins`, names a file.
+/// Returns whether a module path such as `engine::pins` names a source file.
 fn module_exists(root: &Path, module: &str) -> bool {
     let mut parts = module.split("::");
     let source = root
@@ -215,7 +215,7 @@ fn modules_of_tables_are_there() {
     );
 }
 
-/// Words of a text that were given up. A phrase may go over the end of a line.
+/// Words of a text that were given up. A searched phrase may cross the end of a line.
 fn given_up(text: &str) -> Vec<String> {
     let text = text.to_lowercase();
     let text = text.split_whitespace().collect::<Vec<_>>().join(" ");

@@ -1,4 +1,4 @@
-//! Test programs: built all at once, then run one by one, each as it should be.
+//! Test programs: one build makes all of them; then each runs alone with its own needs.
 
 use anyhow::{Context, Result, bail};
 use std::collections::BTreeMap;

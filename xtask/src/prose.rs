@@ -34,7 +34,7 @@ const WORDS_MAX: usize = 30;
 const COLUMNS_MAX: usize = 110;
 const NAME_MAX: usize = 60;
 
-/// Beginnings of sentences whose subject is no thing. In lower case.
+/// Beginnings of sentences whose subject is no thing. The words are in lower case.
 const SUBJECTS: [&str; 13] = [
     "what",
     "whatever",
@@ -124,7 +124,7 @@ pub(crate) fn run(words: &[String]) -> Result<()> {
     Ok(())
 }
 
-/// Returns the faults of each area.
+/// Returns the style faults of each area.
 fn findings() -> Result<BTreeMap<String, Vec<Finding>>> {
     let mut all: BTreeMap<String, Vec<Finding>> = BTreeMap::new();
     for piece in sources::pieces()? {
@@ -174,7 +174,7 @@ fn of_sentence(sentence: &Sentence) -> impl Iterator<Item = &'static str> {
         .chain(std::iter::repeat_n("word", banned))
 }
 
-/// Returns the counts as the kept table has them: a row for each area and kind.
+/// Returns the counts in the form of the recorded table: a row for each area and kind.
 fn table(all: &BTreeMap<String, Vec<Finding>>) -> String {
     let mut rows = String::new();
     for (area, found) in all {

@@ -21,7 +21,8 @@ pub(crate) fn with_checker(command: &mut Command) -> Result<&mut Command> {
         .env("CARGO_TARGET_DIR", run::target()?.join("schedules")))
 }
 
-/// As many schedules of each scene as are said, from a seed; those of the ordinary suite otherwise.
+/// Runs the given number of schedules of each scene, from a seed; by default the number of the
+/// ordinary suite.
 pub(crate) fn run(words: &[String]) -> Result<()> {
     let (mut seed, mut schedules, mut scene) = (None, None, None);
     let mut words = words.iter();

@@ -1,5 +1,5 @@
-//! `cargo xtask soak`: deep random runs against the kernel, with a seed and a time. With `CI=true`, as the tests see it: what
-//! cannot be run is a failure.
+//! `cargo xtask soak`: deep random runs against the kernel, with a seed and a time. With `CI=true`,
+//! as for the tests: a step that cannot be run is a failure.
 
 use crate::run::{self, cargo};
 use crate::tools;
@@ -10,7 +10,7 @@ use std::time::Instant;
 const USAGE: &str = "usage: cargo xtask soak [--seed N] [--seconds N] [--histories N | --seeds N,N… | --operations N | \
      --concurrent N | --cuts N | --receive N | --fsync N | --fiemap N | --scrub SECONDS | --mount SECONDS | --mount-calls N | --mount-cuts N]";
 
-/// What is run, and from where on.
+/// The requested soak steps, and the first seed.
 struct Options {
     seed: u64,
     seconds: u64,
@@ -20,23 +20,23 @@ struct Options {
     seeds: Option<String>,
     /// Only the model of the writer, with so many operations.
     operations: Option<u64>,
-    /// Only threads that call at once, with so many calls.
+    /// Run only the threads that call at once, with this number of calls.
     concurrent: Option<u64>,
     /// Only crashes, with so many cuts.
     cuts: Option<u64>,
     /// Only power cuts of receives, so many.
     receive: Option<u64>,
-    /// Only histories with syncs, so many, each cut off five times.
+    /// Run only histories with syncs: this number, each cut off five times.
     fsync: Option<u64>,
-    /// Only extents and seeks beside the kernel's, on so many volumes.
+    /// Compare only extent maps and seeks with the kernel's, on this number of volumes.
     fiemap: Option<u64>,
-    /// Only scrubs and replacements, and so many seconds of them beside a writer.
+    /// Run only scrubs and replacements, and scrubs beside a writer for this many seconds.
     scrub: Option<u64>,
     /// Only a mount under mixed load that ends again and again, for so many seconds.
     mount: Option<u64>,
     /// Only so many calls on a mount and on the kernel's.
     mount_calls: Option<u64>,
-    /// Only so many power cuts under each program on a mount.
+    /// The number of power cuts under each program on a mount.
     mount_cuts: Option<u64>,
 }
 
@@ -87,13 +87,17 @@ fn parse(words: &[String]) -> Result<Options> {
     Ok(options)
 }
 
-/// Seeds count up from `--seed`, or else from the day's seed, until the seconds are over: once for random volumes, and once for random histories
-/// that are sent. With `--histories` or `--seeds` only histories, so many (within the seconds) or these. With
-/// `--operations`, `--concurrent` or `--cuts` the writer instead: random operations beside its model, threads whose calls must
-/// have an order, or crashes; with `--receive` power cuts while streams are received; with `--fsync` histories of operations and syncs, cut off; with `--fiemap` extents and seeks: as many as are said, however long that takes. With `--scrub` damage at
-/// every place, crashes at every write of repairs and replacements, and scrubs beside a writer for so long. With `--mount` and
-/// `--mount-calls` mounts: sixteen processes and ends of every kind for so long, or calls of eight threads beside the kernel's; with
-/// `--mount-cuts` so many power cuts under each program of the field.
+/// The soak increments seeds from `--seed`, or else from the day's seed, until the seconds are
+/// over: once for random volumes, once for random histories that are sent. With `--histories` or
+/// `--seeds` only histories, so many (within the seconds) or these. With `--operations`,
+/// `--concurrent` or `--cuts` the writer instead: random operations beside its model, threads whose
+/// calls must have an order, or crashes; with `--receive` power cuts while streams are received;
+/// with `--fsync` histories of operations and syncs, cut off; with `--fiemap` extents and seeks: as
+/// many as are said, however long that takes. With `--scrub` damage at every place, crashes at
+/// every write of repairs and replacements, and scrubs beside a writer for so long. With `--mount`
+/// and `--mount-calls` mounts: sixteen processes and ends of every kind for so long, or calls of
+/// eight threads beside the kernel's; with `--mount-cuts` so many power cuts under each program of
+/// the field.
 pub(crate) fn run(words: &[String]) -> Result<()> {
     let options = parse(words)?;
     tools::install_missing();
@@ -138,7 +142,7 @@ pub(crate) fn run(words: &[String]) -> Result<()> {
     run::run(&mut command)
 }
 
-/// Power cuts while streams are received, resumed and dropped.
+/// Soaks with power cuts while streams are received, resumed and dropped.
 fn run_receive(seed: u64, cuts: u64) -> Result<()> {
     let mut command = cargo()?;
     command
@@ -150,7 +154,8 @@ fn run_receive(seed: u64, cuts: u64) -> Result<()> {
     run::run(&mut command)
 }
 
-/// Every block of every copy spoilt in turn, every cut of repairs and replacements, and a writer beside scrubs.
+/// Soak: damages every block of every copy in turn, cuts repairs and replacements at every write,
+/// and scrubs beside a writer.
 fn run_scrub(seed: u64, seconds: u64) -> Result<()> {
     let begin = Instant::now();
     let mut command = cargo()?;
@@ -236,17 +241,20 @@ fn run_fiemap(seed: u64, volumes: u64) -> Result<()> {
     run::run(&mut command)
 }
 
-/// Operations beside the model in one run, over fourteen volumes: as many as leave each small enough to be compared often.
+/// Operations beside the model in one run, over fourteen volumes: few enough that each volume stays
+/// small and is compared often.
 const OPERATIONS_A_RUN: u64 = 140_000;
 
-/// Cuts in one run, over the volumes of the crash tests. The kernel and `btrfs check` look at each.
+/// The number of simulated power cuts in one soak run, over the volumes of the crash tests. The
+/// kernel and `btrfs check` look at each.
 const CUTS_A_RUN: u64 = 8000;
 
-/// Volumes of the crash tests, with as many cuts each; those that are slow have fewer.
+/// The number of volumes of the crash tests, each with the same number of cuts; slow volumes have
+/// fewer cuts.
 const CRASH_VOLUMES: u64 = 12;
 
-/// The tests of the writer, deeper: runs of a fixed size with seeds that count up, so that every run has commits to look
-/// at, and its memory is bounded.
+/// The tests of the writer, deeper: runs of a fixed size with consecutive seeds. Every run has
+/// commits to inspect, and its memory is bounded.
 fn run_writer(options: &Options) -> Result<()> {
     if let Some(operations) = options.operations {
         for seed in (options.seed..).take(runs(operations, OPERATIONS_A_RUN)) {
@@ -332,7 +340,7 @@ fn run_fsync(seed: u64, histories: u64) -> Result<()> {
 /// How many tests of those take histories.
 const FSYNC_KINDS: u64 = 16;
 
-/// Calls of threads at once in one run, over three volumes.
+/// The number of calls by concurrent threads in one soak run, over three volumes.
 const CONCURRENT_A_RUN: u64 = 100_000;
 
 /// Threads that call at once.

@@ -1,7 +1,8 @@
-//! `cargo xtask suites`: the field's own suites of file systems, run on mounts.
+//! `cargo xtask suites`: established test suites for file systems, run on mounts.
 //!
-//! - `xfstests FOLDER`: a tree of xfstests that lies on the machine, built; nothing of it is in this repository. Each test runs by itself, as
-//!   `FSTYP=btrfs` with this program as the mount helper, and `btrfs check` judges the volume after it. What comes out is compared with the
+//! - `xfstests FOLDER`: a tree of xfstests that lies on the machine, built; nothing of it is in
+//!   this repository. Each xfstests test runs separately, as `FSTYP=btrfs` with this program as the
+//!   mount helper; `btrfs check` judges the volume after it. What comes out is compared with the
 //!   [kept table](table).
 //! - `programs`: those of Debian that test or use file systems hard, each on a new volume that is checked afterwards ([`programs`]).
 
@@ -17,16 +18,16 @@ use std::path::PathBuf;
 const USAGE: &str = "usage: cargo xtask suites xfstests FOLDER [--add-users] [--seconds-each N] [--write] [TEST…]\n\
      \x20      cargo xtask suites programs [--seconds-each N] [NAME…]";
 
-/// What is asked for.
+/// The arguments of `cargo xtask suites`.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Options {
-    /// Users that tests want are made, and taken away in the end.
+    /// The chore creates the users that tests want, and removes them at the end.
     add_users: bool,
     /// How long one test, or program, may take.
     seconds_each: Option<u64>,
     /// The kept table is written anew.
     write: bool,
-    /// The other words.
+    /// The remaining arguments.
     words: Vec<String>,
 }
 
@@ -48,7 +49,7 @@ fn parse(words: &[String]) -> Result<Options> {
     Ok(options)
 }
 
-/// The command, built, or the one that `BUTTRESS` names.
+/// The `buttress` command, freshly built, or the program that `BUTTRESS` names.
 fn command() -> Result<PathBuf> {
     if let Some(path) = std::env::var_os("BUTTRESS") {
         return Ok(path.into());

@@ -110,7 +110,7 @@ fn installed() -> Result<BTreeSet<String>> {
         .collect())
 }
 
-/// Has rustup install the standard library of a target. Returns whether rustup did.
+/// Makes rustup install the standard library of a target. Returns whether rustup did.
 fn install(target: &str) -> bool {
     let Ok(root) = root() else { return false };
     let words = ["target", "add", target];

@@ -76,10 +76,12 @@ fn run_by_cargo(words: &Words, prepare: impl Fn(&mut Command)) -> Result<(Counts
     Ok((counts, success))
 }
 
-/// How long a test program may say nothing before it is taken to hang. The harness tells after a minute which tests still run.
+/// How long a test program may say nothing before it is taken to hang. The test harness reports
+/// after a minute which tests still run.
 const SILENCE_MAX: Duration = Duration::from_secs(20 * 60);
 
-/// Runs a command of tests, shows what it says and counts it. Whether it ended well.
+/// Runs a test command, prints its output and counts its tests. Returns whether the command ended
+/// successfully.
 ///
 /// A program that hangs is ended, and counts as a test that failed: the others still have their turn.
 fn listen(command: &mut Command, counts: &mut Counts) -> Result<bool> {
@@ -127,7 +129,7 @@ fn listen_within(command: &mut Command, counts: &mut Counts, silence_max: Durati
     Ok(child.wait()?.success())
 }
 
-/// Ends what a process has started. How many those were.
+/// Stops the child processes of a test program. How many those were.
 fn end_children(parent: u32) -> Result<usize> {
     let mut ended = 0;
     let tasks = std::fs::read_dir(format!("/proc/{parent}/task"))?;
@@ -156,7 +158,7 @@ mod tests {
             &mut counts,
             Duration::from_millis(300),
         );
-        // The shell goes on after the child that was ended, as cargo does.
+        // The shell of this test continues after its child was killed, as cargo does.
         assert!(ended.unwrap());
         assert_eq!((counts.passed, counts.failed), (2, 1));
     }

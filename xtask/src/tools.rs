@@ -1,9 +1,9 @@
 //! The tools that comparisons with the kernel need: what is missing is installed where that is possible,
 //! and named where it is not.
 //!
-//! Debian's packages are installed with apt-get when run as root. A newer btrfs-progs than the
-//! distribution's is unpacked below the target folder, beside the installed one, which stays as it is: from
-//! the backports suite of the mirror that the machine itself uses.
+//! The chore installs Debian's packages with apt-get when it runs as root. A newer btrfs-progs than
+//! the distribution's is unpacked below the target folder, beside the installed one, which stays as
+//! it is: from the backports suite of the mirror that the machine itself uses.
 
 use crate::run::{run, target};
 use anyhow::{Context, Result};
@@ -67,8 +67,9 @@ pub(crate) fn install_missing_but(without: &[String]) {
     }
 }
 
-/// A folder with a newer btrfs-progs: the one that `BUTTRESS_PROGS` names, one that was unpacked before, or
-/// a freshly unpacked one. `None`, said aloud, where there is none to be had.
+/// A folder with a newer btrfs-progs: the one that `BUTTRESS_PROGS` names, one that was unpacked
+/// before, or a freshly unpacked one. Returns `None`, with a message, if no newer btrfs-progs can
+/// be had.
 pub(crate) fn newer_progs() -> Result<Option<PathBuf>> {
     if let Some(programs) = unpacked_progs()? {
         return Ok(Some(programs));

@@ -1,13 +1,13 @@
 //! `cargo xtask tour-image`: makes the small volume that `buttress tour` shows, with the kernel.
 //!
-//! A volume of 128 MiB, most of it never written, with every kind of file: a subvolume with a nested one and a
-//! read-only snapshot; files compressed with zlib, lzo and zstd; plain, inline, preallocated and sparse files and
-//! reflinks; extended attributes; hard and symbolic links; a device node, a pipe and a socket; a name that is not
-//! UTF-8; and a directory of enough names for a tree of several levels. It is stored compressed in
-//! `crates/cli/assets/tour.img.zst`.
+//! The volume has 128 MiB, mostly unwritten, and every kind of file. It has a nested subvolume, a
+//! read-only snapshot, and files compressed with zlib, lzo and zstd. It has plain, inline,
+//! preallocated and sparse files, reflinks, extended attributes, links, a device node, a pipe and a
+//! socket. One name is not UTF-8, and one directory has enough names for a tree of several levels.
+//! It is stored compressed in `crates/cli/assets/tour.img.zst`.
 //!
-//! Needs root, btrfs-progs and a kernel with btrfs. Content, names, uuids of the volume and file times are fixed;
-//! the kernel's own times and the uuids of subvolumes are not, so two runs differ in those.
+//! Needs root, btrfs-progs and a kernel with btrfs. Content, names, the volume's uuid and file
+//! times are fixed. The kernel's own times and the uuids of subvolumes differ between two runs.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -26,11 +26,12 @@ use crate::run::{run, target};
 const IMAGE_BYTES: u64 = 128 << 20;
 const UUID: &str = "7b0f3d0a-6e5c-4b1e-9c37-0d1b2f6a5e11";
 const LABEL: &str = "tour";
-/// The second copies of metadata lie tens of MiB behind the first: a window that reaches back to them.
+/// The second copies of metadata lie tens of MiB after the first copies: the zstd window must reach
+/// back that far.
 const ZSTD_WINDOW_LOG: u32 = 27;
 const ZSTD_LEVEL: i32 = 19;
 
-/// Makes the image.
+/// Makes the image of the tour's volume.
 pub(crate) fn make() -> Result<()> {
     if !rustix::process::geteuid().is_root() {
         bail!("the volume is filled by the kernel, which needs root");

@@ -11,7 +11,7 @@ use std::path::Path;
 /// The folders that are counted, from the top.
 const FOLDERS: [&str; 2] = ["crates/cli/src", "crates/mount/src"];
 
-/// The table, from the top.
+/// The path of the table, from the workspace's root.
 const TABLE: &str = "xtask/src/unstable.txt";
 
 /// The path that is counted.
@@ -58,7 +58,8 @@ fn count(code: &str) -> usize {
         .sum()
 }
 
-/// Collects the counts of the files below a folder. A module of tests in a file of its own is left out.
+/// Collects the counts of the files below a folder. The count omits a module of tests in a separate
+/// file.
 fn below(folder: &Path, top: &Path, found: &mut BTreeMap<String, usize>) {
     for entry in std::fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
@@ -97,7 +98,7 @@ fn is_in(file: &str, part: &str) -> bool {
         .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
-/// Returns what is wrong with the table, one part each.
+/// Returns the problems of the table of unstable uses, one for each part.
 fn findings(table: &str, files: &BTreeMap<String, usize>) -> Vec<String> {
     let rows = rows(table);
     let mut counts: BTreeMap<&str, Vec<(&str, usize)>> = BTreeMap::new();

@@ -1,4 +1,5 @@
-//! Files of many extents, made with the kernel where it is compared, with our writer where we are beside ourselves.
+//! Files of many extents: made with the kernel for comparisons with it, and with our writer for
+//! comparisons with ourselves.
 
 use crate::Scale;
 use crate::images::{kept, kept_unmounted};
@@ -17,13 +18,13 @@ pub(crate) const NAME: &str = "foobar";
 /// Where it lies in the volumes of [`of_sizes`].
 pub(crate) const SUBVOLUME: &str = "subvolume";
 
-/// The distance of extents with holes between them.
+/// The distance between extents with holes between them.
 const INTERVAL_BYTES: u64 = 8 << 10;
 
 /// The longest compressed extent.
 const COMPRESSED_BYTES: u64 = 128 << 10;
 
-/// What a file is like.
+/// The layout of a benchmark file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// One byte written over and over, compressed with lzo: extents of 128 KiB.
@@ -34,7 +35,7 @@ pub(crate) enum Kind {
     Preallocated,
     /// The same with a thousand snapshots of the subvolume (fewer in a tiny volume).
     Snapshots,
-    /// The same with the first half cloned.
+    /// Like the previous kind, with the first half of the file cloned.
     HalfShared,
 }
 
@@ -68,7 +69,8 @@ pub(crate) fn of_files(scale: Scale) -> Vec<(Kind, u64)> {
     ]
 }
 
-/// The files that show whether the time for an extent is the same whatever there is of them.
+/// Files of different sizes, which show whether the time for each extent is independent of the
+/// number of extents.
 pub(crate) fn of_sizes(scale: Scale) -> Vec<(Kind, u64)> {
     if is_tiny(scale) {
         return vec![
@@ -88,7 +90,7 @@ pub(crate) fn of_sizes(scale: Scale) -> Vec<(Kind, u64)> {
     ]
 }
 
-/// The image with a file of this kind and so many extents, made where it is not there yet.
+/// Returns the image with a file of this kind and this number of extents, and makes it if missing.
 pub(crate) fn make(scale: Scale, kind: Kind, extents: u64) -> Result<PathBuf> {
     let name = format!("fiemap-{kind:?}-{extents}").to_lowercase();
     match kind {

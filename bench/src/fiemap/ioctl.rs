@@ -29,7 +29,8 @@ pub(crate) fn count_extents(file: &File) -> Result<u32> {
         extent_count: 0,
         reserved: 0,
     };
-    // SAFETY: the operation reads and writes this head, and, as it has room for no extents, nothing behind it.
+    // SAFETY: the ioctl reads and writes this head. The head has room for no extents, so the kernel
+    // writes nothing past it.
     unsafe { ioctl(file, Updater::<FS_IOC_FIEMAP, Head>::new(&mut head)) }?;
     Ok(head.mapped_extents)
 }

@@ -1,8 +1,10 @@
-//! What of a call nobody else can do at the same time: the second table of `live`.
+//! The exclusive part of a call, which no other thread can run at the same time: the second table
+//! of `live`.
 //!
-//! A call's exclusive time is what it holds the edit lock, or any other lock that all callers share, exclusively; with one
-//! thread, from the figures that the locks gather, one rank at a time. The rate that 16 cores could reach is bounded by both: 16 calls at
-//! once, and one at a time for what is exclusive. Gathering takes some tens of nanoseconds a lock, so the time of the call
+//! A call's exclusive time is what it holds the edit lock, or any other lock that all callers
+//! share, exclusively; with one thread, from the figures that the locks gather, one rank at a time.
+//! Two limits bound the rate that 16 cores could reach: 16 calls at once, and the exclusive part of
+//! one call at a time. Gathering takes some tens of nanoseconds a lock, so the time of the call
 //! itself is that of the first table.
 
 use super::Call;

@@ -1,9 +1,11 @@
 //! How long anybody waits: the longest hold of each lock while everything goes on at once.
 //!
-//! A cache of 256 MiB; one thread offers dirty data, in calls of 64 KiB over 64 files; one makes, renames and removes names; one
-//! commits five times a second; one drops a subvolume of very many files; two read: `stat` and 4 KiB of content. Each call's
-//! time is taken, and the locks gather how long they were held. There are more threads at work than processors here: a thread
-//! that has none waits with all that it holds, so the longest times are given without that, too (the thread's run delay).
+//! The volume has a cache of 256 MiB. One thread writes dirty data, in calls of 64 KiB over 64
+//! files; one makes, renames and removes names; one commits five times a second. Another drops a
+//! subvolume of very many files, and two read: `stat` and 4 KiB of content. Each call's time is
+//! taken, and the locks gather how long they were held. There are more threads at work than
+//! processors here: a thread that has none waits with all that it holds, so the longest times are
+//! given without that, too (the thread's run delay).
 
 use super::{FILE_BYTES, ROOT, open_with};
 use crate::Scale;

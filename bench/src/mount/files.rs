@@ -16,7 +16,7 @@ const CHUNK: usize = 1 << 20;
 const JOBS: u64 = 4;
 const MANY: u64 = 16;
 
-/// At least 0.9 of the kernel's throughput; compressing, 1.5 times it.
+/// The goal is at least 0.9 of the kernel's throughput, and 1.5 times it with compression.
 const SEQUENTIAL: Option<f64> = Some(1.0 / 0.9);
 const COMPRESSED: Option<f64> = Some(1.0 / 1.5);
 
@@ -44,7 +44,7 @@ pub(super) fn create(scale: Scale, side: &mut Side, times: &mut Times) -> Result
     })
 }
 
-/// One of the processes.
+/// The work of one of the file-creating processes.
 pub(super) fn create_some(directory: &Path, first: u64, count: u64) -> Result<()> {
     for number in first..first + count {
         File::create(directory.join(format!("file_{number}")))?.write_all(&[0xab; 2000])?;
@@ -52,7 +52,7 @@ pub(super) fn create_some(directory: &Path, first: u64, count: u64) -> Result<()
     Ok(())
 }
 
-/// Half noise, half text.
+/// Returns content that is half noise, half text.
 fn content() -> Vec<u8> {
     let mut random = Random::new(3);
     (0..CHUNK / 8192 * 8)

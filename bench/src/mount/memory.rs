@@ -1,7 +1,8 @@
 //! A file system in memory behind the same FUSE server as a volume's: what a mount costs with nothing below it.
 //!
-//! It keeps names, attributes and content as the simplest maps that answer. Files past [`KEPT_BYTES_MAX`] are a length only, and
-//! read as zeros: a large file costs what FUSE costs, not memory.
+//! The server in memory keeps names, attributes and content as the simplest maps that answer. Files
+//! past [`KEPT_BYTES_MAX`] are a length only, and read as zeros: a large file costs what FUSE
+//! costs, not memory.
 
 use anyhow::Result;
 use buttress::{
@@ -24,7 +25,7 @@ const KEPT_BYTES_MAX: usize = 64 << 20;
 
 const ROOT: NodeId = NodeId(256);
 
-/// Where `.` and `..` end in a listing.
+/// The offsets at which `.` and `..` end in a listing.
 const FIRST_INDEX: u64 = 2;
 
 struct Names {
@@ -49,7 +50,7 @@ struct Inode {
 
 type Shared = Arc<Mutex<Inode>>;
 
-/// See the module.
+/// See the module's documentation.
 struct Memory {
     inodes: RwLock<HashMap<NodeId, Shared>>,
     last: AtomicU64,

@@ -116,7 +116,7 @@ impl Side {
         Ok(())
     }
 
-    /// Unmounts, and waits until all is on the image.
+    /// Unmounts the file system of this side, and waits until the image has all changes.
     pub(super) fn close(&mut self) -> Result<()> {
         match self.mounted.take() {
             None => Ok(()),

@@ -63,7 +63,7 @@ impl Repository {
         } else if repository.index.exists() {
             std::fs::remove_file(&repository.index)?;
         }
-        // What is in the index of another side is of other inodes.
+        // The git index of another side records that side's inode numbers, so read the index again.
         repository.git(&["read-tree", "HEAD"])?;
         repository.status()?;
         Ok(repository)

@@ -1,8 +1,9 @@
 //! Replacing a device: `buttress replace start -B` on image files, and `btrfs replace start -B` on loop devices with a mount.
 //!
-//! Both by turns on the same volume: the device that was replaced is the next one's target. Beside them, in the same round, a
-//! copy of what the device holds in order, around the page cache, with a flush at the end: no replacement that reads one device and
-//! writes another can be faster.
+//! Both sides replace by turns on the same volume: the device that one side replaced is the next
+//! side's target. Beside them, in the same round, a copy of what the device holds in order, around
+//! the page cache, with a flush at the end: no replacement that reads one device and writes another
+//! can be faster.
 
 use super::{DEVICE_BYTES, pool, prepare};
 use crate::Scale;
@@ -21,14 +22,14 @@ use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
-/// Profiles and numbers of devices.
+/// The profiles and numbers of devices of the benchmark.
 const JOBS: [(&str, &str, usize); 3] = [
     ("1 GiB of data, single", "single", 1),
     ("1 GiB on RAID1 of two", "raid1", 2),
     ("1 GiB on RAID6 of six", "raid6", 6),
 ];
 
-/// Makes the volumes.
+/// Makes the volumes for the replacement benchmark.
 pub(super) fn make(scale: Scale) -> Result<()> {
     for (_, profile, devices) in JOBS {
         pool(scale, "replace", profile, devices, "crc32c")?;
@@ -36,7 +37,7 @@ pub(super) fn make(scale: Scale) -> Result<()> {
     Ok(())
 }
 
-/// Replaces device 1 by turns, here and in the kernel.
+/// Replaces device 1 by turns, with Buttress and with the kernel.
 pub(super) fn run(scale: Scale) -> Result<()> {
     println!("\nreplacing device 1\n{}", Pairs::head());
     let mut more = Vec::new();
@@ -101,7 +102,8 @@ pub(super) fn run(scale: Scale) -> Result<()> {
 const AT_ONCE: usize = 16;
 const PART: usize = 1 << 20;
 
-/// The seconds that it takes to copy what is no hole of a file, in order, around the page cache, and to flush it.
+/// Returns the seconds to copy the allocated parts of a file in order, around the page cache, and
+/// to flush the copy.
 fn copy(from: &Path, to: &Path) -> Result<f64> {
     let from = rustix::fs::open(from, OFlags::RDONLY | OFlags::DIRECT, Mode::empty())?;
     let to = rustix::fs::open(to, OFlags::WRONLY | OFlags::DIRECT, Mode::empty())?;

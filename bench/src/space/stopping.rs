@@ -1,4 +1,4 @@
-//! How soon a command ends that is stopped by a signal, and what it leaves behind: nothing.
+//! How soon a command ends after a signal, and whether it leaves anything behind.
 
 use crate::Scale;
 use crate::read::{command, target};
@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// At how many places of its run each command is stopped.
+/// The number of points of a run at which each command is stopped.
 const PLACES: u32 = 9;
 
 /// A run that takes longer is stopped once at each place, not in every round.

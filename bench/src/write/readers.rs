@@ -30,13 +30,14 @@ pub(super) const NAME: &str = "readers";
 const FILES: u64 = 20_000;
 const LISTED_NAMES: usize = 100;
 const READERS: u64 = 4;
-/// What the writer makes where both sides are to do the same: less than either can.
+/// The work of the writer in the comparison in which both sides must do equal work: less than
+/// either can do.
 const FILES_A_SECOND: u32 = 3000;
-/// How many it makes before it looks whether it is too early.
+/// The number of files that the writer makes before it checks whether it is ahead of its schedule.
 const BURST: u32 = 16;
 const COMMIT_EVERY: Duration = Duration::from_millis(200);
 
-/// One side: what readers and the writer call.
+/// The calls that readers and the writer make on one side.
 trait Side: Sync {
     /// Reads a file, of the snapshot or of the newest tree.
     fn read(&self, of_snapshot: bool, path: &str) -> Result<()>;
@@ -44,7 +45,7 @@ trait Side: Sync {
     fn list(&self, of_snapshot: bool) -> Result<()>;
     /// Makes a file.
     fn make(&self, name: &str) -> Result<()>;
-    /// Makes all of it durable.
+    /// Commits all changes durably.
     fn commit(&self) -> Result<()>;
 }
 
@@ -210,7 +211,7 @@ fn reader(side: &dyn Side, number: u64, ended: &AtomicBool) -> Result<Vec<Durati
     Ok(times)
 }
 
-/// What goes on beside the readers.
+/// The activity beside the readers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Beside {
     Nothing,
@@ -290,7 +291,7 @@ fn row(side: &str, tree: &str, times: &Times, mut found: Vec<Duration>) -> Strin
     )
 }
 
-/// Gives how many calls the newest tree answered in each phase.
+/// Returns the number of calls that the newest tree answered in each phase.
 fn table(name: &str, side: &dyn Side, length: Duration) -> Result<[usize; 3]> {
     let mut calls = [0; 3];
     for (calls, beside) in calls

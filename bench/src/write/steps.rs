@@ -1,4 +1,4 @@
-//! What each side does in a step, and how long it takes.
+//! The work of each side in a step of the benchmark, and its time.
 
 use crate::Scale;
 use crate::measure::Run;
@@ -38,9 +38,9 @@ pub(super) enum Step {
     Overwrite,
     Snapshot,
     Drop,
-    /// As `Inline`, in a subvolume of its own.
+    /// As `Inline`, but in a separate subvolume.
     SubvolumeInline,
-    /// Deletes and drops that: nothing shares it.
+    /// Deletes and drops the subvolume of `SubvolumeInline`, whose extents nothing shares.
     DropUnshared,
 }
 
@@ -71,7 +71,7 @@ impl Step {
         }
     }
 
-    /// The name of what it drops.
+    /// The name of the subvolume or snapshot that this step drops.
     const fn dropped(self) -> &'static str {
         if matches!(self, Self::DropUnshared) {
             SUBVOLUME
@@ -256,8 +256,8 @@ pub(super) fn kernel_step(scale: Scale, step: Step, image: &Path) -> Result<Run>
     })
 }
 
-/// Waits until the kernel has dropped what was deleted. Without the first command its cleaner would sleep for half a minute.
-/// Says how much of the step's time that is.
+/// Waits until the kernel's cleaner has dropped the deleted subvolumes. Without the first command
+/// the kernel's cleaner would sleep for half a minute. Says how much of the step's time that is.
 fn wait_for_cleaner(step: Step, top: &Path) -> Result<()> {
     run(Command::new(newest("btrfs"))
         .args(["filesystem", "sync"])

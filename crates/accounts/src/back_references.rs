@@ -4,17 +4,17 @@
 //! The extent tree records each reference to an extent in one of two forms:
 //!
 //! - *keyed*: data by subvolume, inode and offset; a tree block by the tree that owns it. A search
-//!   of that tree finds the place of the reference;
+//!   of the named tree finds the place of the reference;
 //! - *full*: the address of the leaf or node that holds the reference. References to blocks that
 //!   several subvolumes share have this form.
 //!
 //! Both forms lead to a leaf or node, not to subvolumes. Many snapshots may reach a leaf of which
-//! only one is recorded. `climb` therefore follows the references of each block upwards until it
-//! reaches roots. `sharing` answers a smaller question: whether any other file uses extents, for a
-//! batch at a time.
+//! only one is recorded. `climb` therefore follows the references of each tree block upwards until
+//! it reaches roots. `sharing` answers a smaller question: whether any other file uses extents, for
+//! a batch at a time.
 //!
-//! Bounds: [`BLOCKS_MAX`] blocks in a climb, [`REFERENCES_MAX`] results. Above these, the call
-//! returns an error. References on disk that lead nowhere are listed as failures beside the
+//! Bounds: [`BLOCKS_MAX`] blocks in a climb, [`REFERENCES_MAX`] results. Above these bounds, the
+//! call returns an error. References on disk that lead nowhere are listed as failures beside the
 //! results, at most 1,024 of them.
 //!
 //! Source: on-disk format documentation, section "Extent tree", and the design page "Resolving
@@ -48,13 +48,13 @@ pub use sharing::{ExtentUse, SHARING_BATCH, Sharing};
 /// The most blocks that one climb visits.
 pub const BLOCKS_MAX: usize = 1 << 20;
 
-/// The most references that one call collects.
+/// The most references to an extent that one call collects.
 pub const REFERENCES_MAX: usize = 1 << 20;
 
 /// The most failures that one call collects.
 const FAILURES_MAX: usize = 1 << 10;
 
-/// Adds a failure to the list, unless the list is full.
+/// Adds an unresolved reference to the list of failures, unless the list is full.
 fn list(failures: &mut Vec<Error>, error: Error) {
     if failures.len() < FAILURES_MAX {
         failures.push(error);
@@ -70,7 +70,7 @@ pub struct DataReference {
     /// The subvolume and the inode of the file.
     pub location: Location,
     /// The file offset. For plain data this is the offset of the address itself. For compressed
-    /// data, and for requests about the whole extent, it is the offset of the file's range.
+    /// data, and for requests about the whole extent, the offset is that of the file's range.
     pub offset: FileOffset,
 }
 

@@ -101,7 +101,7 @@ impl FiemapExtent {
     }
 }
 
-/// The source of a map.
+/// The source of an extent map.
 #[derive(Debug)]
 enum Source {
     /// A file that does not change.
@@ -117,8 +117,8 @@ struct Still {
     sharing: Sharing,
 }
 
-/// The extents of a range of a file, in order. After an error, the iterator ends. See the module's
-/// documentation.
+/// The extents of a range of a file, in order. After an error, the iterator ends. For the order and
+/// the batches of extents, see the module's documentation.
 #[derive(Debug)]
 pub struct Fiemap {
     source: Source,
@@ -132,11 +132,12 @@ pub struct Fiemap {
     progress: Option<Progress>,
     /// The number of extents in the next batch.
     batch_size: usize,
-    /// The last mapped batch. The memory of this batch is reused for the next batch.
+    /// The last batch of extents that the map looked up. The memory of this batch is reused for the
+    /// next batch.
     batch: Batch,
     /// For each use of the batch, whether it is shared.
     shared: Vec<bool>,
-    /// The first part of the batch that was not yet returned.
+    /// The first part of the batch that the iterator has not returned yet.
     next_part: usize,
     joiner: Joiner,
     /// Set once no part is left to map.
@@ -206,7 +207,8 @@ impl Fiemap {
         }
     }
 
-    /// Makes the map skip the lookup of sharedness. The map then reads only the file's own leaves.
+    /// Makes the map skip the lookup of sharedness. The extent map then reads only the file's own
+    /// leaves.
     #[must_use]
     pub fn without_sharing(mut self) -> Self {
         self.asks_sharing = false;
@@ -282,8 +284,8 @@ impl Fiemap {
         None
     }
 
-    /// Returns the extent that is held back for joining, at the end of the map. Marks the extent if
-    /// it is the file's last.
+    /// Returns the last extent of the map, which is held back for joining. Marks the extent if it
+    /// is the file's last.
     fn last(&mut self, end: End) -> Option<FiemapExtent> {
         let mut last = self.joiner.take()?;
         let is_last = end.last_extent_end.is_some_and(|end| last.end() >= end);

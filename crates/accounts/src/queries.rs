@@ -46,7 +46,7 @@ pub trait Accounts {
     /// Returns all references to an extent.
     ///
     /// # Errors
-    /// Fails if the volume has no extent tree. Later errors are items of the iterator.
+    /// Fails if the volume has no extent tree. Later errors are items of the returned iterator.
     fn extent_references(&self, extent: &Extent) -> Result<References>;
 
     /// Returns an object that finds out whether extents are shared, one batch after another.
@@ -62,8 +62,8 @@ pub trait Accounts {
 
     /// Counts which owner uses which space, as of the last commit.
     ///
-    /// `progress` counts leaves. Unreadable parts are listed in [`Accounting::failures`]. Blocks
-    /// below unreadable parts are missing from all figures.
+    /// `progress` counts leaves. The result lists unreadable parts of the trees in
+    /// [`Accounting::failures`]. Tree blocks below unreadable parts are missing from all figures.
     ///
     /// # Errors
     /// Fails with [`Error::AccountingTooBig`], [`Error::Cancelled`], [`Error::SubvolumeNotFound`]
@@ -126,11 +126,11 @@ impl Accounts for Filesystem {
 
 /// Queries about the extents of a file.
 pub trait Maps {
-    /// Returns the extents that overlap `range`, with their sharedness. Offsets are rounded to
+    /// Returns the extents that overlap `range`, with their sharedness. The query rounds offsets to
     /// sectors.
     ///
     /// # Errors
-    /// Fails if the tree cannot be read. Later errors come from the iterator.
+    /// Fails if the tree cannot be read. The iterator returns later errors.
     fn fiemap(&self, range: Range<FileOffset>) -> Result<Fiemap>;
 
     /// Returns the runs of data from `start` on.

@@ -5,8 +5,8 @@
 //! device, including copies and parity. Sizes of chunks are logical; *raw* sizes count every copy
 //! and parity block.
 //!
-//! [`crate::back_references`] has the space and sharedness of single files. [`accounting`] has
-//! those of subvolumes, snapshots and directories.
+//! [`crate::back_references`] has the space and sharedness of single files. [`accounting`] has the
+//! space of subvolumes, snapshots and directories.
 //!
 //! Source: on-disk format documentation, section "BLOCK_GROUP_ITEM"; manual page
 //! btrfs-filesystem(8), `df` and `usage`, for what the figures mean.
@@ -38,7 +38,7 @@ pub struct GroupSpace {
     pub total: ByteCount,
     /// The bytes in use.
     pub used: ByteCount,
-    /// The raw size on the devices, including all copies and parity.
+    /// The raw size of the block groups on the devices, including all copies and parity.
     pub raw: ByteCount,
 }
 
@@ -231,7 +231,7 @@ fn global_reserve(filesystem: &Filesystem) -> ByteCount {
         .get()
         .saturating_add(1)
         .saturating_add(ITEMS_TO_UNLINK);
-    // References count twice if a free-space tree changes with them.
+    // The estimate counts references twice if the free-space tree changes with the extents.
     let has_free_space_tree = superblock.compat_ro.contains(CompatRo::FREE_SPACE_TREE);
     let references = ITEMS_TO_UNLINK.saturating_mul(if has_free_space_tree { 2 } else { 1 });
     let item_bytes = u64::from(superblock.node_bytes).saturating_mul(NODES_PER_ITEM);

@@ -38,7 +38,8 @@ fn world() -> World {
         key(300, ItemType::ROOT_ITEM, u64::MAX),
         FileKind::Directory,
     );
-    // An extent item with one keyed reference: count, generation, data; then its type and fields.
+    // An extent item with one keyed reference: count, generation, flags of data; then the
+    // reference's type and fields.
     let mut item = [1, 7, 1_u64].map(u64::to_le_bytes).concat();
     item.push(178);
     item.extend([5, 261, 0_u64].map(u64::to_le_bytes).concat());

@@ -88,7 +88,7 @@ fn plant(mount: &Mount) -> Result<()> {
             .args(["-q", "subvolume", "snapshot"])
             .arg(&top)
             .arg(&snapshot))?;
-        // Some leaves become unshared, others stay shared.
+        // Some leaves of the volume become unshared, others stay shared.
         fs::write(snapshot.join("old-5"), b"changed")?;
         fs::write(snapshot.join(format!("new-{name}")), &noise[..300_000])?;
         fs::remove_file(snapshot.join("old-40"))?;

@@ -1,5 +1,5 @@
-//! Makes equal files of a volume share their extents: `dedupe IMAGE`. The call compares two files
-//! again while no other call can change them.
+//! Makes equal files of a volume share their extents: `dedupe IMAGE`. The dedupe call compares the
+//! two files again while no other call can change them.
 #![allow(
     clippy::arithmetic_side_effects,
     clippy::indexing_slicing,

@@ -4,7 +4,7 @@ use std::fmt;
 use std::io;
 use std::path::PathBuf;
 
-/// The result of a call of this crate.
+/// The result type of this crate's calls.
 pub type Result<T, E = Error> = core::result::Result<T, E>;
 
 /// The kind of a failure, for callers to match on.
@@ -19,7 +19,7 @@ pub enum ErrorKind {
     NoSpace,
     /// The volume or the subvolume is read-only.
     ReadOnly,
-    /// Writing stopped after a failure. The volume can still be read.
+    /// Writing stopped after a failure. After this error the volume can still be read.
     WritingStopped,
     /// Bytes on disk, or of a stream, are wrong.
     Corrupt,
@@ -161,7 +161,7 @@ impl Error {
         }
     }
 
-    /// Returns the number with which a system call would have failed.
+    /// Returns the errno with which a system call would have failed.
     ///
     /// ```
     /// # let volume = buttress::Volume::create().on_devices(vec![buttress::Device::memory(vec![0; 256 << 20])])?;

@@ -131,7 +131,7 @@ impl File {
     }
 
     /// Returns a reader of the file's current content, in chunks as they are stored. The reader
-    /// reads ahead. An unreadable range is a chunk that contains the error, and the reader
+    /// reads the file ahead. An unreadable range is a chunk that contains the error, and the reader
     /// continues after it.
     ///
     /// ```

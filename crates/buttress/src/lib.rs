@@ -81,7 +81,7 @@
 //!
 //! # A device that holds no volume
 //!
-//! Any bytes may be opened. If the bytes are not btrfs, the error says so.
+//! A volume with any bytes may be opened. If the bytes are not btrfs, the error says so.
 //!
 //! ```
 //! use buttress::{Device, ErrorKind, Volume};

@@ -35,7 +35,7 @@ pub struct VolumeOptions {
 /// The state of a volume that is shown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Reading {
-    /// The newest files: a pending log is replayed in memory.
+    /// Shows the newest files: a pending log is replayed in memory.
     #[default]
     Files,
     /// The last commit, as it is on the devices.
@@ -66,8 +66,8 @@ impl VolumeOptions {
         self
     }
 
-    /// Keeps changes in a file beside the image, which stays unchanged. Works only for volumes of
-    /// one device.
+    /// Keeps changes in a file beside the image, which stays unchanged. This option works only for
+    /// volumes of one device.
     ///
     /// ```no_run
     /// # fn main() -> buttress::Result<()> {
@@ -120,8 +120,8 @@ impl VolumeOptions {
     }
 
     /// Sets whether a volume opened for reading shows changes that were synced after its last
-    /// commit, replayed in memory. The default is true. If this option is false, the volume shows
-    /// the last commit. Opening for writing always replays the log.
+    /// commit, replayed in memory. The default of this option is true. If this option is false, the
+    /// volume shows the last commit. Opening for writing always replays the log.
     ///
     /// ```no_run
     /// # fn main() -> buttress::Result<()> {
@@ -136,8 +136,8 @@ impl VolumeOptions {
         self
     }
 
-    /// Opens the volume at its last commit, as it is on the devices. A pending log becomes a
-    /// notice. Meant for checks, scrubs, and volumes that become writable later.
+    /// Opens the volume at its last commit, as it is on the devices. A pending log tree of the
+    /// volume becomes a notice. Meant for checks, scrubs, and volumes that become writable later.
     #[must_use]
     pub fn on_disk(mut self) -> Self {
         self.reading = Reading::OnDisk;

@@ -189,7 +189,7 @@ impl Subvolume {
     /// ```
     ///
     /// # Errors
-    /// Fails if the path leads nowhere, or not to a regular file.
+    /// Fails if the path does not exist, or is not a regular file.
     pub fn open(&self, path: impl VolumePath) -> Result<File> {
         let path = path.volume_path();
         let location = self.resolve(&path, Follow::All)?;
@@ -317,7 +317,8 @@ impl Subvolume {
     /// ```
     ///
     /// # Errors
-    /// Fails if the path leads nowhere. Later errors are items of the iterator, which continues.
+    /// Fails if the path leads nowhere. Later errors are items of the returned iterator, which
+    /// continues.
     pub fn walk(&self, path: impl VolumePath) -> Result<Walk> {
         let location = self.resolve(&path.volume_path(), Follow::All)?;
         Ok(Walk::new(

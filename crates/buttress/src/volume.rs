@@ -171,7 +171,8 @@ impl Volume {
     }
 
     /// Returns the volume in its current state. Later changes do not affect the returned volume,
-    /// and space that it reads is not reused. This call writes dirty content back first.
+    /// and freed space that the returned volume reads is not reused. This call writes dirty content
+    /// back first.
     ///
     /// ```
     /// # let volume = buttress::Volume::create().on_devices(vec![buttress::Device::memory(vec![0; 256 << 20])])?;

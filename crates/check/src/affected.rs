@@ -1,5 +1,5 @@
-//! The files and subvolumes that a finding affects, by path. Damage may make a path unreadable; a
-//! finding then has no paths.
+//! The files and subvolumes that a finding affects, by path. Damage may make the path of a file
+//! unreadable; a finding then has no paths.
 
 use crate::finding::Subject;
 use crate::report::Report;

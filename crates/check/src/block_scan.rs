@@ -48,16 +48,16 @@ pub(crate) struct Counts {
     pub(crate) owned: HashMap<u64, u64>,
 }
 
-/// The sums of one thread.
+/// The sums of one thread of the block scan.
 pub(crate) struct Tally {
     counts: Counts,
-    /// Sums of facts, by segment.
+    /// Sums over each segment of a tree, by segment number.
     sums: Vec<u64>,
     edges: Edges,
     /// Segments with unreadable blocks.
     damaged: Vec<u32>,
     uses: Option<Uses>,
-    /// The tree in whose name the last visited block refers to its children.
+    /// The tree that owns the last visited block's references to its children.
     naming: Option<TreeId>,
     /// The children of that block that were dropped with a part of its tree.
     dropped: Option<Dropped>,
@@ -85,7 +85,7 @@ pub(crate) struct Walk<'a> {
     with_uses: bool,
 }
 
-/// Walks all trees.
+/// Walks all trees of the volume.
 pub(crate) fn run(
     check: &Check<'_>,
     roots: &[Root],
@@ -211,7 +211,7 @@ impl Counts {
         }
     }
 
-    /// Counts orphan items, which have the greatest keys of a subvolume.
+    /// Counts the orphan items of a tree, which have the greatest keys of a subvolume.
     fn count_orphans(&mut self, tree: TreeId, block: &TreeBlock) {
         let is_orphan = |slot: usize| {
             let key = block.key(slot);
@@ -248,7 +248,7 @@ impl Counts {
     }
 }
 
-/// Returns whether a child that ends below `end_key` was dropped with a part of its tree.
+/// Returns whether the drop of a subvolume has already removed a child that ends below `end_key`.
 pub(crate) fn is_gone(dropped: Option<Dropped>, parent_level: u8, end_key: Option<Key>) -> bool {
     dropped.is_some_and(|dropped| dropped.has_child_of(parent_level, end_key))
 }

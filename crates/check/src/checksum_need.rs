@@ -14,7 +14,7 @@ use buttress_fs::Location;
 use buttress_tree::{BlockPointer, ReadAhead, Tree};
 
 /// Checks one file extent item. `inode` is present if the inode item is in the same leaf. Without
-/// `inode`, only missing checksums are found.
+/// `inode`, the check finds only missing checksums.
 pub(crate) fn check(
     walk: &Walk<'_>,
     pointer: &BlockPointer,

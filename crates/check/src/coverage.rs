@@ -2,7 +2,7 @@
 //! checksums.
 //!
 //! Data may legitimately have no checksums (files with NODATASUM, preallocated space), so such data
-//! is only marked here. The check of the files that refer to it decides.
+//! is only marked here. The check of the files that refer to the data decides.
 
 use crate::context::Check;
 use crate::finding::Finding;
@@ -25,8 +25,8 @@ pub(crate) fn item_reach(check: &Check<'_>) -> u64 {
     sectors.saturating_mul(u64::from(check.sector_bytes))
 }
 
-/// Returns the ranges with checksums in `[start, end)`; `None` if they cannot be read. Adds up the
-/// bytes of checksums.
+/// Returns the ranges with checksums in `[start, end)`; `None` if they cannot be read. Adds the
+/// size of the read checksums to `bytes`.
 pub(crate) fn read(
     check: &Check<'_>,
     tree: &Tree,
@@ -55,7 +55,7 @@ pub(crate) fn read(
             let length = ByteCount::of(item.data.len()).get();
             let sectors = length.checked_div(size).unwrap_or(0);
             let to = from.saturating_add(sectors.saturating_mul(u64::from(check.sector_bytes)));
-            // The check of the leaf itself detects overlaps within a leaf.
+            // The check of the checksum leaf itself detects overlaps within the leaf.
             if from < previous_end && from >= start {
                 check.find(Finding::ChecksumsOverlap {
                     logical: Logical::new(from),

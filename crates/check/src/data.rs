@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 /// The bytes of data that are read at once.
 const PIECE_BYTES: u64 = 1 << 20;
 
-/// Consecutive sectors with their checksums.
+/// Consecutive data sectors with their checksums.
 struct Piece {
     logical: Logical,
     packed: Vec<u8>,

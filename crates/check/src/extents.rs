@@ -2,9 +2,10 @@
 //! free space and checksums, and adds all recorded references to the [`Ledger`].
 //!
 //! Extents, free space and checksums are all in order of address, so the check of a block group is
-//! one merge of three lists. The check keeps only an extent's sum in the ledger, and two sets of
-//! tree blocks. The first set contains blocks with full back references, whose children are
-//! recorded under their address. The second contains blocks with several parents.
+//! one merge of three lists. The check keeps only sums of extents in the ledger, and two sets of
+//! tree blocks. The first of the check's two sets contains tree blocks with full back references,
+//! whose children are recorded under their address. The second contains blocks with several
+//! parents.
 
 use crate::chunks::Group;
 use crate::context::Check;
@@ -80,7 +81,7 @@ pub(crate) fn reference_hash(logical: Logical, length: ByteCount, reference: &Re
     }
 }
 
-/// Returns the hash of a tree block.
+/// Returns the hash of the facts about a tree block.
 pub(crate) fn block_hash(logical: Logical, level: u8, generation: Generation) -> Hash {
     Hash::of(Fact::Block)
         .number(logical.get())
@@ -272,7 +273,8 @@ fn read_part(
             }
         }
         if let Some(covered) = covered {
-            // Data that only the log uses is in this part, or in none.
+            // Data that only the log tree uses is either completely in this part of the block
+            // group's extents, or not at all.
             let marks = (&extents.covered, &extents.bare);
             coverage::compare(check, &covered, &data, trees.log, (start, end), marks);
         }

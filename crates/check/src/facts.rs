@@ -232,9 +232,9 @@ fn check_border(walk: &Walk<'_>, pointer: &BlockPointer, last: &Key, extent_end:
     }
 }
 
-/// Without the NO_HOLES feature, every range of a file has an item. Files within one leaf are
-/// checked there. A file that continues in another leaf, or seems to have a hole, is checked from
-/// its beginning.
+/// Without the NO_HOLES feature, every range of a file has an item. The scan of the leaf checks
+/// files that lie within one leaf. A file that continues in another leaf, or seems to have a hole,
+/// is checked from its beginning.
 #[derive(Default)]
 struct Holes {
     inode: Option<(ObjectId, InodeItem)>,

@@ -1,8 +1,8 @@
 //! Checks one subvolume item by item, to find the errors behind a sum of facts that is not zero.
 //!
-//! Leaves are read in order, so the items of an inode are adjacent and are added up. The other item
-//! of each name is looked up. The lookups cost one descent for each name, but no memory, and run
-//! only for subvolumes with a known error.
+//! The check reads leaves in order, so the items of an inode are adjacent, and it adds up their
+//! sizes. The other item of each name is looked up. The lookups cost one descent for each name, but
+//! no memory, and run only for subvolumes with a known error.
 
 use crate::context::Check;
 use crate::facts;
@@ -52,10 +52,10 @@ struct Pass<'a> {
     current: Option<Current>,
     /// The number of findings.
     found: u64,
-    /// The amount that leftover orphan items without an inode subtract from the sum. Leftover
-    /// orphan items are no damage.
+    /// The amount that leftover orphan items without an inode subtract from the subvolume's sum of
+    /// facts. Leftover orphan items are no damage.
     allowed: u64,
-    /// Whether some inodes are pending deletion, which may leave any sum.
+    /// True if some inodes are pending deletion; the sum of such a subvolume may have any value.
     waits: bool,
     /// Whether the whole subvolume was readable.
     complete: bool,
@@ -106,8 +106,8 @@ impl Pass<'_> {
         self.check.find(finding);
     }
 
-    /// Returns the result of a lookup. An unreadable block counts as no error, because another step
-    /// reports it.
+    /// Returns the result of a lookup. An unreadable tree block counts as no error of files,
+    /// because another step reports it.
     fn known<T>(&mut self, result: buttress_tree::Result<T>) -> Option<T> {
         self.complete &= result.is_ok();
         result.ok()
@@ -169,7 +169,8 @@ impl Pass<'_> {
         }
     }
 
-    /// Returns whether an orphan item marks an inode for deletion; true if that is unreadable.
+    /// Returns whether an orphan item marks an inode for deletion; true if the tree is unreadable
+    /// at the item's place.
     fn has_orphan_item(&mut self, inode: InodeNumber) -> bool {
         let key = Key::new(ObjectId::ORPHAN, ItemType::ORPHAN_ITEM, inode.get());
         let tree = self.tree;
@@ -305,7 +306,7 @@ impl Pass<'_> {
         }
     }
 
-    /// Ends the current inode after all its items.
+    /// Ends the check of the current inode after all its items.
     fn finish(&mut self) {
         let Some(current) = self.current.take() else {
             return;

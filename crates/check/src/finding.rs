@@ -160,7 +160,7 @@ impl Field for Name {
     }
 }
 
-/// A reference to an extent, from its user's side.
+/// A reference to an extent, as recorded by the user of the extent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Reference {
     /// A keyed reference to a tree block.

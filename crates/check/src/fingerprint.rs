@@ -1,10 +1,10 @@
 //! Sums of hashes that show whether two sides state the same facts, without keeping the facts.
 //!
-//! Each fact (a reference, a name, a link) has a 64-bit hash. The first side adds the hash, the
-//! other subtracts it. Sums do not depend on order, so all cores can read the blocks of a volume in
-//! any order. Parts that trees share are added once. A sum of zero means that the sides agree, with
-//! an error chance of 1 in 2^64. Only if a sum is not zero are the facts themselves collected and
-//! compared.
+//! Each fact (a reference, a name, a link) has a 64-bit hash. The first side of a comparison adds
+//! the hash, the other subtracts it. Sums do not depend on order, so all cores can read the blocks
+//! of a volume in any order. Parts that trees share are added once. A sum of zero means that the
+//! sides agree, with an error chance of 1 in 2^64. Only if a sum is not zero are the facts
+//! themselves collected and compared.
 //!
 //! A [`Ledger`] holds such sums for ranges of addresses, so that few facts need to be collected.
 //!
@@ -29,13 +29,13 @@ pub(crate) enum Fact {
     SharedData = 0x8ebc_6af0_9c88_c6e3,
     /// A tree block: address, level, generation.
     Block = 0x5899_65cc_7537_4cc3,
-    /// A link of an inode: the inode.
+    /// A hard link of an inode: the inode.
     Link = 0x1d8e_4e27_c47d_124f,
     /// The file type of an inode, once for each link: inode, type.
     Kind = 0xeb44_acca_b455_d165,
     /// A byte of a directory's size: the directory.
     DirectorySize = 0x9c6e_6877_736c_46e3,
-    /// A byte of a file's extents: the inode.
+    /// A byte of a file's extents, as a fact: the inode.
     FileBytes = 0x3f84_d5b5_b547_0917,
     /// An inode without links: the inode.
     Orphan = 0xc2b2_ae3d_27d4_eb4f,
@@ -100,7 +100,7 @@ impl Hash {
 /// The length of a range of addresses with one sum, as a power of two.
 const STRETCH_SHIFT: u32 = 20;
 
-/// Sums by address. Several ranges may share one sum.
+/// Sums of hashes by address. Several ranges may share one sum.
 #[derive(Debug)]
 pub(crate) struct Ledger {
     sums: Vec<AtomicU64>,
@@ -123,7 +123,7 @@ impl Ledger {
         u64_of(self.sums.len())
     }
 
-    /// Returns the index of the sum of `logical`.
+    /// Returns the index of the sum that covers the address `logical`.
     pub(crate) fn place(&self, logical: Logical) -> usize {
         let mixed = fold((logical.get() >> STRETCH_SHIFT) ^ MULTIPLIER, MULTIPLIER | 1);
         let mask = self.sums.len().saturating_sub(1);

@@ -136,7 +136,7 @@ fn is_directory_of_uuids(tree: TreeId, key: &Key) -> bool {
     tree == TreeId::UUID && key.objectid == root && (is_inode || is_name)
 }
 
-/// Finds the items of a leaf whose type does not belong in its tree.
+/// Finds the items of a leaf that have a type which does not belong in the leaf's tree.
 pub(crate) fn check(check: &Check<'_>, pointer: &BlockPointer, block: &TreeBlock) {
     if !block.is_leaf() {
         return;

@@ -13,10 +13,11 @@
 //! 3. All trees are walked, every block once, in order of address, on all cores.
 //!
 //! Related facts can be far apart in these walks: an extent and its users, a name and its inode.
-//! The check compares them by sums of hashes that cancel out if both sides agree, and keeps neither
-//! in memory. Only if a sum is not zero does it collect the facts themselves: the references of
-//! those addresses, or the items of that subvolume. A valid volume is therefore read once, at any
-//! size and with any number of snapshots, and a damaged one about twice.
+//! The check compares related facts by sums of hashes that cancel out if both sides agree. It keeps
+//! the facts of neither side in memory. Only if a sum is not zero does the check collect the facts
+//! themselves: the references of the affected addresses, or the items of the affected subvolume. A
+//! valid volume is therefore read once, at any size and with any number of snapshots, and a damaged
+//! one about twice.
 //!
 //! | module | holds |
 //! |---|---|
@@ -271,7 +272,7 @@ fn check_files(check: &Check<'_>, roots: &[Root], scan: &BlockScan) -> Result<()
         let tree = check.forest.tree(root.pointer);
         let subvolume = SubvolumeId::new(root.id().get());
         match totals.as_ref().map(|totals| totals.get(index).copied()) {
-            // The sums were not kept, so each subvolume is checked.
+            // The sums by subvolume were not kept, so the check walks each subvolume.
             None => files::check_each(check, &tree, subvolume, None)?,
             Some(Some(Some(0))) => {}
             Some(Some(Some(sum))) => files::check_each(check, &tree, subvolume, Some(sum))?,

@@ -5,8 +5,8 @@
 //! data that only the log refers to, are in no extent, and must not overlap any extent. Data of the
 //! log needs checksums, in the log or outside of it.
 //!
-//! Each block is read once, whichever pointers lead to it. The kept addresses of blocks and data
-//! are bounded by [`KEPT_MAX`].
+//! Each block is read once, whichever pointers lead to it. [`KEPT_MAX`] limits the number of kept
+//! addresses of log blocks and data.
 //!
 //! Source: on-disk format documentation, section "Log tree".
 
@@ -75,7 +75,7 @@ pub(crate) struct Log {
     places: Vec<Place>,
     parts: Vec<Part>,
     checksums: Vec<Run>,
-    /// Inodes whose data has no checksums.
+    /// Inodes with logged data that needs no checksums.
     bare: HashSet<(TreeId, InodeNumber)>,
     subvolumes: BTreeMap<TreeId, RootPointer>,
 }
@@ -275,7 +275,7 @@ struct Walk<'a> {
     seen: Sectors,
 }
 
-/// The results of one thread.
+/// The results of one thread of the log check.
 #[derive(Default)]
 struct Tally {
     places: Vec<Place>,

@@ -1,4 +1,4 @@
-//! Lookups of names: entries by index and by hash, and references of the inode.
+//! Lookups of names in a tree: directory entries by index and by hash, and references of the inode.
 
 use buttress_format::{
     DirItems, FileKind, InodeExtrefs, InodeNumber, InodeRefs, ItemType, Key, extref_hash, name_hash,

@@ -2,9 +2,9 @@
 //!
 //! A block without full back references holds keyed references to its children in the name of the
 //! tree in its header, so that tree must reach it. The tree reaches the block if one of the block's
-//! references is keyed to that tree. If all its references are by other trees or by parents, as
-//! after a balance, a descent in the owner's tree must lead to the block. A tree that drops a block
-//! which others still share first converts the block to full back references.
+//! references is keyed to that tree. If all references to the block are by other trees or by
+//! parents, as after a balance, a descent in the owner's tree must lead to the block. A tree that
+//! drops a block which others still share first converts the block to full back references.
 //!
 //! The path to most blocks already shows this: the parent refers to the block in the owner's name,
 //! or the path began in the owner's tree. Only for other blocks the check descends the owner's
@@ -128,7 +128,7 @@ impl<'a> Owners<'a> {
     /// and marks its blocks.
     pub(crate) fn look_at_flags(&self, pointer: &BlockPointer, block: &TreeBlock, full: bool) {
         let header = block.header();
-        // The first format has only full back references.
+        // Back reference revision 0 has only full back references.
         if header.backref_revision == 0 || pointer.tree == TreeId::DATA_RELOCATION {
             return;
         }

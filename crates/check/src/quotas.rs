@@ -18,7 +18,7 @@ use buttress_fs::Result;
 use buttress_tree::ReadAhead;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-/// The most uses of data that are kept. If there are more, classic quotas are not checked.
+/// The most uses of data that are kept. If there are more uses, classic quotas are not checked.
 const USES_MAX: usize = 4 << 20;
 
 /// The most words of bits that are kept. If there are more, classic quotas are not checked.

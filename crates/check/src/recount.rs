@@ -25,7 +25,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 /// The most references that are kept at once.
 const REFERENCES_MAX: u64 = 400_000;
 
-/// The facts about one address.
+/// The counted and recorded facts about one address.
 #[derive(Debug, Default)]
 struct Target {
     /// Length, level and generation in the extent item.
@@ -46,7 +46,7 @@ struct Recount<'a> {
     places: HashSet<usize>,
     targets: Mutex<HashMap<Logical, Target>>,
     seen: Sectors,
-    /// Trees that are being dropped.
+    /// Trees of deleted subvolumes that the cleaner is dropping.
     dead: HashSet<TreeId>,
 }
 
@@ -248,7 +248,7 @@ impl Scanner for Recount<'_> {
     }
 }
 
-/// Reports the differences at one address.
+/// Reports the differences between recorded and counted references at one address.
 fn compare(
     check: &Check<'_>,
     logical: Logical,

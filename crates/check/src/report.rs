@@ -21,7 +21,7 @@ pub enum Step {
     FreeSpace,
     /// Inodes, names, file extents.
     Files,
-    /// Checksums of data.
+    /// The number of data checksums.
     Checksums,
     /// Root references of subvolumes, and uuids.
     RootReferences,
@@ -109,10 +109,10 @@ pub enum Note {
     Orphans {
         /// The id of the subvolume.
         subvolume: SubvolumeId,
-        /// The number of inodes.
+        /// The number of pending inodes.
         count: u64,
     },
-    /// An orphan item of a deleted inode. The next mount removes the item.
+    /// An orphan item of a deleted inode. The next mount removes the orphan item.
     OrphanItemLeftOver {
         /// The id of the subvolume.
         subvolume: SubvolumeId,
@@ -323,7 +323,7 @@ pub struct Totals {
     pub tree_waste_bytes: ByteCount,
     /// Bytes of data extents.
     pub data_bytes: ByteCount,
-    /// Bytes that files refer to.
+    /// The number of bytes that files refer to.
     pub referenced_bytes: ByteCount,
     /// Bytes of data that were verified against their checksums.
     pub verified_bytes: ByteCount,
@@ -378,8 +378,8 @@ impl Report {
     }
 }
 
-/// Collects findings from all threads. If there are too many, it keeps the first ones in their
-/// order, so that the result does not depend on the speed of threads.
+/// Collects findings from all threads. If the findings are too many, the collector keeps the first
+/// ones in their order, so that the result does not depend on the speed of threads.
 #[derive(Debug)]
 pub(crate) struct Collector {
     most: usize,
@@ -394,7 +394,7 @@ struct Collected {
     skipped: BTreeMap<Step, &'static str>,
 }
 
-/// The most notes that are kept; more would repeat themselves.
+/// The most notes that the collector keeps; more would repeat the same facts.
 const NOTES_MAX: usize = 10_000;
 
 impl Collector {

@@ -24,9 +24,9 @@ impl Dropped {
         *key < self.progress
     }
 
-    /// Returns whether a child that ends below `end_key` is dropped, for a parent of
-    /// `parent_level`. Does not apply to blocks that other trees share: a drop releases those as a
-    /// whole.
+    /// Returns whether the drop of a subvolume has already dropped a child that ends below
+    /// `end_key`, under a parent of `parent_level`. Does not apply to blocks that other trees
+    /// share: a drop releases those as a whole.
     pub(crate) fn has_child_of(&self, parent_level: u8, end_key: Option<Key>) -> bool {
         parent_level >= self.level && end_key.is_some_and(|end| end <= self.progress)
     }
@@ -79,8 +79,8 @@ impl Root {
     }
 
     fn of_item(key: &Key, item: &RootItem) -> Self {
-        // A relocation tree with references stores its merge progress there; all of that tree still
-        // exists.
+        // A relocation tree with references stores its merge progress in the drop progress; all of
+        // that tree still exists.
         let merges = key.objectid == TreeId::TREE_RELOCATION.object_id() && item.references > 0;
         let has_progress = item.drop_progress.objectid.get() != 0 && !merges;
         Self {
@@ -170,7 +170,7 @@ fn check_orphans(check: &Check<'_>, root_tree: &Tree, roots: &[Root], orphans: &
 }
 
 /// Returns the root block of the root tree on disk: the one used at opening, which may be a backup
-/// root. If a transaction holds the tree in memory, the superblock's root is returned.
+/// root. If a transaction holds the tree in memory, the function returns the superblock's root.
 fn root_of_roots(check: &Check<'_>) -> RootPointer {
     let tree = check.filesystem.root_tree();
     if !tree.is_in_memory() {

@@ -150,14 +150,15 @@ fn first_of(problems: [(bool, &'static str); 3]) -> Option<&'static str> {
 /// Returns the least and the greatest compressed length of up to one sector of inline content.
 ///
 /// The least is the compressed length of empty content. For zlib and zstd it is the header and an
-/// empty block, for zlib also a checksum. For LZO the least is btrfs's two lengths. The greatest is
-/// a sector and the overhead of the format for content that does not compress.
+/// empty block, for zlib also a checksum. For LZO the least is btrfs's two lengths. The greatest
+/// compressed length is a sector plus the overhead of the format for content that does not
+/// compress.
 fn inline_limits(compression: Compression, sector_bytes: u32) -> (u64, u64) {
     let sector = u64::from(sector_bytes);
     let (least, added) = match compression {
         Compression::None => (0, 0),
         Compression::Zlib => (8, 64),
-        // The overhead is the worst case of LZO1X, and btrfs's two lengths.
+        // The overhead of LZO is the worst case of LZO1X, and btrfs's two lengths.
         Compression::Lzo => (8, (sector >> 4).saturating_add(64 + 3 + 8)),
         Compression::Zstd => (9, 64),
     };

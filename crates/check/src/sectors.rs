@@ -120,7 +120,7 @@ impl Neighbourhoods {
         start >> NEIGHBOURHOOD_SHIFT..=end.saturating_sub(1).max(start) >> NEIGHBOURHOOD_SHIFT
     }
 
-    /// Marks `[start, end)`.
+    /// Marks the address range `[start, end)`.
     pub(crate) fn mark(&self, start: u64, end: u64) {
         let numbers = Self::numbers(start, end);
         if numbers.end().saturating_sub(*numbers.start()) > NEIGHBOURHOOD_WORDS << 6 {

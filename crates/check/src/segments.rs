@@ -12,8 +12,8 @@ use buttress_tree::BlockPointer;
 use parking_lot::Mutex;
 use std::collections::HashMap;
 
-/// The most edges that are kept. With more, the sums are not used, and every subvolume is checked
-/// item by item.
+/// The most edges that are kept. With more edges, the check does not use the sums, and checks every
+/// subvolume item by item.
 const EDGES_MAX: usize = 8 << 20;
 
 /// The expectations of the first pointer to a shared block.

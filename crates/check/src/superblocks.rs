@@ -1,4 +1,5 @@
-//! Superblocks: compares every copy on every device with the one in use and with the chunk tree.
+//! Superblocks: compares every copy on every device with the superblock in use and with the chunk
+//! tree.
 
 use crate::context::Check;
 use crate::finding::Finding;
@@ -146,7 +147,8 @@ fn check_copy(check: &Check<'_>, slot: &DeviceSlot, physical: Physical, item: Op
         Err(error) => return damaged(error.to_string()),
     };
     // A grown device, or the image of a part of a device, may never have had this copy. The primary
-    // exists: the volume was opened by it, or by a copy that records the problem.
+    // superblock exists: the volume was opened by the primary, or by a copy that records the
+    // problem.
     if physical != SUPERBLOCK_OFFSETS[0] && bytes.iter().all(|byte| *byte == 0) {
         let device = slot.id();
         check.note(Note::SuperblockNotWritten { device, physical });

@@ -1,7 +1,8 @@
 //! Makes the seed volumes of `fuzz/volumes` with mkfs.btrfs and the kernel. Needs root.
 //!
-//! The volumes differ in uuids and times from run to run: make them again only to add to them, and fold the corpus
-//! of the image target anew afterwards, as its inputs name volumes by their place in the order of names.
+//! The volumes differ in uuids and times from run to run, so regenerate them only to add volumes.
+//! Afterwards minimise the corpus of the image target again, because its inputs refer to volumes by
+//! sort position.
 
 use anyhow::{Context, Result, bail};
 use buttress_hostile::seed_volume::{SeedDevice, SeedVolume};
@@ -220,7 +221,8 @@ fn plant(top: &Path) -> Result<()> {
     let links = top.join("links");
     fs::create_dir(&links)?;
     fs::write(links.join("first"), b"many names")?;
-    // More names than an INODE_REF holds in a block of 4 KiB, so that some are extended.
+    // More names than an INODE_REF holds in a block of 4 KiB, so that some names are in
+    // INODE_EXTREF items.
     for number in 0..25 {
         fs::hard_link(
             links.join("first"),

@@ -15,9 +15,9 @@ use std::sync::Arc;
 const NODE_BYTES: usize = 4096;
 /// The length of a block's header.
 const HEADER_BYTES: usize = 101;
-/// Where all blocks here say that they lie.
+/// The logical address in the headers of all blocks in this module.
 const LOGICAL: u64 = 1 << 20;
-/// The uuid that all blocks here carry.
+/// The filesystem uuid of all tree blocks in this module.
 const FSID: [u8; 16] = [0x42; 16];
 /// The generation of the volume.
 const GENERATION: u64 = 100;
@@ -58,7 +58,8 @@ pub fn mend_checksum(block: &mut [u8], checksum_type: ChecksumType) {
     block[..checksum.as_bytes().len()].copy_from_slice(checksum.as_bytes());
 }
 
-/// A tree block with the right checksum, uuid, address and a generation that can be: all else as it comes.
+/// Fuzz target: a tree block with the right checksum, uuid, address and a valid generation; all
+/// other bytes come from the input.
 pub fn tree_block(bytes: &[u8]) -> Depth {
     let mut input = Input::new(bytes);
     let format = format(&mut input);
@@ -71,7 +72,7 @@ pub fn tree_block(bytes: &[u8]) -> Depth {
     check(block, &format)
 }
 
-/// A leaf whose heads and data fit together; items as they come.
+/// Fuzz target: a leaf whose item headers and data fit together, with the items from the input.
 pub fn leaf(bytes: &[u8]) -> Depth {
     const OWNERS: [TreeId; 8] = [
         TreeId::FS,

@@ -11,7 +11,8 @@ use rustix::fd::{AsRawFd, OwnedFd};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use std::ffi::OsString;
 
-/// The commands; `%` stands for the first image. Not `cat`: a file may truly be 8 EiB of zeros, and take as long.
+/// The commands; `%` stands for the first image. The target does not run `cat`, because a file may
+/// truly be 8 EiB of zeros, and `cat` would take as long.
 const COMMANDS: &[&str] = &[
     "inspect-internal dump-tree %",
     "inspect-internal dump-super -a -f %",

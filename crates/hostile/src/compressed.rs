@@ -39,7 +39,8 @@ pub fn lzo(bytes: &[u8]) -> Depth {
     })
 }
 
-/// The input of a compression target that decompresses `stored` into a buffer of `length` bytes, rounded up.
+/// Returns the input of a compression target that decompresses `stored` into a buffer of `length`
+/// bytes, rounded up.
 #[must_use]
 pub fn encode(stored: &[u8], length: usize, inline: bool) -> Vec<u8> {
     let units = u16::try_from(length.div_ceil(3)).unwrap_or(u16::MAX);

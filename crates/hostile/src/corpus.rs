@@ -1,11 +1,12 @@
-//! A corpus in one file: inputs, each with its length before it, compressed together.
+//! Packs a fuzz corpus into one file: inputs, each after its length, compressed together.
 //!
-//! Fuzzers want a directory of thousands of tiny files; a repository does not. `fuzz/corpus/TARGET.zst` is what
-//! is committed, sorted, so that the same inputs give the same bytes.
+//! Fuzzers want a directory of thousands of tiny files; a repository does not. The repository
+//! contains `fuzz/corpus/TARGET.zst`, with sorted inputs, so that the same inputs give the same
+//! bytes.
 
 use std::io::{Error, ErrorKind, Result};
 
-/// Larger files are not corpora.
+/// Larger files in the folder are not corpora.
 const UNPACKED_BYTES_MAX: usize = 256 << 20;
 
 /// Packs inputs; the order does not matter.

@@ -1,8 +1,9 @@
 //! Edits of a seed volume at places that are known: one item, one block, the superblocks; checksums are mended.
 //!
-//! Where [`crate::mutation`] changes anything anywhere, an [`Editor`] plants one damage for a test that knows what must
-//! follow from it. A leaf keeps its place and its neighbours: an edit changes, adds or removes items as far as they
-//! fit, and must leave its first key alone, which the block above names.
+//! Where [`crate::mutation`] changes anything anywhere, an [`Editor`] plants one damage for a test
+//! that knows what must follow from it. A leaf keeps its place and its neighbours. An edit changes,
+//! adds or removes items that fit. It must not change the first key, because the parent block
+//! records it.
 
 use crate::blocks::{mend_checksum, mend_superblock};
 use crate::mutation::Aims;
@@ -41,16 +42,16 @@ impl Editor {
         }
     }
 
-    /// The devices as they are now.
+    /// Returns the devices in their edited state.
     #[must_use]
     pub fn devices(&self) -> &[Overlay] {
         &self.devices
     }
 
-    /// Opens the volume as it is now, whatever is missing from it.
+    /// Opens the edited volume in its current state, whatever is missing from it.
     ///
     /// # Panics
-    /// When it does not open.
+    /// Panics when the volume does not open.
     #[must_use]
     pub fn open(&self) -> Filesystem {
         let devices = self.devices.iter().cloned();
@@ -70,15 +71,16 @@ impl Editor {
         self.devices.remove(index);
     }
 
-    /// Cuts a device short.
+    /// Truncates a device.
     pub fn cut_device(&mut self, index: usize, size_bytes: u64) {
         self.devices[index].cut(size_bytes);
     }
 
-    /// Changes the leaf of `tree` in which `key` lies, or would. The slot is that of the key, or else of the next one.
+    /// Changes the leaf of `tree` that holds `key`, or that would hold it. The slot is that of the
+    /// key, or else of the next one.
     ///
     /// # Panics
-    /// When there is no such leaf.
+    /// Panics when the tree has no such leaf.
     pub fn leaf(
         &mut self,
         tree: TreeId,
@@ -110,10 +112,10 @@ impl Editor {
         });
     }
 
-    /// The log of the subvolume that has one, or of the first of them.
+    /// The log tree of the subvolume that has one, or of the first such subvolume.
     ///
     /// # Panics
-    /// When there is no log.
+    /// Panics when the volume has no log tree.
     #[must_use]
     pub fn log(&self) -> (Filesystem, Tree) {
         let filesystem = self.open();
@@ -134,7 +136,7 @@ impl Editor {
     /// Changes the data of the item under `key`.
     ///
     /// # Panics
-    /// When there is none.
+    /// Panics when the tree has no item with this key.
     pub fn data(&mut self, tree: TreeId, key: &Key, change: impl FnOnce(&mut [u8])) {
         self.leaf(tree, key, |leaf, slot| {
             let slot = slot.unwrap_or_else(|_| panic!("tree {tree} has no {key}"));
@@ -145,7 +147,7 @@ impl Editor {
     /// Removes the item under `key`.
     ///
     /// # Panics
-    /// When there is none.
+    /// Panics when the volume has no such item.
     pub fn remove(&mut self, tree: TreeId, key: &Key) {
         self.leaf(tree, key, |leaf, slot| {
             let slot = slot.unwrap_or_else(|_| panic!("tree {tree} has no {key}"));
@@ -156,7 +158,7 @@ impl Editor {
     /// Adds an item.
     ///
     /// # Panics
-    /// When it is there, or does not fit.
+    /// Panics when the leaf already has an item with this key, or has no space for the item.
     pub fn insert(&mut self, tree: TreeId, key: &Key, data: &[u8]) {
         self.leaf(tree, key, |leaf, slot| {
             let slot = slot.expect_err("the item is not there yet");
@@ -166,7 +168,7 @@ impl Editor {
         });
     }
 
-    /// Puts other data under `key`, of any size.
+    /// Replaces the data under `key` by other data, of any size.
     pub fn replace(&mut self, tree: TreeId, key: &Key, data: &[u8]) {
         self.leaf(tree, key, |leaf, slot| {
             let slot = slot.unwrap_or_else(|_| panic!("tree {tree} has no {key}"));
@@ -219,10 +221,11 @@ impl Editor {
         self.write(filesystem, logical, &bytes, None);
     }
 
-    /// Writes bytes at an address: to all copies, or to one of them, counted from 0. Nothing is mended.
+    /// Writes bytes at an address: to all copies, or to one of them, counted from 0. No checksum is
+    /// repaired after the edit.
     ///
     /// # Panics
-    /// When nothing is mapped there.
+    /// Panics when no chunk maps the address.
     pub fn write(&mut self, filesystem: &Filesystem, logical: Logical, bytes: &[u8], copy: Option<usize>) {
         let length = ByteCount::of(bytes.len());
         let mappings = filesystem.volume().map(logical, length).expect("it is mapped");
@@ -282,7 +285,7 @@ impl Editor {
             .collect()
     }
 
-    /// The first item of a type that is wanted.
+    /// Returns the first item of a type that `wanted` accepts.
     ///
     /// # Panics
     /// When there is none.
@@ -334,7 +337,7 @@ impl Editor {
     }
 }
 
-/// A number in an item: adds to it.
+/// Adds to a number in an item.
 pub fn add(data: &mut [u8], at: usize, more: i64) {
     let mut number = [0; 8];
     number.copy_from_slice(&data[at..at + 8]);

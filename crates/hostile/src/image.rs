@@ -5,8 +5,8 @@
 //! and item by item in both directions, subvolumes, walks over all directories with content, attributes and link
 //! targets, paths there and back, and addresses through chunks to every copy.
 //!
-//! Work is counted: an input that keeps the reader busy for longer than [`STEPS_MAX`] steps is left, as volumes may
-//! be large. What a single step may take is bounded by the fuzzer's own limits of time and memory.
+//! The target counts work: it abandons an input that needs more than [`STEPS_MAX`] steps, because
+//! volumes may be large. The fuzzer's own limits of time and memory bound a single step.
 
 use crate::input::Input;
 use crate::{Depth, mutation, seeds};
@@ -24,7 +24,7 @@ use std::sync::Arc;
 
 /// How many blocks, items, entries and chunks of content one input may lead to.
 pub const STEPS_MAX: usize = 20_000;
-/// How much content one input may lead to.
+/// The most bytes of file content that one fuzz input may make the target read.
 const CONTENT_BYTES_MAX: u64 = 32 << 20;
 
 /// A volume with changes, opened and read.
@@ -76,7 +76,7 @@ pub fn image(bytes: &[u8]) -> Depth {
     }
 }
 
-/// Reads all that there is, as far as it goes.
+/// Reads everything in the volume, as far as it can be read.
 pub fn read_all(filesystem: &Filesystem) {
     let reader = Reader {
         filesystem,

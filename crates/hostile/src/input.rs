@@ -13,7 +13,7 @@ impl<'a> Input<'a> {
         Self { rest: bytes }
     }
 
-    /// Whether nothing is left.
+    /// Returns whether the input has no bytes left.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.rest.is_empty()
@@ -49,7 +49,7 @@ impl<'a> Input<'a> {
         std::mem::take(&mut self.rest)
     }
 
-    /// One of the choices.
+    /// Returns one of the choices, as the next input byte selects.
     pub fn choose<T: Copy>(&mut self, choices: &[T]) -> T {
         choices[usize::from(self.byte()) % choices.len()]
     }

@@ -1,8 +1,9 @@
-//! One target for each item type: key and data as they come, or with the key mended.
+//! One fuzz target for each item type: key and data as in the input, or with the key repaired.
 //!
-//! An input is a byte of choices, the key's object id and offset, and the item's data. The first bit of the choices
-//! asks for a mended key: the one object id or offset that the type can have, or the hash of the first name; else
-//! most inputs would end there. Two more choose the sector size.
+//! The fuzz input is a byte of choices, the key's object id and offset, and the item's data. The
+//! first bit of the choices requests a valid key: the only object id or offset that the type
+//! allows, or the hash of the first name. Without it most inputs would end at the key check. Two
+//! more bits of the choices select the sector size.
 
 use crate::input::Input;
 use crate::{Depth, Target};
@@ -27,7 +28,7 @@ const SECTOR_SIZES: [u32; 4] = [4096, 8192, 16_384, 65_536];
 /// The prefix of an input that is not item data.
 pub const HEAD_BYTES: usize = 17;
 
-/// The input of an item target that gives this key and data at 4 KiB sectors.
+/// Builds the fuzz input with which an item target sees this key and data at 4 KiB sectors.
 #[must_use]
 pub fn encode(key: &Key, data: &[u8]) -> Vec<u8> {
     [
@@ -97,7 +98,7 @@ fn used<T: Debug, E: Debug + std::fmt::Display>(result: Result<T, E>) -> bool {
     }
 }
 
-/// As [`used`], for what is iterated.
+/// As [`used`], for results that are iterated.
 fn used_all<I: Iterator<Item: Debug>, E: Debug + std::fmt::Display>(result: Result<I, E>) -> bool {
     used(result.map(|items| items.map(|item| format!("{item:?}").len()).sum::<usize>()))
 }
@@ -224,7 +225,7 @@ macro_rules! item_targets {
             },)*]
         }
 
-        /// Gives the key what its type and the item's data ask of it.
+        /// Sets the fields of the key that follow from its type and the item's data.
         pub(crate) fn mend(key: &mut Key, data: &mut Vec<u8>) {
             $(if key.item_type == ItemType::$item_type {
                 let mend: fn(&mut Key, &mut Vec<u8>) = $mend;

@@ -59,11 +59,11 @@ impl Depth {
 /// A function of bytes that must withstand any.
 #[derive(Clone, Copy, Debug)]
 pub struct Target {
-    /// The name of the target, and of its files.
+    /// The name of the fuzz target, and of its files.
     pub name: &'static str,
     /// The longest input that makes sense.
     pub input_bytes_max: usize,
-    /// Takes any bytes.
+    /// Takes any bytes as fuzz input.
     pub body: fn(&[u8]) -> Depth,
 }
 

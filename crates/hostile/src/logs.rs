@@ -1,14 +1,16 @@
 //! The target of pending logs: a real log with changes, replayed.
 //!
-//! An input is the number of a volume and changes (see [`crate::mutation`]) that are aimed at the blocks of its log alone. Logs
-//! are the kernel's, from a seed volume, and Buttress's own, made here. The volume is opened for writing on devices that
-//! keep what is written in memory, which replays the log.
+//! The fuzz input is the number of a volume and changes (see [`crate::mutation`]) that apply only
+//! to the blocks of the volume's log. Logs are the kernel's, from a seed volume, and Buttress's
+//! own, made here. The volume is opened for writing on devices that keep what is written in memory,
+//! which replays the log.
 //!
 //! Whatever the log says:
 //!
 //! - an opening that is refused writes nothing, and its error is none that means a defect of the program;
-//! - a log that was replayed is gone, and leaves the volume's accounts of space in order: every extent has its references, and
-//!   free space is free. Files may be as strange as the log said;
+//! - a log that was replayed is gone, and leaves the volume's accounts of space in order: every
+//!   extent has its references, and free space is free. Replayed files may be as strange as the log
+//!   that describes them;
 //! - all that is there can be read, or gives an error; it can be removed, and committed.
 
 use crate::input::Input;
@@ -27,10 +29,10 @@ use buttress_writer::{AllocateMode, Environment, WritableFilesystem, WriteOption
 use std::hint::black_box;
 use std::sync::{Arc, OnceLock};
 
-/// The size of the volumes that are made here.
+/// The size of the fuzzed volumes in bytes.
 const VOLUME_BYTES: usize = 128 << 20;
 
-/// How many entries of the top directory are removed after a replay.
+/// The number of entries of the top directory that the target removes after a replay.
 const REMOVED_MAX: usize = 64;
 
 const TOP: Location = Location::root_of(SubvolumeId::TOP_LEVEL);
@@ -56,10 +58,10 @@ pub(crate) fn options() -> WriteOptions {
     }
 }
 
-/// The volumes, each with its log's blocks to aim at.
+/// The fuzzed volumes, each with the blocks of its log as targets.
 ///
 /// # Panics
-/// When a volume cannot be made.
+/// Panics when the fuzz target cannot make a volume.
 #[must_use]
 pub fn volumes() -> &'static [Aims] {
     static VOLUMES: OnceLock<Vec<Aims>> = OnceLock::new();
@@ -164,7 +166,7 @@ fn all_kinds(filesystem: &WritableFilesystem) {
     }
 }
 
-/// A log with changes, replayed.
+/// Fuzz target: a log tree with changes, replayed.
 pub fn log(bytes: &[u8]) -> Depth {
     let mut input = Input::new(bytes);
     let volumes = volumes();
@@ -248,7 +250,7 @@ fn expect_accounts(after: &str, filesystem: &Filesystem) {
     assert!(wrong.is_empty(), "after {after}: {wrong:#?}");
 }
 
-/// Removes what the replay left at the top, and commits.
+/// Removes the entries that the replay left in the top directory, and commits.
 fn change(kept: &[Arc<VolatileOverlay>], filesystem: Filesystem) {
     let writable = match WritableFilesystem::new(filesystem, options()) {
         Ok(writable) => writable,

@@ -1,4 +1,4 @@
-//! Changes to a seed volume that keep all checksums right.
+//! Mutations of a seed volume that keep all of its checksums right.
 //!
 //! An input names a volume and a list of changes: bytes of tree blocks, headers, keys, items, superblocks or of any
 //! block; a pointer led to another block; a block put in the place of another. Every copy of a tree block is changed
@@ -26,18 +26,18 @@ pub struct Place {
     pub logical: u64,
     /// Its level.
     pub level: u8,
-    /// How many items or pointers it holds.
+    /// The number of items or pointers in the tree block.
     pub item_count: usize,
-    /// Device index and offset of each copy.
+    /// The device index and the physical offset of each copy of a block.
     pub copies: Vec<(usize, u64)>,
 }
 
-/// What of a volume changes are aimed at.
+/// The part of a volume at which mutations are aimed.
 #[derive(Debug)]
 pub struct Aims {
     /// The volume.
     pub volume: SeedVolume,
-    /// How it computes checksums.
+    /// The volume's checksum algorithm.
     pub checksum_type: ChecksumType,
     /// Size of its tree blocks.
     pub node_bytes: usize,
@@ -133,7 +133,7 @@ impl Aims {
         block.starts_with(checksum.as_bytes())
     }
 
-    /// The blocks that the roots lead to, through pointers and root items.
+    /// Tree blocks reachable from the roots, through pointers and root items.
     fn reachable(&self, found: &BTreeMap<u64, Place>, roots: &[u64]) -> Vec<Place> {
         let mut seen = BTreeSet::new();
         let mut open = roots.to_vec();
@@ -177,7 +177,7 @@ fn item(leaf: &[u8], slot: usize) -> (u8, &[u8]) {
     (head[8], &leaf[offset..offset + number(head, 21, 4) as usize])
 }
 
-/// A volume with changes.
+/// Fuzz target: a volume with mutations.
 struct Changed<'a> {
     aims: &'a Aims,
     devices: Vec<Overlay>,
@@ -185,7 +185,7 @@ struct Changed<'a> {
     touched_superblocks: BTreeSet<usize>,
 }
 
-/// Applies the changes that `input` asks for, and mends what they broke.
+/// Applies the mutations that `input` requests, and repairs the checksums that they broke.
 #[must_use]
 pub fn apply(aims: &Aims, input: &mut Input<'_>) -> Vec<Overlay> {
     let devices = aims
@@ -351,7 +351,7 @@ impl Changed<'_> {
     }
 }
 
-/// One to eight bytes.
+/// Overwrites one to eight bytes of the seed volume.
 fn bytes<'a>(input: &mut Input<'a>) -> &'a [u8] {
     let length = 1 + usize::from(input.byte() % 8);
     input.bytes(length)

@@ -15,7 +15,7 @@ use crate::seeds;
 /// A damage, and what must follow from it.
 #[derive(Clone, Copy, Debug)]
 pub struct Plant {
-    /// What it is called.
+    /// The name of the planted damage.
     pub name: &'static str,
     /// The seed volume, by a part of its name.
     pub volume: &'static str,
@@ -23,9 +23,9 @@ pub struct Plant {
     pub what: &'static str,
     /// Whether only reading all data finds it.
     pub reads_data: bool,
-    /// The codes of all that must be found.
+    /// The codes of all findings that the check must report.
     pub codes: &'static [&'static str],
-    /// Codes of notes that must be there; there may be others.
+    /// Codes of notes that the check must report; the report may contain further notes.
     pub notes: &'static [&'static str],
     /// Plants it.
     pub change: fn(&mut Editor),
@@ -64,7 +64,7 @@ impl Plant {
     /// The broken volume.
     ///
     /// # Panics
-    /// When there is no such seed volume, or it has no place for the damage.
+    /// Panics when no such seed volume exists, or when it has no place for the damage.
     #[must_use]
     pub fn make(&self) -> Editor {
         let mut editor = seed(self.volume);
@@ -76,7 +76,7 @@ impl Plant {
 /// A seed volume, by a part of its name.
 ///
 /// # Panics
-/// When there is none.
+/// Panics when no such item exists.
 #[must_use]
 pub fn seed(name: &str) -> Editor {
     let mut volumes = seeds::volumes().iter();
@@ -91,7 +91,7 @@ pub fn all() -> Vec<Plant> {
     [volume::PLANTS, extents::PLANTS, &files, log::PLANTS].concat()
 }
 
-/// The one of this name.
+/// Returns the plant with this name.
 ///
 /// # Panics
 /// When there is none.

@@ -6,8 +6,8 @@
 //!
 //! Whatever the stream says:
 //!
-//! - an error is none that means a defect of the program, and leaves what was there: the same names, with the same in them, and
-//!   nothing of the stream;
+//! - an error is no defect of the program and leaves the volume as it was: the same names with the
+//!   same content, and nothing of the stream;
 //! - after an error as after success the volume is in order, to the last finding of the check.
 
 use crate::Depth;
@@ -111,7 +111,8 @@ pub fn receiving(bytes: &[u8]) -> Depth {
     Depth::passed(commands.is_ok_and(|commands| commands > 2))
 }
 
-/// The names at the top and in the directory that is received into, and each subvolume with all items of its tree.
+/// Returns the names in the top directory and in the receiving directory, and each subvolume with
+/// all items of its tree.
 fn listed(filesystem: &Filesystem, target: Location) -> Vec<String> {
     let names = [TOP, target].into_iter().flat_map(|directory| {
         let entries = filesystem.read_dir(directory).expect("a directory can be listed");

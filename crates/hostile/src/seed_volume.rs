@@ -1,8 +1,9 @@
 //! Seed volumes: small volumes that the kernel made, without the blocks that are all zeros.
 //!
-//! `fuzz/volumes/NAME.zst` holds the number of devices, and for each its size, the number of its blocks that are not
-//! zero, and these: a block number and 4096 bytes. All numbers are little-endian. A [`SeedVolume`] is that in
-//! memory, shared by all inputs; an [`Overlay`] is one device of it with the changes of one input.
+//! `fuzz/volumes/NAME.zst` holds the number of devices. For each device it holds the size, the
+//! number of nonzero blocks, and these blocks: a block number and 4096 bytes. All numbers are
+//! little-endian. A [`SeedVolume`] is that in memory, shared by all inputs; an [`Overlay`] is one
+//! device of it with the changes of one input.
 
 use buttress_device::Backend;
 use std::collections::{BTreeSet, HashMap};
@@ -15,7 +16,7 @@ pub const BLOCK_BYTES: usize = 4096;
 /// Larger files are not seed volumes.
 const UNPACKED_BYTES_MAX: usize = 256 << 20;
 
-/// One block of a device.
+/// The content of one block of a device.
 pub type Block = Box<[u8; BLOCK_BYTES]>;
 
 /// One device of a seed volume.
@@ -23,7 +24,7 @@ pub type Block = Box<[u8; BLOCK_BYTES]>;
 pub struct SeedDevice {
     /// Its size.
     pub size_bytes: u64,
-    /// Its blocks that are not zero, by number.
+    /// The device's nonzero blocks, by number.
     pub blocks: HashMap<u64, Block>,
 }
 
@@ -31,7 +32,7 @@ impl SeedDevice {
     /// Reads a device from its image, whatever that is.
     ///
     /// # Errors
-    /// When reading fails.
+    /// Panics when reading fails.
     pub fn of_image(mut image: impl Read) -> Result<Self> {
         let mut blocks = HashMap::new();
         let mut number = 0_u64;
@@ -92,7 +93,7 @@ impl SeedVolume {
         zstd::bulk::compress(&bytes, 22)
     }
 
-    /// A volume from its file's content.
+    /// Unpacks a seed volume from the content of its file.
     ///
     /// # Errors
     /// When the file is not a seed volume.
@@ -157,13 +158,13 @@ impl Overlay {
         self.size_bytes = self.size_bytes.min(size_bytes);
     }
 
-    /// The device's size.
+    /// The size of the seed volume's device.
     #[must_use]
     pub fn size_bytes(&self) -> u64 {
         self.size_bytes
     }
 
-    /// `length` bytes from `offset`, changes included.
+    /// Returns `length` bytes of the seed volume from `offset`, including changes.
     #[must_use]
     pub fn read(&self, offset: u64, length: usize) -> Vec<u8> {
         let mut bytes = vec![0; length];

@@ -26,7 +26,7 @@ pub fn folder() -> PathBuf {
 /// All seed volumes, in the order of their names.
 ///
 /// # Panics
-/// When a committed file cannot be read.
+/// Panics when a committed file cannot be read.
 #[must_use]
 pub fn volumes() -> &'static [Aims] {
     static VOLUMES: OnceLock<Vec<Aims>> = OnceLock::new();
@@ -57,7 +57,7 @@ pub fn of_target(name: &str) -> Vec<Vec<u8>> {
         .map_or_else(Vec::new, |seeds| seeds.iter().take(SEEDS_MAX).cloned().collect())
 }
 
-/// The inputs that are kept in the repository: the corpus, and what was found once.
+/// Returns the fuzz inputs that the repository keeps: the corpus, and inputs of earlier findings.
 ///
 /// # Panics
 /// When a committed file cannot be read.
@@ -100,7 +100,7 @@ fn collect() -> BTreeMap<&'static str, BTreeSet<Vec<u8>>> {
             }
         }
     }
-    // Each of the volumes with a log, as it is and with a change to an item.
+    // Each of the volumes with a log, unchanged and with a change to an item.
     for volume in 0..3 {
         add("log", vec![volume]);
         for place in 0..6 {

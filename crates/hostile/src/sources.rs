@@ -12,7 +12,7 @@ use std::io::Cursor;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-/// Of each file so much is read.
+/// The number of bytes that the fuzz target reads of each file.
 const READ_BYTES_MAX: usize = 64 << 10;
 /// Of each file so many ranges are looked at.
 const RANGES_MAX: usize = 64;
@@ -70,7 +70,8 @@ pub fn manifest(bytes: &[u8]) -> Depth {
     }
 }
 
-/// A layout on disk, of which one document is the input, or the layer is. Digests that lead to it are right.
+/// A layout on disk, of which one document is the input, or the layer is. All digests on the way to
+/// the fuzzed document are right.
 pub fn oci(bytes: &[u8]) -> Depth {
     let mut input = Input::new(bytes);
     let which = input.byte() % 4;
@@ -213,7 +214,7 @@ fn look_and(mut source: impl Source, input_bytes: usize, apply: &dyn Fn(&mut Ent
     Depth::passed(!entries.is_empty())
 }
 
-/// Archives, manifests and layouts to begin with, by target.
+/// Archives, manifests and layouts as initial fuzz inputs, by target.
 #[must_use]
 pub fn seeds() -> Vec<(&'static str, Vec<u8>)> {
     let mut seeds = Vec::new();

@@ -1,8 +1,8 @@
 //! Targets for send streams.
 //!
-//! An input is a byte of choices (in which pieces the decoder reads, whether it stops at the first end), and the
-//! stream. One target takes the stream as it is; the other mends it first: magic, version, numbers of commands,
-//! lengths that go beyond the end, every checksum, and a missing end.
+//! The fuzz input is a byte of choices (the decoder's piece sizes, and whether it stops at the
+//! first end), and the stream. One fuzz target takes the stream unchanged. The other first repairs
+//! magic, version, command numbers, lengths past the end, checksums, and a missing end command.
 //!
 //! What comes out of the decoder must print, be encoded again, and decode to the same; and the same bytes in other
 //! pieces must give the same commands and the same error.
@@ -41,7 +41,7 @@ pub fn encode(stream: &[u8]) -> Vec<u8> {
 /// The streams that the crate `buttress-stream` keeps: one for each command, and some of the kernel's.
 ///
 /// # Panics
-/// When a committed file cannot be read.
+/// Panics when a committed file cannot be read.
 #[must_use]
 pub fn samples() -> Vec<Vec<u8>> {
     let folder = seeds::folder().join("../crates/stream/tests/golden");
@@ -53,7 +53,7 @@ pub fn samples() -> Vec<Vec<u8>> {
         .collect()
 }
 
-/// A reader that gives at most so many bytes at once.
+/// A reader that returns at most `piece_bytes` bytes at once.
 struct Pieces<'a> {
     bytes: &'a [u8],
     piece_bytes: usize,
@@ -100,7 +100,7 @@ fn run(bytes: &[u8], choices: u8) -> Depth {
     }
 }
 
-/// What a decoded command must stand.
+/// Exercises a decoded command.
 fn show(frame: &Frame<'_>, dump: &mut TextDump) {
     let mut text = Vec::new();
     dump.line(frame.command(), &mut text);

@@ -35,7 +35,7 @@ const CHUNKS_MAX: usize = 64;
 /// How many entries of each snapshot are looked at.
 const ENTRIES_MAX: usize = 4096;
 
-/// Looks into a stream.
+/// Fuzz target: opens a view of a stream and reads it.
 pub fn stream_view(bytes: &[u8]) -> Depth {
     let mut input = Input::new(bytes);
     let stream = if input.byte() & 1 == 0 {
@@ -95,7 +95,7 @@ fn read(mut reader: ContentReader<'_>, size: ByteCount) {
     }
 }
 
-/// A stream of drawn commands.
+/// Builds a stream of random commands from the fuzz input.
 fn drawn(input: &mut Input<'_>) -> Vec<u8> {
     let encoder = Encoder::new(Version::V3);
     let mut stream = Vec::new();
@@ -205,7 +205,7 @@ pub fn encode_drawn(commands: &[u8]) -> Vec<u8> {
 mod tests {
     use super::*;
 
-    /// Numbers from a seed (xorshift).
+    /// Generates numbers from a seed (xorshift).
     fn noise(seed: u64, length: usize) -> Vec<u8> {
         let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
         let next = || {
@@ -217,7 +217,8 @@ mod tests {
         std::iter::repeat_with(next).take(length).collect()
     }
 
-    /// A refusal ends a stream, so commands that would be refused are left out, and the rest go on.
+    /// A refused command ends a stream, so the generator omits commands that would be refused and
+    /// continues with the rest.
     #[test]
     fn random_commands_are_carried_out_or_refused() {
         let mut carried_out = 0_usize;

@@ -11,7 +11,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 fn every_target_withstands_its_committed_inputs_and_lets_some_pass() {
     let mut faults = Vec::new();
     let mut table = String::new();
-    // Commands print, past what the test harness captures.
+    // Fuzzed commands print past the output capture of the test harness.
     let nowhere = File::options().write(true).open("/dev/null").unwrap();
     let (stdout, stderr) = (dup(stdout()).unwrap(), dup(stderr()).unwrap());
     dup2_stdout(&nowhere).unwrap();

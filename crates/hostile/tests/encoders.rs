@@ -119,7 +119,7 @@ fn encode_space_item(key: &Key, data: &[u8], format: &BlockFormat) -> Encoded {
     let again = match key.item_type {
         ItemType::EXTENT_ITEM | ItemType::METADATA_ITEM => {
             let parsed = ExtentItem::parse(key, data, format)?;
-            // Built up reference by reference, in the opposite order.
+            // Build the extent item from its references one by one, in the opposite order.
             let mut built = ExtentItem {
                 inline_references: Default::default(),
                 references: 0,
@@ -223,7 +223,8 @@ fn items_and_superblocks_of_the_kernel_are_encoded_as_they_were() {
                 let Ok(block) = TreeBlock::check(Bytes::from(aims.read(place)), &format, &expectation) else {
                     continue;
                 };
-                // The kernel leaves the reserved bytes of a log's inode items as they were in memory.
+                // The kernel writes uninitialised memory into the reserved bytes of inode items in
+                // a log.
                 if block.header().owner == TreeId::TREE_LOG {
                     continue;
                 }
@@ -274,7 +275,7 @@ fn check_superblock(superblock: &Superblock, mut bytes: Vec<u8>) {
     );
 }
 
-/// The item types that the seed volumes hold and that are written.
+/// The item types in the seed volumes that have an encoder.
 const WRITTEN: &[ItemType] = &[
     ItemType::INODE_EXTREF,
     ItemType::FREE_SPACE_BITMAP,

@@ -1,8 +1,8 @@
 //! Fails each write of a program in turn: with EIO once, with EIO for good, and with ENOSPC.
 //!
-//! The program adds notes to a volume and syncs each. A note whose sync returned must be readable afterwards, from the device
-//! as it is once the fault is over. A note whose sync failed may be there or not. What a run loses, the library reports on standard
-//! error.
+//! The example program adds notes to a volume and syncs after each note. A note whose sync returned
+//! must be readable afterwards, from the device as it is once the fault is over. A note whose sync
+//! failed may be there or not. What a run loses, the library reports on standard error.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -63,7 +63,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         ("ENOSPC from there on", Fault::FullFromWrite),
     ];
     for (what, fault) in kinds {
-        // Each run has a copy of the volume: an image of a history without events.
+        // Each run of the example has a copy of the volume: an image of a history without events.
         let copy = || buttress_lab::crash::copy_of(Arc::clone(&template));
         let run = |_: u64, faulty: &Arc<FaultyBackend>| {
             let backend = Arc::clone(faulty) as Arc<dyn Backend>;

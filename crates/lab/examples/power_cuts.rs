@@ -1,7 +1,8 @@
 //! Cuts a program at every write, and judges what it left.
 //!
-//! The program keeps a letter in a volume: each save writes a new file, syncs it, and renames it over the old one. After each
-//! save it marks what it was promised. Whatever the cut, the letter must be whole, and no older than the last promise.
+//! The program keeps a letter in a volume: each save writes a new file, syncs it, and renames it
+//! over the old one. After each save it marks what it was promised. At every cut, the letter must
+//! be whole, and no older than the last save that the program was promised.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -37,7 +38,8 @@ fn program(lab: &CrashLab, devices: Vec<Device>) -> buttress::Result<()> {
     volume.sync()
 }
 
-/// Opens what a cut left, as the program would after a reboot, and returns what is wrong with it.
+/// Opens the devices after a cut, as the program would after a reboot, and returns the problems
+/// found.
 fn judge(state: &CutState<'_>) -> Result<(), Box<dyn Error>> {
     let volume = Volume::options().open_writable_devices(state.devices())?;
     let promised = state.last_mark().unwrap_or(0);

@@ -40,7 +40,7 @@ fn append(lab: &CrashLab, root: &WritableSubvolume, thread: u64) -> buttress::Re
     Ok(())
 }
 
-/// The program under test.
+/// The example program under test.
 fn program(lab: &CrashLab, devices: Vec<Device>) -> buttress::Result<()> {
     let volume = Volume::options().open_writable_devices(devices)?;
     let root = &volume.root();
@@ -58,7 +58,7 @@ fn program(lab: &CrashLab, devices: Vec<Device>) -> buttress::Result<()> {
     })
 }
 
-/// How many records a thread was promised before a cut.
+/// Returns the number of records that the program had promised to a thread before a cut.
 fn promised(state: &CutState<'_>, thread: u64) -> u64 {
     let own = state.marks().filter(|mark| mark >> 32 == thread);
     own.map(|mark| mark & u64::from(u32::MAX)).max().unwrap_or(0)

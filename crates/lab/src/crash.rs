@@ -1,26 +1,28 @@
 //! The crash laboratory: what is left on a set of devices when the power goes at any moment.
 //!
-//! A drive may hold back what it was given until it is told to flush, and write it in any order, in part, or not at all
-//! when the power fails. A program that stores things has to cope with every outcome. Here all of them can be had:
+//! A drive may hold back what it was given until it is told to flush, and write it in any order, in
+//! part, or not at all when the power fails. A program that stores things has to cope with every
+//! outcome. This lab can produce each possible outcome:
 //!
 //! 1. a [`CrashLab`] hands out devices that work as usual and records every write, zeroing, discard and flush of all of
 //!    them in one order, and what the program says of its own ([`CrashLab::mark`]: "commit 7 has returned");
 //! 2. its [`History`] then gives, for any cut of that order and any [`Outcome`] of what was not flushed by then, the
 //!    devices as they would be found after the crash ([`History::images_at`]);
-//! 3. a judge of the caller's inspects them, at all cuts that [`Cuts`] chooses, and returns what is wrong
-//!    ([`History::judge`]).
+//! 3. a judge function of the caller inspects the devices after each cut that [`Cuts`] chooses, and
+//!    returns the problems ([`History::judge`]).
 //!
 //! Several threads may write and flush at once. A history keeps the order in which requests began and ended: of writes that
 //! overlapped in time, the one that reached the device first comes first. A flush covers the writes of all threads that had
 //! returned before it began.
 //!
-//! What a flush promises, and no more, is kept: writes that had returned before it began, once it has returned. All other
-//! writes that had begun are *in doubt*: each may be there whole, in part (sector by sector), or not at all. Sectors are
-//! never torn within: drives write them whole.
+//! What a flush promises, and no more, is kept: writes that had returned before it began, once it
+//! has returned. All other writes that had begun are *in doubt*: each may be there whole, in part
+//! (sector by sector), or not at all. A power cut never tears a sector: drives write sectors whole.
 //!
-//! Images are cheap: they share all pages with the history and copy what is written to them, so that a hundred thousand
-//! cuts of one run can be tried. They are devices like others, and can be recovered, written to and recorded in turn.
-//! Everything follows from the recorded order and the seeds: a failure is found again by its cut and its seed.
+//! Images are cheap: they share all pages with the history and copy what is written to them, so
+//! that a hundred thousand cuts of one run can be tried. The images after a cut are ordinary
+//! devices, and can be recovered, written to and recorded in turn. Everything follows from the
+//! recorded order and the seeds: a failure is found again by its cut and its seed.
 //!
 //! ```
 //! use buttress_lab::crash::{CrashLab, Cuts};
@@ -87,23 +89,23 @@ lock_class!(BasesLock, "bases", Rank::LEAF);
 /// What a laboratory's devices record into.
 type SharedLog = Arc<Mutex<Log, LogLock>>;
 
-/// The unit that is written whole or not at all, in bytes.
+/// The unit in bytes that a drive writes whole or not at all.
 pub const SECTOR_BYTES: u64 = 512;
 
 /// One thing that happened, in the order in which things began; a flush counts when it has returned.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Event {
-    /// Bytes were given to a device.
+    /// The program wrote bytes to a device.
     Write {
-        /// The device, by the order in which the lab handed them out.
+        /// The number of the device in the order in which the lab created the devices.
         device: usize,
         /// Where.
         offset_bytes: u64,
         /// What.
         bytes: Bytes,
     },
-    /// A range was made zero.
+    /// A byte range was set to zero.
     Zero {
         /// The device.
         device: usize,
@@ -180,8 +182,9 @@ impl CrashLab {
         Ok(lab.history())
     }
 
-    /// A device that holds what `base` holds. `base` itself is never written to, and must not change while the lab or
-    /// its history is in use. What fails (see [`crate::fault::FaultyBackend`]) is put over it, not under it.
+    /// Returns a device with the content of `base`. `base` itself is never written to, and must not
+    /// change while the lab or its history is in use. A faulty backend (see
+    /// [`crate::fault::FaultyBackend`]) goes over this device, not under it.
     #[must_use]
     pub fn device(&self, base: Arc<dyn Backend>) -> Arc<dyn Backend> {
         let pages = Pages::over(base);
@@ -221,14 +224,15 @@ impl CrashLab {
     }
 }
 
-/// Returns a device that begins as `base` and keeps what is written to it in memory. `base` itself is never written to, and
-/// must not change while the copy is in use. Copies cost little: all share what they did not change.
+/// Returns a device that begins as `base` and keeps what is written to it in memory. `base` itself
+/// is never written to, and must not change while the copy is in use. Copies of an image cost
+/// little: they share all unchanged pages.
 #[must_use]
 pub fn copy_of(base: Arc<dyn Backend>) -> Arc<dyn Backend> {
     Arc::new(CrashImage::new(Pages::over(base)))
 }
 
-/// The range that an event changes on its device.
+/// The range that an event of the history changes on its device.
 fn target(event: &Event) -> Option<(usize, Range<u64>)> {
     match event {
         Event::Write {

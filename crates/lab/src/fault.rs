@@ -1,8 +1,9 @@
 //! Injected faults over any backend: what a medium, a cable or a drive's firmware does to data.
 //!
-//! Which request a fault strikes is decided by its range, by counting requests, or by a seeded draw, so a run
-//! replays from its seed and its order of requests. The backend below is never harmed by bit rot: it is applied
-//! to what is read, until the rotten byte is written again. Torn and misdirected writes do reach the backend.
+//! A fault selects its request by byte range, by a request count, or by a seeded draw. A run
+//! therefore repeats from its seed and its order of requests. The backend below is never harmed by
+//! bit rot: it is applied to what is read, until the rotten byte is written again. Torn and
+//! misdirected writes do reach the backend.
 //!
 //! Clamps: of a laboratory for tests, whose images are compared as a whole.
 
@@ -42,34 +43,36 @@ pub enum Fault {
     FailWritesFrom(u64),
     /// The flush with this number fails.
     FailFlushNumber(u64),
-    /// The flush with this number and all that come after it fail.
+    /// The flush with this number and all later flushes fail.
     FailFlushesFrom(u64),
     /// The write with this number fails, and everything after it, reads too, as if the device had been pulled out then.
     MissingFromWrite(u64),
     /// A share of all reads fails: one in so many, drawn by the seed.
     FailSomeReads {
-        /// The mean number of reads for each that fails; 0 for none.
+        /// The mean number of reads for each failing read; 0 if no read fails.
         one_in: u64,
     },
-    /// In each `every_bytes` of the range one bit is flipped, at a place drawn by the seed.
+    /// In each run of `every_bytes` in the range, one bit is flipped, at a place that the seed
+    /// selects.
     RotBits {
         /// Where.
         range: Range<u64>,
-        /// How thickly; 0 is taken as 1.
+        /// One bit is flipped in this number of bytes; 0 is taken as 1.
         every_bytes: u64,
     },
     /// The write with this number only gets its first bytes to the medium, and says nothing.
     TearWriteNumber {
         /// Which write.
         number: u64,
-        /// How many of its bytes arrive.
+        /// The number of bytes of the torn write that arrive.
         kept_bytes: u64,
     },
     /// The write with this number goes elsewhere, and says nothing.
     MisdirectWriteNumber {
         /// Which write.
         number: u64,
-        /// Where it goes instead; lost if it does not fit there.
+        /// The physical address that the misdirected write goes to; the write is lost if it does
+        /// not fit there.
         to_bytes: u64,
     },
     /// Everything fails, as if the device had been pulled out.
@@ -123,18 +126,19 @@ impl FaultyBackend {
         self.state.lock().faults.push(fault);
     }
 
-    /// Takes all faults back. What torn and misdirected writes did stays done.
+    /// Removes all faults from the backend. Bytes that torn and misdirected writes changed stay
+    /// changed.
     pub fn heal(&self) {
         self.state.lock().faults.clear();
     }
 
-    /// How many bytes were written so far, or were to be.
+    /// Returns the number of bytes that were written so far, including attempted writes.
     #[must_use]
     pub fn written_bytes(&self) -> u64 {
         self.state.lock().written_bytes
     }
 
-    /// How many reads, writes and flushes were asked for so far, failed ones included.
+    /// Returns the number of reads, writes and flushes requested so far, including failed ones.
     #[must_use]
     pub fn request_counts(&self) -> (u64, u64, u64) {
         let state = self.state.lock();
@@ -178,7 +182,7 @@ impl FaultyBackend {
         Ok(fate)
     }
 
-    /// Heals the rotten bytes in a range that was written.
+    /// Heals the rotten bytes in a range that a write overwrote.
     fn freshen(&self, range: &Range<u64>) {
         let mut state = self.state.lock();
         let places: Vec<u64> = self.rotten(&state, range).map(|(place, _)| place).collect();
@@ -232,7 +236,7 @@ impl FaultyBackend {
 }
 
 impl State {
-    /// Counts a request that fails.
+    /// Counts a request that the fault makes fail.
     fn note<T>(&mut self, fate: io::Result<T>) -> io::Result<T> {
         if fate.is_err() {
             self.struck = self.struck.saturating_add(1);

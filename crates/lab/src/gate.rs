@@ -1,9 +1,10 @@
 //! A backend with a gate that holds requests, and a thread that can be watched: for tests of what may happen between two
 //! requests.
 //!
-//! A test closes the gate for some requests and lets one thread run up to it. It starts another thread, which then ends or
-//! waits for the first. No time decides: a thread that sleeps waits for the other thread if nothing else is left to wait for.
-//! [`SetOnDrop`] ends the loops of other threads when a test ends or panics.
+//! A test closes the gate for some requests and lets one thread run up to it. The test then starts
+//! another thread, which ends or waits for the first thread. No time decides: a thread that sleeps
+//! waits for the other thread if nothing else is left to wait for. [`SetOnDrop`] ends the loops of
+//! other threads when a test ends or panics.
 //!
 //! Clamps: of a laboratory for tests, whose images are compared as a whole.
 
@@ -26,24 +27,25 @@ use buttress_exact::u64_of;
 
 lock_class!(GateLock, "state", Rank::LEAF);
 
-/// A request that comes to a gate.
+/// A request that arrives at a gate.
 #[derive(Clone, Copy, Debug)]
 pub enum Request<'a> {
-    /// A read of `length_bytes` at `offset_bytes`. It has been done when it waits: what it read is from before.
+    /// A read of `length_bytes` at `offset_bytes`. The read is complete while it waits at the gate:
+    /// its bytes are from before.
     Read {
         /// First byte.
         offset_bytes: u64,
         /// How many.
         length_bytes: u64,
     },
-    /// A write, which has not begun when it waits.
+    /// A write request, which has not begun while it waits at the gate.
     Write {
         /// First byte.
         offset_bytes: u64,
         /// What is written.
         bytes: &'a [u8],
     },
-    /// A flush, which has not begun when it waits.
+    /// A flush request, which has not begun while it waits at the gate.
     Flush,
     /// A discard of `length_bytes` at `offset_bytes`, which has not begun when it waits.
     Discard {
@@ -86,7 +88,8 @@ impl GatedBackend {
         })
     }
 
-    /// From now on requests wait for which `filter` says so. Of those that wait already, the others go on.
+    /// Makes requests wait from now on if `filter` returns true for them. Requests that already
+    /// wait, and for which `filter` returns false, continue.
     pub fn close(&self, filter: impl Fn(Request<'_>) -> bool + Send + 'static) {
         self.state.lock().closed_for = Some(Box::new(filter));
         self.changed.notify_all();
@@ -98,7 +101,7 @@ impl GatedBackend {
         self.changed.notify_all();
     }
 
-    /// Returns once so many requests wait.
+    /// Returns once `count` requests wait at the gate.
     pub fn wait_for_arrivals(&self, count: usize) {
         let mut state = self.state.lock();
         while state.waiting < count {
@@ -209,7 +212,7 @@ const ASLEEP_TIMES: u32 = 50;
 #[derive(Debug)]
 pub struct WatchedThread<T> {
     handle: JoinHandle<T>,
-    /// Its folder below `/proc`.
+    /// The folder of the thread below `/proc`.
     folder: String,
 }
 
@@ -217,7 +220,7 @@ impl<T: Send + 'static> WatchedThread<T> {
     /// Starts a thread.
     ///
     /// # Errors
-    /// Where there is no `/proc`, or no thread to be had.
+    /// Fails if the system has no `/proc`, or cannot start a thread.
     pub fn start(body: impl FnOnce() -> T + Send + 'static) -> io::Result<Self> {
         let (tell, told) = mpsc::channel();
         let handle = std::thread::Builder::new().spawn(move || {
@@ -232,7 +235,7 @@ impl<T: Send + 'static> WatchedThread<T> {
         })
     }
 
-    /// Returns once the thread has come to its end, or sleeps. Whether it sleeps.
+    /// Returns once the thread has come to its end, or sleeps. Returns whether the thread sleeps.
     #[must_use]
     pub fn comes_to_wait(&self) -> bool {
         let mut last = String::new();
@@ -252,7 +255,7 @@ impl<T: Send + 'static> WatchedThread<T> {
         false
     }
 
-    /// How often it has given up the processor, if it sleeps now.
+    /// Returns how often the thread has yielded the processor, if it sleeps now.
     fn asleep(&self) -> Option<String> {
         let status = fs::read_to_string(format!("{}/status", self.folder)).ok()?;
         let field = |name: &str| status.lines().find(|line| line.starts_with(name));
@@ -263,7 +266,7 @@ impl<T: Send + 'static> WatchedThread<T> {
     /// What it gave.
     ///
     /// # Errors
-    /// What it panicked with.
+    /// The message of the thread's panic.
     pub fn join(self) -> std::thread::Result<T> {
         self.handle.join()
     }

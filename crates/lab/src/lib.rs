@@ -1,8 +1,9 @@
 //! Devices for tests: what a drive, a cable, a host and a power supply do to a program that stores things.
 //!
-//! Every device here is a [`Backend`] over another one, so a test puts them over each other as it needs them, and runs the
-//! program on a [`Device`] over the top. The program needs no change: `buttress::VolumeOptions::open_devices` takes the
-//! device, and so does everything else that takes one.
+//! Every device in the lab is a [`Backend`] over another one, so a test stacks them as needed, and
+//! runs the program on a [`Device`] over the top. The program needs no change:
+//! `buttress::VolumeOptions::open_devices` takes the device, and so does everything else that takes
+//! one.
 //!
 //! | to | see |
 //! |---|---|
@@ -16,7 +17,8 @@
 //! All of it is deterministic: a failure is found again by its cut, its number or its seed. Of threads it depends on the
 //! system's scheduler in which order requests reach a device; a recorded history keeps the order that occurred.
 //!
-//! Nothing here knows btrfs. No ordinary command uses this crate, except `buttress tour`, which shows repairs.
+//! No code in this crate knows btrfs. No ordinary command uses this crate, except `buttress tour`,
+//! which shows repairs.
 #![forbid(unsafe_code)]
 #![cfg_attr(
     test,

@@ -1,19 +1,20 @@
 //! Simulated disks: real bytes, virtual time.
 //!
-//! A simulated device takes its bytes from any backend (memory, a file, faults over either) and the time that
-//! reads and writes take from a model of a drive. Nothing runs beside the caller: the clock ([`VirtualClock`])
-//! moves only when somebody waits for a request, and by the CPU time that callers charge. Requests that were
-//! queued before are served in the background of that time, so reading ahead pays exactly as it would.
+//! A simulated device takes its bytes from any backend (memory, a file, faults over either), and
+//! the times of reads and writes from a drive model. Nothing runs beside the caller: the clock
+//! ([`VirtualClock`]) moves only when somebody waits for a request, and by the CPU time that
+//! callers charge. Requests that were queued before are served in the background of that time, so
+//! reading ahead pays exactly as it would.
 //!
-//! - [`spinning`]: a 7200 rpm disk: seek curve, rotation, zones, track skew, on-drive read-ahead, and requests
-//!   chosen by shortest positioning time;
+//! - [`spinning`]: a 7200 rpm disk: seek curve, rotation, zones, track skew, on-drive read-ahead,
+//!   and requests requests chosen by shortest positioning time;
 //! - [`flash`]: SSDs: latency, parallel units, one bus;
-//! - any of them with regions in which it is slow ([`Model::slow_in`]): sectors that are about to go;
+//! - any drive model with slow regions ([`Model::slow_in`]): sectors that are about to fail;
 //! - [`disk`]: the event loop that serves the queue in virtual time.
 //!
-//! Parameters and their sources: docs/internals/simulated-disks.md. Times are integers of nanoseconds and every choice is
-//! made by them alone, so two runs give equal figures. Requests pass through the same plug and the same counters
-//! as on real devices.
+//! Parameters and their sources: docs/internals/simulated-disks.md. Times are integers of
+//! nanoseconds, and only times determine choices, so two runs give equal figures. Requests pass
+//! through the same plug and the same counters as on real devices.
 //!
 //! What it leaves out: write caches (a write is done when the medium has it; a flush only waits), retries, heat.
 //!
@@ -42,8 +43,8 @@ pub fn simulated(backend: Arc<dyn Backend>, model: &Model, clock: &VirtualClock)
     Device::with_schedule(backend, clock, Box::new(disk))
 }
 
-/// Makes a simulated device that holds what `device` holds, as if it were on such a drive. Its clock and its statistics are
-/// its own.
+/// Makes a simulated device with the content of `device`, as if it were on such a drive. Its clock
+/// and its statistics are its own.
 #[must_use]
 pub fn as_if_on(device: &Device, model: &Model, clock: &VirtualClock) -> Device {
     simulated(Arc::clone(device.backend()), model, clock)
@@ -143,14 +144,15 @@ pub(crate) trait Drive: Send + fmt::Debug {
     /// How many requests it takes in at once and may choose among.
     fn queue_depth(&self) -> usize;
 
-    /// The index of the request it begins at the time `now`. `queue` is not empty.
+    /// The index of the request it begins at the time `now`. Invariant: `queue` is not empty.
     fn choose(&self, queue: &[Command], now: u64) -> usize;
 
     /// Begins a request at the time `start`.
     fn serve(&mut self, command: &Command, start: u64) -> Served;
 }
 
-/// A drive with regions in which requests take longer. Meanwhile it begins no other.
+/// A drive with regions in which requests take longer. The slow drive begins no other request
+/// during that time.
 #[derive(Debug)]
 struct SlowDrive {
     drive: Box<dyn Drive>,

@@ -38,7 +38,7 @@ struct Space {
     /// Blocks that have space.
     held: BTreeSet<u64>,
     free_blocks: u64,
-    /// How many writes and reservations took space, or were to.
+    /// The number of writes and reservations that took space, or tried to.
     takes: u64,
     /// The number, as in `takes`, of the write or reservation that finds the host full.
     full_at: Option<u64>,
@@ -105,7 +105,7 @@ impl SparseBackend {
         })
     }
 
-    /// The host has so much space left from now on, and is not filled any more.
+    /// Sets the host's remaining space, so that the host is no longer full.
     pub fn set_free_bytes(&self, free_bytes: u64) {
         let mut space = self.space.lock();
         space.free_blocks = free_bytes / BLOCK_BYTES;
@@ -123,7 +123,7 @@ impl SparseBackend {
         self.space.lock().errno = errno;
     }
 
-    /// How many writes and reservations took space so far, or were to.
+    /// The number of writes and reservations so far that took space, or tried to.
     #[must_use]
     pub fn takes(&self) -> u64 {
         self.space.lock().takes

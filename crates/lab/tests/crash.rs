@@ -44,7 +44,7 @@ fn lab_of_two() -> (CrashLab, Vec<Device>) {
     (lab, devices)
 }
 
-/// For each device and sector the first bytes that may be found at `cut`.
+/// For each device and sector, the first bytes of the contents that may be found at `cut`.
 fn possible(history: &History, cut: usize) -> Vec<Vec<BTreeSet<u8>>> {
     let mut possible = vec![vec![BTreeSet::from([0xff]); SECTORS]; 2];
     // The value last written, which a flush makes the only one.

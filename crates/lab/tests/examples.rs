@@ -1,9 +1,10 @@
-//! The examples, run as a user would run them. Each ends with an error if its judge complains.
+//! The examples, run as a user would run them. Each example ends with an error if its judge
+//! complains.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 use std::process::Command;
 
-/// What an example prints.
+/// Runs an example and returns its output.
 fn run(name: &str) -> String {
     let folder = std::env::current_exe().unwrap();
     let folder = folder.parent().unwrap().parent().unwrap();

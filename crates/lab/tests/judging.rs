@@ -1,4 +1,5 @@
-//! Judges of the caller's over histories, also of several threads; and programs of which each request fails in turn.
+//! Judge functions over recorded histories, also of several threads; and programs of which each
+//! request fails in turn.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -22,7 +23,8 @@ fn memory(bytes: usize) -> Arc<dyn Backend> {
     Arc::new(MemoryBackend::new("disk", vec![0; bytes]))
 }
 
-/// A counter in one sector. Without the flush, a count that was promised can be lost.
+/// A program that keeps a counter in one sector. Without the flush, a count that was promised can
+/// be lost.
 fn count_to(last: u8, flushes: bool) -> History {
     CrashLab::record([memory(8192)], |lab, devices| {
         for count in 1..=last {
@@ -52,7 +54,8 @@ fn judge_accepts_program_that_flushes() {
             false => Err(format!("{found} of {promised}")),
         }
     });
-    // Five cuts have a write in doubt, and four outcomes each. The other eleven have one state.
+    // Five cuts have a write in doubt, and four outcomes each. The other eleven cuts have one state
+    // each.
     assert_eq!(verdict.accepted().unwrap(), 5 * 4 + 11);
 }
 

@@ -93,7 +93,8 @@ fn random_rate(device: &Device, length: usize, depth: usize, count: usize, poll:
     for offset in offsets(length as u64).take(count) {
         pending.push(device.start_read(request(offset, length)));
         while pending.len() == depth {
-            // All that are done are taken, as a busy program would; if none is, time has to pass.
+            // The loop takes all completed reads, as a busy program would; if no read is complete,
+            // virtual time must pass.
             let (done, rest): (Vec<_>, Vec<_>) = pending.into_iter().partition(PendingRead::is_ready);
             if done.is_empty() {
                 device.charge_cpu(poll);
@@ -145,7 +146,7 @@ fn the_spinning_disk_reads_at_random_as_its_sheet_adds_up() {
 fn the_on_drive_cache_serves_what_was_just_read_on() {
     let device = disk(&Model::spinning_7200());
     device.read(1 << 30, 16 << 10).unwrap();
-    // Time in which the drive reads on, as far as its segment goes.
+    // Gives the drive time to read ahead until its cache segment is full.
     device.charge_cpu(Duration::from_millis(30));
     let begin = now(&device);
     device.read((1 << 30) + (64 << 10), 16 << 10).unwrap();
@@ -173,7 +174,7 @@ fn a_slow_region_holds_up_what_touches_it_and_what_waits_behind() {
     );
     assert!(timed((1 << 20) - 4096, 8192) >= longer, "over its beginning");
     assert!(timed((1 << 20) + 4095, 1) >= longer, "its last byte");
-    // One that was asked for behind it waits for it.
+    // A request that was queued after the slow request waits for it.
     let begin = now(&device);
     let slow = device.start_read(ReadRequest {
         offset_bytes: 1 << 20,

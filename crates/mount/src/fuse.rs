@@ -77,7 +77,7 @@ impl Session {
     /// Mounts a file system on a directory.
     ///
     /// `claim`: for a mounted block device, the exclusively opened device. A mount by root
-    /// transfers this claim to the kernel.
+    /// transfers the claim of the block device to the kernel.
     ///
     /// # Errors
     /// The error of the system: no rights, no such directory, no FUSE, a busy device.
@@ -98,8 +98,8 @@ impl Session {
         })
     }
 
-    /// Returns whether requests can arrive by io_uring. This process then has rings, which serve
-    /// only this purpose.
+    /// Returns whether requests can arrive by io_uring. With io_uring, the server process has rings
+    /// that serve only FUSE requests.
     #[must_use]
     pub const fn has_rings(&self) -> bool {
         !self.rings.is_empty()

@@ -9,8 +9,8 @@
 //!   but not for another call's commit.
 //! - The server, or its kernel, checks permissions from the result of [`Vfs::attributes`]. The file
 //!   system enforces universal rules (read-only subvolumes, immutable files).
-//! - Errors are system call error numbers ([`Errno`]). The file system logs errors that a person
-//!   must know about.
+//! - The errors of this interface are system call error numbers ([`Errno`]). The file system logs
+//!   errors that a person must know about.
 
 use buttress::{AllocateMode, Metadata, NodeKind, Timestamp};
 use core::fmt;
@@ -98,11 +98,12 @@ pub type Result<T> = core::result::Result<T, Errno>;
 pub struct Entry {
     /// The node.
     pub node: NodeId,
-    /// Distinguishes the node from an earlier node with the same number.
+    /// Distinguishes the node from an earlier node that had the same number.
     pub generation: u64,
     /// Attributes of the node.
     pub metadata: Metadata,
-    /// Validity of the attributes in seconds, unless a call of this file system changes them.
+    /// Time in seconds for which the kernel may cache the attributes, unless a call of this file
+    /// system changes them.
     pub lasts_s: u64,
 }
 
@@ -175,7 +176,7 @@ impl Changes {
 /// Mode in which a file is opened.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct OpenMode {
-    /// The caller may change content.
+    /// The caller may change the file's content.
     pub write: bool,
     /// The caller may not read content. The kernel may still read it, to complete a page of a
     /// partial write.
@@ -270,7 +271,7 @@ pub enum SetHow {
 pub enum SeekTo {
     /// The next data.
     Data,
-    /// The next hole, or the end of the file.
+    /// The next hole after an offset, or the end of the file.
     Hole,
 }
 
@@ -329,7 +330,8 @@ pub struct Answered {
     pub bytes: Vec<u8>,
     /// Cached information to invalidate before the caller gets the output.
     pub stale: Vec<Stale>,
-    /// Result value: 0, or an error number that the caller gets with the output.
+    /// Result value of the control command: 0, or an error number that the caller gets with the
+    /// output.
     pub result: i32,
 }
 
@@ -480,8 +482,8 @@ pub trait Vfs: Send + Sync {
     fn xattr(&self, node: NodeId, name: &[u8]) -> Result<Vec<u8>>;
     /// Returns the names of all extended attributes.
     fn xattr_names(&self, node: NodeId) -> Result<Vec<Vec<u8>>>;
-    /// Sets an extended attribute. `drop_set_group`: the caller thereby loses the right to the
-    /// set-group-id bit.
+    /// Sets an extended attribute. `drop_set_group`: setting the attribute takes away the caller's
+    /// right to the set-group-id bit.
     fn set_xattr(
         &self,
         node: NodeId,
@@ -499,8 +501,8 @@ pub trait Vfs: Send + Sync {
     /// Switches to a client with a write-back cache, which then determines the sizes and times of
     /// files.
     fn keeps_writes(&self) {}
-    /// Returns the unsent content and times that affect an operation. The client must send them
-    /// before the operation, which otherwise does not see them.
+    /// Returns the unsent content and times that affect an operation. The client must send its
+    /// unsent content and times before the operation, which otherwise does not see them.
     fn kept_back(&self, _by: Looks) -> HeldBack {
         HeldBack::default()
     }

@@ -459,8 +459,8 @@ impl Vfs for MountedVolume {
 }
 
 /// Returns the time of the kernel's last clock tick, which the kernel also uses for times of files.
-/// With a write-back cache, all other times come from this clock. No such time is then later than
-/// the kernel's next one.
+/// With a write-back cache, all other times come from this clock. A time from this clock is then
+/// never later than the kernel's next time of the file.
 #[must_use]
 pub fn coarse_now() -> Timestamp {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::RealtimeCoarse);

@@ -86,8 +86,8 @@ fn volume_and_writer() -> (MountedVolume, WritableFilesystem) {
 struct Table(Vec<(&'static str, LookUps, LookUps)>);
 
 impl Table {
-    /// Makes a call, and records its lookups. `most`: largest number of inodes, trees, items, edit
-    /// locks.
+    /// Makes a call, and records its lookups. `most`: the largest number of searches of inodes,
+    /// trees and items, and of edit locks.
     fn call<T>(&mut self, name: &'static str, most: [u64; 4], call: impl FnOnce() -> T) -> T {
         let before = so_far();
         let result = call();
@@ -166,7 +166,7 @@ fn calls_of_files(mounted: &MountedVolume, table: &mut Table) {
     mounted.release(writing);
     table.call("readdir with attributes", LIST, || list(mounted, root));
     table.call("unlink", UNLINK, || mounted.unlink(root, name).unwrap());
-    // A listing also referred to the file.
+    // A directory listing also referred to the file.
     table.call("forget of a removed file", FORGET, || mounted.forget(node, 3));
 }
 

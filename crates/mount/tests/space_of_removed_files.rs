@@ -69,7 +69,7 @@ fn a_write_waits_for_space_of_removed_files_without_handles() {
     std::thread::scope(|scope| {
         let mounted = &mounted;
         let writing = scope.spawn(move || fill(mounted, handle, |piece| tell.send(piece).unwrap()));
-        // The writer pauses, because it found no space.
+        // The writer of this test pauses, because it found no space.
         let halted = loop {
             match told.recv_timeout(Duration::from_millis(300)) {
                 Ok(piece) => assert!(piece + 1 < CONTENT_MIB, "there was space for both"),

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
-/// How often, and after which pause, a check is tried again that did not find all devices.
+/// The number and the pause of retries of a check that did not find all devices.
 const CHECK_RETRIES: u32 = 100;
 const CHECK_PAUSE: Duration = Duration::from_millis(200);
 
@@ -58,8 +58,8 @@ pub fn btrfs_check(images: &[PathBuf]) -> Result<String> {
     }
 }
 
-/// Whether the other mode says of every extent that it does not know the reference to its maker, which simple quotas add:
-/// then it decides nothing.
+/// True if the other mode reports every extent because it does not know the owner reference of
+/// simple quotas; its verdict then decides nothing.
 fn knows_no_simple_quotas(error: &anyhow::Error) -> bool {
     let text = format!("{error:#}");
     let of_maker = |line: &str| {
@@ -91,7 +91,7 @@ mod tests {
     const MIB: u64 = 1 << 20;
     const DEVICES: usize = 3;
 
-    /// Images of one size in `folder`.
+    /// Creates image files of one size in `folder`.
     fn images(folder: &Path, name: &str) -> Vec<PathBuf> {
         let path = |number| folder.join(format!("{name}-{number}"));
         let images: Vec<_> = (0..DEVICES).map(path).collect();
@@ -101,7 +101,7 @@ mod tests {
         images
     }
 
-    /// A table of one partition from 1 MiB to 2 MiB, as old disks begin.
+    /// A partition table with one partition from 1 MiB to 2 MiB, as on old disks.
     fn partition_table() -> Vec<u8> {
         let mut sector = vec![0; 512];
         sector[446 + 4] = 0x83;

@@ -41,7 +41,7 @@ impl Random {
         self.below(n) == 0
     }
 
-    /// `length` bytes; `compressible` ones repeat words, the others are noise.
+    /// Returns `length` bytes; `compressible` content repeats words, other content is noise.
     pub fn bytes(&mut self, length: usize, compressible: bool) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(length + 16);
         while bytes.len() < length {

@@ -5,10 +5,10 @@
 use std::path::Path;
 use std::process::Command;
 
-/// One of them.
+/// A test program of the field suite.
 #[derive(Clone, Copy, Debug)]
 pub struct Program {
-    /// What it is called.
+    /// The name of the program.
     pub name: &'static str,
     /// What must be installed.
     pub needs: &'static [&'static str],
@@ -16,7 +16,7 @@ pub struct Program {
     pub script: &'static str,
 }
 
-/// All of them.
+/// All field programs.
 pub const PROGRAMS: [Program; 11] = [
     Program {
         name: "fio-buffered",
@@ -39,8 +39,9 @@ pub const PROGRAMS: [Program; 11] = [
     Program {
         name: "stress-ng",
         needs: &["stress-ng", "strace"],
-        // Some stressors call sync(2), which waits for every file system of the machine, and blocks on one that hangs.
-        // It asks nothing of a FUSE server. Here sync(2) returns at once.
+        // Some stressors call sync(2), which waits for every file system of the machine, and blocks
+        // on one that hangs. It asks nothing of a FUSE server. In this program sync(2) returns at
+        // once.
         script: "strace -f -qqq --seccomp-bpf -o /dev/null -e trace=sync -e inject=sync:retval=0 \
                  stress-ng --temp-path . --verify --timeout ${SECONDS_EACH} --hdd 1 --hdd-bytes ${MIB}m --dir 1 --dirdeep 1 --rename 1 \
                  --link 1 --symlink 1 --xattr 1 --seek 1 --filename 1 --chmod 1 --chown 1 --utime 1 --fallocate 1 \

@@ -15,12 +15,12 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
-/// How a case ended when it did not fail.
+/// The result of a test case that did not fail.
 #[derive(Debug)]
 pub enum Outcome {
     /// It held.
     Passed,
-    /// It could not be run here, and why.
+    /// The case could not run here, for this reason.
     Skipped(Missing),
 }
 
@@ -33,7 +33,7 @@ pub struct Case {
 }
 
 impl Case {
-    /// A case that runs `body`.
+    /// A test case that runs `body`.
     pub fn new<F>(name: impl Into<String>, body: F) -> Self
     where
         F: Fn() -> anyhow::Result<Outcome> + Send + Sync + 'static,

@@ -22,7 +22,7 @@ use operation::Operation;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// What the working subvolume is when a step begins.
+/// The content of the working subvolume when a step of the history begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Base {
     /// What the step before left.
@@ -36,7 +36,7 @@ pub enum Base {
 /// Changes, and then a read-only snapshot.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Step {
-    /// What is changed.
+    /// The content that the step changes.
     pub base: Base,
     /// The changes, in order.
     pub operations: Vec<Operation>,
@@ -53,12 +53,13 @@ pub struct Transfer {
     pub clones: Vec<usize>,
 }
 
-/// Changes with snapshots in between, and what is sent.
+/// A random history: changes with snapshots in between, and the snapshots that are sent.
 #[derive(Clone, Debug, PartialEq)]
 pub struct History {
-    /// One for each snapshot.
+    /// The steps of the history, one for each snapshot.
     pub steps: Vec<Step>,
-    /// In this order; each one's parent and clone sources have been sent before.
+    /// The transfers in order of execution; each transfer's parent and clone sources have been sent
+    /// before.
     pub transfers: Vec<Transfer>,
 }
 
@@ -83,26 +84,26 @@ impl History {
         Self { steps, transfers }
     }
 
-    /// How many changes there are.
+    /// The number of changes in the history.
     #[must_use]
     pub fn operations(&self) -> usize {
         self.steps.iter().map(|step| step.operations.len()).sum()
     }
 }
 
-/// What to do about a change that cannot be carried out.
+/// The reaction to a change that cannot be executed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Strictness {
     /// It is an error: the history was written down by hand.
     Strict,
-    /// It is left out: others that it depended on may have been dropped.
+    /// The step is omitted: earlier changes that it depends on may have been dropped.
     Lenient,
 }
 
-/// A history that was carried out below a directory of a mounted volume.
+/// A history that was executed in a directory of a mounted volume.
 #[derive(Debug)]
 pub struct Made {
-    /// The directory that holds all of it.
+    /// The directory that holds all subvolumes of the history.
     pub directory: PathBuf,
     /// The read-only snapshots, `s0`, `s1`, ….
     pub snapshots: Vec<PathBuf>,
@@ -149,7 +150,7 @@ impl Made {
         Ok(made)
     }
 
-    /// Deletes it all.
+    /// Deletes the subvolumes of the history.
     pub fn remove(self) -> Result<()> {
         remove_subvolumes(&self.directory)
     }

@@ -15,7 +15,7 @@ const NAME_BYTES: usize = 4088;
 const LONG_NAME_BYTES: usize = 4040;
 const LABEL_BYTES: usize = 256;
 
-/// The flag of a subvolume, and of a snapshot that is made, that says that it is read-only.
+/// The flag for read-only, of a subvolume or of a snapshot to be made.
 const READ_ONLY: u64 = 1 << 1;
 
 /// What the kernel says of a range that is to be deduplicated but differs.
@@ -74,7 +74,7 @@ fn number_of(file: &File) -> i64 {
 
 fn name_of<const N: usize>(name: &[u8]) -> Result<[u8; N]> {
     let mut bytes = [0; N];
-    // One zero at least ends it.
+    // At least one zero byte ends the name.
     let place = bytes.get_mut(..name.len()).filter(|_| name.len() < N);
     place.ok_or(Errno::NAMETOOLONG)?.copy_from_slice(name);
     Ok(bytes)
@@ -100,10 +100,10 @@ pub fn clone_range(source: &File, offset: u64, length: u64, target: &File, targe
     set::<{ opcode::write::<CloneRange>(GROUP, 13) }, _>(target, range)
 }
 
-/// The same, if both hold the same there; says whether they do.
+/// As [`clone_range`], if both ranges hold equal bytes; returns whether they do.
 ///
 /// # Errors
-/// The kernel's, for the call or for the range.
+/// Returns the kernel's error for the call or for the range.
 pub fn dedupe_range(
     source: &File,
     offset: u64,
@@ -216,7 +216,8 @@ struct Numbered<'a> {
     data: &'a mut Data,
 }
 
-// SAFETY: the data has room for as much as the number says, which `numbered` sees to; what it holds are plain bytes.
+// SAFETY: `data` is at least as long as the size in the ioctl's number, which `numbered` checks;
+// its content is plain bytes.
 unsafe impl Ioctl for Numbered<'_> {
     type Output = i32;
 
@@ -238,12 +239,14 @@ unsafe impl Ioctl for Numbered<'_> {
 /// The ioctl with this number, by which the kernel reads and writes as many bytes of `data` as the number says.
 ///
 /// # Errors
-/// The kernel's; `E2BIG` for one that the data has no space for.
+/// Returns the kernel's error, or `E2BIG` if `data` has no space for the size in the ioctl's
+/// number.
 pub fn numbered(file: &File, number: Opcode, data: &mut Data) -> Result<i32> {
     let bytes = (number >> 16) & 0x3fff;
     if bytes > 4096 {
         return Err(Errno::TOOBIG);
     }
-    // SAFETY: `data` lives as long as the call, and is as large as the number says at least.
+    // SAFETY: `data` lives for the duration of the call, and is at least as large as the ioctl
+    // number says.
     unsafe { ioctl(file, Numbered { number, data }) }
 }

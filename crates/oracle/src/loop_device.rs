@@ -88,7 +88,7 @@ impl Mount {
         })
     }
 
-    /// Where it is mounted.
+    /// The directory on which the device is mounted.
     #[must_use]
     pub fn path(&self) -> &Path {
         self.directory
@@ -96,7 +96,7 @@ impl Mount {
             .map_or(Path::new(""), tempfile::TempDir::path)
     }
 
-    /// The block devices below.
+    /// The loop devices below the mount.
     #[must_use]
     pub fn devices(&self) -> &[LoopDevice] {
         &self.devices
@@ -110,7 +110,7 @@ impl Mount {
     fn unmount(&mut self) -> Result<()> {
         if let Some(directory) = self.directory.take() {
             let umount = || run(Command::new("umount").arg(directory.path()));
-            // Another program of the machine may be looking into the mount at this moment.
+            // Another program on the machine may be reading the mounted file system at this moment.
             let mut unmounted = umount();
             for _ in 0..UMOUNT_RETRIES {
                 if unmounted.is_ok() {

@@ -40,7 +40,7 @@ pub struct Entry {
     pub uid: u32,
     /// Group.
     pub gid: u32,
-    /// Size in bytes; for directories what the source says.
+    /// Size in bytes; for directories the size that the source reports.
     pub size: u64,
     /// Device number of device nodes as (major, minor).
     pub device: (u32, u32),
@@ -50,27 +50,27 @@ pub struct Entry {
     pub xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
     /// Target of a symbolic link.
     pub target: Vec<u8>,
-    /// Where data lies in a regular file.
+    /// The data ranges of a regular file.
     pub data: Vec<DataRange>,
     /// The smallest path of the hard link group, where there is more than one path.
     pub linked: Option<Vec<u8>>,
     /// Attributes of files and directories as `FS_IOC_GETFLAGS` gives them, where a source was asked for them.
     pub attributes: Option<u32>,
-    /// What not every source knows.
+    /// Facts about an inode that not every source knows.
     pub extra: Option<Extra>,
     /// Its times are not on disk: the kernel makes up the directory that stands for a subvolume inside a
     /// snapshot, with the time at which it was first looked at.
     pub made_up: bool,
 }
 
-/// What stat(2) and statx(2) say beyond what a tar stream holds.
+/// Facts of stat(2) and statx(2) that a tar stream does not hold.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Extra {
     /// Inode number.
     pub inode: u64,
     /// Number of links.
     pub links: u32,
-    /// Blocks of 512 bytes.
+    /// The number of blocks of 512 bytes.
     pub blocks: u64,
     /// Time of the last read.
     pub accessed: Time,

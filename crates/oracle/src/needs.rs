@@ -7,7 +7,7 @@
 use std::fmt;
 use std::sync::OnceLock;
 
-/// The variable that names what is to be taken as missing.
+/// The environment variable that names the needs that tests treat as missing.
 pub const WITHOUT: &str = "BUTTRESS_WITHOUT";
 
 /// Programs that tests start, and the Debian packages that bring them. What every Linux system has is not listed.
@@ -69,7 +69,7 @@ pub const OTHERS: [(&str, &str); 12] = [
 /// The name of the need for the version of btrfs-progs that comparisons name as their reference.
 pub const REFERENCE_PROGS: &str = "btrfs-progs-6.14";
 
-/// A need that is not met, and why not.
+/// A need that the machine does not meet, and the reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Missing {
     need: &'static str,
@@ -110,7 +110,7 @@ pub fn names() -> impl Iterator<Item = &'static str> {
     PROGRAMS.into_iter().chain(OTHERS).map(|(name, _)| name)
 }
 
-/// Whether a need is to be taken as missing.
+/// Returns whether tests must treat a need as missing.
 fn is_left_out(need: &str) -> bool {
     static WITHOUT_NAMES: OnceLock<String> = OnceLock::new();
     let names = WITHOUT_NAMES.get_or_init(|| std::env::var(WITHOUT).unwrap_or_default());
@@ -121,7 +121,7 @@ fn is_left_out(need: &str) -> bool {
 /// six of [`OTHERS`] show only in use.
 ///
 /// # Panics
-/// There is no such need.
+/// Panics when `need` is not a known need.
 #[must_use]
 pub fn missing(need: &str) -> Option<Missing> {
     if is_left_out(need) {
@@ -144,7 +144,7 @@ pub fn missing(need: &str) -> Option<Missing> {
     (!is_met).then(|| Missing::new(need, format!("needs {what}")))
 }
 
-/// The first of these needs that is missing.
+/// Returns the first of these needs that the machine does not meet.
 #[must_use]
 pub fn any_missing(needs: &[&str]) -> Option<Missing> {
     needs.iter().find_map(|need| missing(need))

@@ -1,4 +1,4 @@
-//! Spoils copies of a volume's devices.
+//! Overwrites copies on a volume's devices with noise.
 
 use crate::content::Random;
 use anyhow::Result;

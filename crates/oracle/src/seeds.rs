@@ -48,7 +48,7 @@ const BOUND: u64 = 1 << 31;
 /// seeds of the date. Prints them.
 ///
 /// # Panics
-/// If `variable` is set to something other than a number.
+/// If the environment variable `variable` is set to something other than a number.
 #[must_use]
 pub fn seeds(test: &str, variable: &str, named: &[u64]) -> Vec<u64> {
     let chosen = chosen(
@@ -65,7 +65,7 @@ pub fn seeds(test: &str, variable: &str, named: &[u64]) -> Vec<u64> {
 /// seed of the date replaces the named one.
 ///
 /// # Panics
-/// If `variable` is set to something other than a number.
+/// Panics if the environment variable `variable` is set to something other than a number.
 #[must_use]
 pub fn seed(test: &str, variable: &str, named: u64) -> u64 {
     let chosen = chosen(
@@ -81,8 +81,8 @@ pub fn seed(test: &str, variable: &str, named: u64) -> u64 {
 
 /// Returns the size of a random run: the value of `variable` if it is set, else `full` in a nightly run, else `ordinary`.
 ///
-/// An ordinary run is sized so that the suite takes minutes. A nightly run has the hours for the whole size, and fresh
-/// seeds besides.
+/// An ordinary run is sized so that the suite takes minutes. A nightly run has hours for the full
+/// number of runs, and uses new seeds as well.
 ///
 /// # Panics
 /// If `variable` is set to something other than a number.
@@ -95,7 +95,8 @@ fn size(set: Option<u64>, is_nightly: bool, ordinary: u64, full: u64) -> u64 {
     set.unwrap_or(if is_nightly { full } else { ordinary })
 }
 
-/// Returns the seed of the day: of the date in [`DATE`] if it is set, else of today. Prints it with what runs it again.
+/// Returns the seed of the day: of the date in [`DATE`] if it is set, else of today. Prints the
+/// seed, with the command that runs the test again.
 #[must_use]
 pub fn seed_of_day(run: &str) -> u64 {
     let date = env::var(DATE).unwrap_or_else(|_| today());

@@ -19,7 +19,7 @@ pub fn deliver(child: &Child, signal: Signal) -> Result<()> {
 
 fn is_pending(process: u32, signal: Signal) -> Result<bool> {
     let status = std::fs::read_to_string(format!("/proc/{process}/status"))?;
-    // The signal that ended a process stays pending in what is left of it.
+    // The signal that ended a process stays pending in the zombie process.
     let state = status.lines().find_map(|line| line.strip_prefix("State:"));
     if state.is_some_and(|state| state.trim_start().starts_with(['Z', 'X'])) {
         return Ok(false);

@@ -8,8 +8,9 @@
 //! - Under `cargo test` alone a line goes to the terminal, also where the output of tests is captured; with `CI=true` the
 //!   test fails.
 //!
-//! A case of [`harness`](crate::harness) has its skips counted by the harness. A test is known by its thread's name, which
-//! libtest sets; on threads of its own it is known by the line that calls.
+//! A case of [`harness`](crate::harness) has its skips counted by the harness. The skip record
+//! names a test by its thread's name, which libtest sets. On other threads it names the line of the
+//! call.
 
 use crate::needs::Missing;
 use std::cell::RefCell;
@@ -24,9 +25,9 @@ pub const RECORDS: &str = "BUTTRESS_SKIPPED";
 /// Who counted a test that left something out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Told {
-    /// Nobody yet: the harness takes it as passed.
+    /// No skip was counted yet: the harness counts the test as passed.
     Passed,
-    /// The harness, as ignored.
+    /// The skip was told to the test harness, which counts the test as ignored.
     Ignored,
 }
 
@@ -37,7 +38,7 @@ pub struct Record {
     pub program: String,
     /// The test.
     pub test: String,
-    /// The name of what is missing.
+    /// The name of the missing need.
     pub need: String,
     /// How the test's harness counts it.
     pub told: Told,
@@ -125,7 +126,7 @@ pub(crate) fn within<T>(case: impl FnOnce() -> T) -> (T, Vec<Missing>) {
     (result, CASE.take().unwrap_or_default())
 }
 
-/// Writes a record, or tells the terminal.
+/// Writes a skip record, or a message on the terminal.
 pub(crate) fn record(test: &str, missing: &Missing, told: Told) {
     let program = std::env::current_exe().unwrap_or_default();
     let record = Record {
@@ -144,7 +145,7 @@ pub(crate) fn record(test: &str, missing: &Missing, told: Told) {
             .append(true)
             .create(true)
             .open(&file)
-            // One call, so that lines of several programs do not mix.
+            // One write call, so that lines of several programs do not mix.
             .and_then(|mut file| file.write_all(format!("{record}\n").as_bytes()));
         if let Err(error) = written {
             panic!(
@@ -159,8 +160,8 @@ pub(crate) fn record(test: &str, missing: &Missing, told: Told) {
     }
     let text = format!("{test} left something out: {missing}");
     assert!(!is_ci(), "{text}; with CI=true nothing may be left out");
-    // Not by a macro: the output of tests that pass is caught and thrown away. When there is no terminal to tell, the test is
-    // no worse for it.
+    // Not by a macro: the output of tests that pass is caught and thrown away. If no terminal
+    // exists, the test ignores the failed message.
     drop(writeln!(std::io::stderr(), "SKIPPED: {text}"));
 }
 

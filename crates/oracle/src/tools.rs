@@ -24,13 +24,14 @@ const KERNEL_NEEDS: [&str; 7] = [
     "mount",
 ];
 
-/// Why the kernel cannot be compared with here, or `None` where it can.
+/// Returns why comparisons with the kernel cannot run here, or `None` if they can.
 pub fn kernel_missing() -> Option<Missing> {
     static MISSING: OnceLock<Option<Missing>> = OnceLock::new();
     MISSING.get_or_init(|| any_missing(&KERNEL_NEEDS)).clone()
 }
 
-/// Why the kernel cannot be compared with here by btrfs-progs of this version or later.
+/// Returns why btrfs-progs of this version or later cannot be used here for comparisons with the
+/// kernel.
 #[must_use]
 pub fn progs_missing(least: (u32, u32)) -> Option<Missing> {
     let have = newest_version();
@@ -81,7 +82,7 @@ pub fn newest_version() -> (u32, u32) {
     })
 }
 
-/// The built `buttress` command, by the place of the running program.
+/// Returns the path of the built `buttress` command, relative to the running test program.
 pub fn buttress() -> Result<PathBuf> {
     if let Some(path) = std::env::var_os("BUTTRESS") {
         return Ok(PathBuf::from(path));
@@ -97,16 +98,17 @@ pub fn buttress() -> Result<PathBuf> {
     found.context("the buttress command is not built; run `cargo build` first or set BUTTRESS to its path")
 }
 
-/// Copies a program that is to be run where it comes to lie. Another process does it: what this one had open for writing may be
-/// so still in a child that another thread is starting, and until that is done the copy cannot be run.
+/// Copies a program that is to be run where it comes to lie. Another process (`cp`) copies the
+/// program. In this process, a child that another thread is starting could inherit the writable
+/// descriptor, and the copy could not be executed.
 pub fn copy_program(from: &Path, to: &Path) -> Result<()> {
     run(Command::new("cp").arg(from).arg(to)).map(drop)
 }
 
 /// Runs a command, and fails with its whole output unless it exits with 0.
 ///
-/// What other commands learnt of block devices is hidden from it: libblkid believes its notes for minutes, and a loop
-/// device shows another image at every attaching.
+/// The command gets no cache of other commands: libblkid caches block devices for minutes, and a
+/// loop device shows another image at every attach.
 pub fn run(command: &mut Command) -> Result<Output> {
     let output = command
         .env("BLKID_FILE", "/dev/null")

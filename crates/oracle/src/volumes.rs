@@ -33,13 +33,13 @@ pub struct Specification {
     pub features: &'static [&'static str],
     /// Options for mount -o.
     pub mount: &'static str,
-    /// How much to put into it.
+    /// How much content to put into the volume.
     pub fill: Fill,
     /// Seed of the content.
     pub seed: u64,
 }
 
-/// How much a volume is filled.
+/// How much of the volume the test fills.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fill {
     /// Nothing.
@@ -73,9 +73,9 @@ impl Default for Specification {
 pub struct Volume {
     /// The devices' images, in the order that mkfs.btrfs was given.
     pub images: Vec<PathBuf>,
-    /// What the kernel's mount showed before it was unmounted.
+    /// The content that the kernel's mount showed before the unmount.
     pub manifest: Manifest,
-    // Removes the images when it goes.
+    // Deletes the image files when dropped.
     folder: tempfile::TempDir,
 }
 

@@ -1,16 +1,17 @@
-//! Random tests take their seeds from `buttress_oracle::seeds`: no test begins a generator with a number of its own.
+//! Random tests take their seeds from `buttress_oracle::seeds`: no test seeds a generator with a
+//! constant of its own.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests state what must hold")]
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Files whose numbers are no seeds of random tests.
+/// Source files with number constants that are no seeds of random tests.
 const FIXED: [&str; 3] = [
     // A covering array: its rows are fixed.
     "cli/tests/building/matrix.rs",
     // Every subset of the writes in doubt occurs.
     "lab/tests/crash.rs",
-    // The generator of histories itself.
+    // The generator of random histories itself.
     "oracle/src/history/random.rs",
 ];
 

@@ -4,9 +4,9 @@
 //! For profiles with copies, a group reads the source alone, or with `avoids_source` the other
 //! devices alone. All devices are read only if these reads do not give everything. For rows of
 //! RAID5 and RAID6, the source's column is copied or rebuilt: its parts in use, and the parts that
-//! parity covers beside them. A data column is read alone first. For a parity column, the row's
-//! data is read, and parity is computed from the data. If some of the data has no checksums, the
-//! parities are read too, because nothing else shows that the data is right.
+//! parity covers beside them. The copy reads a data column alone first. For a parity column, the
+//! row's data is read, and parity is computed from the data. If some of the data has no checksums,
+//! the parities are read too, because nothing else shows that the data is right.
 //!
 //! Bytes without a valid copy:
 //!
@@ -35,7 +35,7 @@ use std::sync::Arc;
 #[derive(Clone, Debug)]
 pub(crate) struct Copying {
     pub(crate) replacement: Arc<Replacement>,
-    /// Whether the source is read only if no other device gives valid bytes.
+    /// True if the source device is read only if no other device has valid bytes.
     pub(crate) avoids_source: bool,
 }
 
@@ -53,8 +53,8 @@ impl Copying {
         Arc::ptr_eq(self.replacement.source(), slot)
     }
 
-    /// Returns whether the source's content can be right: the device is present, and missed no
-    /// commit.
+    /// Returns whether the source device's content can be right: the device is present, and missed
+    /// no commit.
     pub(crate) fn source_is_trusted(&self) -> bool {
         self.replacement.source().is_written()
     }
@@ -72,7 +72,7 @@ impl Copying {
             .is_some_and(|slot| self.is_source(slot))
     }
 
-    /// Returns the stripes of a chunk on the source.
+    /// Returns the stripes of a chunk on the source device.
     pub(crate) fn stripes_on_source(&self, chunk: &MappedChunk) -> Vec<usize> {
         let all = 0..chunk.devices().len();
         all.filter(|stripe| self.is_on_source(chunk, *stripe)).collect()
@@ -121,9 +121,9 @@ impl Copying {
     }
 
     /// Returns whether a returning device may already have a part of a stripe, from an interrupted
-    /// run. The stripe is then read, and sectors that pass their check are not written again. Rows
-    /// with parity are excluded, because they are right only as a whole. Moved stripes are excluded
-    /// too.
+    /// run. The copy then reads the stripe, and does not write sectors again that pass their check.
+    /// Rows with parity are excluded, because they are right only as a whole. Moved stripes of the
+    /// returning device are excluded too.
     pub(crate) fn reads_own(&self, chunk: &MappedChunk, stripe: usize) -> bool {
         let returns = self.replacement.returning().is_some();
         returns && !chunk.layout().has_parity() && !self.replacement.is_moved(chunk, stripe)
@@ -131,8 +131,8 @@ impl Copying {
 
     /// Keeps only the pieces of a group that have a part on the source. For a returning device it
     /// keeps newer pieces, pieces that may have been overwritten in place, and all pieces of a
-    /// moved stripe. Rows with parity stay whole, because parity also covers space that was freed
-    /// since. Returns the bytes on the device that it leaves out.
+    /// moved stripe. The copy writes rows with parity as a whole, because parity also covers space
+    /// that was freed since. Returns the bytes on the device that it leaves out.
     pub(crate) fn keep_wanted(&self, group: &mut Group) -> ByteCount {
         let chunk = Arc::clone(&group.chunk);
         if chunk.layout().has_parity() {
@@ -166,20 +166,20 @@ impl Copying {
     }
 
     /// Returns whether progress counts inspected bytes instead of written bytes. Most bytes of a
-    /// returning device are already right.
+    /// returning device are already right, so the copy compares before it writes.
     pub(crate) fn counts_inspected(&self, chunk: &MappedChunk) -> bool {
         self.replacement.returning().is_some() && !chunk.layout().has_parity()
     }
 
-    /// Returns the place on the target of an offset of a stripe.
+    /// Returns the target's physical address for an offset in a stripe.
     pub(crate) fn place(&self, chunk: &MappedChunk, stripe: usize, offset: u64) -> Option<Physical> {
         let at = physical(chunk, stripe, offset)?;
         self.replacement.place_on_target(chunk, stripe, at)
     }
 }
 
-/// Returns whether a chunk can be written without one of its devices. If not, a device that was
-/// away missed nothing of it.
+/// Returns whether a chunk can be written without one of its devices. If a chunk cannot be written
+/// without one of its devices, an absent device missed no write to the chunk.
 pub(crate) const fn may_miss_writes(chunk: &MappedChunk) -> bool {
     chunk.layout().profile().tolerated_failures() > 0
 }
@@ -190,16 +190,16 @@ fn bytes_on(stripes: &[usize], piece: &Piece) -> ByteCount {
     ByteCount::of(copies.count().exact_mul(piece.length))
 }
 
-/// Bytes without a valid copy.
+/// Bytes that the copy could not write, because they have no valid copy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lost {
     /// The address of the first lost byte.
     pub logical: Logical,
     /// The number of lost bytes.
     pub length: ByteCount,
-    /// The kind of the lost bytes: data or a tree block.
+    /// The kind of the lost content: data or a tree block.
     pub part: Part,
-    /// Whether a checksum makes reads of the lost bytes fail.
+    /// True if a checksum makes reads of the lost bytes fail.
     pub has_checksum: bool,
 }
 
@@ -223,7 +223,7 @@ impl Lost {
     }
 
     /// Merges `next` into this loss if both are data and `next` begins at the end of this one.
-    /// Returns whether the two losses were merged.
+    /// Returns whether `next` was merged into this loss.
     pub(crate) fn absorb(&mut self, next: &Self) -> bool {
         let continues = self.part == Part::Data
             && next.part == Part::Data
@@ -240,7 +240,8 @@ impl Lost {
 #[derive(Debug)]
 pub(crate) struct Copied<'a> {
     segments: Vec<(Physical, Cow<'a, [u8]>)>,
-    /// Which stripes were read. Unless all were, bytes without a valid copy are only counted.
+    /// Which stripes were read. If some stripes were not read, bytes without a valid copy are only
+    /// counted.
     wanted: Wanted,
     /// Whether some bytes were not valid.
     pub(crate) is_lacking: bool,
@@ -270,7 +271,7 @@ impl<'a> Copied<'a> {
         self.is_lacking = true;
     }
 
-    /// Returns whether bytes that are missing now are lost, because no other stripe can be read.
+    /// Returns whether all stripes were read, so that missing bytes are lost.
     pub(crate) fn is_last_try(&self) -> bool {
         self.wanted == Wanted::All
     }
@@ -279,7 +280,7 @@ impl<'a> Copied<'a> {
         self.lost.push(lost);
     }
 
-    /// Returns whether a tree block is lost.
+    /// Returns whether the copy lost a tree block.
     pub(crate) fn loses_metadata(&self) -> bool {
         self.lost.iter().any(|lost| lost.part == Part::Tree)
     }
@@ -304,7 +305,7 @@ impl<'a> Copied<'a> {
         }
         requests.extend(request(start, length, &run));
         let pending = target.start_writes(&requests);
-        // Wait for all writes: none may reach the device after the rows are unlocked.
+        // Wait for all writes: no write may reach the device after the rows are unlocked.
         let mut result = Ok(all);
         for write in pending {
             if let Err(error) = write.wait() {
@@ -332,7 +333,7 @@ fn request(start: Physical, length: usize, run: &[&[u8]]) -> Option<WriteRequest
     })
 }
 
-/// Returns the place on the device of an offset of a stripe.
+/// Returns the device address of an offset in a stripe.
 pub(crate) fn physical(chunk: &MappedChunk, stripe: usize, offset: u64) -> Option<Physical> {
     let stripe = chunk.chunk().stripes.get(stripe)?;
     stripe.physical.checked_add(ByteCount::new(offset))
@@ -378,7 +379,8 @@ pub(crate) fn stored_checksum<'a>(
 }
 
 impl Job<'_> {
-    /// Returns the bytes of a group for the target, after `wanted` of its stripes were read.
+    /// Returns a group's bytes to be written to the replacement target, after `wanted` of the
+    /// group's stripes were read.
     pub(crate) fn copied<'a>(
         &'a self,
         copying: &Copying,

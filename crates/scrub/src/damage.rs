@@ -15,11 +15,11 @@ pub enum Cause {
     Unreadable(Arc<str>),
     /// The bytes do not match their checksum.
     Checksum,
-    /// A tree block with a right checksum that belongs at another place.
+    /// A tree block with a right checksum that belongs at another address.
     Header(Arc<BlockProblem>),
     /// A tree block of an older transaction: a write was lost.
     Generation {
-        /// The generation in the block.
+        /// The generation in the header of the tree block.
         stored: Generation,
         /// The generation in the extent tree.
         expected: Generation,
@@ -28,12 +28,12 @@ pub enum Cause {
     Parity,
     /// Copies of data without checksums differ, or parity over such data does not match.
     Differs,
-    /// A bad superblock, for the given reason.
+    /// A superblock copy that is bad for the given reason.
     Superblock(Arc<str>),
 }
 
 impl Cause {
-    /// Returns the cause in one word, for machine-readable output.
+    /// Returns the cause of the damage in one word, for machine-readable output.
     #[must_use]
     pub const fn name(&self) -> &'static str {
         match self {
@@ -48,7 +48,8 @@ impl Cause {
     }
 
     /// Returns whether a tree block may be right nevertheless: its checksum and address are right,
-    /// and only the extent tree has another generation or level. The parent block decides.
+    /// and only the extent tree has another generation or level. The parent block decides whether
+    /// such a block is right.
     pub(crate) fn may_be_right(&self) -> bool {
         match self {
             Self::Generation { .. } => true,
@@ -74,7 +75,7 @@ impl fmt::Display for Cause {
     }
 }
 
-/// The kind of the bytes.
+/// The kind of the damaged bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
     /// File data.
@@ -110,7 +111,7 @@ pub enum Outcome {
     Corrected,
     /// The bytes could be rewritten, but the scrub is read-only.
     Correctable,
-    /// The bytes cannot be repaired; `tried` lists the places tried.
+    /// The bytes cannot be repaired; `tried` lists the copies and columns tried.
     Uncorrectable {
         /// Each place that was tried, with the reason why it did not help.
         tried: Vec<String>,
@@ -143,11 +144,11 @@ pub struct Damage {
     pub physical: Physical,
     /// The logical address; zero for superblocks.
     pub logical: Logical,
-    /// The number of bytes.
+    /// The number of damaged bytes.
     pub length: ByteCount,
     /// The kind of the bytes.
     pub part: Part,
-    /// The reason why the bytes are wrong.
+    /// The reason why the damaged bytes are wrong.
     pub cause: Cause,
     /// The outcome of the repair.
     pub outcome: Outcome,

@@ -9,7 +9,7 @@ pub enum Error {
     /// The volume has a feature that scrub does not support.
     #[error("scrub does not support volumes with {feature}")]
     Unsupported {
-        /// The name of the feature.
+        /// The name of the unsupported feature.
         feature: &'static str,
     },
     /// A required tree is unreadable, or the job was cancelled.
@@ -29,7 +29,7 @@ pub enum Error {
         /// The device's error.
         failure: IoError,
     },
-    /// Some bytes that a device missed have no valid copy.
+    /// Some bytes that a stale device missed have no valid copy.
     #[error(
         "{device} cannot be brought up to date: {bytes} bytes that it missed have no readable copy. The device is unchanged. To continue, remove the files that `buttress scrub start -B -r` lists"
     )]
@@ -47,8 +47,8 @@ pub enum Error {
         /// The unreadable parts, with their errors.
         parts: Vec<String>,
     },
-    /// Metadata has no valid copy, or the target lacks it. The replacement ended, and the source
-    /// remains the volume's device.
+    /// Some metadata has no valid copy, or the target lacks it. The replacement ended, and the
+    /// source remains the volume's device.
     #[error("device {device}: metadata is lost (found {}, expected none): {}; the replacement was cancelled", count(.blocks), .blocks.join("; "))]
     MetadataLost {
         /// The id of the source.

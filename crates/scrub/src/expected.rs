@@ -1,4 +1,4 @@
-//! The number of bytes to be scrubbed, estimated in advance.
+//! The number of bytes that a scrub has to read, estimated in advance.
 
 use buttress_exact::Exact as _;
 use buttress_format::ByteCount;
@@ -33,7 +33,7 @@ pub(crate) fn bytes_to_scrub(
         // Clamp: the estimate uses numbers from disk.
         let all = used.saturating_mul(copies);
         let share = all.quotient(stripes);
-        // The first device gets the remainder of the division.
+        // The first device gets the remainder of the division of expected bytes.
         let mut more = all.remainder(stripes);
         for slot in chunk.devices() {
             let own = share.exact_add(core::mem::take(&mut more));

@@ -29,7 +29,7 @@ struct Run {
     bad: Vec<BadSector>,
 }
 
-/// The runs of a stripe, in ascending order.
+/// The runs of the group in a stripe, in ascending order.
 #[derive(Debug)]
 pub(crate) struct Fetched {
     runs: Vec<Run>,
@@ -58,7 +58,7 @@ impl<'a> View<'a> {
 }
 
 impl View<'_> {
-    /// Returns why bytes of `range` are missing; `None` if all are present.
+    /// Returns the reason why bytes of `range` are missing; `None` if all bytes are present.
     pub(crate) fn unreadable(&self, range: &Range<usize>) -> Option<Cause> {
         let start = self.offset.exact_add(range.start);
         let end = self.offset.exact_add(range.end);

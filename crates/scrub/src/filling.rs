@@ -16,7 +16,8 @@ pub(crate) struct Trees {
     pub(crate) extents: Tree,
     /// The checksum tree, if the volume has one.
     pub(crate) checksums: Option<Tree>,
-    /// The state to which the trees belong. While the state is held, nothing in it is overwritten.
+    /// The state to which the trees belong. While the scrub holds a committed state, nothing in
+    /// this state is overwritten.
     filesystem: Filesystem,
 }
 
@@ -48,7 +49,7 @@ pub(crate) struct Groups<'a> {
     rest: Option<(UsedExtent, bool)>,
     /// Unreadable parts of the trees.
     failed: Vec<String>,
-    /// Whether unknown extents may lie between the last extent and the next.
+    /// True if unknown extents may lie between the last extent and the next extent of the walk.
     has_gap: bool,
 }
 
@@ -98,7 +99,7 @@ impl<'a> Groups<'a> {
         }
     }
 
-    /// Returns the next group with pieces in use, or an unreadable part.
+    /// Returns the next group with pieces in use, or an unreadable part of a tree.
     pub(crate) fn next(&mut self) -> Option<Filled> {
         loop {
             if let Some(failure) = self.failed.pop() {
@@ -124,8 +125,8 @@ impl<'a> Groups<'a> {
         }
     }
 
-    /// Adds the beginning of an extent to the current group. Returns the previous group if that
-    /// group is now full.
+    /// Adds the beginning of an extent to the current group of the scrub. Returns the previous
+    /// group of the stream if that group is now full.
     fn add(&mut self, extent: UsedExtent, is_start: bool) -> Option<Group> {
         let Some((offset, place)) = place(&self.chunk, extent.start) else {
             self.failed
@@ -213,7 +214,7 @@ impl<'a> Groups<'a> {
 
     /// Keeps the rest of an extent after `taken`.
     fn go_on(&mut self, extent: UsedExtent, taken: ByteCount, is_start: bool) {
-        // An extent of length zero is not possible, but would repeat this loop forever.
+        // An extent of length zero is impossible, but would repeat this loop forever.
         let taken = taken.max(ByteCount::new(1));
         let start = extent.start.exact_add(taken);
         if start < extent.end {

@@ -31,7 +31,7 @@ pub(crate) struct Filled {
     pub(crate) lost: Vec<Lost>,
     /// Whether a tree block is lost.
     pub(crate) loses_metadata: bool,
-    /// Bytes that were written.
+    /// The bytes that the job wrote to the target.
     pub(crate) written: u64,
     /// The error of the target.
     pub(crate) failure: Option<IoError>,
@@ -41,7 +41,8 @@ pub(crate) struct Filled {
 const LOST_MAX: usize = 10_000;
 
 impl Filled {
-    /// Returns whether the rest need not be copied.
+    /// Returns whether the replacement has already failed, so that the remaining groups need no
+    /// copy.
     pub(crate) const fn is_over(&self) -> bool {
         self.loses_metadata || self.failure.is_some()
     }
@@ -93,7 +94,7 @@ impl Scrub<'_> {
 
 impl Job<'_> {
     /// Copies a group to the target of a replacement. The group's rows stay locked until the target
-    /// has the group. If a writer changed some rows after they were read, the copy reads them
+    /// has the group. If a writer changed some rows after the copy read them, the copy reads them
     /// again.
     pub(crate) fn copy(&self, copying: &Copying, mut arrived: Arrived, writes: Option<u64>) {
         let chunk = Arc::clone(&arrived.group.chunk);
@@ -159,8 +160,8 @@ impl Job<'_> {
         }
     }
 
-    /// Returns the chunks to be visited, in order of address, or of offset on a device that is
-    /// being replaced.
+    /// Returns the chunks that the job visits, in order of logical address, or of offset on a
+    /// device that is being replaced.
     pub(crate) fn chunks(&self) -> Vec<Arc<MappedChunk>> {
         let map = self.volume.chunk_map();
         let is_open = |chunk: &&Arc<MappedChunk>| self.first_group(chunk.start()).is_some();

@@ -5,8 +5,8 @@
 //! contains whole rows of RAID5 and RAID6. The parts of a group in use are *pieces*: a tree block,
 //! or a run of data in one stripe of 64 KiB, with or without checksums.
 //!
-//! Invariant: a piece is always in one unit of one column, except a tree block of a chunk without
-//! striping, which may cross the end of a unit.
+//! Invariant: a piece is always in one stripe unit of one column. Only a tree block of a chunk
+//! without striping may cross the end of a unit.
 
 use crate::fetched::Fetched;
 use crate::filling::Trees;
@@ -22,14 +22,14 @@ use std::sync::{Arc, OnceLock};
 /// The expected content of a piece.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Expected {
-    /// A tree block.
+    /// A tree block in the group.
     Tree {
         generation: Generation,
         level: Option<u8>,
     },
     /// Data with checksums; the range is in the group's packed checksums.
     Sums(Range<usize>),
-    /// Data without checksums.
+    /// Data without checksums in the group.
     Bare,
 }
 
@@ -42,9 +42,9 @@ pub(crate) struct Piece {
     pub(crate) place: Place,
     /// The number of extents that begin in the piece.
     pub(crate) extents: u64,
-    /// A generation at or after that of the last write. Preallocated data is written long after its
-    /// extent was allocated. The data's checksums come with the write, so the leaf of the checksum
-    /// tree is as new.
+    /// A generation at or after that of the piece's last write. Preallocated data is written long
+    /// after its extent was allocated. The data's checksums come with the write, so the leaf of the
+    /// checksum tree is as new.
     pub(crate) generation: Generation,
 }
 
@@ -74,8 +74,8 @@ pub(crate) struct Group {
     pub(crate) pieces: Vec<Piece>,
     /// The checksums of all pieces.
     pub(crate) packed: Vec<u8>,
-    /// Whether other parts of the group may be in use, because a part of the extent tree beside it
-    /// is unreadable.
+    /// True if other parts of the group's range may be in use, because a part of the extent tree
+    /// beside the group is unreadable.
     pub(crate) is_partial: bool,
     /// The ranges of its data without checksums that were ever written, once a query has found
     /// them.
@@ -157,7 +157,8 @@ pub(crate) fn unit(offset: u64) -> u64 {
     offset.quotient(STRIPE_BYTES)
 }
 
-/// Appends a piece's range, to the last run if that run stays within a stripe of 64 KiB.
+/// Appends the range of a piece to the group: to the last run if that run stays within a stripe of
+/// 64 KiB.
 fn add_run(runs: &mut Vec<Range<u64>>, range: &Range<u64>) {
     match runs.last_mut() {
         Some(last) if range.start == last.end && range.end.exact_sub(last.start) <= STRIPE_BYTES => {
@@ -170,7 +171,7 @@ fn add_run(runs: &mut Vec<Range<u64>>, range: &Range<u64>) {
 /// The reads of one stripe.
 #[derive(Debug)]
 pub(crate) struct StripeReads {
-    /// The range of each run in the stripe.
+    /// The range of each run of the group in its stripe.
     pub(crate) runs: Vec<Range<u64>>,
     pub(crate) reads: Reads,
 }
@@ -192,7 +193,7 @@ pub(crate) enum Reads {
 pub(crate) struct Submitted {
     pub(crate) group: Group,
     pub(crate) stripes: Vec<StripeReads>,
-    /// How often its rows had been written before; `None` during a write.
+    /// The number of writes to the group's rows before it was read; `None` during a write.
     pub(crate) writes: Option<u64>,
     /// The trees of the group. While the trees are held, the group's space is not reused.
     pub(crate) trees: Trees,

@@ -23,7 +23,7 @@ use std::thread::JoinHandle;
 
 lock_class!(HealingLock, "state", Rank::LEAF);
 
-/// The most places that may be pending.
+/// The largest number of reported places that may be pending at the healer.
 const WAITING_MAX: usize = 1024;
 
 /// Counts of healed and remaining errors.
@@ -89,8 +89,9 @@ impl Healer {
     }
 
     /// Begins to heal as [`Healer::start`] does, if a chunk has other copies or parity. Returns
-    /// `None` otherwise, and on simulated devices, whose runs must repeat. Returns `None` too if no
-    /// thread can be started. A scrub then finds the errors.
+    /// `None` otherwise, and on simulated devices, whose runs must repeat. Returns `None` too if
+    /// the system cannot start the healer's thread. A scrub later finds the errors that the healer
+    /// could not handle.
     #[must_use]
     pub fn start_where_redundant(filesystem: &WritableFilesystem) -> Option<Self> {
         let view = filesystem.committed_view();

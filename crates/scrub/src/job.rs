@@ -23,7 +23,7 @@ lock_class!(pub(crate) WrittenLock, "written", Rank::LEAF);
 lock_class!(pub(crate) ReplacedLock, "replaced", Rank::LEAF);
 lock_class!(pub(crate) RunningLock, "running", Rank::LEAF);
 
-/// A function that returns the state of the last commit of a volume with concurrent writers.
+/// A function that returns the last commit's state of a volume with concurrent writers.
 pub type Views<'a> = dyn Fn() -> Filesystem + Sync + 'a;
 
 /// A function that returns which parts of a range of addresses were ever written, in a state of the
@@ -86,8 +86,8 @@ impl Job<'_> {
     }
 
     /// Finds out which parts of a group's data without checksums were ever written, in the group's
-    /// state. The result remains valid after its rows are locked. The caller holds no lock, because
-    /// the answering function reads trees.
+    /// state. The result remains valid after its rows are locked. The caller of the answering
+    /// function holds no lock, because the function reads trees.
     pub(crate) fn learn_written(&self, group: &Group, trees: &Trees) {
         let Some(ask) = self.is_written else { return };
         group.written.get_or_init(|| {

@@ -9,11 +9,11 @@
 //! # How
 //!
 //! A chunk is divided into *groups*: 8 stripes of 64 KiB on each of its devices, at the same
-//! offset. A stream walks the extent tree and the checksum tree once, in order of address. The
-//! stream submits a filled group to all its devices at once, in one plug for each device, and keeps
-//! up to 16 groups in flight. Submitting never waits for a group. Checking threads, one for each
-//! core, take submitted groups, wait for their bytes and check them. Chunks on different devices
-//! run side by side.
+//! offset. A stream of a scrub walks the extent tree and the checksum tree once, in order of
+//! address. The stream submits a filled group to all its devices at once, in one plug for each
+//! device, and keeps up to 16 groups in flight. Submitting never waits for a group. Checking
+//! threads, one for each core, take submitted groups, wait for their bytes and check them. Chunks
+//! on different devices run side by side.
 //!
 //! | module | holds |
 //! |---|---|
@@ -49,7 +49,7 @@
 //!
 //! Volumes with a RAID stripe tree or zones are refused by name. If copies of data without
 //! checksums differ, scrub reports them and repairs nothing, because it is unknown which copy is
-//! right. Blocks and data of a pending log are not read.
+//! right. A scrub reads no blocks and no data of a pending log.
 #![forbid(unsafe_code)]
 #![cfg_attr(
     test,

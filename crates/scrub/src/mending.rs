@@ -1,8 +1,9 @@
 //! Repairs: writes right bytes over wrong ones, reads them back, and records the outcome.
 //!
-//! The bytes are read back like any read. A device with direct I/O reads from the medium; otherwise
-//! the bytes may come from memory. All written devices are flushed before the scrub ends. If a
-//! flush fails, the repairs on that device are uncertain, and the report says so.
+//! The scrub reads repaired bytes back from the device like any read. A device with direct I/O
+//! reads from the medium; otherwise the bytes may come from memory. All written devices are flushed
+//! before the scrub ends. If a flush fails, the repairs on that device are uncertain, and the
+//! report says so.
 
 use crate::damage::{Cause, Damage, Outcome, Part};
 use crate::job::Job;
@@ -25,7 +26,7 @@ pub(crate) struct Site {
     pub(crate) errors: u64,
 }
 
-/// Returns the place of an offset of a chunk's stripe.
+/// Returns the device and the physical address of an offset in a stripe of a chunk.
 pub(crate) fn site_of(
     chunk: &MappedChunk,
     stripe_index: usize,
@@ -38,7 +39,8 @@ pub(crate) fn site_of(
 }
 
 impl Job<'_> {
-    /// Writes `good` at a site, unless the scrub is read-only. Returns the outcome.
+    /// Writes `good` at the location of a bad copy, unless the scrub is read-only. Returns the
+    /// outcome.
     pub(crate) fn mend(&self, site: &Site, good: &[u8]) -> Outcome {
         if self.options.read_only || is_missed(site) {
             return Outcome::Correctable;
@@ -128,8 +130,8 @@ impl Job<'_> {
 }
 
 /// Returns whether a site is on a device that missed commits, which may have caused the damage. A
-/// scrub does not repair it, because the device's own superblock may need the old bytes. A
-/// resynchronisation does ([`crate::resync`]).
+/// scrub does not repair such a block, because the device's own superblock may need the old bytes.
+/// A resynchronisation does ([`crate::resync`]).
 fn is_missed(site: &Site) -> bool {
     let is_stale = site.slot.stale().is_some() && site.part != Part::Superblock;
     is_stale && !buttress_faults::on("scrub-mends-stale-device")

@@ -17,7 +17,7 @@ use std::borrow::Cow;
 /// A copy of a piece.
 struct Copy<'a> {
     stripe: usize,
-    /// The bytes; `None` if the device is missing.
+    /// The bytes of the copy; `None` if the device is missing.
     view: Option<View<'a>>,
     /// Whether the copy's device missed commits.
     is_behind: bool,
@@ -36,8 +36,9 @@ impl Copy<'_> {
         view.is_some_and(|view| view.unreadable(range).is_none())
     }
 
-    /// Returns whether the copy is a tree block whose only problem is a difference to the extent
-    /// tree. On a device that missed commits such a block is older, and not right.
+    /// Returns whether the copy is a tree block whose only problem is a contradiction to the extent
+    /// tree. On a device that missed commits, a block that contradicts the extent tree is older,
+    /// and not right.
     fn may_be_right(&self) -> bool {
         let differs_only = self.bad.iter().all(|bad| bad.cause.may_be_right());
         self.view.is_some() && !self.is_behind && differs_only
@@ -227,7 +228,7 @@ fn copy<'a>(job: &Job<'_>, arrived: &'a Arrived, piece: &Piece, stripe: usize) -
         stripe,
         view,
         is_behind: slot.is_some_and(|slot| slot.stale().is_some()),
-        // Clamp: a copy that was not read has no judged errors.
+        // Clamp: a copy that the scrub did not read has no judged errors.
         bad: bad.unwrap_or_default(),
     }
 }
@@ -280,7 +281,7 @@ pub(crate) fn count_piece(
     }
 }
 
-/// Returns the site of a part of a piece on one stripe.
+/// Returns the device and physical address of a part of a piece on one stripe.
 pub(crate) fn site(
     job: &Job<'_>,
     arrived: &Arrived,
@@ -390,8 +391,8 @@ fn tried(
     copies.iter().enumerate().filter_map(place).collect()
 }
 
-/// Compares copies of data without checksums. If readable copies differ, it reports those in the
-/// minority; of two copies, the second.
+/// Compares copies of data without checksums. If readable copies differ, the scrub reports the
+/// copies in the minority; of two copies, the second.
 fn compare(job: &Job<'_>, arrived: &Arrived, piece: &Piece, copies: &[Copy<'_>]) {
     let whole = 0..piece.length;
     let mut readable = copies.iter().filter(|copy| copy.view.is_some());

@@ -3,7 +3,7 @@
 use crate::position::Position;
 use buttress_format::ByteCount;
 
-/// The size of groups, and how they are read.
+/// The size of a scrub's groups, and how they are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
     /// The number of stripes of 64 KiB of each device in a group.
@@ -29,7 +29,7 @@ impl Default for Shape {
 pub struct Options {
     /// Whether the scrub only reads and repairs nothing.
     pub read_only: bool,
-    /// The most bytes per second of each device.
+    /// The limit of read bytes per second on each device.
     pub limit: Option<ByteCount>,
     /// The size of groups, and how they are read.
     pub shape: Shape,

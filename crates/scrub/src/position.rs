@@ -1,7 +1,8 @@
 //! The position of a scrub: the completed parts, so that another run can continue.
 //!
 //! Logical addresses are never reused for another chunk. A finished chunk therefore stays finished,
-//! whatever was written meanwhile. In a chunk that was begun, all groups before a number are done.
+//! whatever other threads wrote during the scrub. In a chunk that was begun, all groups before a
+//! group number are done.
 
 use buttress_exact::Exact as _;
 use buttress_format::Logical;
@@ -38,7 +39,7 @@ impl Position {
     }
 }
 
-/// The changing state of a position: groups end in any order.
+/// The changing state of a scrub's position: groups end in any order.
 #[derive(Debug, Default)]
 pub(crate) struct Running {
     done: Position,
@@ -108,14 +109,14 @@ impl Running {
         }
     }
 
-    /// Returns the position of everything that is certainly done.
+    /// Returns the position up to which the scrub is certainly complete.
     pub(crate) fn position(&self) -> Position {
         let mut position = self.done.clone();
         for (start, chunk) in &self.chunks {
             position.begun.retain(|begun| begun.chunk != *start);
             position.begun.push(ChunkPosition {
                 chunk: *start,
-                // Clamp: without groups in flight, the next group is the first that is not done.
+                // Clamp: without groups in flight, the next group is the first incomplete group.
                 group: chunk.under_way.first().copied().unwrap_or(chunk.next),
             });
         }

@@ -32,8 +32,8 @@ impl Job<'_> {
         }
     }
 
-    /// Submits the reads of a group again, with its rows locked. The limit does not delay these
-    /// reads, but later ones.
+    /// Submits the reads of a group again, with its rows locked. The rate limit does not delay
+    /// these repeated reads, but later reads.
     fn submit_again(&self, group: &Group, wanted: Wanted) -> Vec<StripeReads> {
         let _paid_later = self.charge_limits(group, wanted);
         self.submit_stripes(group, wanted)
@@ -106,7 +106,7 @@ impl Job<'_> {
         longest
     }
 
-    /// Sleeps, but wakes soon after the job is cancelled.
+    /// Sleeps for a time, but wakes soon after the job is cancelled.
     fn nap(&self, mut left: Duration) {
         while left > Duration::ZERO && !self.progress.is_cancelled() {
             let nap = left.min(NAP);
@@ -120,7 +120,7 @@ impl Job<'_> {
         let sector = sector_of(&self.format);
         let fetched = stripes.into_iter().enumerate().map(|(stripe, reads)| {
             let device = device_of(&group.chunk, stripe);
-            // Clamp: a stripe without a place was not read.
+            // Clamp: a stripe without a device location was not read.
             let physical = physical_of(&group.chunk, stripe).unwrap_or(Physical::MIN);
             Fetched::wait(reads, device, physical, sector)
         });

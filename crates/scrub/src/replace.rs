@@ -1,11 +1,11 @@
 //! Replacing a device: fills the target while other threads may write, and then makes it the
 //! device.
 //!
-//! [`Replace::run`] visits the chunks with a stripe on the source, in order of their offsets there.
-//! The run checks each piece as a scrub does, and writes valid bytes to the target at the same
-//! offset, from the source or from another device. Meanwhile every write to the source also goes to
-//! the target ([`buttress_volume::replacement`]). The run regularly commits the cursor, below which
-//! the target has everything. An interrupted run continues there.
+//! [`Replace::run`] visits the chunks with a stripe on the source device, in order of their offsets
+//! on that device. The run checks each piece as a scrub does, and writes valid bytes to the target
+//! at the same offset, from the source or from another device. Meanwhile every write to the source
+//! also goes to the target ([`buttress_volume::replacement`]). The run regularly commits the
+//! cursor, below which the target has everything. An interrupted run continues there.
 //!
 //! | event | result |
 //! |---|---|
@@ -48,7 +48,7 @@ use std::sync::Arc;
 /// Options of a replacement.
 #[derive(Clone, Debug)]
 pub struct ReplaceOptions {
-    /// The size of groups, and how they are read.
+    /// The size of the job's groups, and how they are read.
     pub shape: Shape,
     /// The most bytes per second of each device.
     pub limit: Option<ByteCount>,
@@ -69,7 +69,7 @@ impl Default for ReplaceOptions {
 /// The result of a run.
 #[derive(Debug)]
 pub enum Replaced {
-    /// The replacement finished: the target is the device.
+    /// The replacement finished: the volume uses the target in place of the source.
     Finished {
         /// The bytes of data without a valid copy.
         lost: ByteCount,
@@ -85,7 +85,7 @@ pub enum Replaced {
     Suspended,
 }
 
-/// A replacement in progress, to be completed.
+/// A replacement in progress, for the caller to complete.
 #[derive(Debug)]
 pub struct Replace {
     writable: WritableFilesystem,
@@ -110,8 +110,8 @@ impl Replace {
     ///
     /// # Errors
     /// Fails with [`Error::NoReplacement`]. After [`Error::TargetFailed`] the replacement is
-    /// suspended. After [`Error::MetadataLost`] and [`Error::NotOpened`] it has ended: the target
-    /// has no superblocks, and the source is unchanged. A failed commit is an error too.
+    /// suspended. After [`Error::MetadataLost`] and [`Error::NotOpened`] the replacement has ended:
+    /// the target has no superblocks, and the source is unchanged. A failed commit is an error too.
     pub fn run(&self) -> Result<Replaced, Error> {
         let writable = &self.writable;
         let volume = Arc::clone(writable.committed_view().volume());
@@ -167,7 +167,7 @@ impl Replace {
         })
     }
 
-    /// Suspends the replacement until the target is good, or until another run.
+    /// Suspends the replacement until the target works again, or until another run.
     fn suspend(
         &self,
         cursor: Physical,
@@ -187,8 +187,8 @@ impl Replace {
         Ok(Replaced::Suspended)
     }
 
-    /// Ends the replacement for a reason that another run would meet too. The source stays, and the target belongs to
-    /// no volume.
+    /// Ends the replacement for a reason that another run would also meet. The replaced device
+    /// stays in the volume, and the target belongs to no volume.
     fn give_up(&self, replacement: &Replacement, reason: Error) -> Result<Replaced, Error> {
         self.writable.cancel_replacement()?;
         let target = replacement.target();
@@ -306,7 +306,8 @@ impl Replace {
     }
 }
 
-/// Opens the volume by the superblocks on the former target, then wipes those of the source.
+/// Opens the volume by the superblocks on the former target, then wipes the superblocks of the
+/// source.
 fn wipe_source(volume: &Volume, replacement: &Replacement) -> Result<(), String> {
     let source = replacement.source();
     let Some(device) = source.device() else {

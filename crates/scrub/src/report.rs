@@ -2,7 +2,7 @@
 //!
 //! Errors of data and of copies count by sector, errors of tree blocks and superblocks by block. A
 //! repaired error counts for its kind and in `corrected_errors`, an unrepaired one for its kind and
-//! in `uncorrectable_errors`. Parity counts in `verify_errors`.
+//! in `uncorrectable_errors`. The report counts parity errors in `verify_errors`.
 
 use crate::damage::Damage;
 use buttress_exact::Exact as _;
@@ -13,9 +13,9 @@ use uuid::Uuid;
 /// The counters of one device, or of several.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// Scrubbed extents of data.
+    /// The number of scrubbed extents of data.
     pub data_extents_scrubbed: u64,
-    /// Scrubbed tree blocks.
+    /// The number of scrubbed tree blocks.
     pub tree_extents_scrubbed: u64,
     /// Scrubbed bytes of data.
     pub data_bytes_scrubbed: u64,
@@ -39,7 +39,7 @@ pub struct Counters {
     pub uncorrectable_errors: u64,
     /// Errors for which the right content is unknown.
     pub unverified_errors: u64,
-    /// Errors that were repaired.
+    /// Errors that the scrub repaired.
     pub corrected_errors: u64,
     /// The highest offset on the device that was read.
     pub last_physical: u64,
@@ -151,7 +151,7 @@ pub struct Report {
     pub devices: Vec<DeviceReport>,
     /// Damage in order of address, up to the limit of the options.
     pub damages: Vec<Damage>,
-    /// The number of damaged places beyond those listed.
+    /// The number of damaged places beyond those that the report lists.
     pub damages_unlisted: u64,
     /// Ranges that were not scrubbed because the trees that describe them are unreadable.
     pub unwalked: Vec<String>,
@@ -174,7 +174,7 @@ impl Report {
         self.totals().uncorrectable_errors > 0 || !self.unwalked.is_empty()
     }
 
-    /// Returns the bytes to be scrubbed on all devices.
+    /// Returns the number of bytes that the scrub has to read on all devices.
     #[must_use]
     pub fn to_scrub(&self) -> u64 {
         self.devices

@@ -47,7 +47,7 @@ pub struct ResyncedDevice {
     pub device: DeviceId,
     /// The device's name.
     pub name: Arc<str>,
-    /// The generation of the device before.
+    /// The generation of the device before the resync.
     pub since: Generation,
     /// The bytes of extents that the device had missed.
     pub missed: ByteCount,
@@ -55,7 +55,7 @@ pub struct ResyncedDevice {
     pub written: ByteCount,
 }
 
-/// The result of a run.
+/// The result of one run of the resync.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Resynced {
     /// The devices that are now up to date.
@@ -64,7 +64,7 @@ pub struct Resynced {
     pub left: Vec<Arc<str>>,
 }
 
-/// A resynchronisation of all devices that missed commits.
+/// A job that updates all devices that missed commits.
 #[derive(Debug)]
 pub struct Resync {
     writable: WritableFilesystem,
@@ -100,8 +100,8 @@ impl Resync {
         ended.map(|()| resynced)
     }
 
-    /// Brings all devices that missed commits up to date. If one device stays stale, the others are
-    /// still brought up to date.
+    /// Brings all devices that missed commits up to date. If one device stays stale, the resync
+    /// still updates the other devices.
     ///
     /// # Errors
     /// Fails with the error of the first device that stays stale, which the module's documentation
@@ -142,7 +142,7 @@ impl Resync {
         Ok(Some(ResyncedDevice {
             device: slot.id(),
             name: Arc::clone(slot.name()),
-            // Clamp: the number is only displayed.
+            // Clamp: the missed generation is only displayed.
             since: since.unwrap_or(Generation::MIN),
             missed,
             written: ByteCount::new(written),

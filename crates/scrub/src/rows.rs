@@ -7,11 +7,11 @@
 //!
 //! Columns are trusted unless a check fails: ranges that are not in use are part of the parity too.
 //! If parity does not match and data without checksums is involved, it is unknown which is wrong.
-//! Scrub reports that, unless the other parity matches.
+//! The scrub reports such a mismatch, unless the other parity matches.
 //!
 //! With a device missing, parity of its rows is not checked, because only parity may have the
-//! missing bytes. Parity is not checked either if a part of the extent tree is unreadable. A column
-//! may then have unknown damaged data, which only parity can rebuild.
+//! missing bytes. The scrub does not check parity either if a part of the extent tree is
+//! unreadable. A column may then have unknown damaged data, which only parity can rebuild.
 
 mod copy;
 mod rebuild;
@@ -39,10 +39,10 @@ use rebuild::Columns;
 struct Span<'a> {
     job: &'a Job<'a>,
     arrived: &'a Arrived,
-    /// The range in each stripe.
+    /// The byte range of the rows in each stripe.
     range: Range<u64>,
     row: u64,
-    /// The pieces in the range, each with its column.
+    /// The pieces in the range, each with its column number.
     pieces: Vec<(usize, &'a Piece)>,
 }
 
@@ -55,7 +55,7 @@ type BadPiece<'a> = (usize, &'a Piece, Vec<Bad>);
 struct Uses {
     /// Whether data without checksums uses this part.
     bare: bool,
-    /// Whether tree blocks or data with checksums use this part.
+    /// True if tree blocks or data with checksums use this part of the row.
     known: bool,
 }
 
@@ -142,7 +142,7 @@ impl<'a> Span<'a> {
         start..start.exact_add(piece.length)
     }
 
-    /// Returns the wrong parts of the data that was read.
+    /// Returns the parts of the read data that fail their checks.
     fn bad(&self) -> Vec<BadPiece<'a>> {
         let judged = self.pieces.iter().filter_map(|(column, piece)| {
             let stripe = self.stripe(*column)?;
@@ -196,7 +196,7 @@ impl<'a> Span<'a> {
         self.view(columns.exact_add(1)).map(|view| view.bytes) == Some(&computed)
     }
 
-    /// Returns the columns as read, with marks where they are not trusted.
+    /// Returns the columns of the row as read, with marks on untrusted ranges.
     fn columns(&self, bad: &[BadPiece<'_>]) -> Columns {
         let sector = sector_of(&self.job.format);
         let length = self.length();
@@ -223,7 +223,8 @@ impl<'a> Span<'a> {
         state
     }
 
-    /// Rebuilds bad data. Repaired parts may help to repair others.
+    /// Rebuilds bad data of the row from the other columns. Repaired parts may help to repair
+    /// others.
     fn mend_data(&self, state: &mut Columns, bad: Vec<BadPiece<'_>>) {
         let mut open: Vec<(usize, &Piece, Bad)> = Vec::new();
         for (column, piece, bad) in bad {
@@ -253,7 +254,7 @@ impl<'a> Span<'a> {
             )];
             tried.extend(state.why_not(column, &range, |column| self.name_of(column)));
             let outcome = match self.job.replaces.is_some() && bad.cause.may_be_right() {
-                // The target gets the block unchanged.
+                // The replacement target gets the block unchanged.
                 true => Outcome::Unverified,
                 false => Outcome::Uncorrectable { tried },
             };
@@ -277,8 +278,8 @@ impl<'a> Span<'a> {
         }
     }
 
-    /// Tries all ways to rebuild bad bytes of a piece. Returns whether a result passed the check,
-    /// or needs none.
+    /// Tries all ways to rebuild bad bytes of a piece. Returns whether rebuilt bytes passed the
+    /// check, or need none.
     fn mend_piece(&self, state: &mut Columns, column: usize, piece: &Piece, bad: &Bad) -> bool {
         let start = self.within(piece).start.exact_add(bad.range.start);
         let range = start..start.exact_add(bad.range.len());

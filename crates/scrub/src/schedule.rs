@@ -1,8 +1,8 @@
 //! The choice of the next chunk, so that every device has a stream, and none has many.
 //!
-//! A chunk begins if at least one of its devices has no stream, and none has two. On a rotating
-//! device, a chunk begins only if that device has no stream: two streams would make its head seek
-//! back and forth.
+//! The stream of a chunk begins if at least one of its devices has no stream, and no device has
+//! two. On a rotating device, a chunk begins only if that device has no stream: two streams would
+//! make its head seek back and forth.
 
 use buttress_exact::Exact as _;
 use buttress_locks::{Condvar, Mutex, Rank, lock_class};
@@ -66,7 +66,8 @@ impl Schedule {
         }
     }
 
-    /// Returns the next chunk to begin, and waits for devices. Returns `None` if all have begun.
+    /// Returns the next chunk to begin, and waits for devices. Returns `None` if the streams of all
+    /// chunks have begun.
     pub(crate) fn next(&self) -> Option<Arc<MappedChunk>> {
         let mut state = self.state.lock();
         loop {

@@ -45,7 +45,7 @@ impl<'a> Scrub<'a> {
         Self::make(filesystem, options, progress, None)
     }
 
-    /// Prepares a scrub as [`Scrub::new`] does, or the filling of a replacement's target.
+    /// Prepares a scrub as [`Scrub::new`] does, or a copy to a replacement's target.
     pub(crate) fn make(
         filesystem: &Filesystem,
         options: Options,
@@ -101,10 +101,10 @@ impl<'a> Scrub<'a> {
         })
     }
 
-    /// Sets a function that finds out which data was ever written, in the scrub's state. The scrub
-    /// calls it if copies of data without checksums differ, because preallocated copies may differ.
-    /// Without this function, all data counts as written. No lock of the scrub or of the volume is
-    /// held during the call.
+    /// Sets a function that finds out which preallocated data was ever written, in the scrub's
+    /// state. The scrub calls it if copies of data without checksums differ, because preallocated
+    /// copies may differ. Without this function, all data counts as written. No lock of the scrub
+    /// or of the volume is held during the call.
     #[must_use]
     pub fn asking(mut self, is_written: &'a IsWritten<'a>) -> Self {
         self.job.is_written = Some(is_written);

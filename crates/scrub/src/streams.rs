@@ -21,7 +21,7 @@ lock_class!(WindowLock, "under_way", Rank::LEAF);
 const STREAMS_MAX: usize = 16;
 
 impl Job<'_> {
-    /// Runs everything on this thread, one stream after another.
+    /// Runs the whole scrub on this thread, one stream after another.
     pub(crate) fn run_inline(&self, schedule: &Schedule) {
         while let Some(chunk) = schedule.next() {
             let mut under_way: VecDeque<Submitted> = VecDeque::new();
@@ -168,8 +168,8 @@ impl Job<'_> {
     }
 }
 
-/// A chunk that a stream walks. Dropping it ends the walk in any case, because other streams wait
-/// for its devices.
+/// A chunk that a stream walks. Dropping this value ends the walk of the chunk in any case, because
+/// other streams wait for its devices.
 struct Begun<'a> {
     schedule: &'a Schedule,
     chunk: Arc<MappedChunk>,

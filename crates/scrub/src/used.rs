@@ -1,10 +1,11 @@
 //! The used parts of a chunk: its extents in order of address, with the checksums of their data.
 //!
 //! For each of both trees, a cursor moves forward through the tree once. The content of an
-//! unreadable leaf is unknown. The walk records the error and continues after the leaf.
+//! unreadable leaf is unknown. The walk of the extent tree records the error of an unreadable leaf
+//! and continues after the leaf.
 //!
 //! Invariant: extents are always in ascending order, do not overlap, and lie in the chunk.
-//! Contradicting items are recorded as errors.
+//! Contradicting extent items are recorded as errors.
 
 use buttress_format::{
     BlockFormat, ByteCount, ChecksumItem, ChecksumType, ExtentItem, Generation, ItemType, Key, Logical,
@@ -25,7 +26,7 @@ pub(crate) enum Holds {
     },
 }
 
-/// An extent of the chunk.
+/// A used extent of the chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct UsedExtent {
     pub(crate) start: Logical,
@@ -133,8 +134,8 @@ impl Checksums {
         }
     }
 
-    /// Returns the run that begins at `from` and ends at `to` at the latest. Passes errors of
-    /// unreadable leaves to `failed`.
+    /// Returns the checksum run that begins at `from` and ends at `to` at the latest. Passes errors
+    /// of unreadable leaves to `failed`.
     pub(crate) fn run(&mut self, from: Logical, to: Logical, failed: &mut dyn FnMut(String)) -> Run<'_> {
         if !self.started {
             self.started = true;

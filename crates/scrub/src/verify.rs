@@ -18,7 +18,7 @@ pub(crate) struct Bad {
     pub(crate) cause: Cause,
 }
 
-/// Returns the wrong parts of a copy. Usually there are none, and nothing is allocated.
+/// Returns the wrong parts of a copy. Usually no sectors are bad, and the list allocates nothing.
 pub(crate) fn judge(group: &Group, piece: &Piece, view: &View<'_>, format: &BlockFormat) -> Vec<Bad> {
     match &piece.expected {
         Expected::Tree { generation, level } => {
@@ -138,8 +138,8 @@ pub(crate) fn tree_block(
 mod tests {
     use super::*;
 
-    /// Returns the bad sectors of three good ones, of which only the first `with_checksum` have a
-    /// checksum.
+    /// Returns the bad sectors among three intact sectors, of which only the first `with_checksum`
+    /// have a checksum.
     fn bad_of_three(with_checksum: usize) -> Vec<Range<usize>> {
         let bytes = vec![7_u8; 3 * 4096];
         let mut packed = Vec::new();

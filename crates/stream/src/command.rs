@@ -29,12 +29,12 @@ pub trait AttributeSource<'a> {
     fn attribute(&self, kind: AttributeKind) -> Option<&'a [u8]>;
 }
 
-/// Receiver of the attributes of a command, one after another.
+/// Receiver that takes the attributes of a command, one after another.
 pub trait AttributeSink {
     /// Error with which the sink ends a visit.
     type Error;
 
-    /// Accepts the next attribute of the command.
+    /// Accepts the next attribute of the stream command.
     ///
     /// # Errors
     /// Any error of the sink. The visitor stops at the first one.
@@ -205,8 +205,8 @@ commands! {
         path: &'a [u8] = Path,
         /// Inode number at the sender.
         inode: Option<InodeNumber> = Inode,
-        /// Device number of the pipe's inode item. It has no meaning for a pipe; the kernel sends
-        /// it anyway.
+        /// Device number of the pipe's inode item. A device number has no meaning for a pipe; the
+        /// kernel sends the number anyway.
         device: Option<u64> = Device,
         /// Type and permission bits.
         mode: Option<u64> = Mode,
@@ -349,7 +349,7 @@ commands! {
         path: &'a [u8] = Path,
         /// Mode of fallocate(2).
         mode: u32 = FallocateMode,
-        /// Byte offset of the range in the file.
+        /// Byte offset of the cloned range in the file.
         offset: FileOffset = FileOffset,
         /// Length of the range in bytes.
         length: ByteCount = Size,

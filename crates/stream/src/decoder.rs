@@ -9,8 +9,8 @@
 //! - The decoder returns a command only after it has read the whole command and verified its
 //!   checksum. Every attribute is known. Attributes of the command occur once and have the size of
 //!   their type.
-//! - The decoder reports the end only after an end command. A stream that is cut elsewhere is an
-//!   error.
+//! - The decoder reports the end only after an end command. A stream that is cut off at another
+//!   place is an error.
 //! - Memory is at most twice the longest command that the format allows, and grows only as bytes
 //!   arrive. A damaged length alone costs no memory.
 //! - An error does not advance the decoder. The next call returns the same error or, if the input
@@ -376,8 +376,8 @@ impl<R: Read> Decoder<R> {
         }
     }
 
-    /// Reads until the buffer holds `needed_bytes` or the input ends. Returns the bytes available,
-    /// at most `needed_bytes`.
+    /// Reads until the buffer holds `needed_bytes` or the input ends. Returns the number of
+    /// available bytes, at most `needed_bytes`.
     #[inline]
     fn fill(&mut self, needed_bytes: usize) -> Result<usize> {
         while self.unread.len() < needed_bytes {
@@ -388,7 +388,7 @@ impl<R: Read> Decoder<R> {
         Ok(self.unread.len().min(needed_bytes))
     }
 
-    /// Reads from the input once. Returns 0 at the end of the input.
+    /// Reads from the input with one call. Returns 0 at the end of the input.
     #[cold]
     fn read_more(&mut self, needed_bytes: usize) -> Result<usize> {
         if self.ahead.is_some() {

@@ -7,9 +7,10 @@
 //! ASCII, spaces and backslashes as in C. A line therefore stays one line and prints on any
 //! terminal.
 //!
-//! Some details only follow btrfs-progs. `fileattr=0x` precedes a decimal number. The mode of a
-//! preallocation is signed. The group comes before the owner. The target of a hard link has no
-//! subvolume name before it, but the target of a rename has. Creation times are absent.
+//! Some details only follow btrfs-progs. `fileattr=0x` precedes a decimal number. The dump prints
+//! the mode of a preallocation as a signed number. The group comes before the owner. The target of
+//! a hard link has no subvolume name before it, but the target of a rename has. The dump omits
+//! creation times.
 //!
 //! A time in a year beyond 32 bits prints as `@seconds`; btrfs-progs fails with an error for such a
 //! time.
@@ -33,7 +34,7 @@ const CYCLE_SECONDS: i64 = 146_097 * 86_400;
 /// this.
 const CALENDAR_SECONDS: i64 = 18 * CYCLE_SECONDS;
 
-/// Formatter that prints commands one after another.
+/// Formatter that prints stream commands one after another.
 #[derive(Clone, Debug)]
 pub struct TextDump {
     zone: TimeZone,
@@ -272,7 +273,8 @@ fn begin(command: &Command<'_>, out: &mut Vec<u8>) {
     print(out, format_args!("{:<COMMAND_COLUMNS$}", command.kind()));
 }
 
-/// Pads the path at the end of `out` to its column. A longer path gets one space.
+/// Pads the path at the end of `out` to its column. In a dump line, a longer path gets one space
+/// after it.
 fn pad(out: &mut Vec<u8>) {
     let line_start = out
         .iter()

@@ -3,7 +3,7 @@
 //! [`Encoder`] appends to the caller's buffer. It allocates memory only for the growth of this
 //! buffer, and copies each value once. A caller can place file data directly in the buffer:
 //! [`Encoder::begin_data`] writes a command without its data, and [`Encoder::finish_data`]
-//! completes the command. This path copies no data.
+//! completes the command. This way of appending copies no data.
 //!
 //! The only state of an encoder is the stream version. Several threads may therefore encode
 //! commands of one stream, each into its own buffer. A failed call leaves the buffer unchanged.
@@ -118,7 +118,7 @@ impl Encoder {
         }
     }
 
-    /// Completes a command whose data the caller has appended.
+    /// Completes a stream command whose data the caller has appended.
     ///
     /// # Errors
     /// [`Error::Encode`] if the number of appended bytes differs from the announced number. The

@@ -267,7 +267,7 @@ pub enum CommandProblem {
     },
 }
 
-/// Reason why the encoder cannot encode a command.
+/// Reason why the encoder cannot encode a stream command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum EncodeProblem {
@@ -306,7 +306,7 @@ pub enum EncodeProblem {
     /// The caller announced data for a command that has none, or that already contains data.
     #[error("only write and encoded_write, without data of their own, can have data appended")]
     NoData,
-    /// The caller appended more or fewer bytes than it announced.
+    /// The caller appended more or fewer data bytes than it announced.
     #[error("wrong amount of appended data (found {appended_bytes} bytes, expected {announced_bytes})")]
     DataLength {
         /// Number of bytes that the caller appended.

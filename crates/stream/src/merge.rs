@@ -46,7 +46,7 @@ pub enum Error {
     /// The output failed.
     #[error("the new stream cannot be written: {0}")]
     Output(#[from] io::Error),
-    /// The caller cancelled.
+    /// The caller cancelled the merge.
     #[error(transparent)]
     Cancelled(buttress_fs::Error),
     /// A file has fs-verity, which needs the descriptor that only the chain's sender has.
@@ -262,7 +262,7 @@ impl Merging<'_> {
                     },
                     Some(encoded),
                 ),
-                // `Pieces` never yields a shared source.
+                // In a merge, `Pieces` never yields a shared source.
                 Source::Shared(_) => continue,
             };
             if self.clone_range(from, &piece, path)? {
@@ -286,7 +286,8 @@ impl Merging<'_> {
         self.put(&Command::Truncate { path, size })
     }
 
-    /// Clones a range if the merged stream has already sent its bytes. Returns false otherwise.
+    /// Clones a range if the merged stream has already sent its bytes. Returns false if the merged
+    /// stream has not sent these bytes.
     fn clone_range(&mut self, from: From, piece: &Piece, path: &[u8]) -> Result<bool, Error> {
         let Some(sent) = self.places.get(&from).copied() else {
             return Ok(false);
@@ -429,8 +430,9 @@ pub fn last_subvolume(input: impl Read) -> Result<Option<Named>, Error> {
     Ok(last)
 }
 
-/// Writes the streams of `input` with `parent` in place of the first stream's parent, also as clone
-/// source. The caller guarantees that `parent` has the same content. Returns the old parent.
+/// Writes the streams of `input` with `parent` in place of the first stream's parent, also where
+/// that parent is a clone source. The caller guarantees that `parent` has the same content. Returns
+/// the old parent.
 ///
 /// # Errors
 /// [`Error::Full`] if the first stream has no parent, and the other errors of [`Error`].

@@ -23,12 +23,12 @@
 //! | `scouting` | readahead of the metadata that later commands will change |
 //! | `keeping` | the received part of an interrupted stream, kept for a later resume |
 //!
-//! Streams are not trusted. For any stream, the receiver changes nothing outside the new subvolume,
-//! and its memory does not grow with the stream.
+//! The receiver does not trust streams. For any stream, the receiver changes nothing outside the
+//! new subvolume, and its memory does not grow with the stream.
 //!
-//! The new subvolume equals the sent one. Directories pass no attributes on to new entries. The
-//! receiver also sets the change time (`ctime`) and the creation time (`otime`) of an inode, if the
-//! stream has them.
+//! The new subvolume equals the sent one. Directories of the volume pass no attributes on to
+//! received entries. The receiver also sets the change time (`ctime`) and the creation time
+//! (`otime`) of an inode, if the stream has them.
 
 mod applying;
 mod content;
@@ -102,7 +102,7 @@ impl Default for Options {
 pub enum Event<'a> {
     /// A new subvolume begins empty.
     Subvolume {
-        /// Name of the subvolume.
+        /// Name of the received subvolume.
         name: &'a [u8],
         /// UUID of the subvolume in the stream.
         uuid: Uuid,
@@ -157,7 +157,7 @@ pub enum Note {
         place: Place,
         /// The command.
         command: CommandKind,
-        /// First path of the command.
+        /// First path of the command with the oddity.
         path: Vec<u8>,
         /// Form of the path.
         form: PathForm,
@@ -215,8 +215,8 @@ pub fn receive(
     ended(receiver, received)
 }
 
-/// Receives like [`receive`], from an input that a thread [reads ahead](ReadAhead). It always
-/// receives all streams from their beginnings, regardless of `options`.
+/// Receives like [`receive`], from an input that a thread [reads ahead](ReadAhead). Receiving with
+/// readahead always receives all streams from their beginnings, regardless of `options`.
 ///
 /// # Errors
 /// The errors of [`receive`].

@@ -1,11 +1,11 @@
 //! Sending: a snapshot, or the difference between two snapshots, as a stream of commands that
 //! recreates it elsewhere.
 //!
-//! A full send is one pass over one tree. An incremental send passes over the parts that two trees
-//! do not share. It keeps in memory what it read before it knew all removed names. No search
-//! happens per inode. While the send makes commands, the tree is read ahead, reads of file data are
-//! in flight, and a separate thread writes finished parts. The same snapshots and options give the
-//! same bytes.
+//! A full send is one pass over one tree. An incremental send walks only the parts of the trees
+//! that the two snapshots do not share. The send keeps in memory what it read before it knew all
+//! removed names. No search happens per inode. While the send makes commands, the tree is read
+//! ahead, reads of file data are in flight, and a separate thread writes finished parts. The same
+//! snapshots and options give the same bytes.
 //!
 //! | module | holds |
 //! |---|---|
@@ -57,7 +57,7 @@ pub struct Summary {
     pub inodes: u64,
     /// Commands of the stream.
     pub commands: u64,
-    /// Length of the stream in bytes, including the bytes that the send left out on request.
+    /// Length of the stream in bytes, including bytes that the send skipped on request.
     pub stream_bytes: ByteCount,
     /// Progress along a receiver's trail; `None` once the send has left out everything that the
     /// receiver has.

@@ -75,7 +75,7 @@ pub struct Snapshot {
     pub commands: u64,
     /// Length of the subvolume's commands in the stream, in bytes.
     pub stream_bytes: ByteCount,
-    /// Bytes of file data in the subvolume's commands, in sent form.
+    /// Bytes of file data in the subvolume's stream commands, as sent (maybe compressed).
     pub data_bytes: ByteCount,
     /// Files and directories of the subvolume.
     pub tree: Tree,
@@ -306,7 +306,7 @@ fn begin(
     })
 }
 
-/// Returns the file data of a command.
+/// Returns the file data that a stream command holds.
 const fn data_of<'a>(command: &Command<'a>) -> &'a [u8] {
     match command {
         Command::Write { data, .. } | Command::EncodedWrite { data, .. } => data,

@@ -1,9 +1,9 @@
 //! Golden streams: one small stream per command, compared byte for byte with committed files.
 //!
 //! Each file in `golden/` is a whole stream: header, subvolume, the command, end. `COMMAND.txt`
-//! beside it is the output of `btrfs receive --dump` of btrfs-progs 6.14 for the stream, in UTC.
-//! Commands of version 3 have no text file, because that program does not read this version. With
-//! `BUTTRESS_BLESS=1` the test writes the streams instead of comparing them.
+//! beside a golden stream is the output of `btrfs receive --dump` of btrfs-progs 6.14 for the
+//! stream, in UTC. Commands of version 3 have no text file, because that program does not read this
+//! version. With `BUTTRESS_BLESS=1` the test writes the streams instead of comparing them.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
@@ -110,7 +110,7 @@ fn streams_of_the_kernel_have_the_expected_dump_and_encoding() {
     }
 }
 
-/// Returns the dump of a stream, and the stream re-encoded from its decoded commands.
+/// Returns the text dump of a stream, and the stream re-encoded from its decoded commands.
 fn dumped_and_encoded_again(stream: &[u8]) -> (String, Vec<u8>) {
     let (mut text, mut again) = (Vec::new(), Vec::new());
     let mut dump = TextDump::utc();

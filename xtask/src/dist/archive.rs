@@ -81,7 +81,7 @@ fn header(path: &str, mode: u32, size: usize, kind: tar::EntryType, time: u64) -
     Ok(header)
 }
 
-/// The same, compressed.
+/// Returns the entries as a tar archive compressed with gzip.
 pub(super) fn tar_gz(entries: &[Entry], time: u64) -> Result<Vec<u8>> {
     gzip(&tar(entries, time)?)
 }

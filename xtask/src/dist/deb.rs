@@ -1,7 +1,9 @@
-//! The Debian package: an `ar` archive of a version, what dpkg has to know, and the files.
+//! The Debian package: an `ar` archive with a version, the control files for dpkg, and the
+//! installed files.
 //!
-//! Source: deb(5), deb-control(5), Debian Policy sections 4.5 and 12 for where documents lie. The program is static, so the
-//! package depends on nothing. Members are compressed with gzip, which every dpkg reads.
+//! Source: deb(5), deb-control(5), Debian Policy sections 4.5 and 12 for where documents lie. The
+//! program is static, so the package depends on no other package. Members are compressed with gzip,
+//! which every dpkg reads.
 
 use super::archive::{Entry, ar, gzip, tar_gz};
 use super::{Release, SHELLS, page};
@@ -83,7 +85,7 @@ fn control(release: &Release, architecture: &str, files: &[Entry]) -> Vec<Entry>
     ])
 }
 
-/// Everything that is installed.
+/// Returns all files that the package installs.
 fn files(release: &Release) -> Result<Vec<Entry>> {
     let mut files = vec![Entry::program("usr/bin/buttress", release.program.clone())];
     for (name, text) in &release.man_pages {

@@ -77,7 +77,7 @@ fn by_id(list: &Value) -> BTreeMap<&str, &Value> {
     list.filter_map(|one| Some((one["id"].as_str()?, one))).collect()
 }
 
-/// What a package is linked with: not what builds or tests it.
+/// The crates that are linked into a package, without those that only build or test it.
 fn normal(node: &Value) -> impl Iterator<Item = &str> {
     let all = node["deps"].as_array().into_iter().flatten();
     all.filter(|dependency| {

@@ -1,7 +1,8 @@
 //! The build with fault points, and the test programs in it.
 //!
-//! `--cfg buttress_faults` is given to the workspace's own crates only, by this very program as cargo's workspace wrapper:
-//! other crates are those of every build, and cargo keeps both builds of the workspace side by side under one target folder.
+//! This program, as cargo's workspace wrapper, passes `--cfg buttress_faults` only to the
+//! workspace's own crates. Other crates are shared with ordinary builds, and cargo keeps both
+//! builds of the workspace in one target folder.
 
 use super::list::Test;
 use crate::programs::{self, Programs};
@@ -14,7 +15,8 @@ use std::process::{Command, ExitCode};
 /// Set where this program stands in for the compiler.
 const WRAPPER: &str = "BUTTRESS_FAULTS_WRAPPER";
 
-/// Acts as the compiler with the fault points switched in, if that is what it was started for.
+/// Acts as the compiler wrapper with the fault points enabled, if cargo started this program as
+/// one.
 pub(crate) fn as_compiler() -> Option<ExitCode> {
     std::env::var_os(WRAPPER)?;
     let mut words = std::env::args_os().skip(1);
@@ -50,7 +52,8 @@ pub(crate) fn build<'a>(tests: impl Iterator<Item = &'a Test>) -> Result<Program
 }
 
 fn build_with(mut command: std::process::Command, wanted: &BTreeSet<(&str, &str)>) -> Result<Programs> {
-    // All at once: what one package asks of another is then the same for all, and each is compiled once.
+    // One cargo call builds all packages, so the union of features is the same for all, and each
+    // dependency compiles once.
     command.args(["test", "--no-run", "--quiet", "--locked"]);
     for package in wanted
         .iter()

@@ -16,13 +16,13 @@ mod trees;
 use std::fmt;
 use std::sync::LazyLock;
 
-/// A deliberate fault. Its point in the code is `buttress_faults::on("name")`.
+/// A deliberate fault. A fault's point in the code is `buttress_faults::on("name")`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Fault {
     pub(crate) name: &'static str,
-    /// Whether something that was stored can be gone, or other than it was, without a word.
+    /// True if the fault can silently lose or change stored data.
     pub(crate) loses_data: bool,
-    /// What it would do to a user.
+    /// The effect of the fault on a user.
     pub(crate) harm: &'static str,
     pub(crate) tests: &'static [Test],
 }
@@ -31,7 +31,7 @@ pub(crate) struct Fault {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Test {
     pub(crate) package: &'static str,
-    /// `lib` for unit tests, else the name of a test target.
+    /// The test target: `lib` for unit tests, else the name of the target.
     pub(crate) target: &'static str,
     pub(crate) name: &'static str,
 }
@@ -220,7 +220,7 @@ const RANDOM_OPERATIONS: Test =
     writer("operations::tests::against_kernel::random_operations_end_as_the_kernels_do");
 const SHARED: Test = writer("data::tests::extents::what_is_shared_takes_no_room_and_stays_apart");
 
-/// All of them.
+/// All deliberate faults.
 pub(crate) static FAULTS: LazyLock<Vec<Fault>> = LazyLock::new(|| {
     let parts = [
         lower::FAULTS,

@@ -14,7 +14,7 @@ const CODE: [&str; 4] = ["bench", "crates", "examples", "xtask"];
 /// Pages that quote what they reject.
 const FREE: [&str; 1] = ["docs/internals/glossary.md"];
 
-/// The prose of one file that counts for one area.
+/// The prose of one source file that counts for one area.
 pub(crate) struct Piece {
     pub(crate) area: String,
     /// The file, from the top.
@@ -22,7 +22,7 @@ pub(crate) struct Piece {
     pub(crate) blocks: Vec<Block>,
     /// Comment lines that are too wide, with their line numbers from 1.
     pub(crate) wide: Vec<(usize, String)>,
-    /// Names of tests that are too long.
+    /// Returns test names that are too long.
     pub(crate) long_names: Vec<(usize, String)>,
 }
 
@@ -173,7 +173,7 @@ fn comments(area: String, file: String, text: &str) -> Piece {
     piece
 }
 
-/// Returns the messages of errors in a file.
+/// Returns the error messages that a source file defines.
 fn messages(file: String, text: &str) -> Piece {
     let mut piece = Piece::of("messages".to_owned(), file, Vec::new());
     for (at, mark) in text.match_indices("#[error(\"") {

@@ -19,7 +19,7 @@ pub(super) fn is_installed(program: &str) -> bool {
         .is_some_and(|path| std::env::split_paths(&path).any(|folder| folder.join(program).exists()))
 }
 
-/// Runs a command to its end; what it said is told when it failed.
+/// Runs a command to its end, and prints its output if it fails.
 fn done(command: &mut Command) -> Result<()> {
     let output = command
         .output()

@@ -1,6 +1,9 @@
-//! The kept table of what comes out of xfstests: for each test whether it passes, does not run, or fails, and why.
+//! The recorded table of xfstests results: for each test whether it passes, does not run, or fails,
+//! and why.
 //!
-//! It has so far what failed in the run that docs/mount.md tells of; `--write` keeps all of a run. A line is `OUTCOME: REASON: NUMBERS`. Numbers are those of the generic group, ranges among them.
+//! So far the table contains the failures of the run that docs/mount.md describes; `--write`
+//! records all results of a run. A line is `OUTCOME: REASON: NUMBERS`. Numbers are those of the
+//! generic group, ranges among them.
 
 use anyhow::{Context, Result, bail};
 use std::collections::BTreeMap;

@@ -1,7 +1,8 @@
 //! xfstests on mounts.
 //!
-//! It takes what it tests for the kernel's btrfs: in a mount namespace of its own `mount -t btrfs` finds this program as the helper, and
-//! `df` and `findmnt` call its type btrfs. So it checks each volume with `btrfs check`. One test runs at a time; servers that it left
+//! It takes what it tests for the kernel's btrfs: in a mount namespace of its own `mount -t btrfs`
+//! finds this program as the helper, and `df` and `findmnt` call its type btrfs. The chore
+//! therefore checks each volume with `btrfs check`. One test runs at a time; servers that it left
 //! are ended after it, by the path of their program, which is a copy for this run.
 
 use super::Options;
@@ -21,7 +22,7 @@ const SECONDS_EACH: u64 = 240;
 /// Users that tests act as.
 const USERS: [&str; 3] = ["fsgqa", "123456-fsgqa", "fsgqa2"];
 
-/// Parts of a tree that was built.
+/// Files that exist only in an xfstests tree that was built.
 const BUILT: [&str; 4] = ["check", "src/lstat64", "ltp/fsstress", "ltp/fsx"];
 
 fn has_user(name: &str) -> bool {
@@ -120,7 +121,8 @@ fn found(name: &str) -> Result<PathBuf> {
     found.with_context(|| format!("{name} is not installed"))
 }
 
-/// Puts together what the namespace needs: the program, its helper, the wrappers, devices' names.
+/// Prepares the contents of the mount namespace: the program, its helper, the wrappers, and the
+/// devices' names.
 fn prepare(scratch: &Path, folder: &Path, program: &Path, devices: &[LoopDevice; 2]) -> Result<()> {
     for part in ["bin", "sbin", "work", "test", "scratch", "results"] {
         fs::create_dir_all(scratch.join(part))?;
@@ -257,7 +259,7 @@ fn tell(found: Table, options: &Options, is_all: bool) -> Result<()> {
 pub(super) fn inside(scratch: &Path, words: &[String]) -> Result<()> {
     let (seconds, numbers) = words.split_first().context("how long one test may take")?;
     let limit = Duration::from_secs(seconds.parse()?);
-    // What is mounted here is seen here only.
+    // Mounts in this namespace are visible only in it.
     let layers = format!(
         "lowerdir=/usr/sbin,upperdir={},workdir={}",
         scratch.join("sbin").display(),
@@ -311,7 +313,7 @@ fn one(scratch: &Path, number: u32, limit: Duration) -> Result<(Outcome, String,
     Ok((found.0, found.1, not_run(&said).map(str::to_owned)))
 }
 
-/// Why a test did not run, in its own words.
+/// Returns the reason that xfstests states for not running a test.
 fn not_run(said: &str) -> Option<&str> {
     let (_, reason) = said.split_once("[not run]")?;
     Some(reason.lines().next().unwrap_or_default().trim())
@@ -328,14 +330,14 @@ fn judged(said: &str, is_hung: bool) -> (Outcome, String) {
     if let Some(reason) = not_run(said) {
         return (Outcome::NotRun, table::reason_of(reason).to_owned());
     }
-    // It says that it passed all when it ran none.
+    // xfstests reports that all tests passed even if it ran none.
     if said.contains("Passed all 1 tests") {
         return (Outcome::Passed, "-".to_owned());
     }
     (Outcome::Failed, "-".to_owned())
 }
 
-/// Ends what still serves, and unmounts what is left.
+/// Stops servers that still run, and unmounts what is left mounted.
 fn end_servers(scratch: &Path) -> Result<()> {
     for part in ["scratch", "test"] {
         let mut left = 0;
@@ -357,7 +359,7 @@ fn end_servers(scratch: &Path) -> Result<()> {
         let is_ours = fs::read_link(entry.join("exe")).is_ok_and(|path| path == program);
         let pid = entry.file_name().and_then(|name| name.to_str()?.parse().ok());
         if is_ours && let Some(pid) = pid.and_then(rustix::process::Pid::from_raw) {
-            // It may have ended by now.
+            // The server process may have ended by now.
             let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
         }
     }

@@ -31,7 +31,7 @@ impl Skipped {
         };
     }
 
-    /// What was written, and the file is gone.
+    /// Reads the records of skips, and deletes their file.
     fn take(self) -> Result<Vec<Record>> {
         let told = std::fs::read_to_string(&self.0).context("reading what was skipped")?;
         std::fs::remove_file(&self.0)?;
@@ -45,7 +45,7 @@ pub(super) struct Counts {
     pub(super) passed: u64,
     pub(super) failed: u64,
     pub(super) skipped: u64,
-    /// Tests of these programs that were not chosen.
+    /// Tests of these programs that the filter did not choose.
     pub(super) left_out: u64,
     /// Names of tests that failed, and of those that their harness told as ignored.
     failures: BTreeSet<String>,
@@ -123,7 +123,7 @@ impl Counts {
         self.failures.insert(how.to_owned());
     }
 
-    /// A program hung after this line.
+    /// The test program hung after this line.
     pub(super) fn add_hang(&mut self, last: &str) {
         self.failed += 1;
         self.failures
@@ -181,13 +181,13 @@ impl Counts {
     }
 }
 
-/// Whether this follows a test's name when the test has ended.
+/// Returns whether `how`, the text after a test's name, shows that the test has ended.
 fn is_end(how: &str) -> bool {
     let end = how.split([' ', ',']).next().unwrap_or_default();
     ["ok", "FAILED", "ignored"].contains(&end)
 }
 
-/// Something that was left out.
+/// A test, or a part of a test, that was skipped.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Skip {
     test: String,
@@ -196,7 +196,7 @@ struct Skip {
     need: Option<String>,
 }
 
-/// The needs for want of which something was skipped though nobody said that they may be missing.
+/// Returns the needs that caused skips and that `--without` does not accept.
 fn not_accepted<'a>(skips: &'a [Skip], without: &[String], is_ci: bool) -> BTreeSet<&'a str> {
     let needs = skips
         .iter()

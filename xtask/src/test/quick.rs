@@ -22,7 +22,7 @@ struct Part {
     package: &'static str,
     /// `lib` and `bin` (of this chore) are unit tests, others are files or folders of `tests/`.
     target: &'static str,
-    /// Words for the program: names to run, or names to leave out behind `--skip`.
+    /// Arguments of the test program: names to run, or names to omit after `--skip`.
     words: &'static [&'static str],
     /// Sizes of random runs.
     sizes: &'static [(&'static str, &'static str)],
@@ -41,7 +41,7 @@ const fn some(package: &'static str, target: &'static str, words: &'static [&'st
     }
 }
 
-/// Crates of which nothing is run, and which would take long to build.
+/// Crates whose tests the quick run skips, and which would take long to build.
 const UNTOUCHED: [&str; 2] = ["buttress-bench", "buttress-hostile"];
 
 /// From the bottom up, so that the first failure is the deepest.
@@ -56,7 +56,8 @@ const PARTS: &[Part] = &[
     all("buttress-fs", "lib"),
     all("buttress-accounts", "lib"),
     all("buttress-engine", "lib"),
-    // Without the two that take as long as all others together, and one that wants a newer btrfs-progs than many have.
+    // Without the two tests that take as long as all others together, and one that needs a recent
+    // btrfs-progs.
     some(
         "buttress-writer",
         "lib",

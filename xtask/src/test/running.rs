@@ -57,7 +57,7 @@ pub(super) struct Running {
     counts: Counts,
     tests: Vec<Timed>,
     began: Instant,
-    /// When the last line came.
+    /// Time at which the test program printed its last line.
     heard: Instant,
     /// When the last test ended.
     test_began: Instant,
@@ -65,7 +65,7 @@ pub(super) struct Running {
 }
 
 impl Running {
-    /// Starts `job`, with `output` for what it prints.
+    /// Starts the test program of `job`, with `output` as the file for its output.
     pub(super) fn start(mut job: Job, output: PathBuf) -> Result<Self> {
         let writer = File::create(&output).with_context(|| format!("making {}", output.display()))?;
         let reader = File::open(&output)?;
@@ -101,7 +101,7 @@ impl Running {
         self.job.is_alone
     }
 
-    /// Reads what was printed since the last call. Returns whether the program has ended.
+    /// Reads the program's output since the last call. Returns whether the program has ended.
     ///
     /// A program that prints nothing for `silence_max` is killed, and counts as one more test that failed.
     pub(super) fn has_ended(&mut self, silence_max: Duration) -> Result<bool> {
@@ -144,7 +144,7 @@ impl Running {
         Ok(())
     }
 
-    /// Returns what became of a program that has ended.
+    /// Returns the result of a test program that has ended.
     pub(super) fn end(mut self) -> Result<Ended> {
         let status = self.child.wait()?;
         let is_success = status.success() && self.counts.failed == 0;

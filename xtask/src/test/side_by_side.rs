@@ -1,8 +1,9 @@
 //! Test programs side by side: as many threads of tests as the machine can use, the longest programs first.
 //!
-//! Cargo runs one program after another, and a program's last test keeps one processor while the others idle. Here a
-//! program has one thread, and several run at once. A program that would outlast all others has more. What is known of
-//! their times is in `times.txt` beside this file; `cargo xtask test --times` measures it.
+//! Cargo runs one program after another, and a program's last test keeps one processor while the
+//! others idle. In this chore a test program has one thread, and several programs run at once. A
+//! test program that would outlast all others gets more threads. What is known of their times is in
+//! `times.txt` beside this file; `cargo xtask test --times` measures it.
 //!
 //! A program that passes prints one line. The whole output of one that fails is shown when it ends. All outputs are in
 //! `target/test-outputs`.
@@ -19,7 +20,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// Programs that run while no other does, and why.
+/// Test programs that must run alone, and why.
 const ALONE: &[(&str, &str, &str)] = &[
     (
         "buttress-cli",
@@ -33,13 +34,13 @@ const ALONE: &[(&str, &str, &str)] = &[
     ),
 ];
 
-/// The name of the job of the tests in documentation.
+/// The name of the job that runs the tests in documentation.
 const DOCUMENTATION: (&str, &str) = ("documentation", "");
 
 /// How long a program may print nothing before it counts as hanging. The harness names tests that run for a minute.
 const SILENCE_MAX: Duration = Duration::from_secs(15 * 60);
 
-/// The pause between two readings of outputs. Times of tests are as exact.
+/// The pause between two readings of outputs. The pause also limits the precision of test times.
 const PAUSE: Duration = Duration::from_millis(10);
 
 /// Builds the chosen programs, runs them, and returns the counts. `prepare` sets what every test is told by its environment.
@@ -175,7 +176,7 @@ fn run_all(mut jobs: Vec<Job>, threads: usize, outputs: &Path, silence_max: Dura
     Ok(ended)
 }
 
-/// Takes the first job that may start now.
+/// Takes the first job from the queue that may start now.
 fn next(waiting: &mut std::collections::VecDeque<Job>, running: &[Running], threads: usize) -> Option<Job> {
     let used: usize = running.iter().map(Running::threads).sum();
     let free = threads.saturating_sub(used);
@@ -278,7 +279,8 @@ mod tests {
         let mark = folder.path().join("alone");
         let ok = "echo 'test result: ok. 1 passed; 0 failed; 0 ignored'";
         let others = (0..6).map(|number| {
-            // It fails while the other is there.
+            // Each of the other test programs fails while the program that must run alone is
+            // running.
             let text = format!("test ! -e {} && sleep 0.1 && {ok}", mark.display());
             script(&number.to_string(), &text)
         });

@@ -12,10 +12,11 @@ const KNOWN: &str = include_str!("times.txt");
 /// What a program takes that is not listed, in seconds.
 const UNKNOWN: f64 = 20.0;
 
-/// How many of the slowest tests are printed.
+/// The number of slowest tests that the chore prints.
 const SLOWEST: usize = 20;
 
-/// Returns how long the program of this package and target takes, in seconds, as far as that is known.
+/// Returns the expected duration of the test program of this package and target in seconds, if
+/// known.
 pub(super) fn expected((package, target): &(String, String)) -> f64 {
     known()
         .find(|(_, known_package, known_target)| known_package == package && known_target == target)
@@ -87,7 +88,7 @@ pub(super) fn print(ended: &[Ended]) -> Result<()> {
 fn children_seconds() -> (f64, f64) {
     // SAFETY: a `rusage` is numbers, for which zeros are values.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
-    // SAFETY: the pointer is to a `rusage` that lives for the call.
+    // SAFETY: the pointer is to a `rusage` that lives for the duration of the call.
     let answer = unsafe { libc::getrusage(libc::RUSAGE_CHILDREN, &raw mut usage) };
     if answer != 0 {
         return (0.0, 0.0);

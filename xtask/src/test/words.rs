@@ -3,12 +3,12 @@
 use anyhow::{Context, Result, ensure};
 use buttress_oracle::needs;
 
-/// What the command line asks for.
+/// The options that the command line requests.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Words {
-    /// Needs that may be missing, and are taken as missing.
+    /// Needs that may be missing; the chore treats them as missing.
     pub(super) without: Vec<String>,
-    /// Only the quick ones.
+    /// Run only the quick tests.
     pub(super) quick: bool,
     /// Random tests take further seeds, derived from the day's date.
     pub(super) nightly: bool,
@@ -23,7 +23,7 @@ pub(super) struct Words {
 /// Tests that can run side by side: those of some packages or of all, with a part of their names.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Chosen {
-    /// None: the whole workspace.
+    /// The package to test; `None` stands for the whole workspace.
     pub(super) packages: Vec<String>,
     pub(super) filter: Option<String>,
 }
@@ -61,7 +61,7 @@ impl Words {
         Ok(parsed)
     }
 
-    /// Whether some packages only are asked for.
+    /// True if the command line selects some packages only.
     pub(super) fn choose_packages(&self) -> bool {
         let chooses = |word: &String| word == "-p" || word == "--package" || word.starts_with("--package=");
         self.cargo.iter().any(chooses)

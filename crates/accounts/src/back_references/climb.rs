@@ -2,8 +2,9 @@
 //!
 //! In each step, every reference of a block leads to its parent. A full back reference names the
 //! parent. A keyed reference names a tree, and a search of that tree for the block's first key, one
-//! level above, finds the parent. The climb ends at a block that is the root of the named tree.
-//! Parents may also be shared, so the climb continues from each. A climb visits every block once.
+//! level above, finds the parent. The climb ends at a tree block that is the root of the named
+//! tree. Parents may also be shared, so the climb continues from each. A climb visits every block
+//! once.
 
 use super::extent::{block_of_extent, extent_at, extent_references};
 use super::{BLOCKS_MAX, list};

@@ -92,7 +92,7 @@ fn extent_at_or_before(filesystem: &Filesystem, tree: &Tree, logical: Logical) -
         }
         let before = Key::new(item.key.objectid, ItemType::METADATA_ITEM, u64::MAX);
         if before >= wanted {
-            // This address has only other items: continue below it.
+            // The searched address has only items of other types: continue below it.
             match item.key.objectid.get().checked_sub(1) {
                 Some(below) => {
                     wanted = Key::new(ObjectId::new(below), ItemType::METADATA_ITEM, u64::MAX);
@@ -108,7 +108,7 @@ fn extent_at_or_before(filesystem: &Filesystem, tree: &Tree, logical: Logical) -
 /// Returns all references to an extent.
 ///
 /// # Errors
-/// Fails if the volume has no extent tree. Later errors are items of the iterator.
+/// Fails if the volume has no extent tree. Later errors are items of the returned iterator.
 pub(crate) fn extent_references(filesystem: &Filesystem, extent: &Extent) -> Result<References> {
     let object_id = ObjectId::new(extent.item.start.get());
     let first = Key::new(object_id, ItemType::TREE_BLOCK_REF, 0);
@@ -123,8 +123,8 @@ pub(crate) fn extent_references(filesystem: &Filesystem, extent: &Extent) -> Res
     })
 }
 
-/// Reads a tree block of which only the address is known. The block's extent item records its level
-/// and generation.
+/// Reads a tree block of which only the address is known. The extent item of a tree block records
+/// the block's level and generation.
 pub(crate) fn block_by_address(filesystem: &Filesystem, logical: Logical) -> Result<TreeBlock> {
     let extent = extent_at(filesystem, logical)?;
     block_of_extent(filesystem, &extent)
@@ -136,7 +136,8 @@ pub(crate) fn block_of_extent(filesystem: &Filesystem, extent: &Extent) -> Resul
     let Some(level) = extent.item.level else {
         return Err(Error::ExtentNotFound { logical });
     };
-    // The pointer assumes this subvolume's tree; a block of another tree names that tree itself.
+    // The pointer assumes the tree of this subvolume; a block of another tree names that tree
+    // itself.
     let mut pointer = BlockPointer {
         tree: TreeId::FS,
         logical,

@@ -14,8 +14,8 @@ pub struct FileSpace {
     pub total: ByteCount,
     /// The part of `total` in extents that other files also use.
     pub shared: ByteCount,
-    /// The addresses of the shared parts, for summing over several files. For compressed extents,
-    /// the length is the length in the file.
+    /// The addresses of the file's shared parts, for summing over several files. For compressed
+    /// extents, the length is that of the decompressed part in the file.
     pub shared_ranges: Vec<Range<Logical>>,
 }
 
@@ -26,7 +26,7 @@ impl FileSpace {
         self.total.exact_sub(self.shared)
     }
 
-    /// Adds a shared part of the file.
+    /// Adds the length of a shared part of the file.
     fn add_shared(&mut self, one: &ExtentUse, length: ByteCount) {
         self.shared = self.shared.exact_add(length);
         let start = match one.extent.compression {

@@ -114,7 +114,7 @@ const fn last_key(address: Logical) -> Key {
     Key::new(ObjectId::new(address.get()), ItemType::METADATA_ITEM, u64::MAX)
 }
 
-/// Returns whether `[first, end)` may contain the item of one of the extents.
+/// Returns whether the key range `[first, end)` may contain the item of one of the extents.
 fn is_wanted(addresses: &[Logical], first: &Key, end: Option<&Key>) -> bool {
     let from = addresses.partition_point(|address| last_key(*address) < *first);
     addresses
@@ -185,7 +185,8 @@ struct Tally {
 }
 
 impl Tally {
-    /// Adds a reference whose count changes by `change`. Returns true once there are several.
+    /// Counts a reference to the extent, whose count changes by `change`. Returns true once the
+    /// tally has several referrers.
     fn add(&mut self, reference: InlineReference, change: i64) -> bool {
         let count = i64::from(reference.count()).exact_add(change);
         if count > 0 && !matches!(reference, InlineReference::Owner { .. }) {

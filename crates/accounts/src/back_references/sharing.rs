@@ -85,8 +85,8 @@ impl ExtentUse {
 /// since the view was taken.
 pub(crate) type LookUpWaiting<'a> = dyn FnMut(&[Logical]) -> Option<DelayedReferencesOf> + 'a;
 
-/// The path to a leaf: blocks that a snapshot may share, highest first. A block below a newer block
-/// may be older.
+/// The path to a leaf: blocks that a snapshot may share, highest first. A tree block below a newer
+/// block may be older than the last snapshot.
 type Way = SmallVec<[Logical; 6]>;
 
 /// Finds out whether extents are shared, for files of one subvolume after another.
@@ -97,7 +97,7 @@ pub struct Sharing {
     subvolume: Option<SubvolumeId>,
     last_snapshot: Generation,
     cursor: Option<Cursor>,
-    /// For blocks of the subvolume, whether they have several referrers.
+    /// For blocks of the subvolume, true if they have several referrers.
     known: HashMap<Logical, bool>,
 }
 
@@ -142,7 +142,7 @@ impl Sharing {
     }
 
     /// Answers as [`Sharing::are_shared`] on a view of a running transaction. Returns `None` if an
-    /// edit ran since.
+    /// edit has run since the view was taken.
     pub(crate) fn are_shared_while(
         &mut self,
         subvolume: SubvolumeId,
@@ -154,7 +154,8 @@ impl Sharing {
         if !self.mark_below_shared_blocks(uses, &mut shared, waiting)? {
             return Ok(None);
         }
-        // Each remaining extent is looked up once, and its uses are then adjacent in this list.
+        // The lookup visits each remaining extent once, and the uses of an extent are adjacent in
+        // this list.
         let mut order: Vec<(Logical, usize)> = uses
             .iter()
             .enumerate()
@@ -209,7 +210,7 @@ impl Sharing {
     }
 
     /// Sets `shared` for uses with a shared block on the path to their item. Returns false if an
-    /// edit ran meanwhile.
+    /// edit ran during the lookup.
     fn mark_below_shared_blocks(
         &mut self,
         uses: &[ExtentUse],
@@ -245,7 +246,7 @@ impl Sharing {
         let are_shared: Vec<bool> = ways.iter().map(|way| self.is_known_shared(way)).collect();
         for (shared, number) in shared.iter_mut().zip(way_numbers) {
             let way = number.checked_sub(1).and_then(|number| are_shared.get(number));
-            // Clamp: number 0 stands for no path.
+            // Clamp: number 0 stands for an empty list of paths.
             *shared = way.copied().unwrap_or(false);
         }
         Ok(true)

@@ -31,7 +31,7 @@ impl Joiner {
         }
     }
 
-    /// Returns the extent that is held back.
+    /// Returns the last extent of the map, which is held back for joining.
     pub(super) fn take(&mut self) -> Option<FiemapExtent> {
         self.held.take()
     }

@@ -18,10 +18,11 @@ use buttress_fs::location::Location;
 use core::fmt::Debug;
 use core::ops::Range;
 
-/// The number of attempts beside edits. The next attempt blocks edits.
+/// The number of attempts that run beside edits. The next attempt to read the live state blocks
+/// edits.
 const ATTEMPTS: usize = 3;
 
-/// The most dirty ranges that are taken at once.
+/// The most dirty ranges that a batch takes at once.
 const WAITING_MAX: usize = 4096;
 
 /// The content of a file at one moment.
@@ -85,7 +86,8 @@ impl Fiemap {
         })
     }
 
-    /// Makes a batch. Returns `None` if an edit ran meanwhile.
+    /// Makes a batch of extents from the live state of a file. Returns `None` if an edit ran
+    /// meanwhile.
     fn look(
         &self,
         state: &ContentState,

@@ -1,8 +1,8 @@
 //! Ranges of data and holes of a file: `SEEK_DATA` and `SEEK_HOLE` of `lseek(2)`.
 //!
 //! Data are sectors that have an extent, are inline or are dirty. All other ranges are holes,
-//! including preallocated ranges and the end of the file. A walk over all runs visits each leaf
-//! once, as a map does, and reads nothing else.
+//! including preallocated ranges and the end of the file. A walk over all runs of data and holes
+//! visits each leaf once, as an extent map does, and reads nothing else.
 
 use super::{Fiemap, FiemapFlags};
 use buttress_format::FileOffset;
@@ -21,7 +21,8 @@ pub struct DataRuns {
 }
 
 impl DataRuns {
-    /// Returns the runs of a map that begins at `start`, for a file of this size.
+    /// Returns the runs of data and holes of an extent map that begins at `start`, for a file of
+    /// this size.
     #[must_use]
     pub fn new(map: Fiemap, start: FileOffset, size: FileOffset) -> Self {
         Self {

@@ -1,4 +1,4 @@
-//! The walk over a file's leaves, which returns the parts of which extents are joined.
+//! The walk over a file's leaves, which returns the parts that the map joins to extents.
 //!
 //! Parts are in order of their offset. An item becomes one part. A preallocated item with dirty
 //! data over it becomes several. A hole becomes parts only if it contains dirty data.
@@ -99,7 +99,7 @@ impl Walk {
     }
 
     /// Replaces the parts of `batch` by those of the next leaves: `count` parts, plus the rest of
-    /// the last leaf. Returns fewer at the end.
+    /// the last leaf. Returns fewer parts at the end of the file.
     pub(super) fn collect(
         &mut self,
         parts: usize,
@@ -151,9 +151,9 @@ impl Walk {
 /// A walk that continues earlier walks.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Resumed {
-    /// Whether there was an earlier walk.
+    /// True if the walk continues an earlier walk.
     pub(super) begun: bool,
-    /// The offset up to which dirty data is known, if it is not known to the end.
+    /// The offset up to which the walk knows the dirty data, if not to the end of the file.
     pub(super) known_to: Option<FileOffset>,
 }
 

@@ -11,9 +11,10 @@
 //! # How the sets are found
 //!
 //! The descent reads the trees from the roots down, level by level, each block once for any number
-//! of snapshots (`descent`). Equal sets have one number (`sets`). Leaves then name the extents of
-//! their owners, and an extent's set is the union over all its references (`leaves`, `gather`). The
-//! extent tree is not read: its content follows from the trees, and `check` compares both.
+//! of snapshots (`descent`). Equal sets have one number (`sets`). File tree leaves then name the
+//! extents of their owners. An extent's set of owners is the union over all its references
+//! (`leaves`, `gather`). The extent tree is not read: its content follows from the trees, and
+//! `check` compares both.
 //!
 //! All owners that refer to any part of an extent own the whole extent. These owners also own a
 //! part that is overwritten everywhere else, because no part of an extent is freed while a
@@ -21,8 +22,8 @@
 //!
 //! # Not counted
 //!
-//! Not counted are the trees that no subvolume owns (extents, checksums, free space, chunks), a
-//! pending log, and changes of a running transaction: the account is of the last commit. Sizes are
+//! The account covers the last commit. It excludes trees that no subvolume owns (extents,
+//! checksums, free space, chunks), a pending log, and changes of a running transaction. Sizes are
 //! of one copy, whatever the profile.
 //!
 //! # Bounds
@@ -75,7 +76,7 @@ pub const EXTENTS_MAX: usize = 3 << 19;
 /// Options of an account.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Files of one subvolume that are counted separately.
+    /// Files of one subvolume that the account counts separately.
     pub parts: Option<Parts>,
     /// Whether a file with several names also counts once for each name, see
     /// [`Accounting::named_files`].
@@ -101,7 +102,7 @@ impl Default for Options {
     }
 }
 
-/// The account of a volume's owners. See the module's documentation.
+/// The account of a volume's owners. For the method of accounting, see the module's documentation.
 #[derive(Debug)]
 pub struct Accounting {
     owners: Vec<Owner>,
@@ -114,8 +115,8 @@ pub struct Accounting {
 
 /// Counts which owner uses which space, as of the last commit.
 ///
-/// `progress` counts leaves. Unreadable parts are listed in [`Accounting::failures`]. Blocks below
-/// unreadable parts are missing from all figures.
+/// `progress` counts leaves. The result lists unreadable parts in [`Accounting::failures`]. Blocks
+/// below unreadable parts are missing from all figures.
 ///
 /// # Errors
 /// Fails with [`Error::AccountingTooBig`], [`Error::Cancelled`], [`Error::SubvolumeNotFound`] for
@@ -170,7 +171,8 @@ pub(crate) fn account_space(
     Ok(accounting)
 }
 
-/// Makes as many passes over all leaves as needed. Returns the extents if the options keep them.
+/// Makes as many passes over all file tree leaves as needed. Returns the counts, and each single
+/// extent if the options request them.
 fn passes(
     mut descent: Descent<'_>,
     owners: &Owners,
@@ -181,7 +183,7 @@ fn passes(
     let mut start = 0;
     loop {
         let limit = options.extents_max.clamp(2, EXTENTS_MAX);
-        // A hole has address zero, at which no extent begins.
+        // A hole's file extent item has address zero, at which no extent begins.
         let gatherer = Gatherer::new(descent.sets, start, limit);
         let mut leaves = Leaves {
             sets: descent.sets,
@@ -291,7 +293,7 @@ impl Accounting {
         self.failure_count
     }
 
-    /// Returns all owners of a subvolume, as a scope.
+    /// Returns the scope that consists of all owners of a subvolume.
     #[must_use]
     pub fn subvolumes(&self, wanted: &[SubvolumeId]) -> Scope {
         self.scope(|owner| owner.subvolume().is_some_and(|id| wanted.contains(&id)))

@@ -11,7 +11,7 @@ use super::Space;
 use buttress_format::DEVICE_RESERVED_BYTES;
 use buttress_format::{BlockGroupFlags, ByteCount, Profile};
 
-/// The unit of allocation on a device.
+/// The unit of chunk allocation on a device.
 const STRIPE_BYTES: u64 = 64 << 10;
 
 impl Space {
@@ -76,7 +76,7 @@ impl Space {
             }
             spaces.pop();
         }
-        // Parity does not count, because the kernel divides by copies only.
+        // Parity does not reduce the shown free space, because the kernel divides by copies only.
         sum.checked_div(u64::from(profile.copies().max(1))).unwrap_or(0)
     }
 }

@@ -28,7 +28,7 @@ pub struct Totals {
     pub slack: ByteCount,
     /// The raw bytes in use, including copies and parity.
     pub used: ByteCount,
-    /// The raw bytes for one byte of data.
+    /// The raw bytes that the profile uses for one byte of data.
     pub data_ratio: f64,
     /// The raw bytes for one byte of metadata.
     pub metadata_ratio: f64,
@@ -40,7 +40,7 @@ pub struct Totals {
     pub multiple_profiles: bool,
 }
 
-/// The sum of some block groups.
+/// The sums over the block groups of one type.
 #[derive(Clone, Copy, Default)]
 struct Sum {
     total: u64,

@@ -194,7 +194,7 @@ impl WritableFile {
     }
 
     /// Shares the extents of a range of `source` with this file if both have the same bytes there.
-    /// Returns whether the bytes were the same.
+    /// Returns whether the two ranges had equal bytes.
     ///
     /// ```
     /// # let volume = buttress::Volume::create().on_devices(vec![buttress::Device::memory(vec![0; 256 << 20])])?;
@@ -210,7 +210,7 @@ impl WritableFile {
     /// ```
     ///
     /// # Errors
-    /// Fails as [`WritableFile::clone_range`] does, or if content cannot be read.
+    /// Fails as [`WritableFile::clone_range`] does, or if the content of a file cannot be read.
     pub fn dedupe_range(
         &self,
         source: impl AsRef<File>,
@@ -273,7 +273,7 @@ impl WritableFile {
     }
 }
 
-/// Reads from the file's position on.
+/// Reads from the file's current position.
 impl Read for WritableFile {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         self.file.read(buffer)

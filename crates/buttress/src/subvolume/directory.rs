@@ -53,8 +53,8 @@ pub struct DirectoryEntry {
 }
 
 impl DirectoryEntry {
-    /// Returns the name. The volume chose it: escape the name before it goes to a terminal, as
-    /// [`DirectoryEntry::shown`] does.
+    /// Returns the name. A volume may contain any name: escape the name before it goes to a
+    /// terminal, as [`DirectoryEntry::shown`] does.
     ///
     /// On systems other than Unix, names are Unicode, and U+FFFD replaces bytes that are not UTF-8.
     /// [`DirectoryEntry::name_bytes`] returns the unchanged name.

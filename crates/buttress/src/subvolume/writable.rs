@@ -489,7 +489,8 @@ impl WritableSubvolume {
         Ok((self.resolve(directory, Follow::All)?, name))
     }
 
-    /// Runs `body` on a name in its directory. Errors of `body` include the path.
+    /// Runs `body` on the parent directory and the last name of a path. Errors of `body` include
+    /// the path.
     fn at_place<T>(
         &self,
         path: &[u8],

@@ -38,8 +38,8 @@ impl Volume {
         Ok(self.view().account_space(options, progress)?)
     }
 
-    /// Returns the place of a path for [`Options`]. With `one_file_system`, the place excludes
-    /// subvolumes below it.
+    /// Returns the place that a path names, for the requested parts of [`Options`]. With
+    /// `one_file_system`, the place excludes subvolumes below it.
     ///
     /// # Errors
     /// Fails if a directory of the path cannot be read, or if the job is cancelled.

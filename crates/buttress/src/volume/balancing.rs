@@ -23,7 +23,8 @@ impl Volume {
     /// Returns the block groups that a new balance would move, in the order in which it would move them. Nothing is changed.
     ///
     /// # Errors
-    /// A balance that Linux refuses, such as a profile for which the volume has too few devices.
+    /// Fails if Linux would refuse the balance, such as a profile for which the volume has too few
+    /// devices.
     pub fn plan_balance(&self, item: &BalanceItem) -> Result<Choice> {
         match &self.access {
             Access::Reading(shown) => Ok(plan_unwritten(&shown.on_disk, item)?),
@@ -33,7 +34,8 @@ impl Volume {
 }
 
 impl WritableVolume {
-    /// Moves block groups that pass the filters, and converts them. Others may read and write the volume meanwhile.
+    /// Moves block groups that pass the filters, and converts them. Other threads may read and
+    /// write the volume during the balance.
     ///
     /// ```no_run
     /// use buttress::balance::{BalanceArguments, BalanceControl, BalanceFlags, BalanceItem};
@@ -54,7 +56,7 @@ impl WritableVolume {
     /// ```
     ///
     /// # Errors
-    /// As [`start_balance`](Self::start_balance) and [`run_balance`](Self::run_balance).
+    /// Fails as [`start_balance`](Self::start_balance) and [`run_balance`](Self::run_balance) do.
     pub fn balance(
         &self,
         item: BalanceItem,
@@ -84,8 +86,9 @@ impl WritableVolume {
     /// Runs a balance that was started or resumed until its end, a pause or a cancellation.
     ///
     /// # Errors
-    /// No balance exists, or it is running; an extent has no intact copy; a device fails. The balance then ends. A lack of
-    /// space is no error: the summary lists the block groups.
+    /// No balance exists, or it is running; an extent has no intact copy; a device fails. The
+    /// balance then ends. A lack of space is no error of a balance: the summary lists the affected
+    /// block groups.
     pub fn run_balance(
         &self,
         choice: &Choice,
@@ -99,7 +102,7 @@ impl WritableVolume {
     /// Ends the paused balance. Block groups that were moved stay moved.
     ///
     /// # Errors
-    /// No balance is paused; the commit fails.
+    /// Fails if no balance is paused, or if the commit fails.
     pub fn end_balance(&self) -> Result<()> {
         Ok(self.writer().end_balance()?)
     }

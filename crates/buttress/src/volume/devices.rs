@@ -45,7 +45,7 @@ pub struct DeviceInfo {
     pub size: Option<ByteCount>,
     /// The size of the image file or block device. `None` for a missing device.
     pub device_size: Option<ByteCount>,
-    /// Bytes that chunks cover. `None` if the chunk tree has no item of the device.
+    /// Bytes of the device that chunks cover. `None` if the chunk tree has no item of the device.
     pub allocated: Option<ByteCount>,
     /// The superblock's generation of a writable device that missed commits. A resynchronisation
     /// brings such a device up to date.
@@ -127,7 +127,7 @@ impl Volume {
                 tree: TreeId::DEVICE,
                 error,
             });
-            // The device has no item, so it has not failed.
+            // The device has no statistics item, so it has not failed.
             Ok((
                 device.id,
                 parsed.map_err(buttress_fs::Error::from)?.unwrap_or_default(),
@@ -136,8 +136,7 @@ impl Volume {
         rows.collect()
     }
 
-    /// Returns the bad copies that reads passed over since the volume was opened, because another
-    /// copy was valid.
+    /// Returns the log of bad copies that reads since the opening replaced by another copy.
     #[must_use]
     pub fn faults(&self) -> FaultLog {
         self.view().volume().faults()

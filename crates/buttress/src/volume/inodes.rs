@@ -57,7 +57,7 @@ impl Volume {
         Ok(self.access.lookup(directory, name)?)
     }
 
-    /// Returns the current entries of a directory.
+    /// Returns the entries of a directory in the current state.
     ///
     /// # Errors
     /// Fails if the location is no directory, or cannot be read. Later failures are items of the
@@ -82,8 +82,8 @@ impl Volume {
         File::open(self, location)
     }
 
-    /// Opens a regular file whose record a walk or [`inode`](Self::inode) returned. The record
-    /// saves a lookup.
+    /// Opens a regular file whose record a walk or [`inode`](Self::inode) returned. The recorded
+    /// inode saves a lookup.
     ///
     /// # Errors
     /// Fails if the record belongs to no regular file, or its content cannot be read.

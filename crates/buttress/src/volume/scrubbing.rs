@@ -16,9 +16,10 @@ impl Volume {
         self
     }
 
-    /// Returns a scrub that has not begun, for callers that watch it.
-    /// [`Scrub::run`](crate::scrub::Scrub::run) runs it, and its report and position can be read
-    /// meanwhile. The scrub reads the state of this handle, and does not expect concurrent writes.
+    /// Returns a scrub that has not begun, for callers that watch its progress.
+    /// [`Scrub::run`](crate::scrub::Scrub::run) runs the scrub; its report and position can be read
+    /// during the run. The scrub reads the state of this handle, and does not expect concurrent
+    /// writes.
     /// # Errors
     /// Fails if a feature of the volume cannot be scrubbed.
     pub fn scrub_job(&self, options: ScrubOptions, progress: &Progress) -> Result<Scrub<'static>> {
@@ -34,7 +35,7 @@ impl Volume {
     ///
     /// # Errors
     /// Fails if a feature of the volume cannot be scrubbed, or the job is cancelled. Damage is no
-    /// error but part of the report.
+    /// error of the call but part of the report.
     pub fn scrub(&self, options: ScrubOptions, progress: &Progress) -> Result<ScrubReport> {
         let options = ScrubOptions {
             read_only: true,

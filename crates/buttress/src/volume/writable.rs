@@ -187,7 +187,8 @@ impl WritableVolume {
     ///
     /// # Errors
     /// Fails if a device failed, or no space is free. After a failed write, the volume stays at its
-    /// last commit. The volume can still be read, and every later change returns the cause.
+    /// last commit. After the failure the volume can still be read, and every later change returns
+    /// the cause.
     pub fn sync(&self) -> Result<()> {
         self.writer.commit()?;
         Ok(())

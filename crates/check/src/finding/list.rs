@@ -1,7 +1,7 @@
 //! The findings, in a module for each step.
 //!
-//! Each module is a macro that appends its findings to the previous ones and calls the next macro.
-//! The last macro, [`findings`], makes the enum.
+//! Each module of the list is a macro that appends its findings to the previous ones and calls the
+//! next macro. The last macro, [`findings`], makes the enum.
 
 mod checksums;
 mod extents;

@@ -24,7 +24,7 @@ fn affected(plant: &str) -> Vec<Vec<u8>> {
     report.findings[0].affected.clone()
 }
 
-/// Changes all files of the top level.
+/// Changes all files of the top-level directory.
 pub(crate) fn plant_many(editor: &mut Editor) {
     for (key, data) in editor.items(TreeId::FS) {
         if key.item_type == ItemType::INODE_ITEM

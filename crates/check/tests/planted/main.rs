@@ -1,4 +1,4 @@
-//! Tests that plant one damage each, and expect exactly its findings.
+//! Tests that plant one damage in each volume, and expect exactly the findings of this damage.
 //!
 //! The plants ([`buttress_hostile::plants`]) edit small volumes of the kernel (the seeds of the
 //! fuzz targets), which are undamaged before. [`fields`] tests the fields of findings.

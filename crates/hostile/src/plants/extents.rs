@@ -1,4 +1,4 @@
-//! Extents, references, block groups, free space, tree blocks, quotas.
+//! Damage to extents, references, block groups, free space, tree blocks and quotas.
 
 use super::Plant;
 use crate::editor::{Editor, add, key};
@@ -7,7 +7,7 @@ use buttress_tree::ReadAhead;
 
 const REFERENCES: usize = 0;
 const GENERATION: usize = 8;
-/// Of an extent item's flags: full back references.
+/// A flag of an extent item: full back references.
 const FLAGS_FULL: usize = 17;
 
 fn format(editor: &Editor) -> BlockFormat {

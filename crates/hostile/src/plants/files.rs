@@ -1,4 +1,4 @@
-//! Damage of files: inodes, names, content.
+//! Damage to files: inodes, names, content.
 //!
 //! This module finds items to damage; each part has the plants of one kind of items.
 
@@ -12,7 +12,7 @@ use buttress_format::{DirItems, FileKind, InodeItem, ItemType, Key, TreeId};
 
 pub(super) const PLANTS: [&[Plant]; 3] = [inodes::PLANTS, names::PLANTS, content::PLANTS];
 
-/// Offsets in an inode item.
+/// Byte offsets of the fields in an inode item.
 const SIZE: usize = 16;
 const NBYTES: usize = 24;
 const NLINK: usize = 40;

@@ -4,7 +4,7 @@ use super::Plant;
 use crate::editor::{Editor, add, key};
 use buttress_format::{DirItems, ItemType, Key, TreeId, name_hash};
 
-/// Where the first copy of the superblock lies.
+/// The physical address of the superblock's first copy.
 const COPY: u64 = 64 << 20;
 const GENERATION: usize = 72;
 const TOTAL_BYTES: usize = 112;

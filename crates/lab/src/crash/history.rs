@@ -1,8 +1,9 @@
 //! From a recorded order of events to the devices after a crash.
 //!
-//! For a cut, the events before it are of two kinds: those that a flush before the cut covers, which are there, and those
-//! in doubt. The state of the first kind is carried forward from cut to cut, with checkpoints to come back to, so that
-//! cuts in ascending order cost what lies between them; the second kind is laid over a copy of it.
+//! A flush before a cut divides earlier events into two kinds: covered events, which are present,
+//! and events in doubt. The state of the first kind is carried forward from cut to cut, with
+//! checkpoints to come back to, so that cuts in ascending order cost what lies between them; the
+//! second kind is laid over a copy of it.
 //!
 //! Clamps: of a laboratory for tests, whose images are compared as a whole.
 
@@ -22,10 +23,10 @@ use buttress_exact::u64_of;
 lock_class!(CheckpointsLock, "checkpoints", Rank::LEAF);
 lock_class!(LatestLock, "latest", Rank::LEAF);
 
-/// How many events lie between two checkpoints.
+/// The number of events between two checkpoints of the history.
 const CHECKPOINT_EVENTS: usize = 1024;
 
-/// What becomes of the writes in doubt at a crash.
+/// The fate of the writes in doubt at a crash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Outcome {
@@ -33,15 +34,15 @@ pub enum Outcome {
     AllKept,
     /// None is.
     NoneKept,
-    /// Drawn for each image from the seed: how many are lost by and large, from almost none to almost all; then which;
-    /// then, of some, which sectors arrived: the first ones, or any.
+    /// The outcome of each image is random, from the seed: the fraction of lost writes, from almost
+    /// none to almost all; the lost writes; and for some, which sectors arrived.
     Drawn {
         /// Equal seeds give equal images.
         seed: u64,
     },
 }
 
-/// What happened to a lab's devices.
+/// The recorded events of a lab's devices.
 #[derive(Debug)]
 pub struct History {
     bases: Vec<Pages>,
@@ -51,25 +52,28 @@ pub struct History {
     latest: Mutex<State, LatestLock>,
 }
 
-/// The devices as far as flushes before a cut vouch for them, and what is in doubt there.
+/// The devices with all writes that flushes before a cut cover, and the writes that are in doubt at
+/// the cut.
 #[derive(Clone, Debug)]
 pub(super) struct State {
     cut: usize,
     durable: Vec<Pages>,
-    /// Events, by number, that no flush covers, with what of them is in doubt.
+    /// Recorded events that no flush before the cut covers, by number, each with its bytes in
+    /// doubt.
     in_doubt: BTreeMap<usize, Doubt>,
 }
 
-/// What of a change is in doubt.
+/// The part of a recorded change that is in doubt at the cut.
 #[derive(Clone, Debug)]
 enum Doubt {
     Whole,
-    /// These parts, in ascending order. A change that came later replaced all others, and a flush covers it.
+    /// These parts of the change are in doubt, in ascending order. A change that came later
+    /// replaced all others, and a flush covers it.
     Parts(Vec<Range<u64>>),
 }
 
 impl Doubt {
-    /// Returns the parts of a range that are in doubt.
+    /// Returns the parts of a byte range that no flush covers at the cut.
     fn within(&self, range: &Range<u64>) -> Vec<Range<u64>> {
         match self {
             Self::Whole => vec![range.clone()],
@@ -103,7 +107,7 @@ impl State {
         self.cut
     }
 
-    /// Returns whether nothing is in doubt.
+    /// Returns whether no write is in doubt at the cut.
     pub(super) fn is_certain(&self) -> bool {
         self.in_doubt.is_empty()
     }
@@ -124,7 +128,8 @@ impl History {
         }
     }
 
-    /// How many events there are. Cuts go from 0, before the first, to this, after the last.
+    /// The number of events in the recorded history. Cuts go from 0, before the first, to this,
+    /// after the last.
     #[must_use]
     pub fn len(&self) -> usize {
         self.events.len()
@@ -136,7 +141,7 @@ impl History {
         self.events.is_empty()
     }
 
-    /// The events in order.
+    /// The recorded events in order.
     pub fn events(&self) -> impl ExactSizeIterator<Item = &Event> {
         self.events.iter().map(|recorded| &recorded.event)
     }
@@ -169,7 +174,7 @@ impl History {
         self.images_of(self.state_at(cut), outcome)
     }
 
-    /// The devices of a state.
+    /// Returns the devices in a crash state of the history.
     pub(super) fn images_of(&self, state: State, outcome: Outcome) -> Vec<Arc<dyn Backend>> {
         let mut draw = Draw::new(outcome, state.cut);
         self.images_chosen(state, &mut |event, sector, sectors| {
@@ -177,9 +182,9 @@ impl History {
         })
     }
 
-    /// As [`images_at`](Self::images_at), with a choice of one's own: for each write in doubt (by the number of its
-    /// event) and each of its sectors (from 0, and how many it has), whether it is there. Writes come in the order in
-    /// which they began, their sectors in ascending order.
+    /// As [`images_at`](Self::images_at), but `keeps` chooses. It receives each write in doubt by
+    /// event number, the sector from 0, and the sector count, and returns whether the sector is
+    /// present. Writes come in the order in which they began, their sectors in ascending order.
     #[must_use]
     pub fn images_with(
         &self,
@@ -208,7 +213,7 @@ impl History {
             let first = range.start.checked_div(SECTOR_BYTES).unwrap_or(0);
             let end = range.end.div_ceil(SECTOR_BYTES);
             let sectors = end.saturating_sub(first);
-            // Neighbouring sectors that are there are put in at once.
+            // Adjacent sectors that survive the cut are written to the image at once.
             let mut there: Option<u64> = None;
             for sector in first..=end {
                 let kept = sector < end && keeps(*number, sector.saturating_sub(first), sectors);
@@ -259,7 +264,7 @@ impl History {
         state
     }
 
-    /// Moves the cut past one event.
+    /// Advances the cut of `state` by one event.
     fn step(&self, state: &mut State) {
         let number = state.cut;
         state.cut = number.saturating_add(1);
@@ -297,7 +302,7 @@ impl History {
         }
     }
 
-    /// Ends the doubt of changes before `number` where it changed the same bytes: whatever became of them, it came later. Such
+    /// Ends the doubt of changes before `number` in the bytes that change `number` overwrites. Such
     /// changes are left only where threads overlapped, since the flush covers all others.
     fn replace_earlier(&self, state: &mut State, number: usize, device: usize, range: &Range<u64>) {
         let earlier: Vec<usize> = state
@@ -357,7 +362,7 @@ struct Draw {
 enum Fate {
     Kept,
     Lost,
-    /// Only so many sectors from its start.
+    /// Only the given number of sectors from the start of the write arrive.
     First(u64),
     /// Each sector by itself.
     Any,
@@ -455,7 +460,8 @@ mod tests {
         }
     }
 
-    /// The second of two writes that overlap returns first, and a flush covers it alone: nothing of the first comes back there.
+    /// The second of two overlapping writes returns first, and a flush covers only that write: no
+    /// part of the first write may appear in the overlap.
     #[test]
     fn flushed_write_replaces_earlier_one_that_has_not_returned() {
         let base: Arc<dyn Backend> = Arc::new(MemoryBackend::new("base", vec![0; 4096]));

@@ -24,8 +24,8 @@ const COMPLAINTS: usize = 8;
 
 /// Which states of a history a judge sees.
 ///
-/// Without further calls: at every cut, the state with everything in doubt, the state with nothing of it, and two that are
-/// drawn. A cut at which nothing is in doubt has one state.
+/// Without further calls: at every cut, the state with everything in doubt, the state with nothing
+/// of it, and two that are drawn. A cut at which no write is in doubt has only one possible state.
 #[derive(Clone, Debug)]
 pub struct Cuts {
     step: usize,
@@ -43,7 +43,7 @@ impl Default for Cuts {
 }
 
 impl Cuts {
-    /// Every cut: before the first event, and after each.
+    /// Every possible cut of the history: before the first event, and after each event.
     #[must_use]
     pub fn every() -> Self {
         let cuts = Self {
@@ -66,14 +66,14 @@ impl Cuts {
         }
     }
 
-    /// Only every `step`th cut, beginning with the first. 0 is taken as 1.
+    /// Judges only every `step`th cut, beginning with the first cut. 0 is taken as 1.
     #[must_use]
     pub fn step(mut self, step: usize) -> Self {
         self.step = step.max(1);
         self
     }
 
-    /// Sets the number of drawn states of each cut, beside the two extremes.
+    /// Sets the number of random states of each cut, besides the two extremes.
     #[must_use]
     pub fn draws(mut self, draws: u64) -> Self {
         self.outcomes = vec![Outcome::AllKept, Outcome::NoneKept];
@@ -107,20 +107,20 @@ pub struct CutState<'a> {
 }
 
 impl CutState<'_> {
-    /// Returns the cut: how many events came before the power went.
+    /// Returns the cut: the number of recorded events before the simulated power loss.
     #[must_use]
     pub const fn cut(&self) -> usize {
         self.cut
     }
 
-    /// Returns what became of the writes in doubt.
+    /// Returns the outcome that was chosen for the writes that no flush covered.
     #[must_use]
     pub const fn outcome(&self) -> Outcome {
         self.outcome
     }
 
-    /// Returns the devices in the order of the run, as [`Engine::Inline`] serves them. They can be written to; nothing of
-    /// this reaches the history or another state.
+    /// Returns the devices in the order in which the program used them, as [`Engine::Inline`]
+    /// serves them. They can be written to; nothing of this reaches the history or another state.
     #[must_use]
     pub fn devices(&self) -> Vec<Device> {
         let images = self.images.iter();
@@ -135,7 +135,7 @@ impl CutState<'_> {
         self.images.clone()
     }
 
-    /// Returns the label of the last mark before the cut.
+    /// Returns the label that the program set last before the cut.
     #[must_use]
     pub fn last_mark(&self) -> Option<u64> {
         self.history.last_mark(self.cut)
@@ -188,7 +188,8 @@ impl fmt::Display for Complaint {
 pub struct Verdict {
     /// The number of judged states.
     pub states: usize,
-    /// The complaints, in the order of cuts. Judging ended early if there are as many as were asked for.
+    /// The judge's complaints, in the order of cuts. Judging ended early if there are as many as
+    /// were asked for.
     pub complaints: Vec<Complaint>,
 }
 
@@ -313,7 +314,7 @@ impl History {
     }
 }
 
-/// Returns what a panic says.
+/// Returns the message of a panic.
 fn message_of(panic: &(dyn Any + Send)) -> &str {
     let text = panic.downcast_ref::<&str>().copied();
     text.or_else(|| panic.downcast_ref::<String>().map(String::as_str))

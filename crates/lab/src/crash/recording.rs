@@ -1,6 +1,6 @@
 //! The devices of a lab: they work, and write down what they do. And the images that a history gives, which only work.
 //!
-//! Clamps: of a laboratory for tests, whose images are compared as a whole.
+//! Clamps: this laboratory is for tests, and its images are compared as a whole.
 
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,7 +19,7 @@ lock_class!(PagesLock, "pages", Rank::new(86).over_device().several());
 /// What discarded bytes read as afterwards, so that nothing comes to rely on them.
 pub(super) const DISCARDED: u8 = 0xd5;
 
-/// How many images there were so far.
+/// The number of crash images made so far.
 static IMAGES: AtomicU64 = AtomicU64::new(0);
 
 /// A device as it was after a crash: pages of its own over those of the history.
@@ -101,7 +101,7 @@ impl RecordingDevice {
         }
     }
 
-    /// Records a change that begins now, makes it, and records that it has returned.
+    /// Records the start of a change, makes the change, and records its return.
     ///
     /// The change is recorded and made under one lock on the bytes. Of two writes to the same bytes, the history thus has the
     /// same one last as the device.

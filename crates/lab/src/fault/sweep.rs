@@ -12,11 +12,12 @@ use super::{Fault, FaultyBackend};
 /// Each run gets the number and a new faulty backend over `base()`. What the program may do after the fault, and what must
 /// hold then, is for `run` to judge. [`FaultyBackend::heal`] ends the fault, as a repair or a deleted file would.
 ///
-/// `fault` must name one request by number (`Fault::FailWriteNumber`), or all requests from one number on
-/// (`Fault::FullFromWrite`). A fault that strikes every run would never end this.
+/// `fault` must name one request by number (`Fault::FailWriteNumber`), or all requests from one
+/// number on (`Fault::FullFromWrite`). A fault that strikes in every run would make the sweep
+/// endless.
 ///
 /// # Errors
-/// The first error of `run`, with the number of the request.
+/// Returns the first error of `run`, with the number of the struck request.
 pub fn strike_each<E>(
     base: impl Fn() -> Arc<dyn Backend>,
     fault: impl Fn(u64) -> Fault,

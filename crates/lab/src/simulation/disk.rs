@@ -1,9 +1,9 @@
 //! The event loop of a simulated disk: serves queued requests in virtual time.
 //!
-//! The drive begins requests one after another. It begins one at the later of "it can take another" and "one has
-//! arrived", and only chooses among those that have arrived by then and are among the first
-//! [`Drive::queue_depth`] of the queue. The queue is in the order of submission (each batch ascending by offset):
-//! what does not fit into the drive waits there.
+//! The drive begins requests one after another. It begins one at the later of "it can take another"
+//! and "one has arrived", and only chooses among those that have arrived by then and are among the
+//! first [`Drive::queue_depth`] of the queue. The queue is in the order of submission (each batch
+//! ascending by offset): requests that do not fit into the drive wait in the queue.
 //!
 //! The loop runs when somebody looks: first up to the time that the clock shows ([`SimulatedDisk::settle`]), so that
 //! no choice made then knows of requests that come later; then, while a caller is blocked, onwards until the
@@ -106,7 +106,7 @@ impl SimulatedDisk {
         }
     }
 
-    /// Lets time pass until `work` is done.
+    /// Advances the virtual time until `work` is done.
     fn run_until_done(&self, state: &mut DiskState, work: &Work) {
         loop {
             if let Some(done) = state.done_time(work) {

@@ -1,9 +1,9 @@
 //! Solid-state drives.
 //!
-//! A controller takes in requests one after another; each is cut into pages, which lie round-robin on units that
-//! work in parallel; pages then cross one bus, which never carries more than its rate since it was last idle. So a
-//! single small read takes command + unit + bus, many small ones are limited by the command time, and large ones
-//! by the bus.
+//! A flash controller accepts requests one after another and cuts each into pages. Pages go
+//! round-robin to units that work in parallel, then cross one bus with a limited rate. So a single
+//! small read takes command + unit + bus, many small ones are limited by the command time, and
+//! large ones by the bus.
 //!
 //! What it leaves out: garbage collection, the exhaustion of write caches, which of two ready pages crosses first.
 //!
@@ -32,7 +32,7 @@ pub struct FlashParameters {
     pub write: FlashTimes,
 }
 
-/// The times of one direction.
+/// The times of a flash drive for one direction, reading or writing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FlashTimes {
     /// The controller's time for a request, in which it takes in no other.
@@ -86,7 +86,7 @@ pub(super) struct FlashDrive {
     parameters: FlashParameters,
     /// When each unit is free.
     units: Vec<u64>,
-    /// When the bus has carried all that it was given.
+    /// Time at which the bus has transferred all queued data.
     bus: u64,
 }
 

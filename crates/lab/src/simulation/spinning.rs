@@ -1,16 +1,18 @@
 //! A spinning disk.
 //!
-//! Geometry: tracks follow each other from the outer edge inwards, `heads` of them to a cylinder. Zones of equally
-//! many tracks hold fewer and fewer bytes a track. Each track is turned against the one before by the time that
-//! changing to it takes (skew), so that reading on across tracks loses exactly that time and no revolution.
+//! Geometry: tracks follow each other from the outer edge inwards, `heads` of them to a cylinder.
+//! Zones of equally many tracks hold fewer and fewer bytes a track. Each track is rotated against
+//! the preceding track by the time of a track switch (skew), so sequential reads lose exactly that
+//! time.
 //!
 //! Positioning: a seek over `d` of `C` cylinders takes `single + (average - single) / (8/15) * sqrt(d / C)`. The
 //! mean of `sqrt(x)` over seeks between two random cylinders is 8/15, so a random seek takes the data sheet's
 //! average; a neighbouring cylinder takes its single-track time. Then the platter turns on to the first byte.
 //!
-//! On-drive read-ahead: after a read the head reads on, while no other request wants it, until the segment of the
-//! cache is full. A read that lies in a segment takes only the command and the interface's time; one that begins
-//! in the segment being filled and ends beyond it streams on from there.
+//! On-drive read-ahead: after a read the head continues to read until the segment of the cache is
+//! full, or until another request arrives. A read that lies in a segment takes only the command and
+//! the interface's time; one that begins in the segment being filled and ends beyond it streams on
+//! from there.
 //!
 //! Choice: of the queued requests, cached ones first, then the one with the shortest positioning time; the oldest
 //! one, once it has waited for [`STARVATION_NANOSECONDS`].
@@ -119,7 +121,8 @@ impl SpinningDrive {
         }
     }
 
-    /// The segment being filled as it is at the time `now`, and whether the head still reads on.
+    /// The cache segment being filled, in its state at the time `now`, and whether the head still
+    /// reads ahead.
     fn filling(&self, now: u64) -> Option<(Segment, bool)> {
         let since = self.reading_on_since?;
         let segment = *self.cache.back()?;
@@ -207,7 +210,7 @@ impl SpinningDrive {
             self.cache.pop_front();
         }
         let next = self.geometry.place(end);
-        // At the end of a track, changing to the next one comes first.
+        // At the end of a track, the head first switches to the next track.
         let switch = if next.position == 0 {
             self.geometry.parameters.track_switch_nanoseconds
         } else {
@@ -217,7 +220,7 @@ impl SpinningDrive {
         self.track = next.track;
     }
 
-    /// Ends reading on at the time `now`: the head is wanted elsewhere.
+    /// Ends the drive's read-ahead at the time `now`, because the head must move to another track.
     fn stop_reading_on(&mut self, now: u64) {
         self.track = self.track_at(now);
         if let (Some((segment, _)), Some(last)) = (self.filling(now), self.cache.back_mut()) {
@@ -284,7 +287,7 @@ impl Drive for SpinningDrive {
         if direction == Direction::Read {
             self.begin_segment(offset_bytes, end, done);
         } else {
-            // What a write covers is no longer what the cache holds.
+            // The read cache no longer has the current content of a range that a write covers.
             self.cache
                 .retain(|segment| segment.end <= offset_bytes || end <= segment.start);
         }

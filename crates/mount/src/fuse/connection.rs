@@ -64,7 +64,7 @@ pub struct MountOptions {
     pub writeback_cache: bool,
 }
 
-/// A mount to serve. Dropping it unmounts.
+/// A mount to serve. Dropping the connection unmounts the file system.
 #[derive(Debug)]
 pub(super) struct Connection {
     pub(super) device: OwnedFd,
@@ -143,7 +143,7 @@ fn unmount_at(directory: &Path, by_helper: bool, lazy: bool) -> io::Result<()> {
             UnmountFlags::empty()
         };
         match rustix::mount::unmount(directory, flags | UnmountFlags::NOFOLLOW) {
-            // This process gave up the rights of root; the helper has them.
+            // This process has given up root privileges, but the mount helper has them.
             Err(Os::PERM) => {}
             ended => return Ok(ended?),
         }
@@ -230,7 +230,7 @@ fn read_further_ahead(directory: &Path, is_block_device: bool) {
     );
     let Ok(found) = found else { return };
     let (major, minor) = (found.stx_dev_major, found.stx_dev_minor);
-    // The setting of the block device itself stays unchanged.
+    // The read-ahead setting of the block device itself stays unchanged.
     let suffix = if is_block_device { "-fuseblk" } else { "" };
     let path = format!("/sys/class/bdi/{major}:{minor}{suffix}/read_ahead_kb");
     let opened = OpenOptions::new().write(true).open(path);

@@ -2,7 +2,7 @@
 //!
 //! - `names`: lookup, creation, links, removal, listing.
 //! - `attributes`: the attributes of `stat(2)`, extended attributes, control commands.
-//! - `content`: open files.
+//! - `content`: the open files whose content the kernel must send.
 //!
 //! The kernel's node numbers are those of the file system, except that the root is 1.
 
@@ -21,18 +21,18 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 /// Validity of names and of missing names in seconds. Only the kernel changes names, or the server
-/// notifies it.
+/// notifies the kernel of a change.
 const NAMES_LAST: u64 = 3600;
 
 /// Outcome of a request.
 enum Reply {
-    /// The answer is in the output.
+    /// The answer to the request is in the output.
     Answer,
     /// The answer is in the output, but the kernel must drop this cached information first.
     After(Vec<Stale>),
     /// The request was not executed: the kernel must first send this content.
     Before(HeldBack),
-    /// The kernel expects no answer.
+    /// The kernel expects no answer to this request.
     None,
 }
 
@@ -41,8 +41,8 @@ pub(super) enum When {
     Now,
     /// The answer is sent after the kernel has dropped this cached information.
     After(Vec<Stale>),
-    /// The kernel must first send this content. The server then executes the request
-    /// [again](Turn::HasCome).
+    /// The kernel must first send this cached file content to the server. The server then executes
+    /// the request [again](Turn::HasCome).
     Before(HeldBack),
     /// The kernel expects no answer.
     Never,
@@ -246,7 +246,7 @@ impl Server {
         match (request.turn, looks) {
             _ if kept.is_nothing() => Ok(None),
             (Turn::First, _) => Ok(Some(Reply::Before(kept))),
-            // The snapshot has the times that have arrived so far.
+            // A snapshot that this request takes has the times that have arrived so far.
             _ if kept.content.is_empty() => Ok(None),
             (_, Looks::Times(_)) => Ok(None),
             // After this answer the kernel treats files as having no holes.

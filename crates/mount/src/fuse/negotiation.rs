@@ -38,11 +38,11 @@ fn invalid(text: &'static str) -> io::Error {
 /// Channel on which requests arrive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Agreed {
-    /// No channel: the file system was unmounted during the negotiation.
+    /// The FUSE channel no longer exists: the file system was unmounted during the negotiation.
     Unmounted,
     /// Requests arrive by reading the device.
     Device,
-    /// Most requests arrive by rings.
+    /// Most requests arrive through io_uring rings.
     Rings,
 }
 
@@ -120,7 +120,7 @@ fn answer(request: &[u8], wishes: Wishes) -> Result<(u64, Option<u64>, Output<'s
     let agreed = offered & wishes.flags();
     let half = |shift: u32| u32::try_from((agreed >> shift) & 0xffff_ffff).unwrap_or(0);
     let content = u32::try_from(CONTENT_BYTES_MAX).unwrap_or(u32::MAX);
-    // The kernel uses the smaller of this value and the mount's setting.
+    // The kernel uses the smaller of this value and the mount's own setting.
     let ahead = u32::try_from(READ_AHEAD_BYTES).unwrap_or(u32::MAX);
     let pages = CONTENT_BYTES_MAX.checked_div(rustix::param::page_size());
     let pages = pages.and_then(|pages| u16::try_from(pages).ok()).unwrap_or(1);

@@ -1,10 +1,10 @@
 //! Invalidation of the kernel's caches: names and attributes that changed outside the kernel's
 //! calls, or by calls that should not change them, and pages that a direct write made stale.
 //!
-//! To drop a name, the kernel locks its directory. Another process may hold this lock while its
-//! request waits for a thread of this server. A thread that answers requests therefore never
-//! invalidates: if an answer must wait for an invalidation, the notifier thread sends this answer
-//! ([`Later`]).
+//! To drop a name, the kernel locks its directory. Another process may hold this directory lock
+//! while its request waits for a thread of this server. A thread that answers requests therefore
+//! never invalidates: if an answer must wait for an invalidation, the notifier thread sends this
+//! answer ([`Later`]).
 
 use super::dispatch::{Server, Turn, When};
 use super::wire::{Header, Input, OUT_HEADER, Output, ROOT};
@@ -32,8 +32,8 @@ impl Notifier {
         Ok(Self { device, root })
     }
 
-    /// Makes the kernel drop this cached information. It ignores errors, because information that
-    /// the kernel does not have needs no invalidation.
+    /// Makes the kernel drop this cached information. The server ignores errors of an invalidation,
+    /// because information that the kernel does not have needs none.
     pub fn forget<'a>(&self, all: impl IntoIterator<Item = &'a Stale>) {
         for stale in all {
             // Even if the kernel does not know a name, a cached listing may lack the name.
@@ -100,7 +100,7 @@ pub(super) struct Later {
 }
 
 impl Later {
-    /// Makes the kernel send its unsent content and times.
+    /// Makes the kernel send the cached content and times that it has not yet sent to the server.
     pub(super) fn before(kept: HeldBack, then: Then) -> Self {
         Self {
             fetches_times: kept.times,
@@ -109,7 +109,7 @@ impl Later {
         }
     }
 
-    /// Makes the kernel drop cached information.
+    /// Makes the kernel drop cached information about a file or name.
     pub(super) const fn after(stale: Vec<Stale>, then: Then) -> Self {
         Self {
             fetches_times: false,

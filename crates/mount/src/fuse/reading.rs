@@ -1,7 +1,7 @@
 //! Requests on the device: all of them, or those that do not arrive by rings.
 //!
-//! Several threads read from one descriptor. Each answers one request at a time and keeps no state
-//! between two requests.
+//! Several threads read from one descriptor. Each reading thread answers one request at a time and
+//! keeps no state between two requests.
 
 use super::REQUEST_BYTES_MAX;
 use super::dispatch::{Server, Turn, When};
@@ -56,7 +56,7 @@ pub(super) fn answer_all(server: &Server, device: &OwnedFd) -> io::Result<()> {
     Ok(())
 }
 
-/// Sends an answer. Returns false if the file system was unmounted.
+/// Sends an answer to the kernel. Returns false if the file system was unmounted.
 fn answer(device: &OwnedFd, out: &Output<'_>) -> io::Result<bool> {
     let parts = [IoSlice::new(&out.body), IoSlice::new(out.content.bytes())];
     match rustix::io::writev(device, &parts) {

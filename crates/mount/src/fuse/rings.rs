@@ -36,8 +36,8 @@ const PROCESSORS: &str = "/sys/devices/system/cpu/possible";
 const PER_PROCESSOR_MAX: usize = 16;
 const PER_PROCESSOR_MIN: usize = 4;
 const TOGETHER: usize = 64;
-/// Largest number of processors for rings. On more processors, the mostly idle threads would be too
-/// many.
+/// Largest number of processors for rings. With rings on more processors, too many threads would be
+/// idle.
 const PROCESSORS_MAX: u16 = 64;
 
 /// Creates rings for all queues. Returns none if the kernel accepts none, if the system denies them
@@ -219,8 +219,9 @@ impl Worker {
         Ok(())
     }
 
-    /// Invalidates cached information of the kernel before an answer. Returns whether it did. If
-    /// this thread must not wait and `or_later` is set, the invalidation follows after the answer.
+    /// Invalidates cached information of the kernel before an answer. Returns whether the thread
+    /// invalidated the cached information. If this thread must not wait and `or_later` is set, the
+    /// invalidation follows after the answer.
     fn forget(&self, server: &Server, kept: HeldBack, or_later: bool) -> bool {
         let may_wait = self.queue.may_wait();
         if may_wait {
@@ -250,7 +251,7 @@ fn bind(processor: u16) {
 }
 
 enum Answer {
-    /// The answer is ready. The kernel must first drop this cached information.
+    /// The answer to the request is ready. The kernel must first drop this cached information.
     Ready([u8; ANSWER_HEAD_BYTES], usize, Vec<Stale>),
     /// The kernel must first send this content; the request is unchanged.
     Before(HeldBack),

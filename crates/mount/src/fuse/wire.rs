@@ -5,7 +5,7 @@
 //! short.
 //!
 //! Source: `linux/fuse.h`, the kernel's interface to servers, which defines each structure and the
-//! version that added it.
+//! FUSE protocol version that added it.
 
 use crate::vfs::{Errno, Result};
 use buttress::{FileKind, Metadata, Timestamp};
@@ -13,7 +13,7 @@ use buttress::{FileKind, Metadata, Timestamp};
 /// Version of the interface: 7.42, or the kernel's version if that is lower.
 pub(super) const MAJOR: u32 = 7;
 pub(super) const MINOR: u32 = 42;
-/// Oldest supported minor version. It has all structures in the sizes used here.
+/// Oldest supported minor version. The layout has all structures in the sizes used here.
 pub(super) const MINOR_MIN: u32 = 33;
 
 pub(super) const ROOT: u64 = 1;
@@ -195,7 +195,7 @@ impl<'a> Following<'a> {
         }
     }
 
-    /// Returns a buffer of `bytes` bytes. The caller overwrites all of it, or calls
+    /// Returns a buffer of `bytes` bytes. The caller overwrites all of the lent memory, or calls
     /// [`Following::keep`] with the number of written bytes.
     pub(super) fn take(&mut self, bytes: usize) -> &mut [u8] {
         self.length = bytes;
@@ -229,16 +229,16 @@ impl<'a> Following<'a> {
     }
 }
 
-/// Location of an answer's content.
+/// Location of the content of an answer to the kernel.
 #[derive(Debug)]
 pub(super) enum Kept {
-    /// This number of bytes at the beginning of the lent memory.
+    /// The answer is this number of bytes at the beginning of the lent memory.
     InPlace(usize),
     /// Bytes in own memory.
     Apart(Vec<u8>),
 }
 
-/// Builder of an answer.
+/// Builder of an answer to the kernel.
 #[derive(Debug, Default)]
 pub(super) struct Output<'a> {
     pub(super) body: Vec<u8>,
@@ -405,7 +405,7 @@ mod tests {
         assert_eq!(input.name(), Ok(&b"name"[..]));
         assert_eq!(input.bytes(4), Ok(&b"rest"[..]));
         assert_eq!(input.u16(), Err(Errno::INVAL));
-        // A field must not cross both buffers.
+        // A request field must not cross both buffers.
         assert_eq!(Input::of_two(&[1, 0], &[0, 0]).u32(), Err(Errno::INVAL));
     }
 

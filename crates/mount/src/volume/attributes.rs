@@ -80,8 +80,8 @@ impl MountedVolume {
         let writer = self.writer()?;
         if let Some(size) = changes.size {
             let size = ByteCount::new(size);
-            // A call by path (`truncate(2)`) does not change a file that already has the size. For
-            // `O_TRUNC`, the kernel sends the same request.
+            // A call by path (`truncate(2)`) does not change a file that already has the requested
+            // size. For `O_TRUNC`, the kernel sends the same request.
             let is_by_path = changes.handle.is_none() && size > ByteCount::ZERO;
             let set = match is_by_path {
                 true => writer.truncate_by_path(location, size),
@@ -165,8 +165,8 @@ impl MountedVolume {
         Ok(())
     }
 
-    /// Returns a file's capabilities. The kernel asks for them at each first write and each change
-    /// of owner, so a file without capabilities is searched only once.
+    /// Returns a file's capabilities. The kernel requests capabilities at each first write and each
+    /// change of owner. A file without capabilities is therefore searched only once.
     fn capability(&self, location: Location) -> Result<Option<Vec<u8>>> {
         let state = self.capabilities.load(Ordering::SeqCst);
         let node = self.numbers.of(location)?;

@@ -12,7 +12,7 @@ use std::thread::{Builder, JoinHandle};
 /// The cleaner thread.
 #[derive(Debug)]
 pub(super) struct Cleaner {
-    /// Channel that wakes the thread. Leaf locks, as is the lock of `thread`.
+    /// Channel that wakes the thread. Leaf lock, as is the lock of `thread`.
     wakes: Mutex<Option<Sender<()>>>,
     thread: Mutex<Option<JoinHandle<()>>>,
     cancelled: Arc<AtomicBool>,

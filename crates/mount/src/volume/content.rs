@@ -10,8 +10,8 @@
 //!
 //! The kernel leaves access times to the server ([`MountedVolume::note_access`]). Reads from the
 //! kernel's caches reach no server and are no accesses. With a write-back cache the kernel also
-//! reads to complete pages of partial writes. It uses the handle of the write, so a read by a
-//! write-only handle is no access.
+//! reads a page to complete a partial write of it. Such a read uses the handle of the write, so the
+//! server does not count a read by a write-only handle as an access.
 
 use super::handles::OpenFile;
 use super::{Access, MountedVolume};
@@ -24,7 +24,8 @@ use core::sync::atomic::Ordering;
 use core::time::Duration;
 
 /// Pauses while a caller waits for the kernel to release removed inodes, in milliseconds. During
-/// the first pauses it waits for any such inode, because a process may be about to close it.
+/// the first pauses the caller waits for any removed inode, because a process may be about to close
+/// it.
 const PAUSES_MS: [u64; 9] = [1, 5, 20, 50, 100, 200, 400, 400, 400];
 const PAUSES_FOR_ANY: usize = 4;
 
@@ -115,8 +116,8 @@ impl MountedVolume {
         Ok(read)
     }
 
-    /// Records an access of an inode. Returns whether its time of the last access changed. A failure to record it does
-    /// not fail the read.
+    /// Records an access of an inode. Returns whether the inode's access time changed. A failure to
+    /// record it does not fail the read.
     pub(super) fn note_access(&self, location: Location) -> bool {
         match &self.access {
             Access::Reading(_) => false,

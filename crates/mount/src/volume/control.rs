@@ -138,7 +138,7 @@ impl MountedVolume {
     fn set_extended_flags(&self, location: Location, control: &Control<'_>) -> Result<Answered> {
         let (bits, others) = control.input.split_first_chunk().ok_or(Errno::INVAL)?;
         if others.iter().any(|byte| *byte != 0) {
-            // Extent sizes and projects belong to other file systems.
+            // The ioctl's extent sizes and projects belong to other file systems.
             return Err(Errno::OPNOTSUPP);
         }
         let bits = u32::from_ne_bytes(*bits);

@@ -14,10 +14,11 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 impl MountedVolume {
-    /// Ends the use of the volume after the session is gone. Closes open files, removes inodes without names, and commits.
+    /// Ends the use of the volume after the session is gone. Ends a mount: closes open files,
+    /// removes inodes without names, and commits.
     ///
     /// # Errors
-    /// If the last commit failed.
+    /// Returns an error if the last commit failed.
     pub fn leave(&self) -> Result<(), buttress::unstable::fs::Error> {
         if let Some(ended) = self.ended.lock().take() {
             return ended;
@@ -40,7 +41,8 @@ impl MountedVolume {
         }
     }
 
-    /// Sets a function that stops other writers (scrubs, the healer). It runs before the last commit of an unmount.
+    /// Sets a function that stops other writers (scrubs, the healer). The clean-up runs before the
+    /// last commit of an unmount.
     pub fn ends_after(&self, stop: Arc<dyn Fn() + Send + Sync>) {
         // Only the first function is kept.
         let _is_first = self.ends_after.set(stop).is_ok();

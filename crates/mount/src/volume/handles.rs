@@ -56,7 +56,7 @@ struct Open {
     written: HashMap<Location, Written>,
 }
 
-/// All open files.
+/// All files that are open on the mount.
 #[derive(Debug, Default)]
 pub(super) struct Handles {
     open: RwLock<Open, OpenLock>,
@@ -116,7 +116,8 @@ impl Handles {
         self.open.read().written.keys().copied().collect()
     }
 
-    /// Marks the times of a file as known. Returns whether content had arrived without its times.
+    /// Marks the kernel's times of a file as known to the server. Returns whether content had
+    /// arrived without its times.
     pub(super) fn tell(&self, location: Location) -> bool {
         let open = self.open.read();
         let written = open.written.get(&location);
@@ -135,8 +136,8 @@ impl Handles {
     /// Runs a sync of the mount by the kernel. The kernel sends the times of a file beside its content, so content can arrive
     /// after its times. Content of a file whose times arrived in this sync, or in a later one that overlaps it, is timed.
     ///
-    /// Left out: a caller that writes during the sync. Its content can arrive after the times too, and then has older times
-    /// in the snapshot that the sync is for.
+    /// The table omits a caller that writes during the sync. Its content can arrive after the times
+    /// too, and then has older times in the snapshot that the sync is for.
     pub(super) fn in_kernel_sync(&self, sync: impl FnOnce()) {
         let number = self.kernel_syncs.fetch_add(1, Ordering::SeqCst).wrapping_add(1);
         sync();
@@ -177,7 +178,7 @@ impl Handles {
         self.writers.fetch_sub(1, Ordering::Relaxed) == 1
     }
 
-    /// Lists the open files.
+    /// Lists the files that callers have open.
     pub(super) fn locations(&self) -> HashSet<Location> {
         let open = self.open.read();
         open.handles.values().map(|file| file.location).collect()
@@ -201,7 +202,7 @@ impl Handles {
         }
     }
 
-    /// Returns whether the service has ended and all handles are closed.
+    /// Returns whether the server has ended its service and closed all handles.
     pub(super) fn are_closed(&self) -> bool {
         self.are_closed.load(Ordering::SeqCst)
     }

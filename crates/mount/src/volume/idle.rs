@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::thread::{Builder, JoinHandle};
 use std::time::Instant;
 
-/// Time without a close after which the last close counts as the last.
+/// A close is the last close if no other close follows within this time.
 const QUIET: Duration = Duration::from_secs(1);
 
 /// State of closes that is shared with the thread.
@@ -91,7 +91,7 @@ impl Idle {
         }
     }
 
-    /// Stops the thread, and waits for its running commit.
+    /// Stops the idle thread, and waits for its running commit.
     pub(super) fn stop(&self) {
         drop(self.closed.lock().take());
         let thread = self.thread.lock().take();
@@ -117,7 +117,7 @@ fn run(writer: &WritableFilesystem, handles: &Handles, closes: &Closes, closings
             }
             if closes.last_ns.load(Ordering::SeqCst) == last {
                 closes.is_timed.store(false, Ordering::SeqCst);
-                // A close before this store did not wake the thread.
+                // A close that happened before this store did not wake the thread.
                 if closes.last_ns.load(Ordering::SeqCst) == last {
                     break;
                 }

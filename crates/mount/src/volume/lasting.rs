@@ -10,7 +10,7 @@ pub type Doomed = Arc<dyn Fn() -> Option<String> + Send + Sync>;
 impl MountedVolume {
     /// Sets the check that every sync and commit runs at its end.
     pub fn asks_if_doomed(&self, doomed: Doomed) {
-        // Only the first check is kept.
+        // The server keeps only the first check that a caller sets.
         let _is_first = self.doomed.set(doomed).is_ok();
     }
 

@@ -9,7 +9,7 @@ use buttress::unstable::format::ErrorKind;
 use std::time::Instant;
 
 impl MountedVolume {
-    /// Returns the number of an error, and logs an error that the user should know.
+    /// Returns the errno of an error, and logs an error that the user should know.
     pub(super) fn failed(&self, error: &buttress::unstable::fs::Error) -> Errno {
         if error.kind() != ErrorKind::Caller {
             self.tell(&error.to_string());

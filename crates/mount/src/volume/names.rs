@@ -114,7 +114,8 @@ impl MountedVolume {
         if let Some(parent) = self.nodes.parent(directory) {
             return self.entry(self.location(parent)?, None);
         }
-        // The node was not looked up since the mount: its file handle is from an earlier mount.
+        // No caller has looked up the node since the mount: its file handle is from an earlier
+        // mount.
         let view = self.access.view();
         let parent = if location.is_subvolume_root() {
             let place = view
@@ -129,8 +130,8 @@ impl MountedVolume {
         self.entry(parent.ok_or(Errno::STALE)?, None)
     }
 
-    /// Creates a node. The answer has the initial inode, because another thread can remove its name
-    /// at once.
+    /// Creates a file, directory or other node. The answer has the initial inode, because another
+    /// thread can remove its name at once.
     pub(super) fn make_at(
         &self,
         parent: NodeId,
@@ -154,7 +155,8 @@ impl MountedVolume {
         let above = Some(parent).filter(|_| kind == operations::NewKind::Directory);
         // No attribute of a new inode is a capability.
         let capabilities = self.capabilities.load(Ordering::SeqCst);
-        // The edit itself counts the reference, so that a concurrent unlink sees it.
+        // The edit that creates the name itself counts the kernel's reference, so that a concurrent
+        // unlink sees it.
         let refer = |location| {
             if let Ok(node) = self.numbers.of(location) {
                 self.nodes.refer_to_new(node, above, capabilities);
@@ -307,7 +309,7 @@ impl MountedVolume {
 
     /// Lists a directory that was not opened. A listing ends before names created after its start.
     /// Otherwise a process that renames the listed files would never reach the end. All listings of
-    /// one directory share this end.
+    /// one directory share the end up to which they list.
     pub(super) fn list_at(&self, directory: Opened, position: u64, count: usize) -> Result<Vec<Listed>> {
         let Opened::Node(node) = directory else {
             return Err(Errno::BADF);

@@ -1,9 +1,9 @@
 //! Nodes with references, and their state.
 //!
-//! A node's number is computed ([`super::numbers`]), so most calls need no state. This module
-//! keeps:
+//! A node's number is computed ([`super::numbers`]), so most calls need no state. This module keeps
+//! the following facts about nodes:
 //! - the number of references. A node with references stays usable without a name. The caller that
-//!   removes its last name therefore opens the inode first ([`Nodes::keep`]), and the last
+//!   removes an inode's last name therefore opens the inode first ([`Nodes::keep`]), and the last
 //!   reference closes it;
 //! - for directories, the directory of their lookup;
 //! - for files, whether a client may cache some of their content.
@@ -172,13 +172,13 @@ impl Nodes {
         kept
     }
 
-    /// Returns whether an unnamed inode is being closed. An inode moves from the kept ones to the
-    /// closing ones without a gap.
+    /// Returns whether an unnamed inode is being closed. An inode moves from the kept inodes to the
+    /// closing inodes without a gap between the two.
     pub(super) fn is_letting_go(&self) -> bool {
         self.going.load(Ordering::SeqCst) > 0
     }
 
-    /// Returns the directory of a directory's lookup.
+    /// Returns the parent directory that a directory's lookup named.
     pub(super) fn parent(&self, node: NodeId) -> Option<NodeId> {
         self.shard(node).lock().get(&node)?.parent
     }

@@ -1,7 +1,7 @@
 //! One space of inode numbers for all subvolumes of a mount.
 //!
 //! Inode numbers of btrfs are unique only within their subvolume, but a FUSE mount shows one device
-//! for all subvolumes. The mount maps them:
+//! for all subvolumes. The mount maps inode numbers of subvolumes to numbers of the mount:
 //!
 //! ```text
 //! of the mounted subvolume:  the inode's own number
@@ -9,9 +9,9 @@
 //! of anything else:          1 << 63 | a count, assigned at first use
 //! ```
 //!
-//! The first two are computed, and equal on every mount of the same subvolume. The third serves
-//! numbers that do not fit: inodes above 2^40, subvolumes above 2^23, numbers below 256, and the
-//! empty directories in a snapshot that represent nested subvolumes.
+//! The numbers of the first two kinds are computed, and equal on every mount of the same subvolume.
+//! The third serves numbers that do not fit: inodes above 2^40, subvolumes above 2^23, numbers
+//! below 256, and the empty directories in a snapshot that represent nested subvolumes.
 
 use crate::vfs::{Errno, NodeId, Result};
 use buttress::{InodeNumber, Location, SubvolumeId};
@@ -23,7 +23,7 @@ const SUBVOLUME_BITS: u32 = 23;
 const COUNTED: u64 = 1 << 63;
 /// First inode number of inodes with names.
 const FIRST_INODE: u64 = 256;
-/// Largest number of counted inodes. Only a volume built to exhaust memory needs more.
+/// Largest number of inodes with counted numbers. Only a volume built to exhaust memory needs more.
 const COUNTED_MAX: usize = 1 << 20;
 
 /// The inode or placeholder of a counted number. A placeholder is identified by its directory and

@@ -7,7 +7,7 @@ use buttress::unstable::fs::Filesystem;
 use buttress::{InodeNumber, Location, SubvolumeId};
 use std::collections::BTreeSet;
 
-/// Names of all subvolumes at one time.
+/// Names of all subvolumes at one point in time.
 #[derive(Clone, Debug, Default)]
 pub struct SubvolumeNames(BTreeSet<(SubvolumeId, SubvolumeId, InodeNumber, Vec<u8>)>);
 

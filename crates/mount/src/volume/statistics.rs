@@ -3,7 +3,8 @@
 //! A volume that is open for writing has exact numbers at each call. They count dirty data and the running transaction.
 //! A volume that is open for reading does not change, so its numbers are computed once.
 //!
-//! Invariant: blocks are sectors of data. Raw bytes are divided by the copies that data has.
+//! Invariant: the reported blocks are sectors of data. Free raw bytes are divided by the number of
+//! copies that the data profile stores.
 
 use super::{Access, MountedVolume};
 use crate::vfs::{Errno, Result, Statistics};

@@ -1,14 +1,16 @@
 //! Written content in the kernel's write-back cache (`-o writeback_cache`).
 //!
-//! With this option the kernel determines size, mtime and ctime of a regular file. It ignores the
-//! server's values while it knows the file. It sends content when a file is synced or closed, when
-//! it needs memory, or after some seconds; the times follow.
+//! With this option the kernel determines size, mtime and ctime of a regular file. The kernel
+//! ignores the server's values of size and times while it caches the file. The kernel sends content
+//! when a file is synced or closed, when the kernel needs memory, or after some seconds; the times
+//! follow.
 //!
 //! - Arriving content changes no times, and neither do allocations and copies. The times arrive
 //!   separately. Content that the kernel sends first may arrive after them. A call within one tick
 //!   of the kernel's clock sends none, because the file already has these times.
-//! - The server's own times (of new files, of accesses) are those of the kernel's last tick. None
-//!   of them is then later than the kernel's next time of the file.
+//! - The times that the server itself sets (of new files, of accesses) have the value of the
+//!   kernel's last tick. None of the server's times is then later than the kernel's next time of
+//!   the file.
 //! - Before an operation that depends on content without a read (a snapshot, a command, a search
 //!   for holes), the server invalidates all files that are open for writing. The kernel sends their
 //!   content before it drops it.
@@ -34,8 +36,8 @@ use core::fmt;
 use core::sync::atomic::Ordering;
 use std::sync::Arc;
 
-/// A process that calls syncfs(2) on the mount. The server itself cannot, because it has no file of
-/// the mount open.
+/// A process that calls syncfs(2) on the mount. The server itself cannot trigger this, because it
+/// has no file of the mount open.
 #[derive(Clone)]
 pub struct KernelSync {
     /// Id of the process.
@@ -140,8 +142,8 @@ impl MountedVolume {
         }
     }
 
-    /// Returns whether a change is the kernel's update of a cached file: its times, and nothing
-    /// else.
+    /// Returns whether a change of attributes is the kernel's update of a cached file: the file's
+    /// times, and nothing else.
     pub(super) fn are_times_of_cache(&self, location: Location, changes: &Changes) -> bool {
         let is_given = |time: Option<NewTime>| matches!(time, Some(NewTime::At(_)));
         let are_times = is_given(changes.modified) && changes.changed.is_some();

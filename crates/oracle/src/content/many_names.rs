@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use std::fs::{self, File};
 use std::path::Path;
 
-/// More than this many names are made.
+/// The function makes more names than this number.
 pub const NAMES: usize = 100_000;
 
 /// Names of which each pair has the same hash, at least `pairs` pairs, from `seed`.

@@ -1,7 +1,8 @@
-//! Names with the same hash, of printable characters.
+//! Generates names of printable characters that have the same directory hash.
 //!
-//! Any four bytes at the end of a name lead its CRC to any value: the table of the polynomial is gone through backwards
-//! from the value, and forwards from what comes before. Where those bytes are not printable, the next beginning is tried.
+//! Four computed bytes at the end of a name can give its CRC any value. The CRC table runs
+//! backwards from the value and forwards from the prefix. If the computed four bytes are not
+//! printable, the search tries the next beginning of the name.
 
 use std::sync::OnceLock;
 
@@ -39,7 +40,7 @@ fn bytes_between(from: u32, to: u32) -> [u8; 4] {
     })
 }
 
-/// So many names that begin with `prefix`, are `length` bytes long, and have one hash.
+/// Returns `count` names of `length` bytes that begin with `prefix` and have the same hash.
 #[must_use]
 pub fn names(prefix: &str, length: usize, count: usize) -> Vec<String> {
     const WANTED: u32 = 0x1234_5678;

@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 /// The largest part of one write, so that a large one takes no more memory than that.
 const WRITE_BYTES: u64 = 4 << 20;
 
-/// Does `operation` to the working subvolume `top`; `snapshots` are those made before.
+/// Executes `operation` in the working subvolume `top`; `snapshots` are the snapshots made so far.
 pub fn apply(top: &Path, snapshots: &[PathBuf], operation: &Operation) -> Result<()> {
     let at = |path: &[u8]| top.join(OsStr::from_bytes(path));
     match operation {
@@ -56,7 +56,7 @@ pub fn apply(top: &Path, snapshots: &[PathBuf], operation: &Operation) -> Result
     Ok(())
 }
 
-/// The operations on a file's data.
+/// Executes an operation that changes the data of a file.
 fn change_data(top: &Path, snapshots: &[PathBuf], operation: &Operation) -> Result<()> {
     let at = |path: &[u8]| top.join(OsStr::from_bytes(path));
     let open = |path: &[u8]| {

@@ -1,13 +1,14 @@
 //! A model of the names in the working subvolume.
 //!
-//! Random changes choose from it what to change, so that nearly all of them can be carried out. It knows
-//! paths and kinds, and no more: a change that the kernel refuses all the same is left out there.
+//! The generator of random changes chooses the changed names from this model, so that nearly all
+//! changes succeed. It knows paths and kinds, and no more: a change that the kernel refuses all the
+//! same is left out there.
 
 use super::operation::PathBytes;
 use crate::content::Random;
 use std::collections::BTreeMap;
 
-/// What a name stands for.
+/// The kind of inode that a name stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// A directory.
@@ -16,7 +17,7 @@ pub enum Kind {
     File,
     /// A symbolic link, fifo, socket or device node.
     Other,
-    /// A nested subvolume: it stays where it is, and nothing in it is changed.
+    /// A nested subvolume: it stays at its path, and the history changes nothing in it.
     Subvolume,
 }
 
@@ -26,7 +27,7 @@ pub struct Names {
     kinds: BTreeMap<PathBytes, Kind>,
 }
 
-/// The directory that a path lies in.
+/// Returns the parent directory of a path.
 #[must_use]
 pub fn parent(path: &[u8]) -> &[u8] {
     path.iter()
@@ -53,7 +54,7 @@ pub fn is_within(path: &[u8], above: &[u8]) -> bool {
 }
 
 impl Names {
-    /// What `path` is.
+    /// Returns the kind of inode at `path`.
     #[must_use]
     pub fn kind(&self, path: &[u8]) -> Option<Kind> {
         if path.is_empty() {
@@ -62,12 +63,12 @@ impl Names {
         self.kinds.get(path).copied()
     }
 
-    /// A new name.
+    /// A new name of an inode.
     pub fn add(&mut self, path: PathBytes, kind: Kind) {
         self.kinds.insert(path, kind);
     }
 
-    /// The name and all below it are gone.
+    /// Removes the name and all names below it.
     pub fn remove(&mut self, path: &[u8]) {
         self.kinds.retain(|known, _| !is_within(known, path));
     }
@@ -123,7 +124,7 @@ impl Names {
                 .any(|known| known != path && is_within(known, path))
     }
 
-    /// A path among those that are wanted.
+    /// Returns a random path among the paths that `wanted` accepts.
     pub fn choose(&self, random: &mut Random, wanted: impl Fn(&[u8], Kind) -> bool) -> Option<PathBytes> {
         let candidates: Vec<&PathBytes> = self
             .kinds
@@ -135,7 +136,7 @@ impl Names {
         candidates.get(number).map(|path| (*path).clone())
     }
 
-    /// A directory: one time in six the top.
+    /// Returns a directory: one time in six the top directory.
     pub fn directory(&self, random: &mut Random) -> PathBytes {
         if random.one_in(6) {
             return PathBytes::new();

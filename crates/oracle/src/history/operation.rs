@@ -1,7 +1,7 @@
 //! The changes that a history is made of.
 //!
-//! Paths are bytes, relative to the working subvolume. The functions are short names to write histories
-//! down with; each says what it makes, in the words of the command that does the same.
+//! Paths are bytes, relative to the working subvolume. The short function names serve to write
+//! histories; each names what it makes, in the words of the equivalent command.
 
 /// Bytes of a path, relative, `/` between names.
 pub type PathBytes = Vec<u8>;
@@ -18,7 +18,7 @@ pub enum Content {
 }
 
 impl Content {
-    /// `length` bytes of it.
+    /// Returns `length` bytes of this content.
     #[must_use]
     pub fn bytes(self, length: u64) -> Vec<u8> {
         let length = usize::try_from(length).unwrap_or(0);
@@ -43,7 +43,7 @@ pub enum Special {
     Block(u32, u32),
 }
 
-/// Bytes of a file: where they begin and how many, both in bytes.
+/// A byte range of a file: its offset and its length, both in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Span {
     /// The first byte.
@@ -52,7 +52,7 @@ pub struct Span {
     pub length: u64,
 }
 
-/// Where a reflink takes its bytes from.
+/// The source of a reflink's bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Origin {
     /// A snapshot of the same history; without one, the working subvolume.
@@ -252,7 +252,7 @@ pub fn chmod(path: &str, mode: u32) -> Operation {
     Operation::Mode(bytes!(path), mode)
 }
 
-/// Sets both times to `seconds`.
+/// Sets the access and modification times to `seconds`.
 #[must_use]
 pub fn set_times(path: &str, seconds: i64) -> Operation {
     Operation::Times(bytes!(path), (seconds, 1), (seconds, 999_999_999))

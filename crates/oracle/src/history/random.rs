@@ -27,7 +27,7 @@ struct Generator {
     random: Random,
     theme: Theme,
     names: Names,
-    /// The names that each snapshot holds.
+    /// The names that each snapshot of the history holds.
     snapshots: Vec<Names>,
     operations: Vec<Operation>,
 }
@@ -44,7 +44,7 @@ fn name(random: &mut Random) -> Vec<u8> {
     }
 }
 
-/// The history of `seed`.
+/// Returns the random history that `seed` determines.
 #[must_use]
 pub fn history(seed: u64) -> History {
     let mut random = Random::new(seed ^ 0x5eed_0f5e_4d00);
@@ -70,7 +70,7 @@ pub fn history(seed: u64) -> History {
     History { steps, transfers }
 }
 
-/// Each snapshot once: mostly in order, each from the one before it.
+/// Transfers each snapshot once: mostly in order, each with the previous snapshot as parent.
 fn transfers(random: &mut Random, snapshots: usize) -> Vec<Transfer> {
     let mut order: Vec<usize> = (0..snapshots).collect();
     match random.below(10) {
@@ -172,7 +172,8 @@ impl Generator {
     }
 
     fn free_path_in(&mut self, directory: &[u8]) -> Option<PathBytes> {
-        // Deep, but short of what receivers can reach by path.
+        // The largest path depth of random histories: deep, but within what receivers can reach by
+        // path.
         if directory.len() > 2500 {
             return None;
         }

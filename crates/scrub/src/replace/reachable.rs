@@ -1,6 +1,6 @@
 //! All tree blocks that are reachable in a state of a volume, and the unreadable ones among them.
 //!
-//! Left out: trees that are being deleted, of which parts are gone, and pending logs.
+//! The walk omits trees that are being deleted, of which parts are gone, and pending logs.
 
 use crate::error::Error;
 use buttress_exact::Exact as _;
@@ -37,7 +37,7 @@ pub(super) fn unreadable_blocks(
 }
 
 /// Returns the roots of all trees that are not being deleted. Unreadable parts of the root tree are
-/// errors of their own.
+/// reported by other errors.
 fn roots(filesystem: &Filesystem) -> Vec<RootPointer> {
     let superblock = filesystem.superblock();
     let mut roots = vec![*filesystem.root_tree().root()];
@@ -59,7 +59,7 @@ fn roots(filesystem: &Filesystem) -> Vec<RootPointer> {
     roots
 }
 
-/// A visitor that reads each block once.
+/// A visitor of a tree walk that reads each tree block once.
 struct Reading<'a> {
     /// The visited blocks, as bits of 64 blocks for each key.
     seen: Mutex<HashMap<u64, u64>, SeenLock>,

@@ -1,4 +1,4 @@
-//! The bytes of a row for the target of a replacement: the source's column, as read or rebuilt.
+//! The bytes of a row for a replacement target: the source's column, as read or rebuilt.
 
 use super::rebuild::Columns;
 use super::{Span, spans};
@@ -73,7 +73,7 @@ impl<'a> Span<'a> {
             let at = at.exact_add(ByteCount::of(range.start));
             let overlaps = |open: &&Open<'_>| self.overlap(open, &range).is_some();
             let is_open = open.iter().filter(overlaps).any(|open| open.column == column);
-            // If the rebuilt bytes failed their check, no rebuild without a check follows.
+            // If the rebuilt bytes of a row failed their check, no rebuild without a check follows.
             let is_known = !open.iter().any(|open| overlaps(&open));
             if is_known && column >= self.data_columns() && !state.data_is_trusted(&range) {
                 self.complete_data(&mut state, &range);
@@ -91,7 +91,8 @@ impl<'a> Span<'a> {
         }
     }
 
-    /// Returns the unread parts of the source's column, which are rebuilt and checked as if they were bad.
+    /// Returns the unread parts of the source's column; the copy rebuilds and checks them as if
+    /// they were bad.
     fn unread_of(&self, column: usize) -> impl Iterator<Item = super::BadPiece<'a>> {
         let is_unread = self.view(column).is_none();
         let own = self
@@ -120,8 +121,8 @@ impl<'a> Span<'a> {
         (start < end).then(|| start.exact_sub(from)..end.exact_sub(from))
     }
 
-    /// Trusts a tree block that cannot be rebuilt, and whose only problem is that it differs from the extent tree. A
-    /// device that missed commits has older blocks there, which are not trusted.
+    /// Trusts a tree block that cannot be rebuilt, if its only problem is a contradiction to the
+    /// extent tree. A device that missed commits has older blocks there, which are not trusted.
     fn take_as_it_is(&self, state: &mut Columns, open: &Open<'_>) -> bool {
         let takes = open.bad.cause.may_be_right() && !self.is_behind(open.column);
         if takes {
@@ -131,8 +132,8 @@ impl<'a> Span<'a> {
         takes
     }
 
-    /// Returns the target's bytes for an unknown sector, and records the loss. In a data column the sector is lost. In
-    /// a parity column all unreadable parts of the row are lost.
+    /// Returns the target's bytes for an unknown sector, and records the loss. In a data column the
+    /// sector is lost. In a parity column the copy counts all unreadable parts of the row as lost.
     fn without(
         &self,
         column: usize,
@@ -163,7 +164,7 @@ impl<'a> Span<'a> {
         }
     }
 
-    /// Returns a sector of a column, if it is known.
+    /// Returns the bytes of one sector of a RAID5 or RAID6 column, if they are known.
     fn source_bytes(
         &self,
         state: &Columns,
@@ -174,11 +175,12 @@ impl<'a> Span<'a> {
         let as_read = || state.get(column, range).map(<[u8]>::to_vec);
         let is_trusted = state.is_trusted(column, range);
         let parity = column.checked_sub(self.data_columns());
-        // If parity does not fit and data has no checksums, it is unknown which side is wrong.
+        // If parity does not fit the data and the data has no checksums, it is unknown whether
+        // parity or data is wrong.
         let is_computed = state.data_is_trusted(range) && !(is_trusted && self.uses(range).bare);
         match parity {
             None if is_trusted => as_read(),
-            // The parts in use of this range were tried already.
+            // The copy has already tried to rebuild the used parts of this range.
             None if is_open => None,
             None => state.rebuild(column, range, |_| true),
             Some(0) if is_computed => Some(state.p(range)),
@@ -201,7 +203,7 @@ impl<'a> Span<'a> {
         sectors(piece.length, unit).map(bad).collect()
     }
 
-    /// Rebuilds an open part in memory, if the result passes its check.
+    /// Rebuilds an unread part of the source's column in memory, if the result passes its check.
     fn rebuild_open(&self, state: &mut Columns, open: &Open<'_>) -> bool {
         let Open { column, piece, bad } = open;
         let start = self.within(piece).start.exact_add(bad.range.start);

@@ -1,15 +1,16 @@
 //! The columns of a span of a row, the sectors in which each is trusted, and all ways to rebuild a
 //! column.
 //!
-//! A sector can be rebuilt if no more columns are untrusted there than the profile has parities. A
-//! range may have several sectors, each with its own set of untrusted columns. Each way is tried
-//! over all of them. A sector that allows only one way uses that way.
+//! A sector can be rebuilt if the number of untrusted columns at this sector is at most the
+//! profile's number of parities. A range may have several sectors, each with its own set of
+//! untrusted columns. Each way is tried over all of them. A sector that allows only one way uses
+//! that way.
 
 use buttress_exact::Exact as _;
 use buttress_volume::parity::{Recovery, Row, compute_p, compute_q};
 use core::ops::Range;
 
-/// A column, data or parity.
+/// A column of a RAID5 or RAID6 row, data or parity.
 #[derive(Debug)]
 struct Column {
     bytes: Vec<u8>,
@@ -70,7 +71,7 @@ impl Columns {
         }
     }
 
-    /// Marks existing bytes as right.
+    /// Marks existing bytes of a column as right.
     pub(super) fn trust(&mut self, column: usize, range: Range<usize>) {
         let sectors = self.sectors(&range);
         if let Some(marks) = self
@@ -120,7 +121,7 @@ impl Columns {
             .collect()
     }
 
-    /// Returns `P` of the data.
+    /// Returns the `P` parity of the row's data.
     pub(super) fn p(&self, range: &Range<usize>) -> Vec<u8> {
         let mut p = vec![0; range.len()];
         compute_p(self.data(range), &mut p);

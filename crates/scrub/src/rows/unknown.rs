@@ -7,8 +7,9 @@ use crate::verify::{sector_of, sectors};
 use core::ops::Range;
 
 impl Span<'_> {
-    /// Distrusts bytes of devices that missed commits, unless they pass their own check. Free
-    /// ranges, data without checksums, and parity may be older than the rest of the row.
+    /// Marks bytes of devices that missed commits as untrusted, unless the bytes pass their own
+    /// check. Free ranges, data without checksums, and parity may be older than the rest of the
+    /// row.
     pub(super) fn distrust_unknown(&self, state: &mut Columns) {
         (0..state.len())
             .filter(|column| self.is_behind(*column))

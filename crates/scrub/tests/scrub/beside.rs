@@ -58,7 +58,8 @@ impl Drop for Stops<'_> {
     }
 }
 
-/// Makes files, overwrites, removes, snapshots, deletes and commits, until it must stop.
+/// Makes, overwrites and removes files, takes and deletes snapshots, and commits, until it must
+/// stop.
 fn write(filesystem: &WritableFilesystem, stop: &AtomicBool, seed: u64) -> Written {
     let root = Location::root_of(SubvolumeId::TOP_LEVEL);
     let bare = filesystem.view().resolve(root, b"/bare", Follow::All).unwrap();
@@ -121,7 +122,7 @@ fn scrub_beside(filesystem: &WritableFilesystem, limit: Option<ByteCount>) -> Re
     scrub.report()
 }
 
-/// Returns the uses of the file `a`, which no thread changes.
+/// Returns the used ranges of the file `a`, which no thread changes.
 fn uses_of_a(lab: &Lab) -> Vec<Use> {
     let filesystem = lab.open().unwrap();
     let root = Location::root_of(SubvolumeId::TOP_LEVEL);
@@ -157,7 +158,7 @@ fn logical_of(uses: &[Use], place: u64) -> u64 {
     used.logical.get() + (place - used.physical)
 }
 
-/// Returns the length of each of twelve runs, three for each of four profiles.
+/// Returns the seconds of each of twelve test runs, three for each of four profiles.
 /// `BUTTRESS_SOAK_SECONDS` sets the sum of all runs.
 fn seconds() -> u64 {
     let all = std::env::var("BUTTRESS_SOAK_SECONDS").map(|text| text.parse::<u64>().unwrap());
@@ -368,7 +369,7 @@ fn chunks_removed_and_made_during_scrub_are_no_error() {
     let before = data_chunks(&filesystem);
     let (kept, last) = (before[3].0, before[4]);
     let change = || {
-        // An empty chunk is kept, so two of three are removed.
+        // The scrub keeps an empty chunk, so two of three are removed.
         for name in &names {
             let in_kept = |at: &Logical| (kept..last.0).contains(at);
             if !addresses(&filesystem, name).iter().all(in_kept) {
@@ -471,7 +472,7 @@ fn what_readers_pass_over_is_mended_behind_them() {
         assert_eq!(healed.uncorrectable, 0, "{profile}: {healed:?}");
         assert_eq!(healed.corrected, damaged, "{profile}: {healed:?}");
         assert!(lab.contents(&uses) == before, "{profile}");
-        // No bad copy remains.
+        // After the scrub no bad copy remains.
         let faults = filesystem.view().volume().faults().total();
         assert!(read() == expected);
         assert_eq!(filesystem.view().volume().faults().total(), faults, "{profile}");

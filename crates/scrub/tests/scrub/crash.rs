@@ -145,7 +145,7 @@ struct Replacement {
 }
 
 impl Replacement {
-    /// Completes the state found after a crash. Returns the devices of the volume then.
+    /// Completes the state found after a crash. Returns the volume's devices after the recovery.
     fn recover(&self, images: &[Arc<dyn Backend>], what: &str) -> Vec<Device> {
         let (target, own) = images.split_last().unwrap();
         let is_there = |(number, _): &(usize, &Arc<dyn Backend>)| !self.is_missing || *number != self.source;
@@ -162,7 +162,8 @@ impl Replacement {
             Err(error) if error.to_string().contains("same") || error.to_string().contains("uuid") => {
                 return in_place;
             }
-            // The target has no superblock yet, or the source has none any more.
+            // The replacement target has no superblock yet, or the source has no superblock any
+            // more.
             Err(_) => {
                 let is_finished = open(in_place.clone()).is_ok_and(|filesystem| {
                     replacement_item(&filesystem)
@@ -306,7 +307,8 @@ fn a_replacement_of_a_missing_device_that_is_cut_off_goes_on_or_is_given_up() {
     }
 }
 
-/// Damages as much as the profile can repair: whole devices, and the primary superblock of one.
+/// Damages as much of the volume as its profile can repair: whole devices, and the primary
+/// superblock of one device.
 fn spoil_all(lab: &Lab, uses: &[Use], profile: Profile) {
     if profile == Profile::Dup {
         let first = |used: &&Use| used.content == MappingContent::Data { copy: 1 };
@@ -360,7 +362,7 @@ const BEFORE_THE_EXCHANGE: usize = 12;
 
 /// Returns whether a set of devices opens, with everything in it right.
 fn is_whole(devices: &[Device], expected: &[(String, Vec<u8>)], what: &str) -> bool {
-    // No device may be missing.
+    // All devices must be present for the volume to be whole.
     let Ok(filesystem) = OpenOptions::new(devices.to_vec()).open() else {
         return false;
     };

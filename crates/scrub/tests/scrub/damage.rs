@@ -107,7 +107,7 @@ fn a_device_of_noise_is_written_anew() {
             for used in uses.iter().filter(|used| used.device == lost) {
                 lab.spies[lost].put(used.physical, &random.bytes(used.length, false));
             }
-            // The second superblock is damaged too.
+            // The second superblock of the lost device is damaged too.
             lab.spies[lost].put(64 << 20, &random.bytes(BLOCK, false));
             let report = lab.scrub().unwrap();
             let totals = report.totals();
@@ -131,8 +131,8 @@ fn bursts_are_repaired_and_nothing_else_is_touched() {
             let hit = &uses[random.below(uses.len() as u64) as usize];
             let start = hit.physical + random.below(hit.length as u64 / BLOCK as u64) * BLOCK as u64;
             let end = start + (1 + random.below(64)) * BLOCK as u64;
-            // Damage one copy of content that is twice on its device. The space between is not in
-            // use.
+            // Damage one copy of content that has two copies on its device. The space between the
+            // two damaged extents is not in use.
             let mut spoilt = 0;
             for used in uses.iter().filter(|used| used.device == hit.device) {
                 let range = start.max(used.physical)..end.min(used.physical + used.length as u64);
@@ -167,8 +167,8 @@ fn bursts_are_repaired_and_nothing_else_is_touched() {
     }
 }
 
-/// Uses that share a row with a use of data, by column. Two of these uses are damaged at the same
-/// offset.
+/// The extents that share a RAID6 row with an extent of data, by column. Two of these uses are
+/// damaged at the same offset.
 #[test]
 fn raid6_with_two_wrong_in_a_row_is_mended_and_with_three_is_told() {
     let lab = Lab::new(&Make::new(Profile::Raid6, 5)).unwrap();
@@ -232,7 +232,7 @@ fn raid6_with_two_wrong_in_a_row_is_mended_and_with_three_is_told() {
         let Outcome::Uncorrectable { tried } = &damage.outcome else {
             panic!("{damage}");
         };
-        // The list has its own place, and the two other columns.
+        // The list of tried columns has the damaged column itself and the two other columns.
         assert_eq!(tried.len(), 3, "{tried:?}");
     }
 }
@@ -432,7 +432,7 @@ fn differing_copies_without_checksums_are_reported_only() {
         );
         assert_eq!(totals.corrected_errors, 0, "{:#?}", report.damages);
         assert!(lab.contents(&uses) == before, "{profile}");
-        // Preallocated data that was never written may differ.
+        // Copies of preallocated data that was never written may differ.
         let scrub = Scrub::new(&filesystem, Options::default(), Progress::new()).unwrap();
         let scrub = scrub.asking(&|_, _, _| Vec::new());
         scrub.run().unwrap();

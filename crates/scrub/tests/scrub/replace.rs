@@ -29,7 +29,7 @@ use support::{Lab, Make, REDUNDANT, Spy, Use};
 /// The state of the replaced device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Source {
-    /// The device is good.
+    /// The replaced device is good.
     There,
     /// The device is good, and read only if no other device helps.
     Avoided,
@@ -41,7 +41,7 @@ enum Source {
     MissingAndMore,
     /// The device is good, and a third of another device's blocks are noise.
     ThereAndMore,
-    /// A third of its blocks and of another device's blocks are noise.
+    /// A third of the replaced device's blocks and of another device's blocks are noise.
     RottenAndMore,
 }
 
@@ -243,8 +243,8 @@ fn a_device_is_replaced_beside_a_writer() {
 }
 
 /// Makes a volume whose device `lost` was replaced by one that held noise. Files are made after
-/// metadata was copied and before its data was. The tree blocks of these files are in already
-/// copied rows that were free, and of which parts stay free.
+/// metadata was copied and before its data was. The tree blocks of these late files are in rows of
+/// the target that the replacement has already copied, while they were free.
 fn written_behind_the_copy(profile: Profile, devices: usize, lost: usize) -> (Lab, Vec<(String, Vec<u8>)>) {
     let what = format!("{profile}, device {lost} of {devices}");
     let lab = Lab::new(&Make::new(profile, devices)).unwrap();
@@ -370,7 +370,7 @@ fn a_target_that_missed_a_commit_is_filled_anew() {
     // Pretend that half of the device was copied.
     filesystem.set_replacement_progress(Physical::new(200 << 20), ReplaceState::Suspended, 0);
     filesystem.close().unwrap();
-    // Without the target, only cancelling the replacement may write.
+    // Without the target device, the volume opens for writing only to cancel the replacement.
     let error = writable(lab.devices()).unwrap_err();
     assert!(error.to_string().contains("replace cancel"), "{error}");
     let with_target = || [lab.devices(), vec![target.device()]].concat();

@@ -246,7 +246,7 @@ fn begun_by_kernel(volume: &Volume) -> Result<(Manifest, Vec<PathBuf>)> {
         std::thread::sleep(Duration::from_millis(1));
     }
     // The target has a superblock once the kernel commits the start. Nothing more is committed for
-    // a long time. A frozen file system would cancel the replacement.
+    // a long time. Freezing the file system would cancel the replacement.
     for _ in 0..1000 {
         let mut superblock = [0; 4096];
         File::open(&target)?.read_exact_at(&mut superblock, 64 << 10)?;
@@ -269,8 +269,8 @@ fn begun_by_kernel(volume: &Volume) -> Result<(Manifest, Vec<PathBuf>)> {
     Ok((manifest, copied?))
 }
 
-/// Shapes of volumes whose replacement the kernel began; the second half only with `BUTTRESS_SOAK`.
-/// On RAID1C4, this kernel writes no superblock to the target while it copies slowly.
+/// Shapes of volumes on which the kernel began a replacement; `BUTTRESS_SOAK` adds the second half
+/// of the list. On RAID1C4, this kernel writes no superblock to the target while it copies slowly.
 const BEGUN_BY_KERNEL: [Shape; 8] = [
     ("single", "dup", 1),
     ("raid1", "raid1", 2),

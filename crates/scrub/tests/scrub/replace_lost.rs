@@ -115,7 +115,7 @@ fn lost_metadata_stops_the_replacement_before_the_exchange() {
             blocks[0].starts_with("tree 5") && blocks[0].contains(&named),
             "{what}: {error}"
         );
-        // The source is still the device, and the target belongs to no volume.
+        // The volume still uses the source device, and the target belongs to no volume.
         assert!(open(vec![target.device()]).is_err(), "{what}");
         let filesystem = lab.open().unwrap();
         let item = replacement_item(&filesystem).unwrap().unwrap();

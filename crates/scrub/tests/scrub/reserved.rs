@@ -1,5 +1,5 @@
 //! Tests of data without checksums whose copies differ, beside writers. The scrub asks a function
-//! which data was ever written, in the scrub's state, without any lock held.
+//! which preallocated data was ever written, in the scrub's state, while it holds no lock.
 #![allow(
     clippy::arithmetic_side_effects,
     clippy::indexing_slicing,
@@ -20,9 +20,9 @@ use core::ops::Range;
 use core::sync::atomic::{AtomicU64, Ordering};
 use support::{Lab, Make, Use};
 
-/// Scrubs beside a writer. The function that answers makes a file and commits, so it acquires the
-/// edit lock and waits for devices. With debug assertions, a locked row then ends the test. Returns
-/// how often the function was called, and the report.
+/// Scrubs beside a writer. The test's answering function makes a file and commits, so it acquires
+/// the edit lock and waits for devices. With debug assertions, a locked row then ends the test.
+/// Returns how often the scrub called the function, and the report.
 fn scrub_that_asks(filesystem: &WritableFilesystem, was_written: bool) -> (u64, Report) {
     let root = Location::root_of(SubvolumeId::TOP_LEVEL);
     let asked = AtomicU64::new(0);

@@ -87,7 +87,7 @@ fn writes_of_interrupted_run_are_not_repeated() {
     let volume = Away::new(&Make::new(Profile::Raid1, 2), &[1], 1);
     let filesystem = writable(volume.lab.devices()).unwrap();
     let progress = Progress::new();
-    // Far after the ranges that are read before the job begins to write.
+    // An offset far beyond the ranges that the resync reads before it begins to write.
     let behind = devices_behind(filesystem.committed_view().volume());
     let returning = filesystem
         .begin_return(behind[0].uuid(), &Progress::new())
@@ -101,7 +101,7 @@ fn writes_of_interrupted_run_are_not_repeated() {
     let first = resync(&filesystem);
     assert!(first.devices[0].written.get() > 500_000);
     filesystem.close().unwrap();
-    // Pretend that only the device's superblock is missing: its blocks are present.
+    // Pretend that only the stale device's superblock is missing: its blocks are present.
     let stale = Away::new(&Make::new(Profile::Raid1, 2), &[1], 1);
     let filesystem = writable(stale.lab.devices()).unwrap();
     let superblocks: Vec<(u64, Vec<u8>)> = [64 << 10, 64 << 20]
@@ -187,7 +187,7 @@ fn data_in_space_reserved_before_comes_with_the_return() {
         filesystem.close().unwrap();
         let what = profile.to_string();
         require_up_to_date(lab.devices(), &what);
-        // A device other than the one that was away is lost.
+        // A device other than the formerly absent device is lost.
         let others = Away::present(&lab, &[1]);
         check_files(&open(others).unwrap(), &[("reserved".to_owned(), content)]);
     }
@@ -224,8 +224,8 @@ fn single_data_without_checksums_stays_on_its_device() {
     require_up_to_date(lab.devices(), "single data");
 }
 
-/// A device that is full of chunks has no place for stripes that must move. The device stays
-/// unchanged and is named in the error, and the volume continues without it.
+/// A device that is full of chunks has no place for stripes that must move. The stale device stays
+/// unchanged, the error names it, and the volume continues without it.
 #[test]
 fn device_without_unallocated_space_stays_stale_and_is_named() {
     let volume = Away::with(&Make::new(Profile::Raid1, 2), &[0], 3, &|lab| fill(lab));
@@ -266,7 +266,7 @@ fn put(filesystem: &WritableFilesystem, name: &str, seed: u64) -> buttress_fs::R
     filesystem.write_back()
 }
 
-/// Fills the devices with chunks, and leaves half of their space free.
+/// Fills the devices with chunks, and leaves half of the chunks' space free.
 fn fill(lab: &Lab) {
     let filesystem = writable(lab.devices()).unwrap();
     let mut count = 0;

@@ -48,7 +48,7 @@ const CUTS: usize = 24;
 /// place.
 const FILES: usize = 6;
 
-/// The version of each sector of a file.
+/// The content version of each sector of a file.
 type Versions = Vec<u64>;
 
 fn name(file: usize) -> String {
@@ -130,7 +130,7 @@ fn make_files(filesystem: &WritableFilesystem) {
     }
 }
 
-/// Makes a volume whose first device missed sessions, with files for the threads.
+/// Makes a volume whose first device missed write sessions, with files for the writing threads.
 fn volume(profile: Profile, devices: usize) -> Away {
     let make = Make::new(profile, devices);
     let away = Away::with(&make, &[0], 2, &|lab: &Lab| {
@@ -242,8 +242,8 @@ fn device(image: &Arc<dyn Backend>) -> Device {
     Device::with_backend(Arc::clone(image), Engine::Inline)
 }
 
-/// Brings the device up to date beside three writers and a reader. Returns the promises to the
-/// writers.
+/// Brings the device up to date beside three writers and a reader. Returns the contents that the
+/// test promised to the writers.
 fn beside_threads(given: Vec<Device>, crashes: &CrashLab) -> (Promises, Vec<Versions>) {
     let filesystem = writable(given).unwrap();
     let shared = Shared::new(&filesystem, crashes);
@@ -257,7 +257,7 @@ fn beside_threads(given: Vec<Device>, crashes: &CrashLab) -> (Promises, Vec<Vers
             .collect();
         let reader = scope.spawn(|| shared.read());
         let options = ResyncOptions {
-            // The job is slow enough that the writers do much beside it.
+            // The resync is slow enough that the writers change much during it.
             limit: Some(ByteCount::new(6 << 20)),
             ..ResyncOptions::default()
         };
@@ -296,7 +296,7 @@ fn check_alone(
     let alone = open(vec![device(image)]).unwrap();
     let is_new = alone.superblock().generation != volume.since;
     drop(alone);
-    // Opening replays the log.
+    // Opening the device for writing replays the log.
     let filesystem = writable(vec![device(image)]).unwrap_or_else(|error| panic!("{what}: {error}"));
     let least = |file: usize| match is_new {
         true => least(file),
@@ -363,7 +363,7 @@ fn syncs_during_return_survive_every_cut() {
     }
 }
 
-/// In the end all devices together, and the returned one alone, have everything.
+/// At the end all devices together, and the returned device alone, have all writes.
 #[test]
 fn device_returned_beside_writers_has_all_writes() {
     for (profile, devices) in support::away::profiles() {

@@ -57,10 +57,10 @@ fn cuts(history: &History, profile: Profile, devices: usize) -> Vec<usize> {
     cuts
 }
 
-/// Simulates a power cut at every write of some work on a volume with stale devices. Each device
-/// alone has its old state or the volume's; the volume keeps its content; a resynchronisation
-/// brings all up to date. Returns how often an away device was found in its own state, and in the
-/// volume's.
+/// Simulates a power cut at every write of some work on a volume with stale devices. Opened alone,
+/// each device has its old state or the volume's state. The volume keeps its content, and a
+/// resynchronisation updates all devices. Returns how often an away device was found in its own
+/// state, and in the volume's.
 fn cut_off(
     what: &str,
     volume: &Away,

@@ -24,7 +24,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use support::with_kernel::{is_whole, writable};
 
-/// The kernel, and then Buttress, each write without the away devices.
+/// The kernel, and then Buttress, write to the volume without the away devices.
 fn write_without(images: &[PathBuf]) -> Result<Manifest> {
     let mut random = Random::new(buttress_oracle::seeds::seed(
         "scrub::resync_kernel",

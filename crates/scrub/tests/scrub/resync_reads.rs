@@ -1,4 +1,5 @@
-//! Tests of devices that missed commits: reads, scrubs and healing use no old data of them.
+//! Tests of devices that missed commits: reads, scrubs and healing use no stale data of these
+//! devices.
 #![allow(
     clippy::arithmetic_side_effects,
     clippy::indexing_slicing,
@@ -19,8 +20,8 @@ use support::away::{Away, content_of, require_up_to_date, resync, root};
 use support::replacing::{open, writable};
 use support::{Lab, Make, Use};
 
-/// Data without checksums that is newer than a stale device is read from that device only after its
-/// return.
+/// Data without checksums that is newer than a stale device is read from that device only after the
+/// device's return.
 fn bare_data_of_a_stale_device(profile: Profile, devices: usize) {
     let make = Make {
         bare: true,

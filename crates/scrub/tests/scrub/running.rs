@@ -115,7 +115,7 @@ fn stopped_scrub_continues_at_its_position() {
             let progress = Progress::new();
             let options = Options {
                 resume,
-                // The groups are small, so that there are many.
+                // The groups are small, so that the scrub has many groups.
                 shape: buttress_scrub::Shape {
                     stripes: 1,
                     groups: 2,

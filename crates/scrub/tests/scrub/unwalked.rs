@@ -31,7 +31,7 @@ fn content(filesystem: &Filesystem, name: &str) -> buttress_fs::Result<Vec<u8>> 
 /// The sectors of a file that a test damages.
 #[derive(Clone, Copy)]
 enum Damaged {
-    /// All sectors: RAID6 rebuilds two columns of a row.
+    /// All sectors of the file are damaged: RAID6 rebuilds two columns of a row.
     All,
     /// A single sector: RAID5 rebuilds one column. Parity of that sector covers another extent, and
     /// no other sector of the file.
@@ -40,7 +40,7 @@ enum Damaged {
 
 const STRIPE_BYTES: u64 = 64 << 10;
 
-/// Returns the indexes and offsets of the sectors in a use.
+/// Returns the indexes and offsets of the sectors of a data extent.
 fn sectors(used: &Use) -> impl Iterator<Item = (usize, u64)> {
     let (device, physical) = (used.device, used.physical);
     (0..used.length as u64)
@@ -133,7 +133,7 @@ fn trim_by_a_wrong_free_space_tree(profile: Profile, devices: usize) {
     let lab = Lab::new(&Make::new(profile, devices)).unwrap();
     let filesystem = lab.open().unwrap();
     let expected = content(&filesystem, "/a").unwrap();
-    // The file with the lowest address begins at the start of the data.
+    // The extents of the file with the lowest address begin at the start of the data chunk.
     let map = filesystem.volume().chunk_map();
     let is_data = |used: &Use| used.is_data;
     let uses = lab.uses().unwrap();

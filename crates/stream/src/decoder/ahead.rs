@@ -4,8 +4,8 @@
 //! The thread reads pieces of 1 MiB, cuts them between two commands and computes the commands'
 //! checksums. A [`Decoder`](super::Decoder) uses the pieces without copying them, and does not
 //! verify a command again. The decoder handles every error: after the first problem, the thread
-//! delivers unverified pieces. Errors and their positions are therefore those of a decoder that
-//! reads by itself.
+//! delivers unverified pieces. Errors and their positions are therefore the same as without the
+//! read-ahead thread.
 //!
 //! At most [`PIECES`] pieces are queued, and the thread reuses their buffers.
 //!
@@ -20,7 +20,7 @@ use crossbeam_channel::{Receiver, Sender, bounded};
 use std::io::{self, Read};
 use std::thread::JoinHandle;
 
-/// Size of a piece in bytes.
+/// Size of a read-ahead piece in bytes.
 const PIECE_BYTES: usize = 1 << 20;
 
 /// Largest number of queued pieces.
@@ -50,7 +50,7 @@ impl ReadAhead {
     /// Starts a thread that reads `input`, which must never block on another process.
     ///
     /// # Errors
-    /// The system cannot create a thread.
+    /// Fails if the system cannot create a thread.
     pub fn start(input: impl Read + Send + 'static) -> io::Result<Self> {
         let (hand_over, pieces) = bounded(PIECES);
         let (used, free) = bounded(PIECES);
@@ -73,7 +73,7 @@ impl ReadAhead {
     /// Returns the next piece and gives the buffer `used` back; `None` at the end of the input.
     pub(super) fn next(&mut self, used: Vec<u8>) -> io::Result<Option<Piece>> {
         if used.capacity() > 0 {
-            // If the queue of used buffers is full, this buffer is dropped.
+            // If the queue of used buffers is full, the thread drops this buffer.
             let _ = self.used.try_send(used);
         }
         if let Some(next) = self.next.take() {

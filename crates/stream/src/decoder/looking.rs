@@ -1,7 +1,7 @@
 //! Inspection of upcoming commands before the decoder reaches them. The results are hints.
 //!
 //! The inspection covers bytes that were already read and, for an input with readahead, the next
-//! piece. It never blocks.
+//! piece. Peeking at later commands never blocks.
 
 use super::{Decoder, ReadAhead, State, payload};
 use crate::command::Command;

@@ -28,8 +28,8 @@ const fn bit(kind: AttributeKind) -> u64 {
     1 << kind.to_raw()
 }
 
-/// An attribute that the command's stream version does not define for it. It is harmless:
-/// btrfs-progs ignores it.
+/// An attribute that the command's stream version does not define for it. Such an attribute is
+/// harmless: btrfs-progs ignores it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Oddity {
     /// An attribute of other commands, which the decoder ignores.
@@ -93,8 +93,8 @@ pub(super) fn parse<'a>(
         };
         if allowed & bit(kind) == 0 {
             if command == CommandKind::End {
-                // Treat it as another command that was damaged; skipping the attribute would lose
-                // its data.
+                // Treat an end command with a foreign attribute as another command that was
+                // damaged; skipping the attribute would lose its data.
                 return Err(corrupt(CommandProblem::AttributeForeign {
                     attribute: kind,
                     offset,

@@ -11,7 +11,7 @@ use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::io;
 
-/// Attribute values from which any command can be built.
+/// Attribute values from which the tests can build any command.
 #[derive(Clone, Debug)]
 struct Values(BTreeMap<AttributeKind, Vec<u8>>);
 

@@ -42,7 +42,7 @@ pub struct SkippedCommand {
 pub(super) struct Unknown {
     is_skipped: bool,
     numbers: BTreeSet<u16>,
-    /// First skipped command of each number, until the caller takes them.
+    /// First skipped command of each command number, until the caller takes the list.
     firsts: Vec<SkippedCommand>,
 }
 
@@ -78,7 +78,8 @@ impl<R: Read> Decoder<R> {
                     attribute,
                 });
             }
-            // A payload that is not made of attributes may hold content: refuse the command.
+            // If the payload of an unknown command is not made of attributes, it may hold content:
+            // refuse the command.
             let Ok((_, later)) = split_sized(after) else {
                 return Err(Error::CommandUnknown {
                     place,

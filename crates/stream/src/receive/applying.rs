@@ -1,4 +1,4 @@
-//! Commands that create, move and remove names, and those that change attributes.
+//! Stream commands that create, move and remove names, and commands that change attributes.
 //!
 //! The receiver changes owner, mode and times of an inode, which are consecutive in streams, in one
 //! operation.
@@ -110,7 +110,7 @@ impl Receiver<'_> {
             false => {
                 let made = self.make_files();
                 if made.is_err() {
-                    // On failure the receiver executes the command again or leaves it out.
+                    // On failure the receiver executes the command again or skips it.
                     self.new_file = None;
                 }
                 made
@@ -133,8 +133,8 @@ impl Receiver<'_> {
             .map_err(about(from))?;
         self.names.forget(old_directory, old_name);
         self.names.forget(new_directory, new_name);
-        // If both names belong to one inode, both stay. Otherwise this name is now the inode's
-        // name.
+        // If both names of the rename belong to one inode, both names stay. If the names belong to
+        // different inodes, the new name is now the inode's name.
         self.names.insert(new_directory, new_name, moved);
         self.taken_names.add(new_directory, new_name);
         Ok(())
@@ -184,13 +184,13 @@ impl Receiver<'_> {
         let changes = self.changes_of(root, path, |_| false)?;
         (changes.accessed, changes.modified) = (accessed, modified);
         (changes.changed, changes.created) = (changed, created.or(changes.created));
-        // The operation ends with the times.
+        // The receiver's operation sets the times last.
         self.flush_changes()
     }
 
     /// Returns the pending changes of an inode. It first applies pending changes of another inode,
-    /// and changes `before` this one. It also writes pending content first, because writing changes
-    /// times.
+    /// and changes `before` this one. The receiver also writes pending content first, because
+    /// writing changes times.
     fn changes_of(
         &mut self,
         root: Location,

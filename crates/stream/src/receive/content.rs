@@ -198,7 +198,8 @@ impl Receiver<'_> {
         Ok(true)
     }
 
-    /// Returns the volume's compression for data that it can store encoded.
+    /// Returns the volume's compression that matches encoded data of the stream, if the volume can
+    /// store the data encoded.
     fn storable(&self, range: &EncodedRange<'_>) -> Option<Compression> {
         let own_lzo = u32::try_from(self.sector_bytes)
             .ok()
@@ -299,8 +300,8 @@ impl Receiver<'_> {
             .into());
         }
         match self.filesystem.clone_range(source, from.clone(), target, to) {
-            // If the volume cannot share a range, copy it: partial sectors, or checksummed content
-            // to a file without checksums.
+            // If the volume cannot share a range, copy the range: partial sectors, or checksummed
+            // content to a file without checksums.
             Err(buttress_fs::Error::Invalid { .. }) => self
                 .filesystem
                 .copy_range(source, from, target, to)
@@ -312,7 +313,7 @@ impl Receiver<'_> {
 }
 
 impl<'a> EncodedRange<'a> {
-    /// Reads the range of an encoded write. Returns `None` for another command.
+    /// Reads the range of an encoded write. Returns `None` for a command that is no encoded write.
     fn of(command: &Command<'a>) -> Result<Option<Self>, Problem> {
         let Command::EncodedWrite {
             offset,
@@ -362,14 +363,14 @@ impl<'a> EncodedRange<'a> {
         usize::try_from(self.unencoded_bytes).map_err(|_| self.sizes_problem())
     }
 
-    /// Returns the range's part of the decoded content.
+    /// Returns the part of the decoded content that belongs to the range.
     fn part_of<'d>(&self, content: &'d [u8]) -> Result<&'d [u8], Problem> {
         let range = self.end().and_then(|end| in_memory(&(self.skip..end)));
         let part = range.and_then(|range| content.get(range));
         part.ok_or_else(|| self.sizes_problem())
     }
 
-    /// Returns the extent that stores the data encoded.
+    /// Returns the extent that stores the stream's encoded data.
     fn extent(&self, compression: Compression) -> EncodedExtent {
         EncodedExtent {
             offset: FileOffset::new(self.offset),
@@ -411,7 +412,7 @@ thread_local! {
     static DECOMPRESSOR: RefCell<Decompressor> = RefCell::new(Decompressor::default());
 }
 
-/// Returns whether data decodes, and its content is zero in this range.
+/// Returns whether encoded data can be decoded, and its content is zero in this range.
 fn ends_in_zeros(
     encoding: EncodedCompression,
     stored: &[u8],

@@ -11,7 +11,7 @@ use std::path::PathBuf;
 /// The result of a part of a receive.
 pub type Result<T, E = Error> = core::result::Result<T, E>;
 
-/// Reason why a stream was not received. The volume then shows nothing of the stream.
+/// Reason why a stream was not received. After this error the volume shows nothing of the stream.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -31,7 +31,7 @@ pub enum Error {
     /// The volume failed, or the caller cancelled.
     #[error(transparent)]
     Filesystem(#[from] buttress_fs::Error),
-    /// The kept part belongs to another stream.
+    /// The kept part of an interrupted receive belongs to another stream.
     #[error("the kept part belongs to another stream (found {found}, expected {kept})")]
     OtherStream {
         /// Trail of the kept part.

@@ -61,7 +61,7 @@ pub(super) struct Keeping {
     version: Option<Version>,
     stream: u64,
     command: u64,
-    /// True if no command was left out or failed.
+    /// True if the receive skipped no command and no command failed.
     pub(super) is_sure: bool,
     /// Position of the trail at the last kept snapshot, in bytes.
     kept_bytes: u64,
@@ -69,10 +69,10 @@ pub(super) struct Keeping {
     holder: Option<Location>,
 }
 
-/// Lists the kept parts in a directory of the volume, one for each stream.
+/// Lists the kept parts of interrupted streams in a directory of the volume, one for each stream.
 ///
 /// # Errors
-/// The volume cannot be read.
+/// The receiver cannot read the volume.
 pub fn kept(filesystem: &Filesystem, directory: Location) -> buttress_fs::Result<Vec<Kept>> {
     let mut all = Vec::new();
     for entry in filesystem.read_dir(directory)? {
@@ -234,7 +234,8 @@ impl Receiver<'_> {
         self.keep().map_err(|problem| refused(frame, problem))
     }
 
-    /// Keeps a snapshot after the stream ended early. If this fails, the previous snapshot stays.
+    /// Keeps a snapshot after the stream ended early. If keeping a new snapshot fails, the previous
+    /// snapshot stays.
     pub(super) fn keep_after(&mut self, error: &Error) {
         let was_cut_off = match error {
             Error::Stream(_) | Error::Filesystem(buttress_fs::Error::Cancelled) => true,

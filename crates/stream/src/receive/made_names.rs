@@ -1,8 +1,8 @@
 //! New names that are pending, so that many enter their directories together
 //! ([`defer_names`](buttress_writer::WritableFilesystem::defer_names)).
 //!
-//! A directory that already has such a name causes an error only at this later point. This module
-//! remembers the command of each pending name, so that the error names this command.
+//! A directory that already has a pending name causes an error only at this later point. This
+//! module remembers the command of each pending name, so that the error names this command.
 //!
 //! Left out: receives that leave out failed commands. They insert each name at once.
 
@@ -24,7 +24,7 @@ pub(super) struct CommandPlace {
 }
 
 impl CommandPlace {
-    /// Initial value, before the first command.
+    /// Initial value of the name table, before the first command.
     pub(super) const BEGINNING: Self = Self {
         place: Place {
             offset: 0,
@@ -43,7 +43,7 @@ impl CommandPlace {
     }
 }
 
-/// The commands of pending names.
+/// The stream commands of names that the receiver has not created yet.
 #[derive(Debug, Default)]
 pub(super) struct MadeNames {
     /// Subvolume whose names are pending.
@@ -77,7 +77,7 @@ impl Receiver<'_> {
         Ok(())
     }
 
-    /// Records the command that created a name.
+    /// Records the stream command that created a name.
     pub(super) fn note_name(&mut self, directory: Location, name: &[u8], maker: CommandPlace) {
         if self.made_names.wait() {
             self.taken_names.add(directory, name);
@@ -85,8 +85,8 @@ impl Receiver<'_> {
         }
     }
 
-    /// Inserts the pending names if there are very many. The caller runs this between two commands,
-    /// so a command that finds no space can run again.
+    /// Inserts the pending names if there are very many. The caller inserts pending names between
+    /// two commands, so a command that finds no space can run again.
     pub(super) fn put_many_names(&mut self) -> Result<(), Problem> {
         let count = u64_of(self.made_names.makers.len());
         match count < self.filesystem.deferred_names_max() {

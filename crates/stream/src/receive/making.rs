@@ -25,7 +25,7 @@ use std::ffi::OsString;
 use std::io::Read;
 use std::os::unix::ffi::OsStringExt as _;
 
-/// Largest number of subvolumes per stream, and of clone sources at a time.
+/// Largest number of subvolumes in a stream, and of clone sources at a time.
 const SUBVOLUMES_MAX: usize = 1024;
 
 /// A subvolume under construction.
@@ -57,9 +57,9 @@ pub(super) struct Receiver<'a> {
     pub(super) current: CommandPlace,
     /// Pending attribute changes of one inode, which later commands may extend.
     pub(super) changes: Option<(Location, AttributeChanges)>,
-    /// The newest file, if the volume does not have it yet.
+    /// The newest file of the stream, if the receiver has not created it on the volume yet.
     pub(super) new_file: Option<NewFile>,
-    /// Earlier pending files.
+    /// Earlier files of the stream that the receiver has not created on the volume yet.
     pub(super) new_files: NewFiles,
     /// Pending changes of directories, to apply after `new_files`.
     pub(super) directories: Directories,
@@ -70,7 +70,7 @@ pub(super) struct Receiver<'a> {
     pub(super) making: Option<Making>,
     /// Progress of keeping this subvolume.
     pub(super) keeping: Keeping,
-    /// Complete subvolumes of the same stream, which the end of the stream publishes.
+    /// Complete subvolumes of the same stream; they get their names at the end of the stream.
     pub(super) made: Vec<Making>,
     /// Subvolumes that earlier clones used as source, by uuid.
     clone_sources: HashMap<[u8; 16], SubvolumeId>,
@@ -79,7 +79,7 @@ pub(super) struct Receiver<'a> {
     pub(super) scouted_to: u64,
     pub(super) scouts: Option<Scouts>,
     summary: Summary,
-    /// Kinds of notes that the receive has reported.
+    /// Kinds of notes that the receive has already reported to the caller.
     pub(super) told: Told,
     /// Memory reserved for stream pieces, pending names and files, and writes in flight.
     _memory: HeldMemory,
@@ -335,7 +335,7 @@ impl<'a> Receiver<'a> {
         Ok(id)
     }
 
-    /// Ends the current subvolume; no later command changes it.
+    /// Ends the subvolume that the receiver is filling; no later command changes it.
     fn end_subvolume(&mut self) -> Result<(), Problem> {
         self.flush_all()?;
         self.made_names = MadeNames::default();
@@ -424,7 +424,7 @@ pub(super) fn refused(frame: &Frame<'_>, problem: Problem) -> Error {
     }
 }
 
-/// Attaches a path to an error of the volume.
+/// Attaches a path to an error that the volume returned.
 pub(super) fn about(path: &[u8]) -> impl Fn(buttress_fs::Error) -> Problem + '_ {
     move |error| Problem::Filesystem {
         path: path.to_vec(),

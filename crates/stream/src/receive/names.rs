@@ -4,8 +4,8 @@
 //! holds the complete path of the last command, because most commands change the file of the
 //! previous command.
 //!
-//! Paths are not trusted. Each component must be a valid name and neither `.` nor `..`. The walk
-//! never follows symbolic links and never enters another subvolume.
+//! The receiver does not trust the paths of commands. Each path component must be a valid name and
+//! neither `.` nor `..`. The walk never follows symbolic links and never enters another subvolume.
 
 use super::error::Problem;
 use crate::view::Problem as TreeProblem;
@@ -17,7 +17,7 @@ use buttress_fs::inode::kind_name;
 use buttress_writer::WritableFilesystem;
 use std::collections::HashMap;
 
-/// Largest number of cached names. Above it the cache starts empty again.
+/// Largest number of cached names. Above this size the name cache starts empty again.
 const KNOWN_MAX: usize = 1 << 15;
 
 /// An inode that a path leads to.
@@ -66,7 +66,8 @@ impl Names {
         Ok(node)
     }
 
-    /// Returns the parent directory of a path's last name, and this name. The name need not exist.
+    /// Returns the parent directory of a path's last name, and the last name. The name need not
+    /// exist.
     pub(super) fn place<'p>(
         &mut self,
         filesystem: &WritableFilesystem,
@@ -148,7 +149,7 @@ impl Names {
         }
     }
 
-    /// Caches a name.
+    /// Caches the inode of a name.
     pub(super) fn insert(&mut self, directory: Location, name: &[u8], node: Node) {
         if self.count >= KNOWN_MAX {
             self.known.clear();

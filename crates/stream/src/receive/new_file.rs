@@ -1,13 +1,14 @@
 //! A new inode that is not in the volume yet: small files are made at once, with content and attributes.
 //!
-//! Most commands after a new inode concern this inode. The receiver gathers such commands while the content is small. A
-//! command with times ends the inode, as does a command about another inode. If names wait, gathered files wait for
-//! more files and are made together; nearly every other command ends this. Each command that makes a name checks that
-//! the name fits, so the error names this command. Any other error of a pending file names the command that ended the
+//! Most commands after a new inode concern this inode. The receiver gathers such commands while the
+//! content is small. A command that sets times ends the pending inode, as does a command about
+//! another inode. If names wait, gathered files wait for more files and are made together; nearly
+//! every other command ends this. Each command that makes a name checks that the name fits, so the
+//! error names this command. Any other error of a pending file names the command that ended the
 //! file.
 //!
-//! Linux makes every inode under a made-up name and renames it. If names wait, the name [settles](super::settling)
-//! before the inode is made.
+//! Linux makes every inode under a made-up name and renames it. If new names are pending, the name
+//! [settles](super::settling) before the inode is made.
 
 use super::error::Problem;
 use super::made_names::CommandPlace;
@@ -21,19 +22,19 @@ use buttress_writer::data::EncodedExtent;
 use buttress_writer::operations::{self, AttributeChanges, NewInode, NodeKind};
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
-/// The permissions of a bare new file or directory, until a command of the stream changes them.
+/// The permissions of a new file or directory until a command of the stream changes them.
 pub(super) const FILE_MODE: u32 = 0o600;
 const DIRECTORY_MODE: u32 = 0o700;
 
-/// Largest content of a file that is created in one operation, in bytes. Only the first part of a
-/// larger file is gathered.
+/// Largest content of a file that is created in one operation, in bytes. The receiver gathers only
+/// the first part of a larger file.
 const GATHERED_BYTES_MAX: usize = 256 << 10;
 
 /// Limits for files that are created together: the number of files, and their content in bytes.
 const FILES_MAX: usize = 64;
 const FILES_BYTES_MAX: usize = 1 << 20;
 
-/// The usual size of a sector.
+/// The usual size of a sector in bytes.
 const SECTOR_BYTES: usize = 4096;
 
 /// The kind of a new inode.
@@ -69,7 +70,7 @@ pub(super) struct NewFile {
     pub(super) directory: Location,
     pub(super) name: Vec<u8>,
     pub(super) kind: NewKind,
-    /// No other inode had its name when the name settled.
+    /// No other inode had the file's name when the receiver chose its final name.
     pub(super) is_settled: bool,
     attributes: AttributeChanges,
     content: Vec<u8>,

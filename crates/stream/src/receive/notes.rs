@@ -95,7 +95,7 @@ impl Receiver<'_> {
         }
     }
 
-    /// Returns the command with plain paths. Reports a path that was not plain.
+    /// Returns the stream command with plain paths. Reports a path that was not plain.
     pub(super) fn plain<'f>(&mut self, frame: &Frame<'f>) -> Command<'f> {
         let (plain, form) = frame.command().plain();
         if let Some(form) = form

@@ -22,8 +22,8 @@ use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::io::Read;
 use std::thread::{Builder, Scope};
 
-/// Number of names in a batch, with and without threads. The blocks of all batches in flight, a few
-/// for each name, should fit into a cache of the usual size.
+/// Number of names in a scouting batch, with and without threads. The tree blocks of all scouting
+/// batches in flight, a few for each name, should fit into a usual cache.
 const NAMES_AHEAD: usize = 512;
 const NAMES_OF_THREAD: usize = 128;
 
@@ -78,7 +78,7 @@ struct Ahead {
     /// Paths in stream order, without duplicates.
     wanted: Vec<Vec<u8>>,
     most: usize,
-    /// Hashes of the paths. A collision costs only a hint.
+    /// Hashes of the scouted paths. A collision costs only a hint.
     known: HashSet<u64>,
 }
 
@@ -142,8 +142,8 @@ impl Ahead {
 }
 
 impl Receiver<'_> {
-    /// Starts readahead for commands that were read and not yet scanned, if the next command is one
-    /// of them.
+    /// Starts readahead for commands that were read from the stream and not yet scanned, if the
+    /// next command is one of them.
     pub(super) fn scout<R: Read>(&mut self, decoder: &mut Decoder<R>) {
         let at = decoder.offset();
         let (is_due, most) = match &mut self.scouts {

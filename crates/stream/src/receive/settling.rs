@@ -7,12 +7,12 @@
 //!
 //! The result equals an immediate execution of each command:
 //!
-//! - A name settles only if the new name is free and the old name was free. Otherwise the receiver
-//!   creates the inode first.
+//! - A name settles only if the new name is free and the old name was free. If either name is not
+//!   free, the receiver creates the inode first.
 //! - The directory of the old name changed: its times become the current time when the inode is
 //!   created.
-//! - A new name in a directory with pending times changes these times again. They are then no
-//!   longer pending.
+//! - A new name in a directory with pending times changes these times again. The settled inodes are
+//!   then no longer pending.
 //!
 //! All of this applies only if new names are [pending](super::made_names). The proofs
 //! `waiting_names` and `settling` compare both ways.
@@ -34,7 +34,7 @@ const DIRECTORIES_MAX: usize = 64;
 pub(super) struct Directories {
     /// Directories that have already lost a temporary name.
     touched: Vec<Location>,
-    /// Pending times by directory.
+    /// Pending times of directories, by directory.
     times: Vec<(Location, AttributeChanges)>,
 }
 

@@ -11,7 +11,7 @@ pub(super) struct Found {
     pub(super) is_original: bool,
 }
 
-/// Finds the subvolume that was received from `uuid` or, failing that, the one with this uuid.
+/// Finds the subvolume that was received from `uuid` or, without one, the subvolume with this uuid.
 ///
 /// Among several received subvolumes it prefers read-only ones, then the oldest, as btrfs-progs
 /// does.

@@ -1,15 +1,16 @@
 //! A set of name hashes that proves a name free without a lookup in the tree.
 //!
 //! Linux's streams create each inode under a temporary name and rename it, so both names must be
-//! free. In a large directory each lookup reads another leaf. After enough lookups in a directory,
-//! the receiver therefore reads all hashes of the directory once, in key order.
+//! free. In a large directory each lookup reads another leaf. After enough lookups of names in a
+//! directory, the receiver therefore reads the hashes of all its names once, in key order.
 //!
 //! Invariants:
 //! - The set contains the hash of every name that the stream created, in every directory, until the
 //!   set is full and emptied.
 //! - The set also contains the hash of every name that a directory in [`Known::All`] had when its
 //!   hashes were read.
-//! - A removed name stays in the set. Such a name costs a lookup, and the answer stays right.
+//! - The name that a command removes stays in the set of taken names. Such a name costs a lookup,
+//!   and the answer stays right.
 //!
 //! The set covers one subvolume, which no other caller changes. Left out: streams whose names are
 //! not [pending](super::made_names).
@@ -25,7 +26,7 @@ const HASHES_MAX: usize = (1 << 21) / 8 * 7;
 /// The largest number of directories.
 const DIRECTORIES_MAX: usize = 1 << 17;
 
-/// Number of hashes read at a time.
+/// Number of directory entries whose hashes one step reads.
 const HASHES_READ: usize = 4096;
 
 /// Bytes of directory size per lookup: a directory of N times this size is read after N lookups. A
@@ -39,7 +40,7 @@ enum Known {
     Lookups(u32),
     /// All names of the directory are in the set.
     All,
-    /// The set cannot hold the directory's names.
+    /// The set of taken names cannot hold the directory's names.
     TooMany,
 }
 
@@ -73,7 +74,7 @@ impl TakenNames {
         self.add_value(value_of(directory, name));
     }
 
-    /// Returns whether a directory certainly lacks a name.
+    /// Returns whether a directory certainly has no entry of this name.
     fn lacks(&self, directory: Location, name: &[u8]) -> bool {
         let known = self.directories.get(&directory.inode);
         matches!(known, Some(Known::All)) && !self.hashes.contains(&value_of(directory, name))
@@ -128,8 +129,8 @@ impl Receiver<'_> {
         matches!(self.filesystem.lookup(directory, name), Ok(None))
     }
 
-    /// Adds the hashes of a directory's names, unless the directory is larger than `size_max`. It
-    /// ignores errors, because the lookup meets them again.
+    /// Adds the hashes of a directory's names, unless the directory is larger than `size_max`.
+    /// Reading ahead ignores errors of hashes, because the later lookup meets them again.
     fn learn_names(&mut self, directory: Location, size_max: u64) {
         let metadata = self.filesystem.metadata(directory);
         if !metadata.is_ok_and(|metadata| metadata.size.get() <= size_max) {

@@ -5,7 +5,7 @@
 //! order is therefore content, owner, mode, capabilities, times.
 //!
 //! Version 2 also sends inode flags. Flags that affect content come before the content of a new
-//! file. The other flags come after it, since they may forbid writing.
+//! file. The other inode flags come after the content, since they may forbid writing.
 
 use crate::command::Command;
 use crate::send::error::Result;

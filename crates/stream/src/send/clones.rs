@@ -2,8 +2,8 @@
 //!
 //! Two kinds of sources need at most one search:
 //! - *This send*: a bounded memory holds the extents of files already sent, by address, with the
-//!   first ranges that used each extent. Above its limit it drops the older half; the send then
-//!   repeats the data of dropped extents.
+//!   first ranges that used each extent. Above its limit the clone cache drops the older half; the
+//!   send then repeats the data of dropped extents.
 //! - *The parent and the clone sources*, which the receiver has completely. An extent that is older
 //!   than such a snapshot may belong to it, and its back references show where.
 //!
@@ -122,7 +122,7 @@ impl<'a> Clones<'a> {
         Ok((snapshot, path))
     }
 
-    /// Returns the snapshot of a source.
+    /// Returns the snapshot of a clone source.
     fn snapshot(&self, number: usize) -> Option<&'a Snapshot> {
         self.snapshots.get(number).copied()
     }
@@ -175,7 +175,7 @@ impl<'a> Clones<'a> {
     }
 
     /// Chooses the source that covers the earliest part of a range; among equals the longest. The
-    /// target file has `file_bytes` bytes.
+    /// target file of the clone has `file_bytes` bytes.
     pub(crate) fn choose(
         &self,
         candidates: &[Candidate],
@@ -254,7 +254,7 @@ impl<'a> Clones<'a> {
         }))
     }
 
-    /// Returns the part of `range` that a candidate shares and that the receiver can clone.
+    /// Returns the part of `range` that a clone candidate shares and that the receiver can clone.
     fn overlap(
         &self,
         candidate: &Candidate,

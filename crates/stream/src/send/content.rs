@@ -9,7 +9,7 @@
 //!
 //! Preallocated ranges count as holes here. Only version 1 uses them: if the receiver has the same
 //! extent in another file, the range reads as zeros there, and cloning it is cheaper than writing
-//! zeros. The kernel does the same.
+//! zeros. The kernel's send does the same.
 //!
 //! `compare` finds the differences with two `map`s; `transmit` sends a range.
 
@@ -58,7 +58,7 @@ pub(crate) struct Content {
     wrote: bool,
 }
 
-/// State shared by all files.
+/// State that all files of a send share.
 #[derive(Debug)]
 pub(crate) struct Sources<'a> {
     pub(crate) new: &'a Snapshot,

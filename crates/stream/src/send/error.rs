@@ -12,7 +12,7 @@ use std::path::PathBuf;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The volume failed, or the caller cancelled.
+    /// Reading the volume failed, or the caller cancelled the send.
     #[error(transparent)]
     Filesystem(#[from] buttress_fs::Error),
     /// The output failed.

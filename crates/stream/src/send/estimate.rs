@@ -2,7 +2,8 @@
 //!
 //! [`exact`] makes the whole stream without its data, in one walk over the metadata. [`sample`]
 //! reads individual leaves until the estimate has an error of about two percent (twice the standard
-//! error), and counts the other leaves by the nodes above them. It walks small trees completely.
+//! error), and counts the other leaves by the nodes above them. The estimate walks small trees
+//! completely.
 
 use crate::command::Command;
 use crate::encoder::Encoder;
@@ -37,18 +38,18 @@ const PATHS_MAX: usize = 1 << 14;
 /// Estimate of a stream.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Estimate {
-    /// Bytes of the stream.
+    /// The length of the stream in bytes.
     pub stream_bytes: ByteCount,
     /// Number of inodes.
     pub inodes: u64,
-    /// Twice the standard error of the bytes, relative to them; 0 for an exact count.
+    /// Twice the standard error of the estimated bytes, relative to them; 0 for an exact count.
     pub uncertainty: f64,
 }
 
 /// Computes the length of the stream that [`crate::send::send`] would write, without reading data.
 ///
 /// # Errors
-/// The errors of [`crate::send::send`].
+/// Returns the errors of [`crate::send::send`].
 pub fn exact(snapshot: &Snapshot, options: &Options, progress: &Progress) -> Result<Estimate> {
     let (mut output, drain) = Output::new(options, u64::MAX, progress);
     let inodes = make_stream(snapshot, options, &mut output, progress)?;

@@ -1,9 +1,10 @@
 //! The differences that the planning pass finds, held in memory for the sending pass.
 //!
 //! An incremental send must know all removed names before its first command (`plan`), and these
-//! names may belong to any inode of the parent snapshot. It therefore walks the inodes up to the
-//! parent's last one before it sends anything. It holds the result of this walk, so that one walk
-//! suffices: sending replays the held inodes, then continues the walk.
+//! names may belong to any inode of the parent snapshot. The send therefore walks the new
+//! snapshot's inodes up to the parent snapshot's last inode before it sends anything. It holds the
+//! result of this walk, so that one walk suffices: sending replays the held inodes, then continues
+//! the walk.
 //!
 //! Memory is bounded by [`HELD_BYTES_MAX`]. If more differs, the send drops the held inodes and
 //! repeats the walk.
@@ -24,7 +25,7 @@ const INODE_BYTES: usize = size_of::<InodeState>() + size_of::<HeldInode>() + 64
 /// Memory of one link or attribute without its bytes.
 const ENTRY_BYTES: usize = 64;
 
-/// An inode that differs, with its extents.
+/// An inode that differs between the two snapshots, with its extents.
 #[derive(Debug)]
 struct HeldInode {
     inode: Box<InodeState>,
@@ -36,7 +37,7 @@ struct HeldInode {
 pub(crate) struct Held {
     inodes: Vec<HeldInode>,
     bytes: usize,
-    /// Number of inodes found, including those that are not held.
+    /// Number of inodes found, including inodes that the send does not hold in memory.
     count: u64,
     overflowed: bool,
 }
@@ -47,7 +48,7 @@ impl Held {
         self.count
     }
 
-    /// Returns whether all found inodes are held.
+    /// Returns whether the send holds all found inodes in memory.
     pub(crate) const fn is_whole(&self) -> bool {
         !self.overflowed
     }

@@ -3,7 +3,8 @@
 //! A default access list becomes the access list of every new file, and a compression property is
 //! inherited too. A new file must have exactly the snapshot's attributes. A file without the
 //! attribute must therefore not be created inside such a directory. (If the directory is the root,
-//! nothing helps, as in the kernel's send: everything is created there.)
+//! the send cannot avoid the inheritance, as in the kernel's send: everything is created in the
+//! root.)
 
 use crate::send::error::Result;
 use crate::send::inode::Attribute;
@@ -49,7 +50,8 @@ impl InheritedAttributes {
     }
 
     /// Returns whether a directory of `new` would pass on an attribute that `xattrs` of the inode
-    /// lacks. The directory may have its new attributes or still its old ones.
+    /// lacks. The directory may have its new attributes or still its old attributes at the
+    /// receiver.
     pub(crate) fn would_inherit(
         &mut self,
         directory: InodeNumber,

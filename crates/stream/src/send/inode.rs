@@ -99,8 +99,8 @@ impl InodeState {
         }
     }
 
-    /// Returns whether the differing items are insufficient, because equal items belong to
-    /// different inodes.
+    /// Returns whether the differing items of the inode are insufficient, because equal items
+    /// belong to different inodes.
     pub(crate) fn needs_all_items(&self) -> bool {
         match self.state() {
             State::Replaced => true,

@@ -2,8 +2,8 @@
 //! inode.
 //!
 //! The items of one inode are adjacent: first its inode item, then its names, its attributes, and
-//! last its extents. The gatherer collects names and attributes. It passes extents on one by one,
-//! because a file may have millions.
+//! last its extents. The gatherer collects names and attributes. The gatherer passes extents on one
+//! by one, because a file may have millions.
 //!
 //! An inode with an unchanged inode item is unchanged: every operation that changes an inode sets
 //! its change time. (Relocation of block groups changes addresses in extent items, but nothing that
@@ -64,7 +64,7 @@ pub(crate) trait Visitor {
     fn begin(&mut self, inode: &InodeState) -> Result<()>;
     /// Processes an extent item of the current inode.
     fn extent(&mut self, change: ExtentChange) -> Result<()>;
-    /// Ends the current inode.
+    /// Ends the current inode's items.
     fn end(&mut self) -> Result<()>;
 }
 
@@ -81,7 +81,7 @@ struct Gathering {
     ranges: [FileRangeBuilder; 2],
 }
 
-/// State of the gathering.
+/// State of the gathering of an inode's items.
 pub(crate) struct Gatherer<'a> {
     new: &'a Snapshot,
     old: Option<&'a Snapshot>,
@@ -89,7 +89,7 @@ pub(crate) struct Gatherer<'a> {
     current: Option<Gathering>,
 }
 
-/// A walk over the differences, which can pause.
+/// A walk over the differences between two snapshots, which can pause.
 pub(crate) struct Walk {
     changes: Changes,
     /// The next item, if the walk paused before it.
@@ -223,8 +223,8 @@ impl<'a> Gatherer<'a> {
         self.finish(visitor)
     }
 
-    /// Collects the items after an inode item that its leaf holds. Returns whether these are all
-    /// items up to the end of the attributes.
+    /// Collects the items after an inode item that its leaf holds. Returns whether the leaf holds
+    /// all items of the inode up to the end of its extended attributes.
     fn look_beside<'i>(
         new: &Snapshot,
         inode: &mut InodeState,
@@ -302,7 +302,7 @@ impl<'a> Gatherer<'a> {
         Self::part(self.new, self.old, current, difference, visitor)
     }
 
-    /// Processes an item other than the inode item.
+    /// Processes an item of an inode other than the inode item.
     fn part(
         new: &Snapshot,
         old: Option<&Snapshot>,

@@ -5,11 +5,11 @@
 //! that moment. As in the kernel, inodes come in the order of their numbers; each gets its names at
 //! its turn. Three obstacles can occur, each with one solution:
 //!
-//! - *The directory does not exist yet* (its number is higher): the send creates it ahead of its
-//!   turn.
-//! - *The name is taken* by an inode with a later turn. If this inode is a removed file, the send
-//!   removes the name at once. Any other inode moves out of the way to a unique name in the root,
-//!   `o<inode>-<generation>-<n>`, and gets its new name at its own turn.
+//! - The parent directory does not exist yet* (its inode number is higher): the send creates the
+//!   directory ahead of its turn.
+//! - The name is taken* by an inode that the send handles later. If this inode is a removed file,
+//!   the send removes the name at once. Any other inode moves out of the way to a unique name in
+//!   the root, `o<inode>-<generation>-<n>`, and gets its new name at its own turn.
 //! - *A directory would move below itself*, because a directory on the path to its new parent moves
 //!   only later: the send moves this other directory first.
 //!
@@ -60,7 +60,7 @@ impl Directory {
     }
 }
 
-/// An inode that the receiver lacks so far.
+/// A new inode that the receiver has not created so far.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Fresh<'i> {
     pub(crate) number: InodeNumber,
@@ -84,7 +84,8 @@ pub(crate) struct Names<'a> {
     ahead: HashSet<InodeNumber>,
     /// Highest inode number whose turn has come: the receiver has all new inodes up to it.
     created_to: InodeNumber,
-    /// Removed directories whose turn has come, but which still have entries.
+    /// Removed directories that the send has reached in its order, but which still have entries at
+    /// the receiver.
     doomed: HashSet<InodeNumber>,
     links: LinkCache,
     inherited: InheritedAttributes,
@@ -132,7 +133,7 @@ impl<'a> Names<'a> {
         }
     }
 
-    /// Returns the receiver's current parent and name of a directory; `None` for the root.
+    /// Returns the directory's current parent and name at the receiver; `None` for the root.
     fn place(&mut self, directory: Directory) -> Result<Option<(Directory, Arc<[u8]>)>> {
         if directory.number == InodeNumber::ROOT_DIRECTORY {
             return Ok(None);
@@ -228,7 +229,7 @@ impl<'a> Names<'a> {
         }
     }
 
-    /// Returns a temporary name in the root that neither snapshot has.
+    /// Returns a temporary name in the root that exists in neither snapshot.
     fn free_name(&self, inode: InodeNumber, generation: Generation) -> Result<Arc<[u8]>> {
         let root = InodeNumber::ROOT_DIRECTORY;
         let mut number = 0_u64;

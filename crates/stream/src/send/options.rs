@@ -8,8 +8,8 @@ use buttress_tree::ReadAhead;
 /// Options of a send.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Snapshot that the receiver already has: the send contains only the differences. It may be in
-    /// another volume.
+    /// Snapshot that the receiver already has: the send contains only the differences. The parent
+    /// snapshot may be in another volume.
     pub parent: Option<Snapshot>,
     /// Further snapshots that the receiver has, whose extents it may clone.
     pub clone_sources: Vec<Snapshot>,
@@ -18,13 +18,14 @@ pub struct Options {
     /// Send ranges of data instead of the data itself. A receiver refuses such a stream; `receive
     /// --dump` prints it.
     pub no_data: bool,
-    /// Send compressed extents in stored form. Needs version 2.
+    /// Send compressed extents in stored form. This option needs stream version 2.
     pub compressed_data: bool,
     /// Readahead of the trees.
     pub read_ahead: ReadAhead,
     /// Omit the stream header. Use it for all but the first of several snapshots in one stream.
     pub omit_header: bool,
-    /// Omit the end command. Use it for all but the last of several snapshots in one stream.
+    /// Omit the end command of the stream. Use it for all but the last of several snapshots in one
+    /// stream.
     pub omit_end: bool,
     /// Number of bytes to omit from the start of the stream, to resume an interrupted transfer.
     pub skip_bytes: u64,

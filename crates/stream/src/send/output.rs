@@ -1,4 +1,5 @@
-//! From commands to bytes, in order, while reads of data are in flight.
+//! The output side of a send: turns commands into bytes, in order, while reads of data are in
+//! flight.
 //!
 //! Commands with file data enter a queue, and all their reads are in flight together. Later
 //! commands follow in the queue, already encoded. A separate thread writes finished bytes in large
@@ -84,7 +85,7 @@ pub(crate) struct Output<'a> {
     queued_bytes: usize,
     pieces: Sender<Vec<u8>>,
     used: Receiver<Vec<u8>>,
-    /// Number of commands so far.
+    /// Number of stream commands so far.
     commands: u64,
     /// Stream position in bytes, including queued and omitted bytes.
     position: u64,
@@ -280,7 +281,8 @@ impl<'a> Output<'a> {
         Ok(())
     }
 
-    /// Advances the position by `bytes`. Returns whether any of these bytes are to be written.
+    /// Advances the position by `bytes`. Returns whether the output has to write any of these
+    /// bytes.
     fn admit(&mut self, bytes: usize) -> bool {
         let start = self.position;
         self.position = start.saturating_add(ByteCount::of(bytes).get());
@@ -290,7 +292,7 @@ impl<'a> Output<'a> {
         self.position > self.skip
     }
 
-    /// Returns the length of a command without its data.
+    /// Returns the length of a stream command without its data.
     fn overhead_bytes(&mut self, command: &Command<'_>) -> Result<usize> {
         self.scratch.clear();
         self.encoder.encode(command, &mut self.scratch)?;
@@ -428,8 +430,8 @@ impl<'a> Output<'a> {
         self.flush_full()
     }
 
-    /// Finishes the writes of a file range. Each write is as long as possible, regardless of extent
-    /// boundaries.
+    /// Finishes the writes of a file range. Each write in the stream is as long as possible,
+    /// regardless of extent boundaries.
     fn finish_content(
         &mut self,
         path: &[u8],
@@ -468,7 +470,7 @@ impl<'a> Output<'a> {
         Ok(())
     }
 
-    /// Passes finished bytes to the writing thread once they fill a piece.
+    /// Passes finished stream bytes to the writing thread once they fill a piece.
     fn flush_full(&mut self) -> Result<()> {
         if self.finished.len() >= PIECE_BYTES {
             self.flush()?;
@@ -552,7 +554,7 @@ mod tests {
         let mut sink = Vec::new();
         let position = std::thread::scope(|scope| {
             let writing = scope.spawn(|| drain.run(&mut sink));
-            // This segment stands for an unfinished read.
+            // In the test, this segment stands for an unfinished read.
             output.queue.push_back(Segment::Bytes(Vec::new()));
             let data = vec![0x5a; 32 << 10];
             for number in 0..2048_u64 {

@@ -5,10 +5,10 @@
 //! snapshot; later inodes are all new. It contains
 //! - every name that the parent snapshot has and the new one lacks. Such a name blocks a new name,
 //!   and keeps a directory from being empty;
-//! - the directories that are created, that are removed, and that get another name or parent.
+//! - the directories that the receiver creates, removes, renames or moves.
 //!
-//! New files and inodes with unchanged names need no entry. Memory therefore grows with the removed
-//! and renamed names: about 32 bytes per name, and the name itself.
+//! New files and inodes with unchanged names need no entry in the plan. Memory therefore grows with
+//! the removed and renamed names: about 32 bytes per name, and the name itself.
 
 use crate::send::error::Result;
 use crate::send::inode::{InodeState, State};
@@ -133,8 +133,8 @@ impl Plan {
         (!removed.vacated).then_some(removed.occupant)
     }
 
-    /// Marks a name as free. Returns whether it was the last name to be removed from that
-    /// directory, or `None` if the name was free already.
+    /// Marks a name of the parent snapshot as free at the receiver. Returns whether it was the last
+    /// name to be removed from that directory, or `None` if the name was free already.
     pub(crate) fn vacate(&mut self, parent: InodeNumber, name: &[u8]) -> Option<bool> {
         let index = self.find(parent, name)?;
         let removed = self.names.get_mut(index)?;
@@ -146,7 +146,8 @@ impl Plan {
         Some(*remaining == 0)
     }
 
-    /// Returns whether a directory of the parent snapshot still has names to be removed.
+    /// Returns whether a directory of the parent snapshot still has names that the send must
+    /// remove.
     pub(crate) fn holds_names(&self, directory: InodeNumber) -> bool {
         self.remaining.get(&directory).is_some_and(|&names| names > 0)
     }

@@ -12,8 +12,8 @@ use buttress_format::ChecksumType;
 use core::fmt;
 use core::str::FromStr;
 
-/// Revision of the output. Every change of the bytes for the same snapshots and options must
-/// increment it.
+/// Revision of the send's output format. Every change of the bytes for the same snapshots and
+/// options must increment it.
 const STREAM_REVISION: u32 = 2;
 
 /// Prefix of a token's text.
@@ -48,7 +48,7 @@ pub struct TokenError {
     text: String,
 }
 
-/// Formats the digest as in a token.
+/// Formats the digest of the sent bytes as in a resume token.
 impl fmt::Display for Digest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))

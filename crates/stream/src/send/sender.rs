@@ -227,7 +227,8 @@ impl Visitor for Sender<'_, '_> {
         attributes::send_owner_and_mode(old, &current.new, &current.path, self.output)?;
         self.send_capability(&current, wrote)?;
         let times = Times::of(&current.new);
-        // A new empty directory gets no entries later, so its times stay valid.
+        // A new directory that is empty when the send creates it gets no entries later, so its
+        // times stay valid.
         let empty = current.new.size == ByteCount::ZERO && current.old.is_none();
         if is_directory(current.new.mode) && !empty {
             self.names.times.set(current.number, times);

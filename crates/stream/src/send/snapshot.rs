@@ -10,7 +10,7 @@ use buttress_tree::{ReadAhead, Tree};
 use std::os::unix::ffi::OsStringExt as _;
 use std::sync::Arc;
 
-/// A read-only subvolume of an open volume.
+/// A read-only subvolume of an open volume, as the source of a send.
 #[derive(Clone, Debug)]
 pub struct Snapshot {
     filesystem: Filesystem,

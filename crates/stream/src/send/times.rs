@@ -34,7 +34,7 @@ impl DirectoryTimes {
         self.waiting.len() >= WAITING_MAX
     }
 
-    /// Takes all pending directories, sorted by number.
+    /// Takes all directories with pending times, sorted by number.
     pub(crate) fn take(&mut self) -> BTreeMap<InodeNumber, Option<Times>> {
         core::mem::take(&mut self.waiting)
     }

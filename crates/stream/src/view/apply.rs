@@ -2,8 +2,8 @@
 //!
 //! The view refuses a command that a receiver's system would refuse, before it changes anything. It
 //! applies the system's side effects: changing the owner clears set-user-id and set-group-id.
-//! Changes of owner or content also remove file capabilities. It applies neither the receiver's
-//! clock nor default ACLs of directories.
+//! Changes of owner or content also remove file capabilities. The view applies neither the
+//! receiver's clock nor default ACLs of directories.
 
 mod content;
 mod names;

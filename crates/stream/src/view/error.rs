@@ -1,4 +1,4 @@
-//! Errors of a view.
+//! Errors of a view of streams.
 
 use crate::command::Command;
 use crate::error::Place;
@@ -45,7 +45,7 @@ pub enum Error {
         offset: u64,
         /// Number of bytes to read.
         length_bytes: u64,
-        /// Error of the system.
+        /// Error of an operating system call.
         #[source]
         error: io::Error,
     },
@@ -65,7 +65,7 @@ pub enum Error {
     Path {
         /// Path from the caller.
         path: Vec<u8>,
-        /// Problem with the path.
+        /// Problem with the path of a stream command.
         problem: Problem,
     },
     /// The streams do not contain the content of a file.
@@ -149,7 +149,7 @@ pub enum Problem {
     /// No subvolume began before the command.
     #[error("no subvolume command comes before it")]
     NoSubvolume,
-    /// A path has a form that streams do not allow.
+    /// A path in the stream has a form that streams do not allow.
     #[error("path {}: {problem}", Shown(path))]
     PathInvalid {
         /// Path in the command.
@@ -171,7 +171,7 @@ pub enum Problem {
         /// Kind of the inode found there.
         found: &'static str,
     },
-    /// The path already exists.
+    /// The path of the command already exists.
     #[error("{}: already exists, as a {found}", Shown(path))]
     Exists {
         /// Path in the command.
@@ -293,7 +293,7 @@ pub enum Problem {
         source_offset: u64,
         /// Offset of the target range.
         offset: u64,
-        /// Length of both ranges in bytes.
+        /// Length of the cloned range and of its source, in bytes.
         length: u64,
     },
     /// Nested clones have so many pieces that their memory would be unbounded.
@@ -371,7 +371,7 @@ impl fmt::Display for Shown<'_> {
     }
 }
 
-/// Formats the uuids of the given streams.
+/// Formats the uuids of the given parent streams.
 struct Given<'a>(&'a [Uuid]);
 
 /// Largest number of uuids in a message.

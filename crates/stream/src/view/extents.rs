@@ -7,9 +7,9 @@
 //!
 //! Invariants:
 //! - Extents of a map do not overlap, none is empty, and none ends beyond 2^63 - 1.
-//! - Maps nest at most [`DEPTH_MAX`] deep. A range that would nest deeper is copied piece by piece.
-//!   [`CopyBudget`] bounds these copies for all streams together, so memory is bounded by the
-//!   number of commands, however often a stream clones its clones.
+//! - Extent maps nest at most [`DEPTH_MAX`] deep. A range that would nest deeper is copied piece by
+//!   piece. [`CopyBudget`] bounds these copies for all streams together, so memory is bounded by
+//!   the number of commands, however often a stream clones its clones.
 //! - Walking the pieces of a range ([`Pieces`]) needs no recursion, and memory only for the nesting
 //!   depth.
 
@@ -18,8 +18,8 @@ use buttress_format::send::EncodedCompression;
 use rpds::RedBlackTreeMapSync;
 use std::sync::Arc;
 
-/// Largest nesting depth of maps. A file that repeatedly appends itself reaches its largest size
-/// earlier.
+/// Largest nesting depth of extent maps. A file that repeatedly appends itself reaches its largest
+/// size earlier.
 const DEPTH_MAX: u32 = 64;
 
 /// Largest number of pieces that a clone copies; a range of more pieces is shared.
@@ -34,7 +34,7 @@ pub(super) const FILE_BYTES_MAX: u64 = i64::MAX as u64;
 /// The whole data of an encoded write.
 #[derive(Debug)]
 pub(crate) struct Encoded {
-    /// Number of the input.
+    /// Number of the input that holds the bytes.
     pub(crate) file: u32,
     /// Offset of the encoded bytes in the input.
     pub(crate) position: u64,
@@ -50,7 +50,7 @@ pub(crate) enum Source {
     Stored { file: u32, position: u64 },
     /// Decoded bytes of an encoded write.
     Encoded(Arc<Encoded>),
-    /// Bytes of another map.
+    /// Bytes of another file's extent map.
     Shared(Arc<ExtentMap>),
 }
 
@@ -216,7 +216,7 @@ impl ExtentMap {
     }
 }
 
-/// A file range whose bytes have one source.
+/// A file range whose bytes all have one source.
 #[derive(Clone, Debug)]
 pub(crate) struct Piece {
     /// Offset of the piece in the file.

@@ -36,7 +36,7 @@ impl NodeId {
 /// The entries of a directory, sorted by the bytes of their names.
 pub(super) type Entries = RedBlackTreeMapSync<Arc<[u8]>, NodeId>;
 
-/// State of a subvolume. A copy shares everything with its original.
+/// The state of a subvolume in a view of the stream. A copy shares everything with its original.
 #[derive(Clone, Debug)]
 pub struct Tree {
     inodes: RedBlackTreeMapSync<NodeId, Inode>,
@@ -73,8 +73,8 @@ impl Tree {
         self.inodes.values()
     }
 
-    /// Returns the entries of a directory, sorted by the bytes of their names. Other inodes have
-    /// none.
+    /// Returns the entries of a directory, sorted by the bytes of their names. Inodes other than
+    /// directories have no entries.
     pub fn entries(&self, directory: NodeId) -> impl Iterator<Item = (&[u8], NodeId)> {
         let entries = self.inode(directory).and_then(|inode| match &inode.node {
             Node::Directory(entries) => Some(entries.0.iter()),
@@ -149,7 +149,7 @@ impl Tree {
         Err(path::root(path))
     }
 
-    /// Adds an inode under a free name.
+    /// Adds an inode under a name that is not in use.
     pub(super) fn add(&mut self, place: &Place<'_>, inode: Inode) {
         let id = NodeId(self.next);
         self.next = self.next.saturating_add(1);
@@ -164,7 +164,7 @@ impl Tree {
         }
     }
 
-    /// Removes the name, and keeps the inode.
+    /// Removes the name from its directory, and keeps the inode.
     pub(super) fn clear_name(&mut self, place: &Place<'_>) {
         if let Some(Node::Directory(entries)) = self.inode_mut(place.directory).map(|inode| &mut inode.node) {
             entries.0.remove_mut(place.name);

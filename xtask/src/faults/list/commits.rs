@@ -1,4 +1,4 @@
-//! Space and commits.
+//! Faults in the handling of space and commits.
 
 use super::*;
 

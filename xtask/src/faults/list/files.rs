@@ -1,4 +1,4 @@
-//! Content, names and subvolumes.
+//! Faults in the handling of content, names and subvolumes.
 
 use super::*;
 
@@ -59,7 +59,7 @@ pub(super) const FAULTS: &[Fault] = &[
         "An older reader opens the volume and cannot read its files.",
         &[commits("leftovers::the_mark_of_compressed_content")],
     ),
-    // Names and inodes.
+    // Faults in the handling of names and inodes.
     loses(
         "link-count-never-falls",
         "Removing the last name of a file leaves it as lost space, found by no path.",

@@ -1,7 +1,7 @@
 //! Ledgers: what is free, used, pinned and promised, and the references and blocks that are counted.
 //!
-//! None of these reaches a volume by itself: the commit ends with what does not come out. So they harm, and lose nothing;
-//! those that lose data are of a trail that no ledger follows.
+//! No fault in this list reaches a volume: the commit ends when its ledgers disagree. So they harm,
+//! and lose nothing; those that lose data are of a trail that no ledger follows.
 
 use super::*;
 

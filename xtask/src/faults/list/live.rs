@@ -1,4 +1,4 @@
-//! What readers see of the newest state, beside those who change it.
+//! Faults in what readers see of the newest state, beside threads that change it.
 
 use super::*;
 

@@ -3,7 +3,7 @@
 use super::*;
 
 pub(super) const FAULTS: &[Fault] = &[
-    // Locks: each may be found by a program that stands still, months later.
+    // Locks: a user may notice each of these faults only months later, by a program that hangs.
     harms(
         "lock-commit-before-files",
         "A commit that writes back and a write that commits for want of space wait for each other for ever.",

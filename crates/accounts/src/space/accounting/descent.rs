@@ -33,10 +33,10 @@ pub(super) const NODES_MAX: usize = 1 << 18;
 /// The number of leaves in a batch. The job can be stopped between batches.
 const LEAVES_AT_ONCE: usize = 1 << 15;
 
-/// The number of records that a thread collects before it shares them.
+/// The number of records that a thread collects before it merges them into the shared gatherer.
 pub(super) const RECORDS_AT_ONCE: usize = 1 << 12;
 
-/// The most errors that are kept; more are only counted.
+/// The most errors that the descent keeps; it only counts further errors.
 const FAILURES_MAX: usize = 64;
 
 /// A block, and the set of owners that reach it.
@@ -70,7 +70,7 @@ impl Record for Block {
     }
 }
 
-/// Errors of unreadable blocks.
+/// Errors of tree blocks that could not be read.
 #[derive(Debug, Default)]
 pub(super) struct Failures {
     pub(super) list: Vec<Error>,
@@ -183,7 +183,7 @@ impl Descent<'_> {
             is_first: self.is_first && start == 0,
             dropped: self.dropped()?,
         };
-        // The last block is taken first.
+        // The walk takes the last block of the level above first.
         let wanted = above.iter().rev().map(|block| (block.pointer, block.set));
         for mut children in self.filesystem.forest().survey_blocks(wanted, &nodes) {
             gatherer.add(&mut children);
@@ -192,8 +192,8 @@ impl Descent<'_> {
         gatherer.finish()
     }
 
-    /// Returns the drop progress of half-dropped trees, by the set of the owner that alone reaches
-    /// a block.
+    /// Returns the drop progress of half-dropped trees, by the set of the single owner that reaches
+    /// their blocks.
     fn dropped(&self) -> Result<HashMap<SetId, (Key, u8)>> {
         let mut sets = self.sets.lock();
         let mut dropped = HashMap::new();
@@ -226,7 +226,7 @@ impl Descent<'_> {
 struct Nodes<'a> {
     descent: &'a Descent<'a>,
     gatherer: &'a Gatherer<'a, Block>,
-    /// Whether these nodes are read for the first time.
+    /// True if the descent reads these tree nodes for the first time.
     is_first: bool,
     dropped: HashMap<SetId, (Key, u8)>,
 }
@@ -276,7 +276,7 @@ impl Scanner for Nodes<'_> {
     }
 }
 
-/// Reads leaves for a visitor.
+/// Reads tree leaves for a visitor.
 struct Leaves<'a, V> {
     descent: &'a Descent<'a>,
     visitor: &'a V,

@@ -11,7 +11,7 @@ use buttress_format::{ByteCount, Compression};
 pub enum ContentKind {
     /// Uncompressed bytes.
     Plain = 0,
-    /// A zlib stream.
+    /// A zlib-compressed extent.
     Zlib = 1,
     /// LZO, in btrfs's framing.
     Lzo = 2,
@@ -54,7 +54,7 @@ impl ContentKind {
 pub struct ByKind<T>([T; 5]);
 
 impl<T> ByKind<T> {
-    /// Returns the figure of one kind.
+    /// Returns the figure for one kind of content.
     #[must_use]
     pub const fn of(&self, kind: ContentKind) -> &T {
         let [plain, zlib, lzo, zstd, preallocated] = &self.0;
@@ -84,7 +84,7 @@ impl<T> ByKind<T> {
     }
 }
 
-/// Figures that can be added up.
+/// Figures of an owner that can be added up.
 pub(super) trait Sum: Copy {
     /// Adds another figure `times` times.
     fn add(&mut self, other: &Self, times: u64);
@@ -150,7 +150,7 @@ impl Sum for References {
     }
 }
 
-/// Files and their references.
+/// The number of files and of their references.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Files {
     /// The number of regular files.

@@ -1,9 +1,9 @@
 //! A gatherer of records by address, used by several threads, which merges records of equal
 //! address.
 //!
-//! Records arrive in any order, and many times for one address. A list holds them, and is sorted
-//! and merged whenever it has grown by half of its limit. Memory is therefore bounded by the number
-//! of addresses, not of records.
+//! Records arrive in any order, and many times for one address. The gatherer holds records in a
+//! list. It sorts and merges the list whenever the list has grown by half of its limit. Memory is
+//! therefore bounded by the number of addresses, not of records.
 //!
 //! If even the addresses are too many, the gatherer drops the upper half of them, and from then on
 //! everything above the first dropped address. The gatherer then holds all records of a *window*,
@@ -58,7 +58,7 @@ struct Inner<R> {
     failure: Option<Error>,
 }
 
-/// The least growth before the list is merged again.
+/// The least growth before the gatherer merges the list again.
 const GROWTH_MIN: usize = 1 << 14;
 
 impl<'a, R: Record> Gatherer<'a, R> {
@@ -164,7 +164,7 @@ impl<'a, R: Record> Gatherer<'a, R> {
     }
 }
 
-/// The merged sets of one address. The result of the previous address is remembered, because
+/// The merged sets of one address. The gatherer remembers the set of the previous address, because
 /// neighbours were often written together and have the same owners.
 #[derive(Default)]
 struct Merged {
@@ -236,8 +236,8 @@ mod tests {
         }
     }
 
-    /// Gathers all of `given` in windows of at most `limit` addresses. Returns the result and the
-    /// number of passes.
+    /// Gathers all of `given` in windows of at most `limit` addresses. Returns the result of the
+    /// gathering and the number of passes.
     fn gather(given: &[(u64, u32)], limit: usize) -> (BTreeMap<u64, (BTreeSet<u32>, u64)>, u32) {
         let sets = Mutex::new(Sets::new(SETS_BYTES_MAX));
         let (mut found, mut passes, mut start) = (BTreeMap::new(), 0, 0);

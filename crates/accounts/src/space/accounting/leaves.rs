@@ -2,7 +2,7 @@
 //!
 //! Each leaf is visited once, with the set of all owners that reach it, and its items count for
 //! each of them. An inode that is counted separately ([`super::Parts`]), or that has no name, has
-//! other owners than its leaf.
+//! other owners than the leaf that holds its items.
 //!
 //! A file with several names is several files for callers that count by path: it counts once more
 //! for each further name ([`Counted::further`]). If such a file continues in the next leaf, that
@@ -72,24 +72,24 @@ impl Record for Extent {
 /// The sums of an account.
 #[derive(Debug, Default)]
 pub(super) struct Counted {
-    /// Space by the owners of extents and of tree blocks.
+    /// Space by the sets of owners of data extents and of tree blocks.
     pub(super) occupied: HashMap<SetId, Occupied>,
     /// Files by the owners of leaves.
     pub(super) files: HashMap<SetId, Files>,
-    /// Files once more for each further name.
+    /// Files by the owners of leaves, counted once more for each further name.
     pub(super) further: HashMap<SetId, Files>,
     /// Figures in `files` that belong to no file.
     pub(super) excess: HashMap<SetId, Files>,
 }
 
-/// An inode that may continue in another leaf, which does not show its file type.
+/// An inode whose items may continue in another leaf, which does not show the inode's file type.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Split {
     /// The owners of the inode.
     pub(super) set: SetId,
     /// The last visited key.
     pub(super) after: Key,
-    /// The number of names besides the first; `None` for a symlink.
+    /// The number of the inode's names besides the first; `None` for a symlink.
     pub(super) further_names: Option<u64>,
 }
 
@@ -363,7 +363,7 @@ impl Leaves<'_> {
             let sets = self.sets.lock();
             self.owners.parts.iter().any(|part| sets.contains(set, *part))
         };
-        // Every leaf knows the number of names in parts.
+        // Every file tree leaf contributes the number of its names in counted parts.
         for (set, further_names) in &last.further {
             if !is_part(*set) {
                 tally.split.push(Split {

@@ -19,7 +19,7 @@ use buttress_fs::progress::Progress;
 use buttress_tree::{ReadAhead, RootPointer, Tree};
 use std::collections::HashMap;
 
-/// The most owners.
+/// The largest number of owners.
 const OWNERS_MAX: u32 = 1 << 17;
 
 /// The most files without a name in all subvolumes.
@@ -28,12 +28,12 @@ const UNLINKED_MAX: u64 = 1 << 20;
 /// The index of an owner in [`super::Accounting::owners`].
 pub type OwnerIndex = u32;
 
-/// An owner of space.
+/// An owner of space: a subvolume, or a part of one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Owner {
     /// The tree of the owner.
     pub tree: TreeId,
-    /// The files of the tree that the owner has.
+    /// The files that the owner has in its subvolume's tree.
     pub share: Share,
     /// Whether the tree was deleted and is not yet dropped.
     pub deleted: bool,
@@ -46,7 +46,7 @@ pub enum Share {
     Rest,
     /// Inodes without a name: files that were deleted while open.
     Unlinked,
-    /// A requested part, by its number.
+    /// A requested part of a subvolume, by its number.
     Part(u32),
 }
 
@@ -58,7 +58,7 @@ impl Owner {
     }
 }
 
-/// A tree to be read.
+/// A tree that the account must read.
 #[derive(Clone, Debug)]
 pub(super) struct Root {
     pub(super) pointer: RootPointer,
@@ -74,7 +74,7 @@ pub(super) struct Owners {
     pub(super) roots: Vec<Root>,
     /// Inodes without a name, with the owners of their subvolumes and of unlinked files.
     pub(super) unlinked: HashMap<InodeNumber, Vec<(OwnerIndex, OwnerIndex)>>,
-    /// The owners of the requested parts, by their numbers.
+    /// The owners of the requested parts of subvolumes, by the parts' numbers.
     pub(super) parts: Vec<OwnerIndex>,
 }
 
@@ -88,7 +88,7 @@ impl Owners {
             generation: superblock.generation,
             level: superblock.root_level,
         });
-        // A read-only volume may have been opened by an older root.
+        // A read-only volume may have been opened at an older root tree.
         let held = filesystem.root_tree();
         let root_tree = if held.is_in_memory() {
             root_tree

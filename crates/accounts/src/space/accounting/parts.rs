@@ -1,10 +1,10 @@
-//! Files that are counted separately: those below each entry of a directory.
+//! Files that an account counts separately: those below each entry of a directory.
 //!
 //! Inodes record their own names, with the directory of each. A pass over the leaves of the
-//! subvolume gathers these names. A walk down from the directory then uses them, without reading
-//! directory entries.
+//! subvolume gathers these names. A walk down from the directory then uses the gathered names,
+//! without reading directory entries.
 //!
-//! Bound: `NAMES_MAX` names in the subvolume.
+//! Bound: the walk accepts at most `NAMES_MAX` names in the subvolume.
 
 use buttress_exact::{Exact as _, u64_of};
 use buttress_format::{ByteCount, InodeExtrefs, InodeNumber, InodeRefs, ItemType, SubvolumeId, TreeBlock};
@@ -18,7 +18,7 @@ use std::sync::Arc;
 /// The most names of a subvolume with separately counted files.
 const NAMES_MAX: usize = 1 << 22;
 
-/// Files of one subvolume that are counted separately.
+/// Files of one subvolume that an account counts separately.
 #[derive(Clone, Debug)]
 pub struct Parts {
     pub(super) subvolume: SubvolumeId,
@@ -56,8 +56,8 @@ impl Parts {
         self.subvolume
     }
 
-    /// Returns the parts to which an inode belongs; a file with several names may belong to
-    /// several.
+    /// Returns the counted parts of a subvolume to which an inode belongs; a file with several
+    /// names may belong to several.
     pub fn of_inode(&self, inode: InodeNumber) -> impl Iterator<Item = u32> {
         self.members_of(inode).iter().map(|member| member.part)
     }
@@ -127,8 +127,8 @@ impl Parts {
         let mut members = Vec::new();
         while let Some((current, part)) = waiting.pop() {
             progress.check()?;
-            // A directory has one name. If a damaged volume has more, the walk still visits the
-            // directory once.
+            // A valid directory has exactly one name. If a damaged volume gives a directory several
+            // names, the walk still visits the directory once.
             let Some(start) = first_in(&names, current) else {
                 continue;
             };
@@ -136,7 +136,7 @@ impl Parts {
                 Some(entered) if !*entered => *entered = true,
                 _ => continue,
             }
-            // Clamp: a search of the list returned this position.
+            // Clamp: a binary search of the list returned this position.
             let below = names.get(start..).unwrap_or(&[]);
             for name in below.iter().take_while(|name| name.directory == current) {
                 if let Some(part) = part.or_else(|| part_of(name.inode)) {

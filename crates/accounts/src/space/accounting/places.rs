@@ -11,14 +11,14 @@ use buttress_fs::progress::Progress;
 use buttress_fs::subvolume::SubvolumeInfo;
 use std::collections::{HashMap, HashSet};
 
-/// A path whose space is requested.
+/// A path for which the caller requests the space.
 #[derive(Clone, Debug)]
 pub struct Place {
     /// The inode at the path.
     pub location: Location,
     /// The files at the path in its own subvolume, as one part; `None` for all files.
     pub parts: Option<Parts>,
-    /// The subvolumes below that a walk from the path enters.
+    /// The nested subvolumes that a walk down from the path enters.
     pub nested: Vec<SubvolumeId>,
 }
 
@@ -66,7 +66,7 @@ pub struct Nesting {
 }
 
 impl Nesting {
-    /// Returns the nesting of a volume's subvolumes; deleted ones are nowhere.
+    /// Returns the nesting of a volume's subvolumes; a deleted subvolume has no place in it.
     #[must_use]
     pub fn of(all: &[SubvolumeInfo]) -> Self {
         let mut inside: HashMap<_, Vec<_>> = HashMap::new();

@@ -1,8 +1,8 @@
 //! Sums for every owner, of figures that are given for runs of owners.
 //!
 //! A binary tree spans all owners. A run is added to at most two nodes of each level, and an
-//! owner's sum is the sum of the nodes above it. The figures of a run of a thousand owners thus
-//! cost some twenty steps, not a thousand. With hundreds of snapshots there are as many different
+//! owner's sum is the sum of the nodes above it. Adding figures to a run of a thousand owners thus
+//! takes some twenty steps, not a thousand. With hundreds of snapshots there are as many different
 //! sets as pairs of snapshots.
 
 use super::figures::Sum;
@@ -29,7 +29,7 @@ impl<T: Sum + Default> RangeSums<T> {
         }
     }
 
-    /// Adds figures to every owner of a set.
+    /// Adds figures to the sums of every owner of a set.
     pub(super) fn add(&mut self, runs: &[Run], figures: &T) {
         for (start, end) in runs {
             let (mut start, mut end) = (self.leaf(*start), self.leaf(*end));

@@ -23,7 +23,7 @@ const SET_BYTES: usize = 400;
 /// The most unions of two sets that are remembered.
 const UNIONS_MAX: usize = 1 << 16;
 
-/// Consecutive owners, `[start, end)`.
+/// A run of consecutive owners, `[start, end)`.
 pub(super) type Run = (OwnerIndex, OwnerIndex);
 
 /// The number of a set of owners.
@@ -152,7 +152,7 @@ pub(super) fn members(runs: &[Run]) -> impl Iterator<Item = OwnerIndex> {
     })
 }
 
-/// Returns the union of lists of runs.
+/// Returns the union of lists of owner runs.
 fn merged(lists: &[&[Run]]) -> Vec<Run> {
     let mut all: Vec<Run> = lists.iter().flat_map(|runs| runs.iter().copied()).collect();
     all.sort_unstable();

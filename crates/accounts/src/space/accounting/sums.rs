@@ -84,7 +84,7 @@ fn count_of(runs: &[Run]) -> usize {
     count.narrow::<usize>()
 }
 
-/// The figures of one owner.
+/// Returns the figures of one owner of space.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OwnerSpace {
     /// The files of the owner.
@@ -146,7 +146,7 @@ impl Accounting {
 
     /// Returns the space that is freed when exactly these owners are deleted together. Space that
     /// only deleted subvolumes hold is freed anyway and does not count ([`Accounting::pending`]).
-    /// Space that these owners share only with deleted subvolumes counts.
+    /// The sum includes space that these owners share only with deleted subvolumes.
     #[must_use]
     pub fn freed_by(&self, scope: &Scope) -> Occupied {
         let deleted = self.scope(|owner| owner.deleted);
@@ -154,7 +154,7 @@ impl Accounting {
         self.sum(|runs| with.has_all_of(runs) && !deleted.has_all_of(runs))
     }
 
-    /// Returns the space that is freed when deleted subvolumes are dropped.
+    /// Returns the space that is freed when the cleaner drops the already deleted subvolumes.
     #[must_use]
     pub fn pending(&self) -> Occupied {
         self.exclusive_to(&self.scope(|owner| owner.deleted))

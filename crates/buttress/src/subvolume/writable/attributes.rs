@@ -29,7 +29,7 @@ impl WritableSubvolume {
     /// ```
     ///
     /// # Errors
-    /// Fails if the path leads nowhere, the volume or the subvolume is read-only, or `mode` has
+    /// Fails if the path does not exist, the volume or the subvolume is read-only, or `mode` has
     /// bits that are no permissions.
     pub fn set_permissions(&self, path: impl VolumePath, mode: u32) -> Result<()> {
         let changes = AttributeChanges {
@@ -39,8 +39,8 @@ impl WritableSubvolume {
         self.change(&path.volume_path(), Follow::All, &changes)
     }
 
-    /// Sets owner and group. A symbolic link is not followed. A file loses its set-id bits and
-    /// capabilities.
+    /// Sets owner and group. Changing the attributes of a symbolic link does not follow the link. A
+    /// file loses its set-id bits and capabilities.
     ///
     /// ```
     /// # let volume = buttress::Volume::create().on_devices(vec![buttress::Device::memory(vec![0; 256 << 20])])?;

@@ -37,8 +37,8 @@ impl WritableSubvolume {
         Ok(self.with_id(id))
     }
 
-    /// Makes a snapshot of `source` at a path. The time does not depend on the size. The snapshot
-    /// and all earlier changes are durable when this returns.
+    /// Makes a snapshot of `source` at a path. The time to take a snapshot does not depend on the
+    /// subvolume's size. The snapshot and all earlier changes are durable when this returns.
     ///
     /// ```
     /// # let volume = buttress::Volume::create().on_devices(vec![buttress::Device::memory(vec![0; 256 << 20])])?;
@@ -71,7 +71,7 @@ impl WritableSubvolume {
 
     /// Deletes the subvolume at a path.
     /// [`WritableVolume::drop_deleted_subvolumes`](crate::WritableVolume::drop_deleted_subvolumes)
-    /// frees its space.
+    /// frees the deleted subvolume's space.
     ///
     /// ```
     /// # let volume = buttress::Volume::create().on_devices(vec![buttress::Device::memory(vec![0; 256 << 20])])?;

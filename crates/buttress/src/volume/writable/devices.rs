@@ -20,7 +20,8 @@ impl WritableVolume {
         Ok(self.writer().require_new_device(device, options)?)
     }
 
-    /// Adds a device, which forgets what it held. New chunks use it from then on; content that exists stays where it is.
+    /// Adds a device, which forgets what it held. New chunks use the enlarged space from then on;
+    /// existing content stays in its place.
     ///
     /// ```
     /// use buttress::{Device, NewDevice, Volume};
@@ -41,7 +42,7 @@ impl WritableVolume {
         Ok(self.writer().add_device(device, options)?)
     }
 
-    /// Removes a device, which may be missing. Its superblocks are wiped last.
+    /// Removes a device, which may be missing. The removed device's superblocks are wiped last.
     ///
     /// ```
     /// # use buttress::{Device, NewDevice, Progress, Volume};
@@ -102,7 +103,7 @@ impl WritableVolume {
         let grown = self.writer().grow_device(device, size);
         // A commit that failed may be durable.
         if grown.is_err() && before < size.get() && view.volume().stopped().is_none() && now.get() <= before {
-            // The bytes are nobody's either way.
+            // After a failed commit, no committed state uses the added bytes.
             let _longer = own.set_size(before);
         }
         Ok(grown?)
@@ -125,13 +126,14 @@ impl WritableVolume {
         Ok(())
     }
 
-    /// Moves content from the part of a device that is being emptied.
+    /// Moves content away from the end of a device that is being shrunk.
     fn empty(&self, _emptying: &Emptying<'_>, progress: &Progress) -> Result<()> {
         Ok(progress.check()?)
     }
 }
 
-/// Wipes the superblocks of a device that the volume no longer lists. A missing device keeps them.
+/// Wipes the superblocks of a device that the volume no longer lists. A missing device keeps its
+/// superblocks.
 fn wipe(slot: &DeviceSlot) -> Result<()> {
     let Some(device) = slot.device().filter(|device| device.is_writable()) else {
         return Ok(());

@@ -8,7 +8,7 @@ use buttress_writer::operations::{AttributeChanges, NewInode, ReceivedUuid, Rena
 
 /// Calls that take a [`Location`] and a name in it. The calls of
 /// [`WritableSubvolume`](crate::WritableSubvolume) take paths, and give new inodes the owner of the
-/// options. The calls here take a [`NewInode`].
+/// options. The creating calls of this module take a [`NewInode`].
 ///
 /// ```
 /// # let volume = buttress::Volume::create().on_devices(vec![buttress::Device::memory(vec![0; 256 << 20])])?;
@@ -67,7 +67,7 @@ impl WritableVolume {
         Ok(self.writer.make_symlink(directory, name, new, target)?)
     }
 
-    /// Adds another name to an inode.
+    /// Adds a hard link: another name of an inode.
     pub fn link(&self, inode: Location, directory: Location, name: &[u8]) -> Result<()> {
         Ok(self.writer.link(inode, directory, name)?)
     }

@@ -13,7 +13,7 @@ impl WritableVolume {
     /// [`Feature::SkinnyMetadata`] or [`Feature::NoHoles`].
     ///
     /// # Errors
-    /// Every other feature.
+    /// Fails for every other feature.
     pub fn add_feature(&self, feature: Feature) -> Result<()> {
         let flag = match feature {
             Feature::ExtendedReferences => Incompat::EXTENDED_IREF,

@@ -47,7 +47,7 @@ macro_rules! checksums {
 
             /// Checksum items that overlap.
             ChecksumsOverlap = "checksums-overlap", Inconsistent, Checksums {
-                /// The logical address at which the second range begins.
+                /// The logical address at which the second of the two ranges begins.
                 logical: Logical,
                 /// The logical address at which the first range ends.
                 previous_end: Logical,

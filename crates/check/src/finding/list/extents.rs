@@ -35,7 +35,7 @@ macro_rules! extents {
                 logical: Logical,
                 /// The recorded value.
                 stored: ByteCount,
-                /// The counted sum of its extents.
+                /// The sum that the check counted over the block group's extents.
                 counted: ByteCount,
             } "block group {logical}: wrong used bytes (found {stored}, expected {counted})"
 
@@ -43,7 +43,7 @@ macro_rules! extents {
             BytesUsed = "bytes-used", Inconsistent, Extents {
                 /// The recorded value.
                 stored: ByteCount,
-                /// The counted sum of all extents.
+                /// The sum that the check counted over all extents.
                 counted: ByteCount,
             } "superblock: wrong used bytes (found {stored}, expected {counted})"
 
@@ -103,7 +103,7 @@ macro_rules! extents {
                 device: DeviceId,
                 /// The value in the device item.
                 stored: ByteCount,
-                /// The counted sum of its extents.
+                /// The sum that the check counted over the block group's extents.
                 counted: ByteCount,
             } "device {device}: wrong used bytes in its item (found {stored}, expected {counted})"
 
@@ -140,7 +140,7 @@ macro_rules! extents {
                 logical: Logical,
                 /// The recorded number of references.
                 stored: u64,
-                /// The counted sum of its references.
+                /// The sum that the check counted over the extent's references.
                 counted: u64,
             } "extent {logical}: wrong reference count (found {stored}, expected {counted})"
 
@@ -172,9 +172,9 @@ macro_rules! extents {
             ReferenceMissing = "reference-missing", Unsafe, Extents {
                 /// The logical address of the extent.
                 logical: Logical,
-                /// The reference whose counts differ.
+                /// The reference whose count in the extent tree differs from the counted one.
                 user: Reference,
-                /// How often the extent tree records the reference.
+                /// The count of the reference in the extent tree.
                 recorded: u64,
                 /// How often the reference exists in trees.
                 found: u64,
@@ -184,7 +184,7 @@ macro_rules! extents {
             ReferenceSurplus = "reference-surplus", Inconsistent, Extents {
                 /// The logical address of the extent.
                 logical: Logical,
-                /// The reference whose counts differ.
+                /// The reference whose recorded count differs from the counted one.
                 user: Reference,
                 /// How often the extent tree records the reference.
                 recorded: u64,
@@ -210,7 +210,7 @@ macro_rules! extents {
                 field: &'static str,
                 /// The value in the extent item.
                 recorded: u64,
-                /// The value in the tree block.
+                /// The value that the tree block records.
                 found: u64,
             } "block {logical}: wrong {field} in its extent item (found {recorded}, expected {found})"
 
@@ -223,13 +223,13 @@ macro_rules! extents {
                 level: u8,
                 /// The id of the tree.
                 owner: TreeId,
-                /// A description of the problem.
+                /// A description of the problem with the extent.
                 problem: &'static str,
             } "block {logical} (level {level}) records its children for tree {owner}, which {problem}"
 
             /// More references differ than the check compares one by one.
             ReferencesDiffer = "references-differ", Unsafe, Extents {
-                /// The number of address ranges with differences.
+                /// The number of address ranges in which recorded and computed free space differ.
                 stretches: u64,
             } "references differ in {stretches} more address ranges, which were not examined"
 

@@ -31,7 +31,7 @@ macro_rules! files {
                 inode: InodeNumber,
                 /// The recorded value.
                 stored: ByteCount,
-                /// The counted sum.
+                /// The sum that the check counted.
                 counted: ByteCount,
             } "subvolume {subvolume}, directory {inode}: wrong size (found {stored}, expected {counted})"
 
@@ -95,7 +95,7 @@ macro_rules! files {
                 name: Name,
                 /// The file type in the entry.
                 entry: u8,
-                /// The file type of the inode.
+                /// The file type that the inode's mode states.
                 inode: u8,
             } "subvolume {subvolume}, directory {directory}: wrong file type of the entry {name} (found {entry}, expected {inode})"
 
@@ -139,7 +139,7 @@ macro_rules! files {
                 inode: InodeNumber,
                 /// The file offset at which the second extent begins.
                 offset: FileOffset,
-                /// The file offset at which the first extent ends.
+                /// The file offset at which the first of the two extents ends.
                 previous_end: FileOffset,
             } "subvolume {subvolume}, inode {inode}: the extent at {offset} overlaps the extent before it, which ends at {previous_end}"
 

@@ -21,7 +21,7 @@ macro_rules! roots {
                 physical: Physical,
                 /// The name of the differing field.
                 field: &'static str,
-                /// The recorded value.
+                /// The value that the volume records.
                 found: u64,
                 /// The value in the superblock in use.
                 expected: u64,
@@ -123,7 +123,7 @@ macro_rules! roots {
 
             /// The default subvolume does not exist.
             DefaultSubvolumeMissing = "default-subvolume-missing", Inconsistent, Roots {
-                /// The id that the default entry names.
+                /// The id that the default subvolume's directory entry names.
                 subvolume: TreeId,
             } "default subvolume {subvolume} does not exist"
 

@@ -21,7 +21,7 @@ fn checksums(editor: &Editor) -> (Key, Vec<u8>) {
     editor.find(TreeId::CHECKSUM, ItemType::EXTENT_CSUM, |_, _| true)
 }
 
-/// Overwrites the first data that has checksums.
+/// Overwrites the first data extent that has checksums.
 fn damage_data(editor: &mut Editor, copy: Option<usize>) {
     let (at, _) = checksums(editor);
     let filesystem = editor.open();
@@ -228,7 +228,8 @@ pub(super) const PLANTS: &[Plant] = &[
             let (_, data) = editor.find(TreeId::FS, ItemType::EXTENT_DATA, |key, _| *key == at);
             let disk = u64::from_le_bytes(data[21..29].try_into().expect("8 bytes"));
             let length = u64::from_le_bytes(data[29..37].try_into().expect("8 bytes"));
-            // All of its inode: the flag is for all of them.
+            // Removes the checksums of the inode's whole data, because the inode's flag covers the
+            // whole file.
             set_flags(editor, &inode, 1);
             remove_checksums(editor, disk, disk + length);
         },

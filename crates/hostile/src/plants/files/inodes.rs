@@ -52,7 +52,7 @@ pub(super) const PLANTS: &[Plant] = &[
         "the root directory of the data relocation tree has another number",
         &["root-inode-missing", "link-count"],
         |editor| {
-            // Its name, `..`, is one that no other inode may have.
+            // The inode's name, `..`, is reserved: no other inode may have it.
             editor.remove(TreeId::DATA_RELOCATION, &key(256, ItemType::INODE_REF, 256));
             let inode = key(256, ItemType::INODE_ITEM, 0);
             editor.leaf(TreeId::DATA_RELOCATION, &inode, |leaf, slot| {
@@ -151,7 +151,7 @@ pub(super) const PLANTS: &[Plant] = &[
         "the inode item at the end of a leaf removed",
         &["inode-missing", "entry-without-inode"],
         |editor| {
-            // Inside a leaf the check of the leaf finds it.
+            // Inside a leaf, the check of the leaf itself finds the missing inode item.
             let mut borders = editor.borders(TreeId::FS).into_iter();
             let border = borders.find(|(last, next)| {
                 last.item_type == ItemType::INODE_ITEM && last.objectid == next.objectid

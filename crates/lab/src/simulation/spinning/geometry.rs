@@ -188,7 +188,7 @@ mod tests {
         let geometry = geometry();
         let cylinders = geometry.cylinders;
         let step = cylinders / 2000;
-        // A seek over d cylinders is possible from C - d places.
+        // On C cylinders, a seek over d cylinders can start at C - d places.
         let (mut sum, mut weight) = (0_u128, 0_u128);
         for distance in (1..cylinders).step_by(step as usize) {
             let places = u128::from(cylinders - distance);

@@ -119,8 +119,8 @@ impl Server {
     }
 }
 
-/// Returns whether a request sets the modification time but not the size. A change of size changes
-/// content itself.
+/// Returns whether a request sets the modification time but not the size. A change of size is
+/// itself a change of content.
 pub(super) fn sets_modification_time(request: &Request<'_>) -> Result<bool> {
     let mut input = request.input;
     let valid = input.u32()?;

@@ -25,14 +25,14 @@ impl<'a> Fields<'a> {
         Ok(first)
     }
 
-    /// Parses the rest as a text that ends with a zero byte.
+    /// Parses the rest of the arguments as a text that ends with a zero byte.
     pub(super) fn text(&mut self) -> Result<&'a [u8]> {
         let end = self.0.iter().position(|byte| *byte == 0);
         self.bytes(end.ok_or(Errno(libc::ENAMETOOLONG))?)
     }
 }
 
-/// Builder of consecutive fields.
+/// Builder of consecutive fields of a control command's answer.
 #[derive(Debug, Default)]
 pub(super) struct Answer(pub(super) Vec<u8>);
 
@@ -60,7 +60,7 @@ impl Answer {
         self.bytes(bytes.get(..size).unwrap_or(bytes)).up_to(end)
     }
 
-    /// Appends zeros up to a total size.
+    /// Appends zeros to the answer up to a total size.
     pub(super) fn up_to(&mut self, size: usize) -> &mut Self {
         self.0.resize(size, 0);
         self

@@ -25,7 +25,8 @@ pub(super) const FS_IOC_FSSETXATTR: u32 = command(WRITE, b'X', 32, 28);
 
 pub(super) const FITRIM: u32 = command(READ | WRITE, b'X', 121, 24);
 
-/// The number says that the command only returns data; its input is at the address in its argument.
+/// The command number says that the command only returns data; its input is at the address in its
+/// argument.
 pub(super) const SHUTDOWN: u32 = command(READ, b'X', 125, 4);
 
 pub(super) const SNAP_CREATE: u32 = command(WRITE, BTRFS, 1, 4096);

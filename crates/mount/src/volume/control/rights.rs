@@ -42,7 +42,7 @@ fn mode_allows(caller: Caller, metadata: &Metadata) -> bool {
     } else if caller.gid == metadata.gid {
         has(3)
     } else {
-        // The caller may be in the group by one of its other groups.
+        // A supplementary group of the caller may be the group of the inode.
         has(3) && has(0)
     }
 }

@@ -92,7 +92,7 @@ impl MountedVolume {
             is_there = cursor.next().map_err(failed)?;
         }
         let head = control.input.get(..KEY_BYTES).ok_or(Errno::INVAL)?;
-        // The number of items is the only field that changes.
+        // In the answer's key, the number of items is the only field that changes.
         let (before, after) = head.split_at_checked(64).ok_or(Errno::INVAL)?;
         let mut answer = Answer::default();
         answer

@@ -8,8 +8,9 @@
 //! | 2, don't | nothing |
 //!
 //! The command's number says that it only returns data, so the kernel passes no input with it. The
-//! kind is in the caller's memory. A sandboxed server cannot read this memory; the program that
-//! serves the volume provides a [`Peek`] that can. Without one, the command is refused.
+//! kind of the shutdown is in the caller's memory. A sandboxed server cannot read this memory; the
+//! program that serves the volume provides a [`Peek`] that can. Without a [`Peek`], the mount
+//! refuses the command.
 //!
 //! Source: `linux/fs.h`; `xfs_ioctl(2)` for the kinds.
 

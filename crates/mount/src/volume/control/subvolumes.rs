@@ -1,8 +1,8 @@
 //! Commands that create, delete and change subvolumes.
 //!
-//! A snapshot command names its source by a descriptor of the caller. The server resolves the
-//! descriptor by the caller's process id. If the server may not inspect that process, the caller
-//! gets `EPERM`.
+//! A snapshot command names its source by a descriptor of the calling process. The server resolves
+//! the descriptor by the caller's process id. If the server may not inspect that process, the
+//! caller gets `EPERM`.
 
 use super::super::MountedVolume;
 use super::arguments::Fields;

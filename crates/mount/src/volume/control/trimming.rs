@@ -1,7 +1,7 @@
 //! `FITRIM`, the command of fstrim(8): discards all unused space.
 //!
-//! Start and length are logical addresses, as in the kernel's btrfs. Device space outside of all
-//! chunks is discarded in any case.
+//! The start and length of a trim are logical addresses, as in the kernel's btrfs. Device space
+//! outside of all chunks is discarded in any case.
 //!
 //! Source: `linux/fs.h`, `struct fstrim_range`.
 

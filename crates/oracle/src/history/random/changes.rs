@@ -45,7 +45,7 @@ impl Generator {
         }
     }
 
-    /// From a byte to a few hundred KiB, most of them small.
+    /// Random lengths from a byte to a few hundred KiB, most of them small.
     fn length(&mut self) -> u64 {
         match self.random.below(6) {
             0 => 1 + self.random.below(2100),
@@ -81,7 +81,8 @@ impl Generator {
         }
     }
 
-    /// Anything but nested subvolumes and what holds them.
+    /// Chooses a path that can be renamed: not a nested subvolume, nor a directory that contains
+    /// one.
     fn movable(&mut self) -> Option<PathBytes> {
         let names = &self.names;
         names.choose(&mut self.random, |path, _| !names.holds_subvolume(path))

@@ -3,8 +3,8 @@
 use crate::history::{Base, History};
 use std::time::{Duration, Instant};
 
-/// Drops what is not needed for `fails` to stay true, for at most `time`: first whole steps from the end,
-/// then runs of changes, half as long each round, down to single ones.
+/// Minimises a history for at most `time` while `fails` stays true: removes whole steps from the
+/// end, then runs of changes, halved each round, down to single changes.
 pub fn smaller(history: &History, time: Duration, mut fails: impl FnMut(&History) -> bool) -> History {
     let end = Instant::now() + time;
     let mut best = history.clone();

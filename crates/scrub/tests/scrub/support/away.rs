@@ -1,5 +1,5 @@
-//! Volumes of which some devices missed commits: making them, bringing devices up to date, and the
-//! content of each device alone.
+//! Volumes with devices that missed commits: helpers that make such volumes, update their devices,
+//! and read the content of each device alone.
 #![allow(
     dead_code,
     clippy::arithmetic_side_effects,
@@ -42,7 +42,7 @@ pub(crate) struct Away {
     pub(crate) old: Files,
     pub(crate) new: Files,
     pub(crate) since: Generation,
-    /// For each device, whether it could be read alone.
+    /// For each device, true if it could be read alone.
     pub(crate) alone: Vec<bool>,
 }
 
@@ -61,7 +61,8 @@ pub(crate) fn files_of(filesystem: &Filesystem, names: &[&str]) -> Files {
     names.iter().map(file).collect()
 }
 
-/// Overwrites files, and makes one. The next session reuses the space that a session frees.
+/// Overwrites files, and makes one. Each write session reuses the space that the previous session
+/// freed.
 pub(crate) fn write(filesystem: &WritableFilesystem, session: u64) {
     let mut random = super::random(100 + session);
     for (name, length) in [("a", 600_000), ("c", 70_000)] {
@@ -130,8 +131,8 @@ impl Away {
         there.map(|(_, spy)| spy.device()).collect()
     }
 
-    /// Requires that a device alone has its own state or the volume's. Returns whether the device
-    /// has the volume's state.
+    /// Requires that a device, opened alone, has its own old state or the volume's state. Returns
+    /// whether the device has the volume's state.
     pub(crate) fn require_alone(&self, number: usize, device: Device, what: &str) -> bool {
         let what = format!("{what}, device {} alone", number + 1);
         let alone = open(vec![device]).unwrap_or_else(|error| panic!("{what}: {error}"));

@@ -14,7 +14,7 @@ use buttress_format::{ChecksumType, Logical};
 /// The owner and the level in a tree block's header.
 const OWNER: std::ops::Range<usize> = 88..96;
 const LEVEL: usize = 100;
-/// The number of items in the header, and the offset of the items.
+/// Offsets in a tree block: the number of items in the header, and the items.
 const ITEM_COUNT: usize = 96;
 const ITEMS: usize = 101;
 const ITEM_BYTES: usize = 25;
@@ -35,14 +35,14 @@ pub(crate) fn leaves_of(lab: &Lab, tree: u64) -> Vec<Use> {
     leaves
 }
 
-/// Returns all places of a part of the extent at an address: copies and parity.
+/// Returns all copies and parity ranges of a part of the extent at a logical address.
 pub(crate) fn places_of(lab: &Lab, logical: Logical) -> Vec<Use> {
     let uses = lab.uses().unwrap().into_iter();
     uses.filter(|used| used.logical == logical).collect()
 }
 
-/// Changes a leaf, given its bytes, the offset of an item, and the range of the item's data.
-/// Returns whether it changed the leaf.
+/// Changes a leaf, given its bytes, the offset of an item, and the range of the item's data. The
+/// function returns whether it changed the leaf.
 type Change<'a> = dyn Fn(&mut [u8], usize, std::ops::Range<usize>) -> bool + 'a;
 
 /// Changes one item of each leaf of a tree, in all copies, and updates the leaf's checksum.
@@ -82,7 +82,7 @@ pub(crate) fn change_extent_item(lab: &Lab, logical: Logical, change: impl Fn(&m
     });
 }
 
-/// Changes the length that the extent tree has for an extent.
+/// Changes the length of an extent in the extent tree.
 pub(crate) fn change_extent_length(lab: &Lab, logical: Logical, length: u64) {
     change_item(lab, 2, &|bytes, at, _| {
         let is_it = bytes[at..at + 8] == logical.get().to_le_bytes();

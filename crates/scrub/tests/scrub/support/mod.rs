@@ -117,7 +117,7 @@ impl Spy {
         self.state.lock().unwrap().lost_writes.push(range);
     }
 
-    /// Makes later writes fail or succeed.
+    /// Makes later writes to the device fail or succeed.
     pub(crate) fn fail_writes(&self, fails: bool) {
         self.state.lock().unwrap().fail_writes = fails;
     }

@@ -6,7 +6,7 @@ use crate::encoder::Encoder;
 use buttress_format::ErrorKind;
 use buttress_format::send::AttributeKind;
 
-/// Builds a version 1 stream of these commands, with its end command.
+/// Builds a version 1 stream of the given commands, with its end command.
 fn streamed(commands: &[(u16, &[u8])]) -> Vec<u8> {
     let mut stream = Vec::new();
     Encoder::new(Version::V1).header(&mut stream);

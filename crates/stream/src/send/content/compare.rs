@@ -1,8 +1,9 @@
 //! The parts of a file's content that two snapshots do not share.
 //!
 //! Differing items select ranges of the file. For such a range, this module walks the maps of both
-//! files in parallel, in pieces that are one range in each map. It sends a piece if the new file
-//! uses other bytes than the old one. Pieces that newly read as zeros are joined to holes.
+//! files in parallel, in pieces that are one range in each map. The send compares files piece by
+//! piece. It sends a piece if the new file uses other bytes than the old one. Pieces that newly
+//! read as zeros are joined to holes.
 //!
 //! Invariant: before this module inspects a piece, the receiver's file has everything before the
 //! piece, except for the range in [`Pending`].
@@ -22,9 +23,9 @@ struct Piece {
     zeros_end: FileOffset,
     /// True if the receiver has the same bytes.
     same: bool,
-    /// True if the bytes on disk are equal, but the receiver's bytes are zeros.
+    /// True if both snapshots have equal bytes on disk, but the receiver has zeros there.
     spoilt: bool,
-    /// True if the stream must zero this piece on the receiver.
+    /// True if the stream must zero this piece of the file on the receiver.
     erased: bool,
 }
 
@@ -91,7 +92,7 @@ impl Content {
             .as_ref()
             .map_or(FileOffset::MAX, |was| align_up(was.end(), sector_bytes));
         let mut stop = was_end.min(is.end()).min(maps.end);
-        // Cut the piece at both ends of the receiver's incomplete last sector.
+        // Cut the piece of the file at both ends of the receiver's incomplete last sector.
         let spoilt = self.spoilt.clone().unwrap_or(FileOffset::MAX..FileOffset::MAX);
         for edge in [spoilt.start, self.old_end] {
             if position < edge && !spoilt.is_empty() {

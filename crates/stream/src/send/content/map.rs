@@ -108,8 +108,8 @@ impl Map {
         }
     }
 
-    /// Returns the range that covers `position`, or `None` after the last range. Positions must not
-    /// decrease.
+    /// Returns the file range that covers `position`, or `None` after the last range. Positions
+    /// must not decrease.
     pub(super) fn at(&mut self, position: FileOffset) -> Result<Option<FileRange>> {
         loop {
             if let Some(range) = &self.current
@@ -153,7 +153,7 @@ impl Map {
     }
 }
 
-/// Returns the part `[from, to)` of a range, clipped to the range.
+/// Returns the part of a range that lies in `[from, to)`.
 pub(super) fn part_of(range: &FileRange, from: FileOffset, to: FileOffset) -> FileRange {
     let from = from.max(range.offset);
     let to = to.min(range.end());

@@ -117,7 +117,8 @@ impl Content {
     }
 
     /// Sends the bytes after the old end of the receiver's file in a sector that is equal on disk.
-    /// The receiver has zeros there, which are often correct.
+    /// The receiver has zeros in the sector after the old end of its file, and zeros are often
+    /// correct.
     pub(super) fn behind_the_end(&mut self, range: FileRange, stream: &mut Stream<'_, '_>) -> Result<()> {
         let wanted = range.offset..range.end().min(self.size);
         if stream.output.no_data() || wanted.is_empty() {
@@ -127,7 +128,8 @@ impl Content {
         if !self.reads_as_zeros(&range, wanted, stream)? {
             self.last_sector(range, &sector, stream)?;
         }
-        // The pieces before and after the old end are not clone sources, but the whole sector is.
+        // The pieces before and after the old end of the file are not clone sources, but the whole
+        // sector is.
         stream
             .sources
             .clones
@@ -156,7 +158,8 @@ impl Content {
     }
 
     /// Joins a range after the old end of the receiver's file with the bytes before that end in the
-    /// same sector. Both belong to one extent, because extents begin and end at sector boundaries.
+    /// same sector. Both byte ranges belong to one extent, because extents begin and end at sector
+    /// boundaries.
     fn whole_sector(&self, range: &FileRange) -> FileRange {
         let start = self.spoilt.as_ref().map_or(range.offset, |spoilt| spoilt.start);
         let before = range

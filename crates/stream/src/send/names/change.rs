@@ -21,8 +21,8 @@ impl Names<'_> {
         if !crate::send::plan::is_directory(item.mode) {
             return Err(self.new.names_error(number, NamesProblem::NoParent));
         }
-        // As in the kernel, the directory gets a temporary short name; its own turn moves it to its
-        // place.
+        // As in the kernel, the directory gets a temporary short name; the send moves it to its
+        // final place at the directory's own turn.
         let name = self.free_name(number, item.generation)?;
         self.displaced.insert(Directory::new(number), Arc::clone(&name));
         self.times.touch(InodeNumber::ROOT_DIRECTORY);
@@ -53,8 +53,9 @@ impl Names<'_> {
         })
     }
 
-    /// Creates a new inode at its place. If the directory would pass attributes on to it, creates
-    /// it in the root and moves it, as the kernel's send does with every inode.
+    /// Creates a new inode at its place. If the target directory would pass attributes on to the
+    /// inode, the send creates the inode in the root and moves it. The kernel's send does this with
+    /// every inode.
     pub(super) fn make(
         &mut self,
         inode: &Fresh<'_>,
@@ -88,7 +89,8 @@ impl Names<'_> {
         Ok(())
     }
 
-    /// Moves a directory to its new place, after moving the directories that block it.
+    /// Moves a directory to its new place, after moving the directories that occupy its new name or
+    /// must come first.
     pub(super) fn settle(&mut self, number: InodeNumber, output: &mut Output<'_>) -> Result<()> {
         let mut waiting = vec![number];
         while let Some(&next) = waiting.last() {
@@ -133,7 +135,7 @@ impl Names<'_> {
         }
     }
 
-    /// Returns a directory between `parent` and its ancestor `directory` that has yet to move away.
+    /// Returns a directory between `parent` and its ancestor `directory` that must move away first.
     pub(super) fn blocker(
         &mut self,
         directory: InodeNumber,
@@ -163,7 +165,7 @@ impl Names<'_> {
     }
 
     /// Handles the turn of a new inode other than a directory: `make` sends the command for its
-    /// first name, links add the other names. Returns its path.
+    /// first name, links add the other names. Returns the path of the new inode.
     pub(crate) fn create_file(
         &mut self,
         inode: &Fresh<'_>,

@@ -61,7 +61,7 @@ impl Names<'_> {
         if occupant.gone && !self.plan.holds_names(occupant.inode) {
             self.doomed.remove(&occupant.inode);
             output.command(&Command::Rmdir { path: &path })?;
-            // The directory's own turn must find no remaining work.
+            // At its own turn, the directory must need no further work.
             self.displaced.insert(directory, Arc::from(&b""[..]));
         } else {
             let generation = self.old_generation(occupant.inode)?;

@@ -51,7 +51,7 @@ impl Names<'_> {
         Ok(())
     }
 
-    /// Moves a removed directory that is not empty yet out of the way.
+    /// Moves a removed directory that is not empty yet to a temporary name in the root.
     pub(super) fn step_aside(&mut self, directory: Directory, output: &mut Output<'_>) -> Result<()> {
         if self.displaced.contains_key(&directory) {
             return Ok(());

@@ -1,4 +1,4 @@
-//! Commands that create, move and remove names.
+//! Stream commands that create, move and remove names.
 
 use super::Target;
 use crate::view::error::Problem;
@@ -37,8 +37,8 @@ impl Target<'_> {
         mode: u64,
         device: u64,
     ) -> Result<(), Problem> {
-        // The kernel's wide form: the low 8 bits of the minor, 12 bits of the major, the rest of
-        // the minor.
+        // Encodes a device number in the kernel's wide form: the low 8 bits of the minor, 12 bits
+        // of the major, the rest of the minor.
         let low = |bits: u64| u32::try_from(bits).unwrap_or(0);
         let block = match mode & 0o170_000 {
             0o020_000 => false,

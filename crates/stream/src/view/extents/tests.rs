@@ -124,7 +124,8 @@ fn a_file_that_doubles_itself_by_clones_stays_small() {
 
 #[test]
 fn clones_that_nest_too_deeply_in_too_many_pieces_are_refused() {
-    // Each level writes between the pieces of the level below, so that no pieces are adjacent.
+    // Each nesting level writes between the pieces of the level below, so that no pieces are
+    // adjacent.
     let mut map = ExtentMap::default();
     let mut budget = CopyBudget(1000);
     let mut refused = false;

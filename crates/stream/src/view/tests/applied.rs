@@ -1,4 +1,4 @@
-//! Tests of content, attributes and clones, and of streams that build on each other.
+//! Tests of content, attributes and clones, and of streams that build on earlier streams.
 
 use super::support::*;
 use crate::command::Command;
@@ -239,7 +239,7 @@ fn nodes_have_their_kind_and_number() {
     ]);
     let tree = &last(&series).tree;
     let inode = |path: &str| tree.inode(tree.find(path.as_bytes()).unwrap()).unwrap();
-    // The number is 0x3456789a: minor 0x9a and 0x345 above it, major 0x678.
+    // The device number is 0x3456789a: minor 0x9a and 0x345 above it, major 0x678.
     assert!(matches!(
         inode("c").node,
         Node::Device {

@@ -20,8 +20,8 @@ pub struct Inode {
     pub uid: u32,
     /// Group id.
     pub gid: u32,
-    /// Times from the stream. Times that the stream does not set are zero here; a receiver would
-    /// use its clock.
+    /// Times from the stream. Times that the stream does not set are zero in the view; a receiver
+    /// would use its clock.
     pub times: Times,
     /// Number of names; 1 for directories.
     pub links: u32,

@@ -68,7 +68,7 @@ pub(super) fn up_to<'a>(path: &'a [u8], name: &[u8], end: usize) -> (&'a [u8], &
     )
 }
 
-/// Builds the error of a command that does not apply to the subvolume itself.
+/// Builds the error of a command that is not valid for the subvolume's root directory.
 pub(super) fn root(path: &[u8]) -> Problem {
     Problem::PathInvalid {
         path: path.to_vec(),
