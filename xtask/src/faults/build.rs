@@ -1,7 +1,8 @@
-//! The build with fault points, and the test programs in it.
+//! The build with fault points, and its test programs.
 //!
-//! `--cfg buttress_faults` is given to the workspace's own crates only, by this very program as cargo's workspace wrapper:
-//! other crates are those of every build, and cargo keeps both builds of the workspace side by side under one target folder.
+//! Only the workspace's own crates get `--cfg buttress_faults`: this program acts as cargo's
+//! workspace wrapper. Other crates are shared with ordinary builds, and cargo keeps both builds of
+//! the workspace in one target folder.
 
 use super::list::Test;
 use crate::programs::{self, Programs};
@@ -11,10 +12,10 @@ use anyhow::{Result, bail};
 use std::collections::BTreeSet;
 use std::process::{Command, ExitCode};
 
-/// Set where this program stands in for the compiler.
+/// The variable that marks a process of this program as the compiler wrapper.
 const WRAPPER: &str = "BUTTRESS_FAULTS_WRAPPER";
 
-/// Acts as the compiler with the fault points switched in, if that is what it was started for.
+/// Acts as the compiler with fault points enabled, if this process was started as the wrapper.
 pub(crate) fn as_compiler() -> Option<ExitCode> {
     std::env::var_os(WRAPPER)?;
     let mut words = std::env::args_os().skip(1);
@@ -50,7 +51,8 @@ pub(crate) fn build<'a>(tests: impl Iterator<Item = &'a Test>) -> Result<Program
 }
 
 fn build_with(mut command: std::process::Command, wanted: &BTreeSet<(&str, &str)>) -> Result<Programs> {
-    // All at once: what one package asks of another is then the same for all, and each is compiled once.
+    // A single command builds all programs, so that cargo joins the features once and compiles each
+    // package once.
     command.args(["test", "--no-run", "--quiet", "--locked"]);
     for package in wanted
         .iter()

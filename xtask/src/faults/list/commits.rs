@@ -1,4 +1,4 @@
-//! Space and commits.
+//! Faults of space and commits.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! Content, names and subvolumes.
+//! Faults of content, names and subvolumes.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! What readers see of the newest state, beside those who change it.
+//! Faults of live reads: the newest state, as readers see it beside writers.
 
 use super::*;
 
