@@ -1,4 +1,4 @@
-//! Small files, large ones, and a data base.
+//! Jobs on small files, large files, and a database.
 
 use super::sides::Side;
 use super::{Times, is_installed, program};
@@ -16,7 +16,7 @@ const CHUNK: usize = 1 << 20;
 const JOBS: u64 = 4;
 const MANY: u64 = 16;
 
-/// At least 0.9 of the kernel's throughput; compressing, 1.5 times it.
+/// The goals: at least 0.9 of the kernel's throughput, and 1.5 times the kernel's with compression.
 const SEQUENTIAL: Option<f64> = Some(1.0 / 0.9);
 const COMPRESSED: Option<f64> = Some(1.0 / 1.5);
 
@@ -44,7 +44,7 @@ pub(super) fn create(scale: Scale, side: &mut Side, times: &mut Times) -> Result
     })
 }
 
-/// One of the processes.
+/// Makes the files of one process.
 pub(super) fn create_some(directory: &Path, first: u64, count: u64) -> Result<()> {
     for number in first..first + count {
         File::create(directory.join(format!("file_{number}")))?.write_all(&[0xab; 2000])?;
@@ -52,7 +52,7 @@ pub(super) fn create_some(directory: &Path, first: u64, count: u64) -> Result<()
     Ok(())
 }
 
-/// Half noise, half text.
+/// Returns content that is half noise, half text.
 fn content() -> Vec<u8> {
     let mut random = Random::new(3);
     (0..CHUNK / 8192 * 8)
@@ -104,7 +104,7 @@ pub(super) fn large(scale: Scale, side: &mut Side, times: &mut Times) -> Result<
     Ok(())
 }
 
-/// Calls by so many threads at once, each with a buffer that is aligned.
+/// Calls from several threads at once, each with an aligned buffer.
 fn at_once(
     threads: u64,
     calls: u64,

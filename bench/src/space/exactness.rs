@@ -1,5 +1,6 @@
-//! The account by brute force: every subvolume is walked by itself, item by item and block by block, and each extent
-//! and tree block gets a bit for every subvolume that reaches it. What sharing would spare is done in full.
+//! An account by brute force. It walks every subvolume alone, item by item and block by block, and
+//! gives each extent and tree block a bit for every subvolume that reaches it. It makes no use of
+//! sharing.
 
 use anyhow::{Context, Result, ensure};
 use buttress::accounting::{Occupied, Options};
@@ -11,7 +12,7 @@ use buttress_device::Device;
 use std::collections::HashMap;
 use std::path::Path;
 
-/// What is reached, with its size and a bit for each subvolume.
+/// The reached extents and blocks, each with its size and a bit for each subvolume.
 type Reached = HashMap<Logical, (u64, Box<[u64]>)>;
 
 /// Bytes of data and of metadata.
@@ -23,7 +24,7 @@ struct Counted {
     blocks: Reached,
 }
 
-/// Compares the account of `image` with the count; says what was compared.
+/// Compares the account of `image` with the count. Returns a description of the comparison.
 pub(crate) fn compare(image: &Path) -> Result<String> {
     let device = Device::open(image, &buttress_device::OpenOptions::default())?;
     let filesystem = OpenOptions::new(vec![device]).open()?;
@@ -110,7 +111,7 @@ impl Counted {
         Ok(counted)
     }
 
-    /// The bits of the subvolumes whose numbers are wanted.
+    /// Returns the bits of the chosen subvolumes.
     fn mask(&self, is_wanted: impl Fn(usize) -> bool) -> Vec<u64> {
         let mut mask = vec![0; self.subvolumes.len().div_ceil(64)];
         for bit in (0..self.subvolumes.len()).filter(|bit| is_wanted(*bit)) {
@@ -119,7 +120,7 @@ impl Counted {
         mask
     }
 
-    /// What is reached by exactly such subvolumes.
+    /// Returns the bytes that exactly such subvolumes reach.
     fn sum(&self, is_wanted: impl Fn(&[u64]) -> bool) -> Bytes {
         let of = |reached: &Reached| {
             let wanted = reached.values().filter(|(_, owners)| is_wanted(owners));
@@ -129,7 +130,7 @@ impl Counted {
     }
 }
 
-/// Compares what two programs printed, word by word.
+/// Compares the output of two programs, word by word.
 pub(crate) fn same_words(ours: &[u8], theirs: &[u8]) -> Result<()> {
     let words = |text: &[u8]| -> Result<Vec<String>> {
         let text = String::from_utf8(text.to_vec()).context("output that is no text")?;

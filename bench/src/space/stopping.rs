@@ -1,4 +1,4 @@
-//! How soon a command ends that is stopped by a signal, and what it leaves behind: nothing.
+//! The time from a signal to the end of a command, which must leave nothing behind.
 
 use crate::Scale;
 use crate::read::{command, target};
@@ -7,10 +7,10 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// At how many places of its run each command is stopped.
+/// The number of places in its run at which each command is stopped.
 const PLACES: u32 = 9;
 
-/// A run that takes longer is stopped once at each place, not in every round.
+/// The length from which a run is stopped once at each place, not in every round.
 const LONG: Duration = Duration::from_secs(10);
 
 /// Stops each command at several places of its run, and prints the longest time until its end.
