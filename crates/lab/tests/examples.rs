@@ -3,7 +3,7 @@
 
 use std::process::Command;
 
-/// What an example prints.
+/// Runs an example and returns its output.
 fn run(name: &str) -> String {
     let folder = std::env::current_exe().unwrap();
     let folder = folder.parent().unwrap().parent().unwrap();
