@@ -1,11 +1,11 @@
-//! The pending log.
+//! Damage of the pending log.
 
 use super::Plant;
 use crate::editor::Editor;
 use buttress_format::{FileExtent, ItemType, Key, TreeId};
 use buttress_tree::ReadAhead;
 
-/// Items of the log, with their keys.
+/// Returns the items of the log, with their keys.
 fn items(editor: &Editor) -> Vec<(Key, Vec<u8>)> {
     let (_, tree) = editor.log();
     let items = tree.range(.., ReadAhead::None);
