@@ -14,6 +14,7 @@
 //!   structures;
 //! - [`views`]: the target of views into streams; [`sources`]: the targets of images' sources;
 //! - [`image`]: the target of whole volumes, read by the library; `command`: by the command;
+//! - `logs`: the target of pending logs, which are replayed;
 //! - [`seed_volume`]: small volumes of the kernel, packed; [`mutation`]: changes to them;
 //!   [`editor`]: a single change at a known place;
 //! - [`plants`]: volumes with one damage each, and the findings that a check must report;
