@@ -1,4 +1,4 @@
-//! Cold and warm: what is in the page cache when a run starts.
+//! Cold and warm runs: the content of the page cache at the start of a run.
 
 use anyhow::{Context, Result};
 use rustix::fs::Advice;
@@ -7,16 +7,17 @@ use std::io::Read;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Whether caches of the whole system stay as they are.
+/// Whether the caches of the whole system stay unchanged.
 static KEEPS_SYSTEM: AtomicBool = AtomicBool::new(false);
 
-/// Keeps the caches of the whole system from here on, for runs whose figures mean nothing. Dropping caches slows every
-/// other program of the machine. It also waits for every mounted file system, and one that hangs blocks it forever.
+/// Keeps the system's caches from here on, for runs with meaningless figures. Dropping caches slows
+/// every other program of the machine. It also waits for every mounted file system, and a hanging
+/// one blocks it forever.
 pub(crate) fn keep_system() {
     KEEPS_SYSTEM.store(true, Ordering::Relaxed);
 }
 
-/// Drops all clean caches of the system, after everything dirty was written.
+/// Writes all dirty pages of the system, then drops all clean caches.
 pub(crate) fn drop_system() -> Result<()> {
     if KEEPS_SYSTEM.load(Ordering::Relaxed) {
         return Ok(());
@@ -25,26 +26,27 @@ pub(crate) fn drop_system() -> Result<()> {
     std::fs::write("/proc/sys/vm/drop_caches", "3").context("dropping caches needs root")
 }
 
-/// Writes everything dirty of the file system that holds `path`.
+/// Writes all dirty pages of the file system that holds `path`.
 pub(crate) fn settle(path: &Path) -> Result<()> {
     let file = File::open(path).with_context(|| format!("opening {}", path.display()))?;
     rustix::fs::syncfs(file).with_context(|| format!("syncing the file system of {}", path.display()))
 }
 
-/// What the page cache holds when a run starts.
+/// The content of the page cache at the start of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Cache {
-    /// Nothing: all caches were dropped.
+    /// The page cache is empty: all caches were dropped.
     Cold,
-    /// The whole image; the kernel's mount is fresh, so its own caches are empty.
+    /// The page cache holds the whole image. The kernel's mount is fresh, so its own caches are
+    /// empty.
     Warm,
 }
 
 impl Cache {
-    /// Both cache states, cold first.
+    /// Both states, cold first.
     pub(crate) const BOTH: [Self; 2] = [Self::Cold, Self::Warm];
 
-    /// Returns the word for the cache state in tables.
+    /// Returns the name in tables.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Cold => "cold",
@@ -52,8 +54,8 @@ impl Cache {
         }
     }
 
-    /// Makes it so for `image`. The kernel side mounts before this for a cold run (mounting reads), and
-    /// after it for a warm one.
+    /// Puts the page cache into this state for `image`. The kernel's side mounts before this call
+    /// for a cold run, because mounting reads, and after it for a warm run.
     pub(crate) fn prepare(self, image: &Path) -> Result<()> {
         match self {
             Self::Cold => {
@@ -66,7 +68,7 @@ impl Cache {
     }
 }
 
-/// Reads what is not a hole: images are sparse.
+/// Reads all parts of an image except holes: images are sparse.
 fn read_whole(image: &Path) -> Result<()> {
     let mut file = File::open(image)?;
     let mut buffer = vec![0; 1 << 20];

@@ -1,8 +1,8 @@
-//! Checking volumes, cold and warm, against `btrfs check`.
+//! Checks of volumes, cold and warm, against `btrfs check`.
 //!
-//! Both sides are whole processes with their default options, no data read. Cold, a check can be no
-//! faster than the disk, so the benchmark also measures the disk. The volumes are those of the
-//! other benchmarks: 500,000 inline files, a source tree, one large file plain and compressed.
+//! Both sides are whole processes with their default options, and read no file data. A cold check
+//! cannot be faster than the disk, so the benchmark also measures the disk. The volumes are those
+//! of the other benchmarks: 500,000 inline files, a source tree, a large file plain and compressed.
 
 use crate::Scale;
 use crate::cache::Cache;
@@ -16,19 +16,21 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Instant;
 
-/// What a check may take of the other's time where there is much to check. A disk may be slower than that: see [`floor`].
+/// The largest ratio of our time to the other's for a large volume. A slow disk may prevent it: see
+/// [`floor`].
 const GOAL: f64 = 0.06;
 
-/// The goal for volumes on which both sides need a fraction of a second, mostly for starting.
+/// The largest ratio for a volume that both sides check in a fraction of a second, mostly process
+/// start on our side.
 const GOAL_OF_SMALL: f64 = 0.25;
 
-/// The same where both sides do little more than start.
+/// The largest ratio for a volume on which both sides do little more than start.
 const GOAL_OF_EMPTY: f64 = 1.5;
 
-/// How near a cold check should come to what the disk takes to hand over the tree blocks.
+/// The largest ratio of a cold check to the disk's time for the tree blocks.
 const NEAR_FLOOR: f64 = 1.1;
 
-/// What is read at once to see how fast the disk is.
+/// The bytes of each read that measures the disk.
 const FLOOR_STEP: usize = 1 << 20;
 
 fn ours(image: &Path) -> Result<Run> {
@@ -39,7 +41,7 @@ fn theirs(image: &Path) -> Result<Run> {
     measure::run(Command::new(newest("btrfs")).arg("check").arg(image))
 }
 
-/// The bytes of all tree blocks, as a check counts them.
+/// Returns the bytes of all tree blocks, as counted by a check.
 fn tree_bytes(image: &Path) -> Result<u64> {
     let output = Command::new(buttress()?).args(["check"]).arg(image).output()?;
     let text = String::from_utf8_lossy(&output.stdout);
@@ -49,7 +51,8 @@ fn tree_bytes(image: &Path) -> Result<u64> {
     Ok(line.context("a check that counts tree bytes")?.parse()?)
 }
 
-/// The seconds that the disk takes for so much of the image, read in order and around the page cache.
+/// Returns the disk's seconds for this many bytes of the image, read in order around the page
+/// cache.
 fn floor(image: &Path, bytes: u64) -> Result<f64> {
     use rustix::fs::{Mode, OFlags, SeekFrom};
     let file = rustix::fs::open(image, OFlags::RDONLY | OFlags::DIRECT, Mode::empty())?;

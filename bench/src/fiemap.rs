@@ -1,13 +1,14 @@
 //! Extents of files, against `filefrag` and the ioctl on the kernel's mount of the same image.
 //!
-//! - `files`: whole processes on the two kinds of file of the benchmarks that the kernel's fiemap was made fast by: one
-//!   compressed with lzo, whose extents are 128 KiB long, and one with a byte in every 8 KiB. Cold: caches dropped. Warm:
-//!   ours with the image in the page cache; `filefrag` for the second time on its mount, with the metadata in memory.
-//!   With `-v` both sides find out which extents are shared.
-//! - `count`: inside one process, the ioctl with `fm_extent_count` 0 against a map without sharedness; both warm.
-//! - `flat`: the time for an extent, with sharedness, from a thousand extents to a million; with snapshots; with every
-//!   second extent shared.
-//! - `cancel`: the time for which the command continues after a signal in mid-run.
+//! - `files`: whole processes on the two kinds of file in the kernel's own fiemap benchmarks. One
+//!   is compressed with lzo and has extents of 128 KiB; the other has a byte in every 8 KiB. Cold:
+//!   caches are dropped. Warm: our side has the image in the page cache; `filefrag` runs for the
+//!   second time on its mount, with metadata in memory. With `-v` both sides find shared extents.
+//! - `count`: inside one process, the ioctl with `fm_extent_count` 0 against a map without
+//!   sharedness; both warm.
+//! - `flat`: the time for each extent with sharedness, from a thousand extents to a million, with
+//!   snapshots, and with every second extent shared.
+//! - `cancel`: the time from a signal halfway to the end of the command.
 
 mod images;
 mod ioctl;
@@ -34,12 +35,12 @@ const GOAL_COLD: f64 = 0.6;
 const GOAL_WARM: f64 = 0.3;
 const GOAL_COUNT: f64 = 1.0;
 
-/// How often one process maps a file; the shortest time counts.
+/// The number of maps of a file by one process; the shortest time counts.
 const REPEATS: usize = 5;
 
 type Job = fn(Scale) -> Result<()>;
 
-/// Runs the jobs whose names are given, or all.
+/// Runs the named jobs, or all.
 pub(crate) fn run_all(scale: Scale, wanted: &[&str]) -> Result<()> {
     let all: [(&str, Job); 4] = [
         ("files", files),
@@ -120,7 +121,7 @@ fn find(filesystem: &Filesystem, path: &str) -> Result<Location> {
     Ok(filesystem.resolve(top, path.as_bytes(), Follow::NotLast)?)
 }
 
-/// The extents of a file, and the time that finding them took.
+/// Returns the number of a file's extents, and the time of the map.
 fn map(filesystem: &Filesystem, path: &str, sharing: bool) -> Result<(u64, Duration)> {
     let file = filesystem.open_file(find(filesystem, path)?)?;
     let start = Instant::now();
@@ -143,7 +144,7 @@ fn count(scale: Scale) -> Result<()> {
         let mount = Mount::new(std::slice::from_ref(&image), "ro")?;
         let file = File::open(mount.path().join(NAME))?;
         let (mut ours, mut theirs) = (Duration::MAX, Duration::MAX);
-        // The first run of each side fills its caches and is not measured.
+        // The first round only warms the caches.
         for round in 0..=REPEATS {
             let (our_count, our_time) = map(&filesystem, NAME, false)?;
             let start = Instant::now();

@@ -1,17 +1,19 @@
-//! `fsync` and `fdatasync`, against the kernel's btrfs, ext4 and xfs on a loop device, on images in memory and on disk.
+//! `fsync` and `fdatasync`, against the kernel's btrfs, ext4 and xfs on a loop device, on images in
+//! memory and on disk.
 //!
-//! - `directory`: the script of the seed on logging directories: files are added to one directory, which is synced after
-//!   every hundred; the times of the syncs alone, as a histogram;
+//! - `directory`: the seed's script for directory logging. It adds files to a directory and syncs
+//!   the directory after every hundred; the table has a histogram of the syncs' times;
 //! - `overwrite`: 4 KiB anywhere in a large file, each synced;
 //! - `append`: lines of a log file, each made durable with `fdatasync`;
 //! - `mail`: create, write 4 KiB, sync, rename, sync the directory;
-//! - `threads`: separate files, each write synced, by 1, 2, 8 and 32 threads;
-//! - `joined`: the same by Buttress alone, on a device whose flush takes a millisecond;
-//! - `account`: bytes and flushes that reach the device for one sync, both sides on a loop device.
+//! - `threads`: separate files with a sync after each write, by 1, 2, 8 and 32 threads;
+//! - `joined`: the same calls by Buttress alone, on a device whose flush takes a millisecond;
+//! - `account`: the bytes and flushes of one sync at the device, both sides on a loop device.
 //!
-//! Every side makes the same calls in one process; Buttress works on the image file, the kernel on a loop device over one.
-//! `BUTTRESS_BENCH_FILES` changes the number of files of the directory, `BUTTRESS_BENCH_PLACES` (`memory`, `disk`) where the
-//! images lie, `BUTTRESS_BENCH_SIDES` (`buttress`, `btrfs`, `ext4`, `xfs`) who takes part.
+//! Every side makes the same calls in one process. Buttress works on the image file, the kernel on
+//! a loop device over an image. `BUTTRESS_BENCH_FILES` sets the number of the directory's files,
+//! `BUTTRESS_BENCH_PLACES` (`memory`, `disk`) the places of the images, and `BUTTRESS_BENCH_SIDES`
+//! (`buttress`, `btrfs`, `ext4`, `xfs`) the sides.
 
 use crate::Scale;
 use crate::images::folder;
@@ -31,7 +33,7 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// After this number of files the benchmark syncs the directory, as the original does.
+/// The number of files between two syncs of the directory, as in the seed.
 const SYNC_EVERY: usize = 100;
 
 const BLOCK: usize = 4096;
@@ -44,11 +46,11 @@ pub(crate) trait Calls: Sync {
     fn write(&self, file: &Self::Handle, offset: u64, bytes: &[u8]) -> Result<()>;
     fn sync(&self, what: &Self::Handle, only_data: bool) -> Result<()>;
     fn rename(&self, directory: &Self::Handle, from: &str, to: &str) -> Result<()>;
-    /// Commits all changes made so far.
+    /// Commits all changes so far.
     fn settle(&self) -> Result<()>;
 }
 
-/// A file system of the kernel's, mounted.
+/// A mounted file system of the kernel.
 struct Kernel {
     device: LoopDevice,
     top: tempfile::TempDir,
@@ -61,7 +63,7 @@ struct Opened {
 
 impl Kernel {
     fn new(kind: &str, image: &Path) -> Result<Self> {
-        // Only btrfs's own programs may be elsewhere than where the system has them.
+        // Only btrfs's own programs may be in another folder than the system's.
         let name = format!("mkfs.{kind}");
         let program = if kind == "btrfs" {
             newest(&name)
@@ -132,7 +134,7 @@ impl Calls for Kernel {
     }
 }
 
-/// Buttress.
+/// The side of Buttress.
 pub(crate) struct Ours(WritableFilesystem);
 
 impl Ours {
@@ -200,7 +202,7 @@ impl Calls for Ours {
     }
 }
 
-/// How much is done.
+/// The number of calls of each job.
 #[derive(Clone, Copy)]
 pub(crate) struct Amounts {
     pub(crate) files: usize,
@@ -289,7 +291,7 @@ fn mail<C: Calls>(calls: &C, amounts: Amounts) -> Result<Vec<f64>> {
     (0..amounts.calls).map(once).collect()
 }
 
-/// Milliseconds a sync, all threads together.
+/// Returns the milliseconds of each sync, of all threads together.
 fn threads<C: Calls>(calls: &C, count: usize, amounts: Amounts) -> Result<Vec<f64>> {
     let directory = calls.directory(&format!("threads-{count}"))?;
     let files = (0..count)
@@ -323,7 +325,7 @@ fn threads<C: Calls>(calls: &C, count: usize, amounts: Amounts) -> Result<Vec<f6
     ])
 }
 
-/// One job of the benchmark on one side.
+/// Runs one job on one side, and returns the milliseconds of each sync.
 pub(crate) fn job<C: Calls>(name: &str, calls: &C, amounts: Amounts) -> Result<Vec<f64>> {
     match name {
         "directory" => directory(calls, amounts),
@@ -341,7 +343,7 @@ fn mean(times: &[f64]) -> f64 {
     times.iter().sum::<f64>() / times.len().max(1) as f64
 }
 
-/// Of each tenth of the syncs: median and mean.
+/// Prints the median and the mean of each tenth of the syncs.
 fn tenths(times: &[f64]) {
     let tenth = (times.len() / 10).max(1);
     let of = |part: &[f64]| format!("{:.3}/{:.3}", median(&sorted(part.to_vec())), mean(part));
@@ -349,7 +351,7 @@ fn tenths(times: &[f64]) {
     println!("   Median/mean of each tenth: {}", all.join(" "));
 }
 
-/// The figures of the syncs in the seed's form.
+/// Prints the figures of the syncs in the seed's form.
 fn histogram(side: &str, times: &[f64]) {
     let ordered = sorted(times.to_vec());
     let (Some(least), Some(most)) = (ordered.first(), ordered.last()) else {
@@ -370,7 +372,7 @@ fn histogram(side: &str, times: &[f64]) {
         percentile(95),
         percentile(99)
     );
-    // Buckets that grow by the same factor, as the seed's.
+    // Buckets grow by a constant factor, as in the seed.
     let factor = (most / least.max(0.001)).powf(0.1).max(1.01);
     let (mut from, mut rest) = (*least, ordered.as_slice());
     let mut buckets = Vec::new();
@@ -406,7 +408,7 @@ fn histogram(side: &str, times: &[f64]) {
     );
 }
 
-/// A new image, and its removal.
+/// A new image. Dropping it removes the file.
 pub(crate) struct Image(pub(crate) PathBuf);
 
 impl Image {
@@ -443,7 +445,7 @@ fn side(side: &str, folder: &Path, name: &str, amounts: Amounts) -> Result<Vec<f
     times
 }
 
-/// A device whose flush takes a millisecond, as that of a disk without a cache of its own does at best.
+/// A device whose flush takes a millisecond: the best case of a disk without a cache.
 #[derive(Debug)]
 struct SlowFlush(Arc<dyn Backend>);
 
@@ -482,7 +484,8 @@ impl Backend for SlowFlush {
     }
 }
 
-/// How many syncs a second there are by so many threads, on a device whose flush takes a millisecond.
+/// Prints the syncs a second of several numbers of threads, on a device whose flush takes a
+/// millisecond.
 fn joined(amounts: Amounts) -> Result<()> {
     println!("| threads | syncs a second | times those of one | logs written |\n|---|---|---|---|");
     let mut alone = None;
@@ -509,7 +512,7 @@ fn joined(amounts: Amounts) -> Result<()> {
     Ok(())
 }
 
-/// Sectors written to a device and flushes of it so far.
+/// Returns the sectors written to a device and its flushes so far.
 fn written(device: &Path) -> Result<(u64, u64)> {
     let name = device.file_name().context("a device has a name")?;
     let text = std::fs::read_to_string(Path::new("/sys/block").join(name).join("stat"))?;

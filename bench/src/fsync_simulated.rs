@@ -1,11 +1,12 @@
-//! `fsync simulated`: what a sync costs on the simulated spinning disk, beside a commit in its place.
+//! `fsync simulated`: the cost of a sync on the simulated spinning disk, beside a commit in its
+//! place.
 //!
-//! Each job of [`super::fsync`] runs twice on a new volume: once with logged syncs, and once with a
-//! commit for each sync. The table counts only what happens during the syncs: seeks (requests that
-//! do not begin where the previous request ended), flushes, bytes, and time on the disk's clock.
-//! The volume is on a sparse file; the disk is as docs/internals/simulated-disks.md says. With
-//! `BUTTRESS_BENCH_TRACE` the requests of some syncs are printed, too: where each begins and its
-//! length.
+//! Each job of [`super::fsync`] runs twice on a new volume: once with logged syncs, once with a
+//! commit for each sync. The figures count only the time of the syncs: flushes, bytes, time on the
+//! disk's clock, and *seeks*. A seek is a request that does not begin at the end of the previous
+//! one. The volume is on a sparse file, and docs/internals/simulated-disks.md describes the disk.
+//! With `BUTTRESS_BENCH_TRACE` the benchmark also prints the place and length of the requests of
+//! some syncs.
 
 use crate::Scale;
 use crate::fsync::{Amounts, Calls, Image, Ours, job};
@@ -19,15 +20,15 @@ use std::process::Command;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// What a device did.
+/// The counts of a device's requests.
 #[derive(Debug, Default)]
 struct Counts {
     seeks: AtomicU64,
     bytes: AtomicU64,
     flushes: AtomicU64,
-    /// Where the last request ended.
+    /// The end of the last request, in bytes.
     end: AtomicU64,
-    /// What a sync whose requests are to be seen asked for.
+    /// The requests of a traced sync.
     trace: Mutex<Option<Vec<String>>>,
 }
 
@@ -52,7 +53,7 @@ impl Counts {
     }
 }
 
-/// A device that counts, in the order in which the disk serves.
+/// A device that counts requests, in the order in which the disk serves them.
 #[derive(Debug)]
 struct Counting {
     backend: Arc<dyn Backend>,
@@ -98,7 +99,7 @@ impl Backend for Counting {
     }
 }
 
-/// Runs Buttress on the simulated disk, and accounts for its syncs.
+/// Buttress on the simulated disk, with the counts of its syncs.
 struct Simulated {
     ours: Ours,
     counts: Arc<Counts>,
@@ -139,7 +140,7 @@ impl Simulated {
         [seeks, bytes, flushes, nanoseconds]
     }
 
-    /// Seeks, bytes, flushes and milliseconds of one sync, on the average.
+    /// Returns the average seeks, bytes, flushes and milliseconds of a sync.
     fn each(&self) -> [f64; 4] {
         let syncs = self.syncs.load(Ordering::Relaxed).max(1) as f64;
         let [seeks, bytes, flushes, nanoseconds] =

@@ -11,7 +11,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The folder that the volumes are kept in.
+/// Returns the folder of the kept volumes.
 pub(crate) fn folder() -> Result<PathBuf> {
     let folder = match std::env::var_os("BUTTRESS_BENCH") {
         Some(folder) => PathBuf::from(folder),
@@ -21,14 +21,15 @@ pub(crate) fn folder() -> Result<PathBuf> {
     Ok(std::fs::canonicalize(folder)?)
 }
 
-/// The documentation folder of the plots.
+/// Returns the folder for plots in the documentation.
 pub(crate) fn plots() -> Result<PathBuf> {
     let folder = PathBuf::from("docs/plots");
     std::fs::create_dir_all(&folder)?;
     Ok(folder)
 }
 
-/// The image `name` of this scale; made by `fill` on a mount with `options` where it is not there yet.
+/// Returns the image `name` of this scale. If it does not exist, `fill` makes it on a mount with
+/// `options`.
 pub(crate) fn kept(
     name: &str,
     scale: Scale,
@@ -43,7 +44,7 @@ pub(crate) fn kept(
     })
 }
 
-/// The image `name` of this scale; a new volume is changed by `fill` where it is not there yet.
+/// Returns the image `name` of this scale. If it does not exist, `fill` changes a new volume.
 pub(crate) fn kept_unmounted(
     name: &str,
     scale: Scale,
@@ -65,8 +66,9 @@ pub(crate) fn kept_unmounted(
     Ok(path)
 }
 
-/// A source tree of `scale.source_files` files: sizes as in real source trees (median about 4 KiB), text
-/// that compresses as source does, 12 files to a directory on average, one symbolic link in 40.
+/// Returns a source tree of `scale.source_files` files. Sizes are as in real source trees (median
+/// about 4 KiB), and text compresses as source does. A directory has 12 files on average, and one
+/// name in 40 is a symbolic link.
 pub(crate) fn source_tree(scale: Scale) -> Result<PathBuf> {
     kept("source", scale, 8, "", |top| {
         fill_source_tree(scale, &top.join("source"))
@@ -80,7 +82,7 @@ pub(crate) fn compressed_source_tree(scale: Scale) -> Result<PathBuf> {
     })
 }
 
-/// Returns the files of [`source_tree`], in a new directory.
+/// Makes the files of [`source_tree`] in a new directory.
 pub(crate) fn fill_source_tree(scale: Scale, top: &Path) -> Result<()> {
     let mut random = Random::new(1);
     let mut directories = vec![top.to_path_buf()];
@@ -101,7 +103,7 @@ pub(crate) fn fill_source_tree(scale: Scale, top: &Path) -> Result<()> {
             std::os::unix::fs::symlink(format!("file_{}.rs", number - 1), &path)?;
             continue;
         }
-        // A geometric mix: most files are a few KiB, a few are hundreds.
+        // The sizes are a geometric mix: most files have a few KiB, a few have hundreds.
         let half = 1u64 << (8 + random.below(5) + random.below(4) + random.below(3));
         let length = half + random.below(half);
         std::fs::write(&path, random.bytes(length as usize, true))?;
@@ -109,9 +111,9 @@ pub(crate) fn fill_source_tree(scale: Scale, top: &Path) -> Result<()> {
     Ok(())
 }
 
-/// A volume that was in use for a while: `scale.inline_files` small files, a thousand to a directory, then five rounds in which
-/// one file in ten is written over in part, one in ten is removed and another made in its place, and a snapshot is taken; the
-/// second snapshot is deleted in the end.
+/// Returns an aged volume: `scale.inline_files` small files, a thousand to a directory, then five
+/// rounds of changes. A round partly overwrites one file in ten, replaces one in ten by a new file,
+/// and takes a snapshot. At the end the second snapshot is deleted.
 pub(crate) fn aged(scale: Scale) -> Result<PathBuf> {
     const ROUNDS: u64 = 5;
     kept("aged", scale, 12, "noatime", |top| {
@@ -155,12 +157,12 @@ pub(crate) fn aged(scale: Scale) -> Result<PathBuf> {
     })
 }
 
-/// One file of `scale.large_bytes` in a volume that the kernel mounts with `options` to write the
-/// file.
+/// Returns a volume with one file of `scale.large_bytes`, written on a mount with `options`.
 pub(crate) fn large_file(scale: Scale, name: &str, options: &str) -> Result<PathBuf> {
     kept(name, scale, 12, options, |top| {
         let mut random = Random::new(2);
-        // Noise with text in it: the plain file is incompressible enough, the compressed one shrinks by half.
+        // The content is noise with text: barely compressible as the plain file, and half the size
+        // compressed.
         let mut file = File::create(top.join("large"))?;
         let mut written = 0;
         let noise = random.bytes(64 << 20, false);
@@ -181,9 +183,10 @@ pub(crate) fn large_file(scale: Scale, name: &str, options: &str) -> Result<Path
     })
 }
 
-/// A volume of `scale.extents` extents with `scale.snapshots` read-only snapshots, `snap0` and on, of which each has a
-/// tenth of a percent of the extents written anew: in files of 1,000 extents, five at a time. Extents are 8 KiB with
-/// holes in between, compressed into 4 KiB.
+/// Returns a volume of `scale.extents` extents with `scale.snapshots` read-only snapshots, from
+/// `snap0` on. Before each snapshot a tenth of a percent of the extents is rewritten: in files of
+/// 1,000 extents, five at a time. Extents have 8 KiB with holes between them, compressed into 4
+/// KiB.
 pub(crate) fn snapshots(scale: Scale) -> Result<PathBuf> {
     const EXTENTS_PER_FILE: u64 = 1000;
     const BYTES: usize = 8 << 10;
@@ -226,7 +229,7 @@ pub(crate) fn snapshots(scale: Scale) -> Result<PathBuf> {
     })
 }
 
-/// Makes the read-only snapshot `snap` of the top level, where it is not there yet.
+/// Makes the read-only snapshot `snap` of the top level, if it does not exist.
 pub(crate) fn add_snapshot(image: &Path) -> Result<()> {
     let mount = Mount::new(&[image.to_path_buf()], "ro")?;
     let there = mount.path().join("snap").exists();
@@ -247,12 +250,12 @@ fn snapshot(top: &Path, name: &str) -> Result<()> {
     .map(drop)
 }
 
-/// The volume of the seeds' script: inline files of 2,000 bytes by four interleaved jobs, a
-/// snapshot, a quarter more files, every 50th of the first overwritten, a second snapshot. The
-/// original script starts a process for each file; this benchmark makes the same calls in four
-/// threads.
+/// Returns the volume of the seeds' script. Four interleaved jobs make inline files of 2,000 bytes.
+/// A snapshot, a quarter more files, an overwrite of every 50th of the first files, and a second
+/// snapshot follow. The script starts a process for each file; this function makes the same calls
+/// in four threads.
 pub(crate) fn inline_files(scale: Scale) -> Result<PathBuf> {
-    // Images of a size other than the scale's default have separate names.
+    // Volumes with another number of files than the scale's have separate names.
     let name = match scale.inline_files {
         500_000 | 1000 => "inline".to_owned(),
         files => format!("inline-{files}"),

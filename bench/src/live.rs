@@ -1,11 +1,11 @@
-//! Calls of the library on a volume that is open for writing, in memory: what each takes with one, two and eight threads, and
-//! beside a writer.
+//! Calls of the library on a writable volume in memory: the time of each call with one, two and
+//! eight threads, and beside a writer.
 //!
-//! There is no other side: the kernel's calls go through a mount. Where a call of a view does the
-//! same, it stands beside. The seconds in the table are those of all threads of one process; the
-//! machine's cores limit what more threads can gain.
+//! There is no other side, because the kernel's calls go through a mount. If a call of a view does
+//! the same, its row is beside. The figures come from one process, so its threads share the
+//! machine's cores, which limit the gain of more threads.
 //!
-//! Every file has 4 KiB in an extent of its own. "dirty" files have dirty data.
+//! Every file has 4 KiB in its own extent. "dirty" files have dirty data.
 
 mod exclusive;
 pub(crate) mod holds;
@@ -30,13 +30,13 @@ const ROOT: Location = Location::root_of(SubvolumeId::TOP_LEVEL);
 const FILE_BYTES: usize = 4096;
 const THREADS: [usize; 3] = [1, 2, 8];
 
-/// The number of files in one directory.
+/// The number of files in a directory.
 const DIRECTORY_FILES: usize = 1000;
 
 /// The number of entries that a listing requests.
 const LISTED: usize = 64;
 
-/// Files with dirty data.
+/// The number of files with dirty data.
 const DIRTY: usize = 500;
 
 struct Volume {
@@ -45,9 +45,9 @@ struct Volume {
     files: Vec<Location>,
 }
 
-/// The requested benchmark rows, and the measurements for them.
+/// The chosen rows, and their measurements.
 struct Rows {
-    /// Parts of their names; none for all.
+    /// Parts of the chosen rows' names; empty for all rows.
     wanted: Vec<String>,
     measured: RefCell<Vec<Exclusive>>,
 }
@@ -58,7 +58,7 @@ impl Rows {
     }
 }
 
-/// A call, with the number of its thread and its own number.
+/// A call, with its thread's number and its own number.
 type Call<'a> = &'a (dyn Fn(usize, usize) -> Result<()> + Sync);
 
 fn open(bytes: usize) -> Result<WritableFilesystem> {
@@ -104,7 +104,7 @@ impl Volume {
         })
     }
 
-    /// One of the files, another one with each call.
+    /// Returns one of the files, a different one for each call.
     fn file(&self, thread: usize, call: usize) -> Location {
         self.files[(thread * 7919 + call * 104_729) % self.files.len()]
     }
@@ -118,7 +118,7 @@ fn name_of(number: usize) -> String {
     format!("file-{number}")
 }
 
-/// The microseconds of a call, of all threads: what one thread waits for it.
+/// Returns the microseconds that a thread waits for a call.
 fn time(threads: usize, calls: usize, call: Call<'_>) -> Result<f64> {
     let begin = Instant::now();
     std::thread::scope(|scope| {
@@ -132,7 +132,7 @@ fn time(threads: usize, calls: usize, call: Call<'_>) -> Result<f64> {
     Ok(begin.elapsed().as_secs_f64() * 1e6 / calls as f64)
 }
 
-/// One row: each number of threads alone, and one beside a writer.
+/// Measures one row: each number of threads alone, and one thread beside a writer.
 fn row(volume: &Volume, rows: &Rows, name: &str, calls: usize, call: Call<'_>) -> Result<()> {
     if !rows.wants(name) {
         return Ok(());
@@ -161,7 +161,7 @@ fn row(volume: &Volume, rows: &Rows, name: &str, calls: usize, call: Call<'_>) -
     Ok(())
 }
 
-/// Writes files over and over, and commits now and then.
+/// Writes files repeatedly, with a commit from time to time.
 fn write_until(volume: &Volume, is_done: &AtomicBool, written: &AtomicU64) -> Result<()> {
     let filesystem = &volume.filesystem;
     while !is_done.load(Ordering::Relaxed) {
@@ -174,7 +174,7 @@ fn write_until(volume: &Volume, is_done: &AtomicBool, written: &AtomicU64) -> Re
     Ok(())
 }
 
-/// Prints the table for one number of files.
+/// Prints the table for this number of files.
 fn table(count: usize, calls: usize, wanted: &[&str]) -> Result<()> {
     let volume = Volume::new(count)?;
     let filesystem = &volume.filesystem;
@@ -249,11 +249,11 @@ fn table(count: usize, calls: usize, wanted: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// Rows of calls that change something, each thread in a directory of its own.
+/// Measures the rows of calls that change the volume, with a directory for each thread.
 fn changes(volume: &Volume, rows: &Rows, calls: usize) -> Result<()> {
     let filesystem = &volume.filesystem;
     row(volume, rows, "writing 4 KiB", calls * 32, &|thread, call| {
-        // Each thread writes to its own files.
+        // Each thread writes separate files.
         let file = volume.files[(thread * 64 + call % 64) % volume.files.len()];
         filesystem.write_at(file, FileOffset::MIN, &[b'y'; FILE_BYTES])?;
         Ok(())
@@ -266,7 +266,7 @@ fn changes(volume: &Volume, rows: &Rows, calls: usize) -> Result<()> {
         filesystem.create(directory(thread), name.as_bytes(), &new)?;
         Ok(())
     })?;
-    // Each thread renames a file of its own back and forth.
+    // Each thread renames its own file back and forth.
     let threads = THREADS.iter().copied().max().unwrap_or(1);
     for thread in 0..threads {
         filesystem.create(directory(thread), format!("one-{thread}").as_bytes(), &new)?;
@@ -294,7 +294,8 @@ fn changes(volume: &Volume, rows: &Rows, calls: usize) -> Result<()> {
     })
 }
 
-/// Prints the tables: of calls whose names have one of `wanted` in them; of all, and those of holds, where there is none.
+/// Prints the tables: of calls whose names contain one of `wanted`, or, if `wanted` is empty, of
+/// all calls and of lock holds.
 pub(crate) fn run(scale: Scale, wanted: &[&str]) -> Result<()> {
     let is_tiny = scale.name == crate::TINY.name;
     let sizes: &[usize] = if is_tiny { &[500] } else { &[20_000, 150_000] };

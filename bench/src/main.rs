@@ -1,30 +1,36 @@
-//! Benchmarks side by side with the kernel and other tools, both sides in one run.
+//! Benchmarks beside the kernel and other tools, both sides in one run.
 //!
 //! `cargo xtask bench NAME`:
 //!
-//! - `read`: taking files out of volumes, cold and warm, against the kernel's mount ([`read`]);
-//! - `send`: sending snapshots, cold and warm, against the kernel's send ([`send`]);
-//!   `send simulated`: on simulated disks, beside the seeds' tables ([`send_simulated`]);
-//!   `send disk`: under each read-ahead mode from this machine's disk, cold ([`send_disk`]);
-//! - `receive`: receiving streams, against the kernel's receive on a loop device ([`receive`]);
+//! - `read`: files read out of volumes, cold and warm, against the kernel's mount ([`read`]);
+//! - `send`: sends of snapshots, cold and warm, against the kernel's send ([`send`]); `send
+//!   simulated`: on simulated disks, beside the seeds' tables ([`send_simulated`]); `send disk`:
+//!   under each read-ahead mode from this machine's disk, cold ([`send_disk`]);
+//! - `receive`: received streams, against the kernel's receive on a loop device ([`receive`]);
 //! - `sweep`: a whole tree under each read-ahead mode on the simulated spinning disk ([`sweep`]);
-//! - `write`: changing volumes, against the kernel on a loop device ([`write`]);
+//! - `write`: changes of volumes, against the kernel on a loop device ([`write`]);
 //! - `fiemap`: extents of files, cold and warm, against `filefrag` and the ioctl ([`fiemap`]);
-//! - `check`: checking volumes, cold and warm, against `btrfs check` ([`check`]);
-//! - `scrub`: scrubbing volumes, cold and warm, against the kernel's scrub; replacing; the queue under each shape of
-//!   reading ([`scrub`]);
-//! - `live`: calls of the library on a volume in memory, by several threads and beside a writer, and what of them is
-//!   exclusive ([`live`]); `live holds`: how long locks are held while everything goes on at once;
-//! - `fsync`: making files and directories durable, against btrfs, ext4 and xfs on a loop device ([`fsync`]);
-//!   `fsync simulated`: on the simulated spinning disk, beside commits ([`fsync_simulated`]);
-//! - `mkfs`: images from a source tree, against mkfs.btrfs, `tar c`, and the makers of other file
-//!   systems; reading the images back under the kernel's mount ([`mkfs`]);
-//! - `mount`: a mounted volume, against the kernel's mount and a FUSE server that answers from memory ([`mount`]);
-//! - `space`: accounts of space over many snapshots, against compsize and `btrfs filesystem du` ([`space`]);
-//! - `tiny`: all of it on tiny volumes, so that no benchmark rots; its figures mean nothing.
+//! - `check`: checks of volumes, cold and warm, against `btrfs check` ([`check`]);
+//! - `scrub`: scrubs of volumes, cold and warm, against the kernel's scrub; replacements; the queue
+//!   under each shape of reads ([`scrub`]);
+//! - `live`: calls of the library on a volume in memory, by several threads and beside a writer,
+//!   with their exclusive parts ([`live`]); `live holds`: the length of lock holds under a mixed
+//!   load;
+//! - `fsync`: durable files and directories, against btrfs, ext4 and xfs on a loop device
+//!   ([`fsync`]); `fsync simulated`: on the simulated spinning disk, beside commits
+//!   ([`fsync_simulated`]);
+//! - `mkfs`: images from a source tree, against mkfs.btrfs, `tar c`, and other file systems' tools;
+//!   reads of these images under the kernel's mount ([`mkfs`]);
+//! - `mount`: a mounted volume, against the kernel's mount and a FUSE server that answers from
+//!   memory ([`mount`]);
+//! - `space`: accounts of space over many snapshots, against compsize and `btrfs filesystem du`
+//!   ([`space`]);
+//! - `tiny`: all benchmarks on tiny volumes, so that they keep working; the figures are
+//!   meaningless.
 //!
-//! Volumes are made once and kept below `target/bench` (or `BUTTRESS_BENCH`). Ratios are those of pairs of
-//! runs that follow each other: machines drift, pairs less. `BUTTRESS_BENCH_ROUNDS` changes the number of pairs.
+//! The benchmarks make their volumes once and keep them below `target/bench` (or `BUTTRESS_BENCH`).
+//! A ratio comes from pairs of runs in direct succession, because a machine's speed drifts less
+//! within a pair. `BUTTRESS_BENCH_ROUNDS` sets the number of pairs.
 
 mod cache;
 mod check;
@@ -52,24 +58,24 @@ use anyhow::{Context, Result, bail, ensure};
 use buttress_oracle::skip::is_ci;
 use std::process::ExitCode;
 
-/// How large the benchmarks' volumes are.
+/// The sizes of the benchmarks' volumes.
 #[derive(Clone, Copy, Debug)]
 struct Scale {
-    /// A short name that tells the volumes of one scale from another's.
+    /// A short name that distinguishes the volumes of this scale.
     name: &'static str,
-    /// Files in the source tree.
+    /// The number of files in the source tree.
     source_files: usize,
-    /// Bytes of each large file.
+    /// The bytes of each large file.
     large_bytes: u64,
-    /// Files of the first step of the seeds' script.
+    /// The number of files in the first step of the seeds' script.
     inline_files: u64,
-    /// Extents of the volume with many snapshots.
+    /// The number of extents in the volume with many snapshots.
     extents: u64,
-    /// Its snapshots.
+    /// The number of snapshots in that volume.
     snapshots: u64,
-    /// Pairs of runs.
+    /// The number of pairs of runs.
     rounds: usize,
-    /// Plots are written into the documentation.
+    /// Whether plots are written into the documentation.
     draws: bool,
 }
 
@@ -94,7 +100,7 @@ const TINY: Scale = Scale {
     draws: false,
 };
 
-/// How many pairs of runs `BUTTRESS_BENCH_ROUNDS` asks for.
+/// Returns the number of pairs from `BUTTRESS_BENCH_ROUNDS`.
 fn rounds() -> Result<Option<usize>> {
     let Some(text) = std::env::var_os("BUTTRESS_BENCH_ROUNDS") else {
         return Ok(None);
@@ -120,7 +126,7 @@ fn run() -> Result<()> {
         ["receive", jobs @ ..] => receive::run_all(full, jobs),
         ["sweep"] => sweep::run(full),
         ["write", jobs @ ..] => write::run_all(full, jobs),
-        // One of our steps, in a process of its own.
+        // Runs a step of our side, in a separate process.
         ["write-step", scale, step, image, seconds] => {
             let scale = if *scale == TINY.name { TINY } else { FULL };
             write::our_step(scale, step, image, seconds)
@@ -133,7 +139,7 @@ fn run() -> Result<()> {
         ["fsync", jobs @ ..] => fsync::run_all(full, jobs),
         ["mkfs", jobs @ ..] => mkfs::run_all(full, jobs),
         ["mount", jobs @ ..] => mount::run_all(full, jobs),
-        // A server, or a process that makes files.
+        // Runs a server, or a process that makes files.
         ["mount-part", words @ ..] => mount::part(words),
         ["space", jobs @ ..] => space::run_all(full, jobs),
         ["fiemap", jobs @ ..] => fiemap::run_all(full, jobs),

@@ -1,4 +1,5 @@
-//! Runs a command as a whole process: seconds, peak memory, bytes written into a pipe.
+//! Runs a command as a whole process, and measures seconds, peak memory, and the bytes that it
+//! writes to a pipe.
 
 use anyhow::{Context, Result, bail};
 use std::io::Read;
@@ -6,48 +7,49 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// One run.
+/// The measurements of a run.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Run {
-    /// Wall time from start to end.
+    /// Wall-clock seconds from start to end.
     pub(crate) seconds: f64,
-    /// Peak resident memory, all of it (the program's own pages too), as sampled every 2 ms.
+    /// Peak resident memory in KiB, including the program's own pages, sampled every 2 ms.
     pub(crate) peak_kib: u64,
-    /// Bytes that came out of standard output.
+    /// The bytes written to standard output.
     pub(crate) output_bytes: u64,
-    /// Seconds of processor time of the process, its own and the kernel's on its behalf.
+    /// Seconds of processor time of the process, in user space and in the kernel.
     pub(crate) cpu_seconds: f64,
-    /// Seconds that all processors of the machine were busy meanwhile, whoever had them: what a job of the kernel's own
-    /// threads takes shows only there.
+    /// Busy seconds of all processors of the machine during the run. Only this figure includes the
+    /// kernel's own threads.
     pub(crate) machine_seconds: f64,
 }
 
-/// Seconds that the machine's processors were not idle since it started.
+/// Returns the busy seconds of the machine's processors since its start.
 fn busy_seconds() -> f64 {
     let text = std::fs::read_to_string("/proc/stat").unwrap_or_default();
     let all = text.lines().next().unwrap_or_default().split_whitespace().skip(1);
-    // user, nice, system, idle, iowait, irq, softirq, steal; guests are counted as users already.
+    // The fields are user, nice, system, idle, iowait, irq, softirq and steal; guests already count
+    // as user.
     let ticks: Vec<f64> = all.take(7).filter_map(|ticks| ticks.parse().ok()).collect();
     let idle: f64 = ticks.iter().skip(3).take(2).sum();
     (ticks.iter().sum::<f64>() - idle) / 100.0
 }
 
-/// Processor seconds of children that have ended.
+/// Returns the processor seconds of children that have ended.
 fn children_seconds() -> f64 {
     let fields = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
-    // The process name in `/proc/self/stat`, in brackets, may hold any characters; `cutime` and
-    // `cstime` are fields 16 and 17, in hundredths of a second.
+    // The name in brackets may contain any text; `cutime` and `cstime` are fields 16 and 17, in
+    // hundredths.
     let after = fields.rsplit_once(") ").map_or("", |(_, after)| after);
     let ticks = after.split(' ').skip(13).take(2);
     ticks.filter_map(|ticks| ticks.parse::<f64>().ok()).sum::<f64>() / 100.0
 }
 
-/// Runs `command` with standard output into a pipe that is drained as fast as it fills.
+/// Runs `command` with standard output to a pipe that is drained continuously.
 pub(crate) fn run(command: &mut Command) -> Result<Run> {
     run_from(command, Stdio::null())
 }
 
-/// As [`run`], with a standard input.
+/// Runs `command` as [`run`] does, with a standard input.
 pub(crate) fn run_from(command: &mut Command, input: Stdio) -> Result<Run> {
     let (cpu_before, busy_before) = (children_seconds(), busy_seconds());
     let start = Instant::now();

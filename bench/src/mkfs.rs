@@ -1,8 +1,10 @@
-//! Images from a source tree, against mkfs.btrfs and others on the same tree, and the images themselves under the kernel's mount.
+//! Images from a source tree, against mkfs.btrfs and other tools on the same tree, and reads of
+//! these images under the kernel's mount.
 //!
-//! Like against like: the tree lies in memory, and each side writes an image, or an archive, to the same disk, without waiting for the
-//! disk: none of them syncs but by its own wish. Options are those that give the same: `--rootdir --shrink`, with one profile and one size
-//! of nodes. Makers of other file systems are rows beside these, where their packages are there: what they make is something else.
+//! The tree is in memory. Each side writes an image, or an archive, to the same disk, and syncs
+//! only if the tool itself does. Options give equal results: `--rootdir --shrink`, with one profile
+//! and one node size. Tools of other file systems have separate rows, if their packages are
+//! installed, because their images differ.
 
 use crate::Scale;
 use crate::cache::{self, Cache};
@@ -18,17 +20,17 @@ use std::process::Command;
 
 type Job = fn(&Bench) -> Result<()>;
 
-/// Our command for an output.
+/// Returns our command for an output.
 type Ours<'a> = &'a dyn Fn(&Path) -> Result<Command>;
 
-/// What all jobs read, and where they write.
+/// The input of all jobs, and the folder of their outputs.
 struct Bench {
     scale: Scale,
     tree: tempfile::TempDir,
     outputs: tempfile::TempDir,
 }
 
-/// Runs the jobs whose names are given, or all.
+/// Runs the named jobs, or all.
 pub(crate) fn run_all(scale: Scale, wanted: &[&str]) -> Result<()> {
     let all: [(&str, Job); 6] = [
         ("plain", plain),
@@ -68,14 +70,15 @@ impl Bench {
         self.outputs.path().join(name)
     }
 
-    /// Our command that makes `output` of the tree.
+    /// Returns our command that makes `output` from the tree.
     fn ours(&self, words: &[&str], output: &Path) -> Result<Command> {
         let mut command = command(&["mkfs", "-q", "-f", "--shrink", "--rootdir"])?;
         command.arg(self.tree()).args(words).arg(output);
         Ok(command)
     }
 
-    /// That of btrfs-progs. It wants a file that is there, or makes one of its own size.
+    /// Returns the command of btrfs-progs. It needs an existing file, or makes a file of its own
+    /// size.
     fn theirs(&self, words: &[&str], output: &Path) -> Command {
         let mut command = Command::new(newest("mkfs.btrfs"));
         command
@@ -86,7 +89,7 @@ impl Bench {
         command
     }
 
-    /// Pairs of runs, each to a new output: neither side must delete an old output.
+    /// Runs pairs. No output exists before a run, so neither side spends time on removing one.
     fn pairs(
         &self,
         job: &str,
@@ -116,7 +119,7 @@ impl Bench {
     }
 }
 
-/// A run whose output does not exist before, on a disk that has finished the writes of the previous
+/// Runs a command without an earlier output, after the disk has written all pages of the previous
 /// run.
 fn fresh(output: &Path, command: &mut Command) -> Result<Run> {
     match std::fs::remove_file(output) {
@@ -180,7 +183,7 @@ fn tar(bench: &Bench) -> Result<()> {
     )
 }
 
-/// What makers of other file systems take for the tree.
+/// Prints the times of other file systems' tools for the tree.
 fn others(bench: &Bench) -> Result<()> {
     let tree = bench.tree();
     let output = bench.output("other.img");
@@ -220,10 +223,11 @@ fn others(bench: &Bench) -> Result<()> {
     Ok(())
 }
 
-/// How many files the tree of [`many`] has for each that the others' has.
+/// The number of files in the tree of [`many`] for each file of the other jobs' tree.
 const MANY: usize = 38;
 
-/// The memory that it takes to build an image of very many small files: a bound, whatever their number.
+/// Measures the memory for an image of very many small files, which must not grow with their
+/// number.
 fn many(bench: &Bench) -> Result<()> {
     let tree = bench.outputs.path().join("many");
     let files = bench.scale.source_files.saturating_mul(MANY);
@@ -247,7 +251,7 @@ fn many(bench: &Bench) -> Result<()> {
     Ok(())
 }
 
-/// What the kernel read from a mount's device.
+/// The kernel's reads from a mount's device.
 #[derive(Clone, Copy)]
 struct Requests {
     reads: u64,
@@ -284,7 +288,7 @@ impl std::fmt::Display for Requests {
     }
 }
 
-/// Both images under the kernel's mount, cold.
+/// Reads both images under the kernel's mount, cold.
 fn reading(bench: &Bench) -> Result<()> {
     let (ours, theirs) = (bench.output("ours.img"), bench.output("theirs.img"));
     fresh(&ours, &mut bench.ours(&[], &ours)?)?;
@@ -296,7 +300,7 @@ fn reading(bench: &Bench) -> Result<()> {
     };
     let content = |top: &Path| {
         let mut command = Command::new("tar");
-        // The archive goes to a pipe: tar reads nothing for /dev/null.
+        // The output is a pipe, because tar reads no content for /dev/null.
         command.args(["-cf", "-", "-C"]).arg(top).arg(".");
         command
     };
@@ -330,7 +334,7 @@ fn reading(bench: &Bench) -> Result<()> {
         }
         let bytes = |runs: &[Run]| runs.last().map_or(0, |run| run.output_bytes);
         let (one, other) = (bytes(&pairs.ours), bytes(&pairs.theirs));
-        // The images may differ only in the order of names and the sizes of directories.
+        // Only the order of names and the sizes of directories may differ.
         ensure!(
             one.abs_diff(other) <= one / 50,
             "{job}: {one} and {other} bytes came out"

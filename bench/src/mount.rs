@@ -1,5 +1,6 @@
-//! A mounted volume, three sides in one run: the kernel's btrfs on a loop device, Buttress on the image, and an empty FUSE server
-//! that answers from memory ([`memory`]), which is what any server pays.
+//! A mounted volume, three sides in one run: the kernel's btrfs on a loop device, Buttress on the
+//! image, and an empty FUSE server that answers from memory ([`memory`]). The empty server shows
+//! the cost of FUSE alone.
 //!
 //! - `tree`: untar, `find -ls`, `grep -r`, `git status`, `cp -a`, `rm -r` of a source tree;
 //! - `create`: four processes that make inline files in one directory;
@@ -7,11 +8,11 @@
 //! - `random`: 4 KiB anywhere in a file, by one thread and by sixteen;
 //! - `sqlite`: transactions, each durable.
 //!
-//! Cold means a new mount with the system's caches dropped; the server in memory keeps its cache.
-//! If one file is written, the measured time includes `fsync`. Trees are timed without `fsync`, and
-//! once until the unmount has ended. `BUTTRESS_BENCH_FILES`, `BUTTRESS_BENCH_GIB` and
-//! `BUTTRESS_BENCH_INLINE` change how much there is, `BUTTRESS_BENCH_SIDES` (`kernel`, `buttress`,
-//! `memory`) who takes part.
+//! A cold run mounts again after dropping the system's caches; the server in memory keeps its
+//! files. A job that writes one file ends with `fsync`. Jobs on trees have a time without a sync,
+//! and once a time until the unmount ends. `BUTTRESS_BENCH_FILES`, `BUTTRESS_BENCH_GIB` and
+//! `BUTTRESS_BENCH_INLINE` set the sizes, and `BUTTRESS_BENCH_SIDES` (`kernel`, `buttress`,
+//! `memory`) the sides.
 
 mod files;
 mod memory;
@@ -37,13 +38,14 @@ const JOBS: [(&str, Job); 5] = [
     ("sqlite", files::sqlite),
 ];
 
-/// Nothing may take longer than so many times the kernel's time.
+/// The largest ratio of a job's time to the kernel's time.
 const WORST: f64 = 2.5;
 
-/// Where FUSE itself is slower than the kernel, so many times its time is aimed at.
+/// The goal for jobs in which FUSE itself is slower than the kernel: the largest ratio to the empty
+/// server's time.
 const ABOVE_FLOOR: f64 = 1.3;
 
-/// The times of one side: for each row, one time for each round.
+/// The times of one side: for each row, a time of each round.
 #[derive(Default)]
 struct Times {
     rows: Vec<Row>,
@@ -51,7 +53,7 @@ struct Times {
     peak_kib: u64,
 }
 
-/// What is measured, and the goal for it where it has its own.
+/// A measured job, with its own goal if it has one.
 #[derive(Clone, Copy, PartialEq)]
 struct Row {
     name: &'static str,
@@ -67,7 +69,7 @@ impl Times {
         self.seconds.entry(name).or_default().push(seconds);
     }
 
-    /// Does it, and notes how long it took.
+    /// Runs a job and records its time.
     fn take(
         &mut self,
         name: &'static str,
@@ -110,7 +112,7 @@ fn is_installed(name: &str) -> bool {
         .is_some_and(|path| std::env::split_paths(&path).any(|folder| folder.join(name).exists()))
 }
 
-/// Returns a number that an environment variable can override.
+/// Returns a number from the environment, or the usual one.
 fn amount(name: &str, usual: u64) -> Result<u64> {
     match std::env::var(name) {
         Ok(text) => text.parse().with_context(|| format!("{name} is a number")),
@@ -130,7 +132,7 @@ fn scaled(scale: Scale) -> Result<Scale> {
     })
 }
 
-/// Runs the jobs whose names are given, or all.
+/// Runs the named jobs, or all.
 pub(crate) fn run_all(scale: Scale, wanted: &[&str]) -> Result<()> {
     if let Some(unknown) = wanted
         .iter()
@@ -195,7 +197,7 @@ fn print_rows([kernel, ours, memory]: &[Times; 3]) {
     }
 }
 
-/// The measured number, or nothing for a side that took no part in the row.
+/// Formats a number, or returns an empty text for a side without this row.
 fn figure(number: f64, places: usize) -> String {
     match number.is_nan() {
         true => String::new(),
@@ -203,7 +205,7 @@ fn figure(number: f64, places: usize) -> String {
     }
 }
 
-/// Runs the part of the benchmark that this program executes as another process.
+/// Runs a part of a job in this process, which another process of the benchmark started.
 pub(crate) fn part(words: &[&str]) -> Result<()> {
     match words {
         ["serve", directory] => memory::serve(Path::new(directory)),

@@ -1,7 +1,8 @@
 //! Bar charts as SVG, for the documentation.
 //!
-//! One colour a series, one group of bars a label, values written above the bars. No fonts, scripts or
-//! links to anything outside; text takes the reader's own colour, so that it shows on light and dark pages.
+//! A series has one colour, a label has one group of bars, and values are above the bars. A chart
+//! contains no fonts, scripts or external links. Text takes the reader's own colour, so that it is
+//! visible on light and dark pages.
 
 use std::fmt::Write;
 
@@ -21,7 +22,7 @@ pub(crate) struct Group {
     pub(crate) values: Vec<Option<f64>>,
 }
 
-/// The benchmark's chart, as the text of an SVG file.
+/// Returns a chart as the text of an SVG file.
 pub(crate) fn bars(title: &str, unit: &str, series: &[&str], groups: &[Group]) -> String {
     let group_width = series.len() as f64 * BAR_WIDTH + GROUP_GAP;
     let width = (LEFT * 2.0 + group_width * groups.len() as f64).max(480.0);
@@ -50,7 +51,7 @@ pub(crate) fn bars(title: &str, unit: &str, series: &[&str], groups: &[Group]) -
     svg
 }
 
-/// The same chart with its bars lying down, each group below its label: for labels that are sentences.
+/// Returns a chart with horizontal bars, each group below its label: for long labels.
 pub(crate) fn rows(title: &str, unit: &str, series: &[&str], groups: &[Group]) -> String {
     let group_height = ROW_HEIGHT * (series.len() + 1) as f64 + ROW_GAP;
     let height = TOP + group_height * groups.len() as f64;
@@ -80,7 +81,7 @@ pub(crate) fn rows(title: &str, unit: &str, series: &[&str], groups: &[Group]) -
     svg
 }
 
-/// The beginning of a chart: its title, and what the colours mean.
+/// Writes the beginning of a chart: its title, and the legend of colours.
 fn head(svg: &mut String, width: f64, height: f64, title: &str, series: &[&str]) {
     let _ = writeln!(
         svg,
@@ -107,7 +108,7 @@ fn text(svg: &mut String, x: f64, y: f64, anchor: &str, words: &str) {
     );
 }
 
-/// Three digits that count.
+/// Returns a number with three significant digits.
 fn short(value: f64) -> String {
     match value {
         value if value >= 100.0 => format!("{value:.0}"),

@@ -1,9 +1,9 @@
-//! Taking files out of volumes, against the kernel's mount of the same image.
+//! Files read out of volumes, against the kernel's mount of the same image.
 //!
-//! The comparison is fair: both sides write the same bytes into a drained pipe, or the same files
-//! into a directory in memory. Cold: the benchmark drops caches before each run (on the kernel's
-//! side after mounting). Warm: the image in the page cache and a fresh mount. Our side's time
-//! includes opening the volume; the kernel's does not include mounting it.
+//! Both sides write the same bytes into a drained pipe, or the same files into a directory in
+//! memory. Cold: caches are dropped before each run (on the kernel's side after mounting). Warm:
+//! the image is in the page cache, and the mount is fresh. Our side's time includes opening the
+//! volume; the kernel's excludes mounting it.
 
 use crate::Scale;
 use crate::cache::Cache;
@@ -18,7 +18,7 @@ use std::process::Command;
 
 type Job = fn(Scale) -> Result<()>;
 
-/// Runs the jobs whose names are given, or all.
+/// Runs the named jobs, or all.
 pub(crate) fn run_all(scale: Scale, wanted: &[&str]) -> Result<()> {
     let all: [(&str, Job); 5] = [
         ("tar", tar),
@@ -42,7 +42,8 @@ pub(crate) fn run_all(scale: Scale, wanted: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// One side of a pair: a command, given the mount's directory on the kernel's side.
+/// Returns our side's command of a pair. The other side's command gets the directory of the
+/// kernel's mount.
 pub(crate) type Ours<'a> = &'a dyn Fn() -> Result<Command>;
 pub(crate) type Theirs<'a> = &'a dyn Fn(&Path) -> Command;
 
@@ -63,7 +64,7 @@ pub(crate) fn pairs(
     Ok(written)
 }
 
-/// The pairs themselves, cold and warm, each printed as a row when it is done.
+/// Runs the pairs, cold and warm, and prints a row after each.
 pub(crate) fn measured(
     scale: Scale,
     job: &str,
@@ -105,7 +106,7 @@ fn mounted(image: &Path, cache: Cache, theirs: Theirs<'_>) -> Result<Run> {
     Ok(done)
 }
 
-/// `IMAGE:PATH`.
+/// Returns the argument `IMAGE:PATH`.
 pub(crate) fn target(image: &Path, path: &str) -> std::ffi::OsString {
     let mut target = image.as_os_str().to_owned();
     target.push(":");
@@ -113,7 +114,7 @@ pub(crate) fn target(image: &Path, path: &str) -> std::ffi::OsString {
     target
 }
 
-/// A `buttress` command.
+/// Returns a `buttress` command.
 pub(crate) fn command(words: &[&str]) -> Result<Command> {
     let mut command = Command::new(buttress()?);
     command.args(words);
@@ -153,7 +154,7 @@ fn copy(scale: Scale) -> Result<()> {
         Ok(command)
     };
     let theirs = |top: &Path| {
-        // Clearing is part of neither side's time: the command has not started yet.
+        // The command has not started yet, so neither side's time includes this removal.
         if let Err(error) = clear() {
             eprintln!("clearing {}: {error}", out.display());
         }
@@ -218,7 +219,7 @@ fn list(scale: Scale) -> Result<()> {
     .map(drop)
 }
 
-/// Against btrfs-progs, which reads the block device that the image is attached to.
+/// Compares with btrfs-progs, which reads the block device of the attached image.
 fn tree_stats(scale: Scale) -> Result<()> {
     let image = images::inline_files(scale)?;
     for cache in Cache::BOTH {

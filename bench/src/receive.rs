@@ -1,15 +1,16 @@
-//! `buttress receive` into an image file beside `btrfs receive` on a loop mount, and `send | receive` in one pipe.
+//! `buttress receive` into an image file beside `btrfs receive` on a loop mount, and `send |
+//! receive` in one pipe.
 //!
-//! The streams are those of our send and, in rows of their own, those of the kernel's, which people have.
+//! The streams are those of Buttress's send and, in separate rows, of the kernel's.
 //!
 //! Both sides are whole processes and get the same stream from the same file, which is in the page
-//! cache. Each receive begins on a new image of the same size by the same mkfs. It ends when the
-//! received data is durable: ours when the process ends, the kernel's after `syncfs`. Ours includes
-//! opening the image, the kernel's does not include mounting it. What a stream builds on is
-//! received before the clock starts. What we received must be what btrfs-progs finds clean.
+//! cache. Each starts on a new image of equal size by the same mkfs, and ends when the received
+//! data is durable. For Buttress that is the end of the process, for the kernel the end of
+//! `syncfs`. Our time includes opening the image; the kernel's excludes mounting it. Parents of a
+//! stream are received before the clock starts. btrfs-progs must find our result clean.
 //!
-//! The benchmark times the pipe, and each half alone: sending into a drained pipe, and receiving
-//! from a file. It compares the pipe with the slower half.
+//! The pipe is compared with the slower of its halves alone: a send into a drained pipe, or a
+//! receive from a file.
 
 use crate::Scale;
 use crate::cache::{self, Cache};
@@ -25,10 +26,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
-/// The memory that a receiving process may need beside its 256 MiB cache.
+/// The largest peak memory of a process: the cache (256 MiB) and its other needs.
 const PEAK_KIB_MAX: u64 = (256 + 64) << 10;
 
-/// The maker of a stream.
+/// The program that made a stream.
 #[derive(Clone, Copy, PartialEq)]
 enum Sender {
     Ours,
@@ -39,11 +40,11 @@ enum Sender {
 struct Job {
     name: &'static str,
     what: String,
-    /// The largest ratio of our time to the kernel's.
+    /// The largest ratio of our time to the kernel's that meets the goal.
     goal: f64,
-    /// The size of the receive benchmark's images.
+    /// The size of the images, in GiB.
     gib: u64,
-    /// The volume that the received stream was made from.
+    /// Returns the volume of which the stream is.
     source: fn(Scale) -> Result<PathBuf>,
     sender: Sender,
     send: &'static [&'static str],
@@ -141,7 +142,7 @@ fn with_snapshot(image: PathBuf) -> Result<PathBuf> {
     Ok(image)
 }
 
-/// A file that is gone when the benchmark is done with it.
+/// A file that is removed when this value is dropped.
 struct Scratch(PathBuf);
 
 impl Drop for Scratch {
@@ -202,7 +203,7 @@ fn receive_theirs(top: &Path, stream: &Path) -> Command {
     theirs
 }
 
-/// All that is dirty is written before, so that neither side waits for the other's pages.
+/// Writes all dirty pages, so that neither side waits for the other's pages.
 fn settle(stream: &Path) -> Result<()> {
     cache::settle(stream)?;
     Cache::Warm.prepare(stream)
@@ -271,7 +272,7 @@ fn beside_the_kernel(scale: Scale, job: &Job) -> Result<()> {
     Ok(())
 }
 
-/// A full send and its receive in one pipe.
+/// Runs a full send and its receive in one pipe.
 fn pipe(scale: Scale, full: &Job) -> Result<()> {
     let source = images::inline_files(scale)?;
     let stream = stream(full, "pipe", &source, None, "snap1")?;
@@ -307,7 +308,7 @@ fn pipe(scale: Scale, full: &Job) -> Result<()> {
     Ok(())
 }
 
-/// Runs the jobs whose names are given, or all.
+/// Runs the named jobs, or all.
 pub(crate) fn run_all(scale: Scale, wanted: &[&str]) -> Result<()> {
     const PIPE: &str = "pipe";
     let jobs = jobs(scale);

@@ -2,17 +2,17 @@
 
 use crate::measure::Run;
 
-/// Pairs of runs of one job, ours and theirs, and the ratio that is aimed at.
+/// Pairs of runs of a job, ours and the other side's, and the goal for their ratio.
 pub(crate) struct Pairs {
-    /// What is done.
+    /// The name of the job.
     pub(crate) job: String,
-    /// Cold or warm.
+    /// The state of the page cache: cold or warm.
     pub(crate) cache: &'static str,
     /// Our runs.
     pub(crate) ours: Vec<Run>,
-    /// Theirs.
+    /// The other side's runs.
     pub(crate) theirs: Vec<Run>,
-    /// The largest ratio of our time to theirs that meets the goal.
+    /// The largest ratio of our time to the other side's that meets the goal.
     pub(crate) goal: f64,
 }
 
@@ -36,23 +36,24 @@ impl Pairs {
         "| job | cache | buttress s | other s | ratio | goal | peak MiB |\n|---|---|---|---|---|---|---|"
     }
 
-    /// The medians of the seconds, ours and theirs.
+    /// Returns the medians of the seconds, ours and the other side's.
     pub(crate) fn seconds(&self) -> [f64; 2] {
         [&self.ours, &self.theirs].map(|runs| median(&sorted(runs.iter().map(|run| run.seconds).collect())))
     }
 
-    /// The median of our processor seconds.
+    /// Returns the median of our processor seconds.
     pub(crate) fn cpu_seconds(&self) -> f64 {
         median(&sorted(self.ours.iter().map(|run| run.cpu_seconds).collect()))
     }
 
-    /// The medians of the seconds that the machine's processors were busy, during ours and theirs.
+    /// Returns the medians of the machine's busy seconds, during our runs and the other side's.
     pub(crate) fn machine_seconds(&self) -> [f64; 2] {
         [&self.ours, &self.theirs]
             .map(|runs| median(&sorted(runs.iter().map(|run| run.machine_seconds).collect())))
     }
 
-    /// Returns a row of the table. The times are medians; the ratio is the median of the pairs, with the least and the most.
+    /// Returns a row of the table. Times are medians. The ratio is the median of the pairs, with
+    /// the least and the most.
     pub(crate) fn row(&self) -> String {
         let [ours, theirs] = self.seconds();
         let ratios = sorted(

@@ -1,15 +1,16 @@
-//! Scrubbing volumes, cold and warm, against the kernel's scrub of the same images on loop devices; and what the queue does
-//! under each shape of reading, beside the seed's table.
+//! Scrubs of volumes, cold and warm, against the kernel's scrub of the same images on loop devices;
+//! and the queue's figures under each shape of reads, beside the seed's table.
 //!
-//! Ours is a whole process on the image files: `buttress scrub start -B -r`. The kernel's is `btrfs scrub start -B -r` on a
-//! read-only mount, which is made before the clock starts: volumes are kept, and stay as they are.
+//! Our side is a whole process on the image files: `buttress scrub start -B -r`. The kernel's side
+//! is `btrfs scrub start -B -r` on a read-only mount, which is mounted before the clock starts.
+//! Read-only runs leave the kept volumes unchanged.
 //!
-//! Replacing: [`replacing`]. Arguments select the measured rows of the table, so that each row has
-//! a quiet moment: `scrub raid1 raid6`. Each adds its medians to a list below the volumes' folder,
+//! Replacements: [`replacing`]. Arguments choose rows, so that each can be measured on a quiet
+//! machine: `scrub raid1 raid6`. Each row adds its medians to a list below the volumes' folder,
 //! from which `scrub plot` draws.
 //!
-//! Cold, a scrub can be no faster than the disk: how fast that hands over the same
-//! bytes in order is measured in the same round.
+//! A cold scrub cannot be faster than the disk, so each round also measures a read of the same
+//! bytes in order.
 
 mod plots;
 mod replacing;
@@ -34,22 +35,22 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Instant;
 
-/// What our time may be of the kernel's: cold, and warm.
+/// The largest ratios of our time to the kernel's: cold, and warm.
 const GOALS: [f64; 2] = [1.0, 0.6];
 
-/// The same where several devices are read.
+/// The largest ratio for several devices.
 const GOAL_OF_SEVERAL: f64 = 0.8;
 
-/// Bytes of the files in the volumes of several devices, and in the volume for the queue
-/// measurement.
+/// The divisor of the file's bytes in volumes of several devices, and in the volume whose queue is
+/// measured.
 const SMALLER_BY: u64 = 8;
 
-/// The number of files in the volume with DUP metadata, and the size in GiB: the numbers of the
-/// original script.
+/// The number of the files in the volume with duplicated metadata: a ratio, times the files of the
+/// seeds' script.
 const DUP_FILES_MORE: (u64, u64) = (128, 100);
 
-/// Runs all benchmarks (the pairs, replacing, and the table of shapes), or the named ones; rows of
-/// the pairs can be named too. `make` makes the volumes of the named rows, and measures nothing.
+/// Runs all jobs (the pairs, the replacements and the table of shapes) or the named ones, including
+/// rows of the pairs. `make` makes the volumes of the named rows and measures nothing.
 pub(crate) fn run_all(scale: Scale, words: &[&str]) -> Result<()> {
     let wants = |name: &str| words.is_empty() || words.contains(&name);
     for word in words {
@@ -85,9 +86,9 @@ pub(crate) fn run_all(scale: Scale, words: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// A volume that is scrubbed, and its goals, cold and warm.
+/// A scrubbed volume, and its goals, cold and warm.
 struct Row {
-    /// As it is named on the command line.
+    /// The name on the command line.
     name: &'static str,
     job: &'static str,
     make: fn(Scale) -> Result<Vec<PathBuf>>,
@@ -170,7 +171,7 @@ const ROWS: [Row; 10] = [
 /// The bytes of each device of a pool.
 const DEVICE_BYTES: u64 = 4 << 30;
 
-/// A volume of some devices with one file in it, made once.
+/// Returns a volume of several devices with one file, made once.
 fn pool(scale: Scale, purpose: &str, profile: &str, devices: usize, checksum: &str) -> Result<Vec<PathBuf>> {
     let folder = images::folder()?;
     let name = |number: usize, end: &str| {
@@ -251,7 +252,7 @@ fn theirs(images: &[PathBuf], cache: Cache) -> Result<Run> {
     Ok(done)
 }
 
-/// Bytes that a scrub reads, as it counts them, without parity.
+/// Returns the bytes that a scrub reads, by its own count, without parity.
 fn scrubbed_bytes(images: &[PathBuf]) -> Result<u64> {
     let devices = images
         .iter()
@@ -261,8 +262,8 @@ fn scrubbed_bytes(images: &[PathBuf]) -> Result<u64> {
     Ok(scrub.report().to_scrub())
 }
 
-/// The seconds that the disk takes for so many bytes of the images, read in order, around the page cache, 16 requests of
-/// 512 KiB at a time.
+/// Returns the disk's seconds for this many bytes of the images, read in order around the page
+/// cache, 16 requests of 512 KiB at a time.
 fn floor(images: &[PathBuf], bytes: u64) -> Result<f64> {
     const STEP: usize = 512 << 10;
     const THREADS: u64 = 16;
@@ -322,8 +323,8 @@ fn pairs(scale: Scale, rows: &[&Row]) -> Result<()> {
                 prepare(cache, &images)?;
                 pairs.ours.push(ours(&images, &status)?);
                 if cache == Cache::Cold {
-                    // A host below a virtual disk may cache reads, so the side that reads second is
-                    // then faster.
+                    // A layer below a virtual disk may cache reads, which would favour the second
+                    // side.
                     prepare(cache, &images)?;
                     disk.push(before.min(floor(&images, bytes)?));
                 }
@@ -343,7 +344,7 @@ fn pairs(scale: Scale, rows: &[&Row]) -> Result<()> {
                 machine / kernel
             ));
             if cache == Cache::Cold {
-                // Each scrub beside the faster of the readings in order before and after it.
+                // Each scrub is compared with the faster of the ordered reads before and after it.
                 let rates = disk.iter().zip(&pairs.ours).map(|(disk, run)| disk / run.seconds);
                 let rates = sorted(rates.collect());
                 floors.push(format!(
@@ -372,7 +373,7 @@ fn pairs(scale: Scale, rows: &[&Row]) -> Result<()> {
     Ok(())
 }
 
-/// Ways to read, from the seed's starting point to ours.
+/// Returns the shapes of reads, from the seed's starting point to Buttress's.
 fn all_shapes() -> [(&'static str, Shape); 4] {
     let ours = Shape::default();
     [
@@ -396,7 +397,7 @@ fn all_shapes() -> [(&'static str, Shape); 4] {
     ]
 }
 
-/// Scrubs a device in a shape; what its queue counted.
+/// Scrubs a device in a shape. Returns the counts of its queue.
 fn counted(device: &Device, shape: Shape) -> Result<QueueStatistics> {
     let filesystem = OpenOptions::new(vec![device.clone()]).open()?;
     let options = Options {

@@ -1,10 +1,10 @@
-//! `buttress send` against the kernel's `btrfs send` of the same image, into a pipe that is drained.
+//! `buttress send` against the kernel's `btrfs send` of the same image, into a drained pipe.
 //!
-//! Both sides are whole processes, and both send read-only snapshots. Cold and warm as in [`crate::read`];
-//! our side's time includes opening the volume, the kernel's does not include mounting it.
+//! Both sides are whole processes and send read-only snapshots. Cold and warm are as in
+//! [`crate::read`]. Our side's time includes opening the volume; the kernel's excludes mounting it.
 //!
-//! The yardstick "plain read" is a file that holds as many bytes as the snapshot's tree has, read from one
-//! end to the other: no program that has to look at each of those bytes can be much faster.
+//! The row "plain read" reads a file with as many bytes as the snapshot's tree, from end to end. A
+//! program that must inspect each of those bytes cannot be much faster.
 
 use crate::Scale;
 use crate::cache::Cache;
@@ -27,7 +27,7 @@ use std::sync::Arc;
 
 type Job = fn(Scale) -> Result<Vec<Pairs>>;
 
-/// Runs the jobs whose names are given, or all.
+/// Runs the named jobs, or all.
 pub(crate) fn run_all(scale: Scale, wanted: &[&str]) -> Result<()> {
     let all: [(&str, Job); 4] = [
         ("full", full),
@@ -73,7 +73,7 @@ fn draw(measured: &[Pairs]) -> Result<()> {
     std::fs::write(&path, svg).with_context(|| path.display().to_string())
 }
 
-/// Both sides' commands: options, parent, snapshot.
+/// Runs both sides' commands in pairs: options, parent, snapshot.
 fn send_pairs(
     scale: Scale,
     job: &str,
@@ -145,7 +145,7 @@ fn large(scale: Scale) -> Result<Vec<Pairs>> {
     Ok(measured)
 }
 
-/// A full send, cold, beside a plain read of as many bytes as its tree has.
+/// Compares a cold full send with a plain read of as many bytes as its tree has.
 fn plain_read(scale: Scale) -> Result<Vec<Pairs>> {
     let image = images::inline_files(scale)?;
     let flat = flat_file(&image, "/snap1")?;
@@ -172,7 +172,7 @@ fn plain_read(scale: Scale) -> Result<Vec<Pairs>> {
     Ok(vec![pairs])
 }
 
-/// A file beside `image` with as many bytes as the tree of the snapshot `path` has.
+/// Returns a file beside `image` with as many bytes as the tree of the snapshot `path`.
 pub(crate) fn flat_file(image: &Path, path: &str) -> Result<PathBuf> {
     let flat = image.with_extension("flat");
     let device = Device::open(image, &buttress_device::OpenOptions::default())?;

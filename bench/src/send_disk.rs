@@ -1,8 +1,9 @@
-//! A full send under each read-ahead mode from this machine's own disk, cold: what the simulated disks are held against.
+//! A full send under each read-ahead mode from this machine's own disk, cold: the check of the
+//! simulated disks against a real one.
 //!
-//! Whole processes of `buttress send`, the kernel's send of the same image through a mount, and the
-//! tree's bytes read from one end to the other. Each round runs all modes in turn after dropping
-//! the caches, so other work of the machine affects all alike. Ratios are within a round; the table
+//! The sides are whole processes of `buttress send`, the kernel's send of the same image through a
+//! mount, and a plain read of the tree's bytes. Each round runs all of them in turn after dropping
+//! the caches, so that other load affects all alike. Ratios are those within a round, and the table
 //! has their medians.
 
 use crate::Scale;
@@ -18,7 +19,7 @@ use buttress_oracle::tools::newest;
 use std::path::Path;
 use std::process::Command;
 
-/// The modes as the command names them.
+/// The modes by their names in the command.
 const MODES: [&str; 4] = ["none", "forward", "forward-always", "sweep"];
 
 /// Prints the table.

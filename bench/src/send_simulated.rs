@@ -1,11 +1,12 @@
-//! A full send under each read-ahead mode, in the virtual time of simulated disks, beside the seeds' tables.
+//! A full send under each read-ahead mode, in the virtual time of simulated disks, beside the
+//! seeds' tables.
 //!
-//! The volumes are those of the seeds' script (500,000 and 200,000 files); what is sent is the
-//! first snapshot, as there. The drives were fixed before the first table
-//! (docs/internals/simulated-disks.md). The simulation charges only the assumed CPU time of
-//! checking blocks (2 us for 4 KiB). "one sequential read" reads as many bytes as the send under
-//! `sweep` did (which leaves out blocks that a send has no use for), from one place on; "address
-//! order" all of the tree's blocks sorted by address.
+//! The volumes are those of the seeds' script (500,000 and 200,000 files), and the send is of the
+//! first snapshot, as in the seeds. The drives were fixed before the first table
+//! (docs/internals/simulated-disks.md). The only charged CPU time is that of checking blocks (2 us
+//! for 4 KiB). The row "one sequential read" reads as many bytes as the send under `sweep`, from
+//! one place on. The sweep leaves out blocks that a send does not need. The row "address order"
+//! reads all of the tree's blocks, sorted by address.
 
 use crate::Scale;
 use crate::images;
@@ -20,18 +21,18 @@ use buttress_tree::measure;
 use std::path::Path;
 use std::time::Duration;
 
-/// `sweep` may take at most this many times what the drive takes for the same bytes in sequence.
+/// The largest ratio of `sweep` to the drive's time for the same bytes in sequence.
 const GOAL: f64 = 1.3;
 
-/// The full send times that the authors of the kernel changes measured on their spinning disk, in
-/// whole seconds.
+/// The seeds' measurements on their spinning disk: whole seconds of a full send.
 struct Seed {
     files: u64,
     none: u32,
     forward: u32,
-    /// From another run of theirs, with other times throughout: the gain of forward-always over forward.
+    /// The gain of forward-always over forward, from another run of the seeds with different times
+    /// throughout.
     forward_always_gain_percent: Option<f64>,
-    /// Lines that `dump-tree` printed: two for each node and leaf.
+    /// The number of lines that `dump-tree` printed: two for each node and leaf.
     lines: u64,
 }
 
@@ -52,7 +53,7 @@ const SEEDS: [Seed; 2] = [
     },
 ];
 
-/// One read-ahead mode, and the time it took.
+/// A way to read, and its cost.
 #[derive(Clone, Debug, PartialEq)]
 struct Row {
     name: &'static str,
@@ -112,14 +113,14 @@ fn snapshot_id(filesystem: &Filesystem) -> Result<SubvolumeId> {
     Ok(filesystem.resolve(top, b"/snap1", Follow::All)?.subvolume)
 }
 
-/// Returns a sweep with a window of another size than the default.
+/// Returns a sweep with this window instead of the usual one.
 fn window(mebibytes: u64) -> ReadAhead {
     ReadAhead::Sweep {
         window_bytes: ByteCount::new(mebibytes << 20),
     }
 }
 
-/// Each row gets a drive of its own: what one leaves in the drive's cache must not help the next.
+/// Each row has a new drive, so that the drive's cache does not help the next row.
 fn rows(image: &Path, model: &Model) -> Result<Vec<Row>> {
     let modes = [
         ("none", ReadAhead::None),
@@ -216,7 +217,7 @@ fn print(drive: &str, files: u64, seed: &Seed, image: &Path, rows: &[Row]) -> Re
     for row in rows {
         let time = row.elapsed.as_secs_f64();
         if row.name == "forward-always" {
-            // Both forms of it took the place of `forward`.
+            // Both forms of the change replaced `forward`.
             before = Some(seconds("forward")?);
         }
         let gain = before.map_or(String::new(), |before| {
@@ -225,7 +226,7 @@ fn print(drive: &str, files: u64, seed: &Seed, image: &Path, rows: &[Row]) -> Re
         let (seed_seconds, seed_gain) = match row.name {
             "none" => (seed.none.to_string(), String::new()),
             "forward" => (seed.forward.to_string(), format!("{seed_gain:.1} %")),
-            // The benchmark measures the kernel change as it was posted.
+            // The seeds measured the change as it was posted.
             "forward-always as posted" => (
                 String::new(),
                 seed.forward_always_gain_percent

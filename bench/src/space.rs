@@ -1,21 +1,20 @@
-//! Accounts of space on a volume of a million extents and 200 snapshots, against compsize and `btrfs filesystem du` on
-//! the kernel's mount of the same image.
+//! Accounts of space on a volume of a million extents and 200 snapshots, against compsize and
+//! `btrfs filesystem du` on the kernel's mount of the same image.
 //!
-//! - `compression` of the whole volume against compsize on the same volume: the same figures, 200
-//!   million references;
-//! - `space` of the whole volume against `btrfs filesystem du -s` of one snapshot alone: what du of all of them takes is
-//!   200 times that;
-//! - `space --if-deleted` of half of the snapshots against the same du command;
+//! - `compression` of the whole volume against compsize: the same figures, 200 million references;
+//! - `space` of the whole volume against `btrfs filesystem du -s` of one snapshot, a 200th of the
+//!   work for all snapshots;
+//! - `space --if-deleted` of half of the snapshots against the same command;
 //! - `filesystem du -s` of one snapshot against itself.
 //!
-//! Both sides are whole processes. The cache budget plus 256 MiB bounds the peak memory of our
-//! side. The jobs, in the order of execution:
+//! Both sides are whole processes. Peak memory is bounded by the cache budget and 256 MiB. The jobs
+//! run in this order:
 //!
-//! - `exactness`: all figures are compared with brute force ([`exactness`]);
-//! - `cancel`: a signal stops each command in mid-run ([`stopping`]);
-//! - `accounts`: `space` and `filesystem du`;
-//! - `compression`, after its figures were compared with compsize's; that takes most of the time, since compsize looks up
-//!   every reference.
+//! - `exactness`: compares all figures with brute force ([`exactness`]);
+//! - `cancel`: stops each command by a signal halfway ([`stopping`]);
+//! - `accounts`: measures `space` and `filesystem du`;
+//! - `compression`: compares the figures with compsize's, then the times. This job takes the
+//!   longest, because compsize looks up every reference.
 
 mod exactness;
 mod stopping;
@@ -32,12 +31,12 @@ use buttress_oracle::tools::newest;
 use std::path::Path;
 use std::process::Command;
 
-/// The largest allowed ratio of our time to the compared program's time.
+/// The largest ratio of our time to the other side's.
 const GOAL: f64 = 0.2;
 
 type Job = fn(Scale, &Path) -> Result<()>;
 
-/// Does the jobs whose names are given, or all.
+/// Runs the named jobs, or all.
 pub(crate) fn run_all(scale: Scale, wanted: &[&str]) -> Result<()> {
     let all: [(&str, Job); 4] = [
         ("exactness", |_, image| {
@@ -99,7 +98,7 @@ fn accounts(scale: Scale, image: &Path) -> Result<()> {
     pairs(scale, job, image, [GOAL; 2], &ours, &du).map(drop)
 }
 
-/// Compression of everything, against compsize.
+/// Compares the compression of the whole volume with compsize.
 fn compression(scale: Scale, image: &Path) -> Result<()> {
     if let Some(missing) = missing("compsize") {
         ensure!(!is_ci(), "{missing}; with CI=true nothing may be skipped");
@@ -119,7 +118,7 @@ fn compression(scale: Scale, image: &Path) -> Result<()> {
     let mount = Mount::new(&[image.to_path_buf()], "ro")?;
     exactness::same_words(&ours()?.output()?.stdout, &theirs(mount.path()).output()?.stdout)?;
     mount.close()?;
-    // It looks up every reference of every snapshot, for minutes.
+    // compsize looks up every reference of every snapshot, for minutes.
     let once = Scale { rounds: 1, ..scale };
     println!("\n{}", Pairs::head());
     let job = "compression of all snapshots, compsize";

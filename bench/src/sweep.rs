@@ -1,8 +1,8 @@
 //! A whole subvolume tree under each read-ahead mode, in the virtual time of simulated disks.
 //!
-//! The volume is the one of the seeds' script. The drives' parameters come from data sheets
-//! (docs/internals/simulated-disks.md) and were fixed before the first table. "address order" reads the same blocks
-//! sorted by address: no walk that follows the tree can be faster.
+//! The volume is that of the seeds' script. The drives' parameters come from data sheets
+//! (docs/internals/simulated-disks.md) and were fixed before the first table. "address order" reads
+//! the same blocks sorted by address: no walk along the tree can be faster.
 
 use crate::Scale;
 use crate::cache::Cache;
@@ -17,10 +17,10 @@ use buttress_tree::measure::{self, Comparison, WalkCost};
 use std::path::Path;
 use std::sync::Arc;
 
-/// Sweep may take at most this many times what address order takes.
+/// The largest ratio of a sweep's time to that of address order.
 const GOAL: f64 = 1.3;
 
-/// Prints a table for each drive, and runs the spinning disk's twice to show that it repeats.
+/// Prints a table for each drive. The spinning disk's table runs twice, to show that it repeats.
 pub(crate) fn run(scale: Scale) -> Result<()> {
     let image = images::inline_files(scale)?;
     let drives = [
@@ -57,13 +57,14 @@ fn simulated(image: &Path, model: &Model) -> Result<Filesystem> {
     Ok(Filesystem::open(OpenOptions::new(vec![device]))?)
 }
 
-/// Whether a full send looks at keys of `[first, end)`: not at leaves of directory entries alone.
+/// Returns whether a full send reads keys of `[first, end)`: it does not read leaves with directory
+/// entries alone.
 fn is_sent(first: &Key, end: Option<&Key>) -> bool {
     let entries = |key: &Key| matches!(key.item_type, ItemType::DIR_ITEM | ItemType::DIR_INDEX);
     !(entries(first) && end.is_some_and(|end| first.objectid == end.objectid && entries(end)))
 }
 
-/// The leaves that a full send needs, in order of keys, and the same leaves in order of address.
+/// Walks the leaves that a full send needs, in key order, and the same leaves in address order.
 fn leaves_of_a_send(open: &dyn Fn() -> Result<Filesystem>) -> Result<[WalkCost; 2]> {
     let budget = ByteCount::new(256 << 20);
     let root = *open()?.tree(TreeId::FS)?.root();
@@ -94,7 +95,7 @@ fn print_leaves(drive: &str, time: &str, [swept, ordered]: &[WalkCost; 2]) {
 fn walks(image: &Path, model: &Model) -> Result<Vec<Comparison>> {
     let open = || simulated(image, model);
     let root = *open()?.tree(TreeId::FS)?.root();
-    // Each row gets a drive of its own: what one walk leaves in the drive's cache must not help the next.
+    // Each row has a new drive, so that the drive's cache does not help the next row.
     let fresh = || -> Result<_> { Ok(Arc::clone(open()?.volume())) };
     measure::compare(fresh, root, ByteCount::new(256 << 20))
 }

@@ -1,22 +1,23 @@
-//! `write`: changing volumes, against the kernel on a loop device.
+//! `write`: changes of volumes, against the kernel on a loop device.
 //!
-//! Both sides do the same calls in the same order from one thread, on image files of the same size that the same mkfs
-//! made, and end with a sync that reached the image. Each of our steps is a process of its own, so that its peak memory is
-//! its own; its seconds are those from the first call to the end of the last commit, as the kernel's are between the mount
-//! and the end of `syncfs`. Dropping is timed on the kernel until `btrfs subvolume sync` returns, which looks every
-//! second; its cleaner is woken before, and how long that took is printed.
+//! Both sides make the same calls in the same order from one thread, on image files of equal size
+//! by the same mkfs. Both end with a sync that reached the image. Each step of our side is a
+//! separate process, so that its peak memory is its own. Its seconds run from the first call to the
+//! end of the last commit; the kernel's run from the mount to the end of `syncfs`. The kernel's
+//! time of dropping runs until `btrfs subvolume sync` returns, which checks once a second. Its
+//! cleaner is woken before, and the benchmark prints that time.
 //!
-//! Steps alternate between the sides where the disk has space for both images; else a side does all of its steps, and its
-//! image goes before the other's is made.
+//! Steps alternate between the sides if the disk has space for both images. Otherwise a side makes
+//! all of its steps, and its image is removed before the other side starts.
 //!
-//! The benchmark times a snapshot on a volume that was just mounted or opened, until the snapshot
-//! is durable. The kernel's call commits, so a commit follows ours; a second row is our call alone.
-//! From the kernel's time that of a `btrfs` process that does nothing is taken off.
+//! A snapshot is timed alone, on a freshly mounted or opened volume, until it is durable. The
+//! kernel's call commits, so a commit follows our call; a second row has our call alone. The time
+//! of an idle `btrfs` process is subtracted from the kernel's time.
 //!
 //! | module | holds |
 //! |---|---|
-//! | `steps` | what each side does in a step |
-//! | `readers` | how long readers wait while somebody writes: a table of its own |
+//! | `steps` | the calls of each side in a step |
+//! | `readers` | the waits of readers beside a writer, with a table of its own |
 
 mod readers;
 mod steps;
@@ -33,7 +34,7 @@ use std::process::Command;
 use steps::Step;
 pub(crate) use steps::our_step;
 
-/// Steps that follow each other on one image, each with the largest allowed ratio.
+/// Consecutive steps on one image, with the goal for the ratio of each.
 struct Chain {
     name: &'static str,
     gib: u64,
@@ -43,7 +44,7 @@ struct Chain {
 /// The name of the row that compares checking the volume that a chain made.
 const CHECK: &str = "check";
 
-/// The largest ratio for it.
+/// The largest ratio of that row.
 const CHECK_GOAL: f64 = 0.15;
 
 fn chains(scale: Scale) -> Vec<Chain> {
@@ -85,7 +86,7 @@ fn new_image(name: &str, gib: u64) -> Result<PathBuf> {
     Ok(path)
 }
 
-/// One of our steps: how long it took, and how long the call that it is about took by itself.
+/// Runs a step of our side. Returns the run, and the seconds of the measured call alone.
 fn timed_ours(scale: Scale, step: Step, image: &Path) -> Result<(Run, f64)> {
     let seconds_file = image.with_extension("seconds");
     let mut command = Command::new(std::env::current_exe()?);
@@ -112,7 +113,7 @@ fn pairs_of(job: String, goal: f64) -> Pairs {
     }
 }
 
-/// What a chain's pairs are gathered in.
+/// The pairs of a chain.
 struct Rows {
     table: Vec<Pairs>,
     /// Our call for a snapshot, without the commit after it.
@@ -120,7 +121,7 @@ struct Rows {
     checked: Pairs,
 }
 
-/// One side of a chain under way.
+/// A side of a running chain.
 struct Side<'a> {
     chain: &'a Chain,
     scale: Scale,
@@ -129,7 +130,7 @@ struct Side<'a> {
 }
 
 impl Side<'_> {
-    /// Does the step with the number `at`, on an image that is made before the first one.
+    /// Runs the step with the number `at`. Before the first step it makes the image.
     fn step(&mut self, step: Step, checks: bool, rows: &mut Rows, at: usize) -> Result<()> {
         if self.image.is_none() {
             let side = if self.is_ours { "ours" } else { "kernel" };
@@ -153,8 +154,7 @@ impl Side<'_> {
         Ok(())
     }
 
-    /// Ends one side of the benchmark, Buttress or the kernel. btrfs-progs must find our written
-    /// volume clean.
+    /// Ends the side. btrfs-progs must find our volume clean.
     fn end(&mut self) -> Result<()> {
         let Some(image) = self.image.take() else {
             return Ok(());
@@ -166,7 +166,7 @@ impl Side<'_> {
     }
 }
 
-/// Images of a run that failed do not stay.
+/// Dropping a side removes its image, also after a failed run.
 impl Drop for Side<'_> {
     fn drop(&mut self) {
         if let Some(image) = self.image.take() {
@@ -175,15 +175,15 @@ impl Drop for Side<'_> {
     }
 }
 
-/// Whether the disk has space for two images of so many bytes.
+/// Returns whether the disk has space for two images of this size.
 fn has_room(image_bytes: u64) -> Result<bool> {
     let disk = rustix::fs::statvfs(&folder()?)?;
     Ok(disk.f_bavail.saturating_mul(disk.f_frsize) > image_bytes.saturating_mul(2))
 }
 
 impl Chain {
-    /// How much of its image a chain fills at most: all content, half as much again for what is overwritten, and tree
-    /// blocks.
+    /// Returns the largest part of its image that a chain fills: all content, half as much again
+    /// for overwritten data, and tree blocks.
     fn bytes_used(&self, scale: Scale) -> u64 {
         (self.gib << 30).min((scale.large_bytes / 2).saturating_mul(3) + (2 << 30))
     }
@@ -196,8 +196,8 @@ impl Chain {
         word == CHECK && self.steps.iter().any(|(step, _)| *step == Step::Snapshot)
     }
 
-    /// Runs the steps in pairs, each side on an image of its own, up to the last one that is wanted, and prints the rows of
-    /// those that are.
+    /// Runs the steps in pairs, up to the last chosen step, with an image for each side. Prints the
+    /// rows of the chosen steps.
     fn run(&self, scale: Scale, wanted: &[&str]) -> Result<()> {
         let whole = wanted.is_empty() || wanted.contains(&self.name);
         let is_wanted = |name: &str| whole || wanted.contains(&name);
@@ -269,7 +269,7 @@ fn compare_checks(image: &Path, checked: &mut Pairs) -> Result<()> {
     Ok(())
 }
 
-/// Runs the jobs whose names are given, or all: chains of steps, single steps, and `readers`.
+/// Runs the named jobs, or all: chains, single steps of them, and `readers`.
 pub(crate) fn run_all(scale: Scale, wanted: &[&str]) -> Result<()> {
     let chains = chains(scale);
     let knows = |word: &str| word == readers::NAME || chains.iter().any(|chain| chain.knows(word));

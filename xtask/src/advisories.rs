@@ -1,11 +1,12 @@
 //! Checks published advisories on dependencies: a part of `cargo xtask licences`.
 //!
-//! The database is RustSec's: one file for each advisory, with the versions that are affected. It is a repository, so it can be
-//! had only with a network or from an earlier clone. Without it the chore says that advisories were not checked, and passes.
-//! `cargo xtask licences --advisories` fetches it, and fails if it cannot be had: the forge's workflow runs this.
+//! The database is RustSec's: a repository with a file for each advisory and its affected versions.
+//! It needs a network or an earlier clone. Without either, the chore reports that advisories were
+//! not checked, and passes. `cargo xtask licences --advisories` fetches the database and fails if
+//! that is impossible; the forge's workflow runs this.
 //!
-//! Vulnerabilities and unsound code are findings. Crates that nobody maintains, and notices, are printed.
-//! `deny.toml` lists those that do not concern this project, each with its reason.
+//! Vulnerabilities and unsound code are findings. Notices and unmaintained crates are printed.
+//! `deny.toml` lists exceptions, each with its reason.
 
 use crate::run::{root, target};
 use anyhow::{Context, Result, bail, ensure};
@@ -14,23 +15,23 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// Where the database is kept.
+/// The address of the database.
 const URL: &str = "https://github.com/rustsec/advisory-db";
-/// The environment variable that names a clone of the advisory database.
+/// The variable that names a clone of the database.
 const VARIABLE: &str = "BUTTRESS_ADVISORY_DB";
-/// The files that name the versions of all dependencies.
+/// The lock files with the versions of all dependencies.
 const LOCKS: [&str; 2] = ["Cargo.lock", "fuzz/Cargo.lock"];
 
-/// What an advisory says of a crate.
+/// An advisory on a crate.
 #[derive(Debug)]
 struct Advisory {
     id: String,
     package: String,
-    /// The first heading of its text.
+    /// The first heading of the advisory's text.
     title: String,
     /// `unmaintained`, `unsound` or `notice`; none for a vulnerability.
     informational: Option<String>,
-    /// Versions that it does not concern.
+    /// The unaffected versions.
     safe: Vec<VersionReq>,
 }
 
@@ -39,7 +40,7 @@ impl Advisory {
         !self.safe.iter().any(|safe| safe.matches(version))
     }
 
-    /// Returns whether it is only worth knowing.
+    /// Returns whether the advisory is printed without being a finding.
     fn is_note(&self) -> bool {
         self.informational
             .as_deref()
@@ -47,10 +48,11 @@ impl Advisory {
     }
 }
 
-/// Compares all dependencies with the database, if there is one. `ignored` are ids that are passed over.
+/// Compares all dependencies with the database, if there is one. `ignored` holds the ids of
+/// exceptions.
 ///
 /// # Errors
-/// Returns the findings about the dependencies; with `must` also an unavailable advisory database.
+/// Findings; with `must`, also an unavailable database.
 pub(crate) fn check(ignored: &BTreeSet<String>, must: bool) -> Result<()> {
     let found = match must {
         true => Some(fetched()?),
@@ -84,7 +86,7 @@ pub(crate) fn check(ignored: &BTreeSet<String>, must: bool) -> Result<()> {
     Ok(())
 }
 
-/// The clones of the advisory database that other tools keep, and our own clone.
+/// Returns this machine's clone of the database: another tool's, or the chore's.
 fn on_this_machine() -> Result<Option<PathBuf>> {
     if let Some(folder) = std::env::var_os(VARIABLE) {
         return Ok(Some(folder.into()));
@@ -100,19 +102,19 @@ fn on_this_machine() -> Result<Option<PathBuf>> {
     Ok(folders.into_iter().find(|folder| folder.join("crates").is_dir()))
 }
 
-/// Our own clone.
+/// Returns the path of the chore's own clone.
 fn own() -> Result<PathBuf> {
     Ok(target()?.join("advisory-db"))
 }
 
-/// The database as it is now, or what `BUTTRESS_ADVISORY_DB` names.
+/// Fetches the current database, or returns the clone that `BUTTRESS_ADVISORY_DB` names.
 fn fetched() -> Result<PathBuf> {
     if let Some(folder) = std::env::var_os(VARIABLE) {
         return Ok(folder.into());
     }
     let folder = own()?;
     let mut git = Command::new("git");
-    // Ends where nothing arrives, and asks nobody for a password.
+    // The fetch ends if no data arrives, and asks for no password.
     git.args(["-c", "http.lowSpeedLimit=1000", "-c", "http.lowSpeedTime=20"])
         .env("GIT_TERMINAL_PROMPT", "0")
         .stdin(Stdio::null());
@@ -132,7 +134,7 @@ fn fetched() -> Result<PathBuf> {
     Ok(folder)
 }
 
-/// The day of the newest advisory's commit, as far as git knows it.
+/// Returns the date of the clone's newest commit, or a note if git does not know the date.
 fn date(folder: &Path) -> String {
     let words = ["log", "-1", "--format=%cs"];
     let output = Command::new("git").arg("-C").arg(folder).args(words).output();
@@ -143,7 +145,7 @@ fn date(folder: &Path) -> String {
     )
 }
 
-/// The packages of a lock file that come from a registry.
+/// Returns the packages of a lock file that come from a registry.
 fn locked(text: &str) -> Result<BTreeSet<(String, Version)>> {
     let lock: toml::Table = toml::from_str(text)?;
     let packages = lock.get("package").and_then(toml::Value::as_array);
@@ -159,7 +161,7 @@ fn locked(text: &str) -> Result<BTreeSet<(String, Version)>> {
     Ok(found)
 }
 
-/// All advisories of a database, by package.
+/// Reads all advisories of a database, by package.
 fn read(folder: &Path) -> Result<BTreeMap<String, Vec<Advisory>>> {
     let mut found: BTreeMap<String, Vec<Advisory>> = BTreeMap::new();
     let crates = folder.join("crates");
@@ -179,7 +181,7 @@ fn read(folder: &Path) -> Result<BTreeMap<String, Vec<Advisory>>> {
     Ok(found)
 }
 
-/// Parses one advisory; returns `None` if the advisory was withdrawn.
+/// Parses an advisory. Returns `None` for a withdrawn one.
 fn parse(text: &str) -> Result<Option<Advisory>> {
     let (head, body) = text
         .trim_start()
@@ -210,7 +212,7 @@ fn parse(text: &str) -> Result<Option<Advisory>> {
     }))
 }
 
-/// Findings and notes, a line for each.
+/// Returns the findings and the notes, a line for each.
 fn compare(
     packages: &BTreeSet<(String, Version)>,
     advisories: &BTreeMap<String, Vec<Advisory>>,
@@ -255,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn versions_that_are_neither_patched_nor_unaffected_are_findings() {
+    fn affected_versions_are_findings() {
         let text = advisory("", "patched = [\">= 0.4.16\"]\nunaffected = [\"< 0.3\"]");
         for (version, findings) in [("0.4.15", 1), ("0.4.16", 0), ("0.2.9", 0), ("0.3.0", 1)] {
             assert_eq!(lines(&text, version, &[]).0.len(), findings, "{version}");

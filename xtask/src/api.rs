@@ -1,14 +1,17 @@
-//! `cargo xtask api [--write]`: the library's public interface, compared with the list that is kept in the repository.
+//! `cargo xtask api [--write]`: compares the library's public interface with the list in the
+//! repository.
 //!
-//! rustdoc describes the crate `buttress` with the feature `full` and without `unstable`. The list has one line for each
-//! public item, also for those of the types that the crate re-exports from the layers below. A change of the interface is
-//! a difference of that file in the same commit: `--write` brings the file up to date.
+//! rustdoc describes the crate `buttress` with the feature `full` and without `unstable`. The list
+//! has a line for each public item, including items of types that the crate re-exports from the
+//! layers below. A change of the interface changes this file in the same commit: `--write` updates
+//! the file.
 //!
 //! rustdoc's JSON is an unstable option, so the chore runs the pinned toolchain as a nightly one
-//! ([`BOOTSTRAP`]). The crate `public-api` reads that format in one version, and both are updated
-//! together.
+//! ([`BOOTSTRAP`]). The crate `public-api` reads one version of that format, so the crate and the
+//! toolchain are updated together.
 //!
-//! Left out: methods that blanket and derived implementations give, and items below re-exports of another library.
+//! Left out: methods of blanket and derived implementations, and items below re-exports of another
+//! library.
 
 use crate::run::{cargo, root, run as run_command, target};
 use anyhow::{Context, Result, bail, ensure};
@@ -18,13 +21,13 @@ use std::path::{Path, PathBuf};
 
 const USAGE: &str = "usage: cargo xtask api [--write]";
 
-/// The kept list.
+/// The recorded list.
 const LIST: &str = "crates/buttress/api.txt";
 
 /// The variable that permits unstable options of the pinned toolchain.
 const BOOTSTRAP: &str = "RUSTC_BOOTSTRAP";
 
-/// Lines of a difference that the chore prints.
+/// The number of lines of a difference that the chore prints.
 const LINES_SHOWN_MAX: usize = 40;
 
 pub(crate) fn run(words: &[String]) -> Result<()> {
@@ -51,19 +54,19 @@ pub(crate) fn run(words: &[String]) -> Result<()> {
     Ok(())
 }
 
-/// An item of a lower layer under the name that the library gives it.
+/// An item of a lower layer that the library re-exports.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Reexport {
     /// The crate that defines the item.
     library: String,
-    /// The item's name there. None: the whole crate.
+    /// The item's name in that crate. `None` means the whole crate.
     name: Option<String>,
-    /// The library's name.
+    /// The name under which the library re-exports the item.
     alias: String,
 }
 
 impl Reexport {
-    /// Returns the rest of a path behind this item, if the path leads to or through it.
+    /// Returns the rest of a path after this item, if the path leads to or through the item.
     fn rest_of<'p>(&self, path: &'p str) -> Option<&'p str> {
         let rest = path.strip_prefix(self.library.as_str())?;
         let Some(name) = &self.name else {
@@ -82,7 +85,7 @@ impl Reexport {
     }
 }
 
-/// Returns the list of all public items, one a line.
+/// Returns the list of all public items, one per line.
 fn interface() -> Result<String> {
     document(&["--package", "buttress", "--features", "full"])?;
     let folder = folder()?.join("doc");
@@ -105,7 +108,7 @@ fn interface() -> Result<String> {
         .fold(String::new(), |text, line| text + &line + "\n"))
 }
 
-/// Returns a line with the library's names of re-exported items.
+/// Returns a line with the library's names for re-exported items.
 fn with_aliases(line: &str, reexports: &BTreeSet<Reexport>) -> String {
     let is_path = |letter: char| letter.is_alphanumeric() || letter == '_' || letter == ':';
     let mut text = String::new();
@@ -134,7 +137,7 @@ fn document(choice: &[&str]) -> Result<()> {
     let mut command = cargo()?;
     command.args(["doc", "--quiet", "--lib", "--no-deps", "--locked"]);
     command.args(choice);
-    // Build scripts watch the variable: in a folder of its own it makes nothing else stale.
+    // Build scripts watch the variable. A separate target folder keeps other builds fresh.
     command.env("CARGO_TARGET_DIR", folder()?).env(BOOTSTRAP, "1");
     command.env("RUSTDOCFLAGS", "-Z unstable-options --output-format json");
     run_command(&mut command)
@@ -181,10 +184,10 @@ fn reexport(item: &Value, paths: &Map<String, Value>) -> Option<Reexport> {
     })
 }
 
-/// Returns the path that a line of the list is about.
+/// Returns the path of the item on a line of the list.
 fn path_of(line: &str) -> &str {
     let name = match line.strip_prefix("impl") {
-        // `impl Trait for Type` and `impl Type`.
+        // This covers `impl Trait for Type` and `impl Type`.
         Some(rest) => match rest.rsplit_once(" for ") {
             Some((_, of)) => of,
             None => rest.trim_start(),
@@ -198,7 +201,7 @@ fn path_of(line: &str) -> &str {
     name.get(..end).unwrap_or(name).trim_end_matches(':')
 }
 
-/// Returns the lines that went (`-`) and the lines that came (`+`), in order.
+/// Returns the removed lines (`-`) and the added lines (`+`), in order.
 fn difference(kept: &str, now: &str) -> Vec<String> {
     let (kept, now): (BTreeSet<&str>, BTreeSet<&str>) = (kept.lines().collect(), now.lines().collect());
     let mut changes: Vec<(&str, char)> = kept.difference(&now).map(|line| (*line, '-')).collect();

@@ -1,33 +1,33 @@
-//! ARCHITECTURE.md says which crate uses which: here it is compared with what Cargo has.
+//! Compares the table and the picture of crates in ARCHITECTURE.md with Cargo's metadata.
 //!
-//! The table must name every dependency between crates of the workspace, those of tests apart, and no other. The picture must
-//! name every crate that users run, each above all that it uses.
+//! The table must name every dependency between crates of the workspace, with those of tests apart,
+//! and no other. The picture must name every crate that users run, above all crates that it uses.
 
 use crate::run::{cargo, root};
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The workspace crates that one crate uses.
+/// The crates of the workspace that one crate uses.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Uses {
-    /// Itself.
+    /// Dependencies of the crate itself.
     normal: BTreeSet<String>,
-    /// Its tests and examples, beyond that.
+    /// Further dependencies of its tests and examples.
     tests: BTreeSet<String>,
 }
 
-/// How wide the picture is; what crates hold stands to its right.
+/// The columns of the picture that hold names. The crates' descriptions are on their right.
 const NAMES_WIDTH: usize = 34;
 
 type Crates = BTreeMap<String, Uses>;
 
-/// `buttress-tree` is `tree` here.
+/// Returns a crate's name without the prefix: `tree` for `buttress-tree`.
 fn short(name: &str) -> String {
     name.strip_prefix("buttress-").unwrap_or(name).to_owned()
 }
 
-/// The dependencies between the workspace's crates, as Cargo has them.
+/// Returns the dependencies between the workspace's crates, from `cargo metadata`.
 fn of_cargo() -> Result<Crates> {
     let words = ["metadata", "--format-version", "1", "--no-deps", "--offline"];
     let output = cargo()?.args(words).output()?;
@@ -43,11 +43,11 @@ fn of_cargo() -> Result<Crates> {
         let name = package["name"].as_str().context("a package's name")?;
         let uses = crates.entry(short(name)).or_default();
         for dependency in package["dependencies"].as_array().into_iter().flatten() {
-            // A crate of the workspace is named by its folder.
+            // Only crates of the workspace have a path.
             if dependency["path"].is_null() {
                 continue;
             }
-            // Tests of a crate may enable more features of the same crate.
+            // A crate's tests may depend on the crate with more of its features.
             if dependency["name"] == package["name"] {
                 continue;
             }
@@ -63,13 +63,12 @@ fn of_cargo() -> Result<Crates> {
     Ok(crates)
 }
 
-/// Returns the crate names in backquotes in a table row.
+/// Returns the names in backquotes.
 fn quoted(cell: &str) -> BTreeSet<String> {
     cell.split('`').skip(1).step_by(2).map(str::to_owned).collect()
 }
 
-/// Reads the architecture table: rows of a crate, the crates it uses, and the crates that its tests
-/// also use.
+/// Returns the table: each crate with its dependencies and those of its tests.
 fn of_table(page: &str) -> Result<Crates> {
     let lines = page
         .lines()
@@ -94,7 +93,7 @@ fn of_table(page: &str) -> Result<Crates> {
     Ok(crates)
 }
 
-/// Returns the crates in the architecture picture, each with its line number.
+/// Returns the crates of the picture, each with its line.
 fn of_picture(page: &str, crates: &Crates) -> Result<BTreeMap<String, usize>> {
     let picture = page.split("```").nth(1).context("a picture")?;
     let mut lines = BTreeMap::new();
@@ -110,7 +109,7 @@ fn of_picture(page: &str, crates: &Crates) -> Result<BTreeMap<String, usize>> {
     Ok(lines)
 }
 
-/// Returns the differences between the architecture table and Cargo, a line for each.
+/// Returns the differences between the table and Cargo, a line for each.
 fn differences(table: &Crates, cargo: &Crates) -> Vec<String> {
     let none = Uses::default();
     let names: BTreeSet<_> = table.keys().chain(cargo.keys()).collect();
@@ -144,7 +143,8 @@ fn differences(table: &Crates, cargo: &Crates) -> Vec<String> {
     found
 }
 
-/// Dependencies that do not lead down in the picture, and crates below a pictured one that it lacks.
+/// Returns dependencies that do not lead down in the picture, and dependencies that the picture
+/// lacks.
 fn upward(picture: &BTreeMap<String, usize>, cargo: &Crates) -> Vec<String> {
     let mut found = Vec::new();
     for (name, line) in picture {

@@ -1,10 +1,12 @@
-//! `cargo xtask bench [--write] NAME [WORDS]`: runs a benchmark, and writes its tables into `docs/internals/performance.md`.
+//! `cargo xtask bench [--write] NAME [WORDS]`: runs a benchmark, and writes its tables into
+//! `docs/internals/performance.md`.
 //!
-//! The document has a region for each benchmark, between `<!-- bench NAME WORDS -->` and `<!-- end -->`. `--write` replaces
-//! its content with the tables that the benchmark printed, below a line with the commit, the date, the machine and its load.
-//! Everything else that the benchmark prints is left out.
+//! The document has a region for each benchmark, between `<!-- bench NAME WORDS -->` and `<!-- end
+//! -->`. `--write` replaces the region with a line of conditions (commit, date, machine, load) and
+//! the benchmark's tables. Other output of the benchmark is left out.
 //!
-//! Invariant: a table in a region comes from one whole run. Words that choose single rows have no region.
+//! Invariant: a table in a region comes from one whole run. Arguments that choose single rows have
+//! no region.
 
 use crate::run::{cargo, root, run as run_command, target};
 use anyhow::{Context, Result, bail, ensure};
@@ -27,7 +29,7 @@ pub(crate) fn run(words: &[String]) -> Result<()> {
     }
 }
 
-/// Builds the benchmarks, and returns the one with these words.
+/// Builds the benchmarks, and returns the command for these arguments.
 fn command(words: &[String]) -> Result<Command> {
     crate::tools::install_missing();
     let programs = ["-p", "buttress-cli", "-p", "buttress-bench"];
@@ -43,7 +45,7 @@ fn command(words: &[String]) -> Result<Command> {
 fn write(words: &[String]) -> Result<()> {
     let name = words.join(" ");
     let path = root()?.join(DOCUMENT);
-    // Before a long run, checks that the document has a place for the run's tables.
+    // A missing region is an error before the long run, not after it.
     region(&read(&path)?, &name)?;
     let conditions = conditions()?;
     let printed = tee(&mut command(words)?)?;
@@ -61,7 +63,7 @@ fn read(path: &Path) -> Result<String> {
     std::fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))
 }
 
-/// Runs a command, and returns and prints the lines of its output.
+/// Runs a command, prints its output, and returns the lines.
 fn tee(command: &mut Command) -> Result<Vec<String>> {
     let mut child = command
         .stdout(Stdio::piped())
@@ -79,7 +81,7 @@ fn tee(command: &mut Command) -> Result<Vec<String>> {
     Ok(lines)
 }
 
-/// Returns the tables, with an empty line between each two.
+/// Returns the tables among the lines, separated by empty lines.
 fn tables(lines: &[String]) -> String {
     let of_tables = lines.chunk_by(|a, b| a.starts_with('|') == b.starts_with('|'));
     let tables = of_tables.filter(|lines| lines.first().is_some_and(|line| line.starts_with('|')));
@@ -87,7 +89,7 @@ fn tables(lines: &[String]) -> String {
     tables.join("\n")
 }
 
-/// Returns the place of a benchmark's region, without the lines that bound it.
+/// Returns the byte range of a benchmark's region, without its marker lines.
 fn region(text: &str, name: &str) -> Result<(usize, usize)> {
     let head = format!("<!-- bench {name} -->\n");
     let found = text.find(&head).with_context(|| {
@@ -133,7 +135,7 @@ fn conditions() -> Result<String> {
     ))
 }
 
-/// Returns the value of a `name: value` line of a file.
+/// Returns the value of a `name: value` line in a file.
 fn field(path: &str, name: &str) -> Result<String> {
     let text = read(Path::new(path))?;
     let value = text.lines().find_map(|line| {

@@ -1,8 +1,10 @@
-//! `cargo xtask book`: the pages of the repository as a site below `target/book`, made by the program `mdbook`.
+//! `cargo xtask book`: the pages of the repository as a site below `target/book`, made by the
+//! program `mdbook`.
 //!
-//! `docs/README.md` is the index: each heading is a part of the book, and each list entry with a link is a chapter. The chore
-//! copies the chapters to `target/book/source`, with their paths in the repository, so that their links stay as they are. It
-//! also copies each other file that a chapter links to: sources of Rust and pictures. `mdbook` needs no network.
+//! `docs/README.md` is the index: each heading is a part of the book, and each list entry with a
+//! link is a chapter. The chore copies the chapters to `target/book/source`, with their paths in
+//! the repository, so that their links stay valid. It also copies other files that chapters link
+//! to: Rust sources and pictures. `mdbook` needs no network.
 //!
 //! Invariant: each page below `docs` is a chapter (a test compares the index with the folder).
 
@@ -15,8 +17,7 @@ use std::process::{Command, Stdio};
 /// The path of the book's index, from the repository's root.
 const INDEX: &str = "docs/README.md";
 
-/// The settings of `mdbook`. Rust code in the book's pages is part of sessions and does not run in
-/// a browser.
+/// The settings of `mdbook`. Rust code in the pages does not run in a browser.
 const SETTINGS: &str = "\
 [book]
 title = \"Buttress\"
@@ -58,7 +59,8 @@ pub(crate) fn run() -> Result<()> {
     Ok(())
 }
 
-/// Returns the target of a link of a page, from the repository's root; `None` if it is an address or an anchor.
+/// Returns the target of a page's link, from the repository's root. Returns `None` for an address
+/// or an anchor.
 fn resolved(page: &Path, link: &str) -> Result<Option<PathBuf>> {
     let path = link.split('#').next().unwrap_or_default();
     if path.is_empty() || path.contains("://") {
@@ -78,7 +80,7 @@ fn resolved(page: &Path, link: &str) -> Result<Option<PathBuf>> {
     Ok(Some(found))
 }
 
-/// Returns each link of a line with the text before it: `[text](link)`.
+/// Returns the target of each link `[text](target)` in a text.
 fn links(text: &str) -> impl Iterator<Item = &str> {
     let starts = text
         .match_indices("](")
@@ -95,7 +97,7 @@ fn chapters(index: &str) -> Result<Vec<PathBuf>> {
         .collect()
 }
 
-/// Returns the index in the form that `mdbook` reads: headings of the first level, and links from the root.
+/// Returns the index in `mdbook`'s form: headings of the first level, and links from the root.
 fn summary(index: &str) -> Result<String> {
     let mut text = format!("# Summary\n\n[The pages]({INDEX})\n");
     for line in index.lines() {
@@ -111,13 +113,14 @@ fn summary(index: &str) -> Result<String> {
     Ok(text)
 }
 
-/// Returns a page as `mdbook` resolves it: `README.md` becomes the index of its folder.
+/// Returns a page with links as `mdbook` resolves them: `README.md` becomes the index of its
+/// folder.
 fn with_indices(text: &str) -> String {
     text.replace("README.md)", "index.md)")
         .replace("README.md#", "index.md#")
 }
 
-/// Copies a page, and the files that it links to and that are no pages.
+/// Copies a page, and the files other than pages that it links to.
 fn copy_page(page: &Path, source: &Path) -> Result<()> {
     let top = root()?;
     let text = read(&top.join(page))?;

@@ -1,14 +1,18 @@
-//! Clamps on the program's own numbers: a table holds how many each crate has, and the count may only fall.
+//! Clamps on the program's own numbers: a table holds each crate's count, and the count may only
+//! fall.
 //!
-//! A clamp turns a state that cannot be into a plausible number. `exact` has the operations that assert instead. A clamp may
-//! stay where a sum really ends at a bound. Then a comment gives the reason: `// Clamp: …` on its line or at most six lines
-//! above it, without a blank line between, or `//! Clamps: …` at the head of a file for all of the file.
+//! A clamp turns an impossible state into a plausible number. The operations of `exact` assert
+//! instead. A clamp may stay if a sum validly ends at a bound. Then a comment gives the reason. `//
+//! Clamp: …` is on the clamp's line or at most six lines above, without a blank line between. `//!
+//! Clamps: …` at the head of a file covers the whole file.
+//! Clamp: …` on the clamp's line or at most six lines above, without a blank line between, or `//!
+//! Clamps: …` at the head of a file for the whole file.
 
 use crate::run::root;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// What counts as a clamp.
+/// Calls that count as clamps.
 const CLAMPS: [&str; 4] = [
     ".saturating_",
     "::saturating_",
@@ -16,16 +20,16 @@ const CLAMPS: [&str; 4] = [
     ".unwrap_or_default(",
 ];
 
-/// How many lines above a clamp its reason may be.
+/// The largest distance, in lines, from a clamp up to its reason.
 const REASON_LINES: usize = 6;
 
-/// Crates that nothing a user runs depends on.
+/// Crates that no program for users depends on.
 const OF_TESTS: [&str; 3] = ["hostile", "oracle", "proof"];
 
-/// The path of the table of unexplained clamps, below the workspace root.
+/// The path of the table, from the repository's root.
 const TABLE: &str = "xtask/src/clamps.txt";
 
-/// The lines of a file that clamp without a reason, from 1.
+/// Returns the numbers of lines that clamp without a reason, from 1.
 fn unexplained(code: &str) -> Vec<usize> {
     if code
         .lines()
@@ -49,7 +53,7 @@ fn unexplained(code: &str) -> Vec<usize> {
         .collect()
 }
 
-/// The unexplained clamps of a folder, as `file:line`. Tests are left out.
+/// Collects the unexplained clamps below a folder, as `file:line`. Tests are left out.
 fn below(folder: &Path, top: &Path, found: &mut Vec<String>) {
     let mut paths: Vec<_> = std::fs::read_dir(folder)
         .unwrap()
@@ -71,7 +75,7 @@ fn below(folder: &Path, top: &Path, found: &mut Vec<String>) {
     }
 }
 
-/// The unexplained clamps of each crate.
+/// Returns the unexplained clamps of each crate.
 fn of_crates() -> BTreeMap<String, Vec<String>> {
     let top = root().unwrap();
     let mut all = BTreeMap::new();
@@ -87,7 +91,7 @@ fn of_crates() -> BTreeMap<String, Vec<String>> {
     all
 }
 
-/// The rows of the table: a crate, and how many it has.
+/// Returns the rows of the table: a crate with its count.
 fn rows(table: &str) -> BTreeMap<&str, usize> {
     let rows = table.lines().filter(|line| !line.starts_with('#'));
     rows.map(|row| {
@@ -97,7 +101,7 @@ fn rows(table: &str) -> BTreeMap<&str, usize> {
     .collect()
 }
 
-/// What is wrong with the table, a crate each.
+/// Returns the differences from the table, a line for each crate.
 fn findings(table: &str, crates: &BTreeMap<String, Vec<String>>) -> Vec<String> {
     let rows = rows(table);
     let mut found = Vec::new();
@@ -148,7 +152,7 @@ fn a_clamp_needs_a_reason_near_it() {
 }
 
 #[test]
-fn growth_names_the_crate_and_its_lines_and_a_fall_is_to_be_written_down() {
+fn growth_and_unrecorded_falls_are_findings() {
     let lines = |count: usize| (1..=count).map(|line| format!("a.rs:{line}")).collect();
     let crates = BTreeMap::from([
         ("fell".to_owned(), lines(1)),

@@ -1,13 +1,14 @@
-//! `cargo xtask dist`: what a release consists of, below `target/dist`.
+//! `cargo xtask dist`: the files of a release, below `target/dist`.
 //!
 //! - `buttress`: the command, static and stripped (profile `dist`);
 //! - `buttress-VERSION-ARCH-linux.tar.gz`: the command with its man pages, completions and
 //!   licences;
-//! - `buttress_VERSION_ARCH.deb`: the same as a Debian package ([`deb`]);
+//! - `buttress_VERSION_ARCH.deb`: the same files as a Debian package ([`deb`]);
 //! - `SHA256SUMS`.
 //!
-//! Reproducible: the same sources, toolchain and `SOURCE_DATE_EPOCH` (by default the time of the last commit) give the same
-//! bytes, wherever the folder lies. Man pages and completions are what the command itself writes.
+//! The release is reproducible: equal sources, toolchain and `SOURCE_DATE_EPOCH` (by default the
+//! time of the last commit) give equal bytes in any folder. The command itself writes the man pages
+//! and completions.
 
 mod archive;
 mod deb;
@@ -23,29 +24,29 @@ use std::process::Command;
 
 const USAGE: &str = "usage: cargo xtask dist [--target TRIPLE]";
 
-/// Shells that get a completion script: name, and the file's name where it is installed.
+/// Shells with a completion script: the shell's name, and the installed file's name.
 const SHELLS: [(&str, &str, &str); 3] = [
     ("bash", "bash-completion/completions", "buttress"),
     ("zsh", "zsh/vendor-completions", "_buttress"),
     ("fish", "fish/vendor_completions.d", "buttress.fish"),
 ];
 
-/// A release build: the command, its documentation and its completions.
+/// A build of the command, with the files of its release.
 struct Release {
     version: String,
     triple: String,
-    /// Seconds since 1970 that every file in archives gets.
+    /// The time of every file in archives, in seconds since 1970.
     time: u64,
     program: Vec<u8>,
-    /// Name and text of each man page.
+    /// The name and text of each man page.
     man_pages: Vec<(String, Vec<u8>)>,
-    /// In the order of [`SHELLS`].
+    /// The completion scripts, in the order of [`SHELLS`].
     completions: Vec<Vec<u8>>,
-    /// Licences of the crates that are linked into the program.
+    /// Licences of all crates that the program links.
     notices: String,
 }
 
-/// Builds all release files and prints their sizes.
+/// Builds all files of the release and prints their sizes.
 pub(crate) fn run(words: &[String]) -> Result<()> {
     let triple = match words {
         [] => host()?,
@@ -82,7 +83,7 @@ pub(crate) fn run(words: &[String]) -> Result<()> {
     Ok(())
 }
 
-/// What rustc builds for when nothing else is said.
+/// Returns rustc's default target.
 fn host() -> Result<String> {
     let output = Command::new("rustc")
         .arg("-vV")
@@ -93,7 +94,7 @@ fn host() -> Result<String> {
     Ok(host.context("rustc -vV names a host")?.to_owned())
 }
 
-/// `SOURCE_DATE_EPOCH`, or the time of the last commit.
+/// Returns `SOURCE_DATE_EPOCH`, or the time of the last commit.
 fn time() -> Result<u64> {
     if let Ok(text) = std::env::var("SOURCE_DATE_EPOCH") {
         return text.parse().context("SOURCE_DATE_EPOCH is no number of seconds");
@@ -110,9 +111,9 @@ fn time() -> Result<u64> {
         .context("this is no git repository: set SOURCE_DATE_EPOCH to the time that files are to have")
 }
 
-/// Builds the command, static, and gives its path.
+/// Builds the static command, and returns its path.
 fn build(triple: &str, time: u64) -> Result<PathBuf> {
-    // The released program must not contain paths of the build machine.
+    // The program must not contain paths of the building machine.
     let cargo_home = std::env::var_os("CARGO_HOME").map_or_else(
         || PathBuf::from(std::env::var_os("HOME").unwrap_or_default()).join(".cargo"),
         PathBuf::from,
@@ -126,7 +127,7 @@ fn build(triple: &str, time: u64) -> Result<PathBuf> {
         "CARGO_TARGET_{}_RUSTFLAGS",
         triple.to_uppercase().replace('-', "_")
     );
-    // For a target that is named, the flags are the program's alone: build scripts and macros are as ever.
+    // With a named target, the flags apply to the program only, not to build scripts and macros.
     run_command(
         cargo()?
             .args([
@@ -147,7 +148,7 @@ fn build(triple: &str, time: u64) -> Result<PathBuf> {
     Ok(target()?.join(triple).join("dist/buttress"))
 }
 
-/// What the program prints.
+/// Runs the program and returns its output.
 fn said(program: &Path, words: &[&str]) -> Result<Vec<u8>> {
     let output = Command::new(program)
         .args(words)
@@ -165,7 +166,7 @@ fn said(program: &Path, words: &[&str]) -> Result<Vec<u8>> {
     Ok(output.stdout)
 }
 
-/// The man pages that the program writes, by name.
+/// Returns the man pages that the program writes, by name.
 fn man_pages(program: &Path) -> Result<Vec<(String, Vec<u8>)>> {
     let folder = target()?.join(format!("man-{}", std::process::id()));
     said(program, &["man", folder.to_str().context("a path of letters")?])?;
@@ -192,7 +193,7 @@ fn set_executable(path: &Path) -> Result<()> {
     )?)
 }
 
-/// Returns a documentation page that is released with the program.
+/// Returns a page of the repository for the release.
 fn page(name: &str) -> Result<Vec<u8>> {
     let path = root()?.join(name);
     std::fs::read(&path).with_context(|| format!("reading {}", path.display()))
@@ -203,7 +204,7 @@ impl Release {
         self.triple.split('-').next().unwrap_or_default()
     }
 
-    /// All files of the release with their names, the sums last.
+    /// Returns all files of the release with their names, the checksums last.
     fn files(&self) -> Result<Vec<(String, Vec<u8>)>> {
         let name = format!("buttress-{}-{}-linux", self.version, self.architecture());
         let mut files = vec![
@@ -224,7 +225,7 @@ impl Release {
         Ok(files)
     }
 
-    /// What the archive for any Linux holds.
+    /// Returns the entries of the archive for any Linux.
     fn portable(&self, top: &str) -> Result<Vec<Entry>> {
         let mut entries = vec![Entry::program(format!("{top}/buttress"), self.program.clone())];
         for (name, text) in &self.man_pages {

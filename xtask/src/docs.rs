@@ -1,4 +1,4 @@
-//! `cargo xtask docs`: pages that are made from the code.
+//! `cargo xtask docs`: pages generated from the code.
 
 use crate::run::{cargo, root};
 use anyhow::{Result, bail};
@@ -16,7 +16,7 @@ pub(crate) fn run() -> Result<()> {
     compatibility()
 }
 
-/// Between these lines stands the table of btrfs-progs' commands.
+/// The markers around the table of btrfs-progs' commands.
 const BEGIN: &str = "<!-- the table: cargo xtask docs -->\n";
 const END: &str = "<!-- end of the table -->\n";
 

@@ -1,13 +1,13 @@
-//! `cargo xtask faults [NAME…] [--list]`: enables each listed fault, one at a time, and requires
-//! that the tests named for it fail.
+//! `cargo xtask faults [NAME…] [--list]`: enables each deliberate fault of the list, one at a time,
+//! and checks that the tests named for the fault fail.
 //!
-//! One build serves all faults ([`build`]): the process's environment names the enabled fault.
-//! First every test is run with none on, and must pass; then each fault's tests are run with it on,
-//! and each of them must fail. The chore distinguishes a fault point that no test reached from a
-//! fault that a test reached without failing.
+//! A single build serves all faults ([`build`]): an environment variable names the fault of a
+//! process. First the chore runs every test without a fault, and each must pass. Then it runs each
+//! fault's tests with the fault, and each must fail. The report distinguishes a fault point that no
+//! test reached from one that a test reached and survived.
 //!
-//! What a run does not say: that a test fails because of what the fault does to a user, not for another reason. Who adds a
-//! fault reads why its tests fail (`docs/internals/faults.md`).
+//! Limit: a run does not show that a test fails because of the fault's effect on a user. The author
+//! of a fault reads why its tests fail (`docs/internals/faults.md`).
 
 pub(crate) mod build;
 mod list;
@@ -21,14 +21,13 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-/// Names the fault that is on.
+/// The variable that names the enabled fault.
 const FAULT: &str = "BUTTRESS_FAULT";
 
-/// What a test that goes round and round with a fault on is given. The time limit does not apply to
-/// tests that pass.
+/// The time after which a test that loops with a fault is killed. Tests that pass have no limit.
 const PATIENCE: Duration = Duration::from_secs(900);
 
-/// The result of a test under a fault.
+/// The end of a test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
     Passed,
@@ -38,7 +37,7 @@ enum End {
     Endless,
 }
 
-/// How one of a fault's tests ended with the fault on.
+/// The end of a fault's test with the fault enabled.
 #[derive(Clone, Debug)]
 struct Trial {
     end: End,
@@ -46,10 +45,10 @@ struct Trial {
     time: Duration,
 }
 
-/// What tests are run with.
+/// The programs and the environment of the tests.
 struct Build {
     programs: Programs,
-    /// A newer btrfs-progs, which some tests compare with.
+    /// The folder of a newer btrfs-progs, with which some tests compare.
     progs: Option<std::path::PathBuf>,
 }
 
@@ -94,7 +93,7 @@ fn print_list(faults: &[&Fault]) {
     println!("{} faults, of which {losing} lose data", faults.len());
 }
 
-/// Every test passes as long as no fault is on.
+/// Requires that every test passes without a fault.
 fn expect_sound<'a>(programs: &Build, tests: impl Iterator<Item = &'a Test>) -> Result<()> {
     let mut unique: Vec<&Test> = tests.collect();
     unique.sort_unstable();
@@ -125,7 +124,7 @@ fn try_all(programs: &Build, faults: &[&Fault]) -> Result<BTreeMap<(&'static str
     Ok(keys.zip(trials).collect())
 }
 
-/// Prints what became of each fault.
+/// Prints the result of each fault.
 fn judge(faults: &[&Fault], trials: &BTreeMap<(&'static str, Test), Trial>) -> Result<()> {
     let mut survivors = 0_usize;
     let mut total = Duration::ZERO;
@@ -162,7 +161,7 @@ fn judge(faults: &[&Fault], trials: &BTreeMap<(&'static str, Test), Trial>) -> R
     Ok(())
 }
 
-/// Does something for each, on all cores; gives the answers in order.
+/// Calls `each` for all elements, on all cores. Returns the results in order.
 fn in_parallel<T: Sync, A: Send>(all: &[T], each: impl Fn(&T) -> Result<A> + Sync) -> Result<Vec<A>> {
     let next = AtomicUsize::new(0);
     let answers: Mutex<Vec<(usize, Result<A>)>> = Mutex::new(Vec::new());
@@ -238,7 +237,7 @@ fn run_test(programs: &Build, test: &Test, fault: Option<&str>) -> Result<Trial>
     })
 }
 
-/// A file for what a test says: a pipe that nobody reads would stop it.
+/// Returns a file for a test's output. A pipe without a reader would block the test.
 fn tempfile(test: &Test) -> Result<std::path::PathBuf> {
     static NUMBER: AtomicUsize = AtomicUsize::new(0);
     let number = NUMBER.fetch_add(1, Ordering::Relaxed);
@@ -287,7 +286,7 @@ pub(crate) mod tests {
         crate::run::root().unwrap().join("crates")
     }
 
-    /// The names in a source's fault points.
+    /// Returns the names in a source's fault points.
     fn points(source: &str) -> impl Iterator<Item = &str> {
         let calls = ["buttress_faults::on(\"", "flush_unless(\""];
         calls.into_iter().flat_map(move |call| {
@@ -322,8 +321,8 @@ pub(crate) mod tests {
         }
     }
 
-    /// Only a run shows whether a listed name is a test. This test requires that the end of each
-    /// name is in the sources of its package.
+    /// Only a run shows that the names are those of tests. This test checks that the sources of the
+    /// package contain each name's last part.
     #[test]
     fn every_test_that_is_named_is_there() {
         let mut of_package: BTreeMap<&str, String> = BTreeMap::new();
@@ -336,10 +335,10 @@ pub(crate) mod tests {
                 texts.collect()
             });
             let last = test.name.rsplit("::").next().unwrap();
-            // Test names that a macro generates in a row end with a number.
+            // Generated cases of a row end with a number.
             let stem = last.trim_end_matches(|c: char| c.is_ascii_digit());
             let stem = stem.trim_end_matches('_');
-            // Names of tables' cases are made from sentences.
+            // Cases of tables get their names from sentences.
             let is_there = text.contains(stem) || text.contains(&stem.replace('_', " "));
             assert!(is_there, "{test} is not there");
         }

@@ -1,4 +1,5 @@
-//! What a program depends on that uses a part of the library: the features of `buttress` keep the rest out.
+//! Dependencies of a program that uses a part of the library: the features of `buttress` exclude
+//! the rest.
 
 use crate::run::{cargo, root};
 use std::collections::BTreeSet;
@@ -16,11 +17,11 @@ const NOT_FOR_READING: [&str; 9] = [
     "buttress-check",
 ];
 
-/// The most packages of others in the tree of a program that reads one file. Two versions of a
-/// package count as two packages.
+/// The largest number of external packages below a program that reads a file. Two versions of a
+/// package count twice.
 const READING_MAX: usize = 45;
 
-/// The packages that the library is built of with these features.
+/// Returns the packages of the library with these features.
 fn packages(features: &str) -> BTreeSet<String> {
     let mut command = cargo().unwrap();
     command.current_dir(root().unwrap()).args([
@@ -68,7 +69,7 @@ fn a_program_that_reads_compiles_no_archives() {
         "{} packages: {foreign:?}",
         foreign.len()
     );
-    // The names are those of packages that the whole library has.
+    // Each name must be a package of the whole library.
     let full = packages("full");
     for name in NOT_FOR_READING {
         let is_there = full.iter().any(|package| package.split(' ').next() == Some(name));

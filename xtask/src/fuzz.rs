@@ -1,12 +1,13 @@
-//! `cargo xtask fuzz`: runs the fuzz targets under libFuzzer, and says what they reached.
+//! `cargo xtask fuzz`: runs the fuzz targets under libFuzzer, and prints the coverage that each
+//! target reached.
 //!
-//! The targets are built once, with coverage, in a target directory of their own. Each fuzz target
-//! then runs for its share of the seconds, several at a time. Whole images and commands get most
-//! seconds, because they contain all other structures. The working corpora stay in the target
-//! directory; `--keep` folds them, reduced to what adds coverage, into `fuzz/corpus`.
+//! The chore builds the targets once, with coverage, in a separate target directory. It then runs
+//! several targets at a time, each for its share of the seconds. Whole images and commands get the
+//! largest shares, because they contain all structures. The working corpora stay in the target
+//! directory; `--keep` reduces them to inputs that add coverage, and moves these to `fuzz/corpus`.
 //!
-//! A finding ends its target's run: the input is put into `fuzz/regressions/TARGET`, from where `cargo test` runs it
-//! too, and the chore fails at the end.
+//! A finding ends its target's run. The chore moves the input to `fuzz/regressions/TARGET`, where
+//! `cargo test` also runs it, and fails at the end.
 
 use anyhow::{Context, Result, bail};
 use std::collections::VecDeque;
@@ -16,9 +17,9 @@ use std::process::{Command, Stdio};
 use std::sync::Mutex;
 use std::time::Instant;
 
-/// Coverage instrumentation of LLVM as libFuzzer wants it. The fuzzer does not trace comparisons:
-/// tracing takes half of the time, and the targets themselves fix what it would help to guess
-/// (checksums, hashes, fixed numbers).
+/// LLVM's coverage instrumentation for libFuzzer. Comparisons are not traced: tracing would take
+/// half of the time, and targets repair the values that it would help to guess (checksums, hashes,
+/// fixed numbers).
 const RUST_FLAGS: &str = "-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
      -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
      --cfg fuzzing -Cforce-frame-pointers=yes";
@@ -27,16 +28,17 @@ const RUST_FLAGS: &str = "-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage
 const IMAGE: &str = "image";
 /// The name of the target of whole commands.
 const COMMAND: &str = "command";
-/// The name of the target of logs that are replayed.
+/// The name of the target of log replay.
 const LOG: &str = "log";
-/// The name of the target of streams that are received.
+/// The name of the target of received streams.
 const RECEIVING: &str = "receiving";
-/// An input may take this long.
+/// The longest time of an input, in seconds.
 const TIMEOUT_SECONDS: u64 = 30;
 
-/// How much memory the whole process may take: caches of 8 or 16 MiB, what is under way, and the
-/// fuzzer's own. For the log and receive targets, also the volumes of 128 MiB that the target makes
-/// in memory before the first input, and copies of parts of them.
+/// Returns the memory limit of a target's process, in MiB. The limit covers caches of 8 or 16 MiB,
+/// requests in flight, and the fuzzer itself. For `log` and `receiving` it also covers the volumes
+/// of 128 MiB that the target makes in memory before the first input, one after the other, and
+/// their copies.
 fn memory_mib(name: &str) -> u64 {
     match name {
         LOG | RECEIVING => 768,
@@ -58,7 +60,7 @@ struct Target {
     seconds: u64,
 }
 
-/// The result of running one fuzz target.
+/// The result of a target's run.
 struct Reached {
     name: String,
     executions: u64,
@@ -71,8 +73,8 @@ struct Reached {
     finding: Option<String>,
 }
 
-/// Runs the chore: `[--seconds N] [--jobs N] [--keep] [TARGET…]`; seconds are those on the clock, added over all
-/// targets: on an idle machine the CPU time.
+/// Runs the chore: `[--seconds N] [--jobs N] [--keep] [TARGET…]`. Seconds are wall-clock seconds,
+/// added over all targets; on an idle machine they equal the CPU time.
 pub fn run(args: &[String]) -> Result<()> {
     let options = parse(args)?;
     let root = root();
@@ -165,7 +167,7 @@ fn build(root: &Path, folder: &Path) -> Result<PathBuf> {
     Ok(folder.join("build").join(triple).join("release/fuzz"))
 }
 
-/// The machine's target triple: flags that are given for it do not reach build scripts.
+/// Returns the machine's target triple. Flags for a named target do not apply to build scripts.
 fn host() -> Result<String> {
     let output = Command::new("rustc")
         .arg("-vV")
@@ -186,7 +188,7 @@ fn run_to_end(command: &mut Command) -> Result<()> {
     Ok(())
 }
 
-/// How many seconds a target gets for each that the smallest one gets.
+/// Returns a target's share of the seconds, as a multiple of the smallest share.
 fn weight(name: &str) -> u64 {
     match name {
         IMAGE => 100,
@@ -196,8 +198,8 @@ fn weight(name: &str) -> u64 {
     }
 }
 
-/// The targets, each with its seconds, the longest first. Whole images and commands are run by every job at once,
-/// so that none of them is left to run alone.
+/// Returns the targets with their seconds, the longest first. Every job runs whole images and
+/// commands at once, so that none of them runs alone at the end.
 fn plan(program: &Path, options: &Options) -> Result<Vec<Target>> {
     let output = Command::new(program)
         .env("BUTTRESS_FUZZ_CHORE", "list")
@@ -247,7 +249,7 @@ fn fuzz(root: &Path, folder: &Path, program: &Path, target: &Target) -> Result<R
         .arg(format!("-artifact_prefix={}/", found.display()))
         .args(["-print_final_stats=1", "-len_control=20", "-reload=1"])
         .arg(&corpus)
-        // Commands print on both.
+        // Commands print on standard output and standard error.
         .arg(format!("-close_fd_mask={}", if name == COMMAND { 3 } else { 1 }))
         .env("BUTTRESS_FUZZ_TARGET", name)
         .env("BUTTRESS_FUZZ_SHARE", &share)
@@ -303,7 +305,7 @@ fn chore(program: &Path, chore: &str, name: &str, folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Puts the input of a finding among the regressions, and says where.
+/// Moves the input of a finding to the regressions, and returns its path.
 fn keep_finding(root: &Path, found: &Path, name: &str, log: &str) -> Result<String> {
     let said = log
         .lines()
@@ -324,20 +326,21 @@ fn keep_finding(root: &Path, found: &Path, name: &str, log: &str) -> Result<Stri
     ))
 }
 
-/// The number after a label of libFuzzer's final statistics.
+/// Returns the number after a label in libFuzzer's final statistics.
 fn stat(log: &str, label: &str) -> Option<u64> {
     log.lines()
         .find_map(|line| line.strip_prefix(label)?.trim().parse().ok())
 }
 
-/// The number after the last occurrence of a label in libFuzzer's progress lines.
+/// Returns the number after the last occurrence of a label in libFuzzer's progress lines.
 fn last(log: &str, label: &str) -> Option<u64> {
     log.lines()
         .rev()
         .find_map(|line| line.split_once(label)?.1.split_whitespace().next()?.parse().ok())
 }
 
-/// Reduces a working corpus to the inputs that add coverage, and packs them as the committed one.
+/// Reduces a working corpus to the inputs that add coverage, and packs them as the committed
+/// corpus.
 fn fold(folder: &Path, program: &Path, name: &str) -> Result<()> {
     let reduced = folder.join("reduced").join(name);
     if reduced.exists() {

@@ -1,8 +1,8 @@
-//! `cargo xtask licences [--advisories]`: every dependency against the lists in `deny.toml`, and against published advisories
-//! ([`crate::advisories`]).
+//! `cargo xtask licences [--advisories]`: checks every dependency against the lists in `deny.toml`,
+//! and against published advisories ([`crate::advisories`]).
 //!
-//! The file `deny.toml` is cargo-deny's, which checks more where it is installed. This chore needs
-//! only cargo, so it runs everywhere.
+//! The file is cargo-deny's, which checks more if it is installed. This chore needs only cargo, so
+//! it runs everywhere.
 
 use crate::run::{cargo, root};
 use anyhow::{Context, Result, bail, ensure};
@@ -11,8 +11,9 @@ use std::collections::BTreeSet;
 
 const USAGE: &str = "usage: cargo xtask licences [--advisories]";
 
-/// Fails, with all findings, if any dependency has a licence that is not allowed, is banned by name, comes from elsewhere
-/// than the registry, or has an advisory. With `--advisories` it also fails if advisories cannot be checked.
+/// Checks all dependencies. Returns an error with all findings: a licence that is not allowed, a
+/// banned name, a source other than the registry, or an advisory. With `--advisories`, an
+/// impossible check of advisories is an error, too.
 pub(crate) fn run(words: &[String]) -> Result<()> {
     let must = words.iter().any(|word| word == "--advisories");
     ensure!(words.len() == usize::from(must), USAGE);
@@ -73,14 +74,14 @@ pub(crate) fn run(words: &[String]) -> Result<()> {
     crate::advisories::check(&ignored, must)
 }
 
-/// The id of an advisory that is ignored: alone, or in a table with the reason.
+/// Returns the id of an ignored advisory: a text, or a table with the reason.
 fn id_of(value: &toml::Value) -> Option<String> {
     let id = value.get("id").unwrap_or(value);
     id.as_str().map(str::to_owned)
 }
 
 fn check(what: &str, licence: &str, allowed: &BTreeSet<String>, findings: &mut Vec<String>) {
-    // "MIT/Apache-2.0" is the old way to write OR.
+    // "MIT/Apache-2.0" is the old spelling of OR.
     match spdx::Expression::parse(&licence.replace('/', " OR ")) {
         Ok(expression) => {
             if !expression.evaluate(|requirement| allowed.contains(&requirement.to_string())) {

@@ -1,29 +1,31 @@
-//! docs/internals/locking.md names every lock of the layers that writers and readers share, and the code has the ranks of its tables.
+//! Compares docs/internals/locking.md with the code: each lock of the layers that writers and
+//! readers share, and its rank.
 
 use crate::run::root;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-/// Crates whose locks are in the document.
+/// Crates whose locks the document lists.
 const CRATES: [&str; 9] = [
     "scrub", "writer", "engine", "accounts", "fs", "tree", "volume", "device", "lab",
 ];
 
-/// A crate and its files whose locks have no class of `locks`: an allocator's are taken under any lock.
+/// A crate, and the files in it whose locks have no class of `locks`. Threads may acquire an
+/// allocator's locks under any lock.
 const WITHOUT_CLASSES: (&str, &str) = ("device", "buffer/");
 
-/// The types that make a field or a static a lock.
+/// Types that make a field or a static a lock.
 const TYPES: [&str; 3] = ["Mutex<", "RwLock<", "ReentrantMutex<"];
 
 /// A field, static or structure that is a lock.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Lock {
     name: String,
-    /// The last of its type's parameters, where there are several.
+    /// The last parameter of the lock's type, if the type has several.
     class: Option<String>,
 }
 
-/// A lock as it is declared to `locks`, and as a table has it.
+/// A lock's rank, from its declaration to `locks` or from a table.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Rank {
     /// `leaf` or a number.
@@ -32,7 +34,7 @@ struct Rank {
     over_device: String,
 }
 
-/// The last of the parameters of the lock's type, if it has several.
+/// Returns the last parameter of the lock's type, if the type has several.
 fn class_of(declared: &str) -> Option<String> {
     let start = TYPES
         .iter()
@@ -50,7 +52,7 @@ fn class_of(declared: &str) -> Option<String> {
     None
 }
 
-/// What a line declares, if it is a lock.
+/// Returns the lock that a line declares, if any.
 fn lock_in(line: &str) -> Option<Lock> {
     let line = line.trim();
     let is_made =
@@ -78,7 +80,7 @@ fn lock_in(line: &str) -> Option<Lock> {
     (is_name && is_lock(after)).then(|| lock(name, after))
 }
 
-/// The class, the lock's name and its rank, of a line that declares them.
+/// Returns the class, the lock's name and its rank, from a line that declares them.
 fn class_in(line: &str) -> Option<(String, String, Rank)> {
     let declared = line.trim().strip_prefix("lock_class!(")?;
     let mut parts = declared.splitn(3, ", ");
@@ -105,8 +107,7 @@ fn class_in(line: &str) -> Option<(String, String, Rank)> {
     Some((class.to_owned(), name.to_owned(), rank))
 }
 
-/// Returns the locks in the document's tables with a column of ranks: the place that the document
-/// names, and the lock's name.
+/// Returns the ranks in the document's tables, by the lock's file and name.
 fn ranks_in(page: &str) -> BTreeMap<(String, String), Rank> {
     let rows = page.lines().filter(|line| line.starts_with('|'));
     let mut found = BTreeMap::new();
@@ -136,7 +137,7 @@ fn ranks_in(page: &str) -> BTreeMap<(String, String), Rank> {
     found
 }
 
-/// The text of each file of a crate without its tests: the file below `src`, and the text.
+/// Returns each file of a crate below `src` with its text, without tests.
 fn code_of(name: &str) -> Vec<(String, String)> {
     let top = root().unwrap().join("crates").join(name).join("src");
     let mut found = Vec::new();

@@ -46,50 +46,51 @@ const HELP: &str = "\
 cargo xtask CHORE
 
   test [--nightly] [--times] [--threads N] [--without TOOL]… [-p PACKAGE]… [FILTER]
-                       all tests, or those with FILTER in their names, programs side by side; installs or names the tools
-                       that are needed, and fails when tests were skipped for want of one that --without does not name.
-                       With --nightly random tests take further seeds, derived from the date, and their full budgets; with
-                       --times the slowest tests and the time of each program are printed
+                       run all tests, or those with FILTER in their names, with programs side by side. Install missing
+                       tools, or name them. Fail if tests were skipped for a tool that --without does not name.
+                       --nightly: random tests take further seeds from the date, and their full sizes.
+                       --times: print the slowest tests and the time of each program
   test [--nightly] [--without TOOL]… WORDS
-                       the tests that other words of cargo test choose, one program after another
+                       run the tests that other arguments of cargo test choose, one program after another
   test --quick [--without TOOL]…
-                       the tests that say the most in under 90 seconds, and what was left out
+                       run the most informative tests, in under 90 seconds, and list the tests left out
   nightly [--seconds N]
-                       all that takes too long for each change, in four hours or N seconds, with one report: tests with full
-                       budgets and the seeds of the day, faults, schedules, fuzz targets, soaks, programs
+                       run all checks that take too long for each change, in four hours or N seconds, with one report
   licences [--advisories]
-                       checks every dependency's licence and source against deny.toml, and the published advisories where their
-                       database is on this machine; with --advisories fetches it, and fails where it cannot be had
+                       check every dependency's licence and source against deny.toml, and published advisories if their
+                       database is on this machine. --advisories: fetch the database, or fail
   bench [--write] NAME [WORDS]
-                       benchmarks, both sides in one run; with --write the tables go into docs/internals/performance.md: read, send, receive, write, fsync, mkfs, sweep, check, scrub, live, fiemap,
-                       mount, space, tiny
+                       run a benchmark, both sides in one run: read, send, receive, write, fsync, mkfs, sweep, check, scrub,
+                       live, fiemap, mount, space, tiny. --write: replace its tables in docs/internals/performance.md
   fuzz [--seconds N] [--jobs N] [--keep] [TARGET…]
-                       fuzz targets with coverage, and what they reached
+                       run fuzz targets with coverage, and print the coverage
   soak [--seed N] [--seconds N] [--histories N | --seeds N,N… | --operations N | --concurrent N | --cuts N | --receive N | --fsync N |
        --fiemap N | --scrub SECONDS | --mount SECONDS | --mount-calls N | --mount-cuts N]
-                       deep random runs against the kernel, or one kind of them: sends, writers side by side, crashes, streams
-                       received, syncs, extents, scrubs, mounts
+                       run deep random tests against the kernel, or one kind of them: sends, concurrent writers, crashes,
+                       received streams, syncs, extents, scrubs, mounts
   schedules [--seed N] [--schedules N] [SCENE]
-                       the live layer under a model checker that chooses who goes on at each lock
+                       run the live layer under a model checker that chooses the next thread at each lock
   suites xfstests FOLDER [TEST…] | programs [NAME…]
-                       the field's own suites on mounts: a built tree of xfstests, compared with the kept table; programs of Debian
+                       run other projects' suites on mounts: a built tree of xfstests, compared with the recorded table;
+                       programs of Debian
   faults [NAME…] [--list]
-                       puts deliberate faults in, one at a time: each must be caught by the tests named for it
+                       enable deliberate faults, one at a time: the tests named for a fault must catch it
   targets [--add] [--all] [TARGET…]
-                       checks a program that reads volumes for 32-bit, big-endian and other systems' targets; targets without a
-                       standard library are skipped: --add installs it, --all fails without it
+                       check a program that reads volumes for 32-bit, big-endian and other systems' targets. Targets without
+                       a standard library are skipped; --add installs the library, --all fails without it
   miri [--all] [PACKAGE]
-                       runs tests of the crates with unsafe code under Miri; without a nightly toolchain that has Miri they are
-                       skipped: --all fails then
-  book                 makes the documentation into a site below target/book, by mdbook
-  docs                 writes docs/commands.md from the command table
+                       run tests of the crates with unsafe code under Miri. Without a nightly toolchain with Miri they are
+                       skipped; --all fails then
+  book                 make the documentation into a site below target/book, by mdbook
+  docs                 write docs/commands.md from the command table
   dist [--target TRIPLE]
-                       a release below target/dist: the static command, man pages, completions, a Debian package, sums
-  api [--write]        compares the library's public items with crates/buttress/api.txt, or writes that list
-  prose [AREA [KIND]]  counts hard sentences, given-up words and long names by area, or lists those of an area
+                       make a release below target/dist: the static command, man pages, completions, a Debian package,
+                       checksums
+  api [--write]        compare the library's public items with crates/buttress/api.txt, or write that list
+  prose [AREA [KIND]]  count hard sentences, rejected words and long names by area, or list those of an area
   semver [--baseline-rev REVISION]
-                       whether the library's interface fits its version, by cargo-semver-checks
-  tour-image           makes the volume that `buttress tour` shows (needs root)
+                       check by cargo-semver-checks whether the library's interface fits its version
+  tour-image           make the volume that `buttress tour` shows (needs root)
 ";
 
 fn main() -> ExitCode {

@@ -1,8 +1,9 @@
-//! `cargo xtask miri`: runs tests of the crates with `unsafe` under Miri, which reports undefined behaviour.
+//! `cargo xtask miri`: runs tests of the crates with `unsafe` code under Miri, which reports
+//! undefined behaviour.
 //!
-//! Miri interprets the program. It has no io_uring, and few system calls on files, so [`PARTS`] names the tests that it can run.
-//! The chore needs a nightly toolchain with the component `miri`. Without one it prints `skipped` and succeeds; with `--all` it
-//! fails.
+//! Miri interprets the program. It has no io_uring and few system calls on files, so [`PARTS`]
+//! names the tests that it can run. The chore needs a nightly toolchain with the component `miri`.
+//! Without one it prints `skipped` and succeeds; with `--all` it fails.
 
 use crate::run::{root, run as run_command, target};
 use anyhow::{Result, bail};
@@ -11,7 +12,7 @@ use std::time::Instant;
 
 const USAGE: &str = "usage: cargo xtask miri [--all] [PACKAGE]";
 
-/// Packages, and for each the words of `cargo test` that choose tests.
+/// Packages, each with the arguments of `cargo test` that choose its tests.
 const PARTS: [(&str, &[&str]); 3] = [
     ("buttress-locks", &["--lib", "--tests"]),
     ("buttress-ring", &["--lib"]),
@@ -54,7 +55,7 @@ pub(crate) fn run(words: &[String]) -> Result<()> {
     Ok(())
 }
 
-/// Cargo of the nightly toolchain.
+/// Returns the cargo of the nightly toolchain.
 fn nightly(words: &[&str]) -> Result<Command> {
     let mut command = Command::new("rustup");
     command
@@ -62,7 +63,7 @@ fn nightly(words: &[&str]) -> Result<Command> {
         .args(words)
         .current_dir(root()?)
         .env("CARGO_TARGET_DIR", target()?.join("miri"))
-        // Random tests read the seeds that failed before, which are files.
+        // Random tests read files with seeds that failed before.
         .env("MIRIFLAGS", "-Zmiri-disable-isolation")
         .env("PROPTEST_CASES", "4")
         .env_remove("RUSTUP_TOOLCHAIN")

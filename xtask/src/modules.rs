@@ -1,15 +1,18 @@
-//! Circles of modules: a table holds the files that import each other in a loop, and a circle may only lose files.
+//! Circles of modules: a table holds the files that import each other in a circle, and a circle may
+//! only lose files.
 //!
 //! A file is a module. These are its arrows:
 //!
-//! - A `use`, or a path in the code, points at the file that defines the name. A name that a module
-//!   re-exports points at the file that defines it.
-//! - `mod child;` and `pub use child::Name` draw no arrow, except where the file itself uses the name.
-//! - A child that uses its parent, and a parent that uses its child, form a circle as any two files do: a parent that
-//!   only declares its children stands above them, and a parent that its children extend stands below them.
-//! - Tests draw none.
+//! - A `use`, or a path in the code, points to the file that defines the name. A re-exported name
+//!   points to its origin.
+//! - `mod child;` and `pub use child::Name` are no arrows, unless the file itself uses the name.
+//! - A child that uses its parent, and a parent that uses its child, form a circle as any two files
+//!   do. A parent that only declares its children is above them. A parent that its children extend
+//!   is below them.
+//! - Tests have no arrows.
 //!
-//! Calls of methods are not seen: an `impl` of a type may stand in a higher module than the type.
+//! Limit: calls of methods are invisible, because an `impl` of a type may be in a higher module
+//! than the type.
 
 use crate::run::root;
 use std::collections::{BTreeMap, BTreeSet};
@@ -33,7 +36,7 @@ struct Binding {
     is_public: bool,
 }
 
-/// One file of a crate.
+/// A file of a crate.
 #[derive(Default)]
 struct Module {
     /// Path of the module's file below `src`.
@@ -49,7 +52,7 @@ struct Module {
 /// The modules of a crate by their paths; the root's is empty.
 type Modules = BTreeMap<Segments, Module>;
 
-/// Arrows between files, each with the names that the first takes.
+/// Arrows between files, each with the names that the first file uses.
 type Arrows = BTreeMap<(String, String), BTreeSet<String>>;
 
 /// Returns the tokens of code: names, `::`, and single characters. Comments and literals are left out.
@@ -139,7 +142,7 @@ fn read_use(
                 at += 1;
                 name = Some(tokens[at].to_owned());
             }
-            // `use a::{self}` brings `a`.
+            // `use a::{self}` imports `a`.
             "self" if !path.is_empty() => {}
             _ => path.push(token.to_owned()),
         }
@@ -154,7 +157,7 @@ fn read_use(
     at
 }
 
-/// Reads a source file. Children that are compiled for tests only are left out.
+/// Reads a file. Children compiled only for tests are left out.
 fn read(file: &str, code: &str) -> Module {
     let code = code.split("#[cfg(test)]\nmod tests {").next().unwrap();
     let tokens = tokens(code);
@@ -177,11 +180,11 @@ fn read(file: &str, code: &str) -> Module {
                 path.push(tokens[at + 2].to_owned());
                 at += 2;
             }
-            // A field or method of this name is no use of the module's name.
+            // A field or method of this name is another name.
             if before != Some(".") {
                 module.names.insert(path[0].clone());
             }
-            // `pub(in super::a)` takes nothing.
+            // `pub(in super::a)` uses no name.
             if path.len() > 1 && !(before == Some("in") && path[0] == "super") {
                 module.paths.push(path);
             }
@@ -191,7 +194,7 @@ fn read(file: &str, code: &str) -> Module {
     module
 }
 
-/// Returns whether the tokens end with `#[cfg(test)]`, or with it and a visibility.
+/// Returns whether tokens end with `#[cfg(test)]`, optionally followed by a visibility.
 fn is_of_tests(before: &[&str]) -> bool {
     let attribute = before
         .iter()
@@ -204,7 +207,7 @@ fn is_name(token: &str) -> bool {
     token.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
 }
 
-/// Reads a module and those below it, from files below `src`.
+/// Reads a module and the modules below it, from files below `src`.
 fn read_below(src: &Path, path: Segments, file: &str, modules: &mut Modules) {
     let code = std::fs::read_to_string(src.join(file)).unwrap();
     let module = read(file, &code);
@@ -216,8 +219,8 @@ fn read_below(src: &Path, path: Segments, file: &str, modules: &mut Modules) {
     modules.insert(path, module);
 }
 
-/// Returns the module that defines what `path` names in the module `from`. The module path that an
-/// import names; `None` for names of other crates.
+/// Returns the module that defines the name of `path` in the module `from`. Returns `None` for
+/// another crate's names.
 fn origin(modules: &Modules, from: &Segments, path: &[String], depth: usize) -> Option<Segments> {
     let (mut here, mut rest) = (from.clone(), path);
     match rest.first().map(String::as_str) {
@@ -293,7 +296,7 @@ fn circles(arrows: &Arrows) -> Vec<BTreeSet<String>> {
     circles.into_iter().filter(|circle| circle.len() > 1).collect()
 }
 
-/// Returns the arrows inside a circle, a line each.
+/// Returns the arrows inside a circle, a line for each.
 fn ties(circle: &BTreeSet<String>, arrows: &Arrows) -> String {
     arrows
         .iter()
@@ -306,7 +309,7 @@ fn ties(circle: &BTreeSet<String>, arrows: &Arrows) -> String {
         .join("\n")
 }
 
-/// Returns the circles of the table: a crate and its files a row.
+/// Returns the circles of the table: each row is a crate and its files.
 fn rows(table: &str) -> Vec<(&str, BTreeSet<String>)> {
     let rows = table.lines().filter(|line| !line.starts_with('#'));
     rows.map(|row| {
@@ -316,7 +319,7 @@ fn rows(table: &str) -> Vec<(&str, BTreeSet<String>)> {
     .collect()
 }
 
-/// Returns what is wrong with the table, for one crate.
+/// Returns the differences from the table for a crate.
 fn findings(table: &str, name: &str, arrows: &Arrows) -> Vec<String> {
     let circles = circles(arrows);
     let row = |circle: &BTreeSet<String>| {

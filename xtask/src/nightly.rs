@@ -1,13 +1,14 @@
-//! `cargo xtask nightly [--seconds N]`: everything that takes too long for each change, within a time, and one report.
+//! `cargo xtask nightly [--seconds N]`: all checks that take too long for each change, within a
+//! time limit, with one report.
 //!
-//! The steps are other chores, each a process of its own, one after another: all tests with the
-//! seeds of the day and with full budgets, the deliberate faults, the model checker, the fuzz
-//! targets, soaks, and the field's programs. Each gets a share of the time that is left. A step
-//! that needs less leaves the rest to the steps after it. A step that needs more is killed, and the
-//! report says so. For a soak, which has no end of its own, reaching the time limit is no failure.
+//! The steps are other chores, each in its own process, one after another. They are tests with the
+//! day's seeds and full budgets, deliberate faults, the model checker, fuzz targets, soaks, and
+//! Debian's programs. Each step gets a share of the remaining time. A step that ends early leaves
+//! its time to later steps. The chore kills a step that exceeds its time, and the report says so.
+//! For a soak, which has no end of its own, this is no failure.
 //!
-//! The report is `target/nightly/report.md`. The whole output of each step lies beside it. The chore fails if a step failed
-//! or did not end.
+//! The report is `target/nightly/report.md`, beside the whole output of each step. The chore fails
+//! if a step failed or did not end.
 
 use crate::run::{root, target};
 use anyhow::{Context, Result, bail};
@@ -22,21 +23,21 @@ use std::time::{Duration, Instant};
 
 const USAGE: &str = "usage: cargo xtask nightly [--seconds N]";
 
-/// Four hours.
+/// The time limit: four hours.
 const SECONDS: u64 = 4 * 3600;
 
-/// Lines of a failed step that the report shows.
+/// The number of lines of a failed step that the report shows.
 const LINES: usize = 60;
 
-/// A step: a chore with its words. `SECONDS` in a word stands for the seconds that the step is to take.
+/// A step: a chore with its arguments. `SECONDS` in an argument stands for the step's seconds.
 struct Step {
     name: &'static str,
     words: &'static [&'static str],
-    /// Its share of the time, beside the shares of the others.
+    /// The step's share of the time, relative to the shares of later steps.
     share: u64,
-    /// Of its time so much is left for building what it runs, in hundredths.
+    /// The percentage of the step's time for building its programs.
     build_percent: u64,
-    /// The step goes as deep as its time allows.
+    /// The step uses all of its time, and has no end of its own.
     is_endless: bool,
     /// The program without which the step is skipped.
     needs: Option<&'static str>,
@@ -53,7 +54,7 @@ const fn step(name: &'static str, share: u64, words: &'static [&'static str]) ->
     }
 }
 
-/// A step that is told its seconds, after what it builds.
+/// Returns a step that gets its seconds as an argument, after building.
 const fn timed(name: &'static str, share: u64, words: &'static [&'static str]) -> Step {
     Step {
         build_percent: 30,
@@ -61,7 +62,7 @@ const fn timed(name: &'static str, share: u64, words: &'static [&'static str]) -
     }
 }
 
-/// A step of a fixed size that few machines end in its time.
+/// Returns a step of a fixed size that few machines complete in the step's time.
 const fn endless(name: &'static str, share: u64, words: &'static [&'static str]) -> Step {
     Step {
         is_endless: true,
@@ -69,8 +70,7 @@ const fn endless(name: &'static str, share: u64, words: &'static [&'static str])
     }
 }
 
-/// The steps of the nightly run, most significant first. The first two build much, and have no time
-/// of their own.
+/// The steps, the most informative first. The first two build much and get no seconds.
 const STEPS: [Step; 9] = [
     step("tests", 40, &["test", "--nightly", "--times"]),
     step("faults", 30, &["faults"]),
@@ -80,7 +80,7 @@ const STEPS: [Step; 9] = [
         &["schedules", "--seed", "SEED", "--schedules", "2000"],
     ),
     Step {
-        // libFuzzer is compiled from its sources.
+        // The build compiles libFuzzer from its sources.
         needs: Some("c++"),
         ..timed("fuzz", 10, &["fuzz", "--seconds", "SECONDS"])
     },
@@ -95,14 +95,14 @@ const STEPS: [Step; 9] = [
     timed("programs", 5, &["suites", "programs", "--seconds-each", "20"]),
 ];
 
-/// How a step ended.
+/// The end of a step.
 #[derive(Debug, PartialEq, Eq)]
 enum End {
     Passed,
     Failed(String),
-    /// Killed, as its time was over.
+    /// The chore killed the step at the end of its time.
     OutOfTime,
-    /// As [`End::OutOfTime`], for a step that has no end of its own.
+    /// As [`End::OutOfTime`], for a step without an end of its own.
     WholeTime,
     Skipped(String),
 }
@@ -130,7 +130,7 @@ pub(crate) fn run(words: &[String]) -> Result<()> {
         let time = Duration::from_secs(left.as_secs() * step.share / shares);
         shares -= step.share;
         done.push(run_step(step, time, seed, &folder)?);
-        // After each step: a run that is itself cut off leaves what it knows.
+        // The report is written after each step, so that an interrupted run leaves its results.
         let text = report(&done, &date, seed, seconds);
         std::fs::write(folder.join("report.md"), text)?;
     }
@@ -157,12 +157,12 @@ fn parse(words: &[String]) -> Result<u64> {
 }
 
 impl Step {
-    /// The arguments of the chore, for a step that may take this long.
+    /// Returns the chore's arguments, for a step with this much time.
     fn words(&self, time: Duration, seed: u64) -> Vec<String> {
         let seconds = (time.as_secs() * (100 - self.build_percent) / 100).max(1);
         let said = |word: &&str| match *word {
             "SECONDS" => seconds.to_string(),
-            // Of a chore that runs two kinds for so long each.
+            // The chore runs two kinds, each for this long.
             "HALF" => (seconds / 2).max(1).to_string(),
             "SEED" => seed.to_string(),
             word => word.to_owned(),
@@ -207,7 +207,7 @@ fn is_installed(program: &str) -> bool {
     std::env::split_paths(&path).any(|folder| folder.join(program).is_file())
 }
 
-/// Runs a command with all that it starts for at most this long.
+/// Runs a command for at most this long, then kills it with all processes that it started.
 fn within(command: &mut Command, time: Duration, output: &Path) -> Result<End> {
     let file = File::create(output).with_context(|| format!("making {}", output.display()))?;
     let mut child = command
@@ -236,7 +236,7 @@ fn within(command: &mut Command, time: Duration, output: &Path) -> Result<End> {
     }
 }
 
-/// The report, as Markdown.
+/// Returns the report, as Markdown.
 fn report(done: &[Done], date: &str, seed: u64, seconds: u64) -> String {
     let mut text = String::new();
     let mut line = |line: std::fmt::Arguments<'_>| {
@@ -297,7 +297,7 @@ fn commit() -> Option<String> {
     output.status.success().then(|| text.trim().to_owned())
 }
 
-/// The last lines of a file, without those that are empty.
+/// Returns the last non-empty lines of a file.
 fn last_lines(path: &Path, count: usize) -> Vec<String> {
     let text = std::fs::read(path).unwrap_or_default();
     let text = String::from_utf8_lossy(&text);
@@ -330,7 +330,7 @@ mod tests {
         let all = [
             done("good", "echo begin; echo all is well", long, folder.path()),
             done("bad", "echo why it failed; exit 3", long, folder.path()),
-            // The shell of this test starts a child process, which must end too.
+            // The shell starts another process, which must end, too.
             done("endless", "echo so far; sleep 1000; true", short, folder.path()),
         ];
         assert_eq!(all[0].end, End::Passed);

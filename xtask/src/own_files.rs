@@ -1,12 +1,12 @@
 //! Tests that wait for their own file systems only.
 //!
 //! `sync(2)` waits for every mounted file system of the machine. Programs that tests start call it
-//! (sgdisk, stress-ng), and one file system that hangs then hangs the tests. A filter of system
-//! calls (seccomp) has `sync(2)` succeed at once in this process and in all that it starts. Calls
-//! that sync one file or one file system work as before.
+//! (sgdisk, stress-ng), so one hanging file system would hang the tests. A filter of system calls
+//! (seccomp) makes `sync(2)` succeed at once in this process and in all processes that it starts.
+//! Calls about a single file or file system are unchanged.
 //!
-//! The filter asks for the rights of root and is left out without them. A seccomp filter could also
-//! be installed with `no_new_privs`, but that removes the effect of fusermount3's set-user-id bit.
+//! Installing the filter needs root; without root there is no filter. The alternative,
+//! `no_new_privs`, would take the set-user-id bit from fusermount3.
 
 /// Makes `sync(2)` succeed at once from here on, if the system allows it.
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
@@ -31,7 +31,7 @@ pub fn ignore_sync() {
         step(JUMP_IF_EQUAL, 0, 3, ARCHITECTURE_X86_64),
         step(LOAD_WORD, 0, 0, OFFSET_OF_NUMBER),
         step(JUMP_IF_EQUAL, 0, 1, sync),
-        // The number of no error: the call returns 0.
+        // The error number 0: the call returns success.
         step(RETURN, 0, 0, libc::SECCOMP_RET_ERRNO),
         step(RETURN, 0, 0, libc::SECCOMP_RET_ALLOW),
     ];
@@ -39,7 +39,8 @@ pub fn ignore_sync() {
         len: 6,
         filter: filter.as_mut_ptr(),
     };
-    // SAFETY: the program and its filter are live for the call, which copies both. `len` is the number of steps.
+    // SAFETY: the program and its filter are live for the call, which copies both. `len` is the
+    // number of steps.
     let answer = unsafe {
         libc::prctl(
             libc::PR_SET_SECCOMP,
@@ -52,7 +53,7 @@ pub fn ignore_sync() {
     }
 }
 
-/// Makes `sync(2)` succeed at once from here on, if the system supports that: not on this system.
+/// Does nothing: this system has no such filter.
 #[cfg(not(all(target_os = "linux", target_arch = "x86_64")))]
 pub fn ignore_sync() {}
 
@@ -62,7 +63,8 @@ mod tests {
 
     #[test]
     fn sync_of_a_program_returns_at_once_and_syncfs_works() {
-        // In a thread: filters are a thread's, and what it starts has them.
+        // A filter belongs to a thread and to all that the thread starts, so the test uses a
+        // separate thread.
         let ended = std::thread::spawn(|| {
             ignore_sync();
             let folder = tempfile::tempdir().unwrap();

@@ -1,10 +1,10 @@
-//! What a registry wants of a package, and what one that is published may depend on.
+//! Requirements of a registry on a package, and the dependencies that a published package may have.
 
 use crate::run::cargo;
 use serde_json::Value;
 use std::collections::BTreeMap;
 
-/// The workspace's packages by name.
+/// Returns the workspace's packages by name.
 fn packages() -> BTreeMap<String, Value> {
     let words = ["metadata", "--format-version", "1", "--no-deps", "--offline"];
     let output = cargo().unwrap().args(words).output().unwrap();
@@ -16,12 +16,12 @@ fn packages() -> BTreeMap<String, Value> {
         .collect()
 }
 
-/// `publish = false` is an empty list of registries.
+/// Returns whether a package is published. `publish = false` is an empty list of registries.
 fn is_published(package: &Value) -> bool {
     !package["publish"].as_array().is_some_and(Vec::is_empty)
 }
 
-/// What is wrong with packages that are to be published.
+/// Returns the problems of packages to be published.
 fn findings(packages: &BTreeMap<String, Value>) -> Vec<String> {
     let mut found = Vec::new();
     for (name, package) in packages.iter().filter(|(_, package)| is_published(package)) {
@@ -61,7 +61,7 @@ fn packages_that_are_published_have_what_a_registry_wants() {
 }
 
 #[test]
-fn the_library_and_the_command_are_published_and_what_tests_need_is_not() {
+fn only_crates_for_users_are_published() {
     let packages = packages();
     for (name, published) in [
         ("buttress", true),
@@ -114,7 +114,7 @@ fn the_pinned_toolchain_is_what_manifests_ask_for() {
     assert_eq!(parts[..2].join("."), least);
 }
 
-/// The forge's workflow runs `.ci/run`, and brings the programs that tests need.
+/// The forge's workflow runs `.ci/run`, and installs the programs that tests need.
 #[test]
 fn the_workflow_brings_what_tests_need() {
     let root = crate::run::root().unwrap();

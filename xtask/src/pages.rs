@@ -1,11 +1,12 @@
-//! The pages of the repository: links that lead somewhere, modules that are there, and words that the glossary gave up.
+//! Tests of the pages: every link has a target, every named module exists, and no page uses a
+//! rejected word.
 
 use crate::run::root;
 use std::path::{Path, PathBuf};
 
-/// Words and phrases that pages do not use any more, and what they say instead. In lower case.
+/// Rejected words and phrases of pages, each with its replacement. In lower case.
 ///
-/// `docs/internals/glossary.md` has the terms; this list only keeps the old ones from coming back.
+/// `docs/internals/glossary.md` has the terms; this list only excludes former ones.
 const GIVEN_UP: &[(&str, &str)] = &[
     ("content that waits", "dirty data"),
     ("data that waits", "dirty data"),
@@ -26,10 +27,10 @@ const GIVEN_UP: &[(&str, &str)] = &[
     ("as much room", "as much space"),
 ];
 
-/// Pages that say what others call things, or quote what was said.
+/// Pages that cite other projects' words.
 const FREE: &[&str] = &["docs/internals/glossary.md"];
 
-/// All Markdown files of the repository.
+/// Returns all Markdown files of the repository.
 fn pages() -> Vec<PathBuf> {
     let root = root().unwrap();
     let mut found = Vec::new();
@@ -47,7 +48,7 @@ fn pages() -> Vec<PathBuf> {
     found
 }
 
-/// The targets of a page's links, outside of code.
+/// Returns the targets of a page's links, outside of code.
 fn links(text: &str) -> Vec<&str> {
     let mut found = Vec::new();
     for (number, block) in text.split("\n```").enumerate() {
@@ -60,7 +61,7 @@ fn links(text: &str) -> Vec<&str> {
     found
 }
 
-/// The anchors of a page's headings, as forges make them.
+/// Returns the anchors of a page's headings, as forges make them.
 fn anchors(text: &str) -> Vec<String> {
     let headings = text.lines().filter(|line| line.starts_with('#'));
     headings
@@ -128,7 +129,7 @@ fn functions_are_where_the_page_says() {
     assert_eq!(missing, [""; 0]);
 }
 
-/// Returns whether a module path such as `engine::pins` names a source file.
+/// Returns whether a path of modules, such as `engine::pins`, names a file.
 fn module_exists(root: &Path, module: &str) -> bool {
     let mut parts = module.split("::");
     let source = root
@@ -164,7 +165,8 @@ fn modules_of_the_glossary_are_there() {
     );
 }
 
-/// Names of modules in the tables of a file's header that are not beside it. Names of types are left out.
+/// Returns the modules in the tables of a file's head that are not beside the file. Names of types
+/// are left out.
 fn missing_modules(file: &Path, text: &str) -> Vec<String> {
     let is_root = file.ends_with("lib.rs") || file.ends_with("main.rs");
     let folder = if is_root {
@@ -215,7 +217,7 @@ fn modules_of_tables_are_there() {
     );
 }
 
-/// Words of a text that were given up. A searched phrase may cross the end of a line.
+/// Returns the rejected words of a text. A phrase may continue on the next line.
 fn given_up(text: &str) -> Vec<String> {
     let text = text.to_lowercase();
     let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
@@ -225,7 +227,7 @@ fn given_up(text: &str) -> Vec<String> {
         .collect()
 }
 
-/// The comments of a source, as one text.
+/// Returns the comments of a source, as one text.
 fn comments(source: &str) -> String {
     let lines = source.lines().map(str::trim_start);
     let marked = lines.filter_map(|line| line.strip_prefix("//"));

@@ -1,4 +1,4 @@
-//! Test programs: one build makes all of them; then each runs alone with its own needs.
+//! Test programs: the chore builds all at once, then runs each with its environment.
 
 use anyhow::{Context, Result, bail};
 use std::collections::BTreeMap;
@@ -10,14 +10,14 @@ use std::process::{Command, Stdio};
 #[derive(Clone, Debug)]
 pub(crate) struct Program {
     pub(crate) path: PathBuf,
-    /// The folder that tests expect to run in: that of their package.
+    /// The working directory that the tests expect: their package's folder.
     pub(crate) folder: PathBuf,
 }
 
-/// Test programs by package and target; `lib` and `bin` are those of unit tests.
+/// Test programs by package and target; `lib` and `bin` are programs of unit tests.
 pub(crate) type Programs = BTreeMap<(String, String), Program>;
 
-/// Runs a `cargo test --no-run` and gives the programs that it made.
+/// Runs a `cargo test --no-run` and returns the programs that it built.
 pub(crate) fn build(command: &mut Command) -> Result<Programs> {
     command
         .args(["--message-format", "json-render-diagnostics"])
@@ -34,7 +34,7 @@ pub(crate) fn build(command: &mut Command) -> Result<Programs> {
     Ok(programs)
 }
 
-/// The test program that a line of cargo's tells of, if it is one.
+/// Returns the test program that a line of cargo's output names, if any.
 fn program_of(line: &str) -> Option<((String, String), Program)> {
     let message: serde_json::Value = serde_json::from_str(line).ok()?;
     let path = PathBuf::from(message.get("executable")?.as_str()?);
@@ -54,7 +54,7 @@ fn program_of(line: &str) -> Option<((String, String), Program)> {
     Some(((package, name.to_owned()), Program { path, folder }))
 }
 
-/// The package in a folder of the workspace.
+/// Returns the package in a folder of the workspace.
 fn package_in(folder: &str) -> String {
     match folder {
         "buttress" | "xtask" => folder.to_owned(),

@@ -1,7 +1,8 @@
-//! `cargo xtask prose [AREA [KIND]]`: counts of faults in comments, pages and messages, by area and kind.
+//! `cargo xtask prose [AREA [KIND]]`: counts of faults in comments, pages and messages, by area and
+//! kind.
 //!
-//! A table holds the counts, and a test requires that none grows. With an area the chore prints each finding with its file and
-//! line. The rules are those of CONTRIBUTING.md.
+//! A table holds the counts, and a test requires that none grows. With an area, the chore prints
+//! each finding with its file and line. The rules are those of CONTRIBUTING.md.
 //!
 //! | kind | counts |
 //! |---|---|
@@ -11,9 +12,10 @@
 //! | `wide` | comment lines of more than [`COLUMNS_MAX`] columns |
 //! | `name` | names of tests with more than [`NAME_MAX`] letters |
 //!
-//! An area is a crate, a page's folder, or `messages`. Code, links' targets and quoted names count as one word.
+//! An area is a crate, a page's folder, or `messages`. Code, links' targets and quoted names count
+//! as one word.
 //!
-//! Left out: the meaning. A sentence can pass and still be hard to read.
+//! Limit: the chore does not judge meaning. A sentence can pass and still be hard to read.
 
 mod sentences;
 mod sources;
@@ -26,7 +28,7 @@ use sources::Piece;
 
 const USAGE: &str = "usage: cargo xtask prose [AREA [KIND]]";
 
-/// The table, from the top.
+/// The path of the table, from the repository's root.
 #[cfg(test)]
 const TABLE: &str = "xtask/src/prose.txt";
 
@@ -34,7 +36,7 @@ const WORDS_MAX: usize = 30;
 const COLUMNS_MAX: usize = 110;
 const NAME_MAX: usize = 60;
 
-/// Beginnings of sentences whose subject is no thing. The words are in lower case.
+/// Beginnings of sentences with a clause or a pronoun as the subject. In lower case.
 const SUBJECTS: [&str; 13] = [
     "what",
     "whatever",
@@ -51,7 +53,7 @@ const SUBJECTS: [&str; 13] = [
     "else",
 ];
 
-/// Words and phrases, and the terms for them. In lower case.
+/// Rejected words and phrases, each with its term. In lower case.
 const WORDS: [(&str, &str); 42] = [
     ("anew", "again"),
     ("as there", "name the section"),
@@ -97,7 +99,7 @@ const WORDS: [(&str, &str); 42] = [
     ("whoever", "name the actor"),
 ];
 
-/// A fault, with its place.
+/// A fault in a text, with its place.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Finding {
     kind: &'static str,
@@ -157,7 +159,7 @@ fn of_piece(piece: &Piece) -> Vec<Finding> {
     found
 }
 
-/// Returns the kinds of a sentence's faults, one for each.
+/// Returns the kinds of faults in a sentence, one entry for each fault.
 fn of_sentence(sentence: &Sentence) -> impl Iterator<Item = &'static str> {
     let text = format!(" {} ", sentence.words.join(" "));
     let has_clause = SUBJECTS
@@ -174,7 +176,7 @@ fn of_sentence(sentence: &Sentence) -> impl Iterator<Item = &'static str> {
         .chain(std::iter::repeat_n("word", banned))
 }
 
-/// Returns the counts in the form of the recorded table: a row for each area and kind.
+/// Returns the counts in the table's form: a row for each area and kind.
 fn table(all: &BTreeMap<String, Vec<Finding>>) -> String {
     let mut rows = String::new();
     for (area, found) in all {
@@ -195,7 +197,7 @@ mod tests {
     use super::*;
     use crate::run::root;
 
-    /// Returns the rows that grew, and those that fell without a new table.
+    /// Returns the counts that grew, and the counts that fell without an update of the table.
     fn changes(kept: &str, now: &str) -> Vec<String> {
         let rows = |table: &str| -> BTreeMap<String, usize> {
             let rows = table.lines().filter_map(|row| row.rsplit_once(' '));

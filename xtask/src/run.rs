@@ -1,10 +1,10 @@
-//! Starting other commands.
+//! Runs other commands for the chores.
 
 use anyhow::{Context, Result, bail};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The workspace's root.
+/// Returns the workspace's root.
 pub(crate) fn root() -> Result<PathBuf> {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     Ok(here
@@ -13,14 +13,14 @@ pub(crate) fn root() -> Result<PathBuf> {
         .to_path_buf())
 }
 
-/// The cargo that runs this chore.
+/// Returns a command of the cargo that runs this chore.
 pub(crate) fn cargo() -> Result<Command> {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.current_dir(root()?);
     Ok(command)
 }
 
-/// Runs a command to its end; anything but exit 0 is an error.
+/// Runs a command to its end. An exit code other than 0 is an error.
 pub(crate) fn run(command: &mut Command) -> Result<()> {
     let status = command
         .status()
@@ -31,7 +31,7 @@ pub(crate) fn run(command: &mut Command) -> Result<()> {
     Ok(())
 }
 
-/// Where the workspace is built.
+/// Returns the target folder of the workspace.
 pub(crate) fn target() -> Result<PathBuf> {
     Ok(match std::env::var_os("CARGO_TARGET_DIR") {
         Some(folder) => root()?.join(folder),

@@ -1,7 +1,9 @@
-//! `cargo xtask schedules`: the live layer under a model checker, `shuttle`, which chooses at each lock who goes on.
+//! `cargo xtask schedules`: the live layer under the model checker `shuttle`, which chooses the
+//! next thread at each lock.
 //!
-//! Its build has `--cfg buttress_shuttle`, by which `buttress-locks` gives the checker's locks to all layers, in a target folder
-//! of its own: an ordinary build has nothing of the checker. What is explored is in `crates/proof/tests/schedules`.
+//! The build has `--cfg buttress_shuttle`, with which `buttress-locks` gives the checker's locks to
+//! all layers. Its target folder is separate: an ordinary build contains nothing of the checker.
+//! The scenes are in `crates/proof/tests/schedules`.
 
 use crate::run::{self, cargo};
 use anyhow::{Context, Result, bail};
@@ -9,19 +11,19 @@ use std::process::Command;
 
 const USAGE: &str = "usage: cargo xtask schedules [--seed N] [--schedules N] [SCENE]";
 
-/// The package and the test that are built so.
+/// The package of the scenes.
 pub(crate) const PACKAGE: &str = "buttress-proof";
 /// The test target of the scenes.
 pub(crate) const TARGET: &str = "schedules";
 
-/// Has cargo build with the checker.
+/// Sets the flags of a build with the checker.
 pub(crate) fn with_checker(command: &mut Command) -> Result<&mut Command> {
     Ok(command
         .env("RUSTFLAGS", "--cfg buttress_shuttle")
         .env("CARGO_TARGET_DIR", run::target()?.join("schedules")))
 }
 
-/// Runs the given number of schedules of each scene, from a seed; by default the number of the
+/// Runs the given number of schedules of each scene from a seed, or by default the schedules of the
 /// ordinary suite.
 pub(crate) fn run(words: &[String]) -> Result<()> {
     let (mut seed, mut schedules, mut scene) = (None, None, None);

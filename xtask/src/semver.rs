@@ -1,7 +1,9 @@
-//! `cargo xtask semver`: whether the library's interface may have the version that it has, by cargo-semver-checks.
+//! `cargo xtask semver`: checks by cargo-semver-checks whether the library's interface allows its
+//! version.
 //!
-//! Compared is the crate `buttress` without its feature `unstable`: what that opens may change with any version. The baseline
-//! is the newest tag `v…`, or the revision that `--baseline-rev` names.
+//! The chore compares the crate `buttress` without its feature `unstable`, because unstable items
+//! may change with any version. The baseline is the newest tag `v…`, or the revision that
+//! `--baseline-rev` names.
 
 use crate::run::{cargo, root, run as run_command};
 use anyhow::{Context, Result, bail, ensure};
@@ -41,7 +43,7 @@ pub(crate) fn run(words: &[String]) -> Result<()> {
     ]))
 }
 
-/// The newest tag of a release that this state has.
+/// Returns the newest release tag that the current commit contains.
 fn newest_release() -> Result<String> {
     let words = ["describe", "--tags", "--abbrev=0", "--match", "v[0-9]*"];
     let output = Command::new("git").current_dir(root()?).args(words).output()?;

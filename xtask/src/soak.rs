@@ -1,5 +1,5 @@
-//! `cargo xtask soak`: deep random runs against the kernel, with a seed and a time. With `CI=true`,
-//! as for the tests: a step that cannot be run is a failure.
+//! `cargo xtask soak`: deep random runs against the kernel, with a seed and a time. The tests run
+//! with `CI=true`, so a test that cannot run is a failure.
 
 use crate::run::{self, cargo};
 use crate::tools;
@@ -10,33 +10,33 @@ use std::time::Instant;
 const USAGE: &str = "usage: cargo xtask soak [--seed N] [--seconds N] [--histories N | --seeds N,N… | --operations N | \
      --concurrent N | --cuts N | --receive N | --fsync N | --fiemap N | --scrub SECONDS | --mount SECONDS | --mount-calls N | --mount-cuts N]";
 
-/// The requested soak steps, and the first seed.
+/// The chosen runs, and their first seed.
 struct Options {
     seed: u64,
     seconds: u64,
-    /// Only histories that are sent, at most this many.
+    /// Runs only sent histories, at most this many.
     histories: Option<u64>,
-    /// Only the histories of these seeds.
+    /// Runs only the histories of these seeds.
     seeds: Option<String>,
-    /// Only the model of the writer, with so many operations.
+    /// Runs only the writer's model, with this many operations.
     operations: Option<u64>,
-    /// Run only the threads that call at once, with this number of calls.
+    /// Runs only concurrent calls, this many.
     concurrent: Option<u64>,
-    /// Only crashes, with so many cuts.
+    /// Runs only crashes, with this many cuts.
     cuts: Option<u64>,
-    /// Only power cuts of receives, so many.
+    /// Runs only power cuts of receives, this many.
     receive: Option<u64>,
-    /// Run only histories with syncs: this number, each cut off five times.
+    /// Runs only histories with syncs, this many, each with five cuts.
     fsync: Option<u64>,
-    /// Compare only extent maps and seeks with the kernel's, on this number of volumes.
+    /// Runs only extents and seeks beside the kernel's, on this many volumes.
     fiemap: Option<u64>,
-    /// Run only scrubs and replacements, and scrubs beside a writer for this many seconds.
+    /// Runs only scrubs and replacements, with this many seconds of scrubs beside a writer.
     scrub: Option<u64>,
-    /// Only a mount under mixed load that ends again and again, for so many seconds.
+    /// Runs only a mount under mixed load that ends repeatedly, for this many seconds.
     mount: Option<u64>,
-    /// Only so many calls on a mount and on the kernel's.
+    /// Runs only calls on a mount and on the kernel's mount, this many.
     mount_calls: Option<u64>,
-    /// The number of power cuts under each program on a mount.
+    /// Runs only power cuts under each program on a mount, this many.
     mount_cuts: Option<u64>,
 }
 
@@ -87,17 +87,19 @@ fn parse(words: &[String]) -> Result<Options> {
     Ok(options)
 }
 
-/// The soak increments seeds from `--seed`, or else from the day's seed, until the seconds are
-/// over: once for random volumes, once for random histories that are sent. With `--histories` or
-/// `--seeds` only histories, so many (within the seconds) or these. With `--operations`,
-/// `--concurrent` or `--cuts` the writer instead: random operations beside its model, threads whose
-/// calls must have an order, or crashes; with `--receive` power cuts while streams are received;
-/// with `--fsync` histories of operations and syncs, cut off; with `--fiemap` extents and seeks: as
-/// many as are said, however long that takes. With `--scrub` damage at every place, crashes at
-/// every write of repairs and replacements, and scrubs beside a writer for so long. With `--mount`
-/// and `--mount-calls` mounts: sixteen processes and ends of every kind for so long, or calls of
-/// eight threads beside the kernel's; with `--mount-cuts` so many power cuts under each program of
-/// the field.
+/// Runs the chosen kinds. Seeds count up from `--seed`, or from the day's seed.
+///
+/// | options | runs |
+/// |---|---|
+/// | none | random volumes, and random sent histories, each until the seconds are over |
+/// | `--histories`, `--seeds` | histories only: this many within the seconds, or those of these seeds |
+/// | `--operations`, `--concurrent`, `--cuts` | the writer: operations, concurrent calls, crashes |
+/// | `--receive` | power cuts during receives |
+/// | `--fsync` | histories of operations and syncs, with cuts |
+/// | `--fiemap` | extents and seeks, the given number however long it takes |
+/// | `--scrub` | damage at every place, cuts of repairs and replacements, scrubs beside a writer |
+/// | `--mount`, `--mount-calls` | mounts: mixed load with all kinds of ends, calls beside the kernel's |
+/// | `--mount-cuts` | power cuts under each of Debian's programs |
 pub(crate) fn run(words: &[String]) -> Result<()> {
     let options = parse(words)?;
     tools::install_missing();
@@ -142,7 +144,7 @@ pub(crate) fn run(words: &[String]) -> Result<()> {
     run::run(&mut command)
 }
 
-/// Soaks with power cuts while streams are received, resumed and dropped.
+/// Runs power cuts during receives, which are then continued or dropped.
 fn run_receive(seed: u64, cuts: u64) -> Result<()> {
     let mut command = cargo()?;
     command
@@ -154,8 +156,8 @@ fn run_receive(seed: u64, cuts: u64) -> Result<()> {
     run::run(&mut command)
 }
 
-/// Soak: damages every block of every copy in turn, cuts repairs and replacements at every write,
-/// and scrubs beside a writer.
+/// Damages every block of every copy in turn, cuts repairs and replacements at every write, and
+/// scrubs beside a writer.
 fn run_scrub(seed: u64, seconds: u64) -> Result<()> {
     let begin = Instant::now();
     let mut command = cargo()?;
@@ -179,11 +181,12 @@ fn run_scrub(seed: u64, seconds: u64) -> Result<()> {
     Ok(())
 }
 
-/// Calls of each of the eight threads in one run beside the kernel.
+/// The number of calls of each of the eight threads in a run beside the kernel.
 const MOUNT_CALLS_A_THREAD: u64 = 2000;
 const MOUNT_CALLS_A_RUN: u64 = 8 * MOUNT_CALLS_A_THREAD;
 
-/// A mount under load for so long, and calls beside the kernel's mount with seeds that count up.
+/// Runs a mount under load for the given time, and calls beside the kernel's mount with seeds that
+/// count up.
 fn run_mount(options: &Options) -> Result<()> {
     let test = |module: &str| -> Result<std::process::Command> {
         let mut command = cargo()?;
@@ -227,7 +230,7 @@ fn run_mount(options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// Half of the volumes made by the kernel, half by Buttress, with seeds that count up.
+/// Runs volumes with seeds that count up: the kernel makes half of them, Buttress the other half.
 fn run_fiemap(seed: u64, volumes: u64) -> Result<()> {
     let mut command = cargo()?;
     command
@@ -241,20 +244,19 @@ fn run_fiemap(seed: u64, volumes: u64) -> Result<()> {
     run::run(&mut command)
 }
 
-/// Operations beside the model in one run, over fourteen volumes: few enough that each volume stays
-/// small and is compared often.
+/// The number of operations in a run beside the model, over fourteen volumes. It keeps each volume
+/// small enough for frequent comparisons.
 const OPERATIONS_A_RUN: u64 = 140_000;
 
-/// The number of simulated power cuts in one soak run, over the volumes of the crash tests. The
-/// kernel and `btrfs check` look at each.
+/// The number of cuts in a run, over the volumes of the crash tests. The kernel and `btrfs check`
+/// inspect each cut image.
 const CUTS_A_RUN: u64 = 8000;
 
-/// The number of volumes of the crash tests, each with the same number of cuts; slow volumes have
-/// fewer cuts.
+/// The number of crash-test volumes with an equal number of cuts. Slow volumes have fewer cuts.
 const CRASH_VOLUMES: u64 = 12;
 
-/// The tests of the writer, deeper: runs of a fixed size with consecutive seeds. Every run has
-/// commits to inspect, and its memory is bounded.
+/// Runs the writer's tests with more work: runs of a fixed size with seeds that count up. The size
+/// bounds the memory of a run, and gives every run commits to inspect.
 fn run_writer(options: &Options) -> Result<()> {
     if let Some(operations) = options.operations {
         for seed in (options.seed..).take(runs(operations, OPERATIONS_A_RUN)) {
@@ -301,10 +303,11 @@ fn run_writer(options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// Histories with syncs in one run, over all kinds of volumes and runs of the crash tests.
+/// The number of histories with syncs in a run, over all kinds of volumes and runs of the crash
+/// tests.
 const FSYNC_A_RUN: u64 = 60 * FSYNC_KINDS;
 
-/// Histories of operations and syncs, with seeds that count up; five cuts of each.
+/// Runs histories of operations and syncs with seeds that count up, and five cuts of each.
 fn run_fsync(seed: u64, histories: u64) -> Result<()> {
     let each = FSYNC_A_RUN / FSYNC_KINDS;
     for number in 0..histories.div_ceil(FSYNC_A_RUN) {
@@ -337,13 +340,13 @@ fn run_fsync(seed: u64, histories: u64) -> Result<()> {
     Ok(())
 }
 
-/// How many tests of those take histories.
+/// The number of sync tests that take histories.
 const FSYNC_KINDS: u64 = 16;
 
-/// The number of calls by concurrent threads in one soak run, over three volumes.
+/// The number of concurrent calls in a run, over three volumes.
 const CONCURRENT_A_RUN: u64 = 100_000;
 
-/// Threads that call at once.
+/// Runs threads that call at once.
 fn run_concurrent(seed: u64, calls: u64) -> Result<()> {
     for seed in (seed..).take(runs(calls, CONCURRENT_A_RUN)) {
         let calls = calls.min(CONCURRENT_A_RUN);

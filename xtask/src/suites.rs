@@ -1,10 +1,11 @@
-//! `cargo xtask suites`: established test suites for file systems, run on mounts.
+//! `cargo xtask suites`: other projects' suites for file systems, run on mounts.
 //!
-//! - `xfstests FOLDER`: a tree of xfstests that lies on the machine, built; nothing of it is in
-//!   this repository. Each xfstests test runs separately, as `FSTYP=btrfs` with this program as the
-//!   mount helper; `btrfs check` judges the volume after it. What comes out is compared with the
-//!   [kept table](table).
-//! - `programs`: those of Debian that test or use file systems hard, each on a new volume that is checked afterwards ([`programs`]).
+//! - `xfstests FOLDER`: a built tree of xfstests on this machine; the repository contains nothing
+//!   of it. Each test runs alone, as `FSTYP=btrfs` with this program as the mount helper. `btrfs
+//!   check` then checks the volume. The chore compares the results with the [recorded
+//!   table](table).
+//! - `programs`: Debian's programs that test or load file systems, each on a new volume that is
+//!   checked afterwards ([`programs`]).
 
 mod programs;
 mod table;
@@ -18,14 +19,14 @@ use std::path::PathBuf;
 const USAGE: &str = "usage: cargo xtask suites xfstests FOLDER [--add-users] [--seconds-each N] [--write] [TEST…]\n\
      \x20      cargo xtask suites programs [--seconds-each N] [NAME…]";
 
-/// The arguments of `cargo xtask suites`.
+/// The options of the chore.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Options {
-    /// The chore creates the users that tests want, and removes them at the end.
+    /// The chore creates the users that tests need, and removes them at the end.
     add_users: bool,
-    /// How long one test, or program, may take.
+    /// The time limit of one test or program, in seconds.
     seconds_each: Option<u64>,
-    /// The kept table is written anew.
+    /// The chore writes the recorded table again.
     write: bool,
     /// The remaining arguments.
     words: Vec<String>,
@@ -49,7 +50,7 @@ fn parse(words: &[String]) -> Result<Options> {
     Ok(options)
 }
 
-/// The `buttress` command, freshly built, or the program that `BUTTRESS` names.
+/// Returns the built command, or the command that `BUTTRESS` names.
 fn command() -> Result<PathBuf> {
     if let Some(path) = std::env::var_os("BUTTRESS") {
         return Ok(path.into());
@@ -74,7 +75,7 @@ pub(crate) fn run(words: &[String]) -> Result<()> {
             tools::install_missing();
             programs::run(&options.words, options.seconds_each.unwrap_or(60), &command()?)
         }
-        // The same in a mount namespace of its own.
+        // This call runs inside a separate mount namespace.
         "xfstests-inside" => match options.words.split_first() {
             Some((scratch, tests)) => xfstests::inside(scratch.as_ref(), tests),
             None => bail!(USAGE),

@@ -1,9 +1,10 @@
 //! `cargo xtask targets`: checks a program that reads volumes for other processors and systems.
 //!
-//! The check is `cargo check` of the facade without features, so it compiles types and conditions, and links and runs nothing.
-//! Build scripts of dependencies would compile C; a placeholder takes the compiler's place. A cross compiler is not needed.
-//! If the toolchain lacks the standard library of a target, the target is skipped. `--add` has rustup install it; `--all` fails
-//! without it.
+//! The check is `cargo check` of the facade without features, so it compiles types and conditions,
+//! and links and runs nothing. Build scripts of dependencies would compile C; a placeholder
+//! replaces the compiler, so no cross compiler is needed. If the toolchain lacks the standard
+//! library of a target, the chore skips the target. `--add` installs the library by rustup; `--all`
+//! fails without it.
 
 use crate::run::{cargo, root, run as run_command};
 use anyhow::{Context, Result, bail};
@@ -12,7 +13,7 @@ use std::process::Command;
 
 const USAGE: &str = "usage: cargo xtask targets [--add] [--all] [TARGET…]";
 
-/// Targets, and what each of them stands for.
+/// Targets, each with the property that it represents.
 const TARGETS: [(&str, &str); 9] = [
     ("i686-unknown-linux-gnu", "32-bit"),
     ("armv7-unknown-linux-gnueabihf", "32-bit"),
@@ -67,7 +68,8 @@ pub(crate) fn run(words: &[String]) -> Result<()> {
 }
 
 impl Results<'_> {
-    /// Prints the totals. Returns an error if a target failed, or if `all` targets were wanted and one was skipped.
+    /// Prints the totals. Returns an error if a target failed, or if `all` is set and a target was
+    /// skipped.
     fn finish(&self, all: bool) -> Result<()> {
         println!(
             "{} targets passed, {} failed, {} skipped",
@@ -88,13 +90,13 @@ impl Results<'_> {
     }
 }
 
-/// What a target stands for.
+/// Returns the property that a target represents.
 fn meaning(target: &str) -> &'static str {
     let known = TARGETS.iter().find(|(name, _)| *name == target);
     known.map_or("asked for", |(_, meaning)| meaning)
 }
 
-/// Returns the targets that rustc has a standard library for. The toolchain need not be one of rustup's.
+/// Returns the targets whose standard library rustc has. The toolchain need not come from rustup.
 fn installed() -> Result<BTreeSet<String>> {
     let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
     let words = ["--print", "sysroot"];
@@ -110,7 +112,7 @@ fn installed() -> Result<BTreeSet<String>> {
         .collect())
 }
 
-/// Makes rustup install the standard library of a target. Returns whether rustup did.
+/// Installs the standard library of a target by rustup. Returns whether that succeeded.
 fn install(target: &str) -> bool {
     let Ok(root) = root() else { return false };
     let words = ["target", "add", target];
@@ -122,7 +124,7 @@ fn check(target: &str) -> Result<()> {
     let mut command = cargo()?;
     command.args(["check", "--locked", "--quiet", "--lib", "--package", "buttress"]);
     command.args(["--target", target]);
-    // Only a linker needs what the build scripts would compile.
+    // Only a linker needs the objects that the build scripts would compile.
     command.env("TARGET_CC", "true").env("TARGET_AR", "true");
     run_command(&mut command)
 }

@@ -1,8 +1,10 @@
-//! `cargo xtask test`: every test, with what was skipped and why, and one line that counts them.
+//! `cargo xtask test`: runs every test, lists skipped tests with reasons, and prints a line of
+//! counts.
 //!
-//! A test that could not run counts as skipped, and so does one that left a part out: tests of `cargo test`'s own harness,
-//! which cannot say so, write it into a file ([`buttress_oracle::skip`]). A skip is a failure of the run unless `--without`
-//! names what is missing; with `CI=true` it always is.
+//! A test that could not run, or that left a part out, counts as skipped. Tests of `cargo test`'s
+//! own harness cannot report this, so they write it to a file ([`buttress_oracle::skip`]). A
+//! skipped test fails the run unless `--without` names the missing thing; with `CI=true` it always
+//! fails the run.
 
 mod counts;
 mod quick;
@@ -24,7 +26,7 @@ use std::sync::mpsc::RecvTimeoutError;
 use std::time::Duration;
 use words::Words;
 
-/// Runs the tests that the words choose, or all.
+/// Runs the tests that the arguments choose, or all.
 pub(crate) fn run(words: &[String]) -> Result<()> {
     let words = Words::parse(words)?;
     if words.quick {
@@ -36,7 +38,8 @@ pub(crate) fn run(words: &[String]) -> Result<()> {
     } else {
         tools::newer_progs()?
     };
-    // The comparisons run the command, which cargo builds by itself for its own crate's tests only.
+    // The comparisons run the command, which cargo builds automatically only for its own crate's
+    // tests.
     if words.choose_packages() {
         run::run(cargo()?.args(["build", "--quiet", "-p", "buttress-cli"]))?;
     }
@@ -62,7 +65,7 @@ pub(crate) fn run(words: &[String]) -> Result<()> {
     counts::finish(counts, skipped, success, &words)
 }
 
-/// Runs the tests that words for cargo choose, one program after another.
+/// Runs the tests that arguments for cargo choose, one program after another.
 fn run_by_cargo(words: &Words, prepare: impl Fn(&mut Command)) -> Result<(Counts, bool)> {
     let mut command = cargo()?;
     command.args(["test", "--no-fail-fast"]);
@@ -76,14 +79,14 @@ fn run_by_cargo(words: &Words, prepare: impl Fn(&mut Command)) -> Result<(Counts
     Ok((counts, success))
 }
 
-/// How long a test program may say nothing before it is taken to hang. The test harness reports
-/// after a minute which tests still run.
+/// The time without output after which a test program counts as hanging. The harness names running
+/// tests after a minute.
 const SILENCE_MAX: Duration = Duration::from_secs(20 * 60);
 
-/// Runs a test command, prints its output and counts its tests. Returns whether the command ended
-/// successfully.
+/// Runs a command of tests, prints its output and counts the results. Returns whether the command
+/// succeeded.
 ///
-/// A program that hangs is ended, and counts as a test that failed: the others still have their turn.
+/// A hanging program is killed and counts as a failed test; the next programs still run.
 fn listen(command: &mut Command, counts: &mut Counts) -> Result<bool> {
     listen_within(command, counts, SILENCE_MAX)
 }
@@ -117,7 +120,7 @@ fn listen_within(command: &mut Command, counts: &mut Counts, silence_max: Durati
                 );
                 counts.add_hang(&last);
                 if end_children(child.id())? == 0 {
-                    // Somebody that it left behind has its output.
+                    // A process that the program left behind still holds the output.
                     child.kill()?;
                     child.wait()?;
                     return Ok(false);
@@ -129,7 +132,7 @@ fn listen_within(command: &mut Command, counts: &mut Counts, silence_max: Durati
     Ok(child.wait()?.success())
 }
 
-/// Stops the child processes of a test program. How many those were.
+/// Kills the children of a process. Returns their number.
 fn end_children(parent: u32) -> Result<usize> {
     let mut ended = 0;
     let tasks = std::fs::read_dir(format!("/proc/{parent}/task"))?;
@@ -158,12 +161,13 @@ mod tests {
             &mut counts,
             Duration::from_millis(300),
         );
-        // The shell of this test continues after its child was killed, as cargo does.
+        // The shell continues after the killed child, as cargo does.
         assert!(ended.unwrap());
         assert_eq!((counts.passed, counts.failed), (2, 1));
     }
 
-    /// Tests leave things out by [`buttress_oracle::skip`] alone: what only prints that it was skipped passes.
+    /// Tests skip parts only by [`buttress_oracle::skip`]: a test that merely prints a note would
+    /// pass.
     #[test]
     fn no_test_says_only_in_print_that_it_was_skipped() {
         let root = run::root().unwrap();

@@ -1,9 +1,9 @@
-//! The tools that comparisons with the kernel need: what is missing is installed where that is possible,
-//! and named where it is not.
+//! Tools for comparisons with the kernel: the chore installs missing ones if it can, and names the
+//! rest.
 //!
-//! The chore installs Debian's packages with apt-get when it runs as root. A newer btrfs-progs than
-//! the distribution's is unpacked below the target folder, beside the installed one, which stays as
-//! it is: from the backports suite of the mirror that the machine itself uses.
+//! As root, apt-get installs Debian's packages. If the distribution's btrfs-progs is too old, the
+//! chore unpacks a newer version below the target folder, from the backports suite of the machine's
+//! own mirror. The installed version stays unchanged.
 
 use crate::run::{run, target};
 use anyhow::{Context, Result};
@@ -11,7 +11,7 @@ use buttress_oracle::needs::PROGRAMS;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// The version that the comparisons name as their reference.
+/// The reference version of the comparisons.
 const NEWER: &str = buttress_oracle::tools::REFERENCE_VERSION;
 
 fn in_path(program: &str) -> bool {
@@ -23,12 +23,12 @@ fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
-/// Installs what is missing, or says what to install.
+/// Installs missing tools, or prints the packages to install.
 pub(crate) fn install_missing() {
     install_missing_but(&[]);
 }
 
-/// As [`install_missing`], but for programs that are to be taken as missing.
+/// As [`install_missing`], except for programs that count as missing.
 pub(crate) fn install_missing_but(without: &[String]) {
     let is_wanted = |program: &str| !without.iter().any(|name| name == program);
     let missing: Vec<_> = PROGRAMS
@@ -67,9 +67,8 @@ pub(crate) fn install_missing_but(without: &[String]) {
     }
 }
 
-/// A folder with a newer btrfs-progs: the one that `BUTTRESS_PROGS` names, one that was unpacked
-/// before, or a freshly unpacked one. Returns `None`, with a message, if no newer btrfs-progs can
-/// be had.
+/// Returns a folder with a newer btrfs-progs: the folder that `BUTTRESS_PROGS` names, or an
+/// unpacked one. If no newer version is available, prints that and returns `None`.
 pub(crate) fn newer_progs() -> Result<Option<PathBuf>> {
     if let Some(programs) = unpacked_progs()? {
         return Ok(Some(programs));
@@ -88,7 +87,7 @@ pub(crate) fn newer_progs() -> Result<Option<PathBuf>> {
     }
 }
 
-/// As [`newer_progs`], without unpacking one.
+/// Returns the same folder as [`newer_progs`], but unpacks nothing.
 pub(crate) fn unpacked_progs() -> Result<Option<PathBuf>> {
     if let Some(folder) = std::env::var_os("BUTTRESS_PROGS") {
         return Ok(Some(PathBuf::from(folder)));
@@ -158,7 +157,7 @@ fn unpack(folder: &Path, programs: &Path) -> Result<()> {
         .stdout(Stdio::null()))
 }
 
-/// The mirror that this machine installs from, and its suite.
+/// Returns the mirror from which this machine installs, and its suite.
 fn debian() -> Option<(String, String)> {
     let release = std::fs::read_to_string("/etc/os-release").ok()?;
     let suite = release
@@ -175,8 +174,8 @@ fn debian() -> Option<(String, String)> {
     }
     for file in files {
         let text = std::fs::read_to_string(file).unwrap_or_default();
-        // Both forms of a source: one line with the suite in it, and the key-value form, whose address and
-        // suites stand on lines of their own.
+        // A source has one of two forms: a line that contains the suite, or key-value lines with
+        // address and suites apart.
         for paragraph in text.split("\n\n") {
             let words: Vec<&str> = paragraph
                 .lines()

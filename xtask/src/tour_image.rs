@@ -1,13 +1,19 @@
 //! `cargo xtask tour-image`: makes the small volume that `buttress tour` shows, with the kernel.
 //!
-//! The volume has 128 MiB, mostly unwritten, and every kind of file. It has a nested subvolume, a
-//! read-only snapshot, and files compressed with zlib, lzo and zstd. It has plain, inline,
-//! preallocated and sparse files, reflinks, extended attributes, links, a device node, a pipe and a
-//! socket. One name is not UTF-8, and one directory has enough names for a tree of several levels.
-//! It is stored compressed in `crates/cli/assets/tour.img.zst`.
+//! The volume of 128 MiB, mostly never written, has every kind of file:
 //!
-//! Needs root, btrfs-progs and a kernel with btrfs. Content, names, the volume's uuid and file
-//! times are fixed. The kernel's own times and the uuids of subvolumes differ between two runs.
+//! - a subvolume with a nested subvolume and a read-only snapshot;
+//! - files compressed with zlib, lzo and zstd; plain, inline, preallocated and sparse files, and
+//!   reflinks;
+//! - extended attributes; hard and symbolic links; a device node, a pipe and a socket; a name that
+//!   is not UTF-8;
+//! - a directory with enough names for a tree of several levels.
+//!
+//! The compressed volume is `crates/cli/assets/tour.img.zst`.
+//!
+//! The chore needs root, btrfs-progs and a kernel with btrfs. Content, names, the volume's uuids
+//! and file times are fixed. The kernel's own times and the uuids of subvolumes differ between
+//! runs.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -26,8 +32,7 @@ use crate::run::{run, target};
 const IMAGE_BYTES: u64 = 128 << 20;
 const UUID: &str = "7b0f3d0a-6e5c-4b1e-9c37-0d1b2f6a5e11";
 const LABEL: &str = "tour";
-/// The second copies of metadata lie tens of MiB after the first copies: the zstd window must reach
-/// back that far.
+/// A window that reaches from the second copies of metadata back to the first, tens of MiB before.
 const ZSTD_WINDOW_LOG: u32 = 27;
 const ZSTD_LEVEL: i32 = 19;
 
@@ -64,7 +69,7 @@ pub(crate) fn make() -> Result<()> {
     Ok(())
 }
 
-/// A mounted image; unmounted and detached when dropped.
+/// A mounted image. Dropping it unmounts and detaches the image.
 struct Mount {
     device: String,
     point: PathBuf,
@@ -107,7 +112,7 @@ impl Drop for Mount {
     }
 }
 
-/// Text that compresses as text does, the same every time.
+/// Returns text that compresses as prose does, and is equal in every run.
 fn text(seed: u64, length: usize) -> Vec<u8> {
     const WORDS: [&str; 24] = [
         "tree",
@@ -180,7 +185,7 @@ fn fill(top: &Path) -> Result<()> {
     )
 }
 
-/// What happens between the two snapshots: names that are hard to follow, and shared extents.
+/// Changes the files between the two snapshots: names that are hard to track, and shared extents.
 fn change(home: &Path) -> Result<()> {
     fs::create_dir(home.join("archive"))?;
     fs::rename(home.join("compressed"), home.join("archive/compressed"))?;
@@ -194,7 +199,7 @@ fn change(home: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Every way in which content is stored.
+/// Writes content in every form of storage.
 fn fill_content(home: &Path) -> Result<()> {
     let plain = home.join("plain");
     fs::create_dir(&plain)?;
@@ -227,7 +232,7 @@ fn fill_content(home: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Attributes, links, and what is no file.
+/// Makes attributes, links, and special files.
 fn fill_special(home: &Path) -> Result<()> {
     let special = home.join("special");
     fs::create_dir(&special)?;
@@ -254,7 +259,7 @@ fn fill_special(home: &Path) -> Result<()> {
     set("user.colour", b"green")?;
     set("user.binary", &[0, 1, 2, 255])?;
     set("trusted.secret", b"for root")?;
-    // user::rw-, user:1000:r--, group::r--, mask::r--, other::---
+    // The access list `user::rw-, user:1000:r--, group::r--, mask::r--, other::---`.
     let acl: [(u16, u16, u32); 5] = [
         (1, 6, u32::MAX),
         (2, 4, 1000),
@@ -284,7 +289,7 @@ fn fill_special(home: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Enough names for a tree of several levels.
+/// Makes enough names for a tree of several levels.
 fn fill_directory(directory: &Path) -> Result<()> {
     fs::create_dir(directory)?;
     for number in 0..2000 {

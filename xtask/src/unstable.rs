@@ -1,23 +1,23 @@
-//! Names that the command and the mount take from `buttress::unstable`: a table holds how many each part has, and the
-//! count may only fall.
+//! Names that the command and the mount use from `buttress::unstable`: a table holds the count of
+//! each part, and a count may only fall.
 //!
-//! A row is a part, its count and the reason why it may stay. A part is a folder or a file without its ending; a file
-//! belongs to the longest part that its path begins with.
+//! A row is a part, its count and the reason for the use. A part is a folder, or a file without its
+//! extension. A file belongs to the longest part that its path begins with.
 
 use crate::run::root;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// The folders that are counted, from the top.
+/// The counted folders, from the repository's root.
 const FOLDERS: [&str; 2] = ["crates/cli/src", "crates/mount/src"];
 
-/// The path of the table, from the workspace's root.
+/// The path of the table, from the repository's root.
 const TABLE: &str = "xtask/src/unstable.txt";
 
-/// The path that is counted.
+/// The prefix of the counted names.
 const UNSTABLE: &str = "buttress::unstable::";
 
-/// Returns how many names a use tree, such as `fs::{File, lookup::{self, Follow}}`, has.
+/// Returns the number of names in a use tree, such as `fs::{File, lookup::{self, Follow}}`.
 fn names_of(tree: &str) -> usize {
     let Some(braces) = tree.find('{') else {
         return 1;
@@ -44,7 +44,8 @@ fn names_of(tree: &str) -> usize {
     count
 }
 
-/// Returns how many names a file takes from the unstable part: those of its `use` items, and each path in its code.
+/// Returns the number of names that a file uses from the unstable part: those of its `use` items,
+/// and each path in its code.
 fn count(code: &str) -> usize {
     let lines = code.lines().filter(|line| !line.trim_start().starts_with("//"));
     let code = lines.collect::<Vec<_>>().join("\n");
@@ -58,8 +59,8 @@ fn count(code: &str) -> usize {
         .sum()
 }
 
-/// Collects the counts of the files below a folder. The count omits a module of tests in a separate
-/// file.
+/// Collects the counts of the files below a folder. A module of tests in a separate file is left
+/// out.
 fn below(folder: &Path, top: &Path, found: &mut BTreeMap<String, usize>) {
     for entry in std::fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
@@ -92,13 +93,13 @@ fn rows(table: &str) -> Vec<(&str, usize, &str)> {
     .collect()
 }
 
-/// Returns whether a file, without its ending, belongs to a part.
+/// Returns whether a file, without its extension, belongs to a part.
 fn is_in(file: &str, part: &str) -> bool {
     file.strip_prefix(part)
         .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
-/// Returns the problems of the table of unstable uses, one for each part.
+/// Returns the differences from the table, a line for each part.
 fn findings(table: &str, files: &BTreeMap<String, usize>) -> Vec<String> {
     let rows = rows(table);
     let mut counts: BTreeMap<&str, Vec<(&str, usize)>> = BTreeMap::new();

@@ -1,5 +1,4 @@
-//! Files of many extents: made with the kernel for comparisons with it, and with our writer for
-//! comparisons with ourselves.
+//! Files of many extents. The kernel makes the compared ones; Buttress's writer makes the others.
 
 use crate::Scale;
 use crate::images::{kept, kept_unmounted};
@@ -12,30 +11,30 @@ use std::io::Write;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-/// The file.
+/// The name of the file.
 pub(crate) const NAME: &str = "foobar";
 
-/// Where it lies in the volumes of [`of_sizes`].
+/// The subvolume with the file in the volumes of [`of_sizes`].
 pub(crate) const SUBVOLUME: &str = "subvolume";
 
-/// The distance between extents with holes between them.
+/// The distance between the starts of extents with holes between them.
 const INTERVAL_BYTES: u64 = 8 << 10;
 
 /// The longest compressed extent.
 const COMPRESSED_BYTES: u64 = 128 << 10;
 
-/// The layout of a benchmark file.
+/// The layout of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// One byte written over and over, compressed with lzo: extents of 128 KiB.
+    /// A repeated byte, compressed with lzo: extents of 128 KiB.
     Compressed,
-    /// One byte in every 8 KiB.
+    /// A byte in every 8 KiB.
     Holey,
     /// A preallocated block in every 8 KiB, in a subvolume.
     Preallocated,
-    /// The same with a thousand snapshots of the subvolume (fewer in a tiny volume).
+    /// As `Preallocated`, with a thousand snapshots of the subvolume (fewer in a tiny volume).
     Snapshots,
-    /// Like the previous kind, with the first half of the file cloned.
+    /// As `Preallocated`, with the first half cloned.
     HalfShared,
 }
 
@@ -55,7 +54,7 @@ fn is_tiny(scale: Scale) -> bool {
     scale.name == "tiny"
 }
 
-/// The files that are compared with `filefrag`, and their extents.
+/// Returns the files to compare with `filefrag`, with their numbers of extents.
 pub(crate) fn of_files(scale: Scale) -> Vec<(Kind, u64)> {
     if is_tiny(scale) {
         return vec![(Kind::Compressed, 500), (Kind::Holey, 1000)];
@@ -69,8 +68,7 @@ pub(crate) fn of_files(scale: Scale) -> Vec<(Kind, u64)> {
     ]
 }
 
-/// Files of different sizes, which show whether the time for each extent is independent of the
-/// number of extents.
+/// Returns the files that show whether the time for an extent depends on the number of extents.
 pub(crate) fn of_sizes(scale: Scale) -> Vec<(Kind, u64)> {
     if is_tiny(scale) {
         return vec![
@@ -90,7 +88,7 @@ pub(crate) fn of_sizes(scale: Scale) -> Vec<(Kind, u64)> {
     ]
 }
 
-/// Returns the image with a file of this kind and this number of extents, and makes it if missing.
+/// Returns the image with a file of this kind and number of extents. Makes it if it does not exist.
 pub(crate) fn make(scale: Scale, kind: Kind, extents: u64) -> Result<PathBuf> {
     let name = format!("fiemap-{kind:?}-{extents}").to_lowercase();
     match kind {
@@ -117,9 +115,9 @@ pub(crate) fn make(scale: Scale, kind: Kind, extents: u64) -> Result<PathBuf> {
     }
 }
 
-/// Preallocated blocks take next to no time to make and no space in the image, however many.
+/// Makes preallocated blocks, which need almost no time and no space in the image.
 ///
-/// Our writer makes them: the kernel takes minutes for the first hundred thousand.
+/// Buttress's writer makes them, because the kernel takes minutes for the first hundred thousand.
 fn make_preallocated(image: &Path, kind: Kind, extents: u64, tiny: bool) -> Result<()> {
     let options = DeviceOptions {
         write: true,

@@ -1,4 +1,4 @@
-//! Counting extents by the ioctl alone.
+//! Counts extents by the ioctl alone.
 
 use anyhow::Result;
 use rustix::ioctl::{Updater, ioctl, opcode};
@@ -19,7 +19,7 @@ struct Head {
 
 const FS_IOC_FIEMAP: rustix::ioctl::Opcode = opcode::read_write::<Head>(b'f', 11);
 
-/// How many extents a file has, by an ioctl that asks for none of them.
+/// Returns the number of a file's extents, by an ioctl that requests none of them.
 pub(crate) fn count_extents(file: &File) -> Result<u32> {
     let mut head = Head {
         start: 0,
@@ -29,8 +29,8 @@ pub(crate) fn count_extents(file: &File) -> Result<u32> {
         extent_count: 0,
         reserved: 0,
     };
-    // SAFETY: the ioctl reads and writes this head. The head has room for no extents, so the kernel
-    // writes nothing past it.
+    // SAFETY: the operation reads and writes this head. The head has space for no extents, so
+    // nothing after it is written.
     unsafe { ioctl(file, Updater::<FS_IOC_FIEMAP, Head>::new(&mut head)) }?;
     Ok(head.mapped_extents)
 }

@@ -1,17 +1,16 @@
-//! The exclusive part of a call, which no other thread can run at the same time: the second table
-//! of `live`.
+//! The exclusive part of each call: the second table of `live`.
 //!
-//! A call's exclusive time is what it holds the edit lock, or any other lock that all callers
-//! share, exclusively; with one thread, from the figures that the locks gather, one rank at a time.
-//! Two limits bound the rate that 16 cores could reach: 16 calls at once, and the exclusive part of
-//! one call at a time. Gathering takes some tens of nanoseconds a lock, so the time of the call
-//! itself is that of the first table.
+//! A call's exclusive time is the time that it holds the edit lock, or another lock that all
+//! callers share, exclusively. It comes from the figures of the locks with one thread, one rank at
+//! a time. Two limits bound the rate on 16 cores: 16 calls at once, and one call at a time for the
+//! exclusive part. Measuring takes some tens of nanoseconds for each lock, so the time of the call
+//! itself comes from the first table.
 
 use super::Call;
 use anyhow::Result;
 use buttress_locks::figures as locks;
 
-/// Locks of which there is one for each file, inode or tree: whoever works on other ones does not meet.
+/// Locks of a single file, inode or tree: threads on different ones do not wait for each other.
 const OF_ONE_THING: [(&str, &str); 7] = [
     ("state", "data/waiting.rs"),
     ("layout", "data/waiting.rs"),
@@ -22,7 +21,7 @@ const OF_ONE_THING: [(&str, &str); 7] = [
     ("state", "executor.rs"),
 ];
 
-/// One call's exclusive microseconds.
+/// The exclusive microseconds of a call.
 pub(super) struct Exclusive {
     name: String,
     total: f64,
@@ -32,7 +31,7 @@ pub(super) struct Exclusive {
     other_name: String,
 }
 
-/// Measures one call; `total` are the microseconds that it takes alone.
+/// Measures a call; `total` is its time alone, in microseconds.
 pub(super) fn measure(name: &str, total: f64, calls: usize, call: Call<'_>) -> Result<Exclusive> {
     let mut exclusive = Exclusive {
         name: name.to_owned(),
@@ -64,7 +63,8 @@ pub(super) fn measure(name: &str, total: f64, calls: usize, call: Call<'_>) -> R
     Ok(exclusive)
 }
 
-/// Makes the calls and gives what the locks gathered: those of one rank, since timing the locks within a hold makes it longer.
+/// Makes the calls and returns the locks' figures for one rank, because timing inner locks
+/// lengthens an outer hold.
 fn gather(rank: Option<u8>, calls: usize, call: Call<'_>) -> Result<Vec<locks::LockFigures>> {
     locks::measure_only(rank);
     locks::reset();

@@ -1,11 +1,16 @@
-//! How long anybody waits: the longest hold of each lock while everything goes on at once.
+//! The longest hold of each lock under a mixed load, which bounds the wait of any thread.
 //!
-//! The volume has a cache of 256 MiB. One thread writes dirty data, in calls of 64 KiB over 64
-//! files; one makes, renames and removes names; one commits five times a second. Another drops a
-//! subvolume of very many files, and two read: `stat` and 4 KiB of content. Each call's time is
-//! taken, and the locks gather how long they were held. There are more threads at work than
-//! processors here: a thread that has none waits with all that it holds, so the longest times are
-//! given without that, too (the thread's run delay).
+//! The cache has 256 MiB. Six threads run at once:
+//!
+//! - a thread offers dirty data in calls of 64 KiB over 64 files;
+//! - a thread makes, renames and removes names;
+//! - a thread commits five times a second;
+//! - a thread drops a subvolume of very many files;
+//! - two threads read: `stat` and 4 KiB of content.
+//!
+//! The benchmark takes the time of each call and the locks' hold times. There are more threads than
+//! processors, and a thread without a processor keeps its locks. The longest times are therefore
+//! also given without the thread's run delay.
 
 use super::{FILE_BYTES, ROOT, open_with};
 use crate::Scale;
@@ -22,7 +27,7 @@ const WRITTEN_FILES: usize = 64;
 const READ_FILES: usize = 1000;
 const COMMIT_EVERY: Duration = Duration::from_millis(200);
 
-/// The times of one kind of call.
+/// The times of a kind of call.
 #[derive(Default)]
 struct Times(Vec<Taken>);
 
@@ -54,7 +59,7 @@ impl Times {
     }
 }
 
-/// Runs it.
+/// Runs the load and prints the tables.
 pub(crate) fn run(scale: Scale) -> Result<()> {
     let is_tiny = scale.name == crate::TINY.name;
     let (dropped, offered_bytes, volume_bytes) = if is_tiny {

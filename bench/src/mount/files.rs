@@ -1,4 +1,4 @@
-//! Small files, large ones, and a data base.
+//! Jobs on small files, large files, and a database.
 
 use super::sides::Side;
 use super::{Times, is_installed, program};
@@ -16,7 +16,7 @@ const CHUNK: usize = 1 << 20;
 const JOBS: u64 = 4;
 const MANY: u64 = 16;
 
-/// The goal is at least 0.9 of the kernel's throughput, and 1.5 times it with compression.
+/// The goals: at least 0.9 of the kernel's throughput, and 1.5 times the kernel's with compression.
 const SEQUENTIAL: Option<f64> = Some(1.0 / 0.9);
 const COMPRESSED: Option<f64> = Some(1.0 / 1.5);
 
@@ -44,7 +44,7 @@ pub(super) fn create(scale: Scale, side: &mut Side, times: &mut Times) -> Result
     })
 }
 
-/// The work of one of the file-creating processes.
+/// Makes the files of one process.
 pub(super) fn create_some(directory: &Path, first: u64, count: u64) -> Result<()> {
     for number in first..first + count {
         File::create(directory.join(format!("file_{number}")))?.write_all(&[0xab; 2000])?;
@@ -104,7 +104,7 @@ pub(super) fn large(scale: Scale, side: &mut Side, times: &mut Times) -> Result<
     Ok(())
 }
 
-/// Calls by so many threads at once, each with a buffer that is aligned.
+/// Calls from several threads at once, each with an aligned buffer.
 fn at_once(
     threads: u64,
     calls: u64,

@@ -1,8 +1,7 @@
-//! A file system in memory behind the same FUSE server as a volume's: what a mount costs with nothing below it.
+//! A file system in memory behind the FUSE server of volumes: the cost of a mount without a volume.
 //!
-//! The server in memory keeps names, attributes and content as the simplest maps that answer. Files
-//! past [`KEPT_BYTES_MAX`] are a length only, and read as zeros: a large file costs what FUSE
-//! costs, not memory.
+//! It keeps names, attributes and content in simple maps. A file larger than [`KEPT_BYTES_MAX`] has
+//! only a length and reads as zeros, so a large file costs only what FUSE costs, and no memory.
 
 use anyhow::Result;
 use buttress::{
@@ -20,12 +19,12 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
-/// Larger files have no content.
+/// The largest file with content, in bytes.
 const KEPT_BYTES_MAX: usize = 64 << 20;
 
 const ROOT: NodeId = NodeId(256);
 
-/// The offsets at which `.` and `..` end in a listing.
+/// The index of the first entry after `.` and `..` in a listing.
 const FIRST_INDEX: u64 = 2;
 
 struct Names {
@@ -50,13 +49,13 @@ struct Inode {
 
 type Shared = Arc<Mutex<Inode>>;
 
-/// See the module's documentation.
+/// The file system. See the module.
 struct Memory {
     inodes: RwLock<HashMap<NodeId, Shared>>,
     last: AtomicU64,
 }
 
-/// Mounts one on `directory`, and serves it until it is unmounted.
+/// Mounts the file system on `directory`, and serves it until the unmount.
 pub(super) fn serve(directory: &Path) -> Result<()> {
     let memory = Memory {
         inodes: RwLock::default(),
@@ -93,7 +92,7 @@ fn entry_of(node: NodeId, inode: &Inode) -> Entry {
     }
 }
 
-/// As long as a volume's with dirty data.
+/// Returns the lifetime of attributes in seconds, equal to that of a volume's dirty file.
 fn lasts_s(metadata: &Metadata) -> u64 {
     match metadata.kind {
         FileKind::Regular => 1,
@@ -210,7 +209,7 @@ impl Memory {
             }
             Err(_) => false,
         };
-        // Nobody in a benchmark uses what he has removed.
+        // No benchmark uses a file after removing it.
         if gone {
             let mut inodes = self.inodes.write().unwrap_or_else(PoisonError::into_inner);
             inodes.remove(&node);
@@ -222,7 +221,7 @@ impl Memory {
     }
 }
 
-/// Handles have the numbers of their nodes.
+/// A handle has the number of its node.
 const fn node_of(file: Opened) -> NodeId {
     match file {
         Opened::Handle(handle) => NodeId(handle.0),

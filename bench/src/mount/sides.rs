@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-/// Who serves.
+/// The file system that serves a side.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     Kernel,
@@ -37,10 +37,10 @@ enum Mounted {
     Served(Child),
 }
 
-/// A volume, and what serves it.
+/// A mounted volume of one side.
 pub(super) struct Side {
     pub(super) kind: Kind,
-    /// The most memory that a server of ours took.
+    /// The peak memory of our servers, in KiB.
     pub(super) peak_kib: u64,
     image: Image,
     at: tempfile::TempDir,
@@ -48,7 +48,7 @@ pub(super) struct Side {
 }
 
 impl Side {
-    /// A new volume, mounted.
+    /// Makes a new volume and mounts it.
     pub(super) fn new(kind: Kind, scale: Scale) -> Result<Self> {
         let bytes = scale.large_bytes * 2 + (scale.source_files as u64 + scale.inline_files) * (64 << 10);
         let image = Image::new(
@@ -72,7 +72,7 @@ impl Side {
         Ok(side)
     }
 
-    /// Where it is mounted.
+    /// Returns the mount point.
     pub(super) fn path(&self) -> &Path {
         match &self.mounted {
             Some(Mounted::Kernel(mount)) => mount.path(),
@@ -116,7 +116,7 @@ impl Side {
         Ok(())
     }
 
-    /// Unmounts the file system of this side, and waits until the image has all changes.
+    /// Unmounts, and waits until the image has all data.
     pub(super) fn close(&mut self) -> Result<()> {
         match self.mounted.take() {
             None => Ok(()),
@@ -144,7 +144,7 @@ impl Side {
         }
     }
 
-    /// Mounts it anew with `options`, and nothing of it in the system's caches.
+    /// Mounts the volume again with `options`, after dropping the system's caches.
     pub(super) fn cold(&mut self, options: &str) -> Result<()> {
         if self.kind == Kind::Memory {
             return drop_system();

@@ -1,4 +1,4 @@
-//! A source tree: unpacked, looked at, searched, copied, removed.
+//! A source tree: unpacked, listed, searched, copied, removed.
 
 use super::sides::{Kind, Side};
 use super::{Times, is_installed, program};
@@ -9,10 +9,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Instant;
 
-/// Cold walks of trees are to take at most so much of the kernel's time.
+/// The goal for cold walks of trees: the largest ratio to the kernel's time.
 const COLD: Option<f64> = Some(0.7);
 
-/// The archive of the tree, made once and kept.
+/// Returns the archive of the tree, made once and kept.
 fn archive(scale: Scale) -> Result<PathBuf> {
     let path = folder()?.join(format!("source-{}.tar", scale.source_files));
     if !path.exists() {
@@ -32,14 +32,15 @@ fn find(top: &Path) -> Result<()> {
 }
 
 fn grep(top: &Path) -> Result<()> {
-    // Not there: all of it is read.
+    // The searched word does not occur, so grep reads all files.
     program(
         Command::new("grep").args(["-r", "not in any of them"]).arg(top),
         &[1],
     )
 }
 
-/// The repository of the tree beside it, made once and kept; each side has an index of its own.
+/// The git repository of the tree, beside the tree, made once and kept. Each side has its own
+/// index.
 struct Repository {
     folder: PathBuf,
     index: PathBuf,
@@ -63,7 +64,7 @@ impl Repository {
         } else if repository.index.exists() {
             std::fs::remove_file(&repository.index)?;
         }
-        // The git index of another side records that side's inode numbers, so read the index again.
+        // Another side's index refers to that side's inodes.
         repository.git(&["read-tree", "HEAD"])?;
         repository.status()?;
         Ok(repository)
@@ -76,7 +77,7 @@ impl Repository {
             .env("GIT_INDEX_FILE", &self.index)
             .env("GIT_CONFIG_GLOBAL", "/dev/null")
             .current_dir(&self.top)
-            // Else it packs in the background, and keeps the mount busy.
+            // Otherwise git packs in the background, and keeps the mount busy.
             .args(["-c", "maintenance.auto=false", "-c", "gc.auto=0"])
             .args(words);
         program(&mut git, &[0])
@@ -89,7 +90,7 @@ impl Repository {
 
 pub(super) fn run(scale: Scale, side: &mut Side, times: &mut Times) -> Result<()> {
     let archive = archive(scale)?;
-    // It is in the page cache.
+    // Reading the archive puts it into the page cache.
     std::io::copy(&mut std::fs::File::open(&archive)?, &mut std::io::sink())?;
     let begin = Instant::now();
     times.take("untar", None, || {

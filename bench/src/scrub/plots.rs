@@ -1,4 +1,5 @@
-//! The plot of the scrubs beside the kernel's: rows may be measured one by one, so their medians are kept in a list.
+//! The plot of scrubs beside the kernel's. Rows may be measured one by one, so a list keeps their
+//! medians.
 
 use crate::Scale;
 use crate::images;
@@ -22,7 +23,7 @@ pub(super) fn note(scale: Scale, name: &str, pairs: &Pairs) -> Result<()> {
     Ok(())
 }
 
-/// Draws what is in the list: of each row what was added last.
+/// Draws the list: the last entry of each row.
 pub(super) fn draw() -> Result<()> {
     let path = images::folder()?.join(LIST);
     let list = std::fs::read_to_string(&path).with_context(|| path.display().to_string())?;

@@ -1,9 +1,9 @@
-//! Replacing a device: `buttress replace start -B` on image files, and `btrfs replace start -B` on loop devices with a mount.
+//! Replacements of a device: `buttress replace start -B` on image files, and `btrfs replace start
+//! -B` on a mount of loop devices.
 //!
-//! Both sides replace by turns on the same volume: the device that one side replaced is the next
-//! side's target. Beside them, in the same round, a copy of what the device holds in order, around
-//! the page cache, with a flush at the end: no replacement that reads one device and writes another
-//! can be faster.
+//! Both run in turn on the same volume: a replaced device is the next run's target. Each round also
+//! measures a copy of the device's content in order, around the page cache, with a flush at the
+//! end. A replacement that reads one device and writes another cannot be faster.
 
 use super::{DEVICE_BYTES, pool, prepare};
 use crate::Scale;
@@ -22,7 +22,7 @@ use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
-/// The profiles and numbers of devices of the benchmark.
+/// Profiles with their numbers of devices.
 const JOBS: [(&str, &str, usize); 3] = [
     ("1 GiB of data, single", "single", 1),
     ("1 GiB on RAID1 of two", "raid1", 2),
@@ -37,7 +37,7 @@ pub(super) fn make(scale: Scale) -> Result<()> {
     Ok(())
 }
 
-/// Replaces device 1 by turns, with Buttress and with the kernel.
+/// Replaces device 1 in turn, here and in the kernel.
 pub(super) fn run(scale: Scale) -> Result<()> {
     println!("\nreplacing device 1\n{}", Pairs::head());
     let mut more = Vec::new();
@@ -82,7 +82,7 @@ pub(super) fn run(scale: Scale) -> Result<()> {
                 pairs.machine_seconds()[1],
             ));
         }
-        // Where it is looked for the next time.
+        // The next run expects the device under this name.
         let first = pool_image(scale, profile)?;
         if images.first() != Some(&first) {
             std::fs::rename(images.first().context("an image")?, &first)?;
@@ -98,12 +98,12 @@ pub(super) fn run(scale: Scale) -> Result<()> {
     Ok(())
 }
 
-/// How many parts of what is copied are under way, and their bytes.
+/// The number of copied parts in flight, and their bytes.
 const AT_ONCE: usize = 16;
 const PART: usize = 1 << 20;
 
-/// Returns the seconds to copy the allocated parts of a file in order, around the page cache, and
-/// to flush the copy.
+/// Returns the seconds of copying a file without its holes, in order, around the page cache, and of
+/// a flush.
 fn copy(from: &Path, to: &Path) -> Result<f64> {
     let from = rustix::fs::open(from, OFlags::RDONLY | OFlags::DIRECT, Mode::empty())?;
     let to = rustix::fs::open(to, OFlags::WRONLY | OFlags::DIRECT, Mode::empty())?;
@@ -137,7 +137,7 @@ fn copy(from: &Path, to: &Path) -> Result<f64> {
     Ok(begin.elapsed().as_secs_f64())
 }
 
-/// Where the first device of a pool for replacing is kept.
+/// Returns the path of the first device of a pool for replacements.
 fn pool_image(scale: Scale, profile: &str) -> Result<PathBuf> {
     Ok(images::folder()?.join(format!("replace-{profile}-{}-0.img", scale.name)))
 }

@@ -1,6 +1,6 @@
-//! The account by brute force walks every subvolume separately, item by item and block by block.
-//! Each extent and tree block gets a bit for every subvolume that reaches it. What sharing would
-//! spare is done in full.
+//! An account by brute force. It walks every subvolume alone, item by item and block by block, and
+//! gives each extent and tree block a bit for every subvolume that reaches it. It makes no use of
+//! sharing.
 
 use anyhow::{Context, Result, ensure};
 use buttress::accounting::{Occupied, Options};
@@ -12,7 +12,7 @@ use buttress_device::Device;
 use std::collections::HashMap;
 use std::path::Path;
 
-/// What is reached, with its size and a bit for each subvolume.
+/// The reached extents and blocks, each with its size and a bit for each subvolume.
 type Reached = HashMap<Logical, (u64, Box<[u64]>)>;
 
 /// The bytes of data and of metadata that a set of subvolumes reaches.
@@ -24,7 +24,7 @@ struct Counted {
     blocks: Reached,
 }
 
-/// Compares the account of `image` with the brute-force count, and prints what it compared.
+/// Compares the account of `image` with the count. Returns a description of the comparison.
 pub(crate) fn compare(image: &Path) -> Result<String> {
     let device = Device::open(image, &buttress_device::OpenOptions::default())?;
     let filesystem = OpenOptions::new(vec![device]).open()?;
@@ -111,7 +111,7 @@ impl Counted {
         Ok(counted)
     }
 
-    /// Returns a bit mask of the subvolumes whose numbers `is_wanted` accepts.
+    /// Returns the bits of the chosen subvolumes.
     fn mask(&self, is_wanted: impl Fn(usize) -> bool) -> Vec<u64> {
         let mut mask = vec![0; self.subvolumes.len().div_ceil(64)];
         for bit in (0..self.subvolumes.len()).filter(|bit| is_wanted(*bit)) {
@@ -120,8 +120,7 @@ impl Counted {
         mask
     }
 
-    /// Returns the bytes that are reached by exactly the sets of subvolumes that `is_wanted`
-    /// accepts.
+    /// Returns the bytes that exactly such subvolumes reach.
     fn sum(&self, is_wanted: impl Fn(&[u64]) -> bool) -> Bytes {
         let of = |reached: &Reached| {
             let wanted = reached.values().filter(|(_, owners)| is_wanted(owners));

@@ -1,4 +1,4 @@
-//! How soon a command ends after a signal, and whether it leaves anything behind.
+//! The time from a signal to the end of a command, which must leave nothing behind.
 
 use crate::Scale;
 use crate::read::{command, target};
@@ -7,10 +7,10 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// The number of points of a run at which each command is stopped.
+/// The number of places in its run at which each command is stopped.
 const PLACES: u32 = 9;
 
-/// A run that takes longer is stopped once at each place, not in every round.
+/// The length from which a run is stopped once at each place, not in every round.
 const LONG: Duration = Duration::from_secs(10);
 
 /// Stops each command at several places of its run, and prints the longest time until its end.

@@ -1,11 +1,11 @@
-//! How long readers wait while somebody writes and commits.
+//! The waits of readers while a writer writes and commits.
 //!
-//! Four threads list and read, two on a snapshot and two on the tree as it is now, for some seconds alone, then for as
-//! long beside a thread that makes files of 2,000 bytes and commits five times a second: as many files on both sides, and then as many
-//! as each can. A read resolves a path and reads
-//! the file; every 64th call lists a directory of 100 names instead. Each call's time is taken; readers of the newest tree
-//! read live. The other side does the same on the kernel's mount, where reads come from its page
-//! cache.
+//! Four threads list and read for some seconds alone, two on a snapshot and two on the newest tree.
+//! They then run as long beside a thread that makes files of 2,000 bytes and commits five times a
+//! second. That thread first makes an equal number of files on both sides, then as many as each
+//! side can make. A read resolves a path and reads the file; every 64th call lists a directory of
+//! 100 names instead. The benchmark takes the time of each call. Readers of the newest tree read
+//! live. The kernel's side reads from its mount's page cache.
 
 use super::new_image;
 use super::steps::{TOP, make_inline_files, open};
@@ -24,20 +24,19 @@ use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// The job's name.
+/// The name of the job.
 pub(super) const NAME: &str = "readers";
 
 const FILES: u64 = 20_000;
 const LISTED_NAMES: usize = 100;
 const READERS: u64 = 4;
-/// The work of the writer in the comparison in which both sides must do equal work: less than
-/// either can do.
+/// The writer's rate for equal work on both sides, below the capability of each.
 const FILES_A_SECOND: u32 = 3000;
-/// The number of files that the writer makes before it checks whether it is ahead of its schedule.
+/// The number of files that the writer makes between two checks of its pace.
 const BURST: u32 = 16;
 const COMMIT_EVERY: Duration = Duration::from_millis(200);
 
-/// The calls that readers and the writer make on one side.
+/// The calls of readers and of the writer on one side.
 trait Side: Sync {
     /// Reads a file, of the snapshot or of the newest tree.
     fn read(&self, of_snapshot: bool, path: &str) -> Result<()>;
@@ -45,7 +44,7 @@ trait Side: Sync {
     fn list(&self, of_snapshot: bool) -> Result<()>;
     /// Makes a file.
     fn make(&self, name: &str) -> Result<()>;
-    /// Commits all changes durably.
+    /// Makes all changes durable.
     fn commit(&self) -> Result<()>;
 }
 
@@ -73,7 +72,7 @@ impl Ours {
         })
     }
 
-    /// Where a path of plain names leads to now.
+    /// Returns the location of a path of plain names in the newest tree.
     fn place_of(&self, path: &str) -> Result<Location> {
         path.split('/').try_fold(TOP, |directory, name| {
             let entry = self.filesystem.lookup(directory, name.as_bytes())?;
@@ -184,7 +183,7 @@ impl Side for Kernel {
     }
 }
 
-/// The times of all calls of one kind, and what the writer did meanwhile.
+/// The times of all calls of one kind, and the writer's work during them.
 #[derive(Default)]
 struct Times {
     snapshot: Vec<Duration>,
@@ -211,13 +210,13 @@ fn reader(side: &dyn Side, number: u64, ended: &AtomicBool) -> Result<Vec<Durati
     Ok(times)
 }
 
-/// The activity beside the readers.
+/// The load beside the readers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Beside {
     Nothing,
-    /// A writer that makes so many files a second.
+    /// A writer that makes a fixed number of files a second.
     Paced,
-    /// One that makes as many as it can.
+    /// A writer that makes as many files as it can.
     Unpaced,
 }
 
@@ -291,7 +290,7 @@ fn row(side: &str, tree: &str, times: &Times, mut found: Vec<Duration>) -> Strin
     )
 }
 
-/// Returns the number of calls that the newest tree answered in each phase.
+/// Returns the number of calls on the newest tree in each phase.
 fn table(name: &str, side: &dyn Side, length: Duration) -> Result<[usize; 3]> {
     let mut calls = [0; 3];
     for (calls, beside) in calls

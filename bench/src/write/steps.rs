@@ -1,4 +1,4 @@
-//! The work of each side in a step of the benchmark, and its time.
+//! The calls of each side in a step, and their time.
 
 use crate::Scale;
 use crate::measure::Run;
@@ -25,10 +25,10 @@ const INLINE_BYTES: usize = 2000;
 const BLOCK_BYTES: usize = 1 << 20;
 const PAGE_BYTES: usize = 4096;
 
-/// Content that blocks are taken from: more than any compressor looks back at.
+/// The bytes of content for blocks: more than the window of any compressor.
 const CONTENT_BYTES: usize = 8 << 20;
 
-/// What one side does.
+/// The work of a side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Step {
     Inline,
@@ -38,9 +38,9 @@ pub(super) enum Step {
     Overwrite,
     Snapshot,
     Drop,
-    /// As `Inline`, but in a separate subvolume.
+    /// As `Inline`, in a separate subvolume.
     SubvolumeInline,
-    /// Deletes and drops the subvolume of `SubvolumeInline`, whose extents nothing shares.
+    /// Deletes and drops that subvolume, which shares nothing.
     DropUnshared,
 }
 
@@ -71,7 +71,7 @@ impl Step {
         }
     }
 
-    /// The name of the subvolume or snapshot that this step drops.
+    /// Returns the name of the subvolume that the step drops.
     const fn dropped(self) -> &'static str {
         if matches!(self, Self::DropUnshared) {
             SUBVOLUME
@@ -89,15 +89,15 @@ impl Step {
     }
 }
 
-/// The content of the large file: half text, half noise, by pages. Made before the time runs, so that neither side's time
-/// is that of making it.
+/// The content of the large file: half text, half noise, by pages. It is made before the clock
+/// starts.
 struct Blocks {
     random: Random,
     content: Vec<u8>,
 }
 
 impl Blocks {
-    /// The content for a step; none for one that writes none.
+    /// Makes the content of a step; empty for a step without content.
     fn of(step: Step) -> Self {
         let mut random = Random::new(2);
         if !matches!(step, Step::Sequential | Step::SequentialZstd) {
@@ -116,7 +116,7 @@ impl Blocks {
         Self { random, content }
     }
 
-    /// A part of the content, from any page on.
+    /// Returns a part of the content, from any page on.
     fn next_block(&mut self) -> &[u8] {
         let pages = (CONTENT_BYTES - BLOCK_BYTES) / PAGE_BYTES;
         let start = self.random.below(pages as u64) as usize * PAGE_BYTES;
@@ -139,7 +139,8 @@ pub(super) fn open(image: &Path, options: WriteOptions) -> Result<WritableFilesy
     Ok(WritableFilesystem::new(volume, options)?)
 }
 
-/// Our side of a step. Into `seconds_file` go the seconds until all of it was durable, and those of its calls alone.
+/// Runs our side of a step. Writes two times to `seconds_file`: until everything was durable, and
+/// of the calls alone.
 pub(crate) fn our_step(scale: Scale, step: &str, image: &str, seconds_file: &str) -> Result<()> {
     let Some(step) = Step::ALL.into_iter().find(|known| known.name() == step) else {
         bail!("no step {step}");
@@ -162,7 +163,7 @@ pub(crate) fn our_step(scale: Scale, step: &str, image: &str, seconds_file: &str
     Ok(())
 }
 
-/// Makes the files of the seeds' script: 2,000 bytes each, in four directories by turns.
+/// Makes the files of the seeds' script: 2,000 bytes each, in four directories in turn.
 pub(super) fn make_inline_files(filesystem: &WritableFilesystem, top: Location, count: u64) -> Result<()> {
     let content = vec![b'x'; INLINE_BYTES];
     let directories = (0..4)
@@ -228,7 +229,7 @@ fn our_calls(scale: Scale, step: Step, filesystem: &WritableFilesystem, blocks: 
     Ok(())
 }
 
-/// The kernel's side, on a mount; seconds from the first call to the end of `syncfs`.
+/// Runs the kernel's side on a mount. The seconds run from the first call to the end of `syncfs`.
 pub(super) fn kernel_step(scale: Scale, step: Step, image: &Path) -> Result<Run> {
     let mount = Mount::new(&[image.to_path_buf()], step.compression())?;
     let mut blocks = Blocks::of(step);
@@ -256,8 +257,8 @@ pub(super) fn kernel_step(scale: Scale, step: Step, image: &Path) -> Result<Run>
     })
 }
 
-/// Waits until the kernel's cleaner has dropped the deleted subvolumes. Without the first command
-/// the kernel's cleaner would sleep for half a minute. Says how much of the step's time that is.
+/// Waits until the kernel has dropped deleted subvolumes. Without the first command its cleaner
+/// would sleep for half a minute. Prints the waiting time.
 fn wait_for_cleaner(step: Step, top: &Path) -> Result<()> {
     run(Command::new(newest("btrfs"))
         .args(["filesystem", "sync"])
@@ -274,7 +275,7 @@ fn wait_for_cleaner(step: Step, top: &Path) -> Result<()> {
     Ok(())
 }
 
-/// How long a `btrfs` process takes that does nothing: the least of several.
+/// Returns the seconds of an idle `btrfs` process: the least of several runs.
 fn idle_process_seconds() -> Result<f64> {
     (0..9).try_fold(f64::INFINITY, |least, _| {
         let start = Instant::now();

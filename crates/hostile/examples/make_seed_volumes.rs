@@ -1,8 +1,8 @@
 //! Makes the seed volumes of `fuzz/volumes` with mkfs.btrfs and the kernel. Needs root.
 //!
-//! The volumes differ in uuids and times from run to run, so regenerate them only to add volumes.
-//! Afterwards minimise the corpus of the image target again, because its inputs refer to volumes by
-//! sort position.
+//! Uuids and times of the volumes differ between runs, so make them again only to add volumes.
+//! Afterwards fold the image target's corpus again, because its inputs name volumes by their place
+//! in the order of names.
 
 use anyhow::{Context, Result, bail};
 use buttress_hostile::seed_volume::{SeedDevice, SeedVolume};
@@ -18,7 +18,7 @@ struct Plan {
     name: &'static str,
     specification: Specification,
     more: fn(&Path) -> Result<()>,
-    /// Pack the image while it is mounted, after an fsync.
+    /// Whether the image is packed while it is mounted, after an fsync.
     while_mounted: bool,
 }
 
@@ -182,7 +182,7 @@ fn tool(program: &str, words: &[&str], path: &Path) -> Result<()> {
     run(Command::new(program).args(words).arg(path)).map(drop)
 }
 
-/// A little of everything.
+/// Makes a few files of every kind.
 fn plant(top: &Path) -> Result<()> {
     fs::write(top.join("inline"), text(10))?;
     fs::write(top.join("regular"), text(200))?;
@@ -221,15 +221,15 @@ fn plant(top: &Path) -> Result<()> {
     let links = top.join("links");
     fs::create_dir(&links)?;
     fs::write(links.join("first"), b"many names")?;
-    // More names than an INODE_REF holds in a block of 4 KiB, so that some names are in
-    // INODE_EXTREF items.
+    // These are more names than an INODE_REF holds in a block of 4 KiB, so some become extended
+    // references.
     for number in 0..25 {
         fs::hard_link(
             links.join("first"),
             links.join(format!("{number:03}-{}", "n".repeat(200))),
         )?;
     }
-    // Two names of one hash.
+    // The two names have one hash.
     for name in ["aiyifwg", "dlpjrry"] {
         fs::write(links.join(name), name)?;
     }

@@ -1,5 +1,5 @@
-//! Targets for superblocks and tree blocks: bytes as they come behind a checksum that is right, and blocks that are
-//! put together so that only their items can be wrong.
+//! Targets for superblocks and tree blocks: arbitrary bytes behind a correct checksum, and
+//! assembled blocks in which only the items can be wrong.
 
 use crate::input::Input;
 use crate::{Depth, items};
@@ -15,14 +15,14 @@ use std::sync::Arc;
 const NODE_BYTES: usize = 4096;
 /// The length of a block's header.
 const HEADER_BYTES: usize = 101;
-/// The logical address in the headers of all blocks in this module.
+/// The address in all blocks here.
 const LOGICAL: u64 = 1 << 20;
-/// The filesystem uuid of all tree blocks in this module.
+/// The uuid in all blocks here.
 const FSID: [u8; 16] = [0x42; 16];
 /// The generation of the volume.
 const GENERATION: u64 = 100;
 
-/// A superblock with the right magic, address and checksum.
+/// The target of a superblock with correct magic, address and checksum.
 pub fn superblock(bytes: &[u8]) -> Depth {
     let mut block = padded(bytes, SUPERBLOCK_BYTES);
     mend_superblock(&mut block, SUPERBLOCK_OFFSETS[0].get());
@@ -42,8 +42,7 @@ pub fn superblock(bytes: &[u8]) -> Depth {
     }
 }
 
-/// Gives a superblock the magic, the address and, last, the checksum that it must have. A checksum type that
-/// there is not stays.
+/// Sets the correct magic, address and checksum of a superblock. An unknown checksum type stays.
 pub fn mend_superblock(block: &mut [u8], physical: u64) {
     block[48..56].copy_from_slice(&physical.to_le_bytes());
     block[64..72].copy_from_slice(b"_BHRfS_M");
@@ -58,8 +57,8 @@ pub fn mend_checksum(block: &mut [u8], checksum_type: ChecksumType) {
     block[..checksum.as_bytes().len()].copy_from_slice(checksum.as_bytes());
 }
 
-/// Fuzz target: a tree block with the right checksum, uuid, address and a valid generation; all
-/// other bytes come from the input.
+/// The target of a tree block with correct checksum, uuid and address, and a possible generation.
+/// All other bytes come from the input.
 pub fn tree_block(bytes: &[u8]) -> Depth {
     let mut input = Input::new(bytes);
     let format = format(&mut input);
@@ -72,7 +71,7 @@ pub fn tree_block(bytes: &[u8]) -> Depth {
     check(block, &format)
 }
 
-/// Fuzz target: a leaf whose item headers and data fit together, with the items from the input.
+/// The target of a leaf whose heads and data match. Its items come from the input.
 pub fn leaf(bytes: &[u8]) -> Depth {
     const OWNERS: [TreeId; 8] = [
         TreeId::FS,
@@ -133,7 +132,7 @@ pub fn leaf(bytes: &[u8]) -> Depth {
     check(block, &format)
 }
 
-/// A node whose keys rise; pointers as they come.
+/// The target of a node with ascending keys. Its pointers come from the input.
 pub fn node(bytes: &[u8]) -> Depth {
     let mut input = Input::new(bytes);
     let format = format(&mut input);

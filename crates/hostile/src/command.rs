@@ -1,8 +1,9 @@
-//! The target of whole commands: a seed volume with changes, as files in memory, and one command line over it.
+//! The target of whole commands: a changed seed volume, as files in memory, and one command line
+//! over it.
 //!
-//! What the library finds in order must also print: names, times, flags, trees, tables. An input is that of
-//! [`crate::image`] with a byte before it that chooses the command. Results go to standard output: the fuzzer closes
-//! it, and tests redirect it.
+//! The command must also print everything that the library accepts: names, times, flags, trees,
+//! tables. An input is that of [`crate::image`], after a byte that chooses the command. Output goes
+//! to standard output, which the fuzzer closes and tests redirect.
 
 use crate::input::Input;
 use crate::seed_volume::{BLOCK_BYTES, Overlay};
@@ -11,8 +12,8 @@ use rustix::fd::{AsRawFd, OwnedFd};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use std::ffi::OsString;
 
-/// The commands; `%` stands for the first image. The target does not run `cat`, because a file may
-/// truly be 8 EiB of zeros, and `cat` would take as long.
+/// The commands; `%` stands for the first image. `cat` is left out: a file may validly have 8 EiB
+/// of zeros, and take as long.
 const COMMANDS: &[&str] = &[
     "inspect-internal dump-tree %",
     "inspect-internal dump-super -a -f %",
@@ -34,7 +35,7 @@ const COMMANDS: &[&str] = &[
     "filesystem show %",
 ];
 
-/// One command over a volume with changes.
+/// The target of a command over a changed volume.
 pub fn command(bytes: &[u8]) -> Depth {
     let mut input = Input::new(bytes);
     let choice = input.byte();
@@ -68,7 +69,7 @@ pub fn command(bytes: &[u8]) -> Depth {
     Depth::passed(done == std::process::ExitCode::SUCCESS)
 }
 
-/// The device as a file that is only in memory.
+/// Returns the device as a file in memory.
 fn file_in_memory(overlay: &Overlay) -> std::io::Result<OwnedFd> {
     let file = memfd_create("device", MemfdFlags::CLOEXEC)?;
     ftruncate(&file, overlay.size_bytes())?;

@@ -1,7 +1,8 @@
 //! Targets for compressed extents.
 //!
-//! An input is a byte of choices (sector size, inline or regular), two bytes of buffer size in units of 3, and
-//! the stored bytes. LZO's framing is mended, else its total length would end most inputs.
+//! An input is a byte of choices (sector size, inline or regular), two bytes of buffer size in
+//! units of 3, and the stored bytes. The LZO target repairs the framing, because a wrong total
+//! length would reject most inputs.
 
 use crate::Depth;
 use crate::input::Input;
@@ -10,17 +11,17 @@ use std::cell::RefCell;
 
 const SECTOR_SIZES: [usize; 5] = [4096, 8192, 16_384, 32_768, 65_536];
 
-/// A zlib extent.
+/// The target of a zlib extent.
 pub fn zlib(bytes: &[u8]) -> Depth {
     run(bytes, Compression::Zlib, |_, _| {})
 }
 
-/// A zstd extent.
+/// The target of a zstd extent.
 pub fn zstd(bytes: &[u8]) -> Depth {
     run(bytes, Compression::Zstd, |_, _| {})
 }
 
-/// An LZO extent with a total length that fits.
+/// The target of an LZO extent with a correct total length.
 pub fn lzo(bytes: &[u8]) -> Depth {
     run(bytes, Compression::Lzo, |stored, inline| {
         let length = stored.len();
@@ -39,15 +40,16 @@ pub fn lzo(bytes: &[u8]) -> Depth {
     })
 }
 
-/// Returns the input of a compression target that decompresses `stored` into a buffer of `length`
-/// bytes, rounded up.
+/// Returns the input with which a compression target decompresses `stored` into a buffer of
+/// `length` bytes, rounded up.
 #[must_use]
 pub fn encode(stored: &[u8], length: usize, inline: bool) -> Vec<u8> {
     let units = u16::try_from(length.div_ceil(3)).unwrap_or(u16::MAX);
     [&[u8::from(inline) << 3][..], &units.to_le_bytes(), stored].concat()
 }
 
-/// Ends each segment that is too long where the extent ends, so that a decoder sees it at all.
+/// Shortens each segment that is too long to the end of the extent, so that the decoder does not
+/// reject it at once.
 fn mend_segments(stored: &mut [u8]) {
     let mut at = 4_usize;
     while at + 4 <= stored.len() {
@@ -66,7 +68,7 @@ fn mend_segments(stored: &mut [u8]) {
     }
 }
 
-/// The first segments of a regular LZO extent of 4 KiB sectors, as an extent of their own.
+/// Returns the first segments of a regular LZO extent of 4 KiB sectors, as a separate extent.
 #[must_use]
 pub fn first_segments(stored: &[u8], segments: usize) -> Vec<u8> {
     let mut at = 4_usize;
@@ -83,10 +85,10 @@ pub fn first_segments(stored: &[u8], segments: usize) -> Vec<u8> {
     cut
 }
 
-/// A zlib stream.
+/// Compresses content to a zlib stream.
 ///
 /// # Errors
-/// When compressing fails.
+/// The compression fails.
 pub fn deflate(content: &[u8], level: i32) -> std::io::Result<Vec<u8>> {
     let level = flate2::Compression::new(level.unsigned_abs());
     let mut encoder = flate2::write::ZlibEncoder::new(Vec::new(), level);
@@ -96,7 +98,8 @@ pub fn deflate(content: &[u8], level: i32) -> std::io::Result<Vec<u8>> {
 
 fn run(bytes: &[u8], compression: Compression, mend: fn(&mut [u8], bool)) -> Depth {
     thread_local! {
-        // One decompressor for all inputs, as readers have it: what one input leaves behind meets the next.
+        // A single decompressor serves all inputs, as in readers, so that the state after one input
+        // meets the next.
         static DECOMPRESSOR: RefCell<Decompressor> = RefCell::new(Decompressor::new());
     }
     let mut input = Input::new(bytes);

@@ -1,18 +1,17 @@
-//! Packs a fuzz corpus into one file: inputs, each after its length, compressed together.
+//! A corpus in one file: inputs, each after its length, compressed together.
 //!
-//! Fuzzers want a directory of thousands of tiny files; a repository does not. The repository
-//! contains `fuzz/corpus/TARGET.zst`, with sorted inputs, so that the same inputs give the same
-//! bytes.
+//! Fuzzers need a directory of thousands of tiny files, which do not suit a repository. The
+//! committed file is `fuzz/corpus/TARGET.zst`. It is sorted, so that equal inputs give equal bytes.
 
 use std::io::{Error, ErrorKind, Result};
 
-/// Larger files in the folder are not corpora.
+/// The largest unpacked corpus, in bytes.
 const UNPACKED_BYTES_MAX: usize = 256 << 20;
 
-/// Packs inputs; the order does not matter.
+/// Packs inputs in any order.
 ///
 /// # Errors
-/// When compressing fails.
+/// The compression fails.
 pub fn pack(mut inputs: Vec<Vec<u8>>) -> Result<Vec<u8>> {
     inputs.sort();
     inputs.dedup();
@@ -24,10 +23,10 @@ pub fn pack(mut inputs: Vec<Vec<u8>>) -> Result<Vec<u8>> {
     zstd::bulk::compress(&bytes, 19)
 }
 
-/// Unpacks what [`pack`] packed.
+/// Unpacks the inputs that [`pack`] packed.
 ///
 /// # Errors
-/// When the file is not a corpus.
+/// The file is not a corpus.
 pub fn unpack(packed: &[u8]) -> Result<Vec<Vec<u8>>> {
     let bytes = zstd::bulk::decompress(packed, UNPACKED_BYTES_MAX)?;
     let mut rest = bytes.as_slice();

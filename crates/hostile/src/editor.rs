@@ -1,9 +1,9 @@
-//! Edits of a seed volume at places that are known: one item, one block, the superblocks; checksums are mended.
+//! Edits of a seed volume at known places: one item, one block, the superblocks. Each edit repairs
+//! the checksums.
 //!
-//! Where [`crate::mutation`] changes anything anywhere, an [`Editor`] plants one damage for a test
-//! that knows what must follow from it. A leaf keeps its place and its neighbours. An edit changes,
-//! adds or removes items that fit. It must not change the first key, because the parent block
-//! records it.
+//! [`crate::mutation`] changes any bytes anywhere; an [`Editor`] plants a single damage for a test
+//! that knows its consequence. A leaf keeps its address and its neighbours. An edit changes, adds
+//! or removes items that fit, and must not change the leaf's first key, which the parent names.
 
 use crate::blocks::{mend_checksum, mend_superblock};
 use crate::mutation::Aims;
@@ -29,7 +29,7 @@ pub struct Editor {
 }
 
 impl Editor {
-    /// The volume as it was made.
+    /// Returns an editor of the unchanged volume.
     #[must_use]
     pub fn new(aims: &Aims) -> Self {
         let devices = aims.volume.devices.iter().enumerate();
@@ -42,16 +42,16 @@ impl Editor {
         }
     }
 
-    /// Returns the devices in their edited state.
+    /// Returns the devices with all edits so far.
     #[must_use]
     pub fn devices(&self) -> &[Overlay] {
         &self.devices
     }
 
-    /// Opens the edited volume in its current state, whatever is missing from it.
+    /// Opens the volume with all edits so far, degraded if necessary.
     ///
     /// # Panics
-    /// Panics when the volume does not open.
+    /// The volume does not open.
     #[must_use]
     pub fn open(&self) -> Filesystem {
         let devices = self.devices.iter().cloned();
@@ -66,7 +66,7 @@ impl Editor {
             .expect("a volume that is edited opens")
     }
 
-    /// Takes a device away.
+    /// Removes a device.
     pub fn remove_device(&mut self, index: usize) {
         self.devices.remove(index);
     }
@@ -76,11 +76,10 @@ impl Editor {
         self.devices[index].cut(size_bytes);
     }
 
-    /// Changes the leaf of `tree` that holds `key`, or that would hold it. The slot is that of the
-    /// key, or else of the next one.
+    /// Changes the leaf of `tree` at `key`. The slot is that of the key, or of the next one.
     ///
     /// # Panics
-    /// Panics when the tree has no such leaf.
+    /// There is no such leaf.
     pub fn leaf(
         &mut self,
         tree: TreeId,
@@ -92,10 +91,10 @@ impl Editor {
         self.leaf_of(&filesystem, &tree, key, change);
     }
 
-    /// As [`Editor::leaf`], of any tree: one that has no id of its own, as a log.
+    /// Changes a leaf as [`Editor::leaf`] does, in any tree: a log has no id of its own.
     ///
     /// # Panics
-    /// When there is no such leaf.
+    /// There is no such leaf.
     pub fn leaf_of(
         &mut self,
         filesystem: &Filesystem,
@@ -112,10 +111,10 @@ impl Editor {
         });
     }
 
-    /// The log tree of the subvolume that has one, or of the first such subvolume.
+    /// Returns the first log of a subvolume.
     ///
     /// # Panics
-    /// Panics when the volume has no log tree.
+    /// There is no log.
     #[must_use]
     pub fn log(&self) -> (Filesystem, Tree) {
         let filesystem = self.open();
@@ -133,10 +132,10 @@ impl Editor {
         (filesystem, tree)
     }
 
-    /// Changes the data of the item under `key`.
+    /// Changes the data of the item with the key `key`.
     ///
     /// # Panics
-    /// Panics when the tree has no item with this key.
+    /// There is no such item.
     pub fn data(&mut self, tree: TreeId, key: &Key, change: impl FnOnce(&mut [u8])) {
         self.leaf(tree, key, |leaf, slot| {
             let slot = slot.unwrap_or_else(|_| panic!("tree {tree} has no {key}"));
@@ -144,10 +143,10 @@ impl Editor {
         });
     }
 
-    /// Removes the item under `key`.
+    /// Removes the item with the key `key`.
     ///
     /// # Panics
-    /// Panics when the volume has no such item.
+    /// There is no such item.
     pub fn remove(&mut self, tree: TreeId, key: &Key) {
         self.leaf(tree, key, |leaf, slot| {
             let slot = slot.unwrap_or_else(|_| panic!("tree {tree} has no {key}"));
@@ -158,7 +157,7 @@ impl Editor {
     /// Adds an item.
     ///
     /// # Panics
-    /// Panics when the leaf already has an item with this key, or has no space for the item.
+    /// The item exists already, or does not fit.
     pub fn insert(&mut self, tree: TreeId, key: &Key, data: &[u8]) {
         self.leaf(tree, key, |leaf, slot| {
             let slot = slot.expect_err("the item is not there yet");
@@ -168,7 +167,7 @@ impl Editor {
         });
     }
 
-    /// Replaces the data under `key` by other data, of any size.
+    /// Replaces the data of the item with the key `key`, by data of any size.
     pub fn replace(&mut self, tree: TreeId, key: &Key, data: &[u8]) {
         self.leaf(tree, key, |leaf, slot| {
             let slot = slot.unwrap_or_else(|_| panic!("tree {tree} has no {key}"));
@@ -179,20 +178,20 @@ impl Editor {
         });
     }
 
-    /// Names another tree in the header of the leaf of `tree` in which `key` lies.
+    /// Sets another owner in the header of the leaf of `tree` at `key`.
     ///
     /// # Panics
-    /// When there is no such leaf.
+    /// There is no such leaf.
     pub fn owner(&mut self, tree: TreeId, key: &Key, owner: TreeId) {
         self.header(tree, key, |header| {
             header[88..96].copy_from_slice(&owner.get().to_le_bytes());
         });
     }
 
-    /// Changes the header of the leaf of `tree` in which `key` lies.
+    /// Changes the header of the leaf of `tree` at `key`.
     ///
     /// # Panics
-    /// When there is no such leaf.
+    /// There is no such leaf.
     pub fn header(&mut self, tree: TreeId, key: &Key, change: impl FnOnce(&mut [u8])) {
         let filesystem = self.open();
         let mut cursor = filesystem
@@ -214,18 +213,18 @@ impl Editor {
     fn block(&mut self, filesystem: &Filesystem, mut block: TreeBlock, change: impl FnOnce(&mut TreeBlock)) {
         let logical = block.logical();
         change(&mut block);
-        // An edit keeps the number of items beside the bytes until the block is sealed.
+        // Until it is sealed, an edited block keeps the number of items beside the bytes.
         let mut bytes = block.bytes().to_vec();
         bytes[96..100].copy_from_slice(&block.header().item_count.to_le_bytes());
         mend_checksum(&mut bytes, self.checksum_type);
         self.write(filesystem, logical, &bytes, None);
     }
 
-    /// Writes bytes at an address: to all copies, or to one of them, counted from 0. No checksum is
-    /// repaired after the edit.
+    /// Writes bytes at an address: to all copies, or to one of them, counted from 0. Repairs no
+    /// checksum.
     ///
     /// # Panics
-    /// Panics when no chunk maps the address.
+    /// No chunk maps the address.
     pub fn write(&mut self, filesystem: &Filesystem, logical: Logical, bytes: &[u8], copy: Option<usize>) {
         let length = ByteCount::of(bytes.len());
         let mappings = filesystem.volume().map(logical, length).expect("it is mapped");
@@ -243,7 +242,7 @@ impl Editor {
         }
     }
 
-    /// Changes superblocks: those of one device or of all, copies included unless `primary_only`.
+    /// Changes superblocks of one device or of all devices, copies included unless `primary_only`.
     pub fn superblocks(
         &mut self,
         device: Option<usize>,
@@ -265,15 +264,15 @@ impl Editor {
         }
     }
 
-    /// Writes bytes to a device; nothing is mended.
+    /// Writes bytes to a device. Repairs no checksum.
     pub fn write_raw(&mut self, device: usize, offset: u64, bytes: &[u8]) {
         self.devices[device].write(offset, bytes);
     }
 
-    /// The keys of a tree with their data, in order.
+    /// Returns the keys of a tree with their data, in order.
     ///
     /// # Panics
-    /// When it cannot be read.
+    /// The tree cannot be read.
     #[must_use]
     pub fn items(&self, tree: TreeId) -> Vec<(Key, Vec<u8>)> {
         let tree = self.open().tree(tree).expect("the tree is there");
@@ -288,7 +287,7 @@ impl Editor {
     /// Returns the first item of a type that `wanted` accepts.
     ///
     /// # Panics
-    /// When there is none.
+    /// There is no such item.
     #[must_use]
     pub fn find(
         &self,
@@ -302,10 +301,10 @@ impl Editor {
             .unwrap_or_else(|| panic!("tree {tree} has no such {item_type}"))
     }
 
-    /// Whether `key` is the first of a leaf, which the block above names.
+    /// Returns whether `key` is the first key of a leaf, which the parent names.
     ///
     /// # Panics
-    /// When the tree cannot be read.
+    /// The tree cannot be read.
     #[must_use]
     pub fn leads_a_leaf(&self, tree: TreeId, key: &Key) -> bool {
         let tree = self.open().tree(tree).expect("the tree is there");
@@ -314,7 +313,8 @@ impl Editor {
         cursor.current_slot() == Some(0)
     }
 
-    /// Neighbouring leaves of a tree: the last key of one and the first of the next.
+    /// Returns the borders of neighbouring leaves: the last key of one leaf and the first of the
+    /// next.
     #[must_use]
     pub fn borders(&self, tree: TreeId) -> Vec<(Key, Key)> {
         let tree = self.open().tree(tree).expect("the tree is there");
@@ -330,7 +330,7 @@ impl Editor {
         borders
     }
 
-    /// The size of a tree block.
+    /// Returns the size of a tree block.
     #[must_use]
     pub const fn node_bytes(&self) -> usize {
         self.node_bytes
@@ -345,7 +345,7 @@ pub fn add(data: &mut [u8], at: usize, more: i64) {
     data[at..at + 8].copy_from_slice(&number.to_le_bytes());
 }
 
-/// A key by its numbers.
+/// Returns a key from its numbers.
 #[must_use]
 pub const fn key(objectid: u64, item_type: ItemType, offset: u64) -> Key {
     Key::new(ObjectId::new(objectid), item_type, offset)

@@ -1,12 +1,13 @@
-//! The target of whole volumes: a seed volume with changes, opened and read as far as it goes.
+//! The target of whole volumes: a changed seed volume, opened and read as far as possible.
 //!
-//! An input is the number of a volume, a byte of choices (a missing device, rescue options, read-ahead), and the
-//! changes (see [`crate::mutation`]). Everything that reads is called on whatever opens: trees block by block
-//! and item by item in both directions, subvolumes, walks over all directories with content, attributes and link
-//! targets, paths there and back, and addresses through chunks to every copy.
+//! An input is the number of a volume, a byte of choices (a missing device, rescue options,
+//! read-ahead), and the changes (see [`crate::mutation`]). If the volume opens, the target reads
+//! trees block by block and item by item in both directions. It reads subvolumes, and walks all
+//! directories with content, attributes and link targets. It also resolves paths in both
+//! directions, and maps addresses through chunks to every copy.
 //!
-//! The target counts work: it abandons an input that needs more than [`STEPS_MAX`] steps, because
-//! volumes may be large. The fuzzer's own limits of time and memory bound a single step.
+//! The target counts its work and ends an input after [`STEPS_MAX`] steps, because volumes may be
+//! large. The fuzzer's own limits of time and memory bound a single step.
 
 use crate::input::Input;
 use crate::{Depth, mutation, seeds};
@@ -22,12 +23,12 @@ use std::cell::Cell;
 use std::hint::black_box;
 use std::sync::Arc;
 
-/// How many blocks, items, entries and chunks of content one input may lead to.
+/// The largest number of blocks, items, entries and chunks of content for an input.
 pub const STEPS_MAX: usize = 20_000;
-/// The most bytes of file content that one fuzz input may make the target read.
+/// The largest amount of content for an input, in bytes.
 const CONTENT_BYTES_MAX: u64 = 32 << 20;
 
-/// A volume with changes, opened and read.
+/// The target of a changed volume, opened and read.
 pub fn image(bytes: &[u8]) -> Depth {
     let mut input = Input::new(bytes);
     let volumes = seeds::volumes();
@@ -35,7 +36,7 @@ pub fn image(bytes: &[u8]) -> Depth {
     let choices = input.byte();
     let overlays = mutation::apply(aims, &mut input);
     let count = overlays.len();
-    // Simulated devices keep everything on this thread, so that inputs give the same run each time.
+    // Simulated devices run everything on this thread, so that an input always gives the same run.
     let clock = VirtualClock::new();
     let mut devices: Vec<_> = overlays
         .into_iter()
@@ -76,7 +77,7 @@ pub fn image(bytes: &[u8]) -> Depth {
     }
 }
 
-/// Reads everything in the volume, as far as it can be read.
+/// Reads everything as far as possible.
 pub fn read_all(filesystem: &Filesystem) {
     let reader = Reader {
         filesystem,
@@ -95,7 +96,7 @@ struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    /// Counts one step; `false` when there have been enough.
+    /// Counts a step. Returns `false` after the last permitted step.
     fn step(&self) -> bool {
         self.steps.set(self.steps.get() + 1);
         self.steps.get() < STEPS_MAX
@@ -123,7 +124,7 @@ impl Reader<'_> {
             if let Some(tree) = self.note(self.filesystem.subvolume_tree(id)) {
                 self.read_tree(&tree);
             }
-            // The walk from the top sees the content of nested ones as well.
+            // The walk from the top also reads the content of nested subvolumes.
             let options = match id {
                 SubvolumeId::TOP_LEVEL => WalkOptions::default(),
                 _ => WalkOptions {
@@ -137,7 +138,7 @@ impl Reader<'_> {
         black_box(self.filesystem.volume().faults().total());
     }
 
-    /// The value; an error is put into words, as a command would.
+    /// Returns the value, or formats the error as a command would.
     fn note<T, E: std::fmt::Display>(&self, result: Result<T, E>) -> Option<T> {
         match result {
             Ok(value) => Some(value),
@@ -217,7 +218,7 @@ impl Reader<'_> {
         }
     }
 
-    /// Maps a file: extents must come in order, and end.
+    /// Maps a file. Its extents must be in order and must end.
     fn map_file(&self, location: Location) {
         let Some(file) = self.note(self.filesystem.open_file(location)) else {
             return;

@@ -1,9 +1,9 @@
-//! One fuzz target for each item type: key and data as in the input, or with the key repaired.
+//! A target for each item type: key and data from the input, or with a repaired key.
 //!
-//! The fuzz input is a byte of choices, the key's object id and offset, and the item's data. The
-//! first bit of the choices requests a valid key: the only object id or offset that the type
-//! allows, or the hash of the first name. Without it most inputs would end at the key check. Two
-//! more bits of the choices select the sector size.
+//! An input is a byte of choices, the key's object id and offset, and the item's data. The first
+//! bit of the choices requests a repaired key: the only object id or offset that the type can have,
+//! or the hash of the first name. Without repair the first checks would reject most inputs. Two
+//! further bits choose the sector size.
 
 use crate::input::Input;
 use crate::{Depth, Target};
@@ -16,7 +16,7 @@ use std::fmt::Debug;
 use std::hint::black_box;
 use std::sync::Arc;
 
-/// What an item's parser is given besides key and data.
+/// The arguments of an item's parser beside key and data.
 struct Volume {
     sector_bytes: u32,
     checksum_type: ChecksumType,
@@ -25,10 +25,10 @@ struct Volume {
 
 const SECTOR_SIZES: [u32; 4] = [4096, 8192, 16_384, 65_536];
 
-/// The prefix of an input that is not item data.
+/// The length of an input's part before the item data.
 pub const HEAD_BYTES: usize = 17;
 
-/// Builds the fuzz input with which an item target sees this key and data at 4 KiB sectors.
+/// Returns the input of an item target for this key and data, at 4 KiB sectors.
 #[must_use]
 pub fn encode(key: &Key, data: &[u8]) -> Vec<u8> {
     [
@@ -84,7 +84,7 @@ fn run(
     ))
 }
 
-/// Makes use of all that was parsed.
+/// Formats a parsed value or its error. Returns whether the value was parsed.
 fn used<T: Debug, E: Debug + std::fmt::Display>(result: Result<T, E>) -> bool {
     match result {
         Ok(item) => {
@@ -98,7 +98,7 @@ fn used<T: Debug, E: Debug + std::fmt::Display>(result: Result<T, E>) -> bool {
     }
 }
 
-/// As [`used`], for results that are iterated.
+/// Formats the elements of an iterator as [`used`] does.
 fn used_all<I: Iterator<Item: Debug>, E: Debug + std::fmt::Display>(result: Result<I, E>) -> bool {
     used(result.map(|items| items.map(|item| format!("{item:?}").len()).sum::<usize>()))
 }
@@ -115,7 +115,7 @@ fn of_inode(key: &mut Key, data: &mut Vec<u8>) {
     let kind = [0x10, 0x20, 0x40, 0x60, 0x80, 0xa0, 0xc0, 0x40][usize::from(data[55] & 7)];
     data[53] = data[53] & 0x0f | kind;
     data[54..56].fill(0);
-    // A size below 2^63, and no flag without a meaning.
+    // The size is below 2^63, and each flag has a meaning.
     data[23] &= 0x7f;
     data[65] &= 0x0f;
     data[66..72].fill(0);
@@ -123,7 +123,7 @@ fn of_inode(key: &mut Key, data: &mut Vec<u8>) {
     key.offset = 0;
 }
 
-/// Makes the name of an entry end with the item, and takes out of it what no name can hold.
+/// Makes an entry's name end with the item, and removes bytes that no name can hold.
 fn one_name(data: &mut [u8], length_at: usize, head_bytes: usize) {
     let Some(name_bytes) = data.len().checked_sub(head_bytes) else {
         return;
@@ -147,7 +147,7 @@ fn one_root(data: &mut Vec<u8>) {
     one_name(data, 16, 18);
 }
 
-/// One entry whose name has the hash in the key.
+/// Makes the item a single entry, whose name has the hash in the key.
 fn one_extended(key: &mut Key, data: &mut Vec<u8>) {
     one_root(data);
     let mut input = Input::new(data);
@@ -156,7 +156,7 @@ fn one_extended(key: &mut Key, data: &mut Vec<u8>) {
     key.offset = extref_hash(parent, input.rest());
 }
 
-/// One entry that leads to an inode, under the hash of its name.
+/// Makes the item a single entry for an inode, under the hash of its name.
 fn one_entry(key: &mut Key, data: &mut Vec<u8>) {
     data.truncate(30 + 255);
     if data.len() < 30 {
@@ -165,7 +165,7 @@ fn one_entry(key: &mut Key, data: &mut Vec<u8>) {
     if key.item_type == ItemType::XATTR_ITEM {
         data[..17].fill(0);
         data[29] = 8;
-        // Half of it is the value.
+        // Half of the data is the value.
         let name_bytes = u16::try_from((data.len() - 30) / 2).unwrap_or(0);
         let value_bytes = u16::try_from(data.len() - 30).unwrap_or(0) - name_bytes;
         data[25..27].copy_from_slice(&value_bytes.to_le_bytes());
@@ -181,7 +181,7 @@ fn one_entry(key: &mut Key, data: &mut Vec<u8>) {
     }
 }
 
-/// A regular or preallocated extent whose numbers are whole sectors and not too large.
+/// Makes the item a regular or preallocated extent, with whole sectors and small numbers.
 fn small_extent(key: &mut Key, data: &mut Vec<u8>) {
     key.offset &= 0xff_0000;
     let Some(head) = data.get_mut(..21) else { return };
@@ -194,13 +194,13 @@ fn small_extent(key: &mut Key, data: &mut Vec<u8>) {
     }
     data.resize(53, 0);
     for at in [8, 21, 29, 37, 45] {
-        // Multiples of 64 KiB below 16 MiB.
+        // The numbers become multiples of 64 KiB below 16 MiB.
         data[at..at + 2].fill(0);
         data[at + 3..at + 8].fill(0);
     }
 }
 
-/// A root item of either length whose levels, flags and address can be.
+/// Makes the item a root item of either length with possible levels, flags and address.
 fn small_root(key: &mut Key, data: &mut Vec<u8>) {
     key.objectid = TreeId::FS.object_id();
     data.resize(if data.len() > 300 { 439 } else { 239 }, 0);
@@ -213,7 +213,7 @@ fn small_root(key: &mut Key, data: &mut Vec<u8>) {
 
 macro_rules! item_targets {
     ($($name:ident $item_type:ident $mend:expr, $parse:expr;)*) => {
-        /// The targets of all item types.
+        /// Returns the targets of all item types.
         pub(crate) fn targets() -> Vec<Target> {
             $(fn $name(bytes: &[u8]) -> Depth {
                 run(bytes, ItemType::$item_type, $mend, $parse)
@@ -225,7 +225,7 @@ macro_rules! item_targets {
             },)*]
         }
 
-        /// Sets the fields of the key that follow from its type and the item's data.
+        /// Repairs the key by its type and the item's data.
         pub(crate) fn mend(key: &mut Key, data: &mut Vec<u8>) {
             $(if key.item_type == ItemType::$item_type {
                 let mend: fn(&mut Key, &mut Vec<u8>) = $mend;
@@ -233,10 +233,10 @@ macro_rules! item_targets {
             })*
         }
 
-        /// Types of the targets.
+        /// The item types of the targets.
         pub(crate) const TYPES: &[ItemType] = &[$(ItemType::$item_type,)*];
 
-        /// Parses an item of any type, and makes use of it.
+        /// Parses an item of any type, and formats the result.
         pub(crate) fn parse(key: &Key, data: &[u8], format: &BlockFormat) -> bool {
             let volume = Volume {
                 sector_bytes: format.sector_bytes,
@@ -250,7 +250,7 @@ macro_rules! item_targets {
             false
         }
 
-        /// The name of the target of this item type.
+        /// Returns the name of the target of this item type.
         #[must_use]
         pub fn target_of(key: &Key) -> Option<&'static str> {
             $(if key.item_type == ItemType::$item_type {

@@ -1,21 +1,24 @@
-//! Hostile input: what must withstand any bytes, as functions of bytes.
+//! Hostile input: the code that must withstand any bytes, as functions of bytes.
 //!
-//! Each [`Target`] feeds its input to one structure, or to a whole volume, after making valid again what would
-//! stop the input at the door (checksums, addresses, hashes in keys). Targets never fail: what they look for
-//! is a panic, a hang, or memory without bound. They say whether the input got past the first checks, because a
-//! target that refuses everything shows nothing.
+//! Each [`Target`] feeds its input to one structure, or to a whole volume, after repairing the
+//! fields that would reject the input at once (checksums, addresses, hashes in keys). A target
+//! never returns a failure: its findings are a panic, a hang, or unbounded memory. It returns
+//! whether the input passed the first checks, because a target that refuses everything shows
+//! nothing.
 //!
-//! The same functions run under libFuzzer (`fuzz/`, `cargo xtask fuzz`) and, over the committed inputs, in this
-//! crate's tests. The modules:
+//! libFuzzer runs these functions (`fuzz/`, `cargo xtask fuzz`), and this crate's tests run them
+//! over the committed inputs. The modules:
 //!
 //! - [`input`]: draws numbers and bytes from an input;
-//! - [`items`], [`blocks`], [`compressed`], [`partitions`], [`streams`]: the targets of single structures;
-//! - [`views`]: the target of looking into streams; [`sources`]: of what images are made from;
+//! - [`items`], [`blocks`], [`compressed`], [`partitions`], [`streams`]: the targets of single
+//!   structures;
+//! - [`views`]: the target of views into streams; [`sources`]: the targets of images' sources;
 //! - [`image`]: the target of whole volumes, read by the library; `command`: by the command;
 //! - `logs`: the target of pending logs, which are replayed;
-//! - [`seed_volume`]: small volumes of the kernel, packed; [`mutation`]: changes to them; [`editor`]: one change, at a
-//!   place that is known; [`plants`]: volumes broken in one place each, and what a check must find;
-//! - [`seeds`]: inputs to begin with, cut out of those volumes; [`corpus`]: inputs kept in one file.
+//! - [`seed_volume`]: small volumes of the kernel, packed; [`mutation`]: changes to them;
+//!   [`editor`]: a single change at a known place;
+//! - [`plants`]: volumes with one damage each, and the findings that a check must report;
+//! - [`seeds`]: first inputs, cut out of those volumes; [`corpus`]: inputs kept in one file.
 
 pub mod blocks;
 #[cfg(feature = "command")]
@@ -39,35 +42,35 @@ pub mod sources;
 pub mod streams;
 pub mod views;
 
-/// How far an input got.
+/// The depth that an input reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Depth {
-    /// The first checks refused it.
+    /// The first checks refused the input.
     Refused,
-    /// It passed them.
+    /// The input passed the first checks.
     Passed,
 }
 
 impl Depth {
-    /// [`Depth::Passed`] for `true`.
+    /// Returns [`Depth::Passed`] for `true`.
     #[must_use]
     pub const fn passed(passed: bool) -> Self {
         if passed { Self::Passed } else { Self::Refused }
     }
 }
 
-/// A function of bytes that must withstand any.
+/// A function of bytes that must withstand any bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct Target {
     /// The name of the fuzz target, and of its files.
     pub name: &'static str,
-    /// The longest input that makes sense.
+    /// The longest useful input, in bytes.
     pub input_bytes_max: usize,
-    /// Takes any bytes as fuzz input.
+    /// The function, which accepts any bytes.
     pub body: fn(&[u8]) -> Depth,
 }
 
-/// All targets.
+/// Returns all targets.
 #[must_use]
 pub fn targets() -> Vec<Target> {
     let mut targets = vec![
@@ -174,7 +177,7 @@ pub fn targets() -> Vec<Target> {
     targets
 }
 
-/// The target of this name.
+/// Returns the target with this name.
 #[must_use]
 pub fn target(name: &str) -> Option<Target> {
     targets().into_iter().find(|target| target.name == name)

@@ -1,17 +1,15 @@
 //! The target of pending logs: a real log with changes, replayed.
 //!
-//! The fuzz input is the number of a volume and changes (see [`crate::mutation`]) that apply only
-//! to the blocks of the volume's log. Logs are the kernel's, from a seed volume, and Buttress's
-//! own, made here. The volume is opened for writing on devices that keep what is written in memory,
-//! which replays the log.
+//! An input is the number of a volume and changes (see [`crate::mutation`]) to the blocks of its
+//! log alone. Logs are the kernel's, from a seed volume, and Buttress's own, made here. The target
+//! opens the volume for writing on devices that keep writes in memory, which replays the log.
 //!
-//! Whatever the log says:
+//! The target requires, for any log:
 //!
-//! - an opening that is refused writes nothing, and its error is none that means a defect of the program;
-//! - a log that was replayed is gone, and leaves the volume's accounts of space in order: every
-//!   extent has its references, and free space is free. Replayed files may be as strange as the log
-//!   that describes them;
-//! - all that is there can be read, or gives an error; it can be removed, and committed.
+//! - A refused opening writes nothing, and its error is no defect of the program.
+//! - A replayed log is gone, and the volume's accounts of space are correct: every extent has its
+//!   references, and free space is free. Files may have any content that the log gave them.
+//! - Everything can be read or gives an error, and can be removed and committed.
 
 use crate::input::Input;
 use crate::mutation::Aims;
@@ -29,15 +27,15 @@ use buttress_writer::{AllocateMode, Environment, WritableFilesystem, WriteOption
 use std::hint::black_box;
 use std::sync::{Arc, OnceLock};
 
-/// The size of the fuzzed volumes in bytes.
+/// The size of the volumes made here, in bytes.
 const VOLUME_BYTES: usize = 128 << 20;
 
-/// The number of entries of the top directory that the target removes after a replay.
+/// The number of entries of the top directory that are removed after a replay.
 const REMOVED_MAX: usize = 64;
 
 const TOP: Location = Location::root_of(SubvolumeId::TOP_LEVEL);
 
-/// A clock that stands still, and no threads.
+/// An environment with a fixed clock and without threads.
 #[derive(Debug)]
 struct Still;
 
@@ -58,10 +56,10 @@ pub(crate) fn options() -> WriteOptions {
     }
 }
 
-/// The fuzzed volumes, each with the blocks of its log as targets.
+/// Returns the volumes, each with its log's blocks as the places of changes.
 ///
 /// # Panics
-/// Panics when the fuzz target cannot make a volume.
+/// A volume cannot be made.
 #[must_use]
 pub fn volumes() -> &'static [Aims] {
     static VOLUMES: OnceLock<Vec<Aims>> = OnceLock::new();
@@ -77,7 +75,7 @@ pub fn volumes() -> &'static [Aims] {
     })
 }
 
-/// What volumes that are made here are known by.
+/// Returns the label and uuids of volumes made here.
 pub(crate) fn identity() -> mkfs::Identity {
     mkfs::Identity {
         fsid: Uuid::from_u128(1),
@@ -88,7 +86,7 @@ pub(crate) fn identity() -> mkfs::Identity {
     }
 }
 
-/// A volume with a log of Buttress's own.
+/// Makes a volume with a log of Buttress.
 fn made(name: &str, fill: fn(&WritableFilesystem)) -> SeedVolume {
     let bytes = Arc::new(MemoryBackend::new(name, vec![0; VOLUME_BYTES]));
     let device = || Device::with_backend(Arc::clone(&bytes) as Arc<dyn Backend>, Engine::Inline);
@@ -117,7 +115,7 @@ fn write(filesystem: &WritableFilesystem, file: Location, offset: u64, bytes: us
     written.expect("a file can be written");
 }
 
-/// A directory with so many names that its log has nodes above its leaves.
+/// Makes a directory with enough names for nodes above the leaves of its log.
 fn many_names(filesystem: &WritableFilesystem) {
     let directory = filesystem
         .make_directory(TOP, b"many", &NEW)
@@ -129,7 +127,7 @@ fn many_names(filesystem: &WritableFilesystem) {
     filesystem.fsync(directory).expect("a sync");
 }
 
-/// One of everything that a log holds.
+/// Makes one of every kind of item that a log holds.
 fn all_kinds(filesystem: &WritableFilesystem) {
     let directory = filesystem.make_directory(TOP, b"old", &NEW).expect("a directory");
     let names = ["written", "renamed", "replaced", "punched", "gone", "small"];
@@ -166,7 +164,7 @@ fn all_kinds(filesystem: &WritableFilesystem) {
     }
 }
 
-/// Fuzz target: a log tree with changes, replayed.
+/// The target of a changed log, replayed.
 pub fn log(bytes: &[u8]) -> Depth {
     let mut input = Input::new(bytes);
     let volumes = volumes();
@@ -206,7 +204,7 @@ pub fn log(bytes: &[u8]) -> Depth {
 }
 
 pub(crate) fn open(kept: &[Arc<VolatileOverlay>]) -> Option<Filesystem> {
-    // Simulated devices keep everything on this thread, so that inputs give the same run each time.
+    // Simulated devices run everything on this thread, so that an input always gives the same run.
     let clock = VirtualClock::new();
     let device = |kept: &Arc<VolatileOverlay>| {
         buttress_lab::simulated(Arc::clone(kept) as Arc<dyn Backend>, &Model::Null, &clock)
@@ -232,7 +230,7 @@ fn expect_no_defect(error: &Error) {
     assert!(!text.contains("defect"), "a log has the program fail: {text}");
 }
 
-/// Extents, references and free space are in order.
+/// Asserts that extents, references and free space agree.
 fn expect_accounts(after: &str, filesystem: &Filesystem) {
     let Ok(report) = check(filesystem, &CheckOptions::default(), &Progress::new()) else {
         return;
@@ -250,7 +248,7 @@ fn expect_accounts(after: &str, filesystem: &Filesystem) {
     assert!(wrong.is_empty(), "after {after}: {wrong:#?}");
 }
 
-/// Removes the entries that the replay left in the top directory, and commits.
+/// Removes the entries of the top directory after a replay, and commits.
 fn change(kept: &[Arc<VolatileOverlay>], filesystem: Filesystem) {
     let writable = match WritableFilesystem::new(filesystem, options()) {
         Ok(writable) => writable,

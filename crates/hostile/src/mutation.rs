@@ -1,9 +1,10 @@
-//! Mutations of a seed volume that keep all of its checksums right.
+//! Changes to a seed volume that keep all checksums correct.
 //!
-//! An input names a volume and a list of changes: bytes of tree blocks, headers, keys, items, superblocks or of any
-//! block; a pointer led to another block; a block put in the place of another. Every copy of a tree block is changed
-//! alike (else the sound copy would take its place), and whatever was changed is given the checksum that it now
-//! has, so that nothing but the checks behind the checksums stands in the way.
+//! An input names a volume and a list of changes. A change replaces bytes of tree blocks, headers,
+//! keys, items, superblocks or any block, leads a pointer to another block, or puts a block in the
+//! place of another. It applies to every copy of a tree block, because a sound copy would replace a
+//! bad one. Changed blocks get a correct checksum, so that only the checks after the checksum can
+//! refuse them.
 
 use crate::blocks::{mend_checksum, mend_superblock};
 use crate::input::Input;
@@ -16,34 +17,34 @@ const HEADER_BYTES: usize = 101;
 const ITEM_BYTES: usize = 25;
 const POINTER_BYTES: usize = 33;
 const ROOT_ITEM: u8 = 132;
-/// Changes of one input; more say nothing new.
+/// The largest number of changes of an input; more changes show nothing new.
 const CHANGES_MAX: usize = 64;
 
-/// One tree block that can be reached from the superblock, and where its copies lie.
+/// A tree block that is reachable from the superblock, and the places of its copies.
 #[derive(Clone, Debug)]
 pub struct Place {
-    /// Its address.
+    /// The block's address.
     pub logical: u64,
-    /// Its level.
+    /// The block's level.
     pub level: u8,
-    /// The number of items or pointers in the tree block.
+    /// The number of items or pointers in the block.
     pub item_count: usize,
-    /// The device index and the physical offset of each copy of a block.
+    /// The device index and offset of each copy.
     pub copies: Vec<(usize, u64)>,
 }
 
-/// The part of a volume at which mutations are aimed.
+/// The parts of a volume that changes apply to.
 #[derive(Debug)]
 pub struct Aims {
     /// The volume.
     pub volume: SeedVolume,
-    /// The volume's checksum algorithm.
+    /// The volume's checksum type.
     pub checksum_type: ChecksumType,
-    /// Size of its tree blocks.
+    /// The size of the volume's tree blocks.
     pub node_bytes: usize,
-    /// Its reachable tree blocks, by address.
+    /// The volume's reachable tree blocks, by address.
     pub places: Vec<Place>,
-    /// Device index and offset of each superblock.
+    /// The device index and offset of each superblock.
     pub superblocks: Vec<(usize, u64)>,
 }
 
@@ -55,7 +56,7 @@ fn number(bytes: &[u8], at: usize, length: usize) -> u64 {
 }
 
 impl Aims {
-    /// Finds what there is in a volume.
+    /// Finds the places of changes in a volume.
     #[must_use]
     pub fn new(volume: SeedVolume) -> Self {
         let superblock = volume.devices[0].read(SUPERBLOCK_OFFSETS[0].get(), SUPERBLOCK_BYTES);
@@ -84,7 +85,7 @@ impl Aims {
         aims
     }
 
-    /// Finds what there is in the log of a volume: changes are aimed at that alone.
+    /// Finds the places of changes in a volume's log alone.
     #[must_use]
     pub fn of_log(volume: SeedVolume) -> Self {
         let mut aims = Self::new(volume);
@@ -95,7 +96,7 @@ impl Aims {
         aims
     }
 
-    /// Every block with the volume's uuid and a right checksum: the newest at each address.
+    /// Finds every block with the volume's uuid and a correct checksum: the newest at each address.
     fn scan(&self, fsid: &[u8]) -> BTreeMap<u64, Place> {
         let mut found: BTreeMap<u64, (u64, Place)> = BTreeMap::new();
         for (index, device) in self.volume.devices.iter().enumerate() {
@@ -133,7 +134,7 @@ impl Aims {
         block.starts_with(checksum.as_bytes())
     }
 
-    /// Tree blocks reachable from the roots, through pointers and root items.
+    /// Returns the blocks that are reachable from the roots through pointers and root items.
     fn reachable(&self, found: &BTreeMap<u64, Place>, roots: &[u64]) -> Vec<Place> {
         let mut seen = BTreeSet::new();
         let mut open = roots.to_vec();
@@ -162,7 +163,7 @@ impl Aims {
             .collect()
     }
 
-    /// The first copy of a block.
+    /// Returns the first copy of a block.
     #[must_use]
     pub fn read(&self, place: &Place) -> Vec<u8> {
         let (device, physical) = place.copies[0];
@@ -170,14 +171,14 @@ impl Aims {
     }
 }
 
-/// Type and data of an item of a sound leaf.
+/// Returns type and data of an item in a sound leaf.
 fn item(leaf: &[u8], slot: usize) -> (u8, &[u8]) {
     let head = &leaf[HEADER_BYTES + slot * ITEM_BYTES..][..ITEM_BYTES];
     let offset = HEADER_BYTES + number(head, 17, 4) as usize;
     (head[8], &leaf[offset..offset + number(head, 21, 4) as usize])
 }
 
-/// Fuzz target: a volume with mutations.
+/// A volume with its changes.
 struct Changed<'a> {
     aims: &'a Aims,
     devices: Vec<Overlay>,
@@ -185,7 +186,7 @@ struct Changed<'a> {
     touched_superblocks: BTreeSet<usize>,
 }
 
-/// Applies the mutations that `input` requests, and repairs the checksums that they broke.
+/// Applies the changes that `input` describes, and repairs the checksums.
 #[must_use]
 pub fn apply(aims: &Aims, input: &mut Input<'_>) -> Vec<Overlay> {
     let devices = aims
@@ -222,7 +223,8 @@ impl Changed<'_> {
                 let index = usize::from(input.byte()) % self.aims.superblocks.len().max(1);
                 let at = u64::from(input.u16()) % SUPERBLOCK_BYTES as u64;
                 let bytes = bytes(input);
-                // Copies of superblocks only serve when the first one fails, so all of a device change.
+                // A copy of the superblock serves only if the first one fails, so all superblocks
+                // of a device change.
                 for (other, &(device, physical)) in self.aims.superblocks.iter().enumerate() {
                     if device == self.aims.superblocks[index].0 {
                         self.devices[device].write(physical + at, bytes);
@@ -256,7 +258,8 @@ impl Changed<'_> {
             }
             4 => self.lead_elsewhere(input),
             5 => self.put_in_place_of(input),
-            // What else lies in the blocks of a device is not aimed at where only some tree blocks are.
+            // If the changes are limited to some tree blocks, other blocks of a device stay
+            // unchanged.
             6 if !self.aims.superblocks.is_empty() => self.change_any_block(input),
             _ => {
                 let (place, at) = (
@@ -283,7 +286,7 @@ impl Changed<'_> {
         self.touched.insert(place);
     }
 
-    /// A pointer of a node, or the root in a root item, to another block: for example to its own.
+    /// Points a node's pointer, or the root in a root item, to another block, possibly to its own.
     fn lead_elsewhere(&mut self, input: &mut Input<'_>) {
         let (place, slot) = (self.place(input), usize::from(input.byte()));
         let target = self.place(input);
@@ -309,7 +312,7 @@ impl Changed<'_> {
         }
     }
 
-    /// The content of one block under the address of another.
+    /// Puts the content of one block under the address of another.
     fn put_in_place_of(&mut self, input: &mut Input<'_>) {
         let (from, to) = (self.place(input), self.place(input));
         let (Some(source), Some(target)) = (self.aims.places.get(from), self.aims.places.get(to)) else {
@@ -318,7 +321,7 @@ impl Changed<'_> {
         let mut block = self.aims.read(source);
         block[48..56].copy_from_slice(&target.logical.to_le_bytes());
         if input.byte() & 1 == 0 {
-            // The generation that the pointer to it promises.
+            // The block gets the generation that its pointer expects.
             block[80..88].copy_from_slice(&self.aims.read(target)[80..88]);
         }
         self.put(to, 0, &block);
@@ -351,7 +354,7 @@ impl Changed<'_> {
     }
 }
 
-/// Overwrites one to eight bytes of the seed volume.
+/// Draws one to eight bytes.
 fn bytes<'a>(input: &mut Input<'a>) -> &'a [u8] {
     let length = 1 + usize::from(input.byte() % 8);
     input.bytes(length)

@@ -1,4 +1,4 @@
-//! Targets for partition tables: the beginning of a device of 64 sectors, the rest zeros.
+//! Targets for partition tables: the beginning of a device of 64 sectors; all later bytes are zero.
 
 use crate::Depth;
 use crate::input::Input;
@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 const SECTORS: usize = 64;
 
-/// A GUID partition table whose header has the right signature, place and checksums.
+/// The target of a GUID partition table with correct signature, place and checksums in its header.
 pub fn gpt(bytes: &[u8]) -> Depth {
     let mut input = Input::new(bytes);
     let choices = input.byte();
@@ -19,7 +19,7 @@ pub fn gpt(bytes: &[u8]) -> Depth {
     header[24..32].copy_from_slice(&1_u64.to_le_bytes());
     if choices & 2 == 0 {
         header[72..80].copy_from_slice(&2_u64.to_le_bytes());
-        // Few entries of the usual size, so that the table lies inside the device.
+        // The table has few entries of the usual size, so that it is inside the device.
         let count = header[80] % 16;
         header[80..84].copy_from_slice(&u32::from(count).to_le_bytes());
         header[84..88].copy_from_slice(&128_u32.to_le_bytes());
@@ -40,7 +40,7 @@ pub fn gpt(bytes: &[u8]) -> Depth {
     open_all(device, choices)
 }
 
-/// A master boot record with a signature wherever there is one to be.
+/// The target of a master boot record with all signatures.
 pub fn mbr(bytes: &[u8]) -> Depth {
     let mut input = Input::new(bytes);
     let choices = input.byte();
@@ -92,7 +92,8 @@ fn open_all(device: Vec<u8>, choices: u8) -> Depth {
     Depth::passed(passed)
 }
 
-/// Inputs with partitions: four primary ones with a chain, and a GUID table with two entries.
+/// Returns inputs with partitions: four primary ones with a chain, and a GUID table with two
+/// entries.
 #[must_use]
 pub fn seeds() -> Vec<Vec<u8>> {
     let mut chain = vec![0; 1 + 4 * 512];

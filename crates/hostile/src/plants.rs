@@ -1,8 +1,10 @@
-//! Broken volumes: a seed volume with one damage planted, and what the check must say of it.
+//! Damaged volumes: a seed volume with one planted damage, and the findings that the check must
+//! report.
 //!
-//! Each [`Plant`] edits one of the kernel's small volumes, mends the checksums, and names the codes that must be found:
-//! those and no others. Where one damage breaks two rules (an extent that is gone leaves space that is not recorded as
-//! free), both are named. Some plant what is no damage, where a check could take it for one: those name no codes.
+//! Each [`Plant`] edits one of the kernel's small volumes, repairs the checksums, and names exactly
+//! the codes that the check must find. If one damage breaks two rules, the plant names both: a
+//! missing extent leaves space that is not recorded as free. Some plants are harmless changes that
+//! a check could mistake for damage; these name no codes.
 
 mod extents;
 mod files;
@@ -12,22 +14,22 @@ mod volume;
 use crate::editor::Editor;
 use crate::seeds;
 
-/// A damage, and what must follow from it.
+/// A damage, and its required findings.
 #[derive(Clone, Copy, Debug)]
 pub struct Plant {
-    /// The name of the planted damage.
+    /// The name of the damage.
     pub name: &'static str,
-    /// The seed volume, by a part of its name.
+    /// A part of the seed volume's name.
     pub volume: &'static str,
-    /// What is done to it.
+    /// A description of the damage.
     pub what: &'static str,
-    /// Whether only reading all data finds it.
+    /// Whether the check must read all data to find it.
     pub reads_data: bool,
-    /// The codes of all findings that the check must report.
+    /// The codes of all required findings.
     pub codes: &'static [&'static str],
-    /// Codes of notes that the check must report; the report may contain further notes.
+    /// Codes of required notes; further notes are permitted.
     pub notes: &'static [&'static str],
-    /// Plants it.
+    /// Plants the damage.
     pub change: fn(&mut Editor),
 }
 
@@ -61,10 +63,10 @@ impl Plant {
         }
     }
 
-    /// The broken volume.
+    /// Returns the damaged volume.
     ///
     /// # Panics
-    /// Panics when no such seed volume exists, or when it has no place for the damage.
+    /// There is no such seed volume, or it has no place for the damage.
     #[must_use]
     pub fn make(&self) -> Editor {
         let mut editor = seed(self.volume);
@@ -73,10 +75,10 @@ impl Plant {
     }
 }
 
-/// A seed volume, by a part of its name.
+/// Returns a seed volume, by a part of its name.
 ///
 /// # Panics
-/// Panics when no such item exists.
+/// There is no such volume.
 #[must_use]
 pub fn seed(name: &str) -> Editor {
     let mut volumes = seeds::volumes().iter();
@@ -84,7 +86,7 @@ pub fn seed(name: &str) -> Editor {
     Editor::new(aims.unwrap_or_else(|| panic!("there is a volume {name}")))
 }
 
-/// All of them.
+/// Returns all plants.
 #[must_use]
 pub fn all() -> Vec<Plant> {
     let files = files::PLANTS.concat();
@@ -94,7 +96,7 @@ pub fn all() -> Vec<Plant> {
 /// Returns the plant with this name.
 ///
 /// # Panics
-/// When there is none.
+/// There is no such plant.
 #[must_use]
 pub fn named(name: &str) -> Plant {
     let found = all().into_iter().find(|plant| plant.name == name);

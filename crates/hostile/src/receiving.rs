@@ -1,14 +1,15 @@
-//! The target of receiving: a stream that is mended at the door, received into a volume that has what streams build on.
+//! The target of receiving: a repaired stream, received into a volume that has the parents of
+//! streams.
 //!
-//! An input is a byte of choices (what becomes of encoded data, whether commands that cannot be carried out are left out, whether
-//! the receive keeps what it has) and the stream. The volume holds what the kernel's own full streams make, lies in memory, and is
-//! checked afterwards.
+//! An input is a byte of choices (the treatment of encoded data, whether impossible commands are
+//! left out, whether the receive keeps partial results) and the stream. The volume holds the
+//! results of the kernel's own full streams, is in memory, and is checked afterwards.
 //!
-//! Whatever the stream says:
+//! The target requires, for any stream:
 //!
-//! - an error is no defect of the program and leaves the volume as it was: the same names with the
-//!   same content, and nothing of the stream;
-//! - after an error as after success the volume is in order, to the last finding of the check.
+//! - An error is no defect of the program, and leaves the former content: the same names with the
+//!   same content, and nothing of the stream.
+//! - After an error as after success, the check finds nothing wrong with the volume.
 
 use crate::Depth;
 use crate::input::Input;
@@ -30,12 +31,13 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::hint::black_box;
 use std::sync::{Arc, OnceLock};
 
-/// The size of the volume.
+/// The size of the volume, in bytes.
 const VOLUME_BYTES: usize = 128 << 20;
 
 const TOP: Location = Location::root_of(SubvolumeId::TOP_LEVEL);
 
-/// A volume with what could be received of the committed streams, and a directory to receive into.
+/// Returns a volume with the receivable ones of the committed streams, and a directory to receive
+/// into.
 fn base() -> &'static (Arc<SeedDevice>, Location) {
     static BASE: OnceLock<(Arc<SeedDevice>, Location)> = OnceLock::new();
     BASE.get_or_init(|| {
@@ -65,7 +67,7 @@ fn base() -> &'static (Arc<SeedDevice>, Location) {
     })
 }
 
-/// A stream that is received.
+/// The target of a received stream.
 pub fn receiving(bytes: &[u8]) -> Depth {
     let mut input = Input::new(bytes);
     let choices = input.byte();
@@ -111,8 +113,8 @@ pub fn receiving(bytes: &[u8]) -> Depth {
     Depth::passed(commands.is_ok_and(|commands| commands > 2))
 }
 
-/// Returns the names in the top directory and in the receiving directory, and each subvolume with
-/// all items of its tree.
+/// Lists the names at the top and in the receiving directory, and each subvolume with all items of
+/// its tree.
 fn listed(filesystem: &Filesystem, target: Location) -> Vec<String> {
     let names = [TOP, target].into_iter().flat_map(|directory| {
         let entries = filesystem.read_dir(directory).expect("a directory can be listed");

@@ -1,9 +1,9 @@
-//! Seed volumes: small volumes that the kernel made, without the blocks that are all zeros.
+//! Seed volumes: small volumes that the kernel made, without blocks of zeros.
 //!
 //! `fuzz/volumes/NAME.zst` holds the number of devices. For each device it holds the size, the
-//! number of nonzero blocks, and these blocks: a block number and 4096 bytes. All numbers are
-//! little-endian. A [`SeedVolume`] is that in memory, shared by all inputs; an [`Overlay`] is one
-//! device of it with the changes of one input.
+//! number of blocks that are not zero, and these blocks: a block number and 4096 bytes. All numbers
+//! are little-endian. A [`SeedVolume`] is such a volume in memory, shared by all inputs. An
+//! [`Overlay`] is one of its devices with the changes of one input.
 
 use buttress_device::Backend;
 use std::collections::{BTreeSet, HashMap};
@@ -13,26 +13,26 @@ use std::sync::Arc;
 /// The unit in which devices are stored.
 pub const BLOCK_BYTES: usize = 4096;
 
-/// Larger files are not seed volumes.
+/// The largest unpacked seed volume, in bytes.
 const UNPACKED_BYTES_MAX: usize = 256 << 20;
 
-/// The content of one block of a device.
+/// A block of a device.
 pub type Block = Box<[u8; BLOCK_BYTES]>;
 
-/// One device of a seed volume.
+/// A device of a seed volume.
 #[derive(Debug)]
 pub struct SeedDevice {
-    /// Its size.
+    /// The device's size, in bytes.
     pub size_bytes: u64,
-    /// The device's nonzero blocks, by number.
+    /// The device's blocks that are not zero, by number.
     pub blocks: HashMap<u64, Block>,
 }
 
 impl SeedDevice {
-    /// Reads a device from its image, whatever that is.
+    /// Reads a device from any reader of its image.
     ///
     /// # Errors
-    /// Panics when reading fails.
+    /// Reading fails.
     pub fn of_image(mut image: impl Read) -> Result<Self> {
         let mut blocks = HashMap::new();
         let mut number = 0_u64;
@@ -54,7 +54,7 @@ impl SeedDevice {
         })
     }
 
-    /// `length` bytes from `offset`.
+    /// Returns `length` bytes from `offset` on.
     #[must_use]
     pub fn read(&self, offset: u64, length: usize) -> Vec<u8> {
         let mut bytes = vec![0; length];
@@ -66,17 +66,17 @@ impl SeedDevice {
 /// A small volume.
 #[derive(Debug)]
 pub struct SeedVolume {
-    /// What it is called.
+    /// The volume's name.
     pub name: String,
-    /// Its devices.
+    /// The volume's devices.
     pub devices: Vec<Arc<SeedDevice>>,
 }
 
 impl SeedVolume {
-    /// The file's content.
+    /// Returns the content of a seed volume's file.
     ///
     /// # Errors
-    /// When compressing fails.
+    /// The compression fails.
     pub fn pack(devices: &[SeedDevice]) -> Result<Vec<u8>> {
         let mut bytes = Vec::new();
         bytes.extend_from_slice(&(devices.len() as u32).to_le_bytes());
@@ -93,10 +93,10 @@ impl SeedVolume {
         zstd::bulk::compress(&bytes, 22)
     }
 
-    /// Unpacks a seed volume from the content of its file.
+    /// Reads a volume from the content of its file.
     ///
     /// # Errors
-    /// When the file is not a seed volume.
+    /// The file is not a seed volume.
     pub fn unpack(name: &str, packed: &[u8]) -> Result<Self> {
         let bytes = zstd::bulk::decompress(packed, UNPACKED_BYTES_MAX)?;
         let mut rest = bytes.as_slice();
@@ -132,7 +132,7 @@ impl SeedVolume {
     }
 }
 
-/// A device of a seed volume with changes on top. Read-only from outside.
+/// A device of a seed volume with changes on top. Its users can only read it.
 #[derive(Clone, Debug)]
 pub struct Overlay {
     name: String,
@@ -142,7 +142,7 @@ pub struct Overlay {
 }
 
 impl Overlay {
-    /// A device without changes yet.
+    /// Returns a device without changes so far.
     #[must_use]
     pub fn new(name: String, below: Arc<SeedDevice>) -> Self {
         Self {
@@ -158,13 +158,13 @@ impl Overlay {
         self.size_bytes = self.size_bytes.min(size_bytes);
     }
 
-    /// The size of the seed volume's device.
+    /// Returns the device's size.
     #[must_use]
     pub fn size_bytes(&self) -> u64 {
         self.size_bytes
     }
 
-    /// Returns `length` bytes of the seed volume from `offset`, including changes.
+    /// Returns `length` bytes from `offset` on, changes included.
     #[must_use]
     pub fn read(&self, offset: u64, length: usize) -> Vec<u8> {
         let mut bytes = vec![0; length];
@@ -172,7 +172,7 @@ impl Overlay {
         bytes
     }
 
-    /// The blocks that may be other than zero.
+    /// Returns the numbers of blocks that may be other than zero.
     #[must_use]
     pub fn block_numbers(&self) -> BTreeSet<u64> {
         self.below
@@ -183,7 +183,7 @@ impl Overlay {
             .collect()
     }
 
-    /// Changes the bytes from `offset` on; what lies past the end is dropped.
+    /// Changes the bytes from `offset` on. Bytes past the end of the device are dropped.
     pub fn write(&mut self, offset: u64, bytes: &[u8]) {
         for (byte, at) in bytes.iter().zip(offset..self.size_bytes) {
             let number = at / BLOCK_BYTES as u64;

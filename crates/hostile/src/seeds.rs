@@ -1,4 +1,5 @@
-//! Inputs to begin with: cut out of the seed volumes, so that every target starts from what the kernel writes.
+//! First inputs, cut out of the seed volumes, so that every target starts from the kernel's own
+//! output.
 
 use crate::mutation::Aims;
 use crate::seed_volume::SeedVolume;
@@ -14,19 +15,19 @@ use std::sync::OnceLock;
 
 mod by_hand;
 
-/// Seeds of one target; more of the same kind only take time.
+/// The largest number of seeds for a target; more seeds of a kind only take time.
 const SEEDS_MAX: usize = 400;
 
-/// The folder of fuzzing files in the repository.
+/// Returns the folder of fuzzing files in the repository.
 #[must_use]
 pub fn folder() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../fuzz")
 }
 
-/// All seed volumes, in the order of their names.
+/// Returns all seed volumes, in the order of their names.
 ///
 /// # Panics
-/// Panics when a committed file cannot be read.
+/// A committed file cannot be read.
 #[must_use]
 pub fn volumes() -> &'static [Aims] {
     static VOLUMES: OnceLock<Vec<Aims>> = OnceLock::new();
@@ -48,7 +49,7 @@ pub fn volumes() -> &'static [Aims] {
     })
 }
 
-/// The seeds of one target.
+/// Returns the seeds of a target.
 #[must_use]
 pub fn of_target(name: &str) -> Vec<Vec<u8>> {
     static SEEDS: OnceLock<BTreeMap<&'static str, BTreeSet<Vec<u8>>>> = OnceLock::new();
@@ -57,10 +58,10 @@ pub fn of_target(name: &str) -> Vec<Vec<u8>> {
         .map_or_else(Vec::new, |seeds| seeds.iter().take(SEEDS_MAX).cloned().collect())
 }
 
-/// Returns the fuzz inputs that the repository keeps: the corpus, and inputs of earlier findings.
+/// Returns the inputs in the repository: the corpus and the regressions.
 ///
 /// # Panics
-/// When a committed file cannot be read.
+/// A committed file cannot be read.
 #[must_use]
 pub fn committed(name: &str) -> Vec<(String, Vec<u8>)> {
     let mut inputs = Vec::new();
@@ -100,7 +101,7 @@ fn collect() -> BTreeMap<&'static str, BTreeSet<Vec<u8>>> {
             }
         }
     }
-    // Each of the volumes with a log, unchanged and with a change to an item.
+    // Each volume with a log is a seed, unchanged and with a change to an item.
     for volume in 0..3 {
         add("log", vec![volume]);
         for place in 0..6 {
@@ -201,7 +202,7 @@ fn blocks(aims: &Aims, format: &BlockFormat, add: &mut impl FnMut(&'static str, 
     }
 }
 
-/// An item as the leaf target draws it, if it can be drawn.
+/// Returns an item as the leaf target draws it, if the target can draw it.
 fn leaf_entry(key: &Key, data: &[u8]) -> Option<Vec<u8>> {
     let length = u16::try_from(data.len())
         .ok()

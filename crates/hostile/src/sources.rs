@@ -1,4 +1,4 @@
-//! Targets for what images are made from: tar archives, manifests, OCI layouts.
+//! Targets for the sources of images: tar archives, manifests, OCI layouts.
 
 use crate::Depth;
 use crate::input::Input;
@@ -12,14 +12,15 @@ use std::io::Cursor;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-/// The number of bytes that the fuzz target reads of each file.
+/// The number of bytes that a target reads of each file.
 const READ_BYTES_MAX: usize = 64 << 10;
-/// Of each file so many ranges are looked at.
+/// The number of ranges that a target inspects in each file.
 const RANGES_MAX: usize = 64;
-/// Of each source so many entries are looked at.
+/// The number of entries that a target inspects in each source.
 const ENTRIES_MAX: usize = 4096;
 
-/// A tar archive, plain or as two layers with marks; with checksums mended unless the first byte says otherwise.
+/// The target of a tar archive, plain or as two layers with marks. Checksums are repaired unless
+/// the first byte says otherwise.
 pub fn tar(bytes: &[u8]) -> Depth {
     let mut input = Input::new(bytes);
     let choices = input.byte();
@@ -30,7 +31,7 @@ pub fn tar(bytes: &[u8]) -> Depth {
     let layers = if choices & 2 == 0 {
         Layers::of_archive("tar".to_owned(), Store::of_bytes(archive))
     } else {
-        // Cut anywhere between blocks, so that marks and links act across layers.
+        // The archive is cut anywhere between blocks, so that marks and links act across layers.
         let blocks = archive.len() / 512;
         let cut = (usize::from(choices >> 2) * blocks / 64) * 512;
         let (lower, upper) = archive.split_at(cut);
@@ -47,7 +48,8 @@ pub fn tar(bytes: &[u8]) -> Depth {
     look(layers, bytes.len())
 }
 
-/// A manifest: a head and a table are put before it unless the first byte says otherwise.
+/// The target of a manifest. A head and a table precede the input unless the first byte says
+/// otherwise.
 pub fn manifest(bytes: &[u8]) -> Depth {
     let mut input = Input::new(bytes);
     let mut text = Vec::new();
@@ -70,8 +72,8 @@ pub fn manifest(bytes: &[u8]) -> Depth {
     }
 }
 
-/// A layout on disk, of which one document is the input, or the layer is. All digests on the way to
-/// the fuzzed document are right.
+/// The target of a layout on disk with one document, or the layer, from the input. Digests that
+/// lead to it are correct.
 pub fn oci(bytes: &[u8]) -> Depth {
     let mut input = Input::new(bytes);
     let which = input.byte() % 4;
@@ -114,7 +116,7 @@ pub fn oci(bytes: &[u8]) -> Depth {
     written.map_or(Depth::Refused, |()| depth)
 }
 
-/// A layout of this process, in memory where there is such a place.
+/// Returns a folder for this process's layouts, in memory if possible.
 fn folder() -> &'static Path {
     static FOLDER: OnceLock<PathBuf> = OnceLock::new();
     FOLDER.get_or_init(|| {
@@ -131,7 +133,8 @@ fn folder() -> &'static Path {
     })
 }
 
-/// Makes the checksum of every block right that has something where headers have their magic, or their checksum.
+/// Repairs the checksum of every block with a header's magic, or with bytes in the place of a
+/// checksum.
 fn mend(archive: &mut [u8]) {
     for block in archive.chunks_exact_mut(512) {
         let is_header = block[257..262] == *b"ustar" || block[154..156] == *b"\0 ";
@@ -153,7 +156,7 @@ fn look(source: impl Source, input_bytes: usize) -> Depth {
     look_and(source, input_bytes, &|_| {})
 }
 
-/// Takes all entries, then reads contents. What entries take must be in proportion to the input.
+/// Reads all entries, then contents. The entries' memory must be proportional to the input.
 fn look_and(mut source: impl Source, input_bytes: usize, apply: &dyn Fn(&mut Entry)) -> Depth {
     let mut entries = Vec::new();
     let mut kept = 0_usize;
@@ -180,7 +183,7 @@ fn look_and(mut source: impl Source, input_bytes: usize, apply: &dyn Fn(&mut Ent
             }
         }
     }
-    // Global headers and states of layers hand the same over again, for each entry.
+    // Global headers and states of layers repeat the same data for each entry.
     assert!(
         kept <= (input_bytes + 64) * (entries.len() + 1),
         "entries are larger than the input"
@@ -214,7 +217,7 @@ fn look_and(mut source: impl Source, input_bytes: usize, apply: &dyn Fn(&mut Ent
     Depth::passed(!entries.is_empty())
 }
 
-/// Archives, manifests and layouts as initial fuzz inputs, by target.
+/// Returns first archives, manifests and layouts, by target.
 #[must_use]
 pub fn seeds() -> Vec<(&'static str, Vec<u8>)> {
     let mut seeds = Vec::new();
@@ -247,7 +250,7 @@ pub fn seeds() -> Vec<(&'static str, Vec<u8>)> {
     seeds
 }
 
-/// Small archives of every kind of member.
+/// Returns small archives of every kind of member.
 fn archives() -> Vec<Vec<u8>> {
     let header = |name: &[u8], letter: u8, size: usize, link: &[u8]| {
         let mut block = [0_u8; 512];

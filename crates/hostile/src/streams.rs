@@ -1,11 +1,12 @@
 //! Targets for send streams.
 //!
-//! The fuzz input is a byte of choices (the decoder's piece sizes, and whether it stops at the
-//! first end), and the stream. One fuzz target takes the stream unchanged. The other first repairs
-//! magic, version, command numbers, lengths past the end, checksums, and a missing end command.
+//! An input is a byte of choices (the pieces in which the decoder reads, and whether it stops at
+//! the first end) and the stream. The target `stream` decodes the stream unchanged. The target
+//! `stream_mended` first repairs magic, version, command numbers, lengths beyond the end, every
+//! checksum, and a missing end.
 //!
-//! What comes out of the decoder must print, be encoded again, and decode to the same; and the same bytes in other
-//! pieces must give the same commands and the same error.
+//! A decoded command must print, encode again, and decode to the same command. Equal bytes in other
+//! pieces must give equal commands and the same error.
 
 use crate::Depth;
 use crate::input::Input;
@@ -18,30 +19,31 @@ use buttress_stream::{Command, Decoder, Encoder, Frame, Oddity, Streams, TextDum
 use std::fs;
 use std::io::{self, Read};
 
-/// A stream as it is.
+/// The target of an unchanged stream.
 pub fn stream(bytes: &[u8]) -> Depth {
     let mut input = Input::new(bytes);
     let choices = input.byte();
     run(input.rest(), choices)
 }
 
-/// A stream with everything mended that would end it at the door.
+/// The target of a stream whose immediately rejected fields are repaired.
 pub fn stream_mended(bytes: &[u8]) -> Depth {
     let mut input = Input::new(bytes);
     let choices = input.byte();
     run(&mend(input.rest()), choices)
 }
 
-/// The input of a stream target that decodes `stream` as a whole.
+/// Returns the input with which a stream target decodes `stream` as a whole.
 #[must_use]
 pub fn encode(stream: &[u8]) -> Vec<u8> {
     [&[0], stream].concat()
 }
 
-/// The streams that the crate `buttress-stream` keeps: one for each command, and some of the kernel's.
+/// Returns the committed streams of the crate `buttress-stream`: one for each command, and some of
+/// the kernel's.
 ///
 /// # Panics
-/// Panics when a committed file cannot be read.
+/// A committed file cannot be read.
 #[must_use]
 pub fn samples() -> Vec<Vec<u8>> {
     let folder = seeds::folder().join("../crates/stream/tests/golden");
@@ -53,7 +55,7 @@ pub fn samples() -> Vec<Vec<u8>> {
         .collect()
 }
 
-/// A reader that returns at most `piece_bytes` bytes at once.
+/// A reader that returns a bounded number of bytes at once.
 struct Pieces<'a> {
     bytes: &'a [u8],
     piece_bytes: usize,
@@ -100,7 +102,7 @@ fn run(bytes: &[u8], choices: u8) -> Depth {
     }
 }
 
-/// Exercises a decoded command.
+/// Prints, encodes and decodes a decoded command, which must give the same command.
 fn show(frame: &Frame<'_>, dump: &mut TextDump) {
     let mut text = Vec::new();
     dump.line(frame.command(), &mut text);
@@ -108,7 +110,7 @@ fn show(frame: &Frame<'_>, dump: &mut TextDump) {
     let ends = usize::from(*frame.command() != Command::End);
     assert_eq!(text.iter().filter(|byte| **byte == b'\n').count(), ends);
 
-    // An attribute of a later version has a place in that version only.
+    // Only its own version has a place for an attribute of a later version.
     let version = match frame.oddity() {
         Some(Oddity::Early(attribute)) => attribute.version(),
         _ => frame.version(),
@@ -126,7 +128,7 @@ fn show(frame: &Frame<'_>, dump: &mut TextDump) {
     }
 }
 
-/// The stream with headers and checksums that are right.
+/// Returns the stream with correct headers and checksums.
 #[must_use]
 pub(crate) fn mend(bytes: &[u8]) -> Vec<u8> {
     let mut stream = bytes.to_vec();
@@ -152,7 +154,7 @@ pub(crate) fn mend(bytes: &[u8]) -> Vec<u8> {
     stream
 }
 
-/// A kind of command that the version has, as near to the number that is there as may be.
+/// Returns a command kind of this version whose number is nearest to the given one.
 fn mended_kind(command: &[u8], version: Version) -> CommandKind {
     let known: Vec<_> = CommandKind::ALL
         .into_iter()
@@ -161,7 +163,7 @@ fn mended_kind(command: &[u8], version: Version) -> CommandKind {
     known[usize::from(command[4].wrapping_sub(1)) % known.len()]
 }
 
-/// Mends number, length and checksum of the command at `at`, and says where it ends.
+/// Repairs number, length and checksum of the command at `at`, and returns its end.
 fn mend_command(stream: &mut [u8], at: usize, kind: CommandKind) -> usize {
     let rest = stream.len() - at - COMMAND_HEADER_BYTES;
     let claimed = stream[at..]

@@ -1,7 +1,9 @@
-//! The target of looking into streams: whatever decodes is carried out, and what came of it is walked and read.
+//! The target of views into streams: it applies every decoded command, then walks and reads the
+//! result.
 //!
-//! The first byte of an input says what the rest is: a stream, mended as for [`crate::streams`], or numbers from
-//! which commands are drawn whose paths mostly exist, so that many of them are carried out.
+//! The first byte of an input chooses the rest: a stream, repaired as for [`crate::streams`], or
+//! numbers from which commands are drawn. The paths of drawn commands mostly exist, so that many
+//! commands succeed.
 
 use crate::Depth;
 use crate::input::Input;
@@ -10,7 +12,7 @@ use buttress_format::{ByteCount, FileOffset, Generation, Timestamp, Uuid};
 use buttress_stream::view::{ContentReader, Node, NodeId, Options, Series, Tree};
 use buttress_stream::{Command, Encoder, Version};
 
-/// Paths of drawn commands; some are none.
+/// Paths of drawn commands; some do not exist.
 const PATHS: [&[u8]; 12] = [
     b"", b"a", b"b", b"c", b"a/a", b"a/b", b"b/a", b"a/b/a", b"a/b/b", b"b/a/c", b"../a", b"/a",
 ];
@@ -29,13 +31,14 @@ const SIZES: [u64; 10] = [
     u64::MAX,
 ];
 
-/// Of each file so many chunks are read: a file may truly be 8 EiB of clones.
+/// The number of chunks that the target reads of each file: a file may validly have 8 EiB of
+/// clones.
 const CHUNKS_MAX: usize = 64;
 
-/// How many entries of each snapshot are looked at.
+/// The number of entries that the target inspects in each snapshot.
 const ENTRIES_MAX: usize = 4096;
 
-/// Fuzz target: opens a view of a stream and reads it.
+/// The target of a view into a stream.
 pub fn stream_view(bytes: &[u8]) -> Depth {
     let mut input = Input::new(bytes);
     let stream = if input.byte() & 1 == 0 {
@@ -95,7 +98,7 @@ fn read(mut reader: ContentReader<'_>, size: ByteCount) {
     }
 }
 
-/// Builds a stream of random commands from the fuzz input.
+/// Returns a stream of drawn commands.
 fn drawn(input: &mut Input<'_>) -> Vec<u8> {
     let encoder = Encoder::new(Version::V3);
     let mut stream = Vec::new();
@@ -195,7 +198,7 @@ fn command<'a>(input: &mut Input<'a>) -> Command<'a> {
     }
 }
 
-/// The input of the target that draws `commands`.
+/// Returns the input with which the target draws `commands`.
 #[must_use]
 pub fn encode_drawn(commands: &[u8]) -> Vec<u8> {
     [&[1], commands].concat()
@@ -205,7 +208,7 @@ pub fn encode_drawn(commands: &[u8]) -> Vec<u8> {
 mod tests {
     use super::*;
 
-    /// Generates numbers from a seed (xorshift).
+    /// Returns pseudo-random bytes from a seed (xorshift).
     fn noise(seed: u64, length: usize) -> Vec<u8> {
         let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
         let next = || {
@@ -217,8 +220,7 @@ mod tests {
         std::iter::repeat_with(next).take(length).collect()
     }
 
-    /// A refused command ends a stream, so the generator omits commands that would be refused and
-    /// continues with the rest.
+    /// A refusal ends a stream, so the target leaves refused commands out and applies the rest.
     #[test]
     fn random_commands_are_carried_out_or_refused() {
         let mut carried_out = 0_usize;

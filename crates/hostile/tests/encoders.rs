@@ -1,5 +1,5 @@
-//! What the kernel wrote, parsed and encoded again: the same bytes, for every item and superblock of the seed
-//! volumes.
+//! Parses and encodes the kernel's items and superblocks of the seed volumes again, which must give
+//! equal bytes.
 
 use buttress_format::checksum_item::ChecksumItem;
 use buttress_format::superblock::SYSTEM_CHUNK_ARRAY_BYTES;
@@ -17,7 +17,8 @@ use std::collections::BTreeMap;
 
 type Encoded = Result<Option<(Key, Vec<u8>)>, ItemError>;
 
-/// Key and data of the item, made anew from what was parsed of it; `None` for types that nothing writes yet.
+/// Returns key and data of an item, encoded from its parsed form; `None` for types that Buttress
+/// does not write.
 fn encode_again(key: &Key, data: &[u8], format: &BlockFormat) -> Encoded {
     match key.item_type {
         ItemType::INODE_ITEM
@@ -119,7 +120,7 @@ fn encode_space_item(key: &Key, data: &[u8], format: &BlockFormat) -> Encoded {
     let again = match key.item_type {
         ItemType::EXTENT_ITEM | ItemType::METADATA_ITEM => {
             let parsed = ExtentItem::parse(key, data, format)?;
-            // Build the extent item from its references one by one, in the opposite order.
+            // The item is built reference by reference, in the opposite order.
             let mut built = ExtentItem {
                 inline_references: Default::default(),
                 references: 0,
@@ -223,8 +224,7 @@ fn items_and_superblocks_of_the_kernel_are_encoded_as_they_were() {
                 let Ok(block) = TreeBlock::check(Bytes::from(aims.read(place)), &format, &expectation) else {
                     continue;
                 };
-                // The kernel writes uninitialised memory into the reserved bytes of inode items in
-                // a log.
+                // The kernel leaves arbitrary memory in the reserved bytes of a log's inode items.
                 if block.header().owner == TreeId::TREE_LOG {
                     continue;
                 }
@@ -253,7 +253,8 @@ fn items_and_superblocks_of_the_kernel_are_encoded_as_they_were() {
     assert!(missing.is_empty(), "the seed volumes hold none of {missing:?}");
 }
 
-/// The superblock encoded again is the same, except behind the chunks of the array, where mkfs leaves others.
+/// The encoded superblock equals the original, except past the chunks of the array, where mkfs
+/// leaves former chunks.
 fn check_superblock(superblock: &Superblock, mut bytes: Vec<u8>) {
     const ARRAY: usize = 0x32b;
     let used = superblock.system_chunk_array_bytes as usize;
@@ -275,7 +276,7 @@ fn check_superblock(superblock: &Superblock, mut bytes: Vec<u8>) {
     );
 }
 
-/// The item types in the seed volumes that have an encoder.
+/// The item types that the seed volumes hold and Buttress writes.
 const WRITTEN: &[ItemType] = &[
     ItemType::INODE_EXTREF,
     ItemType::FREE_SPACE_BITMAP,

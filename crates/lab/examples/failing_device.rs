@@ -1,8 +1,8 @@
-//! Fails each write of a program in turn: with EIO once, with EIO for good, and with ENOSPC.
+//! Fails each write of a program in turn: with EIO once, with EIO permanently, and with ENOSPC.
 //!
-//! The example program adds notes to a volume and syncs after each note. A note whose sync returned
-//! must be readable afterwards, from the device as it is once the fault is over. A note whose sync
-//! failed may be there or not. What a run loses, the library reports on standard error.
+//! The program adds notes to a volume and syncs each. If a note's sync returned, the note must be
+//! readable from the device after the fault ends. If a note's sync failed, the note may exist or
+//! not. The library reports a run's lost changes on standard error.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -28,7 +28,7 @@ fn add(root: &WritableSubvolume, number: usize) -> buttress::Result<()> {
     root.sync_path(&name)
 }
 
-/// The program under test. Returns how many notes it was promised before something failed.
+/// The program under test. Returns the number of notes that were durable before a request failed.
 fn program(device: Vec<Device>) -> usize {
     let Ok(volume) = Volume::options().open_writable_devices(device) else {
         return 0;
@@ -46,7 +46,7 @@ fn judge(devices: Vec<Device>, promised: usize) -> Result<(), Box<dyn Error>> {
             return Err(format!("note {number} of {promised} is damaged").into());
         }
     }
-    // The volume works on: what failed can be done again.
+    // The volume still works: the program can repeat the failed call.
     add(&volume.root(), NOTES)?;
     Ok(volume.sync()?)
 }

@@ -1,8 +1,8 @@
-//! Cuts a program at every write, and judges what it left.
+//! Cuts a program at every write, and judges the remaining state.
 //!
 //! The program keeps a letter in a volume: each save writes a new file, syncs it, and renames it
-//! over the old one. After each save it marks what it was promised. At every cut, the letter must
-//! be whole, and no older than the last save that the program was promised.
+//! over the old file. After each save the program marks its promise. After any cut, the letter must
+//! be whole, and no older than the last promise.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use buttress_lab::{Backend, Device, Engine, MemoryBackend};
 const SAVES: u64 = 6;
 const BYTES: usize = 128 << 20;
 
-/// The letter of a save: long enough for an extent of its own.
+/// Returns the letter of a save: long enough for its own extent.
 fn letter(save: u64) -> Vec<u8> {
     format!("Dear Bob, this is letter {save}.\n")
         .repeat(400)
@@ -38,8 +38,8 @@ fn program(lab: &CrashLab, devices: Vec<Device>) -> buttress::Result<()> {
     volume.sync()
 }
 
-/// Opens the devices after a cut, as the program would after a reboot, and returns the problems
-/// found.
+/// Opens the state after a cut, as the program would after a reboot, and returns its problem, if
+/// any.
 fn judge(state: &CutState<'_>) -> Result<(), Box<dyn Error>> {
     let volume = Volume::options().open_writable_devices(state.devices())?;
     let promised = state.last_mark().unwrap_or(0);
@@ -48,12 +48,12 @@ fn judge(state: &CutState<'_>) -> Result<(), Box<dyn Error>> {
         false if promised == 0 => return Ok(()),
         false => return Err(format!("letter {promised} is gone").into()),
     };
-    // A cut may find the next save already: it had not returned, but it was complete.
+    // After a cut, the next save may be complete although its call had not returned.
     let allowed = promised.max(1)..=promised.saturating_add(1);
     if !allowed.clone().any(|number| letter(number) == found) {
         return Err(format!("the letter is none of {allowed:?}").into());
     }
-    // The program works on, and the volume is sound afterwards.
+    // The program still works on this state, and the volume is sound afterwards.
     save(&volume.root(), SAVES)?;
     volume.sync()?;
     drop(volume);

@@ -1,7 +1,8 @@
-//! Cuts a program with several threads, each of which writes and syncs on its own.
+//! Cuts a program with several threads, each of which writes and syncs separately.
 //!
-//! Each thread appends records to its own file, syncs it, and marks how many records it was promised. The history keeps the
-//! order in which the requests of all threads reached the device. At each cut, every thread must find its own promises.
+//! Each thread appends records to its own file, syncs the file, and marks the number of durable
+//! records. The history records the order in which the requests of all threads reached the device.
+//! After each cut, every thread must find its own promises.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -16,7 +17,7 @@ const RECORDS: u64 = 8;
 const RECORD_BYTES: usize = 3000;
 const BYTES: usize = 128 << 20;
 
-/// What a mark says: a thread, and how many records it was promised.
+/// Returns the label of a mark: a thread, and its number of durable records.
 fn label(thread: u64, records: u64) -> u64 {
     thread << 32 | records
 }
@@ -58,7 +59,7 @@ fn program(lab: &CrashLab, devices: Vec<Device>) -> buttress::Result<()> {
     })
 }
 
-/// Returns the number of records that the program had promised to a thread before a cut.
+/// Returns the number of durable records that a thread marked before a cut.
 fn promised(state: &CutState<'_>, thread: u64) -> u64 {
     let own = state.marks().filter(|mark| mark >> 32 == thread);
     own.map(|mark| mark & u64::from(u32::MAX)).max().unwrap_or(0)

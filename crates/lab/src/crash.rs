@@ -1,29 +1,30 @@
-//! The crash laboratory: what is left on a set of devices when the power goes at any moment.
+//! The crash laboratory: the state of a set of devices after a power failure at any moment.
 //!
-//! A drive may hold back what it was given until it is told to flush, and write it in any order, in
-//! part, or not at all when the power fails. A program that stores things has to cope with every
-//! outcome. This lab can produce each possible outcome:
+//! A drive may hold writes back until a flush. If the power fails, it may have written them in any
+//! order, in part, or not at all. A program that stores data has to handle every outcome. The
+//! laboratory produces all of them:
 //!
-//! 1. a [`CrashLab`] hands out devices that work as usual and records every write, zeroing, discard and flush of all of
-//!    them in one order, and what the program says of its own ([`CrashLab::mark`]: "commit 7 has returned");
-//! 2. its [`History`] then gives, for any cut of that order and any [`Outcome`] of what was not flushed by then, the
-//!    devices as they would be found after the crash ([`History::images_at`]);
-//! 3. a judge function of the caller inspects the devices after each cut that [`Cuts`] chooses, and
-//!    returns the problems ([`History::judge`]).
+//! 1. A [`CrashLab`] hands out ordinary devices. It records their writes, zeroings, discards and
+//!    flushes in one order, together with the program's own marks ([`CrashLab::mark`]: "commit 7
+//!    has returned").
+//! 2. The [`History`] of a lab gives the devices after a crash, for any cut of that order and any
+//!    [`Outcome`] of the unflushed writes ([`History::images_at`]).
+//! 3. The caller's judge inspects the devices at all cuts that [`Cuts`] chooses, and returns the
+//!    problems ([`History::judge`]).
 //!
-//! Several threads may write and flush at once. A history keeps the order in which requests began and ended: of writes that
-//! overlapped in time, the one that reached the device first comes first. A flush covers the writes of all threads that had
-//! returned before it began.
+//! Several threads may write and flush at once. A history records the order in which requests began
+//! and ended. Of two writes that overlapped in time, the write that reached the device first comes
+//! first. A flush covers the writes of all threads that had returned before the flush began.
 //!
-//! What a flush promises, and no more, is kept: writes that had returned before it began, once it
-//! has returned. All other writes that had begun are *in doubt*: each may be there whole, in part
-//! (sector by sector), or not at all. A power cut never tears a sector: drives write sectors whole.
+//! The laboratory keeps exactly the promise of a flush: once the flush has returned, writes that
+//! had returned before it began are present. All other writes that had begun are *in doubt*: each
+//! may be present whole, in part (sector by sector), or not at all. A sector is never torn, because
+//! drives write sectors whole.
 //!
-//! Images are cheap: they share all pages with the history and copy what is written to them, so
-//! that a hundred thousand cuts of one run can be tried. The images after a cut are ordinary
-//! devices, and can be recovered, written to and recorded in turn. Everything follows from the
-//! recorded order and the seeds: a failure is found again by its cut and its seed.
-//!
+//! Images are cheap: they share all pages with the history and copy only pages that are written. A
+//! test can therefore try a hundred thousand cuts of a run. An image is a device like others: a
+//! program can recover it, write to it and record it in turn. All results follow from the recorded
+//! order and the seeds, so a cut and a seed reproduce a failure.
 //! ```
 //! use buttress_lab::crash::{CrashLab, Cuts};
 //! use buttress_lab::{Backend, Device, IoError, MemoryBackend};
@@ -86,56 +87,58 @@ use recording::{CrashImage, RecordingDevice};
 lock_class!(LogLock, "log", Rank::LEAF);
 lock_class!(BasesLock, "bases", Rank::LEAF);
 
-/// What a laboratory's devices record into.
+/// The log into which a laboratory's devices record.
 type SharedLog = Arc<Mutex<Log, LogLock>>;
 
-/// The unit in bytes that a drive writes whole or not at all.
+/// The unit that drives write whole or not at all, in bytes.
 pub const SECTOR_BYTES: u64 = 512;
 
-/// One thing that happened, in the order in which things began; a flush counts when it has returned.
+/// A recorded event. Events are in the order of their beginnings; a flush counts when it has
+/// returned.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Event {
-    /// The program wrote bytes to a device.
+    /// A write of bytes to a device.
     Write {
-        /// The number of the device in the order in which the lab created the devices.
+        /// The device's number, in the order in which the lab handed devices out.
         device: usize,
-        /// Where.
+        /// The offset of the write on the device.
         offset_bytes: u64,
-        /// What.
+        /// The written bytes.
         bytes: Bytes,
     },
-    /// A byte range was set to zero.
+    /// A zeroing of a range.
     Zero {
-        /// The device.
+        /// The device's number.
         device: usize,
-        /// Where.
+        /// The zeroed range, in bytes.
         range: Range<u64>,
     },
-    /// A range was given up.
+    /// A discard of a range.
     Discard {
-        /// The device.
+        /// The device's number.
         device: usize,
-        /// Where.
+        /// The discarded range, in bytes.
         range: Range<u64>,
     },
     /// A device returned from a flush.
     Flush {
-        /// The device.
+        /// The device's number.
         device: usize,
     },
-    /// The program said something.
+    /// A mark of the program.
     Mark {
-        /// What.
+        /// The label of the mark.
         label: u64,
     },
 }
 
-/// An event, and when it ended.
+/// An event, with the time of its end.
 #[derive(Clone, Debug)]
 struct Recorded {
     event: Event,
-    /// For what is written: when it returned, if it has. For a flush: when it began. Times count what happens.
+    /// For a change: the time of its return, if it has returned. For a flush: the time of its
+    /// beginning. Times count events.
     time: Option<u64>,
 }
 
@@ -152,7 +155,7 @@ impl Log {
     }
 }
 
-/// Hands out devices that record what is done to them. Cheap to clone; all clones are one lab.
+/// A laboratory of devices that record their requests. Cloning is cheap; all clones are one lab.
 #[derive(Clone, Debug, Default)]
 pub struct CrashLab {
     log: SharedLog,
@@ -160,17 +163,18 @@ pub struct CrashLab {
 }
 
 impl CrashLab {
-    /// A lab without devices.
+    /// Returns a lab without devices.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Runs a program on devices that hold what `bases` hold, and returns what happened to them. The program gets the lab for
-    /// its marks, and the devices as [`Engine::Inline`] serves them. Threads of the program may use them at once.
+    /// Runs a program on copies of `bases`, and returns the history of these devices. The program
+    /// gets the lab for its marks, and the devices as [`Engine::Inline`] serves them. Threads of
+    /// the program may use the devices at once.
     ///
     /// # Errors
-    /// As the program.
+    /// The error of the program.
     pub fn record<E>(
         bases: impl IntoIterator<Item = Arc<dyn Backend>>,
         program: impl FnOnce(&Self, Vec<Device>) -> Result<(), E>,
@@ -182,9 +186,9 @@ impl CrashLab {
         Ok(lab.history())
     }
 
-    /// Returns a device with the content of `base`. `base` itself is never written to, and must not
-    /// change while the lab or its history is in use. A faulty backend (see
-    /// [`crate::fault::FaultyBackend`]) goes over this device, not under it.
+    /// Returns a recording device with the content of `base`. The lab never writes to `base`, which
+    /// must not change while the lab or its history is in use. Faults (see
+    /// [`crate::fault::FaultyBackend`]) go over this device, not under it.
     #[must_use]
     pub fn device(&self, base: Arc<dyn Backend>) -> Arc<dyn Backend> {
         let pages = Pages::over(base);
@@ -194,7 +198,7 @@ impl CrashLab {
         Arc::new(RecordingDevice::new(number, pages, Arc::clone(&self.log)))
     }
 
-    /// Puts a mark into the order of events: all that the program did before has returned.
+    /// Puts a mark into the order of events. All earlier calls of the program must have returned.
     pub fn mark(&self, label: u64) {
         let mut log = self.log.lock();
         let time = Some(log.tick());
@@ -204,19 +208,19 @@ impl CrashLab {
         });
     }
 
-    /// How many events there are so far: a cut after the last of them.
+    /// Returns the number of events so far: the cut after the last event.
     #[must_use]
     pub fn len(&self) -> usize {
         self.log.lock().events.len()
     }
 
-    /// Whether nothing happened yet.
+    /// Returns whether no event has happened yet.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// What happened so far. Going on with the devices does not change it.
+    /// Returns the history so far. Later use of the devices does not change it.
     #[must_use]
     pub fn history(&self) -> History {
         let events = self.log.lock().events.clone();
@@ -224,15 +228,15 @@ impl CrashLab {
     }
 }
 
-/// Returns a device that begins as `base` and keeps what is written to it in memory. `base` itself
-/// is never written to, and must not change while the copy is in use. Copies of an image cost
-/// little: they share all unchanged pages.
+/// Returns a device that starts as `base` and keeps its writes in memory. The copy never writes to
+/// `base`, which must not change while the copy is in use. Copies are cheap, because all of them
+/// share unchanged pages.
 #[must_use]
 pub fn copy_of(base: Arc<dyn Backend>) -> Arc<dyn Backend> {
     Arc::new(CrashImage::new(Pages::over(base)))
 }
 
-/// The range that an event of the history changes on its device.
+/// Returns the device and the range that an event changes.
 fn target(event: &Event) -> Option<(usize, Range<u64>)> {
     match event {
         Event::Write {

@@ -1,9 +1,9 @@
-//! Injected faults over any backend: what a medium, a cable or a drive's firmware does to data.
+//! Injected faults over any backend: the failures of a medium, a cable or a drive's firmware.
 //!
-//! A fault selects its request by byte range, by a request count, or by a seeded draw. A run
-//! therefore repeats from its seed and its order of requests. The backend below is never harmed by
-//! bit rot: it is applied to what is read, until the rotten byte is written again. Torn and
-//! misdirected writes do reach the backend.
+//! A fault strikes a request by its range, by its number, or by a seeded draw, so a seed and an
+//! order of requests reproduce a run. Bit rot never changes the backend below: it applies to bytes
+//! that are read, until the program writes the damaged byte again. Torn and misdirected writes do
+//! change the backend.
 //!
 //! Clamps: of a laboratory for tests, whose images are compared as a whole.
 
@@ -26,8 +26,8 @@ pub use sweep::strike_each;
 
 lock_class!(FaultsLock, "state", Rank::LEAF);
 
-/// Something that goes wrong. Ranges are in bytes of the device; requests are counted from 0, since the faulty
-/// backend was made.
+/// A fault of a device. Ranges are in bytes of the device. Requests are counted from 0, from the
+/// creation of the faulty backend on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Fault {
@@ -39,51 +39,51 @@ pub enum Fault {
     FailReadNumber(u64),
     /// The write with this number fails, and writes nothing.
     FailWriteNumber(u64),
-    /// The write with this number and all that come after it fail, and write nothing.
+    /// The write with this number and all later writes fail, and write nothing.
     FailWritesFrom(u64),
     /// The flush with this number fails.
     FailFlushNumber(u64),
     /// The flush with this number and all later flushes fail.
     FailFlushesFrom(u64),
-    /// The write with this number fails, and everything after it, reads too, as if the device had been pulled out then.
+    /// The write with this number and all later requests fail, reads included, as if the device had
+    /// been removed.
     MissingFromWrite(u64),
-    /// A share of all reads fails: one in so many, drawn by the seed.
+    /// A share of all reads fails: one in `one_in`, drawn by the seed.
     FailSomeReads {
-        /// The mean number of reads for each failing read; 0 if no read fails.
+        /// The mean number of reads for each failing read; 0 for no failures.
         one_in: u64,
     },
-    /// In each run of `every_bytes` in the range, one bit is flipped, at a place that the seed
-    /// selects.
+    /// Each `every_bytes` of the range have one flipped bit, at a place drawn by the seed.
     RotBits {
-        /// Where.
+        /// The affected range.
         range: Range<u64>,
-        /// One bit is flipped in this number of bytes; 0 is taken as 1.
+        /// The bytes for each flipped bit; 0 counts as 1.
         every_bytes: u64,
     },
-    /// The write with this number only gets its first bytes to the medium, and says nothing.
+    /// The write with this number stores only its first bytes, and reports success.
     TearWriteNumber {
-        /// Which write.
+        /// The number of the write.
         number: u64,
-        /// The number of bytes of the torn write that arrive.
+        /// The number of stored bytes.
         kept_bytes: u64,
     },
-    /// The write with this number goes elsewhere, and says nothing.
+    /// The write with this number goes to another place, and reports success.
     MisdirectWriteNumber {
-        /// Which write.
+        /// The number of the write.
         number: u64,
-        /// The physical address that the misdirected write goes to; the write is lost if it does
-        /// not fit there.
+        /// The offset to which the write goes instead. A write that does not fit there is lost.
         to_bytes: u64,
     },
-    /// Everything fails, as if the device had been pulled out.
+    /// All requests fail, as if the device had been removed.
     Missing,
-    /// Writes fail for want of space, once this many bytes were written in all.
+    /// Writes fail for lack of space after this total number of written bytes.
     FullAfter(u64),
-    /// The write with this number and all that come after it fail for want of space, and write nothing.
+    /// The write with this number and all later writes fail for lack of space, and write nothing.
     FullFromWrite(u64),
 }
 
-/// A backend with faults. Keep a clone of the `Arc` to inject more while it is in use.
+/// A backend with faults. A clone of the `Arc` can inject further faults while the backend is in
+/// use.
 #[derive(Debug)]
 pub struct FaultyBackend {
     inner: Arc<dyn Backend>,
@@ -98,9 +98,9 @@ struct State {
     writes: u64,
     flushes: u64,
     written_bytes: u64,
-    /// Requests that a fault struck, bit rot apart.
+    /// The number of requests that a fault struck, without bit rot.
     struck: u64,
-    /// Rotten bytes that were written again.
+    /// Bytes with bit rot that the program has written again.
     healed: BTreeSet<u64>,
 }
 
@@ -111,7 +111,7 @@ enum WriteFate {
 }
 
 impl FaultyBackend {
-    /// The backend `inner`, with nothing wrong yet.
+    /// Returns the backend `inner` without faults so far.
     #[must_use]
     pub fn new(inner: Arc<dyn Backend>, seed: u64) -> Arc<Self> {
         Arc::new(Self {
@@ -126,26 +126,26 @@ impl FaultyBackend {
         self.state.lock().faults.push(fault);
     }
 
-    /// Removes all faults from the backend. Bytes that torn and misdirected writes changed stay
-    /// changed.
+    /// Removes all faults. The effects of torn and misdirected writes remain.
     pub fn heal(&self) {
         self.state.lock().faults.clear();
     }
 
-    /// Returns the number of bytes that were written so far, including attempted writes.
+    /// Returns the number of bytes in all writes so far, failed ones included.
     #[must_use]
     pub fn written_bytes(&self) -> u64 {
         self.state.lock().written_bytes
     }
 
-    /// Returns the number of reads, writes and flushes requested so far, including failed ones.
+    /// Returns the numbers of reads, writes and flushes so far, failed ones included.
     #[must_use]
     pub fn request_counts(&self) -> (u64, u64, u64) {
         let state = self.state.lock();
         (state.reads, state.writes, state.flushes)
     }
 
-    /// Returns how many requests a fault struck so far: failed, torn or misdirected ones. Bit rot does not count.
+    /// Returns the number of requests that a fault struck so far: failed, torn or misdirected ones.
+    /// Bit rot does not count.
     #[must_use]
     pub fn struck(&self) -> u64 {
         self.state.lock().struck
@@ -182,14 +182,14 @@ impl FaultyBackend {
         Ok(fate)
     }
 
-    /// Heals the rotten bytes in a range that a write overwrote.
+    /// Ends the rot of bytes in a written range.
     fn freshen(&self, range: &Range<u64>) {
         let mut state = self.state.lock();
         let places: Vec<u64> = self.rotten(&state, range).map(|(place, _)| place).collect();
         state.healed.extend(places);
     }
 
-    /// The rotten bytes in a range, healed ones included, and the bit that is flipped in each.
+    /// Returns the bytes with bit rot in a range, written ones included, each with its flipped bit.
     fn rotten<'a>(&'a self, state: &'a State, range: &'a Range<u64>) -> impl Iterator<Item = (u64, u8)> + 'a {
         state.faults.iter().flat_map(move |fault| {
             let (rot, every) = match fault {
@@ -244,7 +244,8 @@ impl State {
         fate
     }
 
-    /// Returns the fate of a write: its number, its range, and how many bytes were written with it in all.
+    /// Returns the fate of a write, from its number, its range, and the total of bytes written with
+    /// it.
     fn fate_of_write(&self, number: u64, range: &Range<u64>, total: u64) -> io::Result<WriteFate> {
         check_present(self)?;
         let mut fate = WriteFate::Done;
@@ -304,7 +305,8 @@ fn medium_error() -> io::Error {
     io::Error::from_raw_os_error(libc::EIO)
 }
 
-/// A bijection that spreads its input over all bits (the finaliser of SplitMix64, Steele, Lea and Flood 2014).
+/// Returns a bijective mix of the input's bits (the finaliser of SplitMix64, Steele, Lea and Flood
+/// 2014).
 fn mix(value: u64) -> u64 {
     let value = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let value = (value ^ value.wrapping_shr(30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

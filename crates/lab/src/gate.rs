@@ -1,10 +1,10 @@
-//! A backend with a gate that holds requests, and a thread that can be watched: for tests of what may happen between two
-//! requests.
+//! A backend with a gate that holds requests, and a thread that a test can watch: for tests of the
+//! order of two requests.
 //!
-//! A test closes the gate for some requests and lets one thread run up to it. The test then starts
-//! another thread, which ends or waits for the first thread. No time decides: a thread that sleeps
-//! waits for the other thread if nothing else is left to wait for. [`SetOnDrop`] ends the loops of
-//! other threads when a test ends or panics.
+//! A test closes the gate for some requests and lets one thread run up to the gate. The test then
+//! starts another thread, which ends or waits for the first. The result does not depend on time: if
+//! nothing else can block it, a sleeping thread waits for the other. [`SetOnDrop`] ends the loops
+//! of other threads when a test ends or panics.
 //!
 //! Clamps: of a laboratory for tests, whose images are compared as a whole.
 
@@ -30,28 +30,28 @@ lock_class!(GateLock, "state", Rank::LEAF);
 /// A request that arrives at a gate.
 #[derive(Clone, Copy, Debug)]
 pub enum Request<'a> {
-    /// A read of `length_bytes` at `offset_bytes`. The read is complete while it waits at the gate:
-    /// its bytes are from before.
+    /// A read of `length_bytes` at `offset_bytes`. The gate holds it after reading, so its bytes
+    /// are from before the wait.
     Read {
-        /// First byte.
+        /// The offset of the first byte.
         offset_bytes: u64,
-        /// How many.
+        /// The number of bytes.
         length_bytes: u64,
     },
-    /// A write request, which has not begun while it waits at the gate.
+    /// A write. The gate holds it before it begins.
     Write {
-        /// First byte.
+        /// The offset of the first byte.
         offset_bytes: u64,
-        /// What is written.
+        /// The bytes to write.
         bytes: &'a [u8],
     },
-    /// A flush request, which has not begun while it waits at the gate.
+    /// A flush. The gate holds it before it begins.
     Flush,
-    /// A discard of `length_bytes` at `offset_bytes`, which has not begun when it waits.
+    /// A discard of `length_bytes` at `offset_bytes`. The gate holds it before it begins.
     Discard {
-        /// First byte.
+        /// The offset of the first byte.
         offset_bytes: u64,
-        /// How many.
+        /// The number of bytes.
         length_bytes: u64,
     },
 }
@@ -64,7 +64,7 @@ struct State {
     waiting: usize,
 }
 
-/// A backend with a gate. Keep a clone of the `Arc` to close and open it.
+/// A backend with a gate. A clone of the `Arc` can close and open the gate.
 pub struct GatedBackend {
     inner: Arc<dyn Backend>,
     state: Mutex<State, GateLock>,
@@ -78,7 +78,7 @@ impl fmt::Debug for GatedBackend {
 }
 
 impl GatedBackend {
-    /// The backend `inner` behind an open gate.
+    /// Returns the backend `inner` behind an open gate.
     #[must_use]
     pub fn new(inner: Arc<dyn Backend>) -> Arc<Self> {
         Arc::new(Self {
@@ -88,20 +88,20 @@ impl GatedBackend {
         })
     }
 
-    /// Makes requests wait from now on if `filter` returns true for them. Requests that already
-    /// wait, and for which `filter` returns false, continue.
+    /// Closes the gate for requests that `filter` accepts. Of the requests already held, those that
+    /// `filter` rejects continue.
     pub fn close(&self, filter: impl Fn(Request<'_>) -> bool + Send + 'static) {
         self.state.lock().closed_for = Some(Box::new(filter));
         self.changed.notify_all();
     }
 
-    /// Lets all go on that wait, and all that come.
+    /// Opens the gate: all held requests continue, and later requests pass.
     pub fn open(&self) {
         self.state.lock().closed_for = None;
         self.changed.notify_all();
     }
 
-    /// Returns once `count` requests wait at the gate.
+    /// Returns once the gate holds `count` requests.
     pub fn wait_for_arrivals(&self, count: usize) {
         let mut state = self.state.lock();
         while state.waiting < count {
@@ -173,8 +173,8 @@ impl Backend for GatedBackend {
     }
 }
 
-/// Sets a flag when it goes, also by a panic. A test whose threads run until the flag is set ends with its panic, where it
-/// would wait for them for ever.
+/// Sets a flag on drop, also during a panic. A test whose threads run until the flag is set then
+/// ends with its panic. Without the flag the test would wait for these threads forever.
 ///
 /// ```
 /// use buttress_lab::gate::SetOnDrop;
@@ -192,7 +192,7 @@ impl Backend for GatedBackend {
 pub struct SetOnDrop<'a>(&'a AtomicBool);
 
 impl<'a> SetOnDrop<'a> {
-    /// For this flag.
+    /// Returns a guard for this flag.
     #[must_use]
     pub const fn new(flag: &'a AtomicBool) -> Self {
         Self(flag)
@@ -205,14 +205,15 @@ impl Drop for SetOnDrop<'_> {
     }
 }
 
-/// How often in a row a thread has to be found asleep, without having run between, to be taken to wait for somebody.
+/// The number of consecutive observations asleep, without running in between, after which a thread
+/// counts as waiting.
 const ASLEEP_TIMES: u32 = 50;
 
-/// A thread that can be asked whether it waits.
+/// A thread that can report whether it waits.
 #[derive(Debug)]
 pub struct WatchedThread<T> {
     handle: JoinHandle<T>,
-    /// The folder of the thread below `/proc`.
+    /// The thread's folder below `/proc`.
     folder: String,
 }
 
@@ -220,11 +221,11 @@ impl<T: Send + 'static> WatchedThread<T> {
     /// Starts a thread.
     ///
     /// # Errors
-    /// Fails if the system has no `/proc`, or cannot start a thread.
+    /// The system has no `/proc`, or refuses a new thread.
     pub fn start(body: impl FnOnce() -> T + Send + 'static) -> io::Result<Self> {
         let (tell, told) = mpsc::channel();
         let handle = std::thread::Builder::new().spawn(move || {
-            // Nobody may be there to hear it any more.
+            // The receiver may be gone already.
             let _ = tell.send(fs::read_link("/proc/thread-self"));
             body()
         })?;
@@ -235,7 +236,7 @@ impl<T: Send + 'static> WatchedThread<T> {
         })
     }
 
-    /// Returns once the thread has come to its end, or sleeps. Returns whether the thread sleeps.
+    /// Returns once the thread has ended or sleeps. The result is true if it sleeps.
     #[must_use]
     pub fn comes_to_wait(&self) -> bool {
         let mut last = String::new();
@@ -255,7 +256,7 @@ impl<T: Send + 'static> WatchedThread<T> {
         false
     }
 
-    /// Returns how often the thread has yielded the processor, if it sleeps now.
+    /// Returns the thread's count of context switches, if the thread sleeps now.
     fn asleep(&self) -> Option<String> {
         let status = fs::read_to_string(format!("{}/status", self.folder)).ok()?;
         let field = |name: &str| status.lines().find(|line| line.starts_with(name));
@@ -263,10 +264,10 @@ impl<T: Send + 'static> WatchedThread<T> {
         field("voluntary_ctxt_switches:").map(str::to_owned)
     }
 
-    /// What it gave.
+    /// Waits for the end of the thread and returns its result.
     ///
     /// # Errors
-    /// The message of the thread's panic.
+    /// The payload of the thread's panic.
     pub fn join(self) -> std::thread::Result<T> {
         self.handle.join()
     }

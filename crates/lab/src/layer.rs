@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-/// The methods by which a backend over `self.inner` has the name and the geometry of the inner backend.
+/// Defines the methods that pass the name and the geometry of `self.inner` through.
 macro_rules! geometry_of_inner {
     () => {
         fn name(&self) -> &str {
@@ -28,7 +28,7 @@ macro_rules! geometry_of_inner {
 }
 pub(crate) use geometry_of_inner;
 
-/// Returns the bytes of a request.
+/// Returns the byte range of a request.
 pub(crate) fn range_of(offset_bytes: u64, length_bytes: u64) -> Range<u64> {
     // Clamp: no backend reaches the largest offset, and each checks the range.
     offset_bytes..offset_bytes.saturating_add(length_bytes)

@@ -1,23 +1,25 @@
-//! Devices for tests: what a drive, a cable, a host and a power supply do to a program that stores things.
+//! Devices for tests: the effects of a drive, a cable, a host and a power supply on a program that
+//! stores data.
 //!
-//! Every device in the lab is a [`Backend`] over another one, so a test stacks them as needed, and
-//! runs the program on a [`Device`] over the top. The program needs no change:
-//! `buttress::VolumeOptions::open_devices` takes the device, and so does everything else that takes
-//! one.
+//! Every device here is a [`Backend`] over another one. A test stacks the backends that it needs,
+//! and runs the program on a [`Device`] over the top. The program needs no change:
+//! `buttress::VolumeOptions::open_devices` accepts the device, as does every other call with a
+//! device.
 //!
 //! | to | see |
 //! |---|---|
-//! | cut the power at every write of a program, and judge what is found | [`crash`] |
-//! | fail, tear or misdirect requests, rot bits, pull a device out | [`Fault`], [`FaultyBackend`] |
+//! | cut the power at every write of a program, and judge the result | [`crash`] |
+//! | fail, tear or misdirect requests, rot bits, remove a device | [`Fault`], [`FaultyBackend`] |
 //! | fail each request of a program in turn | [`strike_each`] |
 //! | fill the host's disk below an image file with holes | [`SparseBackend`] |
-//! | hold requests back until the test lets them go on | [`gate`] |
+//! | hold requests back until the test releases them | [`gate`] |
 //! | measure in the time of a disk that the machine does not have | [`simulated`], [`Model`] |
 //!
-//! All of it is deterministic: a failure is found again by its cut, its number or its seed. Of threads it depends on the
-//! system's scheduler in which order requests reach a device; a recorded history keeps the order that occurred.
+//! All devices are deterministic: a cut, a number or a seed reproduces a failure. With threads, the
+//! system's scheduler decides the order in which requests reach a device; a history records that
+//! order.
 //!
-//! No code in this crate knows btrfs. No ordinary command uses this crate, except `buttress tour`,
+//! The crate does not depend on btrfs. No ordinary command uses this crate, except `buttress tour`,
 //! which shows repairs.
 #![forbid(unsafe_code)]
 #![cfg_attr(

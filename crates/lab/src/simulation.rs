@@ -1,22 +1,23 @@
 //! Simulated disks: real bytes, virtual time.
 //!
-//! A simulated device takes its bytes from any backend (memory, a file, faults over either), and
-//! the times of reads and writes from a drive model. Nothing runs beside the caller: the clock
-//! ([`VirtualClock`]) moves only when somebody waits for a request, and by the CPU time that
-//! callers charge. Requests that were queued before are served in the background of that time, so
-//! reading ahead pays exactly as it would.
+//! A simulated device takes its bytes from any backend (memory, a file, faults over either). The
+//! model of a drive gives the time of reads and writes. No thread runs beside the caller: the clock
+//! ([`VirtualClock`]) advances only when a caller waits for a request, and by the CPU time that
+//! callers charge. During both, the drive serves requests that were queued earlier, so reading
+//! ahead gains exactly as much as on a real drive.
 //!
 //! - [`spinning`]: a 7200 rpm disk: seek curve, rotation, zones, track skew, on-drive read-ahead,
-//!   and requests requests chosen by shortest positioning time;
+//!   and requests chosen by shortest positioning time;
 //! - [`flash`]: SSDs: latency, parallel units, one bus;
-//! - any drive model with slow regions ([`Model::slow_in`]): sectors that are about to fail;
+//! - each model with slow regions ([`Model::slow_in`]): sectors that will fail soon;
 //! - [`disk`]: the event loop that serves the queue in virtual time.
 //!
 //! Parameters and their sources: docs/internals/simulated-disks.md. Times are integers of
-//! nanoseconds, and only times determine choices, so two runs give equal figures. Requests pass
-//! through the same plug and the same counters as on real devices.
+//! nanoseconds, and every choice depends on them alone, so two runs give equal figures. Requests
+//! pass through the same plug and the same counters as on real devices.
 //!
-//! What it leaves out: write caches (a write is done when the medium has it; a flush only waits), retries, heat.
+//! Left out: write caches (a write completes when the medium has it, and a flush only waits),
+//! retries, and heat.
 //!
 //! Clamps: times and costs of a simulated disk; no bytes depend on them.
 
@@ -35,22 +36,22 @@ use disk::SimulatedDisk;
 pub use flash::{FlashParameters, FlashTimes};
 pub use spinning::SpinningParameters;
 
-/// Makes a simulated device: its bytes are the backend's, its time the model's, on `clock`. Devices of one pool share a
-/// clock. The model's queue depth applies; everything runs on the calling thread.
+/// Makes a simulated device with the backend's bytes and the model's times, on `clock`. Devices of
+/// a pool share a clock. The model's queue depth applies; everything runs on the calling thread.
 #[must_use]
 pub fn simulated(backend: Arc<dyn Backend>, model: &Model, clock: &VirtualClock) -> Device {
     let disk = SimulatedDisk::new(clock.clone(), model);
     Device::with_schedule(backend, clock, Box::new(disk))
 }
 
-/// Makes a simulated device with the content of `device`, as if it were on such a drive. Its clock
-/// and its statistics are its own.
+/// Makes a simulated device with the content of `device`, as if that content were on such a drive.
+/// The simulated device has its own clock and statistics.
 #[must_use]
 pub fn as_if_on(device: &Device, model: &Model, clock: &VirtualClock) -> Device {
     simulated(Arc::clone(device.backend()), model, clock)
 }
 
-/// Which drive a simulated device behaves like.
+/// The drive that a simulated device models.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Model {
     /// A spinning disk.
@@ -59,11 +60,12 @@ pub enum Model {
     Flash(FlashParameters),
     /// A drive that takes no time.
     Null,
-    /// Another drive, which is slow in places: it tries again and again there before it gives the bytes.
+    /// Another drive with slow regions, in which the drive retries many times before it returns the
+    /// bytes.
     WithSlowRegions {
-        /// The drive.
+        /// The drive without slow regions.
         drive: Box<Self>,
-        /// Where, in bytes, and how much longer each request takes that touches it.
+        /// The regions in bytes, each with the additional time of a request that touches it.
         regions: Vec<(Range<u64>, Duration)>,
     },
 }
@@ -87,7 +89,7 @@ impl Model {
         Self::Flash(FlashParameters::nvme_ssd())
     }
 
-    /// The same drive, slow in a region of so many bytes.
+    /// Returns the same drive with a slow region.
     #[must_use]
     pub fn slow_in(self, region: Range<u64>, longer: Duration) -> Self {
         match self {
@@ -115,24 +117,24 @@ impl Model {
     }
 }
 
-/// Which way bytes go.
+/// The direction of a transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Direction {
     Read,
     Write,
 }
 
-/// A request as a drive sees it. Times in nanoseconds of virtual time.
+/// A request in a drive's queue. Times are nanoseconds of virtual time.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Command {
     pub(crate) direction: Direction,
     pub(crate) offset_bytes: u64,
     pub(crate) length_bytes: u64,
-    /// When the drive got it.
+    /// The time at which the drive got the request.
     pub(crate) arrived: u64,
 }
 
-/// When a request that was begun is done, and when the drive can begin another one.
+/// The end of a request that has begun, and the earliest time of the drive's next request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Served {
     pub(crate) done: u64,
@@ -141,18 +143,18 @@ pub(crate) struct Served {
 
 /// A drive's mechanics.
 pub(crate) trait Drive: Send + fmt::Debug {
-    /// How many requests it takes in at once and may choose among.
+    /// Returns the number of requests that the drive accepts at once and chooses among.
     fn queue_depth(&self) -> usize;
 
-    /// The index of the request it begins at the time `now`. Invariant: `queue` is not empty.
+    /// Returns the index of the request that the drive begins at the time `now`. `queue` is not
+    /// empty.
     fn choose(&self, queue: &[Command], now: u64) -> usize;
 
     /// Begins a request at the time `start`.
     fn serve(&mut self, command: &Command, start: u64) -> Served;
 }
 
-/// A drive with regions in which requests take longer. The slow drive begins no other request
-/// during that time.
+/// A drive with regions in which requests take longer. During such a request it begins no other.
 #[derive(Debug)]
 struct SlowDrive {
     drive: Box<dyn Drive>,

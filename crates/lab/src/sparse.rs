@@ -1,10 +1,10 @@
-//! An image file with holes on a file system that becomes full, as a model in memory for tests.
+//! An image file with holes on a file system that becomes full: a model in memory for tests.
 //!
-//! Each block of the image has space on the host or is a hole. A write to a hole takes space, and a discard returns it.
-//! A write to a block with space never fails for want of space. Reads do not depend on any of this: they return the
-//! bytes of the backend below.
+//! Each block of the image has space on the host or is a hole. A write to a hole takes space, and a
+//! discard returns space. A write to a block with space never fails for lack of space. Reads return
+//! the bytes of the backend below and do not depend on space.
 //!
-//! As on a real file system, a write that finds too little space has its first blocks written.
+//! As on a real file system, a write with too little space still writes its first blocks.
 
 use buttress_exact::Exact as _;
 use std::collections::BTreeSet;
@@ -26,7 +26,8 @@ lock_class!(SparseLock, "space", Rank::LEAF);
 const BLOCK_BYTES: u64 = BLOCK_LENGTH as u64;
 const BLOCK_LENGTH: usize = 4096;
 
-/// A backend whose space comes from a host with a limit. Keep a clone of the `Arc` to change the limit while it is in use.
+/// A backend whose space comes from a host with a limit. A clone of the `Arc` can change the limit
+/// while the backend is in use.
 #[derive(Debug)]
 pub struct SparseBackend {
     inner: Arc<dyn Backend>,
@@ -35,10 +36,10 @@ pub struct SparseBackend {
 
 #[derive(Debug)]
 struct Space {
-    /// Blocks that have space.
+    /// The blocks with space.
     held: BTreeSet<u64>,
     free_blocks: u64,
-    /// The number of writes and reservations that took space, or tried to.
+    /// The number of writes and reservations so far that needed space, failed ones included.
     takes: u64,
     /// The number, as in `takes`, of the write or reservation that finds the host full.
     full_at: Option<u64>,
@@ -46,8 +47,8 @@ struct Space {
 }
 
 impl Space {
-    /// Allocates space for the blocks of a range until the host is full. If the host is full, returns the first byte
-    /// without space.
+    /// Allocates space for the blocks of a range until the host is full. If the host is full,
+    /// returns the first byte without space.
     fn take(&mut self, range: &Range<u64>) -> Result<(), u64> {
         let blocks = range.start / BLOCK_BYTES..range.end.div_ceil(BLOCK_BYTES);
         let holes: Vec<u64> = blocks.filter(|block| !self.held.contains(block)).collect();
@@ -80,8 +81,8 @@ impl Space {
 }
 
 impl SparseBackend {
-    /// The backend `inner` on a host with `free_bytes` left. Blocks of `inner` whose bytes are all equal, as discarded
-    /// blocks are, are holes. All other blocks have space.
+    /// Returns the backend `inner` on a host with `free_bytes` left. Blocks of `inner` whose bytes
+    /// are all equal, as in discarded blocks, are holes. All other blocks have space.
     #[must_use]
     pub fn new(inner: Arc<dyn Backend>, free_bytes: u64) -> Arc<Self> {
         let mut held = BTreeSet::new();
@@ -105,31 +106,33 @@ impl SparseBackend {
         })
     }
 
-    /// Sets the host's remaining space, so that the host is no longer full.
+    /// Sets the host's remaining space, and cancels a pending [`fill_at`](Self::fill_at).
     pub fn set_free_bytes(&self, free_bytes: u64) {
         let mut space = self.space.lock();
         space.free_blocks = free_bytes / BLOCK_BYTES;
         space.full_at = None;
     }
 
-    /// Fills the host at the write or reservation that takes space as number `number` from now, counted from 0.
+    /// Fills the host at the write or reservation that needs space with number `number` from now
+    /// on, counted from 0.
     pub fn fill_at(&self, number: u64) {
         let mut space = self.space.lock();
         space.full_at = Some(space.takes.exact_add(number));
     }
 
-    /// Writes fail with this error number for want of space: `EDQUOT` where a quota of the host is used up.
+    /// Sets the error number of writes without space: `EDQUOT` models a used-up quota of the host.
     pub fn fail_with(&self, errno: i32) {
         self.space.lock().errno = errno;
     }
 
-    /// The number of writes and reservations so far that took space, or tried to.
+    /// Returns the number of writes and reservations so far that needed space, failed ones
+    /// included.
     #[must_use]
     pub fn takes(&self) -> u64 {
         self.space.lock().takes
     }
 
-    /// How much space the image has.
+    /// Returns the bytes of space that the image has.
     #[must_use]
     pub fn held_bytes(&self) -> u64 {
         u64_of(self.space.lock().held.len()).exact_mul(BLOCK_BYTES)

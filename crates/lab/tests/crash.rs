@@ -1,4 +1,5 @@
-//! The crash laboratory against a model that keeps, for every sector, all values that it may have after a crash.
+//! The crash laboratory against a model that keeps, for every sector, all values possible after a
+//! crash.
 #![allow(
     clippy::unwrap_used,
     clippy::indexing_slicing,
@@ -44,10 +45,10 @@ fn lab_of_two() -> (CrashLab, Vec<Device>) {
     (lab, devices)
 }
 
-/// For each device and sector, the first bytes of the contents that may be found at `cut`.
+/// Returns for each device and sector the first bytes that are possible at `cut`.
 fn possible(history: &History, cut: usize) -> Vec<Vec<BTreeSet<u8>>> {
     let mut possible = vec![vec![BTreeSet::from([0xff]); SECTORS]; 2];
-    // The value last written, which a flush makes the only one.
+    // The last written value, which a flush makes the only possible one.
     let mut last = vec![vec![0xff_u8; SECTORS]; 2];
     for event in history.events().take(cut) {
         match event {
@@ -106,7 +107,7 @@ proptest! {
         }
         let history = lab.history();
         prop_assert_eq!(history.len(), steps.len());
-        // In any order of cuts.
+        // Cuts work in any order.
         let cuts = (0..=history.len()).chain((0..=history.len()).rev());
         for cut in cuts {
             let possible = possible(&history, cut);
@@ -122,7 +123,7 @@ proptest! {
                 }
             }
         }
-        // Everything kept at the end is what the live devices show.
+        // The last image with all writes kept equals the live devices.
         for (device, image) in history.images_at(history.len(), Outcome::AllKept).iter().enumerate() {
             let live = devices[device].read(0, SECTORS * SECTOR).unwrap();
             prop_assert_eq!(sectors(image), live.chunks(SECTOR).map(|sector| sector[0]).collect::<Vec<_>>());
@@ -172,7 +173,7 @@ fn a_flush_vouches_for_its_own_device_and_for_what_had_returned() {
     assert_eq!((history.last_mark(3), history.last_mark(4)), (None, Some(7)));
     let images = history.images_at(4, Outcome::NoneKept);
     assert_eq!((sectors(&images[0])[0], sectors(&images[1])[0]), (1, 0xff));
-    // Chosen by hand: the second device's write is event 1.
+    // The choice keeps the second device's write, which is event 1.
     let images = history.images_with(4, &mut |event, sector, sectors| {
         event == 1 && sector == 0 && sectors == 1
     });
@@ -194,7 +195,7 @@ fn images_are_devices_of_their_own() {
         "neither changes the history"
     );
     assert_eq!(image.read(0, 1).unwrap()[0], 9);
-    // A crash after the recovery from a crash.
+    // This records a crash during the recovery from a crash.
     let second = CrashLab::new();
     let base = history.images_at(1, Outcome::AllKept).remove(0);
     let device = Device::with_backend(second.device(base), Engine::Inline);
@@ -210,7 +211,7 @@ fn a_hundred_thousand_cuts_of_an_image_of_64_mib_are_cheap() {
     let lab = CrashLab::new();
     let base = Arc::new(MemoryBackend::new("base", vec![0; 64 << 20]));
     let device = Device::with_backend(lab.device(base), Engine::Threads);
-    // Commits of 30 blocks of 16 KiB each.
+    // Each commit has 30 blocks of 16 KiB.
     let mut next = 0_u64;
     for commit in 0..400_u64 {
         let requests: Vec<_> = (0..30)
@@ -238,6 +239,6 @@ fn a_hundred_thousand_cuts_of_an_image_of_64_mib_are_cheap() {
     }
     let each = started.elapsed() / images;
     eprintln!("{images} images of {} events, {each:?} each", history.len());
-    // A hundred thousand in five minutes at the very most, also in a debug build on a busy machine.
+    // A hundred thousand images take at most five minutes, also in a debug build on a busy machine.
     assert!(each < std::time::Duration::from_millis(3), "{each:?}");
 }

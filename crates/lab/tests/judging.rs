@@ -1,5 +1,5 @@
-//! Judge functions over recorded histories, also of several threads; and programs of which each
-//! request fails in turn.
+//! Judges over histories, also of several threads, and programs of which each request fails in
+//! turn.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -23,8 +23,7 @@ fn memory(bytes: usize) -> Arc<dyn Backend> {
     Arc::new(MemoryBackend::new("disk", vec![0; bytes]))
 }
 
-/// A program that keeps a counter in one sector. Without the flush, a count that was promised can
-/// be lost.
+/// Records a counter in one sector. Without the flush, a promised count can be lost.
 fn count_to(last: u8, flushes: bool) -> History {
     CrashLab::record([memory(8192)], |lab, devices| {
         for count in 1..=last {
@@ -84,7 +83,7 @@ fn judge_finds_missing_flush_and_repeats_it() {
         message.contains("cut 2, NoneKept, after mark 1: 0 after 1"),
         "{message}"
     );
-    // The judging ends early, except where all complaints are asked for.
+    // The judging ends early, unless the limit of complaints is higher than their number.
     let few = history.judge(&Cuts::every().complaints(1), judge);
     assert_eq!(
         few.complaints.len(),
@@ -143,7 +142,8 @@ fn a_recovery_is_cut_in_turn() {
     assert!(states.into_inner() > 13);
 }
 
-/// Threads write to the same bytes at once, in many rounds. The history ends each round as the device does.
+/// Threads write to the same bytes at once, in many rounds. After each round the history equals the
+/// device.
 #[test]
 fn history_of_threads_ends_as_the_device() {
     const THREADS: u8 = 4;
@@ -177,13 +177,13 @@ fn history_of_threads_ends_as_the_device() {
     }
 }
 
-/// A flush by one thread says nothing of a write that another has not returned from.
+/// A thread's flush does not cover a write of another thread that has not returned.
 #[test]
 fn flush_leaves_write_of_another_thread_in_doubt() {
     let gate = GatedBackend::new(memory(8192));
     let lab = CrashLab::new();
     let device = Device::with_backend(lab.device(Arc::clone(&gate) as Arc<dyn Backend>), Engine::Inline);
-    // A part of a page: the write reads the rest of it from the base, and waits at the gate.
+    // The write covers a part of a page, so it reads the rest from the base, and waits at the gate.
     gate.close(|request| matches!(request, Request::Read { .. }));
     thread::scope(|scope| {
         let writing = scope.spawn(|| device.write(0, &[1; SECTOR]));

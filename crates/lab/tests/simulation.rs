@@ -1,4 +1,5 @@
-//! Simulated disks against their data sheets (docs/internals/simulated-disks.md), and the rules of virtual time.
+//! Simulated disks against their data sheets (docs/internals/simulated-disks.md), and the rules of
+//! virtual time.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test may panic")]
 #![allow(clippy::arithmetic_side_effects, reason = "small numbers of the test's own")]
 #![allow(clippy::cast_precision_loss, reason = "figures for people")]
@@ -58,7 +59,8 @@ fn request(offset_bytes: u64, length: usize) -> ReadRequest {
     ReadRequest { offset_bytes, length }
 }
 
-/// Reads `total` bytes from `start` on, `length` at a time, keeping `depth` requests queued; bytes a second.
+/// Reads `total` bytes from `start` on, `length` at a time, with `depth` queued requests. Returns
+/// bytes a second.
 fn sequential_rate(device: &Device, start: u64, length: usize, depth: usize, total: u64) -> f64 {
     let begin = now(device);
     let mut pending = std::collections::VecDeque::new();
@@ -75,7 +77,7 @@ fn sequential_rate(device: &Device, start: u64, length: usize, depth: usize, tot
     total as f64 / (now(device) - begin).as_secs_f64()
 }
 
-/// Pseudo-random offsets over the whole drive, in multiples of `unit`.
+/// Returns pseudo-random offsets over the whole drive, in multiples of `unit`.
 fn offsets(unit: u64) -> impl Iterator<Item = u64> {
     let mut state = 0x2545_f491_4f6c_dd1d_u64;
     std::iter::repeat_with(move || {
@@ -86,15 +88,16 @@ fn offsets(unit: u64) -> impl Iterator<Item = u64> {
     })
 }
 
-/// Reads at random, keeping `depth` requests queued and looking after each `poll` of time; reads a second.
+/// Reads at random with `depth` queued requests, and polls after each `poll` of time. Returns reads
+/// a second.
 fn random_rate(device: &Device, length: usize, depth: usize, count: usize, poll: Duration) -> f64 {
     let begin = now(device);
     let mut pending: Vec<PendingRead> = Vec::new();
     for offset in offsets(length as u64).take(count) {
         pending.push(device.start_read(request(offset, length)));
         while pending.len() == depth {
-            // The loop takes all completed reads, as a busy program would; if no read is complete,
-            // virtual time must pass.
+            // The caller takes all finished requests, as a busy program would. If no request is
+            // finished, time has to pass.
             let (done, rest): (Vec<_>, Vec<_>) = pending.into_iter().partition(PendingRead::is_ready);
             if done.is_empty() {
                 device.charge_cpu(poll);
@@ -129,7 +132,8 @@ fn the_spinning_disk_streams_at_its_rate() {
     );
 }
 
-/// Depth 1: mean seek 8.5 ms + half a revolution 4.17 ms + transfer of 16 KiB, about 0.1 ms: 78 reads a second.
+/// At depth 1 a read takes the mean seek of 8.5 ms, half a revolution of 4.17 ms, and 0.1 ms for 16
+/// KiB: 78 reads a second.
 #[test]
 fn the_spinning_disk_reads_at_random_as_its_sheet_adds_up() {
     let model = Model::spinning_7200();
@@ -146,13 +150,13 @@ fn the_spinning_disk_reads_at_random_as_its_sheet_adds_up() {
 fn the_on_drive_cache_serves_what_was_just_read_on() {
     let device = disk(&Model::spinning_7200());
     device.read(1 << 30, 16 << 10).unwrap();
-    // Gives the drive time to read ahead until its cache segment is full.
+    // During this time the drive reads ahead, up to the end of its segment.
     device.charge_cpu(Duration::from_millis(30));
     let begin = now(&device);
     device.read((1 << 30) + (64 << 10), 16 << 10).unwrap();
     let taken = now(&device) - begin;
     assert!(taken < Duration::from_micros(100), "{taken:?}");
-    // Far away, and a little before: no help.
+    // Read-ahead does not help a distant read, or a read shortly before.
     let begin = now(&device);
     device.read((1 << 30) - (1 << 20), 16 << 10).unwrap();
     assert!(now(&device) - begin > Duration::from_millis(1));
@@ -174,7 +178,7 @@ fn a_slow_region_holds_up_what_touches_it_and_what_waits_behind() {
     );
     assert!(timed((1 << 20) - 4096, 8192) >= longer, "over its beginning");
     assert!(timed((1 << 20) + 4095, 1) >= longer, "its last byte");
-    // A request that was queued after the slow request waits for it.
+    // A request behind the slow one waits for it.
     let begin = now(&device);
     let slow = device.start_read(ReadRequest {
         offset_bytes: 1 << 20,
@@ -246,7 +250,8 @@ fn the_clock_moves_only_when_somebody_waits_or_computes() {
     assert!(last > Duration::from_millis(50));
 }
 
-/// What was started before computing is done by then, if computing took longer.
+/// Requests that started before the computation are finished after it, if the computation took
+/// longer.
 #[test]
 fn queued_reads_are_served_while_the_caller_computes() {
     let model = Model::spinning_7200();
@@ -284,7 +289,7 @@ fn disks_that_share_a_clock_work_side_by_side() {
 #[test]
 fn merging_neighbours_is_counted_and_gives_large_requests() {
     let device = disk(&Model::spinning_7200());
-    // Every block of 4 MiB, asked backwards: 256 requests of 16 KiB, merged into 4 of 1 MiB.
+    // The requests cover 4 MiB in descending order: 256 requests of 16 KiB merge into 4 of 1 MiB.
     let requests: Vec<_> = (0..256).rev().map(|i| request(i * 16384, 16384)).collect();
     device
         .start_reads(requests)
@@ -296,7 +301,7 @@ fn merging_neighbours_is_counted_and_gives_large_requests() {
     assert_eq!(statistics.elapsed, now(&device));
 }
 
-/// One run: reads, writes and computing, mixed by a fixed pattern.
+/// Runs reads, writes and computation, mixed by a fixed pattern.
 fn run(model: &Model) -> (Duration, QueueStatistics) {
     let device = disk(model);
     let mut kept = Vec::new();

@@ -1,6 +1,7 @@
-//! Makes a volume as the tests do, to look into by hand: `make_volume FOLDER [KEY=VALUE]…`.
+//! Makes a volume as the tests do, for inspection by hand: `make_volume FOLDER [KEY=VALUE]…`.
 //!
-//! Keys are `csum`, `node` (KiB), `profile`, `devices`, `mount`, `fill` (`empty`, `kinds`, `full`), `seed`.
+//! Keys are `csum`, `node` (KiB), `profile`, `devices`, `mount`, `fill` (`empty`, `kinds`, `full`),
+//! `seed`.
 
 use anyhow::{Context, Result, bail};
 use buttress_oracle::volumes::{Fill, Specification, make};

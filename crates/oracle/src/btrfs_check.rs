@@ -1,7 +1,8 @@
 //! `btrfs check` on a volume of one or several images.
 //!
-//! It finds the other devices of a volume by asking libblkid for all block devices of the machine, so the images are
-//! attached as loop devices, and what earlier attachings left behind (partitions, libblkid's notes) is put out of its way.
+//! `btrfs check` finds a volume's other devices through libblkid, among all block devices of the
+//! machine. The images are therefore attached as loop devices. Leftovers of earlier attachments
+//! (partitions, libblkid's notes) are removed.
 
 use crate::loop_device::LoopDevice;
 use crate::tools::{newest, run};
@@ -10,16 +11,16 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
-/// The number and the pause of retries of a check that did not find all devices.
+/// The number of retries of a check that did not find all devices, and the pause before each.
 const CHECK_RETRIES: u32 = 100;
 const CHECK_PAUSE: Duration = Duration::from_millis(200);
 
-/// Has `btrfs check` look at the volume on these images, all data included, and gives what it printed.
+/// Runs `btrfs check` on the volume on these images, all data included, and returns its output.
 ///
 /// # Errors
-/// What it found, or that it cannot be run.
+/// The check's findings, or the reason why it cannot run.
 pub fn btrfs_check(images: &[PathBuf]) -> Result<String> {
-    // On block devices, among which btrfs-progs finds the others of the volume.
+    // btrfs-progs finds the volume's other devices among block devices only.
     let devices = images
         .iter()
         .map(|image| LoopDevice::attach(image))
@@ -36,7 +37,8 @@ pub fn btrfs_check(images: &[PathBuf]) -> Result<String> {
             format!("{printed}{complained}")
         })
     };
-    // It looks at all block devices there are, and misses some while others come and go.
+    // The check searches all block devices, and misses some while other programs add and remove
+    // devices.
     let missed = |error: &anyhow::Error| format!("{error:#}").contains(" is missing");
     let data = ["--check-data-csum"];
     let mut checked = check(&data);
@@ -47,8 +49,8 @@ pub fn btrfs_check(images: &[PathBuf]) -> Result<String> {
         std::thread::sleep(CHECK_PAUSE);
         checked = check(&data);
     }
-    // An orphan in a leaf that snapshots share leaves its usual mode with an inode to tell of, but nothing to tell: then
-    // its other mode, which has no such records, decides.
+    // If snapshots share a leaf with an orphan, the usual mode counts an inode error but prints
+    // none. The other mode has no such records, so it decides.
     match checked {
         Err(error) if is_nameless(&error) => match check(&["--mode=lowmem"]) {
             Err(other) if knows_no_simple_quotas(&other) => Ok(format!("{error:#}")),
@@ -58,8 +60,8 @@ pub fn btrfs_check(images: &[PathBuf]) -> Result<String> {
     }
 }
 
-/// True if the other mode reports every extent because it does not know the owner reference of
-/// simple quotas; its verdict then decides nothing.
+/// Returns whether the other mode reports an unknown reference for every extent, because it does
+/// not know the owner references of simple quotas. Such a result decides nothing.
 fn knows_no_simple_quotas(error: &anyhow::Error) -> bool {
     let text = format!("{error:#}");
     let of_maker = |line: &str| {
@@ -71,7 +73,7 @@ fn knows_no_simple_quotas(error: &anyhow::Error) -> bool {
     errors.peek().is_some() && errors.all(of_maker)
 }
 
-/// Whether a check says that there are errors in file trees and names none.
+/// Returns whether a check reports errors in file trees without naming one.
 fn is_nameless(error: &anyhow::Error) -> bool {
     let text = format!("{error:#}");
     let names = |line: &str| line.starts_with("root ") || line.starts_with('\t');
@@ -91,7 +93,7 @@ mod tests {
     const MIB: u64 = 1 << 20;
     const DEVICES: usize = 3;
 
-    /// Creates image files of one size in `folder`.
+    /// Makes images of equal size in `folder`.
     fn images(folder: &Path, name: &str) -> Vec<PathBuf> {
         let path = |number| folder.join(format!("{name}-{number}"));
         let images: Vec<_> = (0..DEVICES).map(path).collect();
@@ -101,7 +103,8 @@ mod tests {
         images
     }
 
-    /// A partition table with one partition from 1 MiB to 2 MiB, as on old disks.
+    /// Returns a partition table with one partition from 1 MiB to 2 MiB, as at the beginning of old
+    /// disks.
     fn partition_table() -> Vec<u8> {
         let mut sector = vec![0; 512];
         sector[446 + 4] = 0x83;
@@ -112,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn what_lay_on_the_loop_devices_before_hides_no_device_of_a_volume() {
+    fn earlier_images_on_loop_devices_hide_no_device() {
         if skips(kernel_missing()) || skips(missing("partx")) {
             return;
         }
@@ -131,11 +134,12 @@ mod tests {
                 .set_len(8 * MIB)
                 .unwrap();
         }
-        // The lowest free devices get them, and then the volume. The first time forgets what lies there from elsewhere.
+        // The lowest free loop devices get the partitioned images first, and then the volume.
+        // `--partscan` first removes earlier partitions.
         for options in [["--partscan"].as_slice(), &[]] {
             let attach = |image: &PathBuf| LoopDevice::attach_with(image, options).unwrap();
             for device in before.iter().map(attach).collect::<Vec<_>>() {
-                // A partition that is added by hand outlives a plain detach.
+                // A plain detach keeps a partition that was added by hand.
                 let _ = run(Command::new("partx").arg("--delete").arg(device.path()));
                 run(Command::new("partx").arg("--add").arg(device.path())).unwrap();
             }

@@ -1,22 +1,24 @@
-//! Programs of the field that use a file system hard and notice when it lies: what they are called with, for a directory.
+//! Debian's programs that use a file system hard and detect its errors, with the script of each for
+//! a directory.
 //!
-//! Each verifies what it wrote by itself, or is followed by something that does.
+//! Each program verifies its own writes, or another program does so afterwards.
 
 use std::path::Path;
 use std::process::Command;
 
-/// A test program of the field suite.
+/// A program with its script.
 #[derive(Clone, Copy, Debug)]
 pub struct Program {
-    /// The name of the program.
+    /// The name for reports.
     pub name: &'static str,
-    /// What must be installed.
+    /// The programs that must be installed.
     pub needs: &'static [&'static str],
-    /// Script for `sh -e`, run in an empty directory: `$SECONDS_EACH` says for how long where it can be told, `$MIB` how much.
+    /// A script for `sh -e` in an empty directory. `$SECONDS_EACH` and `$MIB` set the time and the
+    /// size, if the program takes them.
     pub script: &'static str,
 }
 
-/// All field programs.
+/// All programs.
 pub const PROGRAMS: [Program; 11] = [
     Program {
         name: "fio-buffered",
@@ -39,9 +41,9 @@ pub const PROGRAMS: [Program; 11] = [
     Program {
         name: "stress-ng",
         needs: &["stress-ng", "strace"],
-        // Some stressors call sync(2), which waits for every file system of the machine, and blocks
-        // on one that hangs. It asks nothing of a FUSE server. In this program sync(2) returns at
-        // once.
+        // Some stressors call sync(2), which waits for every file system of the machine and blocks
+        // on a hanging one. sync(2) sends no request to a FUSE server. Under this strace, sync(2)
+        // returns at once.
         script: "strace -f -qqq --seccomp-bpf -o /dev/null -e trace=sync -e inject=sync:retval=0 \
                  stress-ng --temp-path . --verify --timeout ${SECONDS_EACH} --hdd 1 --hdd-bytes ${MIB}m --dir 1 --dirdeep 1 --rename 1 \
                  --link 1 --symlink 1 --xattr 1 --seek 1 --filename 1 --chmod 1 --chown 1 --utime 1 --fallocate 1 \
@@ -101,7 +103,8 @@ pub const PROGRAMS: [Program; 11] = [
 ];
 
 impl Program {
-    /// The command that runs it in `directory`, for so many seconds or with so much data, where that can be told.
+    /// Returns the command that runs the program in `directory`, with this time or size if the
+    /// program takes it.
     #[must_use]
     pub fn command(&self, directory: &Path, seconds: u64, mib: u64) -> Command {
         let mut command = Command::new("sh");

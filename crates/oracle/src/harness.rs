@@ -1,12 +1,12 @@
 //! A small test harness whose cases can be skipped with a reason.
 //!
-//! `cargo test`'s own harness cannot say at run time that a test did not apply. Comparisons with the
-//! kernel depend on the machine (root, loop devices, a version of btrfs-progs), and a test that returns
-//! early there would count as passed. Here a case returns [`Outcome`]; one that says with [`skip`](crate::skip::skip) that it
-//! left a part out counts as skipped, too.
+//! `cargo test`'s own harness has no skipping at run time. Comparisons with the kernel depend on
+//! the machine (root, loop devices, a version of btrfs-progs), and a test that returns early would
+//! count as passed there. A case of this harness returns an [`Outcome`]. A case that left a part
+//! out, by [`skip`](crate::skip::skip), also counts as skipped.
 //!
-//! The words that `cargo test` takes are understood as far as they make sense here: a filter, `--exact`,
-//! `--list`, `--test-threads N`, `--nocapture`.
+//! The harness accepts these arguments of `cargo test`: a filter, `--exact`, `--list`,
+//! `--test-threads N`, `--nocapture`.
 
 use crate::needs::Missing;
 use crate::skip::{RECORDS, Told, is_ci, record, within};
@@ -15,25 +15,25 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
-/// The result of a test case that did not fail.
+/// The result of a case that did not fail.
 #[derive(Debug)]
 pub enum Outcome {
-    /// It held.
+    /// The case passed.
     Passed,
-    /// The case could not run here, for this reason.
+    /// The case could not run, with the reason.
     Skipped(Missing),
 }
 
 type Body = Box<dyn Fn() -> anyhow::Result<Outcome> + Send + Sync>;
 
-/// One named case.
+/// A named case.
 pub struct Case {
     name: String,
     body: Body,
 }
 
 impl Case {
-    /// A test case that runs `body`.
+    /// Returns a case that runs `body`.
     pub fn new<F>(name: impl Into<String>, body: F) -> Self
     where
         F: Fn() -> anyhow::Result<Outcome> + Send + Sync + 'static,
@@ -78,7 +78,8 @@ fn arguments() -> Arguments {
     parsed
 }
 
-/// Runs the cases that the command line asks for and returns the process's exit status: 0 only if none failed.
+/// Runs the cases that the command line chooses and returns the process's exit status: 0 only if
+/// none failed.
 #[must_use]
 pub fn run(cases: Vec<Case>) -> std::process::ExitCode {
     let arguments = arguments();
@@ -123,7 +124,7 @@ pub fn run(cases: Vec<Case>) -> std::process::ExitCode {
         "\ntest result: {verdict}. {passed} passed; {failed} failed; {skipped} ignored; 0 measured; \
          {filtered_out} filtered out"
     );
-    // What counts the records decides by itself.
+    // The program that counts the records decides about skips.
     let may_skip = !is_ci() || std::env::var_os(RECORDS).is_some();
     if failed == 0 && skipped > 0 && !may_skip {
         println!("with CI=true nothing may be skipped");
@@ -153,7 +154,7 @@ fn run_one(case: &Case) -> (usize, usize, usize) {
     (0, 1, 0)
 }
 
-/// A case that did not fail: passed if it left nothing out.
+/// Prints and counts a case that did not fail: passed if it left nothing out, otherwise skipped.
 fn tell(name: &str, left_out: &[Missing], seconds: f64) -> (usize, usize, usize) {
     let Some(first) = left_out.first() else {
         println!("test {name} ... ok ({seconds:.1} s)");

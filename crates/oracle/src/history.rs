@@ -1,14 +1,15 @@
-//! Histories: chains of read-only snapshots with changes in between, to be sent from one to the next.
+//! Histories: chains of read-only snapshots with changes in between, for sends from one snapshot to
+//! the next.
 //!
-//! A [`History`] is data: what to do to a working subvolume before each snapshot ([`Step`]), and which
-//! snapshots to send from which ([`Transfer`]). It is either written down by hand (a named case) or made
+//! A [`History`] is data: the changes of a working subvolume before each snapshot ([`Step`]), and
+//! the sends between snapshots ([`Transfer`]). A history is written by hand (a named case) or made
 //! from a seed by [`random`]. [`Made`] is a history that was carried out on a mounted volume.
 //!
-//! - [`operation`]: the changes, and short names to write them down with;
-//! - [`apply`]: carries out one change through system calls, in this process;
+//! - [`operation`]: the changes, and short functions for writing them down;
+//! - [`apply`]: makes a change by system calls, in this process;
 //! - [`names`]: a model of the names in the working subvolume, from which random changes choose;
 //! - `words`: histories as text, a line for each change;
-//! - [`random`]: histories from seeds, and smaller ones from a history that fails.
+//! - [`random`]: histories from seeds, and reductions of a history that fails.
 
 pub mod apply;
 pub mod names;
@@ -22,49 +23,50 @@ use operation::Operation;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The content of the working subvolume when a step of the history begins.
+/// The state of the working subvolume at the beginning of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Base {
-    /// What the step before left.
+    /// The state after the previous step.
     Continued,
-    /// A new, empty subvolume: its inodes have the numbers of others, and another generation.
+    /// A new, empty subvolume. Its inodes reuse the numbers of earlier inodes, with another
+    /// generation.
     Empty,
-    /// A writable snapshot of this snapshot: histories fork.
+    /// A writable snapshot of this snapshot, so that the history forks.
     Snapshot(usize),
 }
 
-/// Changes, and then a read-only snapshot.
+/// Changes, followed by a read-only snapshot.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Step {
-    /// The content that the step changes.
+    /// The state that the changes start from.
     pub base: Base,
     /// The changes, in order.
     pub operations: Vec<Operation>,
 }
 
-/// One send.
+/// A send of a snapshot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Transfer {
-    /// The snapshot that is sent, by its place in the history.
+    /// The index of the sent snapshot in the history.
     pub snapshot: usize,
-    /// The one that the receiver has, for an incremental send.
+    /// The parent snapshot at the receiver, for an incremental send.
     pub parent: Option<usize>,
-    /// Further snapshots that the receiver has, to clone from.
+    /// Further snapshots at the receiver, as clone sources.
     pub clones: Vec<usize>,
 }
 
-/// A random history: changes with snapshots in between, and the snapshots that are sent.
+/// Changes with snapshots in between, and the sends.
 #[derive(Clone, Debug, PartialEq)]
 pub struct History {
-    /// The steps of the history, one for each snapshot.
+    /// The steps, one for each snapshot.
     pub steps: Vec<Step>,
-    /// The transfers in order of execution; each transfer's parent and clone sources have been sent
-    /// before.
+    /// The sends in order. The parent and the clone sources of each are sent before it.
     pub transfers: Vec<Transfer>,
 }
 
 impl History {
-    /// A working subvolume that goes on from snapshot to snapshot, sent in full and then step by step.
+    /// Returns a history of one working subvolume that continues from snapshot to snapshot, sent in
+    /// full and then step by step.
     #[must_use]
     pub fn chain(steps: Vec<Vec<Operation>>) -> Self {
         let transfers = (0..steps.len())
@@ -84,35 +86,35 @@ impl History {
         Self { steps, transfers }
     }
 
-    /// The number of changes in the history.
+    /// Returns the number of changes.
     #[must_use]
     pub fn operations(&self) -> usize {
         self.steps.iter().map(|step| step.operations.len()).sum()
     }
 }
 
-/// The reaction to a change that cannot be executed.
+/// The treatment of a change that fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Strictness {
-    /// It is an error: the history was written down by hand.
+    /// A failed change is an error, because a person wrote the history.
     Strict,
-    /// The step is omitted: earlier changes that it depends on may have been dropped.
+    /// A failed change is left out, because changes that it depended on may have been dropped.
     Lenient,
 }
 
 /// A history that was executed in a directory of a mounted volume.
 #[derive(Debug)]
 pub struct Made {
-    /// The directory that holds all subvolumes of the history.
+    /// The directory with the working subvolume and the snapshots.
     pub directory: PathBuf,
     /// The read-only snapshots, `s0`, `s1`, ….
     pub snapshots: Vec<PathBuf>,
-    /// How many changes were left out.
+    /// The number of changes that were left out.
     pub left_out: usize,
 }
 
 impl Made {
-    /// Carries out `history` in the new directory `directory`.
+    /// Makes the changes and snapshots of `history` in the new directory `directory`.
     pub fn new(history: &History, directory: &Path, strictness: Strictness) -> Result<Self> {
         std::fs::create_dir(directory).with_context(|| format!("making {}", directory.display()))?;
         let mut made = Self {
@@ -150,13 +152,13 @@ impl Made {
         Ok(made)
     }
 
-    /// Deletes the subvolumes of the history.
+    /// Deletes the directory with all subvolumes.
     pub fn remove(self) -> Result<()> {
         remove_subvolumes(&self.directory)
     }
 }
 
-/// Deletes `directory` and the subvolumes in it, read-only ones and nested ones too.
+/// Deletes `directory` and the subvolumes in it, read-only and nested ones included.
 pub fn remove_subvolumes(directory: &Path) -> Result<()> {
     let mut read_only = Vec::new();
     for entry in std::fs::read_dir(directory)? {
@@ -169,7 +171,7 @@ pub fn remove_subvolumes(directory: &Path) -> Result<()> {
         let paths: Vec<&Path> = read_only.iter().map(PathBuf::as_path).collect();
         subvolume(&["delete"], &paths)?;
     }
-    // rmdir(2) deletes a subvolume that is empty; removing all empties it first.
+    // rmdir(2) deletes an empty subvolume, and this call empties each one first.
     std::fs::remove_dir_all(directory).with_context(|| format!("removing {}", directory.display()))
 }
 

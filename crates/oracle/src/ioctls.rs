@@ -7,18 +7,18 @@ use rustix::ioctl::{Ioctl, IoctlOutput, Opcode, Setter, Updater, ioctl, opcode};
 use std::fs::File;
 use std::os::fd::AsRawFd;
 
-/// The group that both sets of ioctls are in.
+/// The group of both sets of ioctls.
 const GROUP: u8 = 0x94;
 
-/// Names of subvolumes are shorter than this.
+/// The size of a subvolume's name, with its terminating zero.
 const NAME_BYTES: usize = 4088;
 const LONG_NAME_BYTES: usize = 4040;
 const LABEL_BYTES: usize = 256;
 
-/// The flag for read-only, of a subvolume or of a snapshot to be made.
+/// The read-only flag of a subvolume, and of a new snapshot.
 const READ_ONLY: u64 = 1 << 1;
 
-/// What the kernel says of a range that is to be deduplicated but differs.
+/// The kernel's status for a range that differs and is therefore not deduplicated.
 const RANGE_DIFFERS: i32 = 1;
 
 #[repr(C)]
@@ -35,7 +35,7 @@ struct DedupeRange {
     length: u64,
     count: u16,
     reserved: [u16; 3],
-    // One target.
+    // The only target.
     target: i64,
     target_offset: u64,
     bytes: u64,
@@ -65,7 +65,7 @@ struct Lookup {
     name: [u8; 4080],
 }
 
-/// The size that the number of `FIDEDUPERANGE` names: that of its header, without targets.
+/// The size in the number of `FIDEDUPERANGE`: the header without targets.
 type DedupeHeader = [u8; 24];
 
 fn number_of(file: &File) -> i64 {
@@ -74,7 +74,7 @@ fn number_of(file: &File) -> i64 {
 
 fn name_of<const N: usize>(name: &[u8]) -> Result<[u8; N]> {
     let mut bytes = [0; N];
-    // At least one zero byte ends the name.
+    // At least one zero ends the name.
     let place = bytes.get_mut(..name.len()).filter(|_| name.len() < N);
     place.ok_or(Errno::NAMETOOLONG)?.copy_from_slice(name);
     Ok(bytes)
@@ -89,7 +89,7 @@ fn set<const NUMBER: Opcode, T>(file: &File, input: T) -> Result<()> {
 /// Shares `length` bytes at `offset` of `source` with `target`, from `target_offset` on.
 ///
 /// # Errors
-/// The kernel's.
+/// The kernel's error.
 pub fn clone_range(source: &File, offset: u64, length: u64, target: &File, target_offset: u64) -> Result<()> {
     let range = CloneRange {
         source: number_of(source),
@@ -100,10 +100,11 @@ pub fn clone_range(source: &File, offset: u64, length: u64, target: &File, targe
     set::<{ opcode::write::<CloneRange>(GROUP, 13) }, _>(target, range)
 }
 
-/// As [`clone_range`], if both ranges hold equal bytes; returns whether they do.
+/// Shares a range as [`clone_range`] does, if both files have equal bytes there. Returns whether
+/// they have.
 ///
 /// # Errors
-/// Returns the kernel's error for the call or for the range.
+/// The kernel's error, for the call or for the range.
 pub fn dedupe_range(
     source: &File,
     offset: u64,
@@ -122,7 +123,7 @@ pub fn dedupe_range(
         status: 0,
         reserved_too: 0,
     };
-    // SAFETY: the header says that one target follows it, and one does.
+    // SAFETY: the header announces one target, and one target follows it.
     unsafe {
         ioctl(
             source,
@@ -139,7 +140,7 @@ pub fn dedupe_range(
 /// Makes an empty subvolume.
 ///
 /// # Errors
-/// The kernel's.
+/// The kernel's error.
 pub fn create_subvolume(directory: &File, name: &[u8]) -> Result<()> {
     let name = name_of(name)?;
     set::<{ opcode::write::<VolumeArguments>(GROUP, 14) }, _>(directory, VolumeArguments { file: 0, name })
@@ -148,7 +149,7 @@ pub fn create_subvolume(directory: &File, name: &[u8]) -> Result<()> {
 /// Deletes a subvolume by its name.
 ///
 /// # Errors
-/// The kernel's.
+/// The kernel's error.
 pub fn delete_subvolume(directory: &File, name: &[u8]) -> Result<()> {
     let name = name_of(name)?;
     set::<{ opcode::write::<VolumeArguments>(GROUP, 15) }, _>(directory, VolumeArguments { file: 0, name })
@@ -157,7 +158,7 @@ pub fn delete_subvolume(directory: &File, name: &[u8]) -> Result<()> {
 /// Makes a snapshot of the subvolume with the root directory `source`.
 ///
 /// # Errors
-/// The kernel's.
+/// The kernel's error.
 pub fn snapshot(source: &File, directory: &File, name: &[u8], read_only: bool) -> Result<()> {
     let arguments = SnapshotArguments {
         file: number_of(source),
@@ -172,7 +173,7 @@ pub fn snapshot(source: &File, directory: &File, name: &[u8], read_only: bool) -
 /// Makes the subvolume with this root directory read-only, or writable.
 ///
 /// # Errors
-/// The kernel's.
+/// The kernel's error.
 pub fn set_read_only(root: &File, read_only: bool) -> Result<()> {
     let flags: u64 = if read_only { READ_ONLY } else { 0 };
     set::<{ opcode::write::<u64>(GROUP, 26) }, _>(root, flags)
@@ -181,14 +182,14 @@ pub fn set_read_only(root: &File, read_only: bool) -> Result<()> {
 /// Makes the subvolume with this root directory the default.
 ///
 /// # Errors
-/// The kernel's.
+/// The kernel's error.
 pub fn set_default(root: &File) -> Result<()> {
     let mut lookup = Lookup {
         tree: 0,
         object: 256,
         name: [0; 4080],
     };
-    // SAFETY: the layout is the one that the ioctl reads and writes.
+    // SAFETY: the ioctl reads and writes a value of exactly this layout.
     unsafe {
         ioctl(
             root,
@@ -198,16 +199,16 @@ pub fn set_default(root: &File) -> Result<()> {
     set::<{ opcode::write::<u64>(GROUP, 19) }, _>(root, lookup.tree)
 }
 
-/// Gives the volume a label.
+/// Sets the volume's label.
 ///
 /// # Errors
-/// The kernel's.
+/// The kernel's error.
 pub fn set_label(file: &File, label: &[u8]) -> Result<()> {
     let label: [u8; LABEL_BYTES] = name_of(label)?;
     set::<{ opcode::write::<[u8; LABEL_BYTES]>(GROUP, 50) }, _>(file, label)
 }
 
-/// Room for the data of any ioctl of btrfs whose size is in its number.
+/// A buffer for the data of any ioctl of btrfs whose number contains its size.
 pub type Data = [u8; 4096];
 
 /// An ioctl by its number, with its data.
@@ -216,8 +217,8 @@ struct Numbered<'a> {
     data: &'a mut Data,
 }
 
-// SAFETY: `data` is at least as long as the size in the ioctl's number, which `numbered` checks;
-// its content is plain bytes.
+// SAFETY: `numbered` ensures that the data has space for the size in the number. The data is plain
+// bytes.
 unsafe impl Ioctl for Numbered<'_> {
     type Output = i32;
 
@@ -236,17 +237,16 @@ unsafe impl Ioctl for Numbered<'_> {
     }
 }
 
-/// The ioctl with this number, by which the kernel reads and writes as many bytes of `data` as the number says.
+/// Calls the ioctl with this number. The kernel reads and writes as many bytes of `data` as the
+/// number contains.
 ///
 /// # Errors
-/// Returns the kernel's error, or `E2BIG` if `data` has no space for the size in the ioctl's
-/// number.
+/// The kernel's error; `E2BIG` if the data has too little space.
 pub fn numbered(file: &File, number: Opcode, data: &mut Data) -> Result<i32> {
     let bytes = (number >> 16) & 0x3fff;
     if bytes > 4096 {
         return Err(Errno::TOOBIG);
     }
-    // SAFETY: `data` lives for the duration of the call, and is at least as large as the ioctl
-    // number says.
+    // SAFETY: `data` is live during the call, and at least as large as the size in the number.
     unsafe { ioctl(file, Numbered { number, data }) }
 }

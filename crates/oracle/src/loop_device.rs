@@ -1,4 +1,4 @@
-//! Loop devices and mounts that are undone when they go out of scope.
+//! Loop devices and mounts. Dropping them detaches and unmounts.
 
 use crate::tools::run;
 use anyhow::{Context, Result};
@@ -6,11 +6,11 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-/// How often, and after which pause, unmounting is tried again while the mount is busy.
+/// The number of retries of an unmount while the mount is busy, and the pause before each.
 const UMOUNT_RETRIES: u32 = 30;
 const UMOUNT_PAUSE: Duration = Duration::from_millis(100);
 
-/// An image file attached as a block device until it is dropped.
+/// An image file, attached as a block device until this value is dropped.
 #[derive(Debug)]
 pub struct LoopDevice {
     path: PathBuf,
@@ -19,13 +19,13 @@ pub struct LoopDevice {
 impl LoopDevice {
     /// Attaches `image`.
     ///
-    /// Its partitions are looked for so that those of what was attached before are forgotten: a device that seems to have
-    /// partitions is left out when btrfs-progs looks for the devices of a volume.
+    /// losetup scans for partitions, so that the kernel forgets the partitions of an earlier image.
+    /// btrfs-progs ignores a device that seems to have partitions.
     pub fn attach(image: &Path) -> Result<Self> {
         Self::attach_with(image, &["--partscan"])
     }
 
-    /// Attaches `image` with more options of losetup.
+    /// Attaches `image` with further options of losetup.
     pub(crate) fn attach_with(image: &Path, options: &[&str]) -> Result<Self> {
         let mut command = Command::new("losetup");
         let output = run(command.args(options).args(["--find", "--show"]).arg(image))?;
@@ -35,7 +35,7 @@ impl LoopDevice {
         })
     }
 
-    /// The block device.
+    /// Returns the path of the block device.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
@@ -50,23 +50,23 @@ impl Drop for LoopDevice {
     }
 }
 
-/// A mounted volume: its loop devices and the directory, until it is dropped.
+/// A mounted volume with its loop devices and its directory, until this value is dropped.
 #[derive(Debug)]
 pub struct Mount {
     directory: Option<tempfile::TempDir>,
-    // Fields drop in order: the devices go after `drop` has unmounted.
+    // The devices. Fields drop in order, so the devices are detached after `drop` has unmounted.
     devices: Vec<LoopDevice>,
 }
 
 impl Mount {
-    /// Mounts the volume that lies on `images`, with further `options` for `mount -o`.
+    /// Mounts the volume on `images`, with further `options` for `mount -o`.
     pub fn new(images: &[PathBuf], options: &str) -> Result<Self> {
         let devices = images
             .iter()
             .map(|image| LoopDevice::attach(image))
             .collect::<Result<Vec<_>>>()?;
         let directory = tempfile::Builder::new().prefix("buttress-mount-").tempdir()?;
-        // The kernel must know all devices before the first is mounted; `device=` says them to it.
+        // The kernel must know all devices before it mounts the first; `device=` names them.
         let mut all = options.to_owned();
         for device in devices.iter().skip(1) {
             if !all.is_empty() {
@@ -88,7 +88,7 @@ impl Mount {
         })
     }
 
-    /// The directory on which the device is mounted.
+    /// Returns the mount point.
     #[must_use]
     pub fn path(&self) -> &Path {
         self.directory
@@ -96,13 +96,13 @@ impl Mount {
             .map_or(Path::new(""), tempfile::TempDir::path)
     }
 
-    /// The loop devices below the mount.
+    /// Returns the block devices of the volume.
     #[must_use]
     pub fn devices(&self) -> &[LoopDevice] {
         &self.devices
     }
 
-    /// Unmounts and detaches, and says what went wrong.
+    /// Unmounts and detaches, and returns any error.
     pub fn close(mut self) -> Result<()> {
         self.unmount()
     }
@@ -110,7 +110,7 @@ impl Mount {
     fn unmount(&mut self) -> Result<()> {
         if let Some(directory) = self.directory.take() {
             let umount = || run(Command::new("umount").arg(directory.path()));
-            // Another program on the machine may be reading the mounted file system at this moment.
+            // Another program of the machine may be using the mount at this moment.
             let mut unmounted = umount();
             for _ in 0..UMOUNT_RETRIES {
                 if unmounted.is_ok() {
@@ -120,11 +120,12 @@ impl Mount {
                 unmounted = umount();
             }
             if let Err(error) = unmounted {
-                // A directory that is still mounted must not be removed.
+                // The directory is still a mount point, so it must not be removed.
                 let kept = directory.keep();
                 return Err(error.context(format!("{} stays mounted", kept.display())));
             }
-            // The kernel remembers devices, and refuses an older state of the same volume on others.
+            // The kernel remembers devices, and refuses an older state of the same volume on other
+            // devices.
             for device in &self.devices {
                 let forget = ["device", "scan", "--forget"];
                 let _ = run(Command::new("btrfs").args(forget).arg(device.path()));

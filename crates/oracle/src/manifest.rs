@@ -1,9 +1,9 @@
-//! What a directory tree holds, in a form that two sources can be compared in.
+//! The content of a directory tree, in a form in which two sources can be compared.
 //!
-//! A [`Manifest`] maps each path (bytes, relative, without a leading `./`, the top is empty) to an
-//! [`Entry`]. Content is kept as the ranges that hold data, each with a CRC-32C: holes are part of what is
-//! compared, and a file of a terabyte without data costs nothing. Hard links are compared as groups: each
-//! entry names the smallest path of its group.
+//! A [`Manifest`] maps each path (bytes, relative, without a leading `./`, empty for the top) to an
+//! [`Entry`]. Content is the list of data ranges, each with a CRC-32C, so comparisons include
+//! holes, and a file of a terabyte without data costs nothing. Hard links are compared as groups:
+//! each entry names the smallest path of its group.
 
 use anyhow::{Context, Result, bail};
 use rustix::fs::{AtFlags, CWD, SeekFrom, StatxFlags, lgetxattr, llistxattr, seek, statx};
@@ -14,33 +14,33 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-/// The inode number of directories that the kernel makes up.
+/// The inode number of directories that the kernel synthesises.
 const MADE_UP_INODE: u64 = 2;
 
-/// Seconds since the epoch, and nanoseconds.
+/// A time as seconds since the epoch, and nanoseconds.
 pub type Time = (i64, u32);
 
 /// A half-open range of data in a file, and the CRC-32C of its bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DataRange {
-    /// First byte.
+    /// The offset of the first byte.
     pub start: u64,
-    /// Byte past the last.
+    /// The offset after the last byte.
     pub end: u64,
-    /// CRC-32C of the bytes.
+    /// The CRC-32C of the bytes.
     pub crc32c: u32,
 }
 
-/// One file, directory or other inode under one path.
+/// A file, directory or other inode under a path.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Entry {
     /// File type and permissions, as in `st_mode`.
     pub mode: u32,
-    /// Owner.
+    /// The owner's user id.
     pub uid: u32,
-    /// Group.
+    /// The group id.
     pub gid: u32,
-    /// Size in bytes; for directories the size that the source reports.
+    /// The size in bytes; for directories as the source reports it.
     pub size: u64,
     /// Device number of device nodes as (major, minor).
     pub device: (u32, u32),
@@ -52,38 +52,39 @@ pub struct Entry {
     pub target: Vec<u8>,
     /// The data ranges of a regular file.
     pub data: Vec<DataRange>,
-    /// The smallest path of the hard link group, where there is more than one path.
+    /// The smallest path of the hard link group, if the inode has more than one path.
     pub linked: Option<Vec<u8>>,
-    /// Attributes of files and directories as `FS_IOC_GETFLAGS` gives them, where a source was asked for them.
+    /// Attributes of a file or directory as `FS_IOC_GETFLAGS` returns them, if the source was asked
+    /// for them.
     pub attributes: Option<u32>,
-    /// Facts about an inode that not every source knows.
+    /// Fields that not every source has.
     pub extra: Option<Extra>,
-    /// Its times are not on disk: the kernel makes up the directory that stands for a subvolume inside a
-    /// snapshot, with the time at which it was first looked at.
+    /// Whether the entry's times are not on disk. The kernel synthesises the directory that stands
+    /// for a subvolume inside a snapshot, with the time of the first access.
     pub made_up: bool,
 }
 
-/// Facts of stat(2) and statx(2) that a tar stream does not hold.
+/// The fields of stat(2) and statx(2) that a tar stream lacks.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Extra {
-    /// Inode number.
+    /// The inode number.
     pub inode: u64,
-    /// Number of links.
+    /// The number of links.
     pub links: u32,
     /// The number of blocks of 512 bytes.
     pub blocks: u64,
-    /// Time of the last read.
+    /// The time of the last read.
     pub accessed: Time,
-    /// Time of the last change of the inode.
+    /// The time of the last change of the inode.
     pub changed: Time,
-    /// Time of creation.
+    /// The time of creation.
     pub born: Time,
 }
 
-/// Paths and what they hold.
+/// The entries of a tree, by path.
 pub type Manifest = BTreeMap<Vec<u8>, Entry>;
 
-/// Bytes as a reader wants them in a message.
+/// Returns bytes in a readable form for messages.
 #[must_use]
 pub fn shown(path: &[u8]) -> String {
     if path.is_empty() {
@@ -107,7 +108,8 @@ pub fn of_directory(top: &Path) -> Result<Manifest> {
     })
 }
 
-/// As [`of_directory`]; `content` is shown each regular file by its path, and fills in [`Entry::data`].
+/// Reads a tree as [`of_directory`] does. `content` gets each regular file with its path, and sets
+/// [`Entry::data`].
 pub fn of_directory_by(
     top: &Path,
     mut content: impl FnMut(&[u8], &File, &mut Entry) -> Result<()>,
@@ -148,7 +150,7 @@ pub fn of_directory_by(
     Ok(manifest)
 }
 
-/// Fills in [`Entry::attributes`] of the tree at `top`, of which this is the manifest.
+/// Sets [`Entry::attributes`] in the manifest of the tree at `top`.
 pub fn add_attributes(top: &Path, manifest: &mut Manifest) -> Result<()> {
     for (path, entry) in manifest {
         if entry.made_up || !matches!(entry.mode & 0o170_000, 0o100_000 | 0o040_000) {
@@ -221,7 +223,8 @@ fn xattrs_of(place: &Path) -> Result<BTreeMap<Vec<u8>, Vec<u8>>> {
     Ok(xattrs)
 }
 
-/// Where data lies in the first `size` bytes of `file`, by SEEK_DATA and SEEK_HOLE: half-open, in bytes.
+/// Returns the data ranges in the first `size` bytes of `file`, by SEEK_DATA and SEEK_HOLE:
+/// half-open, in bytes.
 pub fn data_ranges(file: &File, size: u64) -> Result<Vec<(u64, u64)>> {
     let mut ranges = Vec::new();
     let mut position = 0;
@@ -253,8 +256,9 @@ fn crc_of(file: &File, start: u64, end: u64) -> Result<u32> {
     Ok(crc)
 }
 
-/// The differences between two manifests, as lines; at most 20, then how many more. What only one source
-/// knows ([`Entry::extra`]) is compared where both have it, and sizes of directories only then.
+/// Returns the differences between two manifests as lines: at most 20, then the number of further
+/// ones. Fields of [`Entry::extra`], and sizes of directories, are compared only if both sources
+/// have them.
 #[must_use]
 pub fn differences(expected: &Manifest, found: &Manifest) -> Vec<String> {
     let mut lines = Vec::new();
@@ -336,7 +340,7 @@ fn compare(path: &[u8], expected: &Entry, found: &Entry, lines: &mut Vec<String>
     }
 }
 
-/// Fails with the differences, if there are any.
+/// Returns the differences as an error, if there are any.
 pub fn expect_equal(what: &str, expected: &Manifest, found: &Manifest) -> Result<()> {
     let lines = differences(expected, found);
     if lines.is_empty() {

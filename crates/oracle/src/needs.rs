@@ -1,16 +1,19 @@
-//! What tests need of the machine beside the toolchain: programs, rights, and what a kernel or a file system offers.
+//! The needs of tests beside the toolchain: programs, rights, and features of a kernel or a file
+//! system.
 //!
-//! Each need has a name. `cargo xtask test --without NAME` accepts that it is missing; the tests are told by
-//! `BUTTRESS_WITHOUT` (names with commas between) and then take it as missing even where it is there. A test that asks
-//! [`missing`], and leaves something out because of the answer, says so with [`skip`](crate::skip::skip).
+//! Each need has a name. `cargo xtask test --without NAME` accepts that the need is missing. The
+//! variable `BUTTRESS_WITHOUT` (names separated by commas) then makes the tests treat it as missing
+//! even if it exists. A test asks [`missing`]; if the test leaves something out because of the
+//! answer, it calls [`skip`](crate::skip::skip).
 
 use std::fmt;
 use std::sync::OnceLock;
 
-/// The environment variable that names the needs that tests treat as missing.
+/// The variable with the names of needs to treat as missing.
 pub const WITHOUT: &str = "BUTTRESS_WITHOUT";
 
-/// Programs that tests start, and the Debian packages that bring them. What every Linux system has is not listed.
+/// Programs that tests start, with their Debian packages. Programs of every Linux system are not
+/// listed.
 pub const PROGRAMS: [(&str, &str); 24] = [
     ("mkfs.btrfs", "btrfs-progs"),
     ("btrfs", "btrfs-progs"),
@@ -38,7 +41,7 @@ pub const PROGRAMS: [(&str, &str); 24] = [
     ("git", "git"),
 ];
 
-/// Needs that no package brings, and what each is.
+/// Needs that no package provides, each with a description.
 pub const OTHERS: [(&str, &str); 12] = [
     ("root", "the rights of root, to mount volumes"),
     ("kernel", "a kernel with btrfs"),
@@ -66,10 +69,10 @@ pub const OTHERS: [(&str, &str); 12] = [
     ),
 ];
 
-/// The name of the need for the version of btrfs-progs that comparisons name as their reference.
+/// The name of the need for the reference version of btrfs-progs.
 pub const REFERENCE_PROGS: &str = "btrfs-progs-6.14";
 
-/// A need that the machine does not meet, and the reason.
+/// A missing need, with the reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Missing {
     need: &'static str,
@@ -77,7 +80,7 @@ pub struct Missing {
 }
 
 impl Missing {
-    /// That `need` is missing, which showed in what `reason` says.
+    /// Returns that `need` is missing, with the observation in `reason`.
     ///
     /// # Panics
     /// `need` has no entry in [`PROGRAMS`] or [`OTHERS`].
@@ -92,7 +95,7 @@ impl Missing {
         }
     }
 
-    /// The name of what is missing.
+    /// Returns the name of the missing need.
     #[must_use]
     pub const fn need(&self) -> &'static str {
         self.need
@@ -105,20 +108,20 @@ impl fmt::Display for Missing {
     }
 }
 
-/// The names of all needs.
+/// Returns the names of all needs.
 pub fn names() -> impl Iterator<Item = &'static str> {
     PROGRAMS.into_iter().chain(OTHERS).map(|(name, _)| name)
 }
 
-/// Returns whether tests must treat a need as missing.
+/// Returns whether a need counts as missing by the environment.
 fn is_left_out(need: &str) -> bool {
     static WITHOUT_NAMES: OnceLock<String> = OnceLock::new();
     let names = WITHOUT_NAMES.get_or_init(|| std::env::var(WITHOUT).unwrap_or_default());
     names.split(',').any(|name| name == need)
 }
 
-/// What is missing when this need is asked for; `None` where it is met, as far as that can be seen from outside. The last
-/// six of [`OTHERS`] show only in use.
+/// Returns the missing need, or `None` if the need is met. Only use shows the last six of
+/// [`OTHERS`]; they count as met here.
 ///
 /// # Panics
 /// Panics when `need` is not a known need.
@@ -144,7 +147,7 @@ pub fn missing(need: &str) -> Option<Missing> {
     (!is_met).then(|| Missing::new(need, format!("needs {what}")))
 }
 
-/// Returns the first of these needs that the machine does not meet.
+/// Returns the first of these needs that is missing.
 #[must_use]
 pub fn any_missing(needs: &[&str]) -> Option<Missing> {
     needs.iter().find_map(|need| missing(need))

@@ -1,4 +1,4 @@
-//! Overwrites copies on a volume's devices with noise.
+//! Damages copies of a volume's devices.
 
 use crate::content::Random;
 use anyhow::Result;
@@ -6,11 +6,11 @@ use std::fs::OpenOptions;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-/// Where superblocks lie; noise spares them, so that a spoilt device is still recognised as one.
+/// The offsets of superblocks. Noise spares them, so that a damaged device is still recognised.
 const SUPERBLOCKS: [u64; 3] = [64 << 10, 64 << 20, 256 << 30];
 
-/// Overwrites `[start, end)` of `image` with seeded noise, but not the superblocks, and not what is a hole
-/// in the image anyway (nothing reads it, and the image would grow to its full size).
+/// Overwrites `[start, end)` of `image` with seeded noise, except the superblocks and the image's
+/// holes. Nothing reads a hole, and writing there would let the image grow to its full size.
 pub fn spoil(image: &Path, start: u64, end: u64, seed: u64) -> Result<()> {
     let file = OpenOptions::new().read(true).write(true).open(image)?;
     let mut random = Random::new(seed);

@@ -1,26 +1,27 @@
 //! The seeds of random tests.
 //!
-//! An ordinary run is deterministic: each test names its seeds. A nightly run sets [`DATE`] to the day's date. Each
-//! test then adds seeds that are derived from the date and the test's name. The test's own variable sets one seed, and
-//! no other is used. Each seed is printed before it is used, with what runs it again.
+//! An ordinary run is deterministic: each test names its seeds. A nightly run sets [`DATE`] to the
+//! day's date, and each test then adds seeds derived from the date and the test's name. If the
+//! test's own variable is set, its value is the only seed. Each seed is printed before use, with
+//! the command that repeats it.
 //!
-//! A seed that ever failed is added to the named ones of its test.
+//! A seed that ever failed is added to its test's named seeds.
 
 use std::env;
 use std::str::FromStr;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// The variable that a nightly run sets to the day's date; any text will do.
+/// The variable that a nightly run sets to the day's date. Any text is valid.
 pub const DATE: &str = "BUTTRESS_SEED_DATE";
 
-/// Returns the day's date in UTC, as `2026-11-25`.
+/// Returns the day's date in UTC, such as `2026-11-25`.
 #[must_use]
 pub fn today() -> String {
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     date_of(now.map_or(0, |time| time.as_secs() / 86_400))
 }
 
-/// The date of a day since 1970-01-01.
+/// Returns the date of a day since 1970-01-01.
 fn date_of(day: u64) -> String {
     let is_leap =
         |year: u64| year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400));
@@ -41,14 +42,14 @@ fn date_of(day: u64) -> String {
     format!("{year}-{month:02}-{:02}", day + 1)
 }
 
-/// Seeds of the date stay below this, so that tests may multiply them.
+/// The bound of seeds from the date, so that tests may multiply them.
 const BOUND: u64 = 1 << 31;
 
-/// Returns the seeds of the test `test`: the value of `variable` if it is set, else `named`. A nightly run adds as many
-/// seeds of the date. Prints them.
+/// Returns and prints the seeds of the test `test`: the value of `variable` if it is set, otherwise
+/// `named`. A nightly run adds as many seeds from the date.
 ///
 /// # Panics
-/// If the environment variable `variable` is set to something other than a number.
+/// `variable` is set to something other than a number.
 #[must_use]
 pub fn seeds(test: &str, variable: &str, named: &[u64]) -> Vec<u64> {
     let chosen = chosen(
@@ -61,11 +62,11 @@ pub fn seeds(test: &str, variable: &str, named: &[u64]) -> Vec<u64> {
     chosen
 }
 
-/// Returns the one seed of the test `test`, or the first of several in a row, as [`seeds`] does. In a nightly run the
-/// seed of the date replaces the named one.
+/// Returns the single seed of the test `test`, or the first of several consecutive ones, as
+/// [`seeds`] does. In a nightly run the seed from the date replaces the named one.
 ///
 /// # Panics
-/// Panics if the environment variable `variable` is set to something other than a number.
+/// `variable` is set to something other than a number.
 #[must_use]
 pub fn seed(test: &str, variable: &str, named: u64) -> u64 {
     let chosen = chosen(
@@ -79,13 +80,14 @@ pub fn seed(test: &str, variable: &str, named: u64) -> u64 {
     seed
 }
 
-/// Returns the size of a random run: the value of `variable` if it is set, else `full` in a nightly run, else `ordinary`.
+/// Returns the size of a random run: the value of `variable` if it is set, otherwise `full` in a
+/// nightly run and `ordinary` in other runs.
 ///
-/// An ordinary run is sized so that the suite takes minutes. A nightly run has hours for the full
-/// number of runs, and uses new seeds as well.
+/// With the ordinary size the suite takes minutes. A nightly run has hours for the full size, and
+/// new seeds.
 ///
 /// # Panics
-/// If `variable` is set to something other than a number.
+/// `variable` is set to something other than a number.
 #[must_use]
 pub fn budget(variable: &str, ordinary: u64, full: u64) -> u64 {
     size(number(variable), env::var_os(DATE).is_some(), ordinary, full)
@@ -95,8 +97,8 @@ fn size(set: Option<u64>, is_nightly: bool, ordinary: u64, full: u64) -> u64 {
     set.unwrap_or(if is_nightly { full } else { ordinary })
 }
 
-/// Returns the seed of the day: of the date in [`DATE`] if it is set, else of today. Prints the
-/// seed, with the command that runs the test again.
+/// Returns the day's seed, from the date in [`DATE`] if it is set, otherwise from today's date.
+/// Prints the seed with the command that repeats it.
 #[must_use]
 pub fn seed_of_day(run: &str) -> u64 {
     let date = env::var(DATE).unwrap_or_else(|_| today());
@@ -120,17 +122,17 @@ fn chosen(test: &str, set: Option<u64>, named: &[u64], date: Option<&str>) -> Ve
         .collect()
 }
 
-/// FNV-1a, which stays the same over versions.
+/// Returns the FNV-1a hash, which does not change between versions.
 fn hash(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
         (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3)
     })
 }
 
-/// Returns the number in the environment variable `variable`; `None` if it is not set.
+/// Returns the number in the environment variable `variable`, or `None` if it is not set.
 ///
 /// # Panics
-/// If it is set to something else.
+/// The variable is set to something other than a number.
 #[must_use]
 pub fn number<T: FromStr>(variable: &str) -> Option<T> {
     let text = env::var(variable).ok()?;

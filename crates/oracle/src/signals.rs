@@ -1,14 +1,15 @@
-//! Signals to programs that are tested.
+//! Signals to tested programs.
 
 use anyhow::{Context, Result};
 use rustix::process::{Pid, Signal, kill_process};
 use std::process::Child;
 
-/// Sends a signal to a program, and returns once one of its threads has taken it. From then on the program behaves as
-/// the signal asks. On a busy machine this can take longer than any pause.
+/// Sends a signal to a program, and returns once one of its threads has received it. From then on
+/// the program behaves as the signal requires. On a busy machine this can take longer than any
+/// pause.
 ///
 /// # Errors
-/// If the signal cannot be sent, or the system does not report on the program.
+/// The signal cannot be sent, or the system does not report on the program.
 pub fn deliver(child: &Child, signal: Signal) -> Result<()> {
     kill_process(Pid::from_child(child), signal)?;
     while is_pending(child.id(), signal)? {
@@ -19,13 +20,13 @@ pub fn deliver(child: &Child, signal: Signal) -> Result<()> {
 
 fn is_pending(process: u32, signal: Signal) -> Result<bool> {
     let status = std::fs::read_to_string(format!("/proc/{process}/status"))?;
-    // The signal that ended a process stays pending in the zombie process.
+    // A signal that ended a process stays pending in the remaining zombie.
     let state = status.lines().find_map(|line| line.strip_prefix("State:"));
     if state.is_some_and(|state| state.trim_start().starts_with(['Z', 'X'])) {
         return Ok(false);
     }
     let bit = 1_u64 << (signal.as_raw() - 1);
-    // The pending signals of the process, and those of its first thread.
+    // These are the pending signals of the process and of its first thread.
     for name in ["ShdPnd:", "SigPnd:"] {
         let line = status.lines().find_map(|line| line.strip_prefix(name));
         let mask = line.with_context(|| format!("{name} in the status of a process"))?;

@@ -1,16 +1,18 @@
-//! Tests that could not run, or not in full, are counted: nothing that was left out passes in silence.
+//! Counts of tests that could not run, or not in full, so that every skip is reported.
 //!
-//! `cargo test`'s own harness knows no skipping at run time: a test that returns early counts as passed. So a test that
-//! leaves something out says so with [`skip`], from where it sees that; helpers several calls below may say it for it.
+//! `cargo test`'s own harness has no skipping at run time: a test that returns early counts as
+//! passed. A test that leaves something out therefore calls [`skip`]; helpers several calls below
+//! the test may call it, too.
 //!
-//! - Under `cargo xtask test` the variable [`RECORDS`] names a file. Each skip is a line there; the chore counts a test
-//!   with at least one line as skipped instead of passed, and fails unless what was missing was named with `--without`.
-//! - Under `cargo test` alone a line goes to the terminal, also where the output of tests is captured; with `CI=true` the
-//!   test fails.
+//! - Under `cargo xtask test` the variable [`RECORDS`] names a file, and each skip is a line there.
+//!   The chore counts a test with at least one line as skipped instead of passed. It fails unless
+//!   `--without` names the missing need.
+//! - Under `cargo test` alone, a line goes to the terminal even if the test's output is captured.
+//!   With `CI=true` the test fails.
 //!
-//! A case of [`harness`](crate::harness) has its skips counted by the harness. The skip record
-//! names a test by its thread's name, which libtest sets. On other threads it names the line of the
-//! call.
+//! The harness counts the skips of a case of [`harness`](crate::harness). A test is identified by
+//! its thread's name, which libtest sets; in its own threads a test is identified by the calling
+//! line.
 
 use crate::needs::Missing;
 use std::cell::RefCell;
@@ -19,30 +21,30 @@ use std::fs::File;
 use std::io::Write;
 use std::panic::Location;
 
-/// The variable that names the file of the records.
+/// The variable with the path of the records.
 pub const RECORDS: &str = "BUTTRESS_SKIPPED";
 
-/// Who counted a test that left something out.
+/// The harness's own count of a test that left something out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Told {
-    /// No skip was counted yet: the harness counts the test as passed.
+    /// The harness counts the test as passed.
     Passed,
-    /// The skip was told to the test harness, which counts the test as ignored.
+    /// The harness counts the test as ignored.
     Ignored,
 }
 
-/// One thing that was left out.
+/// A part that a test left out.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
-    /// The program of the test.
+    /// The test program.
     pub program: String,
-    /// The test.
+    /// The name of the test.
     pub test: String,
     /// The name of the missing need.
     pub need: String,
-    /// How the test's harness counts it.
+    /// The count of the test's harness.
     pub told: Told,
-    /// Why.
+    /// The reason.
     pub reason: String,
 }
 
@@ -61,7 +63,7 @@ impl fmt::Display for Record {
 }
 
 impl Record {
-    /// Reads what [`Display`](fmt::Display) writes.
+    /// Parses the form that [`Display`](fmt::Display) writes.
     #[must_use]
     pub fn parse(line: &str) -> Option<Self> {
         let mut parts = line.splitn(5, '\t').map(str::to_owned);
@@ -81,14 +83,15 @@ impl Record {
 }
 
 thread_local! {
-    /// What the case of our own harness that runs on this thread left out, if one runs.
+    /// The parts left out by the case of our own harness on this thread, if a case runs.
     static CASE: RefCell<Option<Vec<Missing>>> = const { RefCell::new(None) };
 }
 
-/// Says that the running test leaves out what it is there for, or a part of it, as something is missing.
+/// Records that the running test leaves out its subject, or a part of it, because a need is
+/// missing.
 ///
 /// # Panics
-/// Outside of `cargo xtask test` with `CI=true`, or when the record cannot be written.
+/// With `CI=true` outside of `cargo xtask test`, or if the record cannot be written.
 #[track_caller]
 pub fn skip(missing: &Missing) {
     let is_case = CASE.with_borrow_mut(|case| {
@@ -109,7 +112,7 @@ pub fn skip(missing: &Missing) {
     record(&test, missing, Told::Passed);
 }
 
-/// As [`skip`] for each need that is missing; whether one is.
+/// Calls [`skip`] for each missing need. Returns whether a need is missing.
 #[track_caller]
 #[must_use]
 pub fn skips(missing: Option<Missing>) -> bool {
@@ -119,14 +122,14 @@ pub fn skips(missing: Option<Missing>) -> bool {
     missing.is_some()
 }
 
-/// Runs a case of our own harness, and gives what it left out beside its result.
+/// Runs a case of our own harness. Returns its result and the parts that it left out.
 pub(crate) fn within<T>(case: impl FnOnce() -> T) -> (T, Vec<Missing>) {
     CASE.set(Some(Vec::new()));
     let result = case();
     (result, CASE.take().unwrap_or_default())
 }
 
-/// Writes a skip record, or a message on the terminal.
+/// Writes a record, or prints it on the terminal.
 pub(crate) fn record(test: &str, missing: &Missing, told: Told) {
     let program = std::env::current_exe().unwrap_or_default();
     let record = Record {
@@ -145,7 +148,7 @@ pub(crate) fn record(test: &str, missing: &Missing, told: Told) {
             .append(true)
             .create(true)
             .open(&file)
-            // One write call, so that lines of several programs do not mix.
+            // A single call writes the line, so that lines of several programs do not mix.
             .and_then(|mut file| file.write_all(format!("{record}\n").as_bytes()));
         if let Err(error) = written {
             panic!(
@@ -160,12 +163,12 @@ pub(crate) fn record(test: &str, missing: &Missing, told: Told) {
     }
     let text = format!("{test} left something out: {missing}");
     assert!(!is_ci(), "{text}; with CI=true nothing may be left out");
-    // Not by a macro: the output of tests that pass is caught and thrown away. If no terminal
-    // exists, the test ignores the failed message.
+    // The macro would write to captured output, which is discarded for tests that pass. An error of
+    // the terminal does not fail the test.
     drop(writeln!(std::io::stderr(), "SKIPPED: {text}"));
 }
 
-/// Whether this runs where nothing may be left out.
+/// Returns whether this run accepts no skips.
 #[must_use]
 pub fn is_ci() -> bool {
     std::env::var_os("CI").is_some_and(|value| !value.is_empty() && value != "false" && value != "0")

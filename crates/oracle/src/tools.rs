@@ -1,8 +1,8 @@
-//! What the machine offers for comparisons with the kernel.
+//! The machine's means for comparisons with the kernel.
 //!
-//! A capability that is missing is named, so that a skipped test can say why. Two versions of btrfs-progs
-//! may be there: the distribution's in `PATH`, and a newer one that `cargo xtask test` lays beside it and
-//! points to with `BUTTRESS_PROGS` (a directory that holds `btrfs` and `mkfs.btrfs`).
+//! A missing capability has a name, so that a skipped test can give the reason. Two versions of
+//! btrfs-progs may exist: the distribution's in `PATH`, and a newer one that `cargo xtask test`
+//! unpacks. `BUTTRESS_PROGS` names the directory of the newer `btrfs` and `mkfs.btrfs`.
 
 use crate::needs::{Missing, REFERENCE_PROGS, any_missing, missing};
 use anyhow::{Context, Result, bail};
@@ -10,10 +10,11 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::OnceLock;
 
-/// The version of btrfs-progs whose output is the reference for `dump-super` and `dump-tree`.
+/// The reference version of btrfs-progs for the output of `dump-super` and `dump-tree`.
 pub const REFERENCE_VERSION: &str = "6.14";
 
-/// What comparisons with the kernel need: root, its btrfs, loop devices, and the programs that make and mount volumes.
+/// The needs of comparisons with the kernel: root, its btrfs, loop devices, and the programs that
+/// make and mount volumes.
 const KERNEL_NEEDS: [&str; 7] = [
     "root",
     "kernel",
@@ -24,14 +25,13 @@ const KERNEL_NEEDS: [&str; 7] = [
     "mount",
 ];
 
-/// Returns why comparisons with the kernel cannot run here, or `None` if they can.
+/// Returns the need that prevents a comparison with the kernel, if any.
 pub fn kernel_missing() -> Option<Missing> {
     static MISSING: OnceLock<Option<Missing>> = OnceLock::new();
     MISSING.get_or_init(|| any_missing(&KERNEL_NEEDS)).clone()
 }
 
-/// Returns why btrfs-progs of this version or later cannot be used here for comparisons with the
-/// kernel.
+/// Returns the need that prevents a comparison by btrfs-progs of at least this version, if any.
 #[must_use]
 pub fn progs_missing(least: (u32, u32)) -> Option<Missing> {
     let have = newest_version();
@@ -44,19 +44,19 @@ pub fn progs_missing(least: (u32, u32)) -> Option<Missing> {
     })
 }
 
-/// Why the kernel cannot be compared with here by the version of btrfs-progs that is the reference of what is printed.
+/// Returns the need that prevents a comparison with the reference version of btrfs-progs, if any.
 #[must_use]
 pub fn reference_missing() -> Option<Missing> {
     kernel_missing().or_else(|| missing(REFERENCE_PROGS))
 }
 
-/// Whether the newest btrfs-progs here is the reference.
+/// Returns whether the newest btrfs-progs here is the reference version.
 pub(crate) fn newest_is_reference() -> bool {
     let (major, minor) = newest_version();
     format!("{major}.{minor}") == REFERENCE_VERSION
 }
 
-/// The newest btrfs-progs here: the directory in `BUTTRESS_PROGS`, else the distribution's.
+/// Returns the folder of the newest btrfs-progs: `BUTTRESS_PROGS`, otherwise the distribution's.
 #[must_use]
 pub fn newest(program: &str) -> PathBuf {
     match std::env::var_os("BUTTRESS_PROGS") {
@@ -65,7 +65,8 @@ pub fn newest(program: &str) -> PathBuf {
     }
 }
 
-/// The version of the newest btrfs-progs here as (major, minor); `(0, 0)` where there is none.
+/// Returns the version of the newest btrfs-progs as (major, minor), or `(0, 0)` without
+/// btrfs-progs.
 #[must_use]
 pub fn newest_version() -> (u32, u32) {
     static VERSION: OnceLock<(u32, u32)> = OnceLock::new();
@@ -82,13 +83,13 @@ pub fn newest_version() -> (u32, u32) {
     })
 }
 
-/// Returns the path of the built `buttress` command, relative to the running test program.
+/// Returns the built `buttress` command, found from the running program's folder.
 pub fn buttress() -> Result<PathBuf> {
     if let Some(path) = std::env::var_os("BUTTRESS") {
         return Ok(PathBuf::from(path));
     }
     let program = std::env::current_exe().context("the running program's own path")?;
-    // Tests lie one folder below the command, benchmarks beside it.
+    // Test programs are one folder below the command, benchmarks beside it.
     let found = program
         .ancestors()
         .skip(1)
@@ -98,17 +99,17 @@ pub fn buttress() -> Result<PathBuf> {
     found.context("the buttress command is not built; run `cargo build` first or set BUTTRESS to its path")
 }
 
-/// Copies a program that is to be run where it comes to lie. Another process (`cp`) copies the
-/// program. In this process, a child that another thread is starting could inherit the writable
-/// descriptor, and the copy could not be executed.
+/// Copies a program that will run from the new place. Another process makes the copy. A file that
+/// this process wrote may still be open for writing in a child that another thread is starting, and
+/// the system refuses to run such a file.
 pub fn copy_program(from: &Path, to: &Path) -> Result<()> {
     run(Command::new("cp").arg(from).arg(to)).map(drop)
 }
 
-/// Runs a command, and fails with its whole output unless it exits with 0.
+/// Runs a command. Unless it exits with 0, returns an error with its whole output.
 ///
-/// The command gets no cache of other commands: libblkid caches block devices for minutes, and a
-/// loop device shows another image at every attach.
+/// The command does not see libblkid's notes of earlier commands. libblkid trusts its notes for
+/// minutes, but a loop device has another image after each attachment.
 pub fn run(command: &mut Command) -> Result<Output> {
     let output = command
         .env("BLKID_FILE", "/dev/null")

@@ -1,7 +1,7 @@
 //! Makes volumes with mkfs.btrfs and the kernel from a specification.
 //!
-//! A [`Volume`] is a set of sparse image files in a scratch directory (memory-backed where the machine has
-//! space), filled through a mount and then unmounted, with the manifest that the kernel showed.
+//! A [`Volume`] is a set of sparse image files in a scratch directory, in memory if the machine has
+//! space. The kernel's mount filled it, and its manifest is what the mount showed.
 
 use crate::content::{every_kind, many_names, random_tree};
 use crate::loop_device::Mount;
@@ -12,41 +12,42 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// What kind of volume to make. [`Specification::default`] is one device with mkfs.btrfs's own choices.
+/// The kind of volume to make. [`Specification::default`] is one device with mkfs.btrfs's own
+/// choices.
 #[derive(Clone, Debug)]
 pub struct Specification {
-    /// Checksum by its name in mkfs.btrfs.
+    /// The checksum, by its name in mkfs.btrfs.
     pub checksum: &'static str,
-    /// Size of tree blocks in KiB.
+    /// The size of tree blocks in KiB.
     pub node_kib: u32,
-    /// Profile of data.
+    /// The profile of data.
     pub data: &'static str,
-    /// Profile of metadata.
+    /// The profile of metadata.
     pub metadata: &'static str,
-    /// Number of devices.
+    /// The number of devices.
     pub devices: u32,
-    /// Size of each device in MiB.
+    /// The size of each device in MiB.
     pub device_mib: u64,
-    /// Data and metadata share block groups.
+    /// Whether data and metadata share block groups.
     pub mixed: bool,
     /// Features for mkfs.btrfs -O.
     pub features: &'static [&'static str],
     /// Options for mount -o.
     pub mount: &'static str,
-    /// How much content to put into the volume.
+    /// The amount of content.
     pub fill: Fill,
-    /// Seed of the content.
+    /// The seed of the content.
     pub seed: u64,
 }
 
-/// How much of the volume the test fills.
+/// The amount of a volume's content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fill {
-    /// Nothing.
+    /// No files.
     Empty,
     /// Every kind of file, and a small random tree.
     Kinds,
-    /// That, a larger random tree, and the directory of very many names.
+    /// Every kind of file, a larger random tree, and the directory of very many names.
     Full,
 }
 
@@ -71,24 +72,24 @@ impl Default for Specification {
 /// A volume on image files.
 #[derive(Debug)]
 pub struct Volume {
-    /// The devices' images, in the order that mkfs.btrfs was given.
+    /// The devices' images, in the order of mkfs.btrfs's arguments.
     pub images: Vec<PathBuf>,
-    /// The content that the kernel's mount showed before the unmount.
+    /// The tree that the kernel's mount showed before the unmount.
     pub manifest: Manifest,
-    // Deletes the image files when dropped.
+    // The scratch folder. Dropping it removes the images.
     folder: tempfile::TempDir,
 }
 
 impl Volume {
-    /// The scratch directory that the images lie in.
+    /// Returns the scratch directory of the images.
     #[must_use]
     pub fn folder(&self) -> &Path {
         self.folder.path()
     }
 }
 
-/// A directory for images that is removed with its content: in memory where there are 8 GiB to spare,
-/// else where temporary files go.
+/// Returns a directory for images that is removed with its content. The directory is in memory if 8
+/// GiB are available, otherwise in the place of temporary files.
 pub fn scratch() -> Result<tempfile::TempDir> {
     let memory = Path::new("/dev/shm");
     let free_bytes =
@@ -103,7 +104,7 @@ pub fn scratch() -> Result<tempfile::TempDir> {
     folder.context("making a scratch directory")
 }
 
-/// Makes sparse image files and a file system on them, and mounts nothing.
+/// Makes sparse image files and a file system on them, without a mount.
 pub fn format(specification: &Specification) -> Result<(tempfile::TempDir, Vec<PathBuf>)> {
     let folder = scratch()?;
     let mut images = Vec::new();
@@ -132,13 +133,15 @@ pub fn make(specification: &Specification) -> Result<Volume> {
     make_with(specification, |_| Ok(()))
 }
 
-/// As [`make`], with `more` called on the mounted and filled volume before it is recorded.
+/// Makes a volume as [`make`] does, and calls `more` on the mounted and filled volume before its
+/// manifest is recorded.
 pub fn make_with(specification: &Specification, more: impl FnOnce(&Mount) -> Result<()>) -> Result<Volume> {
     let (folder, images) = format(specification)?;
     let mount = Mount::new(&images, specification.mount)?;
     fill(mount.path(), specification)?;
     more(&mount)?;
-    // A second mount shows what is on disk, not what is cached; reading must not change access times.
+    // A second mount shows the state on disk instead of cached state. Reading must not change
+    // access times.
     mount.close()?;
     let options = if specification.mount.is_empty() {
         "ro,noatime".to_owned()
@@ -160,7 +163,7 @@ fn fill(top: &Path, specification: &Specification) -> Result<()> {
         return Ok(());
     }
     every_kind::plant(top, &newest("btrfs"), specification.seed)?;
-    // Committing in between makes blocks of several generations.
+    // A commit in between makes blocks of several generations.
     rustix::fs::syncfs(File::open(top)?)?;
     let full = specification.fill == Fill::Full;
     random_tree::plant(

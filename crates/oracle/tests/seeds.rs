@@ -1,17 +1,17 @@
-//! Random tests take their seeds from `buttress_oracle::seeds`: no test seeds a generator with a
-//! constant of its own.
+//! Random tests take their seeds from `buttress_oracle::seeds`: no test starts a generator with its
+//! own number.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests state what must hold")]
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Source files with number constants that are no seeds of random tests.
+/// Files whose numbers are not seeds of random tests.
 const FIXED: [&str; 3] = [
-    // A covering array: its rows are fixed.
+    // This file has a covering array with fixed rows.
     "cli/tests/building/matrix.rs",
-    // Every subset of the writes in doubt occurs.
+    // This test covers every subset of the writes in doubt.
     "lab/tests/crash.rs",
-    // The generator of random histories itself.
+    // This file is the generator of histories.
     "oracle/src/history/random.rs",
 ];
 
@@ -26,7 +26,8 @@ fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// Whether a line begins random numbers with a number that stands in the line. Contents that tests compare are fixed.
+/// Returns whether a line starts random numbers from a number in the line. Contents that tests
+/// compare are fixed.
 fn has_own_seed(line: &str) -> bool {
     let begins_with_digit = |rest: &str| rest.starts_with(|letter: char| letter.is_ascii_digit());
     let is_after = |words: &str| line.split(words).nth(1).is_some_and(begins_with_digit);

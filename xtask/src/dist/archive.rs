@@ -1,4 +1,5 @@
-//! Archives whose bytes depend on nothing but what is in them: names in order, one time, no owner but root.
+//! Archives whose bytes depend only on their content: names in order, one time for all entries, and
+//! root as the owner.
 
 use anyhow::{Context, Result};
 use flate2::{Compression, GzBuilder};
@@ -8,7 +9,7 @@ use std::io::Write;
 /// A file of an archive.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Entry {
-    /// Without a slash in front.
+    /// The path without a leading slash.
     pub(super) path: String,
     pub(super) mode: u32,
     pub(super) bytes: Vec<u8>,
@@ -32,14 +33,14 @@ impl Entry {
     }
 }
 
-/// Compressed, without a name and a time of its own.
+/// Compresses bytes by gzip, without a name and a time in the header.
 pub(super) fn gzip(bytes: &[u8]) -> Result<Vec<u8>> {
     let mut encoder = GzBuilder::new().write(Vec::new(), Compression::best());
     encoder.write_all(bytes)?;
     Ok(encoder.finish()?)
 }
 
-/// The folders above all entries, each once, those above first.
+/// Returns the folders above all entries, each once, parents first.
 fn folders(entries: &[Entry]) -> BTreeSet<&str> {
     entries
         .iter()
@@ -47,7 +48,8 @@ fn folders(entries: &[Entry]) -> BTreeSet<&str> {
         .collect()
 }
 
-/// A tar archive with its folders. Paths stay as they are given: `./` at their beginning, too, which dpkg is used to.
+/// Makes a tar archive with its folders. Paths stay unchanged, including a leading `./`, which dpkg
+/// expects.
 pub(super) fn tar(entries: &[Entry], time: u64) -> Result<Vec<u8>> {
     let mut archive = tar::Builder::new(Vec::new());
     for folder in folders(entries) {
@@ -81,12 +83,13 @@ fn header(path: &str, mode: u32, size: usize, kind: tar::EntryType, time: u64) -
     Ok(header)
 }
 
-/// Returns the entries as a tar archive compressed with gzip.
+/// Makes a tar archive as [`tar`] does, and compresses it by gzip.
 pub(super) fn tar_gz(entries: &[Entry], time: u64) -> Result<Vec<u8>> {
     gzip(&tar(entries, time)?)
 }
 
-/// An `ar` archive, as ar(5) describes it: a line for each member, and its bytes, padded to an even length.
+/// Makes an `ar` archive, by ar(5): for each member a header line and its bytes, padded to an even
+/// length.
 pub(super) fn ar(members: &[(&str, Vec<u8>)], time: u64) -> Vec<u8> {
     let mut archive = b"!<arch>\n".to_vec();
     for (name, bytes) in members {

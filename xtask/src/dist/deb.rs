@@ -1,8 +1,7 @@
-//! The Debian package: an `ar` archive with a version, the control files for dpkg, and the
-//! installed files.
+//! The Debian package: an `ar` archive of a version, the control data for dpkg, and the files.
 //!
-//! Source: deb(5), deb-control(5), Debian Policy sections 4.5 and 12 for where documents lie. The
-//! program is static, so the package depends on no other package. Members are compressed with gzip,
+//! Source: deb(5), deb-control(5), Debian Policy sections 4.5 and 12 for the places of documents.
+//! The program is static, so the package has no dependencies. Members are compressed with gzip,
 //! which every dpkg reads.
 
 use super::archive::{Entry, ar, gzip, tar_gz};
@@ -10,7 +9,7 @@ use super::{Release, SHELLS, page};
 use anyhow::Result;
 use md5::{Digest, Md5};
 
-/// What Debian calls an architecture.
+/// Returns Debian's name of an architecture.
 fn debian_architecture(architecture: &str) -> &str {
     match architecture {
         "x86_64" => "amd64",
@@ -20,7 +19,7 @@ fn debian_architecture(architecture: &str) -> &str {
     }
 }
 
-/// Who answers for the package: `DEBFULLNAME` and `DEBEMAIL`, as Debian's own tools take it.
+/// Returns the package's maintainer from `DEBFULLNAME` and `DEBEMAIL`, as Debian's own tools do.
 fn maintainer() -> String {
     match (std::env::var("DEBFULLNAME"), std::env::var("DEBEMAIL")) {
         (Ok(name), Ok(address)) => format!("{name} <{address}>"),
@@ -35,7 +34,7 @@ btrfs images and devices, without a mount and without root
  without trusting what it reads.
 ";
 
-/// The package's name and bytes.
+/// Returns the package's name and bytes.
 pub(super) fn package(release: &Release) -> Result<(String, Vec<u8>)> {
     let architecture = debian_architecture(release.architecture());
     let files = files(release)?;
@@ -51,7 +50,7 @@ pub(super) fn package(release: &Release) -> Result<(String, Vec<u8>)> {
     Ok((name, ar(&members, release.time)))
 }
 
-/// Names in packages begin with `./`.
+/// Returns the entries with `./` before their names, as packages have them.
 fn rooted(files: &[Entry]) -> Vec<Entry> {
     let rooted = |entry: &Entry| Entry {
         path: format!("./{}", entry.path),
@@ -85,7 +84,7 @@ fn control(release: &Release, architecture: &str, files: &[Entry]) -> Vec<Entry>
     ])
 }
 
-/// Returns all files that the package installs.
+/// Returns all installed files.
 fn files(release: &Release) -> Result<Vec<Entry>> {
     let mut files = vec![Entry::program("usr/bin/buttress", release.program.clone())];
     for (name, text) in &release.man_pages {
@@ -144,7 +143,7 @@ mod tests {
         }
     }
 
-    /// Names and bytes of the members.
+    /// Returns the names and bytes of a package's members.
     fn members(mut package: &[u8]) -> Vec<(String, Vec<u8>)> {
         package = package.strip_prefix(b"!<arch>\n").unwrap();
         let mut found = Vec::new();
@@ -164,7 +163,7 @@ mod tests {
             let mut entry = entry.unwrap();
             let mut bytes = Vec::new();
             entry.read_to_end(&mut bytes).unwrap();
-            // The path as it is stored: `Path` drops the dot.
+            // The path as stored: `Path` would drop the dot.
             (String::from_utf8(entry.path_bytes().into_owned()).unwrap(), bytes)
         });
         entries.collect()
@@ -217,7 +216,7 @@ mod tests {
 
     #[test]
     fn dpkg_reads_the_package() {
-        // On systems without it the members are looked at above.
+        // On systems without dpkg-deb, the assertions above inspect the members.
         if skips(missing("dpkg-deb")) {
             return;
         }

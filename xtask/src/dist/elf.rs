@@ -1,15 +1,16 @@
-//! Whether a program is static and stripped: what its ELF headers say.
+//! Checks by the ELF headers that a program is static and stripped.
 //!
-//! Source: elf(5). Little-endian 64-bit programs only: what releases are built for.
+//! Source: elf(5). The check reads little-endian 64-bit programs only, for which releases are
+//! built.
 
 use anyhow::{Context, Result, ensure};
 
-/// Program headers of this type name the dynamic loader.
+/// The type of program headers that name the dynamic loader.
 const PT_INTERP: u32 = 3;
-/// Sections of this type are symbol tables; stripping takes them out.
+/// The type of sections with symbol tables, which stripping removes.
 const SHT_SYMTAB: u32 = 2;
 
-/// The numbers of `N` bytes at `at`.
+/// Returns the `N` bytes at `at`.
 fn bytes<const N: usize>(program: &[u8], at: u64) -> Result<[u8; N]> {
     let at = usize::try_from(at)?;
     let found = program.get(at..).and_then(|rest| rest.first_chunk());
@@ -30,7 +31,7 @@ fn long(program: &[u8], at: u64) -> Result<u64> {
     Ok(u64::from_le_bytes(bytes(program, at)?))
 }
 
-/// An error unless the program needs no loader and has no symbols.
+/// Returns an error unless the program needs no loader and has no symbols.
 pub(super) fn require_static(program: &[u8]) -> Result<()> {
     ensure!(
         program.starts_with(b"\x7fELF\x02\x01"),
@@ -57,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn programs_of_the_system_are_not_static_and_nonsense_is_no_program() {
+    fn system_programs_and_other_bytes_are_refused() {
         // Every test program of the ordinary build is dynamic.
         let own = std::fs::read(std::env::current_exe().unwrap()).unwrap();
         let error = require_static(&own).unwrap_err().to_string();
@@ -68,7 +69,7 @@ mod tests {
 
     #[test]
     fn a_program_without_a_loader_is_static_until_it_has_symbols() {
-        // A header, one program header (PT_LOAD), one section.
+        // The program has a header, one program header (PT_LOAD), and one section.
         let mut program = vec![0; 64 + 56 + 64];
         program[..6].copy_from_slice(b"\x7fELF\x02\x01");
         program[32] = 64;

@@ -1,5 +1,5 @@
-//! Licences of all that is linked into the program: for each crate its name, version and licence, and the texts that it
-//! brings, each text once.
+//! Licences of all crates that are linked into the program: for each crate its name, version,
+//! licence and texts, each text once.
 
 use crate::run::cargo;
 use anyhow::{Context, Result, ensure};
@@ -7,10 +7,10 @@ use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-/// How files with licences begin, in lower case.
+/// Prefixes of the names of licence files, in lower case.
 const NAMES: [&str; 5] = ["license", "licence", "copying", "notice", "copyright"];
 
-/// The notices for a package that is built for `triple`.
+/// Returns the notices for a package that is built for `triple`.
 pub(super) fn of(package: &str, triple: &str) -> Result<String> {
     let output = cargo()?
         .args([
@@ -77,7 +77,7 @@ fn by_id(list: &Value) -> BTreeMap<&str, &Value> {
     list.filter_map(|one| Some((one["id"].as_str()?, one))).collect()
 }
 
-/// The crates that are linked into a package, without those that only build or test it.
+/// Returns the packages that a package links, without those that build or test it.
 fn normal(node: &Value) -> impl Iterator<Item = &str> {
     let all = node["deps"].as_array().into_iter().flatten();
     all.filter(|dependency| {
@@ -87,7 +87,7 @@ fn normal(node: &Value) -> impl Iterator<Item = &str> {
     .filter_map(|dependency| dependency["pkg"].as_str())
 }
 
-/// The texts of the licences that lie in a package's folder.
+/// Returns the texts of the licence files in a package's folder.
 fn texts_in(folder: &Path) -> Result<Vec<String>> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir(folder)? {

@@ -1,8 +1,8 @@
-//! The build with fault points, and the test programs in it.
+//! The build with fault points, and its test programs.
 //!
-//! This program, as cargo's workspace wrapper, passes `--cfg buttress_faults` only to the
-//! workspace's own crates. Other crates are shared with ordinary builds, and cargo keeps both
-//! builds of the workspace in one target folder.
+//! Only the workspace's own crates get `--cfg buttress_faults`: this program acts as cargo's
+//! workspace wrapper. Other crates are shared with ordinary builds, and cargo keeps both builds of
+//! the workspace in one target folder.
 
 use super::list::Test;
 use crate::programs::{self, Programs};
@@ -12,11 +12,10 @@ use anyhow::{Result, bail};
 use std::collections::BTreeSet;
 use std::process::{Command, ExitCode};
 
-/// Set where this program stands in for the compiler.
+/// The variable that marks a process of this program as the compiler wrapper.
 const WRAPPER: &str = "BUTTRESS_FAULTS_WRAPPER";
 
-/// Acts as the compiler wrapper with the fault points enabled, if cargo started this program as
-/// one.
+/// Acts as the compiler with fault points enabled, if this process was started as the wrapper.
 pub(crate) fn as_compiler() -> Option<ExitCode> {
     std::env::var_os(WRAPPER)?;
     let mut words = std::env::args_os().skip(1);
@@ -52,8 +51,8 @@ pub(crate) fn build<'a>(tests: impl Iterator<Item = &'a Test>) -> Result<Program
 }
 
 fn build_with(mut command: std::process::Command, wanted: &BTreeSet<(&str, &str)>) -> Result<Programs> {
-    // One cargo call builds all packages, so the union of features is the same for all, and each
-    // dependency compiles once.
+    // A single command builds all programs, so that cargo joins the features once and compiles each
+    // package once.
     command.args(["test", "--no-run", "--quiet", "--locked"]);
     for package in wanted
         .iter()

@@ -1,7 +1,8 @@
-//! The faults: what each does to a user, and the tests that must catch it.
+//! The deliberate faults: each fault's effect on a user, and the tests that must catch it.
 //!
-//! Where a fault loses data, two tests must. `docs/internals/faults.md` says how to add one. The faults lie below, by subject, from the
-//! devices up; here is what they are made of.
+//! A fault that loses data needs two tests. `docs/internals/faults.md` describes how to add a
+//! fault. The modules below hold the faults by subject, from the devices up; this file holds their
+//! types.
 
 mod commits;
 mod files;
@@ -20,18 +21,18 @@ use std::sync::LazyLock;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Fault {
     pub(crate) name: &'static str,
-    /// True if the fault can silently lose or change stored data.
+    /// Whether stored data can be lost or changed without an error.
     pub(crate) loses_data: bool,
-    /// The effect of the fault on a user.
+    /// The effect on a user.
     pub(crate) harm: &'static str,
     pub(crate) tests: &'static [Test],
 }
 
-/// A test that must fail.
+/// A test that must fail with a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Test {
     pub(crate) package: &'static str,
-    /// The test target: `lib` for unit tests, else the name of the target.
+    /// `lib` for unit tests, otherwise the name of a test target.
     pub(crate) target: &'static str,
     pub(crate) name: &'static str,
 }
@@ -113,7 +114,7 @@ const fn whole_calls(name: &'static str) -> Test {
     test("buttress-writer", "writer", name)
 }
 
-/// Under the model checker of `cargo xtask schedules`.
+/// Returns a test under the model checker of `cargo xtask schedules`.
 const fn schedules(name: &'static str) -> Test {
     test("buttress-proof", "schedules", name)
 }
@@ -220,7 +221,7 @@ const RANDOM_OPERATIONS: Test =
     writer("operations::tests::against_kernel::random_operations_end_as_the_kernels_do");
 const SHARED: Test = writer("data::tests::extents::what_is_shared_takes_no_room_and_stays_apart");
 
-/// All deliberate faults.
+/// All faults.
 pub(crate) static FAULTS: LazyLock<Vec<Fault>> = LazyLock::new(|| {
     let parts = [
         lower::FAULTS,

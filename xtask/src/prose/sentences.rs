@@ -1,24 +1,25 @@
 //! Sentences of a text in Markdown.
 //!
-//! A sentence ends at a full stop, a question mark or an exclamation mark before white space or the end of its paragraph.
-//! Paragraphs end at empty lines; list items, headings and table cells are paragraphs of their own. Code blocks are left out.
-//! Code between back quotes and a link's target count as one word.
+//! A sentence ends at a full stop, a question mark or an exclamation mark before white space or the
+//! end of its paragraph. Paragraphs end at empty lines. List items, headings and table cells are
+//! separate paragraphs. Code blocks are left out. Code between back quotes and a link's target
+//! count as one word.
 
 /// A sentence.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Sentence {
-    /// The line of its text that it begins on, from 0.
+    /// The line of the text on which the sentence begins, from 0.
     pub(crate) line: usize,
-    /// The sentence as it stands.
+    /// The sentence, unchanged.
     pub(crate) text: String,
-    /// Its words, in lower case and without marks.
+    /// The sentence's words, in lower case and without marks.
     pub(crate) words: Vec<String>,
 }
 
 /// Abbreviations whose full stop ends no sentence.
 const ABBREVIATIONS: [&str; 4] = ["e.g.", "i.e.", "etc.", "vs."];
 
-/// Returns the sentences of a text in order.
+/// Returns the sentences of a text, in order.
 pub(crate) fn sentences(text: &str) -> Vec<Sentence> {
     let mut found = Vec::new();
     let mut paragraph = Paragraph::default();

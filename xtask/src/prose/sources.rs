@@ -1,7 +1,7 @@
-//! Where prose is: comments of Rust files, messages of errors, and pages.
+//! Places of prose: comments of Rust files, messages of errors, and pages.
 //!
-//! Consecutive comment lines of one kind are one block of text. Directives and licences do not occur here. A message is the
-//! string of an `#[error("…")]` attribute.
+//! Consecutive comment lines of one kind are one block of text. Directives and licences do not
+//! occur here. A message is the string of an `#[error("…")]` attribute.
 
 use super::{COLUMNS_MAX, NAME_MAX};
 use crate::run::root;
@@ -11,13 +11,13 @@ use std::path::{Path, PathBuf};
 /// Folders with Rust files. Each crate is an area; a folder that is no crate is one area.
 const CODE: [&str; 4] = ["bench", "crates", "examples", "xtask"];
 
-/// Pages that quote what they reject.
+/// Pages that quote words that they reject.
 const FREE: [&str; 1] = ["docs/internals/glossary.md"];
 
-/// The prose of one source file that counts for one area.
+/// The prose of a file, or of a part of it, that counts for one area.
 pub(crate) struct Piece {
     pub(crate) area: String,
-    /// The file, from the top.
+    /// The path of the file, from the repository's root.
     pub(crate) file: String,
     pub(crate) blocks: Vec<Block>,
     /// Comment lines that are too wide, with their line numbers from 1.
@@ -26,9 +26,9 @@ pub(crate) struct Piece {
     pub(crate) long_names: Vec<(usize, String)>,
 }
 
-/// A run of text.
+/// Consecutive lines of text.
 pub(crate) struct Block {
-    /// Its first line, from 1.
+    /// The block's first line in the file, from 1.
     pub(crate) line: usize,
     pub(crate) text: String,
 }
@@ -89,7 +89,7 @@ fn area_of_code(name: &str) -> String {
     }
 }
 
-/// The generated page of commands is `help`.
+/// Returns the area of a page. The generated page of commands is `help`.
 fn area_of_page(name: &str) -> String {
     match name {
         "docs/commands.md" => "help".to_owned(),

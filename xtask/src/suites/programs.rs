@@ -1,4 +1,5 @@
-//! Programs of the field on mounts: each on a new volume, which is checked by `buttress check` and `btrfs check` afterwards.
+//! Debian's programs on mounts: each runs on a new volume, which `buttress check` and `btrfs check`
+//! check afterwards.
 
 use crate::run::target;
 use anyhow::{Context, Result, bail, ensure};
@@ -11,7 +12,7 @@ use std::time::Instant;
 
 const VOLUME_BYTES: u64 = 16 << 30;
 
-/// How much is written by those that are told: a gibibyte in a minute.
+/// The size for programs that take one, in MiB for each second: a gibibyte in a minute.
 const MIB_A_SECOND: u64 = 16;
 
 pub(super) fn is_installed(program: &str) -> bool {
@@ -19,7 +20,7 @@ pub(super) fn is_installed(program: &str) -> bool {
         .is_some_and(|path| std::env::split_paths(&path).any(|folder| folder.join(program).exists()))
 }
 
-/// Runs a command to its end, and prints its output if it fails.
+/// Runs a command to its end. The error of a failed command contains its output.
 fn done(command: &mut Command) -> Result<()> {
     let output = command
         .output()
@@ -53,7 +54,7 @@ fn one(program: &Program, options: &str, seconds: u64, buttress: &Path) -> Resul
         .and_then(|()| done(&mut program.command(&inside, seconds, seconds * MIB_A_SECOND)));
     let ended = done(Command::new(buttress).arg("umount").arg(&at));
     if ended.is_err() {
-        // A directory that is mounted must not be removed.
+        // The directory is a mount point, so it must not be removed.
         let _kept = scratch.keep();
     }
     ran?;

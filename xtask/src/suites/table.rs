@@ -1,9 +1,9 @@
-//! The recorded table of xfstests results: for each test whether it passes, does not run, or fails,
-//! and why.
+//! The recorded table of results of xfstests: for each test whether it passes, does not run, or
+//! fails, and the reason.
 //!
-//! So far the table contains the failures of the run that docs/mount.md describes; `--write`
-//! records all results of a run. A line is `OUTCOME: REASON: NUMBERS`. Numbers are those of the
-//! generic group, ranges among them.
+//! The table holds only the failures of the run in docs/mount.md; `--write` records all results of
+//! a run. A line is `OUTCOME: REASON: NUMBERS`. The numbers, also as ranges, are those of the
+//! generic group.
 
 use anyhow::{Context, Result, bail};
 use std::collections::BTreeMap;
@@ -12,15 +12,15 @@ use std::fmt::Write as _;
 /// The table.
 pub(super) const KEPT: &str = include_str!("xfstests.txt");
 
-/// What came of a test.
+/// The result of a test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Outcome {
     Passed,
     NotRun,
     Failed,
-    /// The volume was not sound after it.
+    /// The volume was damaged after the test.
     Inconsistent,
-    /// It did not end in time.
+    /// The test did not end in time.
     Hung,
 }
 
@@ -39,7 +39,7 @@ impl Outcome {
     }
 }
 
-/// Outcomes and reasons by number.
+/// Outcomes and reasons, by the test's number.
 pub(super) type Table = BTreeMap<u32, (Outcome, String)>;
 
 /// Reads a table.
@@ -67,7 +67,7 @@ pub(super) fn parse(text: &str) -> Result<Table> {
     Ok(table)
 }
 
-/// Writes one.
+/// Returns a table as text.
 pub(super) fn text(table: &Table) -> String {
     let mut groups: BTreeMap<(Outcome, &str), Vec<u32>> = BTreeMap::new();
     for (number, (outcome, reason)) in table {
@@ -92,7 +92,7 @@ pub(super) fn text(table: &Table) -> String {
     text
 }
 
-/// Why a test that says this does not run, in words of our own.
+/// Returns our reason for a test that did not run, from the test's message.
 pub(super) fn reason_of(said: &str) -> &'static str {
     const REASONS: [(&[&str], &str); 17] = [
         (
@@ -155,7 +155,8 @@ pub(super) fn reason_of(said: &str) -> &'static str {
     found.map_or("other", |(_, reason)| reason)
 }
 
-/// The same with the reasons of the kept table, which people write, where the outcome is as it was.
+/// Returns the results with the hand-written reasons of the recorded table, for each test with an
+/// unchanged outcome.
 pub(super) fn with_reasons_of(found: Table, kept: &Table) -> Table {
     let with_reason = |(number, (outcome, reason)): (u32, (Outcome, String))| {
         let was = kept.get(&number).filter(|(was, _)| *was == outcome);
@@ -165,7 +166,7 @@ pub(super) fn with_reasons_of(found: Table, kept: &Table) -> Table {
     found.into_iter().map(with_reason).collect()
 }
 
-/// What differs from the kept table, a line for each test.
+/// Returns the differences from the recorded table, a line for each test.
 pub(super) fn differences(found: &Table, kept: &Table) -> Vec<String> {
     let differs = |(number, (outcome, reason)): (&u32, &(Outcome, String))| {
         let was = kept.get(number).map(|(outcome, _)| *outcome);

@@ -1,9 +1,10 @@
 //! xfstests on mounts.
 //!
-//! It takes what it tests for the kernel's btrfs: in a mount namespace of its own `mount -t btrfs`
-//! finds this program as the helper, and `df` and `findmnt` call its type btrfs. The chore
-//! therefore checks each volume with `btrfs check`. One test runs at a time; servers that it left
-//! are ended after it, by the path of their program, which is a copy for this run.
+//! xfstests takes the mounts for the kernel's btrfs. In a separate mount namespace, `mount -t
+//! btrfs` uses this program as the helper, and `df` and `findmnt` report the type btrfs. xfstests
+//! therefore checks each volume with `btrfs check`. The chore runs one test at a time, and then
+//! ends the servers that the test left. It finds them by the path of their program, a copy for this
+//! run.
 
 use super::Options;
 use super::table::{self, Outcome, Table};
@@ -22,7 +23,7 @@ const SECONDS_EACH: u64 = 240;
 /// Users that tests act as.
 const USERS: [&str; 3] = ["fsgqa", "123456-fsgqa", "fsgqa2"];
 
-/// Files that exist only in an xfstests tree that was built.
+/// Files that a built tree has.
 const BUILT: [&str; 4] = ["check", "src/lstat64", "ltp/fsstress", "ltp/fsx"];
 
 fn has_user(name: &str) -> bool {
@@ -33,14 +34,14 @@ fn has_user(name: &str) -> bool {
     found.is_ok_and(|status| status.success())
 }
 
-/// The users that were made, until they are taken away again.
+/// The created users. Dropping this value removes them.
 struct Users(Vec<&'static str>);
 
 impl Users {
     fn make(names: Vec<&'static str>) -> Result<Self> {
         let mut made = Self(Vec::new());
         for name in names {
-            // One of them begins with digits.
+            // A name begins with digits, which useradd refuses by default.
             run::run(Command::new("useradd").args([
                 "--badname",
                 "--no-create-home",
@@ -66,7 +67,7 @@ impl Drop for Users {
     }
 }
 
-/// What keeps it from running.
+/// Returns the missing requirements of a run.
 fn missing(folder: &Path, options: &Options) -> Vec<String> {
     let mut missing: Vec<String> = BUILT
         .iter()
@@ -112,7 +113,7 @@ fn write_program(path: &Path, text: &str) -> Result<()> {
     Ok(fs::set_permissions(path, fs::Permissions::from_mode(0o755))?)
 }
 
-/// Where a program of the system lies.
+/// Returns the path of a program of the system.
 fn found(name: &str) -> Result<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let found = std::env::split_paths(&path)
@@ -121,8 +122,8 @@ fn found(name: &str) -> Result<PathBuf> {
     found.with_context(|| format!("{name} is not installed"))
 }
 
-/// Prepares the contents of the mount namespace: the program, its helper, the wrappers, and the
-/// devices' names.
+/// Prepares the files of the namespace: the program, its helper, the wrappers, and the names of
+/// devices.
 fn prepare(scratch: &Path, folder: &Path, program: &Path, devices: &[LoopDevice; 2]) -> Result<()> {
     for part in ["bin", "sbin", "work", "test", "scratch", "results"] {
         fs::create_dir_all(scratch.join(part))?;
@@ -134,7 +135,8 @@ fn prepare(scratch: &Path, folder: &Path, program: &Path, devices: &[LoopDevice;
         &format!("#!/bin/bash\nexec -a mount.buttress {} \"$@\"\n", copy.display()),
     )?;
     for name in ["df", "findmnt"] {
-        // What is asked for by type is asked for by ours, and comes back as btrfs.
+        // The wrappers replace the type btrfs by Buttress's type in queries, and replace it back in
+        // the answers.
         let text = format!(
             "#!/bin/bash\nset -o pipefail\nwords=()\nfor word; do [ \"$word\" = btrfs ] && word=fuseblk.buttress,fuse.buttress\n\
              words+=(\"$word\"); done\n{} \"${{words[@]}}\" | sed -E 's/fuse(blk)?(\\.buttress)?\\b/btrfs/g'\n",
@@ -160,7 +162,7 @@ fn prepare(scratch: &Path, folder: &Path, program: &Path, devices: &[LoopDevice;
     Ok(symlink(folder.canonicalize()?, link)?)
 }
 
-/// The numbers of the generic group's quick tests.
+/// Returns the numbers of the generic group's quick tests.
 fn quick(folder: &Path) -> Result<Vec<u32>> {
     let mut numbers = Vec::new();
     let tests = folder.join("tests/generic");
@@ -230,7 +232,7 @@ pub(super) fn run(folder: &Path, tests: &[String], options: &Options, program: &
     tell(found, options, tests.is_empty())
 }
 
-/// Says what came out, and what differs from the kept table.
+/// Prints the results, and the differences from the recorded table.
 fn tell(found: Table, options: &Options, is_all: bool) -> Result<()> {
     print!("{}", table::text(&found));
     let kept = table::parse(table::KEPT)?;
@@ -255,11 +257,12 @@ fn tell(found: Table, options: &Options, is_all: bool) -> Result<()> {
     )
 }
 
-/// The part in the namespace: the helper is put where mount(8) looks, then one test runs after the other.
+/// Runs inside the namespace: installs the helper where mount(8) searches for it, then runs the
+/// tests one by one.
 pub(super) fn inside(scratch: &Path, words: &[String]) -> Result<()> {
     let (seconds, numbers) = words.split_first().context("how long one test may take")?;
     let limit = Duration::from_secs(seconds.parse()?);
-    // Mounts in this namespace are visible only in it.
+    // Mounts of this namespace are visible only here.
     let layers = format!(
         "lowerdir=/usr/sbin,upperdir={},workdir={}",
         scratch.join("sbin").display(),
@@ -285,7 +288,7 @@ pub(super) fn inside(scratch: &Path, words: &[String]) -> Result<()> {
     Ok(())
 }
 
-/// One test: what came out, the reason, and the test's own words for it where it did not run.
+/// Runs a test. Returns the outcome, the reason, and the test's own message if it did not run.
 fn one(scratch: &Path, number: u32, limit: Duration) -> Result<(Outcome, String, Option<String>)> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let mut folders = vec![scratch.join("bin")];
@@ -313,13 +316,13 @@ fn one(scratch: &Path, number: u32, limit: Duration) -> Result<(Outcome, String,
     Ok((found.0, found.1, not_run(&said).map(str::to_owned)))
 }
 
-/// Returns the reason that xfstests states for not running a test.
+/// Returns the test's own message for not running.
 fn not_run(said: &str) -> Option<&str> {
     let (_, reason) = said.split_once("[not run]")?;
     Some(reason.lines().next().unwrap_or_default().trim())
 }
 
-/// What the output of a run of one test says.
+/// Returns the outcome and the reason from the output of a test's run.
 fn judged(said: &str, is_hung: bool) -> (Outcome, String) {
     if is_hung {
         return (Outcome::Hung, "-".to_owned());
@@ -337,7 +340,7 @@ fn judged(said: &str, is_hung: bool) -> (Outcome, String) {
     (Outcome::Failed, "-".to_owned())
 }
 
-/// Stops servers that still run, and unmounts what is left mounted.
+/// Ends the remaining servers, and unmounts the remaining mounts.
 fn end_servers(scratch: &Path) -> Result<()> {
     for part in ["scratch", "test"] {
         let mut left = 0;
@@ -359,7 +362,7 @@ fn end_servers(scratch: &Path) -> Result<()> {
         let is_ours = fs::read_link(entry.join("exe")).is_ok_and(|path| path == program);
         let pid = entry.file_name().and_then(|name| name.to_str()?.parse().ok());
         if is_ours && let Some(pid) = pid.and_then(rustix::process::Pid::from_raw) {
-            // The server process may have ended by now.
+            // The server may have ended in the meantime.
             let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
         }
     }

@@ -1,4 +1,4 @@
-//! What test programs said, added up: passed, failed, skipped, and what the run comes to.
+//! Counts of the results of test programs (passed, failed, skipped), and the result of the run.
 
 use super::words::Words;
 use anyhow::{Context, Result, bail, ensure};
@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
-/// The file in which tests write down what they skipped.
+/// The file in which tests record skipped parts.
 pub(super) struct Skipped(PathBuf);
 
 impl Skipped {
@@ -20,7 +20,8 @@ impl Skipped {
         Ok(Self(path))
     }
 
-    /// Tells a command of tests where to write, what is to be taken as missing, and where btrfs-progs is.
+    /// Sets a test command's environment: the file of skips, the needs that count as missing, and
+    /// the place of btrfs-progs.
     pub(super) fn tell(&self, command: &mut Command, without: &[String], progs: Option<&PathBuf>) {
         command
             .env(RECORDS, &self.0)
@@ -31,7 +32,7 @@ impl Skipped {
         };
     }
 
-    /// Reads the records of skips, and deletes their file.
+    /// Returns the recorded skips, and removes the file.
     fn take(self) -> Result<Vec<Record>> {
         let told = std::fs::read_to_string(&self.0).context("reading what was skipped")?;
         std::fs::remove_file(&self.0)?;
@@ -39,35 +40,36 @@ impl Skipped {
     }
 }
 
-/// What the test programs printed, as far as it counts.
+/// The counts from the output of test programs.
 #[derive(Debug, Default)]
 pub(super) struct Counts {
     pub(super) passed: u64,
     pub(super) failed: u64,
     pub(super) skipped: u64,
-    /// Tests of these programs that the filter did not choose.
+    /// The number of tests of these programs that the arguments did not choose.
     pub(super) left_out: u64,
-    /// Names of tests that failed, and of those that their harness told as ignored.
+    /// Names of tests that failed, and of tests that their harness reported as ignored.
     failures: BTreeSet<String>,
     ignored: BTreeMap<String, String>,
-    /// The test that runs, if a program printed its name and then something of the test's own.
+    /// The running test, if a program printed its name and then output of the test itself.
     running: Option<String>,
 }
 
-/// The end of a test, as a line tells it.
+/// The end of a test, from a line of output.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct TestEnd {
     pub(super) test: String,
-    /// How long it took, if the line says so.
+    /// The duration, if the line states it.
     pub(super) time: Option<Duration>,
 }
 
 impl Counts {
-    /// Reads one line of a test program: `test NAME ... FAILED`, `test NAME ... ignored, WHY`, or its closing line,
-    /// `test result: ok. 3 passed; 0 failed; 1 ignored; …`. Returns the test that ended with this line.
+    /// Reads a line of a test program: `test NAME ... FAILED`, `test NAME ... ignored, WHY`, or its
+    /// closing line, `test result: ok. 3 passed; 0 failed; 1 ignored; …`. Returns the test that
+    /// ended with this line.
     ///
-    /// With one thread a program prints `test NAME ... ` first. What a process of the test prints can come in between, and
-    /// the end is then a line of its own.
+    /// With one thread a program prints `test NAME ... ` first. Output of the test's processes can
+    /// follow, and the result is then on a line of its own.
     pub(super) fn add(&mut self, line: &str) -> Option<TestEnd> {
         let rest = line.strip_prefix("test ").unwrap_or_default();
         if let Some(rest) = rest.strip_prefix("result:") {
@@ -102,12 +104,12 @@ impl Counts {
         })
     }
 
-    /// The names of tests that failed.
+    /// Returns the names of tests that failed.
     pub(super) fn failures(&self) -> impl Iterator<Item = &str> {
         self.failures.iter().map(String::as_str)
     }
 
-    /// Adds those of another program.
+    /// Adds the counts of another program.
     pub(super) fn merge(&mut self, other: Self) {
         self.passed += other.passed;
         self.failed += other.failed;
@@ -123,7 +125,7 @@ impl Counts {
         self.failures.insert(how.to_owned());
     }
 
-    /// The test program hung after this line.
+    /// Counts a program that hung after this line.
     pub(super) fn add_hang(&mut self, last: &str) {
         self.failed += 1;
         self.failures
@@ -149,8 +151,8 @@ impl Counts {
         }
     }
 
-    /// Counts tests as skipped that passed for their harness, but left something out. Gives a line for each thing that was
-    /// left out, with the name of what was missing if it is known.
+    /// Counts tests as skipped that passed for their harness but left a part out. Returns an entry
+    /// for each part, with the name of the missing need if the test recorded it.
     fn add_skips(&mut self, records: &[Record]) -> Vec<Skip> {
         let counted: BTreeSet<_> = records
             .iter()
@@ -181,22 +183,22 @@ impl Counts {
     }
 }
 
-/// Returns whether `how`, the text after a test's name, shows that the test has ended.
+/// Returns whether the text after a test's name marks the end of the test.
 fn is_end(how: &str) -> bool {
     let end = how.split([' ', ',']).next().unwrap_or_default();
     ["ok", "FAILED", "ignored"].contains(&end)
 }
 
-/// A test, or a part of a test, that was skipped.
+/// A part that a test left out.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Skip {
     test: String,
     reason: String,
-    /// What was missing, if the test said so by name.
+    /// The missing need, if the test named it.
     need: Option<String>,
 }
 
-/// Returns the needs that caused skips and that `--without` does not accept.
+/// Returns the missing needs that caused a skip and that `without` does not name.
 fn not_accepted<'a>(skips: &'a [Skip], without: &[String], is_ci: bool) -> BTreeSet<&'a str> {
     let needs = skips
         .iter()
@@ -206,8 +208,8 @@ fn not_accepted<'a>(skips: &'a [Skip], without: &[String], is_ci: bool) -> BTree
         .collect()
 }
 
-/// Prints what was skipped and the closing line; an error if anything failed, or was skipped for want of what
-/// `--without` does not name.
+/// Prints the skipped tests and the closing line. Returns an error if a test failed, or was skipped
+/// for a need that `--without` does not name.
 pub(super) fn finish(mut counts: Counts, skipped: Skipped, success: bool, words: &Words) -> Result<()> {
     let skips = counts.add_skips(&skipped.take()?);
     if !skips.is_empty() {
@@ -216,7 +218,7 @@ pub(super) fn finish(mut counts: Counts, skipped: Skipped, success: bool, words:
             println!("  {test}: {reason}");
         }
     }
-    // A program that could not be built or that crashed has no closing line, but is a failure.
+    // A program that crashed, or could not be built, has no closing line, but counts as a failure.
     if !success && counts.failed == 0 {
         counts.failed = 1;
     }
@@ -308,7 +310,8 @@ mod tests {
         counts.add("test five ... ignored");
         counts.add("test result: FAILED. 2 passed; 1 failed; 2 ignored; 0 measured; 0 filtered out");
         let skips = counts.add_skips(&[
-            // Twice in one test, once in one that failed all the same, once where the harness counted it.
+            // Two records of one test, one of a test that also failed, and one of a test that the
+            // harness counted as ignored.
             record("one", Told::Passed),
             record("one", Told::Passed),
             record("three", Told::Passed),

@@ -1,8 +1,10 @@
-//! `cargo xtask test --quick`: the tests that say the most for their time, for the minutes between two edits.
+//! `cargo xtask test --quick`: the most informative tests for their time, for the minutes between
+//! two edits.
 //!
-//! They are built with one command, the program `buttress` among them (its own tests ask for it), and with the features of
-//! the whole workspace, so that the whole suite finds most of it built. What is left out is said by name and number before
-//! the closing line, which counts what was run and nothing else.
+//! A single command builds them, with the program `buttress` (whose tests need it) and the features
+//! of the whole workspace. The whole suite therefore reuses most of the build later. Before the
+//! closing line the chore lists what it left out, by name and number. The closing line counts only
+//! tests that ran.
 
 use super::counts::{Counts, Skipped, finish};
 use super::listen;
@@ -17,12 +19,13 @@ use std::collections::BTreeSet;
 use std::process::Command;
 use std::time::Instant;
 
-/// A test program, and what of it is quick.
+/// A test program, and its quick tests.
 struct Part {
     package: &'static str,
-    /// `lib` and `bin` (of this chore) are unit tests, others are files or folders of `tests/`.
+    /// `lib` and `bin` (of this chore) are unit tests; other names are files or folders of
+    /// `tests/`.
     target: &'static str,
-    /// Arguments of the test program: names to run, or names to omit after `--skip`.
+    /// Arguments of the program: names of tests to run, or names to leave out after `--skip`.
     words: &'static [&'static str],
     /// Sizes of random runs.
     sizes: &'static [(&'static str, &'static str)],
@@ -41,10 +44,10 @@ const fn some(package: &'static str, target: &'static str, words: &'static [&'st
     }
 }
 
-/// Crates whose tests the quick run skips, and which would take long to build.
+/// Crates without quick tests, which would take long to build.
 const UNTOUCHED: [&str; 2] = ["buttress-bench", "buttress-hostile"];
 
-/// From the bottom up, so that the first failure is the deepest.
+/// The quick tests, from the lowest layer up, so that the first failure is the deepest.
 const PARTS: &[Part] = &[
     all("xtask", "bin"),
     all("buttress-format", "lib"),
@@ -56,8 +59,8 @@ const PARTS: &[Part] = &[
     all("buttress-fs", "lib"),
     all("buttress-accounts", "lib"),
     all("buttress-engine", "lib"),
-    // Without the two tests that take as long as all others together, and one that needs a recent
-    // btrfs-progs.
+    // Two tests take as long as all others together, and one needs a recent btrfs-progs; all three
+    // are left out.
     some(
         "buttress-writer",
         "lib",
@@ -79,7 +82,7 @@ const PARTS: &[Part] = &[
     some("buttress-cli", "commands", &["look::"]),
     // A volume that the kernel made and filled, read by the library and the command, and compared.
     some("buttress-proof", "kernel", &["matrix::crc32c_nodes_of_16_kib"]),
-    // Random changes beside the model and, where there is one, the kernel.
+    // Random changes beside the model and, if available, the kernel.
     Part {
         package: "buttress-proof",
         target: "writing",
@@ -88,7 +91,7 @@ const PARTS: &[Part] = &[
     },
 ];
 
-/// Runs them all.
+/// Runs all quick tests.
 pub(super) fn run(words: &Words) -> Result<()> {
     let begin = Instant::now();
     let progs = if words.without.iter().any(|need| need == REFERENCE_PROGS) {
@@ -145,7 +148,7 @@ pub(super) fn run(words: &Words) -> Result<()> {
     finish(counts, skipped, success, words)
 }
 
-/// What makes cargo build these programs and no others.
+/// Returns the arguments with which cargo builds exactly these programs.
 fn target_words() -> Vec<&'static str> {
     let targets: BTreeSet<&str> = PARTS.iter().map(|part| part.target).collect();
     targets
@@ -158,7 +161,7 @@ fn target_words() -> Vec<&'static str> {
         .collect()
 }
 
-/// The test programs of the workspace: package and target.
+/// Returns the test programs of the workspace: package and target.
 pub(super) fn test_targets() -> Result<Vec<(String, String)>> {
     let words = ["metadata", "--format-version", "1", "--no-deps", "--offline"];
     let metadata: Value = serde_json::from_slice(&cargo()?.args(words).output()?.stdout)?;

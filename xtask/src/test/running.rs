@@ -1,7 +1,8 @@
-//! One test program while it runs: its output goes to a file, which is read as it grows.
+//! A running test program: its output goes to a file, which the chore reads as the file grows.
 //!
-//! A pipe would do less: a server of a mount that a test leaves behind keeps it open, and the reader would wait for
-//! that server. The time of a test is the time between two lines, or what the line itself says.
+//! A pipe would not do: a mount's server that a test leaves behind keeps the pipe open, and the
+//! reader would wait for the server. The time of a test is the time between two lines, or the time
+//! that the line states.
 
 use super::counts::Counts;
 use anyhow::{Context, Result};
@@ -11,21 +12,21 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// A test program, or the tests in documentation, to be run.
+/// A test program, or the documentation tests, before the run.
 #[derive(Debug)]
 pub(super) struct Job {
     /// The package and the target.
     pub(super) name: (String, String),
     pub(super) command: Command,
-    /// Threads of tests in it.
+    /// The number of test threads in the program.
     pub(super) threads: usize,
-    /// It runs while no other does.
+    /// The program runs while no other program does.
     pub(super) is_alone: bool,
-    /// About how long it takes with one thread, in seconds.
+    /// The expected time with one thread, in seconds.
     pub(super) expected: f64,
 }
 
-/// A test that ended, and how long it took.
+/// A test that ended, with its duration.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Timed {
     pub(super) test: String,
@@ -44,28 +45,28 @@ pub(super) struct Ended {
     pub(super) output: PathBuf,
 }
 
-/// A program that runs.
+/// A running program.
 #[derive(Debug)]
 pub(super) struct Running {
     job: Job,
     child: Child,
     output: PathBuf,
     reader: File,
-    /// The start of a line whose end was not written yet.
+    /// The start of a line whose end is not written yet.
     line: Vec<u8>,
     last_line: String,
     counts: Counts,
     tests: Vec<Timed>,
     began: Instant,
-    /// Time at which the test program printed its last line.
+    /// The time of the last line.
     heard: Instant,
-    /// When the last test ended.
+    /// The time at which the last test ended.
     test_began: Instant,
     hangs: bool,
 }
 
 impl Running {
-    /// Starts the test program of `job`, with `output` as the file for its output.
+    /// Starts `job`, which prints to the file `output`.
     pub(super) fn start(mut job: Job, output: PathBuf) -> Result<Self> {
         let writer = File::create(&output).with_context(|| format!("making {}", output.display()))?;
         let reader = File::open(&output)?;
@@ -101,9 +102,9 @@ impl Running {
         self.job.is_alone
     }
 
-    /// Reads the program's output since the last call. Returns whether the program has ended.
+    /// Reads the output since the last call. Returns whether the program has ended.
     ///
-    /// A program that prints nothing for `silence_max` is killed, and counts as one more test that failed.
+    /// A program without output for `silence_max` is killed, and counts as another failed test.
     pub(super) fn has_ended(&mut self, silence_max: Duration) -> Result<bool> {
         let status = self.child.try_wait()?;
         self.read()?;
@@ -144,7 +145,7 @@ impl Running {
         Ok(())
     }
 
-    /// Returns the result of a test program that has ended.
+    /// Returns the results of a program that has ended.
     pub(super) fn end(mut self) -> Result<Ended> {
         let status = self.child.wait()?;
         let is_success = status.success() && self.counts.failed == 0;

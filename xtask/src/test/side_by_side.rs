@@ -1,12 +1,13 @@
-//! Test programs side by side: as many threads of tests as the machine can use, the longest programs first.
+//! Test programs side by side: as many test threads as the machine can use, the longest programs
+//! first.
 //!
-//! Cargo runs one program after another, and a program's last test keeps one processor while the
-//! others idle. In this chore a test program has one thread, and several programs run at once. A
-//! test program that would outlast all others gets more threads. What is known of their times is in
-//! `times.txt` beside this file; `cargo xtask test --times` measures it.
+//! Cargo runs one program after another, so a program's last test keeps one processor while the
+//! other processors idle. Here a program has one thread, and several programs run at once. A
+//! program that would outlast all others gets more threads. The known times are in `times.txt`
+//! beside this file; `cargo xtask test --times` measures them.
 //!
-//! A program that passes prints one line. The whole output of one that fails is shown when it ends. All outputs are in
-//! `target/test-outputs`.
+//! A program that passes prints one line. The whole output of a failed program is shown when it
+//! ends. All outputs are in `target/test-outputs`.
 
 use super::counts::Counts;
 use super::running::{Ended, Job, Running};
@@ -20,7 +21,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// Test programs that must run alone, and why.
+/// Programs that run while no other does, each with the reason.
 const ALONE: &[(&str, &str, &str)] = &[
     (
         "buttress-cli",
@@ -34,16 +35,18 @@ const ALONE: &[(&str, &str, &str)] = &[
     ),
 ];
 
-/// The name of the job that runs the tests in documentation.
+/// The name of the documentation tests' job.
 const DOCUMENTATION: (&str, &str) = ("documentation", "");
 
-/// How long a program may print nothing before it counts as hanging. The harness names tests that run for a minute.
+/// The time without output after which a program counts as hanging. The harness names tests that
+/// run for a minute.
 const SILENCE_MAX: Duration = Duration::from_secs(15 * 60);
 
-/// The pause between two readings of outputs. The pause also limits the precision of test times.
+/// The pause between two readings of outputs, and therefore the precision of tests' times.
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// Builds the chosen programs, runs them, and returns the counts. `prepare` sets what every test is told by its environment.
+/// Builds the chosen programs, runs them, and returns the counts. `prepare` sets the environment of
+/// every test.
 pub(super) fn run(words: &Words, chosen: &Chosen, prepare: impl Fn(&mut Command)) -> Result<(Counts, bool)> {
     let began = Instant::now();
     let mut command = cargo()?;
@@ -75,7 +78,7 @@ pub(super) fn run(words: &Words, chosen: &Chosen, prepare: impl Fn(&mut Command)
     Ok((counts, is_success))
 }
 
-/// One thread more than processors: tests of mounts wait for the kernel, and others for devices.
+/// Returns one thread more than processors, because some tests wait for the kernel or for devices.
 fn default_threads() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from) + 1
 }
@@ -89,7 +92,7 @@ fn choose_packages(command: &mut Command, chosen: &Chosen) {
     }
 }
 
-/// The jobs of these programs and of their packages' documentation.
+/// Returns the jobs of these programs and of their packages' documentation.
 fn jobs(programs: &Programs, chosen: &Chosen, prepare: impl Fn(&mut Command)) -> Result<Vec<Job>> {
     let mut jobs = Vec::new();
     for (name, program) in programs {
@@ -106,7 +109,7 @@ fn jobs(programs: &Programs, chosen: &Chosen, prepare: impl Fn(&mut Command)) ->
         command.args(["test", "--doc", "--no-fail-fast"]);
         choose_packages(&mut command, chosen);
         command.args(&chosen.filter);
-        // The arguments that follow are for the harness.
+        // Arguments from here on are for the harness.
         command.arg("--");
         let (package, target) = DOCUMENTATION;
         jobs.push(job((package.to_owned(), target.to_owned()), command));
@@ -130,11 +133,12 @@ fn job(name: (String, String), command: Command) -> Job {
     }
 }
 
-/// Puts the jobs into the order in which they start, and gives more threads to those that would outlast all others.
+/// Sorts the jobs into the order of their start, and gives more threads to jobs that would outlast
+/// all others.
 fn plan(jobs: &mut [Job], threads: usize) {
     let total: f64 = jobs.iter().map(|job| job.expected).sum();
     for job in jobs.iter_mut() {
-        // With this share of the whole time a program would be nearly the only one at the end.
+        // A program with this share of the whole time would run nearly alone at the end.
         let is_long = job.expected > total / threads as f64 / 2.0;
         job.threads = if is_long { threads.min(2) } else { 1 };
     }
@@ -279,8 +283,7 @@ mod tests {
         let mark = folder.path().join("alone");
         let ok = "echo 'test result: ok. 1 passed; 0 failed; 0 ignored'";
         let others = (0..6).map(|number| {
-            // Each of the other test programs fails while the program that must run alone is
-            // running.
+            // This job fails while the other job runs.
             let text = format!("test ! -e {} && sleep 0.1 && {ok}", mark.display());
             script(&number.to_string(), &text)
         });

@@ -1,22 +1,22 @@
-//! How long tests and their programs take: what is known, and the tables of `cargo xtask test --times`.
+//! Times of tests and their programs: the recorded times, and the tables of `cargo xtask test
+//! --times`.
 
 use super::running::Ended;
 use crate::run::target;
 use anyhow::{Context, Result};
 use std::fmt::Write;
 
-/// Programs with their seconds, package and target, as `--times` measured them with one thread each. Only their order and
-/// sizes beside each other matter.
+/// Programs with their seconds, package and target, as measured by `--times` with one thread each.
+/// Only the order and the ratios matter.
 const KNOWN: &str = include_str!("times.txt");
 
-/// What a program takes that is not listed, in seconds.
+/// The assumed time of an unlisted program, in seconds.
 const UNKNOWN: f64 = 20.0;
 
 /// The number of slowest tests that the chore prints.
 const SLOWEST: usize = 20;
 
-/// Returns the expected duration of the test program of this package and target in seconds, if
-/// known.
+/// Returns the expected time of the program of this package and target, in seconds.
 pub(super) fn expected((package, target): &(String, String)) -> f64 {
     known()
         .find(|(_, known_package, known_target)| known_package == package && known_target == target)
@@ -31,8 +31,8 @@ fn known() -> impl Iterator<Item = (f64, &'static str, &'static str)> {
     })
 }
 
-/// Prints the time of each program and the slowest tests. All tests, and the programs in the form of `times.txt`, go to
-/// files below `target/test-times`.
+/// Prints the time of each program and the slowest tests. Files below `target/test-times` get all
+/// tests, and the programs in the form of `times.txt`.
 pub(super) fn print(ended: &[Ended]) -> Result<()> {
     let mut programs: Vec<_> = ended.iter().collect();
     programs.sort_by_key(|ended| std::cmp::Reverse(ended.time));
@@ -84,9 +84,9 @@ pub(super) fn print(ended: &[Ended]) -> Result<()> {
     Ok(())
 }
 
-/// The CPU time of all children that have ended, as user and in the kernel.
+/// Returns the CPU time of all ended children: as user, and in the kernel.
 fn children_seconds() -> (f64, f64) {
-    // SAFETY: a `rusage` is numbers, for which zeros are values.
+    // SAFETY: a `rusage` consists of numbers, for which zeros are valid values.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
     // SAFETY: the pointer is to a `rusage` that lives for the duration of the call.
     let answer = unsafe { libc::getrusage(libc::RUSAGE_CHILDREN, &raw mut usage) };

@@ -1,29 +1,29 @@
-//! The words of `cargo xtask test`.
+//! The arguments of `cargo xtask test`.
 
 use anyhow::{Context, Result, ensure};
 use buttress_oracle::needs;
 
-/// The options that the command line requests.
+/// The parsed command line.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Words {
-    /// Needs that may be missing; the chore treats them as missing.
+    /// Needs that may be missing, and that count as missing.
     pub(super) without: Vec<String>,
-    /// Run only the quick tests.
+    /// Runs only the quick tests.
     pub(super) quick: bool,
-    /// Random tests take further seeds, derived from the day's date.
+    /// Gives random tests further seeds from the day's date.
     pub(super) nightly: bool,
-    /// The slowest tests and the time of each program are printed.
+    /// Prints the slowest tests and the time of each program.
     pub(super) times: bool,
-    /// Threads of tests, of all programs together.
+    /// The number of test threads, of all programs together.
     pub(super) threads: Option<usize>,
-    /// The words for cargo.
+    /// The arguments for cargo.
     pub(super) cargo: Vec<String>,
 }
 
-/// Tests that can run side by side: those of some packages or of all, with a part of their names.
+/// Tests that can run side by side: tests of some or all packages, with a part of their names.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Chosen {
-    /// The package to test; `None` stands for the whole workspace.
+    /// The packages; empty for the whole workspace.
     pub(super) packages: Vec<String>,
     pub(super) filter: Option<String>,
 }
@@ -61,13 +61,13 @@ impl Words {
         Ok(parsed)
     }
 
-    /// True if the command line selects some packages only.
+    /// Returns whether the arguments choose packages.
     pub(super) fn choose_packages(&self) -> bool {
         let chooses = |word: &String| word == "-p" || word == "--package" || word.starts_with("--package=");
         self.cargo.iter().any(chooses)
     }
 
-    /// Returns what cargo's words choose, or `None` if only cargo itself understands them.
+    /// Returns the choice in cargo's arguments, or `None` if only cargo itself understands them.
     pub(super) fn chosen(&self) -> Option<Chosen> {
         let mut chosen = Chosen::default();
         let mut words = self.cargo.iter();

@@ -1,4 +1,4 @@
-//! Damage to extents, references, block groups, free space, tree blocks and quotas.
+//! Damage of extents, references, block groups, free space, tree blocks and quotas.
 
 use super::Plant;
 use crate::editor::{Editor, add, key};
@@ -7,14 +7,14 @@ use buttress_tree::ReadAhead;
 
 const REFERENCES: usize = 0;
 const GENERATION: usize = 8;
-/// A flag of an extent item: full back references.
+/// The offset of the byte in an extent item's flags that has the flag of full back references.
 const FLAGS_FULL: usize = 17;
 
 fn format(editor: &Editor) -> BlockFormat {
     editor.open().superblock().block_format()
 }
 
-/// The first data extent that is wanted.
+/// Returns the first data extent that `wanted` accepts.
 fn data_extent(editor: &Editor, wanted: impl Fn(&ExtentItem) -> bool) -> (Key, ExtentItem) {
     let format = format(editor);
     let parse = |key: &Key, data: &[u8]| {
@@ -28,7 +28,7 @@ fn data_extent(editor: &Editor, wanted: impl Fn(&ExtentItem) -> bool) -> (Key, E
     (key, extent)
 }
 
-/// Far enough behind the last extent of a block group, as far as one sector: where something can be planted.
+/// Returns the address of a free sector at a distance from the last extent of a block group.
 fn free_sector(editor: &Editor) -> u64 {
     let (free, _) = editor.find(TreeId::FREE_SPACE, ItemType::FREE_SPACE_EXTENT, |key, _| {
         key.offset >= 1 << 20 && key.objectid.get() >= 13 << 20
@@ -36,13 +36,13 @@ fn free_sector(editor: &Editor) -> u64 {
     free.objectid.get() + 512 * 1024
 }
 
-/// An extent item with one inline reference.
+/// Returns an extent item with one inline reference.
 fn one_reference(editor: &Editor) -> Vec<u8> {
     let (_, data) = editor.find(TreeId::EXTENT, ItemType::EXTENT_ITEM, |_, data| data.len() == 53);
     data
 }
 
-/// The extent item of a tree block.
+/// Returns the key of a tree block's extent item.
 fn block_item(editor: &Editor, logical: Logical) -> Key {
     let (key, _) = editor.find(TreeId::EXTENT, ItemType::METADATA_ITEM, |key, _| {
         key.objectid.get() == logical.get()
@@ -50,7 +50,7 @@ fn block_item(editor: &Editor, logical: Logical) -> Key {
     key
 }
 
-/// A leaf of the top level without data, by its first key: there is nothing below it.
+/// Returns the first key and the address of a leaf of the top level that refers to no data.
 fn leaf_without_data(editor: &Editor) -> (Key, Logical) {
     let tree = editor.open().tree(TreeId::FS).expect("there is a top level");
     let mut leaves = tree.leaves(.., ReadAhead::None);
@@ -67,7 +67,7 @@ fn leaf_without_data(editor: &Editor) -> (Key, Logical) {
     }
 }
 
-/// A free extent that can be made shorter or longer at its beginning.
+/// Returns the key of a free extent whose beginning can move.
 fn free_extent(editor: &Editor) -> Key {
     let (free, _) = editor.find(TreeId::FREE_SPACE, ItemType::FREE_SPACE_EXTENT, |key, _| {
         key.offset >= 1 << 20 && key.objectid.get() >= 13 << 20
@@ -137,7 +137,7 @@ pub(super) const PLANTS: &[Plant] = &[
             "checksum-surplus",
         ],
         |editor| {
-            // One with checksums, where the first checksum item begins.
+            // The extent has checksums and is at the start of the first checksum item.
             let (sums, _) = editor.find(TreeId::CHECKSUM, ItemType::EXTENT_CSUM, |_, _| true);
             let (key, _) = data_extent(editor, |extent| extent.start.get() == sums.offset);
             editor.remove(TreeId::EXTENT, &key);
@@ -175,7 +175,8 @@ pub(super) const PLANTS: &[Plant] = &[
         "a back reference is counted once too often",
         &["reference-surplus"],
         |editor| {
-            // One inline reference: head 24, type 1, root 8, inode 8, offset 8, count 4.
+            // The item has one inline reference: head 24, type 1, root 8, inode 8, offset 8, count
+            // 4.
             let (key, _) = data_extent(editor, |extent| {
                 matches!(&extent.inline_references[..], [InlineReference::ExtentData(_)])
             });
@@ -288,7 +289,7 @@ pub(super) const PLANTS: &[Plant] = &[
         &["back-reference-flags"],
         |editor| {
             let (first, _) = leaf_without_data(editor);
-            // The flags of a header follow fsid and address.
+            // A header's flags follow the fsid and the address.
             editor.header(TreeId::FS, &first, |header| header[56] |= 2);
         },
     ),

@@ -1,6 +1,6 @@
 //! Damage to files: inodes, names, content.
 //!
-//! This module finds items to damage; each part has the plants of one kind of items.
+//! This module finds items to damage. Each part has the plants of one kind of item.
 
 mod content;
 mod inodes;
@@ -18,7 +18,7 @@ const NBYTES: usize = 24;
 const NLINK: usize = 40;
 const FLAGS: usize = 64;
 
-/// The inode item of the first inode of a kind in the top level, the root directory left out.
+/// Returns the inode item of the first inode of a kind in the top level, except the root directory.
 fn inode(editor: &Editor, kind: FileKind) -> (Key, InodeItem) {
     let (key, data) = editor.find(TreeId::FS, ItemType::INODE_ITEM, |key, data| {
         key.objectid.get() > 256 && InodeItem::parse(key, data).is_ok_and(|inode| inode.kind() == kind)
@@ -27,7 +27,7 @@ fn inode(editor: &Editor, kind: FileKind) -> (Key, InodeItem) {
     (key, inode)
 }
 
-/// Location and name of the first entry of an item.
+/// Returns location and name of the first entry of an item.
 fn name_of(key: &Key, data: &[u8]) -> (Key, Vec<u8>) {
     let entry = DirItems::parse(key, data).expect("it is sound").next();
     let entry = entry.expect("it holds a name");

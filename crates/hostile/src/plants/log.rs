@@ -1,4 +1,4 @@
-//! The pending log.
+//! Damage of the pending log.
 
 use super::Plant;
 use crate::editor::Editor;

@@ -1,10 +1,10 @@
-//! Superblocks, devices, chunks, roots, places of subvolumes, uuids.
+//! Damage of superblocks, devices, chunks, roots, places of subvolumes and uuids.
 
 use super::Plant;
 use crate::editor::{Editor, add, key};
 use buttress_format::{DirItems, ItemType, Key, TreeId, name_hash};
 
-/// The physical address of the superblock's first copy.
+/// The offset of the superblock's first copy.
 const COPY: u64 = 64 << 20;
 const GENERATION: usize = 72;
 const TOTAL_BYTES: usize = 112;
@@ -12,7 +12,7 @@ const BYTES_USED: usize = 120;
 const DEVICES: usize = 136;
 const DEVICE_TOTAL_BYTES: usize = 201 + 8;
 const DEVICE_BYTES_USED: usize = 201 + 16;
-/// In a root item.
+/// The offset of the root directory in a root item.
 const ROOT_DIRECTORY: usize = 168;
 const REFERENCES: usize = 216;
 
@@ -32,7 +32,7 @@ fn subvolume(editor: &Editor) -> Key {
     root
 }
 
-/// The place of a subvolume, from both sides.
+/// Returns both references between a subvolume and its parent, with their data.
 fn place(editor: &Editor) -> (Key, Key, Vec<u8>) {
     let (forth, data) = editor.find(TreeId::ROOT, ItemType::ROOT_REF, |_, _| true);
     let back = key(forth.offset, ItemType::ROOT_BACKREF, forth.objectid.get());
@@ -49,7 +49,7 @@ fn device_extent(editor: &Editor) -> (Key, Vec<u8>) {
     editor.find(TreeId::DEVICE, ItemType::DEV_EXTENT, |_, _| true)
 }
 
-/// A device extent of one sector where none was.
+/// Inserts a device extent of one sector in unused space.
 fn insert_extent(editor: &mut Editor, device: u64, physical: u64) {
     let (_, mut data) = device_extent(editor);
     data[24..32].copy_from_slice(&4096_u64.to_le_bytes());
@@ -60,7 +60,7 @@ fn insert_extent(editor: &mut Editor, device: u64, physical: u64) {
     );
 }
 
-/// In the header of a block: the flags, and in their last byte the revision of back references.
+/// The offset of the flags in a block's header. Their last byte is the revision of back references.
 const HEADER_FLAGS: usize = 56;
 const HEADER_REVISION: usize = 63;
 
@@ -105,7 +105,7 @@ pub(super) const PLANTS: &[Plant] = &[
             let name = key(256, ItemType::INODE_REF, 256);
             for at in [name, key(256, ItemType::INODE_ITEM, 0)] {
                 let (_, data) = editor.find(TreeId::DATA_RELOCATION, at.item_type, |key, _| *key == at);
-                // The tree has one leaf, so no block above names its first key.
+                // The tree has a single leaf, so no parent names its first key.
                 editor.leaf(TreeId::UUID, &first, |leaf, _| {
                     let place = leaf.insert(0, &at, data.len());
                     place.expect("the item fits").copy_from_slice(&data);

@@ -1,8 +1,9 @@
-//! Items that no seed volume holds: rare, short-lived, or of features that cannot be had from a kernel everywhere.
+//! Items that no seed volume holds: rare or short-lived ones, and items of features that many
+//! kernels lack.
 
 use buttress_format::{ItemType, Key, ObjectId, TreeId};
 
-/// Key and data of one sound item of each such type.
+/// Returns key and data of one sound item of each such type.
 pub(super) fn items() -> Vec<(Key, Vec<u8>)> {
     let key = |objectid: u64, item_type, offset| Key::new(ObjectId::new(objectid), item_type, offset);
     let numbers = |numbers: &[u64]| {

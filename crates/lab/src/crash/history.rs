@@ -1,9 +1,9 @@
-//! From a recorded order of events to the devices after a crash.
+//! The way from a recorded order of events to the devices after a crash.
 //!
-//! A flush before a cut divides earlier events into two kinds: covered events, which are present,
-//! and events in doubt. The state of the first kind is carried forward from cut to cut, with
-//! checkpoints to come back to, so that cuts in ascending order cost what lies between them; the
-//! second kind is laid over a copy of it.
+//! The events before a cut are of two kinds. Events that a flush before the cut covers are present;
+//! the others are in doubt. The state of the first kind advances from cut to cut, with checkpoints
+//! to return to, so cuts in ascending order cost only the events between them. Events in doubt are
+//! applied to a copy of this state.
 //!
 //! Clamps: of a laboratory for tests, whose images are compared as a whole.
 
@@ -23,21 +23,22 @@ use buttress_exact::u64_of;
 lock_class!(CheckpointsLock, "checkpoints", Rank::LEAF);
 lock_class!(LatestLock, "latest", Rank::LEAF);
 
-/// The number of events between two checkpoints of the history.
+/// The number of events between two checkpoints.
 const CHECKPOINT_EVENTS: usize = 1024;
 
-/// The fate of the writes in doubt at a crash.
+/// The outcome of the writes in doubt at a crash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Outcome {
-    /// All of them are there.
+    /// All writes in doubt are present.
     AllKept,
-    /// None is.
+    /// No write in doubt is present.
     NoneKept,
-    /// The outcome of each image is random, from the seed: the fraction of lost writes, from almost
-    /// none to almost all; the lost writes; and for some, which sectors arrived.
+    /// The seed decides for each image: first the share of lost writes, from almost none to almost
+    /// all, then the lost writes. For some of the others it also decides the present sectors: the
+    /// first ones, or any.
     Drawn {
-        /// Equal seeds give equal images.
+        /// The seed. Equal seeds give equal images.
         seed: u64,
     },
 }
@@ -47,28 +48,26 @@ pub enum Outcome {
 pub struct History {
     bases: Vec<Pages>,
     events: Vec<Recorded>,
-    /// In ascending order of their cuts, the first at cut 0.
+    /// The checkpoints in ascending order of their cuts, the first at cut 0.
     checkpoints: Mutex<Vec<State>, CheckpointsLock>,
     latest: Mutex<State, LatestLock>,
 }
 
-/// The devices with all writes that flushes before a cut cover, and the writes that are in doubt at
-/// the cut.
+/// The certain content of the devices at a cut, and the events in doubt.
 #[derive(Clone, Debug)]
 pub(super) struct State {
     cut: usize,
     durable: Vec<Pages>,
-    /// Recorded events that no flush before the cut covers, by number, each with its bytes in
-    /// doubt.
+    /// The events that no flush covers, by number, each with its parts in doubt.
     in_doubt: BTreeMap<usize, Doubt>,
 }
 
-/// The part of a recorded change that is in doubt at the cut.
+/// The parts of a change that are in doubt.
 #[derive(Clone, Debug)]
 enum Doubt {
     Whole,
-    /// These parts of the change are in doubt, in ascending order. A change that came later
-    /// replaced all others, and a flush covers it.
+    /// These parts, in ascending order. A later change replaced all other parts, and a flush covers
+    /// it.
     Parts(Vec<Range<u64>>),
 }
 
@@ -84,7 +83,7 @@ impl Doubt {
         }
     }
 
-    /// Takes `replaced` out of the change's `range`. Returns nothing if no part is left.
+    /// Removes `replaced` from the change's `range`. Returns `None` if no part is left.
     fn without(&self, range: &Range<u64>, replaced: &Range<u64>) -> Option<Self> {
         let before = range.start..range.end.min(replaced.start);
         let after = range.start.max(replaced.end)..range.end;
@@ -102,12 +101,12 @@ fn intersection(one: &Range<u64>, other: &Range<u64>) -> Range<u64> {
 }
 
 impl State {
-    /// Returns how many events came before the power went.
+    /// Returns the number of events before the power failure.
     pub(super) const fn cut(&self) -> usize {
         self.cut
     }
 
-    /// Returns whether no write is in doubt at the cut.
+    /// Returns whether no event is in doubt.
     pub(super) fn is_certain(&self) -> bool {
         self.in_doubt.is_empty()
     }
@@ -128,25 +127,25 @@ impl History {
         }
     }
 
-    /// The number of events in the recorded history. Cuts go from 0, before the first, to this,
+    /// Returns the number of events. Cuts range from 0, before the first event, to this number,
     /// after the last.
     #[must_use]
     pub fn len(&self) -> usize {
         self.events.len()
     }
 
-    /// Whether nothing happened.
+    /// Returns whether there are no events.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.events.is_empty()
     }
 
-    /// The recorded events in order.
+    /// Returns the events in order.
     pub fn events(&self) -> impl ExactSizeIterator<Item = &Event> {
         self.events.iter().map(|recorded| &recorded.event)
     }
 
-    /// The label of the last mark before a cut: what the program had said by then.
+    /// Returns the label of the last mark before a cut.
     #[must_use]
     pub fn last_mark(&self, cut: usize) -> Option<u64> {
         self.marks(cut).next_back()
@@ -161,20 +160,20 @@ impl History {
         })
     }
 
-    /// How many writes, zeroings and discards are in doubt at a cut.
+    /// Returns the number of writes, zeroings and discards in doubt at a cut.
     #[must_use]
     pub fn in_doubt(&self, cut: usize) -> usize {
         self.state_at(cut).in_doubt.len()
     }
 
-    /// The devices, in the order in which the lab handed them out, as they are found when the power went after the first
-    /// `cut` events. A cut past the last event is one after it.
+    /// Returns the devices after a power failure past the first `cut` events, in the order in which
+    /// the lab handed them out. A cut past the last event counts as the cut after it.
     #[must_use]
     pub fn images_at(&self, cut: usize, outcome: Outcome) -> Vec<Arc<dyn Backend>> {
         self.images_of(self.state_at(cut), outcome)
     }
 
-    /// Returns the devices in a crash state of the history.
+    /// Returns the devices of a state.
     pub(super) fn images_of(&self, state: State, outcome: Outcome) -> Vec<Arc<dyn Backend>> {
         let mut draw = Draw::new(outcome, state.cut);
         self.images_chosen(state, &mut |event, sector, sectors| {
@@ -182,9 +181,10 @@ impl History {
         })
     }
 
-    /// As [`images_at`](Self::images_at), but `keeps` chooses. It receives each write in doubt by
-    /// event number, the sector from 0, and the sector count, and returns whether the sector is
-    /// present. Writes come in the order in which they began, their sectors in ascending order.
+    /// As [`images_at`](Self::images_at), with the caller's choice. The choice gets, for each write
+    /// in doubt, the number of its event, a sector (from 0), and the number of sectors. It returns
+    /// whether the sector is present. Writes come in the order of their beginnings, their sectors
+    /// in ascending order.
     #[must_use]
     pub fn images_with(
         &self,
@@ -209,11 +209,11 @@ impl History {
             let Some(pages) = state.durable.get_mut(device) else {
                 continue;
             };
-            // Sectors of the device, not of the request.
+            // These are sectors of the device, not of the request.
             let first = range.start.checked_div(SECTOR_BYTES).unwrap_or(0);
             let end = range.end.div_ceil(SECTOR_BYTES);
             let sectors = end.saturating_sub(first);
-            // Adjacent sectors that survive the cut are written to the image at once.
+            // Neighbouring present sectors are applied at once.
             let mut there: Option<u64> = None;
             for sector in first..=end {
                 let kept = sector < end && keeps(*number, sector.saturating_sub(first), sectors);
@@ -302,8 +302,8 @@ impl History {
         }
     }
 
-    /// Ends the doubt of changes before `number` in the bytes that change `number` overwrites. Such
-    /// changes are left only where threads overlapped, since the flush covers all others.
+    /// Ends the doubt of changes before `number` to the same bytes, because this change came later.
+    /// Such changes remain only if threads overlapped; the flush covers all others.
     fn replace_earlier(&self, state: &mut State, number: usize, device: usize, range: &Range<u64>) {
         let earlier: Vec<usize> = state
             .in_doubt
@@ -328,7 +328,8 @@ impl History {
     }
 }
 
-/// Makes a part of an event's change. A change outside the device did not happen then, either.
+/// Applies a part of an event's change. A change outside the device failed in the recorded run,
+/// too.
 fn apply(pages: &mut Pages, event: &Event, part: &Range<u64>) {
     let start = part.start;
     let length = part.end.saturating_sub(start);
@@ -348,23 +349,23 @@ fn apply(pages: &mut Pages, event: &Event, part: &Range<u64>) {
     };
 }
 
-/// Draws what survives.
+/// Draws the surviving writes and sectors.
 struct Draw {
     outcome: Outcome,
     state: u64,
-    /// Of 256 writes, how many are lost.
+    /// The number of lost writes among 256.
     lost: u64,
     current: Option<(usize, Fate)>,
 }
 
-/// What becomes of one write.
+/// The fate of a write.
 #[derive(Clone, Copy)]
 enum Fate {
     Kept,
     Lost,
-    /// Only the given number of sectors from the start of the write arrive.
+    /// Only this many sectors from the start are present.
     First(u64),
-    /// Each sector by itself.
+    /// Each sector is drawn separately.
     Any,
 }
 
@@ -389,7 +390,7 @@ impl Draw {
         draw
     }
 
-    /// SplitMix64 (Steele, Lea and Flood 2014).
+    /// Returns the next number of SplitMix64 (Steele, Lea and Flood 2014).
     fn next(&mut self) -> u64 {
         self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let value = self.state;
@@ -460,8 +461,8 @@ mod tests {
         }
     }
 
-    /// The second of two overlapping writes returns first, and a flush covers only that write: no
-    /// part of the first write may appear in the overlap.
+    /// The second of two overlapping writes returns first, and a flush covers it alone. The first
+    /// write must not reappear there.
     #[test]
     fn flushed_write_replaces_earlier_one_that_has_not_returned() {
         let base: Arc<dyn Backend> = Arc::new(MemoryBackend::new("base", vec![0; 4096]));

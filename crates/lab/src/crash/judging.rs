@@ -1,7 +1,8 @@
-//! A judge over what a crash leaves: every cut of a history, and what the caller finds wrong with it.
+//! A judge over the states after a crash: every cut of a history, and the problems that the caller
+//! finds there.
 //!
-//! A judge opens the devices as a program would after a reboot, and returns what is wrong. A judge that panics complains with
-//! the message of its panic, so `assert!` serves as well.
+//! A judge opens the devices as a program would after a reboot, and returns the problem, if any. A
+//! panic of the judge becomes a complaint with the panic's message, so `assert!` also works.
 
 use std::any::Any;
 use std::fmt;
@@ -22,10 +23,10 @@ lock_class!(VerdictLock, "verdict", Rank::LEAF);
 /// The number of complaints that ends the judging by default ([`Cuts::complaints`]).
 const COMPLAINTS: usize = 8;
 
-/// Which states of a history a judge sees.
+/// The states of a history that a judge inspects.
 ///
-/// Without further calls: at every cut, the state with everything in doubt, the state with nothing
-/// of it, and two that are drawn. A cut at which no write is in doubt has only one possible state.
+/// By default there are four states for each cut: all writes in doubt, none of them, and two drawn
+/// states. A cut without writes in doubt has one state.
 #[derive(Clone, Debug)]
 pub struct Cuts {
     step: usize,
@@ -43,7 +44,7 @@ impl Default for Cuts {
 }
 
 impl Cuts {
-    /// Every possible cut of the history: before the first event, and after each event.
+    /// Chooses every cut: before the first event, and after each.
     #[must_use]
     pub fn every() -> Self {
         let cuts = Self {
@@ -66,7 +67,7 @@ impl Cuts {
         }
     }
 
-    /// Judges only every `step`th cut, beginning with the first cut. 0 is taken as 1.
+    /// Chooses only every `step`th cut, starting with the first. 0 counts as 1.
     #[must_use]
     pub fn step(mut self, step: usize) -> Self {
         self.step = step.max(1);
@@ -82,14 +83,14 @@ impl Cuts {
         self
     }
 
-    /// Judges on so many threads. 0 is taken as 1.
+    /// Sets the number of judging threads. 0 counts as 1.
     #[must_use]
     pub fn threads(mut self, threads: usize) -> Self {
         self.threads = threads.max(1);
         self
     }
 
-    /// Ends the judging after so many complaints. 0 is taken as 1.
+    /// Sets the number of complaints that ends the judging. 0 counts as 1.
     #[must_use]
     pub fn complaints(mut self, complaints: usize) -> Self {
         self.complaints = complaints.max(1);
@@ -97,7 +98,7 @@ impl Cuts {
     }
 }
 
-/// The devices after a crash, and what the program had promised by then.
+/// The devices after a crash, and the program's promises before it.
 #[derive(Debug)]
 pub struct CutState<'a> {
     history: &'a History,
@@ -107,20 +108,20 @@ pub struct CutState<'a> {
 }
 
 impl CutState<'_> {
-    /// Returns the cut: the number of recorded events before the simulated power loss.
+    /// Returns the cut: the number of events before the power failure.
     #[must_use]
     pub const fn cut(&self) -> usize {
         self.cut
     }
 
-    /// Returns the outcome that was chosen for the writes that no flush covered.
+    /// Returns the outcome of the writes in doubt.
     #[must_use]
     pub const fn outcome(&self) -> Outcome {
         self.outcome
     }
 
-    /// Returns the devices in the order in which the program used them, as [`Engine::Inline`]
-    /// serves them. They can be written to; nothing of this reaches the history or another state.
+    /// Returns the devices in the order of the run, as [`Engine::Inline`] serves them. The judge
+    /// may write to them: such writes reach neither the history nor another state.
     #[must_use]
     pub fn devices(&self) -> Vec<Device> {
         let images = self.images.iter();
@@ -129,7 +130,8 @@ impl CutState<'_> {
             .collect()
     }
 
-    /// Returns the same devices without a queue: to put others over them, or to record what a recovery does.
+    /// Returns the same devices without a queue, so that a test can put others over them, or record
+    /// a recovery.
     #[must_use]
     pub fn backends(&self) -> Vec<Arc<dyn Backend>> {
         self.images.clone()
@@ -141,13 +143,13 @@ impl CutState<'_> {
         self.history.last_mark(self.cut)
     }
 
-    /// Returns the labels of all marks before the cut, in order: for programs with several threads, each of which marks
-    /// what it was promised itself.
+    /// Returns the labels of all marks before the cut, in order. A program with several threads
+    /// needs them, because each thread marks its own promises.
     pub fn marks(&self) -> impl DoubleEndedIterator<Item = u64> {
         self.history.marks(self.cut)
     }
 
-    /// Returns the history that the state is cut from.
+    /// Returns the history that contains the cut.
     #[must_use]
     pub const fn history(&self) -> &History {
         self.history
@@ -163,7 +165,7 @@ pub struct Complaint {
     pub outcome: Outcome,
     /// The last mark before the cut.
     pub last_mark: Option<u64>,
-    /// The words of the judge.
+    /// The text of the judge's complaint.
     pub problem: String,
 }
 
@@ -188,8 +190,8 @@ impl fmt::Display for Complaint {
 pub struct Verdict {
     /// The number of judged states.
     pub states: usize,
-    /// The judge's complaints, in the order of cuts. Judging ended early if there are as many as
-    /// were asked for.
+    /// The complaints, in the order of cuts. At the limit of [`Cuts::complaints`] the judging ended
+    /// early.
     pub complaints: Vec<Complaint>,
 }
 
@@ -197,7 +199,7 @@ impl Verdict {
     /// Returns the number of judged states.
     ///
     /// # Errors
-    /// If the judge complained.
+    /// The judge complained.
     pub fn accepted(self) -> Result<usize, Rejected> {
         match self.complaints.is_empty() {
             true => Ok(self.states),
@@ -208,7 +210,8 @@ impl Verdict {
 
 /// A verdict with complaints, as an error that lists them.
 ///
-/// A program that ends with this error prints the list, since [`Debug`](fmt::Debug) is as [`Display`](fmt::Display).
+/// A program that ends with this error prints the list, because [`Debug`](fmt::Debug) prints as
+/// [`Display`](fmt::Display).
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{} of {} states after a power cut are wrong; `Cuts::only(CUT, OUTCOME)` repeats one{}", .0.complaints.len(), .0.states, listed(&.0.complaints))]
 pub struct Rejected(pub Verdict);
@@ -224,15 +227,17 @@ fn listed(complaints: &[Complaint]) -> String {
     lines.collect()
 }
 
-/// The cuts that are to be judged, in ascending order.
+/// The cuts to judge, in ascending order.
 struct Queue {
     next: Option<usize>,
 }
 
 impl History {
-    /// Has `judge` inspect the devices at cuts of this history. The judge returns what is wrong with a state.
+    /// Calls `judge` for the devices at cuts of this history. The judge returns the problem of a
+    /// state.
     ///
-    /// Whatever the number of threads, the verdict is the same, except after the number of complaints that ends it.
+    /// The verdict does not depend on the number of threads, except after the number of complaints
+    /// that ends the judging.
     pub fn judge<E: fmt::Display>(
         &self,
         cuts: &Cuts,
@@ -269,7 +274,8 @@ impl History {
         verdict
     }
 
-    /// Takes the next cut out of the queue. Threads take turns, since one state comes from the one before.
+    /// Takes the next cut out of the queue. Threads take turns, because each state continues the
+    /// previous one.
     fn next_cut(&self, cuts: &Cuts, queue: &Mutex<Queue, QueueLock>) -> Option<State> {
         let mut queue = queue.lock();
         let cut = queue.next?;

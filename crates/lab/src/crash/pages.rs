@@ -1,4 +1,5 @@
-//! A device's bytes as pages over a base, shared until they are written: a copy costs one pointer for 2 MiB of device.
+//! A device's bytes as pages over a base. Pages are shared until a write, so a copy costs one
+//! pointer for each 2 MiB of the device.
 //!
 //! Clamps: of a laboratory for tests, whose images are compared as a whole.
 
@@ -9,10 +10,10 @@ use std::sync::Arc;
 use buttress_device::{Backend, check_range, out_of_range};
 use buttress_exact::u64_of;
 
-/// Bytes of a page.
+/// The bytes of a page.
 const PAGE_BYTES: u64 = 4096;
 const PAGE: usize = 4096;
-/// Pages of a group.
+/// The pages of a group.
 const GROUP: u64 = 512;
 
 type Page = [u8; PAGE];
@@ -22,7 +23,7 @@ struct Group {
     pages: Vec<Option<Arc<Page>>>,
 }
 
-/// The bytes of a device: what was written, over a base that is only read.
+/// The bytes of a device: written pages over a read-only base.
 #[derive(Clone, Debug)]
 pub(super) struct Pages {
     base: Arc<dyn Backend>,
@@ -30,7 +31,8 @@ pub(super) struct Pages {
     groups: Vec<Option<Arc<Group>>>,
 }
 
-/// The parts of `[offset, offset + length)` that lie in one page each: page, offset in it, offset in the range, length.
+/// Returns the parts of `[offset, offset + length)`, one for each page: page, offset in the page,
+/// offset in the range, length.
 fn parts(offset: u64, length: usize) -> impl Iterator<Item = (u64, usize, usize, usize)> {
     let mut done = 0_usize;
     std::iter::from_fn(move || {
@@ -69,7 +71,7 @@ impl Pages {
         self.groups.get(group)?.as_ref()?.pages.get(within)?.as_ref()
     }
 
-    /// The bytes of a page of the base, as far as the device reaches.
+    /// Reads the bytes of a base's page, up to the end of the device.
     fn read_base(&self, number: u64, within: usize, bytes: &mut [u8]) -> io::Result<()> {
         let at = number.saturating_mul(PAGE_BYTES).saturating_add(u64_of(within));
         self.base.read_vectored_at(at, &mut [bytes])
@@ -92,7 +94,8 @@ impl Pages {
         Ok(())
     }
 
-    /// Changes `[offset, offset + length)`; `fill` gets each part's place in the range, and its bytes.
+    /// Changes `[offset, offset + length)`. `fill` gets the place of each part in the range, and
+    /// the part's bytes.
     pub(super) fn change(
         &mut self,
         offset: u64,
@@ -123,7 +126,8 @@ impl Pages {
         self.change(offset, length, &mut |_, part| part.fill(byte))
     }
 
-    /// Makes a page one of its own, as it is in the base unless all of it is about to be replaced.
+    /// Gives the device its own copy of a page, with the base's bytes unless the caller will
+    /// replace all of them.
     fn own(&mut self, number: u64, replaced: bool) -> io::Result<()> {
         if self.page(number).is_some() {
             return Ok(());

@@ -1,4 +1,5 @@
-//! The devices of a lab: they work, and write down what they do. And the images that a history gives, which only work.
+//! The devices of a lab, which work and record their requests, and the images of a history, which
+//! only work.
 //!
 //! Clamps: this laboratory is for tests, and its images are compared as a whole.
 
@@ -16,13 +17,14 @@ use buttress_exact::u64_of;
 
 lock_class!(PagesLock, "pages", Rank::new(86).over_device().several());
 
-/// What discarded bytes read as afterwards, so that nothing comes to rely on them.
+/// The value of discarded bytes in later reads. It is no zero, so that no program can rely on
+/// discarded bytes.
 pub(super) const DISCARDED: u8 = 0xd5;
 
-/// The number of crash images made so far.
+/// The number of images so far.
 static IMAGES: AtomicU64 = AtomicU64::new(0);
 
-/// A device as it was after a crash: pages of its own over those of the history.
+/// A device after a crash: its own pages over those of the history.
 #[derive(Debug)]
 pub(super) struct CrashImage {
     name: String,
@@ -31,7 +33,7 @@ pub(super) struct CrashImage {
 
 impl CrashImage {
     pub(super) fn new(pages: Pages) -> Self {
-        // An image is read under the locks of those over it, which were made later.
+        // A thread reads an image under the locks of the later images over it.
         let place = u128::MAX.saturating_sub(u128::from(IMAGES.fetch_add(1, Ordering::Relaxed)));
         Self {
             name: pages.name().to_owned(),
@@ -84,7 +86,7 @@ impl Backend for CrashImage {
     }
 }
 
-/// A device whose requests are recorded.
+/// A device that records its requests.
 #[derive(Debug)]
 pub(super) struct RecordingDevice {
     number: usize,
@@ -101,10 +103,10 @@ impl RecordingDevice {
         }
     }
 
-    /// Records the start of a change, makes the change, and records its return.
+    /// Records a change that begins now, makes the change, and records its return.
     ///
-    /// The change is recorded and made under one lock on the bytes. Of two writes to the same bytes, the history thus has the
-    /// same one last as the device.
+    /// A single lock on the bytes covers the record and the change. Of two writes to the same
+    /// bytes, the history therefore has the same last write as the device.
     fn change(&self, event: Event, make: impl FnOnce(&mut Pages) -> io::Result<()>) -> io::Result<()> {
         let mut pages = self.live.pages.write();
         let place = {

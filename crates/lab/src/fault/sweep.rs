@@ -1,4 +1,4 @@
-//! A program that is run once for each of its requests, and each time another one fails.
+//! Runs of a program in which each of its requests fails in turn.
 
 use std::sync::Arc;
 
@@ -6,15 +6,16 @@ use buttress_device::Backend;
 
 use super::{Fault, FaultyBackend};
 
-/// Runs a program once for each request that `fault` names by number, from 0 on, until a run ends without reaching it.
-/// Returns how many runs were struck.
+/// Runs a program once for each request that `fault` names by number, from 0 on, until a run ends
+/// without reaching the fault. Returns the number of runs that the fault struck.
 ///
-/// Each run gets the number and a new faulty backend over `base()`. What the program may do after the fault, and what must
-/// hold then, is for `run` to judge. [`FaultyBackend::heal`] ends the fault, as a repair or a deleted file would.
+/// Each run gets the number and a new faulty backend over `base()`. `run` decides which results the
+/// fault allows, and checks them. [`FaultyBackend::heal`] ends the fault, as a repair or a deleted
+/// file would.
 ///
 /// `fault` must name one request by number (`Fault::FailWriteNumber`), or all requests from one
-/// number on (`Fault::FullFromWrite`). A fault that strikes in every run would make the sweep
-/// endless.
+/// number on (`Fault::FullFromWrite`). With a fault that strikes every run, this function never
+/// returns.
 ///
 /// # Errors
 /// Returns the first error of `run`, with the number of the struck request.

@@ -60,7 +60,7 @@ fn a_device_that_broke_writes_nothing_more_until_it_heals() {
 }
 
 #[test]
-fn a_device_that_is_pulled_out_at_a_write_gives_nothing_from_there_on() {
+fn device_removed_at_a_write_fails_all_later_requests() {
     let (backend, _) = faulty(&[Fault::MissingFromWrite(1), Fault::FailFlushesFrom(1)]);
     assert!(read(&backend, 0, 1).is_ok());
     assert!(backend.write_at(0, &[1]).is_ok());
@@ -142,7 +142,7 @@ fn missing_and_full_devices_say_so() {
 }
 
 #[test]
-fn the_share_of_failing_reads_is_about_the_one_asked_for_and_replays() {
+fn share_of_failing_reads_matches_the_request_and_replays() {
     let failures = || {
         let (backend, _) = faulty(&[Fault::FailSomeReads { one_in: 10 }]);
         (0..5000)

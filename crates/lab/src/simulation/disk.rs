@@ -1,14 +1,15 @@
-//! The event loop of a simulated disk: serves queued requests in virtual time.
+//! The event loop of a simulated disk, which serves queued requests in virtual time.
 //!
-//! The drive begins requests one after another. It begins one at the later of "it can take another"
-//! and "one has arrived", and only chooses among those that have arrived by then and are among the
-//! first [`Drive::queue_depth`] of the queue. The queue is in the order of submission (each batch
-//! ascending by offset): requests that do not fit into the drive wait in the queue.
+//! The drive begins requests one after another. It begins a request as soon as the drive is ready
+//! and a request has arrived. It chooses only among requests that have arrived by then and are
+//! among the first [`Drive::queue_depth`] of the queue. The queue is in the order of submission
+//! (each batch ascending by offset); requests beyond the drive's depth stay in the queue.
 //!
-//! The loop runs when somebody looks: first up to the time that the clock shows ([`SimulatedDisk::settle`]), so that
-//! no choice made then knows of requests that come later; then, while a caller is blocked, onwards until the
-//! request he waits for has been begun, which nothing can change any more. A request's bytes are read from the
-//! backend, or written to it, at the moment of its completion.
+//! The loop runs when a caller asks. It first runs up to the clock's time
+//! ([`SimulatedDisk::settle`]), so that no choice depends on later requests. While a caller is
+//! blocked, it then runs on until the drive has begun the caller's request, whose time is then
+//! fixed. The disk reads a request's bytes from the backend, or writes them, at the moment of the
+//! request's completion.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -31,11 +32,11 @@ pub(crate) struct SimulatedDisk {
 #[derive(Debug)]
 struct DiskState {
     drive: Box<dyn Drive>,
-    /// In the order of submission.
+    /// The pending requests, in the order of submission.
     queue: VecDeque<Job>,
-    /// Begun, and done at the time beside them.
+    /// The requests that have begun, each with the time of its end.
     begun: Vec<(u64, Begun)>,
-    /// When the drive can begin another request.
+    /// The earliest time of the drive's next request.
     next_start: u64,
     next_write: u64,
 }
@@ -63,7 +64,7 @@ impl Work {
     }
 }
 
-/// What the drive has begun.
+/// A request that the drive has begun.
 #[derive(Debug)]
 enum Begun {
     Queued(StartedRequest),
@@ -106,7 +107,7 @@ impl SimulatedDisk {
         }
     }
 
-    /// Advances the virtual time until `work` is done.
+    /// Advances the time until `work` is done.
     fn run_until_done(&self, state: &mut DiskState, work: &Work) {
         loop {
             if let Some(done) = state.done_time(work) {
@@ -120,7 +121,7 @@ impl SimulatedDisk {
         }
     }
 
-    /// Brings the disk up to the time that the clock shows.
+    /// Runs the disk up to the clock's time.
     fn settle(&self, state: &mut DiskState) {
         let now = self.clock.nanoseconds();
         while state.begin_next(now) {}
@@ -146,7 +147,7 @@ impl DiskState {
             .map(|(done, _)| *done)
     }
 
-    /// Begins the next request, if it can begin by `limit`; whether it did.
+    /// Begins the next request, if it can begin by `limit`. Returns whether it began one.
     fn begin_next(&mut self, limit: u64) -> bool {
         // The queue is in the order of arrival.
         let Some(first) = self.queue.front() else {
@@ -172,7 +173,7 @@ impl DiskState {
         let begun = match job.work {
             Work::Queued(request) => match request.start() {
                 Some(started) => Begun::Queued(started),
-                // Cancelled: it costs nothing.
+                // A cancelled request costs no time.
                 None => return true,
             },
             Work::Write(number) => Begun::Write(number),

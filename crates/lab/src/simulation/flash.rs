@@ -1,11 +1,12 @@
 //! Solid-state drives.
 //!
-//! A flash controller accepts requests one after another and cuts each into pages. Pages go
-//! round-robin to units that work in parallel, then cross one bus with a limited rate. So a single
-//! small read takes command + unit + bus, many small ones are limited by the command time, and
-//! large ones by the bus.
+//! A controller accepts requests one after another. It cuts each into pages, which are distributed
+//! round-robin over parallel units. Pages then cross one bus, which never carries more than its
+//! rate since it was last idle. A single small read therefore takes command + unit + bus. The
+//! command time limits many small reads, and the bus limits large ones.
 //!
-//! What it leaves out: garbage collection, the exhaustion of write caches, which of two ready pages crosses first.
+//! Left out: garbage collection, the exhaustion of write caches, and the order in which two ready
+//! pages cross the bus.
 //!
 //! Clamps: times and costs of a simulated disk; no bytes depend on them.
 
@@ -17,29 +18,29 @@
 use super::{Command, Direction, Drive, Served};
 use buttress_exact::Exact as _;
 
-/// What makes an SSD. Sources of the figures: docs/internals/simulated-disks.md.
+/// The parameters of an SSD. Sources of the figures: docs/internals/simulated-disks.md.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FlashParameters {
-    /// Units that work in parallel.
+    /// The number of units that work in parallel.
     pub units: u64,
-    /// Bytes of a page, the least that a unit reads.
+    /// The bytes of a page, the smallest read of a unit.
     pub page_bytes: u64,
-    /// Requests that the drive takes in at once.
+    /// The number of requests that the drive accepts at once.
     pub queue_depth: usize,
-    /// Reading.
+    /// The times of reads.
     pub read: FlashTimes,
-    /// Writing, into the drive's write cache.
+    /// The times of writes into the drive's write cache.
     pub write: FlashTimes,
 }
 
 /// The times of a flash drive for one direction, reading or writing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FlashTimes {
-    /// The controller's time for a request, in which it takes in no other.
+    /// The controller's time for a request, during which it accepts no other.
     pub command_nanoseconds: u64,
     /// A unit's time for a page.
     pub unit_nanoseconds: u64,
-    /// Bytes a second of the bus.
+    /// The bus's rate in bytes a second.
     pub bus_bytes_per_second: u64,
 }
 
@@ -84,9 +85,9 @@ impl FlashParameters {
 #[derive(Debug)]
 pub(super) struct FlashDrive {
     parameters: FlashParameters,
-    /// When each unit is free.
+    /// The time from which each unit is free.
     units: Vec<u64>,
-    /// Time at which the bus has transferred all queued data.
+    /// The time at which the bus has carried all pages so far.
     bus: u64,
 }
 

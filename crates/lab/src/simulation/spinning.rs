@@ -1,24 +1,26 @@
 //! A spinning disk.
 //!
 //! Geometry: tracks follow each other from the outer edge inwards, `heads` of them to a cylinder.
-//! Zones of equally many tracks hold fewer and fewer bytes a track. Each track is rotated against
-//! the preceding track by the time of a track switch (skew), so sequential reads lose exactly that
-//! time.
+//! Zones have equal numbers of tracks, and inner zones hold fewer bytes a track. Each track is
+//! rotated against the previous one by the time of a track change (skew). A sequential read across
+//! tracks therefore loses exactly that time and no revolution.
 //!
-//! Positioning: a seek over `d` of `C` cylinders takes `single + (average - single) / (8/15) * sqrt(d / C)`. The
-//! mean of `sqrt(x)` over seeks between two random cylinders is 8/15, so a random seek takes the data sheet's
-//! average; a neighbouring cylinder takes its single-track time. Then the platter turns on to the first byte.
+//! Positioning: a seek over `d` of `C` cylinders takes `single + (average - single) / (8/15) *
+//! sqrt(d / C)`. The mean of `sqrt(x)` over seeks between two random cylinders is 8/15, so a random
+//! seek takes the data sheet's average. A seek to a neighbouring cylinder takes its single-track
+//! time. The platter then rotates to the first byte.
 //!
-//! On-drive read-ahead: after a read the head continues to read until the segment of the cache is
-//! full, or until another request arrives. A read that lies in a segment takes only the command and
-//! the interface's time; one that begins in the segment being filled and ends beyond it streams on
+//! On-drive read-ahead: after a read the head reads ahead, while no other request needs the head,
+//! until the cache segment is full. A read inside a segment takes only the command's and the
+//! interface's time. A read that begins in the segment being filled and ends beyond it continues
 //! from there.
 //!
-//! Choice: of the queued requests, cached ones first, then the one with the shortest positioning time; the oldest
-//! one, once it has waited for [`STARVATION_NANOSECONDS`].
+//! Choice: of the queued requests, cached ones come first, then the one with the shortest
+//! positioning time. The oldest request comes first once it has waited for
+//! [`STARVATION_NANOSECONDS`].
 //!
-//! What it leaves out: reading the part of a track that passes before the wanted sector arrives, settling that
-//! depends on direction, defects.
+//! Left out: reading the part of a track that passes before the requested sector, settling times
+//! that depend on direction, and defects.
 //!
 //! Clamps: times and costs of a simulated disk; no bytes depend on them.
 
@@ -35,36 +37,39 @@ use geometry::{Geometry, scale};
 
 use super::{Command, Direction, Drive, Served};
 
-/// What makes a spinning disk. Sources of the figures: docs/internals/simulated-disks.md.
+/// The parameters of a spinning disk. Sources of the figures: docs/internals/simulated-disks.md.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SpinningParameters {
-    /// Bytes on the whole drive; simulated devices lie at its beginning, the outer edge.
+    /// The bytes of the whole drive. A simulated device is at the drive's beginning, the outer
+    /// edge.
     pub capacity_bytes: u64,
-    /// Time of one revolution.
+    /// The time of a revolution.
     pub revolution_nanoseconds: u64,
-    /// Recording surfaces.
+    /// The number of recording surfaces.
     pub heads: u64,
-    /// Bands of tracks of equal size.
+    /// The number of bands of tracks, equal in tracks.
     pub zones: u64,
-    /// Bytes a second that reading on gives in the outermost zone, track changes included.
+    /// The rate of sequential reads in the outermost zone, in bytes a second, track changes
+    /// included.
     pub outer_bytes_per_second: u64,
-    /// The same for the innermost zone.
+    /// The rate of sequential reads in the innermost zone.
     pub inner_bytes_per_second: u64,
-    /// Time to change to the next track, and of a seek to the neighbouring cylinder.
+    /// The time of a change to the next track, and of a seek to the neighbouring cylinder.
     pub track_switch_nanoseconds: u64,
-    /// Mean time of a seek between random cylinders, for reading.
+    /// The mean time of a seek between random cylinders, for reading.
     pub average_seek_nanoseconds: u64,
-    /// What a write adds to a seek.
+    /// The additional seek time of a write.
     pub write_settle_nanoseconds: u64,
-    /// Time that the drive's electronics take for a request that its cache serves, and that positioning hides.
+    /// The time of the drive's electronics for a cached request. Positioning hides it for other
+    /// requests.
     pub command_nanoseconds: u64,
-    /// Bytes a second of the interface.
+    /// The interface's rate in bytes a second.
     pub interface_bytes_per_second: u64,
-    /// Bytes of one segment of the on-drive cache.
+    /// The bytes of a segment of the on-drive cache.
     pub segment_bytes: u64,
-    /// Number of segments.
+    /// The number of segments.
     pub segments: usize,
-    /// Requests that the drive takes in at once.
+    /// The number of requests that the drive accepts at once.
     pub queue_depth: usize,
 }
 
@@ -89,7 +94,7 @@ impl SpinningParameters {
     }
 }
 
-/// A request that has waited this long goes next.
+/// The waiting time after which a request comes next.
 const STARVATION_NANOSECONDS: u64 = 1_000_000_000;
 
 /// A part of the medium in the drive's cache: the bytes `[start, end)`.
@@ -104,9 +109,9 @@ pub(super) struct SpinningDrive {
     geometry: Geometry,
     /// The track under the head.
     track: u64,
-    /// Oldest first; the last is the one that the head may be filling.
+    /// The cached segments, oldest first. The head may be filling the last one.
     cache: VecDeque<Segment>,
-    /// The head has been reading on since this time, filling the last segment.
+    /// The time since which the head has been reading ahead into the last segment.
     reading_on_since: Option<u64>,
 }
 
@@ -121,8 +126,7 @@ impl SpinningDrive {
         }
     }
 
-    /// The cache segment being filled, in its state at the time `now`, and whether the head still
-    /// reads ahead.
+    /// Returns the segment being filled at the time `now`, and whether the head still reads ahead.
     fn filling(&self, now: u64) -> Option<(Segment, bool)> {
         let since = self.reading_on_since?;
         let segment = *self.cache.back()?;
@@ -155,8 +159,8 @@ impl SpinningDrive {
                 .any(|s| s.start <= start && end <= s.end)
     }
 
-    /// When a read that begins in the segment being filled, but that the head has not reached the end of, is done
-    /// by just reading on.
+    /// Returns the end of a read by reading ahead alone, if the read begins in the segment being
+    /// filled and ends beyond the head's place.
     fn streamed(&self, command: &Command, now: u64) -> Option<u64> {
         let (segment, true) = self.filling(now)? else {
             return None;
@@ -165,7 +169,7 @@ impl SpinningDrive {
         if command.direction == Direction::Write || !begins_here {
             return None;
         }
-        // From where reading on began, which is exact also while the head changes tracks.
+        // The start of reading ahead is exact, also while the head changes tracks.
         let (began, since) = (self.cache.back()?.end, self.reading_on_since?);
         Some(
             now.max(
@@ -177,7 +181,8 @@ impl SpinningDrive {
         )
     }
 
-    /// Time until the first byte of a request passes under the head; zero if the cache has it all.
+    /// Returns the time until the first byte of a request passes under the head; zero for a fully
+    /// cached request.
     fn cost(&self, command: &Command, now: u64) -> u64 {
         if self.is_cached(command, now) {
             return 0;
@@ -193,7 +198,7 @@ impl SpinningDrive {
         )
     }
 
-    /// Where reading on has brought the head by the time `now`.
+    /// Returns the track that reading ahead has reached by the time `now`.
     fn track_at(&self, now: u64) -> u64 {
         match self.filling(now) {
             Some((segment, _)) => self.geometry.place(segment.end).track,
@@ -201,16 +206,16 @@ impl SpinningDrive {
         }
     }
 
-    /// Puts a new segment at the end of the cache, to be filled by reading on from `done`.
+    /// Adds a segment at the end of the cache, which reading ahead fills from the time `done` on.
     fn begin_segment(&mut self, start: u64, end: u64, done: u64) {
-        // A request larger than a segment leaves its last part in it.
+        // The segment keeps the last part of a request larger than a segment.
         let start = start.max(end.saturating_sub(self.geometry.parameters.segment_bytes));
         self.cache.push_back(Segment { start, end });
         while self.cache.len() > self.geometry.parameters.segments.max(1) {
             self.cache.pop_front();
         }
         let next = self.geometry.place(end);
-        // At the end of a track, the head first switches to the next track.
+        // At the end of a track the head first changes to the next track.
         let switch = if next.position == 0 {
             self.geometry.parameters.track_switch_nanoseconds
         } else {
@@ -220,7 +225,7 @@ impl SpinningDrive {
         self.track = next.track;
     }
 
-    /// Ends the drive's read-ahead at the time `now`, because the head must move to another track.
+    /// Ends reading ahead at the time `now`, because another request needs the head.
     fn stop_reading_on(&mut self, now: u64) {
         self.track = self.track_at(now);
         if let (Some((segment, _)), Some(last)) = (self.filling(now), self.cache.back_mut()) {
@@ -261,7 +266,7 @@ impl Drive for SpinningDrive {
         } = *command;
         let end = offset_bytes + length_bytes;
         if self.is_cached(command, start) {
-            // The head is not needed: it goes on with what it does.
+            // The request does not need the head, which continues reading ahead.
             let interface = scale(
                 length_bytes,
                 1_000_000_000,
@@ -287,7 +292,7 @@ impl Drive for SpinningDrive {
         if direction == Direction::Read {
             self.begin_segment(offset_bytes, end, done);
         } else {
-            // The read cache no longer has the current content of a range that a write covers.
+            // A write invalidates the cached bytes that it covers.
             self.cache
                 .retain(|segment| segment.end <= offset_bytes || end <= segment.start);
         }
@@ -324,7 +329,7 @@ mod tests {
         assert_eq!(drive.choose(&queue, STARVATION_NANOSECONDS), 0);
     }
 
-    /// Every boundary between tracks costs its switch, also where a request ends exactly there.
+    /// Every boundary between tracks costs a track change, also if a request ends exactly there.
     #[test]
     fn requests_that_end_at_a_track_pay_for_the_next() {
         let mut drive = drive();

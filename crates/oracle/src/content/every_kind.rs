@@ -1,4 +1,5 @@
-//! One of each thing that a btrfs file tree can hold, each under a name that says what it is.
+//! Objects of every kind that a btrfs file tree can hold, one of each, with names that identify
+//! their kinds.
 
 use super::Random;
 use crate::tools::run;
@@ -14,7 +15,7 @@ use std::os::unix::fs::{FileExt, chown, lchown, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Plants everything below `top`, an empty directory of a mounted volume.
+/// Makes all objects below `top`, an empty directory of a mounted volume.
 ///
 /// `btrfs` is the program that makes subvolumes and snapshots.
 pub fn plant(top: &Path, btrfs: &Path, seed: u64) -> Result<()> {
@@ -128,7 +129,7 @@ fn set_flags(file: &File, flags: IFlags) -> Result<()> {
     unless_not_allowed(ioctl_setflags(file, now | flags))
 }
 
-/// A volume that is mounted without data checksums has no compression either, and says so.
+/// Accepts the kernel's refusal: a volume mounted without data checksums has no compression.
 fn unless_not_allowed(result: rustix::io::Result<()>) -> Result<()> {
     match result {
         Ok(()) | Err(rustix::io::Errno::INVAL) => Ok(()),
@@ -159,7 +160,8 @@ fn names(folder: &Path) -> Result<()> {
         fs::create_dir(&deep)?;
     }
     fs::write(deep.join("bottom"), b"deep")?;
-    // More names than one INODE_REF item holds: the rest go to INODE_EXTREF items.
+    // These are more names than one INODE_REF item holds; the kernel stores the rest in
+    // INODE_EXTREF items.
     let linked = folder.join("linked");
     fs::write(&linked, b"many names")?;
     let links = folder.join("links");
@@ -292,7 +294,7 @@ fn xattrs(folder: &Path, random: &mut Random) -> Result<()> {
     Ok(())
 }
 
-/// A POSIX ACL as the kernel takes it in an xattr: version 2, then (tag, permissions, id) entries.
+/// Returns a POSIX ACL in the kernel's xattr form: version 2, then (tag, permissions, id) entries.
 fn posix_acl(owner: u16, user: u32, permissions: u16) -> Vec<u8> {
     let undefined = u32::MAX;
     let entries: [(u16, u16, u32); 5] = [

@@ -1,7 +1,8 @@
-//! One directory of very many names, some of which collide in btrfs's name hash.
+//! A directory of very many names, some of which collide in btrfs's name hash.
 //!
-//! Directory items are keyed by the CRC-32C of the name; names of equal hash share one item. Pairs are
-//! found by trying seeded names until enough of them meet (about n²/2³³ pairs among n names).
+//! Directory items are keyed by the CRC-32C of the name, and names of equal hash share an item. The
+//! search for pairs tries seeded names until enough of them collide (about n²/2³³ pairs among n
+//! names).
 
 use super::Random;
 use anyhow::Result;
@@ -9,10 +10,10 @@ use std::collections::HashMap;
 use std::fs::{self, File};
 use std::path::Path;
 
-/// The function makes more names than this number.
+/// The smallest number of names in a full directory, less one.
 pub const NAMES: usize = 100_000;
 
-/// Names of which each pair has the same hash, at least `pairs` pairs, from `seed`.
+/// Returns at least `pairs` pairs of names with equal hashes, from `seed`.
 #[must_use]
 pub fn colliding_names(seed: u64, pairs: usize) -> Vec<String> {
     let mut random = Random::new(seed);
@@ -21,7 +22,7 @@ pub fn colliding_names(seed: u64, pairs: usize) -> Vec<String> {
     while names.len() < pairs * 2 {
         let number = random.number();
         let name = format!("c-{number:016x}");
-        // btrfs starts at 1 and does not invert: that is the usual CRC-32C with both undone.
+        // btrfs starts at 1 and does not invert, so this undoes both steps of the usual CRC-32C.
         let hash = !crc32c::crc32c_append(!(!1u32), name.as_bytes());
         match seen.insert(hash, number) {
             Some(earlier) if earlier != number => {
@@ -34,8 +35,8 @@ pub fn colliding_names(seed: u64, pairs: usize) -> Vec<String> {
     names
 }
 
-/// Makes `directory` with more than [`NAMES`] names: hard links to a few files, which therefore need
-/// INODE_EXTREF items as well.
+/// Makes `directory` with more than [`NAMES`] names. The names are hard links to a few files, which
+/// therefore need INODE_EXTREF items.
 pub fn plant(directory: &Path, seed: u64, names: usize) -> Result<()> {
     fs::create_dir(directory)?;
     let colliding = colliding_names(seed, 12);

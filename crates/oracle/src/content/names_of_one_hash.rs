@@ -1,8 +1,8 @@
-//! Generates names of printable characters that have the same directory hash.
+//! Names with equal hashes, of printable characters.
 //!
-//! Four computed bytes at the end of a name can give its CRC any value. The CRC table runs
-//! backwards from the value and forwards from the prefix. If the computed four bytes are not
-//! printable, the search tries the next beginning of the name.
+//! Four bytes at the end of a name can lead its CRC to any value. The search walks the polynomial's
+//! table backwards from the value, and forwards from the name's prefix. If the four bytes are not
+//! printable, it tries the next beginning.
 
 use std::sync::OnceLock;
 
@@ -23,7 +23,7 @@ fn table() -> &'static [u32; 256] {
     })
 }
 
-/// The four bytes that lead from one state to another.
+/// Returns the four bytes that lead from one state to another.
 fn bytes_between(from: u32, to: u32) -> [u8; 4] {
     let table = table();
     let mut places = [0; 4];
@@ -40,7 +40,7 @@ fn bytes_between(from: u32, to: u32) -> [u8; 4] {
     })
 }
 
-/// Returns `count` names of `length` bytes that begin with `prefix` and have the same hash.
+/// Returns `count` names of `length` bytes that begin with `prefix` and have one hash.
 #[must_use]
 pub fn names(prefix: &str, length: usize, count: usize) -> Vec<String> {
     const WANTED: u32 = 0x1234_5678;
@@ -59,7 +59,7 @@ pub fn names(prefix: &str, length: usize, count: usize) -> Vec<String> {
         .collect()
 }
 
-/// Three attributes with one hash.
+/// Returns names of three attributes with one hash.
 pub fn xattrs() -> &'static [String] {
     static NAMES: OnceLock<Vec<String>> = OnceLock::new();
     NAMES.get_or_init(|| names("user.", 20, 3))
@@ -71,7 +71,7 @@ mod tests {
 
     #[test]
     fn they_have_one_hash() {
-        // btrfs starts at 1 and does not invert: that is the usual CRC-32C with both undone.
+        // btrfs starts at 1 and does not invert, so this undoes both steps of the usual CRC-32C.
         let hash = |name: &str| !crc32c::crc32c_append(!(!1u32), name.as_bytes());
         let names = names("n", 30, 100);
         assert!(

@@ -1,4 +1,4 @@
-//! A seeded random tree: directories, files and changes to them in no sensible order.
+//! A seeded random tree: directories, files and changes to them in a random order.
 
 use super::Random;
 use anyhow::Result;
@@ -7,7 +7,7 @@ use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::{FileExt, chown, symlink};
 use std::path::{Path, PathBuf};
 
-/// Makes `steps` random changes below `top`, which is created.
+/// Creates `top` and makes `steps` random changes below it.
 pub fn plant(top: &Path, seed: u64, steps: u64) -> Result<()> {
     fs::create_dir(top)?;
     let mut grower = Grower {

@@ -1,4 +1,4 @@
-//! Carries out one change through system calls, in this process.
+//! Makes a change of a history by system calls, in this process.
 
 use super::operation::{Content, Operation, Origin, Span, Special};
 use super::subvolume;
@@ -14,10 +14,10 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, lchown};
 use std::path::{Path, PathBuf};
 
-/// The largest part of one write, so that a large one takes no more memory than that.
+/// The largest part of one write, which bounds the memory of large writes.
 const WRITE_BYTES: u64 = 4 << 20;
 
-/// Executes `operation` in the working subvolume `top`; `snapshots` are the snapshots made so far.
+/// Applies `operation` to the working subvolume `top`; `snapshots` are the earlier snapshots.
 pub fn apply(top: &Path, snapshots: &[PathBuf], operation: &Operation) -> Result<()> {
     let at = |path: &[u8]| top.join(OsStr::from_bytes(path));
     match operation {
@@ -56,7 +56,7 @@ pub fn apply(top: &Path, snapshots: &[PathBuf], operation: &Operation) -> Result
     Ok(())
 }
 
-/// Executes an operation that changes the data of a file.
+/// Applies an operation on a file's data.
 fn change_data(top: &Path, snapshots: &[PathBuf], operation: &Operation) -> Result<()> {
     let at = |path: &[u8]| top.join(OsStr::from_bytes(path));
     let open = |path: &[u8]| {
@@ -154,7 +154,7 @@ fn source(top: &Path, snapshots: &[PathBuf], snapshot: Option<usize>, path: &[u8
         Some(number) => snapshots.get(number).context("a snapshot that exists")?,
         None => top,
     };
-    // Opening a fifo would wait for a writer.
+    // Opening a fifo would wait for a writer, so only regular files are opened.
     let path = base.join(OsStr::from_bytes(path));
     ensure!(
         fs::symlink_metadata(&path)?.is_file(),
@@ -164,7 +164,7 @@ fn source(top: &Path, snapshots: &[PathBuf], snapshot: Option<usize>, path: &[u8
     Ok(File::open(path)?)
 }
 
-/// copy_file_range(2) shares what is aligned, and copies what is not.
+/// Shares or copies a range by copy_file_range(2), which shares aligned parts and copies the rest.
 fn reflink(source: &File, origin: &Origin, target: &File, offset: u64) -> Result<()> {
     let (mut from, mut to) = (origin.span.offset, offset);
     let end = origin.span.offset + origin.span.length;

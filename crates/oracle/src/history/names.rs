@@ -1,14 +1,13 @@
 //! A model of the names in the working subvolume.
 //!
-//! The generator of random changes chooses the changed names from this model, so that nearly all
-//! changes succeed. It knows paths and kinds, and no more: a change that the kernel refuses all the
-//! same is left out there.
+//! Random changes choose their objects from this model, so that nearly all changes succeed. The
+//! model knows only paths and kinds; a change that the kernel refuses anyway is left out.
 
 use super::operation::PathBytes;
 use crate::content::Random;
 use std::collections::BTreeMap;
 
-/// The kind of inode that a name stands for.
+/// The kind of inode behind a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// A directory.
@@ -17,17 +16,17 @@ pub enum Kind {
     File,
     /// A symbolic link, fifo, socket or device node.
     Other,
-    /// A nested subvolume: it stays at its path, and the history changes nothing in it.
+    /// A nested subvolume, which is neither moved nor changed.
     Subvolume,
 }
 
-/// All paths below the top, which itself is the empty path and always there.
+/// All paths below the top. The top itself is the empty path and always exists.
 #[derive(Clone, Debug, Default)]
 pub struct Names {
     kinds: BTreeMap<PathBytes, Kind>,
 }
 
-/// Returns the parent directory of a path.
+/// Returns the directory of a path.
 #[must_use]
 pub fn parent(path: &[u8]) -> &[u8] {
     path.iter()
@@ -35,7 +34,7 @@ pub fn parent(path: &[u8]) -> &[u8] {
         .map_or(&[][..], |slash| &path[..slash])
 }
 
-/// The path of `name` in `directory`.
+/// Returns the path of `name` in `directory`.
 #[must_use]
 pub fn join(directory: &[u8], name: &[u8]) -> PathBytes {
     let mut path = directory.to_vec();
@@ -46,7 +45,7 @@ pub fn join(directory: &[u8], name: &[u8]) -> PathBytes {
     path
 }
 
-/// Whether `path` is `above` or lies below it.
+/// Returns whether `path` is `above` or below it.
 #[must_use]
 pub fn is_within(path: &[u8], above: &[u8]) -> bool {
     path.strip_prefix(above)
@@ -54,7 +53,7 @@ pub fn is_within(path: &[u8], above: &[u8]) -> bool {
 }
 
 impl Names {
-    /// Returns the kind of inode at `path`.
+    /// Returns the kind of `path`.
     #[must_use]
     pub fn kind(&self, path: &[u8]) -> Option<Kind> {
         if path.is_empty() {
@@ -63,24 +62,24 @@ impl Names {
         self.kinds.get(path).copied()
     }
 
-    /// A new name of an inode.
+    /// Adds a name.
     pub fn add(&mut self, path: PathBytes, kind: Kind) {
         self.kinds.insert(path, kind);
     }
 
-    /// Removes the name and all names below it.
+    /// Removes a name and all names below it.
     pub fn remove(&mut self, path: &[u8]) {
         self.kinds.retain(|known, _| !is_within(known, path));
     }
 
-    /// The name, and all below it, has another path; what was there is gone.
+    /// Moves a name, with all names below it, to another path, and removes the name that was there.
     pub fn rename(&mut self, from: &[u8], to: &[u8]) {
         let moved = self.take(from);
         self.remove(to);
         self.put(to, moved);
     }
 
-    /// Two names are swapped.
+    /// Swaps two names.
     pub fn exchange(&mut self, a: &[u8], b: &[u8]) {
         let (at_a, at_b) = (self.take(a), self.take(b));
         self.put(a, at_b);
@@ -106,7 +105,7 @@ impl Names {
         }
     }
 
-    /// Whether a nested subvolume lies at or below `path`.
+    /// Returns whether a nested subvolume is at or below `path`.
     #[must_use]
     pub fn holds_subvolume(&self, path: &[u8]) -> bool {
         self.kinds
@@ -114,7 +113,7 @@ impl Names {
             .any(|(known, kind)| *kind == Kind::Subvolume && is_within(known, path))
     }
 
-    /// Whether nothing lies below `path`.
+    /// Returns whether no name is below `path`.
     #[must_use]
     pub fn is_empty_directory(&self, path: &[u8]) -> bool {
         self.kind(path) == Some(Kind::Directory)
@@ -124,7 +123,7 @@ impl Names {
                 .any(|known| known != path && is_within(known, path))
     }
 
-    /// Returns a random path among the paths that `wanted` accepts.
+    /// Chooses a random path that `wanted` accepts.
     pub fn choose(&self, random: &mut Random, wanted: impl Fn(&[u8], Kind) -> bool) -> Option<PathBytes> {
         let candidates: Vec<&PathBytes> = self
             .kinds
@@ -136,7 +135,7 @@ impl Names {
         candidates.get(number).map(|path| (*path).clone())
     }
 
-    /// Returns a directory: one time in six the top directory.
+    /// Chooses a random directory: one time in six the top.
     pub fn directory(&self, random: &mut Random) -> PathBytes {
         if random.one_in(6) {
             return PathBytes::new();
@@ -145,7 +144,7 @@ impl Names {
             .unwrap_or_default()
     }
 
-    /// A regular file.
+    /// Chooses a random regular file.
     pub fn file(&self, random: &mut Random) -> Option<PathBytes> {
         self.choose(random, |_, kind| kind == Kind::File)
     }

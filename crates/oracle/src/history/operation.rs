@@ -1,19 +1,19 @@
-//! The changes that a history is made of.
+//! The changes of a history.
 //!
-//! Paths are bytes, relative to the working subvolume. The short function names serve to write
-//! histories; each names what it makes, in the words of the equivalent command.
+//! Paths are bytes, relative to the working subvolume. The functions are short names for writing
+//! histories down; each returns the change that the command of this name makes.
 
-/// Bytes of a path, relative, `/` between names.
+/// The bytes of a relative path, with `/` between names.
 pub type PathBytes = Vec<u8>;
 
-/// What bytes are written.
+/// The bytes of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Content {
     /// Bytes that do not compress, from a seed.
     Noise(u64),
     /// Words that compress well, from a seed.
     Text(u64),
-    /// One byte again and again.
+    /// A repeated byte.
     Byte(u8),
 }
 
@@ -30,7 +30,7 @@ impl Content {
     }
 }
 
-/// Inodes that hold neither data nor names.
+/// Inodes without data and names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Special {
     /// A named pipe.
@@ -43,30 +43,30 @@ pub enum Special {
     Block(u32, u32),
 }
 
-/// A byte range of a file: its offset and its length, both in bytes.
+/// A byte range of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Span {
-    /// The first byte.
+    /// The offset of the first byte.
     pub offset: u64,
-    /// How many.
+    /// The number of bytes.
     pub length: u64,
 }
 
-/// The source of a reflink's bytes.
+/// The source of a reflink.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Origin {
-    /// A snapshot of the same history; without one, the working subvolume.
+    /// The index of a snapshot of this history; `None` for the working subvolume.
     pub snapshot: Option<usize>,
-    /// The file.
+    /// The path of the file.
     pub path: PathBytes,
-    /// The bytes.
+    /// The byte range of the file.
     pub span: Span,
 }
 
-/// One change.
+/// A change of the working subvolume.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Operation {
-    /// Makes an empty file, which must not be there yet.
+    /// Makes an empty file, which must not exist yet.
     File(PathBytes),
     /// Makes a directory.
     Directory(PathBytes),
@@ -74,15 +74,15 @@ pub enum Operation {
     Symlink(PathBytes, Vec<u8>),
     /// Makes a fifo, a socket or a device node.
     Special(PathBytes, Special),
-    /// Renames the first to the second, replacing what is there.
+    /// Renames the first path to the second, and replaces an existing file there.
     Rename(PathBytes, PathBytes),
     /// Swaps two names in one system call.
     Exchange(PathBytes, PathBytes),
-    /// Gives the first a further name, the second.
+    /// Gives the first path a further name, the second.
     Link(PathBytes, PathBytes),
     /// Removes a name, or an empty directory.
     Remove(PathBytes),
-    /// Removes a directory with all that it holds.
+    /// Removes a directory with its content.
     RemoveAll(PathBytes),
     /// Writes bytes.
     Write(PathBytes, Span, Content),
@@ -94,9 +94,10 @@ pub enum Operation {
     Preallocate(PathBytes, Span, bool),
     /// Makes bytes zero by reserving extents.
     ZeroRange(PathBytes, Span),
-    /// Shares extents: from where, the file, at which offset. Where sharing needs aligned ends, the rest is copied.
+    /// Shares extents: from the origin, with the file, at the offset. Sharing needs aligned ends;
+    /// the rest is copied.
     Reflink(Origin, PathBytes, u64),
-    /// Shares all extents of the first file (a snapshot's, where one is named) with the second.
+    /// Shares all extents of the first file (in a snapshot, if one is given) with the second.
     ReflinkAll(Option<usize>, PathBytes, PathBytes),
     /// Sets an extended attribute: path, name, value.
     SetXattr(PathBytes, &'static str, Vec<u8>),
@@ -108,13 +109,13 @@ pub enum Operation {
     Mode(PathBytes, u32),
     /// Sets the times of access and of change, in seconds and nanoseconds.
     Times(PathBytes, (i64, u32), (i64, u32)),
-    /// Compresses what is written from now on: `zlib`, `lzo`, `zstd`, `none`.
+    /// Compresses later writes with `zlib`, `lzo`, `zstd` or `none`.
     Compress(PathBytes, &'static str),
-    /// Overwrites in place from now on; the file must be empty.
+    /// Makes later writes overwrite in place; the file must be empty.
     NoCopyOnWrite(PathBytes),
     /// Makes a nested subvolume.
     Subvolume(PathBytes),
-    /// Commits, so that what follows has extents and a generation of its own.
+    /// Commits, so that later changes have their own extents and generation.
     Sync,
 }
 
@@ -137,7 +138,7 @@ pub fn symlink<P: AsRef<[u8]> + ?Sized>(target: &str, path: &P) -> Operation {
     Operation::Symlink(bytes!(path), bytes!(target))
 }
 
-/// Renames, replacing what is there.
+/// Renames a path, and replaces an existing file.
 pub fn mv<P: AsRef<[u8]> + ?Sized, Q: AsRef<[u8]> + ?Sized>(from: &P, to: &Q) -> Operation {
     Operation::Rename(bytes!(from), bytes!(to))
 }
@@ -158,12 +159,12 @@ pub fn rm<P: AsRef<[u8]> + ?Sized>(path: &P) -> Operation {
     Operation::Remove(bytes!(path))
 }
 
-/// Removes a directory with all that it holds.
+/// Removes a directory with its content.
 pub fn rm_r<P: AsRef<[u8]> + ?Sized>(path: &P) -> Operation {
     Operation::RemoveAll(bytes!(path))
 }
 
-/// Writes noise whose seed is the place, so that no two places hold the same.
+/// Writes noise with the offset as the seed, so that no two places have equal bytes.
 pub fn write<P: AsRef<[u8]> + ?Sized>(path: &P, offset: u64, length: u64) -> Operation {
     let path: PathBytes = bytes!(path);
     let seed = path.iter().fold(offset ^ length << 32, |seed, byte| {
@@ -172,12 +173,12 @@ pub fn write<P: AsRef<[u8]> + ?Sized>(path: &P, offset: u64, length: u64) -> Ope
     Operation::Write(path, Span { offset, length }, Content::Noise(seed))
 }
 
-/// Writes one byte again and again.
+/// Writes a repeated byte.
 pub fn fill<P: AsRef<[u8]> + ?Sized>(path: &P, offset: u64, length: u64, byte: u8) -> Operation {
     Operation::Write(bytes!(path), Span { offset, length }, Content::Byte(byte))
 }
 
-/// Writes words that compress.
+/// Writes words that compress well.
 #[must_use]
 pub fn write_text(path: &str, offset: u64, length: u64) -> Operation {
     Operation::Write(
@@ -199,7 +200,7 @@ pub fn punch(path: &str, offset: u64, length: u64) -> Operation {
     Operation::Punch(bytes!(path), Span { offset, length })
 }
 
-/// Reserves extents, also beyond the end, which stays where it is.
+/// Reserves extents, also past the end of the file, and keeps the size.
 #[must_use]
 pub fn preallocate_keeping_size(path: &str, offset: u64, length: u64) -> Operation {
     Operation::Preallocate(bytes!(path), Span { offset, length }, true)
@@ -222,7 +223,7 @@ pub fn reflink(from: &str, offset: u64, length: u64, to: &str, to_offset: u64) -
     Operation::Reflink(origin, bytes!(to), to_offset)
 }
 
-/// Shares all of `from` with `to`, which is made.
+/// Shares all of `from` with the new file `to`.
 #[must_use]
 pub fn reflink_all(from: &str, to: &str) -> Operation {
     Operation::ReflinkAll(None, bytes!(from), bytes!(to))
@@ -258,7 +259,7 @@ pub fn set_times(path: &str, seconds: i64) -> Operation {
     Operation::Times(bytes!(path), (seconds, 1), (seconds, 999_999_999))
 }
 
-/// Compresses what is written from now on.
+/// Compresses later writes.
 #[must_use]
 pub fn compress(path: &str, algorithm: &'static str) -> Operation {
     Operation::Compress(bytes!(path), algorithm)
@@ -276,13 +277,13 @@ pub fn special(path: &str, kind: Special) -> Operation {
     Operation::Special(bytes!(path), kind)
 }
 
-/// The capability to open raw sockets, effective, as version 2 of the xattr.
+/// Returns the effective capability to open raw sockets, as version 2 of the xattr.
 #[must_use]
 pub fn capability() -> Vec<u8> {
     vec![1, 0, 0, 2, 0, 0x20, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]
 }
 
-/// A POSIX ACL as the kernel takes it in an xattr: version 2, then (tag, permissions, id) entries.
+/// Returns a POSIX ACL in the kernel's xattr form: version 2, then (tag, permissions, id) entries.
 #[must_use]
 pub fn posix_acl(user: u32, permissions: u16) -> Vec<u8> {
     let undefined = u32::MAX;

@@ -1,8 +1,8 @@
-//! Histories from seeds, and smaller ones from a history that fails.
+//! Histories from seeds, and reductions of a history that fails.
 //!
-//! The same seed gives the same history. Names come from a small set, so that names are reused, and moves
-//! often go to where something was before; offsets are mostly aligned to sectors, sizes go from inline files
-//! to a few hundred KiB. Each history leans towards names, data or attributes, or mixes them.
+//! Equal seeds give equal histories. Names come from a small set, so that they are reused, and
+//! moves often go to former places. Offsets are mostly aligned to sectors, and sizes go from inline
+//! files to a few hundred KiB. Each history favours names, data or attributes, or mixes them.
 
 mod changes;
 mod smaller;
@@ -14,7 +14,7 @@ use super::operation::{Operation, PathBytes};
 use super::{Base, History, Step, Transfer};
 use crate::content::Random;
 
-/// What a history is mostly about.
+/// The main subject of a history's changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Theme {
     Names,
@@ -27,12 +27,13 @@ struct Generator {
     random: Random,
     theme: Theme,
     names: Names,
-    /// The names that each snapshot of the history holds.
+    /// The names in each snapshot.
     snapshots: Vec<Names>,
     operations: Vec<Operation>,
 }
 
-/// Names that are used again and again; one is not UTF-8, one has a space, one is as long as names can be.
+/// Returns a name from a small set. The set contains a name that is not UTF-8, one with a space,
+/// and one of the maximum length.
 fn name(random: &mut Random) -> Vec<u8> {
     match random.below(40) {
         0 => b"\xff\xfe not utf-8 \x80".to_vec(),
@@ -44,7 +45,7 @@ fn name(random: &mut Random) -> Vec<u8> {
     }
 }
 
-/// Returns the random history that `seed` determines.
+/// Returns the history of `seed`.
 #[must_use]
 pub fn history(seed: u64) -> History {
     let mut random = Random::new(seed ^ 0x5eed_0f5e_4d00);
@@ -70,7 +71,7 @@ pub fn history(seed: u64) -> History {
     History { steps, transfers }
 }
 
-/// Transfers each snapshot once: mostly in order, each with the previous snapshot as parent.
+/// Returns a send for each snapshot: mostly in order, each with the previous one as its parent.
 fn transfers(random: &mut Random, snapshots: usize) -> Vec<Transfer> {
     let mut order: Vec<usize> = (0..snapshots).collect();
     match random.below(10) {
@@ -116,7 +117,7 @@ impl Generator {
             Base::Continued => {}
             Base::Empty => self.names = Names::default(),
             Base::Snapshot(number) => {
-                // A snapshot holds an empty directory, not the subvolume; nothing is done to that one.
+                // In a snapshot the nested subvolume is an empty directory, which no change uses.
                 self.names = self.snapshots[number].clone();
             }
         }
@@ -165,15 +166,14 @@ impl Generator {
         self.operations.push(operation);
     }
 
-    /// A path at which nothing is.
+    /// Returns an unused path.
     fn free_path(&mut self) -> Option<PathBytes> {
         let directory = self.names.directory(&mut self.random);
         self.free_path_in(&directory)
     }
 
     fn free_path_in(&mut self, directory: &[u8]) -> Option<PathBytes> {
-        // The largest path depth of random histories: deep, but within what receivers can reach by
-        // path.
+        // The path is deep, but short enough for receivers.
         if directory.len() > 2500 {
             return None;
         }

@@ -1,10 +1,11 @@
-//! Histories as text that a person can read and type: a line for each change, in the words of commands.
+//! Histories as text that a person can read and type: a line for each change, in the form of
+//! commands.
 
 use super::operation::{Operation, Span, Special};
 use super::{Base, History, Transfer};
 use std::fmt;
 
-/// Bytes of a path, escaped where they are not plain.
+/// The bytes of a path, with special ones escaped.
 struct Shown<'a>(&'a [u8]);
 
 impl fmt::Display for Shown<'_> {
@@ -62,7 +63,7 @@ impl fmt::Display for Operation {
     }
 }
 
-/// The operations on a file's data.
+/// Writes an operation on a file's data.
 fn write_data(out: &mut fmt::Formatter<'_>, operation: &Operation) -> fmt::Result {
     match operation {
         Operation::Write(path, span, content) => write!(out, "write {content:?} {span} {}", Shown(path)),

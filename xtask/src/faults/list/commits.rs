@@ -1,4 +1,4 @@
-//! Faults in the handling of space and commits.
+//! Faults of space and commits.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! Faults in the handling of content, names and subvolumes.
+//! Faults of content, names and subvolumes.
 
 use super::*;
 

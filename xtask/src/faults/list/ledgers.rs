@@ -1,7 +1,7 @@
-//! Ledgers: what is free, used, pinned and promised, and the references and blocks that are counted.
+//! Faults of ledgers: free, used, pinned and reserved space, and counts of references and blocks.
 //!
-//! No fault in this list reaches a volume: the commit ends when its ledgers disagree. So they harm,
-//! and lose nothing; those that lose data are of a trail that no ledger follows.
+//! A wrong ledger alone does not change a volume: the commit ends with an error. These faults
+//! therefore harm but lose no data, except faults in records that no ledger covers.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! Faults in what readers see of the newest state, beside threads that change it.
+//! Faults of live reads: the newest state, as readers see it beside writers.
 
 use super::*;
 

@@ -1,9 +1,9 @@
-//! The order of locks, of flushes, and of pins.
+//! Faults in the order of locks and flushes, and of pins.
 
 use super::*;
 
 pub(super) const FAULTS: &[Fault] = &[
-    // Locks: a user may notice each of these faults only months later, by a program that hangs.
+    // Locks: without its test, each fault could first show as a deadlock months later.
     harms(
         "lock-commit-before-files",
         "A commit that writes back and a write that commits for want of space wait for each other for ever.",

@@ -1,4 +1,4 @@
-//! Faults of the log tree: what a sync promises.
+//! Faults of the log tree, which break the durability of a sync.
 
 use super::{Fault, fsync_crash, harms, loses, writer};
 

@@ -1,4 +1,4 @@
-//! Devices, formats and volumes.
+//! Faults of devices, formats and volumes.
 
 use super::*;
 
@@ -281,7 +281,7 @@ pub(super) const FAULTS: &[Fault] = &[
             volume("volume", "writing::superblocks_go_to_all_devices_and_open_there"),
         ],
     ),
-    // Bytes that fit no place.
+    // Bytes without a valid place.
     loses(
         "volume-misfit-part-dropped",
         "A part of an extent that does not fit its place is dropped: the reader gets zeros.",

@@ -1,4 +1,4 @@
-//! Streams, what runs beside a commit, checking, scrubbing, and the command.
+//! Faults of streams, of jobs beside a commit, of check and scrub, and of the command.
 
 use super::*;
 
@@ -56,7 +56,7 @@ pub(super) const FAULTS: &[Fault] = &[
             "commit_in_flight::a_view_keeps_what_came_while_a_commit_was_under_way",
         )],
     ),
-    // Checking, and the command.
+    // Check, and the command.
     harms(
         "check-references-uncompared",
         "check says that a volume is good whose next delete frees what is in use.",

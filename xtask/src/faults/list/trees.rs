@@ -1,4 +1,4 @@
-//! Trees and references.
+//! Faults of trees and references.
 
 use super::*;
 

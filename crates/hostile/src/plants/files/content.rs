@@ -28,7 +28,7 @@ fn damage_data(editor: &mut Editor, copy: Option<usize>) {
     editor.write(&filesystem, Logical::new(at.offset), &[0x5a; 100], copy);
 }
 
-/// An inline extent that is short.
+/// Returns the data of a short inline extent.
 fn inline(editor: &Editor) -> Vec<u8> {
     let (_, data) = editor.find(TreeId::FS, ItemType::EXTENT_DATA, |key, data| {
         FileExtent::parse(key, data, 4096)
@@ -228,8 +228,7 @@ pub(super) const PLANTS: &[Plant] = &[
             let (_, data) = editor.find(TreeId::FS, ItemType::EXTENT_DATA, |key, _| *key == at);
             let disk = u64::from_le_bytes(data[21..29].try_into().expect("8 bytes"));
             let length = u64::from_le_bytes(data[29..37].try_into().expect("8 bytes"));
-            // Removes the checksums of the inode's whole data, because the inode's flag covers the
-            // whole file.
+            // The flag applies to all extents of the inode.
             set_flags(editor, &inode, 1);
             remove_checksums(editor, disk, disk + length);
         },
@@ -252,7 +251,7 @@ pub(super) const PLANTS: &[Plant] = &[
     .reading_data(),
 ];
 
-/// Takes the checksums of `[start, end)` out of the items that hold them.
+/// Removes the checksums of `[start, end)` from their items.
 fn remove_checksums(editor: &mut Editor, start: u64, end: u64) {
     let size = editor.open().checksum_type().size_bytes();
     for (at, data) in editor.items(TreeId::CHECKSUM) {

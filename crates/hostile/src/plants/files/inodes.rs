@@ -5,7 +5,7 @@ use super::{NBYTES, NLINK, SIZE, inode, is_of_inode, name_of, orphan_key, set_fl
 use crate::editor::{Editor, add, key};
 use buttress_format::{FileKind, ItemType, TreeId, name_hash};
 
-/// An inode without links, whose size and bytes are as they are in the middle of a deletion.
+/// Inserts an inode without links, with size and bytes as in the middle of a deletion.
 fn insert_unlinked(editor: &mut Editor, number: u64) {
     let (key_of_file, _) = inode(editor, FileKind::Regular);
     let (_, mut data) = editor.find(TreeId::FS, ItemType::INODE_ITEM, |key, _| *key == key_of_file);
@@ -52,7 +52,7 @@ pub(super) const PLANTS: &[Plant] = &[
         "the root directory of the data relocation tree has another number",
         &["root-inode-missing", "link-count"],
         |editor| {
-            // The inode's name, `..`, is reserved: no other inode may have it.
+            // The removed name is `..`, which no other inode may have.
             editor.remove(TreeId::DATA_RELOCATION, &key(256, ItemType::INODE_REF, 256));
             let inode = key(256, ItemType::INODE_ITEM, 0);
             editor.leaf(TreeId::DATA_RELOCATION, &inode, |leaf, slot| {
@@ -151,7 +151,8 @@ pub(super) const PLANTS: &[Plant] = &[
         "the inode item at the end of a leaf removed",
         &["inode-missing", "entry-without-inode"],
         |editor| {
-            // Inside a leaf, the check of the leaf itself finds the missing inode item.
+            // The check of a leaf would find the damage inside that leaf, so it goes across a
+            // border.
             let mut borders = editor.borders(TreeId::FS).into_iter();
             let border = borders.find(|(last, next)| {
                 last.item_type == ItemType::INODE_ITEM && last.objectid == next.objectid

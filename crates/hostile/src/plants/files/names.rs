@@ -1,11 +1,11 @@
-//! Damage of names: the two forms of a directory entry, and the names that an inode has.
+//! Damage of names: the two forms of a directory entry, and the names of an inode.
 
 use super::super::Plant;
 use super::{NLINK, SIZE, inode, is_of_inode, name_of};
 use crate::editor::{Editor, add, key};
 use buttress_format::{DirItems, FileKind, InodeRefs, ItemType, Key, TreeId, name_hash};
 
-/// Makes a directory as much larger as names become longer.
+/// Adds the growth of names to a directory's size.
 fn resize(editor: &mut Editor, directory: u64, more: i64) {
     let item = key(directory, ItemType::INODE_ITEM, 0);
     editor.data(TreeId::FS, &item, |data| add(data, SIZE, more));
@@ -25,7 +25,7 @@ fn remove_entry(editor: &mut Editor, item_type: ItemType) {
     );
 }
 
-/// A DIR_INDEX whose entry is wanted, and the DIR_ITEM of the same name.
+/// Returns a DIR_INDEX that `wanted` accepts, and the DIR_ITEM of the same name.
 fn both_forms(editor: &Editor, wanted: impl Fn(&Key, &[u8]) -> bool) -> (Key, Key, Vec<u8>) {
     let (index, data) = editor.find(TreeId::FS, ItemType::DIR_INDEX, wanted);
     let (_, name) = name_of(&index, &data);
@@ -125,7 +125,7 @@ pub(super) const PLANTS: &[Plant] = &[
         "a file has the same name twice, in all forms of it",
         &["name-twice"],
         |editor| {
-            // A name that its DIR_ITEM and its INODE_REF hold alone, of a file with one link.
+            // The name is alone in its DIR_ITEM and INODE_REF, and its file has one link.
             let (index, hash, data) = both_forms(editor, |key, data| {
                 let (target, name) = name_of(key, data);
                 let inode =

@@ -1,4 +1,4 @@
-//! Where bytes lie on a spinning disk, and how long the head takes to reach and to read them.
+//! The places of bytes on a spinning disk, and the head's times to reach and to read them.
 //!
 //! Clamps: times and costs of a simulated disk; no bytes depend on them.
 
@@ -10,24 +10,24 @@
 use super::SpinningParameters;
 use crate::simulation::Direction;
 
-/// Tracks hold whole blocks of this size.
+/// The block size; a track holds whole blocks.
 const BLOCK_BYTES: u64 = 4096;
 
 /// A byte's place on the medium.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Place {
     pub(super) track: u64,
-    /// Byte in the track.
+    /// The byte's offset in its track.
     pub(super) position: u64,
-    /// Bytes that its track holds.
+    /// The bytes of the track.
     pub(super) track_bytes: u64,
 }
 
-/// A drive's tracks.
+/// The tracks of a drive.
 #[derive(Debug)]
 pub(super) struct Geometry {
     pub(super) parameters: SpinningParameters,
-    /// Bytes of a track, zone by zone.
+    /// The bytes of a track, zone by zone.
     track_bytes: Vec<u64>,
     tracks_per_zone: u64,
     cylinders: u64,
@@ -63,7 +63,7 @@ impl Geometry {
         loop {
             let track_bytes = zones.next().copied().unwrap_or(BLOCK_BYTES);
             let zone_bytes = track_bytes * self.tracks_per_zone;
-            // A device larger than the drive goes on in the innermost zone.
+            // A device larger than the drive continues in the innermost zone.
             if offset < zone_bytes || zones.peek().is_none() {
                 return Place {
                     track: first_track + offset / track_bytes,
@@ -76,14 +76,15 @@ impl Geometry {
         }
     }
 
-    /// The time within a revolution at which a place passes under its head.
+    /// Returns the time within a revolution at which a place passes under its head.
     pub(super) fn phase(&self, place: Place) -> u64 {
         let revolution = self.parameters.revolution_nanoseconds;
         let skew = scale(place.track, self.parameters.track_switch_nanoseconds, 1) % revolution;
         (scale(place.position, revolution, place.track_bytes) + skew) % revolution
     }
 
-    /// Time from having the head on track `from` at the time `start` until `place` lies under it.
+    /// Returns the time from the head on track `from` at the time `start` until `place` is under
+    /// the head.
     pub(super) fn positioning(&self, from: u64, start: u64, place: Place, direction: Direction) -> u64 {
         let parameters = &self.parameters;
         let heads = parameters.heads.max(1);
@@ -107,7 +108,8 @@ impl Geometry {
         single + u64::try_from((square / u128::from(self.cylinders)).isqrt()).unwrap_or(u64::MAX / 4)
     }
 
-    /// Time to read or write `length` bytes from `offset` on, once its first byte lies under the head.
+    /// Returns the time to read or write `length` bytes from `offset` on, once the first byte is
+    /// under the head.
     pub(super) fn transfer(&self, offset: u64, length: u64) -> u64 {
         let first = self.place(offset);
         if length <= first.track_bytes - first.position {
@@ -134,7 +136,7 @@ impl Geometry {
         }
     }
 
-    /// How many bytes the head reads in `span` from `offset` on, at most `limit`.
+    /// Returns the number of bytes that the head reads in `span` from `offset` on, at most `limit`.
     pub(super) fn read_in(&self, offset: u64, span: u64, limit: u64) -> u64 {
         let (mut offset, mut span, mut read) = (offset, span, 0);
         while read < limit {
@@ -153,7 +155,7 @@ impl Geometry {
     }
 }
 
-/// `value * numerator / denominator` without overflow in between.
+/// Returns `value * numerator / denominator` without overflow in between.
 pub(super) fn scale(value: u64, numerator: u64, denominator: u64) -> u64 {
     let product = u128::from(value) * u128::from(numerator);
     u64::try_from(product / u128::from(denominator.max(1))).unwrap_or(u64::MAX / 4)
@@ -182,7 +184,7 @@ mod tests {
         assert!(last.track < geometry.cylinders * geometry.parameters.heads);
     }
 
-    /// The parameters' average is what seeks between random cylinders take.
+    /// The parameter's average is the mean time of seeks between random cylinders.
     #[test]
     fn the_mean_of_all_seeks_is_the_data_sheets() {
         let geometry = geometry();

@@ -8,7 +8,7 @@ use crate::history::operation::{
 
 const SECTOR_BYTES: u64 = 4096;
 
-/// Attributes that are set and removed; some are copied by the kernel on its own occasions.
+/// Attributes that changes set and remove. The kernel copies some of them by itself.
 const XATTRS: [&str; 6] = [
     "user.a",
     "user.b",
@@ -45,7 +45,7 @@ impl Generator {
         }
     }
 
-    /// Random lengths from a byte to a few hundred KiB, most of them small.
+    /// Returns a length from a byte to a few hundred KiB, mostly small.
     fn length(&mut self) -> u64 {
         match self.random.below(6) {
             0 => 1 + self.random.below(2100),
@@ -81,8 +81,7 @@ impl Generator {
         }
     }
 
-    /// Chooses a path that can be renamed: not a nested subvolume, nor a directory that contains
-    /// one.
+    /// Chooses a path except nested subvolumes and their parents.
     fn movable(&mut self) -> Option<PathBytes> {
         let names = &self.names;
         names.choose(&mut self.random, |path, _| !names.holds_subvolume(path))
@@ -131,7 +130,7 @@ impl Generator {
         }
     }
 
-    /// A file over another name, or a directory over an empty one.
+    /// Moves a file over another name, or a directory over an empty one.
     fn move_over(&mut self) {
         let Some(from) = self.movable() else { return };
         let directory = self.names.kind(&from) == Some(Kind::Directory);
@@ -159,7 +158,7 @@ impl Generator {
         }
     }
 
-    /// `a/…/b` becomes `b/a`: the parent goes into what was below it.
+    /// Moves a parent below its own descendant: `a/…/b` becomes `b/a`.
     fn move_below_own_descendant(&mut self) {
         let Some(lower) = self.movable_directory() else {
             return;
@@ -207,7 +206,7 @@ impl Generator {
         }
     }
 
-    /// A directory with all that it holds; now and then a child is saved first.
+    /// Removes a directory with its content; sometimes first moves a child out.
     fn remove_all(&mut self) {
         let Some(path) = self.movable_directory() else {
             return;
@@ -223,7 +222,7 @@ impl Generator {
         self.push(Operation::RemoveAll(path));
     }
 
-    /// A directory becomes a file of the same name, or a file a directory.
+    /// Replaces a directory by a file of the same name, or a file by a directory.
     fn replace_by_another_kind(&mut self) {
         let Some(path) = self.movable() else { return };
         let directory = self.names.kind(&path) == Some(Kind::Directory);
@@ -247,7 +246,7 @@ impl Generator {
         }
     }
 
-    /// A chain of directories with a file at its end.
+    /// Makes a chain of directories with a file at its end.
     fn deep(&mut self) {
         let mut directory = self.names.directory(&mut self.random);
         for level in 0..2 + self.random.below(8) {
@@ -303,7 +302,7 @@ impl Generator {
         self.push(operation);
     }
 
-    /// A file of the working subvolume, or of an earlier snapshot.
+    /// Chooses a file of the working subvolume, or of an earlier snapshot.
     fn reflink_source(&mut self) -> (Option<usize>, Option<PathBytes>) {
         let snapshots = self.snapshots.len() as u64;
         if snapshots > 0 && self.random.one_in(3) {

@@ -3,8 +3,9 @@
 use crate::history::{Base, History};
 use std::time::{Duration, Instant};
 
-/// Minimises a history for at most `time` while `fails` stays true: removes whole steps from the
-/// end, then runs of changes, halved each round, down to single changes.
+/// Drops the parts of a history that `fails` does not need, for at most `time`. It drops whole
+/// steps from the end first, then runs of changes, half as long in each round, down to single
+/// changes.
 pub fn smaller(history: &History, time: Duration, mut fails: impl FnMut(&History) -> bool) -> History {
     let end = Instant::now() + time;
     let mut best = history.clone();
@@ -33,7 +34,8 @@ pub fn smaller(history: &History, time: Duration, mut fails: impl FnMut(&History
     best
 }
 
-/// Without the last transfer, and without the snapshots at the end that are then not sent.
+/// Returns the history without its last transfer, and without the last snapshots that no transfer
+/// then sends.
 fn without_last_transfer(history: &History) -> Option<History> {
     let mut shorter = history.clone();
     shorter.transfers.pop();
@@ -52,7 +54,7 @@ fn without_last_transfer(history: &History) -> Option<History> {
     (based(&shorter) < Some(shorter.steps.len())).then_some(shorter)
 }
 
-/// Without the changes `[start, start + run)`, counted over all steps.
+/// Returns the history without the changes `[start, start + run)`, counted over all steps.
 fn without_operations(history: &History, start: usize, run: usize) -> History {
     let mut smaller = history.clone();
     let mut number = 0;
