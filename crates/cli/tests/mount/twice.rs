@@ -176,7 +176,7 @@ fn umount_refuses_a_foreign_mount() {
     let advice = format!("it is mounted on {}", mounted.directory());
     assert!(said.contains(&advice), "{said}");
     let said = refusal(&["umount", path_text(&mounted.path("file"))]);
-    assert!(said.contains("below the mount"), "{said}");
+    assert!(said.contains("inside the mount"), "{said}");
     mounted.umount();
 }
 
