@@ -326,11 +326,11 @@ fn entries_that_do_not_fit_together_are_named() {
             "\"/a/b\": its parent \"/a\" is not a directory",
         ),
         (vec![link("a", "none")], "which does not exist"),
-        (vec![link("a", "b"), link("b", "a")], "without an end"),
+        (vec![link("a", "b"), link("b", "a")], "a loop of hard links"),
         (vec![directory("d"), link("a", "d")], "which is a directory"),
         (
             vec![entry("s", EntryKind::Symlink(Vec::new()))],
-            "its target has 0 bytes",
+            "its target is invalid (found 0 bytes",
         ),
         (
             vec![
@@ -339,7 +339,7 @@ fn entries_that_do_not_fit_together_are_named() {
             ],
             "another subvolume is already the default",
         ),
-        (vec![twice], "an extended attribute twice"),
+        (vec![twice], "the same extended attribute twice"),
     ];
     for (entries, wanted) in cases {
         let error = of(entries).unwrap_err().to_string();
@@ -561,8 +561,8 @@ fn snapshots_share_their_source_s_tree_and_quotas_count_that() {
         assert!(used_bytes(&filesystem) < 8 << 20, "{}", used_bytes(&filesystem));
     }
     for (of, wanted) in [
-        ("none", "is no subvolume"),
-        ("small/f", "is no subvolume"),
+        ("none", "is not a subvolume"),
+        ("small/f", "is not a subvolume"),
         ("s", "of itself"),
     ] {
         let error = of_error(vec![

@@ -231,7 +231,7 @@ mod tests {
 
     #[test]
     fn pages_of_commands_whose_codes_differ_say_so() {
-        for (name, meaning) in [("check", "could not"), ("diff", "the same")] {
+        for (name, meaning) in [("check", "could not"), ("diff", "are equal")] {
             let pages = pages();
             let page = pages
                 .iter()

@@ -216,7 +216,10 @@ mod tests {
         for name in ["image", "link"] {
             let error = sources.refuse_path(&path(name)).unwrap_err();
             let text = crate::exit::chain_text(&error);
-            assert!(text.contains(name) && text.contains("not written to"), "{text}");
+            assert!(
+                text.contains(name) && text.contains("nothing was written"),
+                "{text}"
+            );
             assert!(sources.is_changed_volume(&path(name)));
         }
         assert!(!sources.is_changed_volume(&path("other")));

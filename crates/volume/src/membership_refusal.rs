@@ -17,7 +17,7 @@ pub enum MembershipRefusal {
         least: ByteCount,
     },
     /// The new device already belongs to the volume.
-    #[error("{device}: it is device {id} of this volume already")]
+    #[error("{device}: already is device {id} of this volume")]
     Member {
         /// The device's name.
         device: String,
@@ -25,7 +25,7 @@ pub enum MembershipRefusal {
         id: DeviceId,
     },
     /// The new device seems to hold other content.
-    #[error("{device}: it seems to hold {found}, which the volume would overwrite")]
+    #[error("{device}: seems to contain {found}, which the volume would overwrite")]
     Holds {
         /// The device's name.
         device: String,
@@ -43,14 +43,14 @@ pub enum MembershipRefusal {
         wanted: ByteCount,
     },
     /// The device is missing.
-    #[error("device {device} is missing and keeps its size. To change the size, replace the device first")]
+    #[error("device {device} is missing, so its size cannot change. Replace the device first")]
     Missing {
         /// The device's id.
         device: DeviceId,
     },
     /// No other device of the volume can be written.
     #[error(
-        "device {device}: the only device of the volume that can be written. To remove it, add another device first"
+        "device {device}: the only writable device of the volume cannot be removed. Add another device first"
     )]
     LastDevice {
         /// The device's id.
@@ -88,8 +88,7 @@ pub enum MembershipRefusal {
     },
     /// Other devices have too little unallocated space for the content of the part to be cut off.
     #[error(
-        "device {device}: {content} bytes have to move, and too little space is unallocated (found {found} bytes, expected \
-         at least {wanted}). To continue, add a device, or delete files"
+        "device {device}: too little unallocated space to move {content} bytes (found {found} bytes, expected at least {wanted}). Add a device, or delete files"
     )]
     NoPlace {
         /// The device's id.
@@ -102,7 +101,7 @@ pub enum MembershipRefusal {
         found: ByteCount,
     },
     /// Another change of the volume's devices is in progress.
-    #[error("another change of the volume's devices is in progress. To continue, wait until it has ended")]
+    #[error("another change of the volume's devices is in progress; wait until it has ended")]
     Busy,
 }
 

@@ -259,7 +259,7 @@ impl Send {
                 partial.display()
             )),
             None => context.warn(format_args!(
-                "the stream was interrupted after {offset} bytes. To continue, repeat the command with --resume {token}; if fewer bytes arrived, put their number in place of {offset}"
+                "the stream was interrupted after {offset} bytes. To continue, repeat the command with --resume {token} (if fewer bytes arrived, put their number in place of {offset})"
             )),
         }
     }

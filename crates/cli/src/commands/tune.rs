@@ -18,7 +18,7 @@ use crate::globals::Uses;
 use crate::manual::{Example, example};
 use crate::table::Subcommand;
 
-/// Change features and the uuid of a volume that is not in use
+/// Change features, the uuid or the seed flag of an unmounted volume
 #[derive(Args, Debug)]
 pub struct Tune {
     /// Allow more hard links in one directory (extref)
@@ -36,10 +36,10 @@ pub struct Tune {
     /// Give the volume this uuid; tree blocks keep the old one
     #[arg(short = 'M', value_name = "UUID")]
     fsid: Option<Uuid>,
-    /// 1 makes the volume a seed: it is then read-only, and a base for other volumes
+    /// 1 makes the volume a read-only seed, on which other volumes can be based
     #[arg(short = 'S', value_name = "0|1", value_parser = clap::value_parser!(u8).range(0..=1))]
     seed: Option<u8>,
-    /// Accepted for btrfstune's command lines; no change here needs it
+    /// For compatibility with btrfstune: no change needs it
     #[arg(short = 'f', long)]
     force: bool,
     /// The image or device

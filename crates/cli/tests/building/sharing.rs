@@ -137,7 +137,7 @@ fn failed_sharing_of_blocks_leaves_no_volume() {
         .output()
         .unwrap();
     let error = String::from_utf8_lossy(&output.stderr);
-    assert!(error.contains("of single and dup only"), "{error}");
+    assert!(error.contains("expected single or dup"), "{error}");
     assert!(!two[0].exists() && !two[1].exists(), "{error}");
     // Blocks of nodatacow files cannot be shared.
     let in_place = mount.path().join("in place");

@@ -222,9 +222,9 @@ fn missing_command_of_btrfs_progs_names_its_replacement() {
             "btrfs qgroup limit",
         ),
         (
-            &["filesystem", "resize", "max", "/mnt"],
-            "filesystem resize",
-            "btrfs filesystem resize",
+            &["filesystem", "defragment", "/mnt"],
+            "filesystem defragment",
+            "btrfs filesystem defragment",
         ),
         (&["quota", "enable", "/mnt"], "quota enable", "btrfs quota enable"),
     ] {

@@ -194,7 +194,7 @@ fn a_plain_copy_has_no_rights_and_no_devices_even_for_root() {
     let output = rights.ours("-r", &to, 0);
     let message = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(1), "{message}");
-    assert!(message.contains("only -a makes them"), "{message}");
+    assert!(message.contains("to copy them, give -a"), "{message}");
     for (name, mode, uid, gid, capability) in listing(&to.join("tree")) {
         assert!(
             mode & 0o6000 == 0 && uid == 0 && gid == 0 && !capability,

@@ -114,7 +114,7 @@ fn no_output_is_the_volume_that_is_read() {
             let (code, message) = failure(words);
             assert_eq!(code, 1, "{words:?}: {message}");
             assert!(
-                message.contains("not written to") && message.contains(name),
+                message.contains("nothing was written") && message.contains(name),
                 "{words:?}: {message}"
             );
             named.is_untouched(&format!("{words:?}"));
@@ -135,7 +135,7 @@ fn no_output_is_another_device_or_an_overlay() {
     let before = (fs::read(&one).unwrap(), fs::read(&two).unwrap());
     let (code, message) = failure(&["tar", "--device", &two, "-f", &two, &one]);
     assert_eq!(code, 1);
-    assert!(message.contains("not written to"), "{message}");
+    assert!(message.contains("nothing was written"), "{message}");
     assert!((fs::read(&one).unwrap(), fs::read(&two).unwrap()) == before);
 
     let volume = Volume::copy();

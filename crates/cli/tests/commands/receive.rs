@@ -183,7 +183,8 @@ fn a_stream_that_fails_leaves_the_image_as_it_was() {
     let (code, message) = failure(&["receive", "-f", &cut, &target]);
     assert_eq!(code, 1);
     assert!(
-        message.contains("cut short") && message.contains("nothing of this stream was received"),
+        message.contains("the stream is truncated")
+            && message.contains("nothing of this stream was received"),
         "{message}"
     );
     assert_eq!(state(), before);
@@ -196,7 +197,7 @@ fn a_stream_that_fails_leaves_the_image_as_it_was() {
     let full = golden("kernel-full-v2.stream");
     let (code, message) = failure(&["receive", "-f", &full, "-f", &full, &target]);
     assert_eq!(code, 1);
-    assert!(message.contains("r1 exists already"), "{message}");
+    assert!(message.contains("r1 already exists"), "{message}");
     assert_eq!(stdout(&["ls", &target]), "r1\n");
     stdout(&["check", &image]);
 }

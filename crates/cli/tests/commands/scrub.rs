@@ -357,7 +357,7 @@ fn scrub_brings_device_that_missed_commits_up_to_date() {
     let scrubbed = scrub(&[]);
     assert_eq!(scrubbed.status.code(), Some(0), "{}", text(&scrubbed.stderr));
     assert!(
-        text(&scrubbed.stderr).contains("is up to date now"),
+        text(&scrubbed.stderr).contains("was brought up to date"),
         "{}",
         text(&scrubbed.stderr)
     );
@@ -387,7 +387,7 @@ fn a_command_that_writes_brings_a_device_up_to_date_first() {
     let copied = buttress(&["cp", "--device", second, file.to_str().unwrap(), &target]);
     assert!(copied.status.success(), "{}", text(&copied.stderr));
     assert!(
-        text(&copied.stderr).contains("is up to date now"),
+        text(&copied.stderr).contains("was brought up to date"),
         "{}",
         text(&copied.stderr)
     );

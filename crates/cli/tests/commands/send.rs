@@ -153,7 +153,7 @@ fn writable_subvolumes_and_wrong_arguments_are_refused() {
         &inside("/home-monday"),
     ]);
     assert_eq!(code, 1);
-    assert!(error.contains("needs version 2"), "{error}");
+    assert!(error.contains("needs stream version 2"), "{error}");
 }
 
 #[test]
@@ -302,7 +302,7 @@ fn sender_and_receiver_agree_on_the_place() {
     let whole = bytes(&["send", &source]);
     let (code, error) = failure(&["receive", "--token", &target]);
     assert_eq!(code, 1);
-    assert!(error.contains("nothing is kept"), "{error}");
+    assert!(error.contains("no part of a stream is kept"), "{error}");
 
     let cut_off = receive_part(&image, &whole[..whole.len() / 3]);
     assert_eq!(cut_off.status.code(), Some(1));

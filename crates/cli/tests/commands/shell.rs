@@ -188,7 +188,7 @@ fn a_session_for_reading_writes_nothing() {
     let (code, message) = failure(&["shell", volume.path(), "-c", "mkdir /new"]);
     assert_eq!(code, 1);
     assert!(
-        message.contains("reading only") && message.contains("shell -w"),
+        message.contains("open read-only") && message.contains("shell -w"),
         "{message}"
     );
 }

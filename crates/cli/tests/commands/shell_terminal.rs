@@ -137,7 +137,7 @@ fn ctrl_c_cancels_the_word_that_runs() {
     let (code, seen) = terminal.finish();
     // The user saw the earlier failure.
     assert_eq!(code, Some(1), "{seen}");
-    assert!(seen.contains("not committed yet"), "{seen}");
+    assert!(seen.contains("remain uncommitted"), "{seen}");
     let (_, left) = seen.rsplit_once("quit").unwrap();
     assert!(left.contains("committed "), "{seen}");
     assert!(sitting.has("/after") && sitting.has("/written"));
@@ -182,7 +182,7 @@ fn abort_says_what_it_drops() {
     let (code, seen) = terminal.finish();
     assert_eq!(code, Some(0), "{seen}");
     assert!(
-        seen.contains("dropped 2 changes and 5000 bytes of content"),
+        seen.contains("discarded 2 changes and 5000 bytes of content"),
         "{seen}"
     );
     assert!(seen.contains("`sync`"), "{seen}");

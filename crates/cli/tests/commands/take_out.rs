@@ -109,7 +109,7 @@ fn a_plain_copy_has_the_content() {
     let (code, error) = failure(&["cp", &inside("/home"), directory.path().to_str().unwrap()]);
     assert_eq!(code, 1);
     assert!(
-        error.contains("is a directory") && error.contains("help: give -r"),
+        error.contains("is a directory") && error.contains("help: to copy directories, give -r"),
         "{error}"
     );
 }

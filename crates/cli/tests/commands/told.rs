@@ -63,7 +63,10 @@ fn a_wrong_count_of_used_bytes_is_reported_and_fixed() {
         change_superblocks(volume.path(), |bytes| set_number(bytes, BYTES_USED, wrong));
         let (listed, warning) = told(&["ls", "-R", volume.path()]);
         assert_eq!(listed, names);
-        assert!(warning.contains("counts the bytes in use wrongly"), "{warning}");
+        assert!(
+            warning.contains("the used bytes in the superblock are wrong"),
+            "{warning}"
+        );
         let (code, _) = failure(&["check", volume.path()]);
         assert_eq!(code, 1);
         let checked = buttress(&["check", volume.path()]);
@@ -77,8 +80,16 @@ fn a_wrong_count_of_used_bytes_is_reported_and_fixed() {
 #[test]
 fn states_that_are_not_written_are_told_with_what_ends_them() {
     let cases: [(u64, &str, &str); 6] = [
-        (1 << 33, "image of a volume's metadata", "holds none of the data"),
-        (1 << 34, "image of a volume's metadata", "holds none of the data"),
+        (
+            1 << 33,
+            "metadata image made by btrfs-image",
+            "metadata image without file data",
+        ),
+        (
+            1 << 34,
+            "metadata image made by btrfs-image",
+            "metadata image without file data",
+        ),
         (1 << 35, "change of the fsid of all blocks", "btrfstune -u"),
         (1 << 36, "change of the fsid by a metadata uuid", "btrfstune -m"),
         (
@@ -180,7 +191,7 @@ fn a_bad_primary_superblock_is_reported_and_fixed_by_a_commit() {
         for part in [
             "the primary superblock at 65536 is damaged",
             "the copy at 67108864 (generation",
-            "The kernel does not mount the volume",
+            "The kernel will refuse to mount the volume",
             "filesystem sync",
             "btrfs rescue super-recover",
         ] {
@@ -191,7 +202,7 @@ fn a_bad_primary_superblock_is_reported_and_fixed_by_a_commit() {
     assert_eq!(checked.status.code(), Some(1));
     let findings = String::from_utf8_lossy(&checked.stdout).into_owned();
     assert!(
-        findings.contains("it is the primary, without which the kernel does not mount"),
+        findings.contains("it is the primary superblock, so the kernel will refuse to mount"),
         "{findings}"
     );
     let (_, warning) = told(&["filesystem", "sync", volume.path()]);

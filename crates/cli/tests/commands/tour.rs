@@ -71,7 +71,7 @@ fn tour_without_keep_removes_its_image() {
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(output.status.success(), "{text}");
     assert!(
-        text.contains("The volume was removed; `buttress tour --keep`"),
+        text.contains("The volume was removed; to keep it for experiments, run `buttress tour --keep`"),
         "{text}"
     );
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);

@@ -67,7 +67,7 @@ fn properties_and_the_label_are_set_and_shown() {
     assert!(
         failure(&["property", "set", "-t", "inode", &at("/a"), "ro", "true"])
             .1
-            .contains("not one of that type")
+            .contains("does not belong to this type")
     );
     check(&image);
 }

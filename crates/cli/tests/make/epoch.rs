@@ -80,7 +80,7 @@ fn mkfs_builds_a_directory_into_the_same_image_each_time() {
         .env("DETERMINISTIC_SEED", "1")
         .output()
         .unwrap();
-    assert!(String::from_utf8_lossy(&output.stderr).contains("no uuid is given"));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("-U is missing"));
     // A missing source leaves no image.
     let none = folder.path().join("none.img");
     let (code, error) = failure(&["mkfs", "-r", "/nowhere/at/all", none.to_str().unwrap()]);

@@ -172,7 +172,7 @@ fn moved_image_keeps_all_and_umount_names_it() {
     let output = sound(&["umount", mounted.directory()]);
     let said = text(&output.stderr);
     assert!(
-        said.contains(&format!("what was written is in {}", moved.display())),
+        said.contains(&format!("its changes are in {}", moved.display())),
         "{said}"
     );
     let moved = moved.to_str().unwrap();

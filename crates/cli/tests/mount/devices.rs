@@ -87,7 +87,7 @@ fn a_device_in_use_is_not_mounted_for_writing() {
     let refused = mounting::buttress(&["mount", "-o", "rw", path, mounted.directory()]);
     assert!(!refused.status.success());
     assert!(
-        text(&refused.stderr).contains("in use by something else"),
+        text(&refused.stderr).contains("in use by another program"),
         "{}",
         text(&refused.stderr)
     );

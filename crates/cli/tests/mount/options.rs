@@ -194,7 +194,7 @@ fn nothing_is_mounted_over_the_root_of_all_files() {
     }
     let mounted = Mounted::new();
     let refused = refusal(&["mount", mounted.image(), "/"]);
-    assert!(refused.contains("root of all files"), "{refused}");
+    assert!(refused.contains("root of the file system"), "{refused}");
     let file = mounted.image.with_file_name("file");
     fs::write(&file, b"").unwrap();
     refusal(&["mount", mounted.image(), file.to_str().unwrap()]);

@@ -270,7 +270,7 @@ fn an_item_over_several_units_serves_its_first_unit_only() {
         let damaged = damage(&open(striped));
         let lost: u64 = damaged.iter().map(|(_, length, _)| length).sum();
         assert_eq!((damaged[0].0, lost), (UNIT, 3 * UNIT), "{shape:?}: {damaged:?}");
-        let named = format!("where logical {} lies", DATA_LOGICAL + UNIT);
+        let named = format!("position of logical {} is unknown", DATA_LOGICAL + UNIT);
         assert!(damaged[0].2.to_string().contains(&named), "{}", damaged[0].2);
         assert_eq!(damaged[0].2.kind(), ErrorKind::Corrupt);
     }

@@ -265,7 +265,7 @@ fn made_twice() -> Result<Outcome> {
                 anyhow::bail!("{error}");
             };
             ensure!(
-                place.command == wrong && error.to_string().contains("exists already"),
+                place.command == wrong && error.to_string().contains("already exists"),
                 "in parent {in_parent}, kind {kind}, command {wrong}: {error}"
             );
             ensure!(names(&filesystem)? == [b"first"], "something of it is there");

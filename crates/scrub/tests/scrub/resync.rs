@@ -248,7 +248,12 @@ fn device_without_unallocated_space_stays_stale_and_is_named() {
     let filesystem = writable(volume.lab.devices()).unwrap();
     let job = Resync::new(filesystem.clone(), ResyncOptions::default(), Progress::new());
     let error = job.run().unwrap_err().to_string();
-    for part in ["device-0", "have to move", "unallocated", "replace start"] {
+    for part in [
+        "device-0",
+        "no space to move its stripes",
+        "unallocated",
+        "replace start",
+    ] {
         assert!(error.contains(part), "{error}");
     }
     write(&filesystem, 60);

@@ -157,7 +157,7 @@ fn every_table_and_key() {
 /// Invalid text, its line, and a word of the error. A head precedes text that begins with a table.
 const WRONG: &[(&str, u64, &str)] = &[
     ("", 1, "manifest = 1"),
-    ("manifest = 2\n", 1, "version 2"),
+    ("manifest = 2\n", 1, "found 2"),
     ("manifest = 1\n[volume]\nlable = \"x\"\n", 3, "lable"),
     (
         "manifest = 1\n[volume]\nquotas = \"some\"\n",
@@ -170,8 +170,8 @@ const WRONG: &[(&str, u64, &str)] = &[
         1,
         "no images here",
     ),
-    ("[[files]]\npath = \"/a\"\n", 2, "no table [[files]]"),
-    ("[[file]]\n", 2, "needs the key path"),
+    ("[[files]]\npath = \"/a\"\n", 2, "unknown table [[files]]"),
+    ("[[file]]\n", 2, "the key path is missing"),
     ("[[file]]\npath = \"/a\"\n", 2, "no content"),
     (
         "[[file]]\npath = \"/a\"\ntext = \"\"\nsize = 1\n",
@@ -192,7 +192,7 @@ const WRONG: &[(&str, u64, &str)] = &[
     (
         "[[file]]\npath = \"/a\"\ntarget = \"b\"\ntext = \"\"\n",
         2,
-        "no key target",
+        "unknown key target",
     ),
     ("[[file]]\npath = \"/a\"\ntext = \"\"\n\nmod = \"1\"\n", 6, "mod"),
     ("[[file]]\npath = \"/a\"\ntext = \"\"\nowner = -1\n", 5, "-1"),
@@ -211,7 +211,7 @@ const WRONG: &[(&str, u64, &str)] = &[
     (
         "[[directory]]\npath = \"/a\"\ncompression = \"zstd\"\n",
         2,
-        "no key compression",
+        "unknown key compression",
     ),
     (
         "[[file]]\npath = \"/a\"\ntext = \"\"\ncompression = \"zstd:99\"\n",
@@ -227,12 +227,12 @@ const WRONG: &[(&str, u64, &str)] = &[
     (
         "[[fifo]]\npath = \"/a\"\n[[fifo]]\npath = \"a\"\n",
         4,
-        "before, in line 2",
+        "already in line 2",
     ),
     (
         "[[fifo]]\npath = \"/a\"\n[[rule]]\npath = \"a\"\n",
         4,
-        "a rule comes before",
+        "a rule must come before",
     ),
 ];
 

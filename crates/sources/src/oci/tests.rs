@@ -265,7 +265,7 @@ fn invalid_layouts_fail_without_waiting() {
     rustix::fs::mknodat(rustix::fs::CWD, &loops, rustix::fs::FileType::Fifo, Mode::RUSR, 0).unwrap();
     made.index(&[json!({"mediaType": MANIFEST, "digest": format!("sha256:{}", "1".repeat(64)), "size": 1})]);
     let error = made.open(&Wanted::default()).map(|_| ()).unwrap_err();
-    assert!(error.to_string().contains("no regular file"), "{error}");
+    assert!(error.to_string().contains("not a regular file"), "{error}");
     fs::write(made.folder.path().join("index.json"), "{\n \"manifests\": [}").unwrap();
     let error = made.open(&Wanted::default()).map(|_| ()).unwrap_err();
     assert!(error.to_string().contains("line 2"), "{error}");

@@ -57,7 +57,7 @@ pub enum Problem {
     },
     /// The archive ends inside a member.
     #[error(
-        "incomplete: {what} (found {left} bytes, expected {needed}); the archive is truncated, or the size is wrong"
+        "cannot read {what}: incomplete (found {left} bytes, expected {needed}); the archive is truncated, or the size is wrong"
     )]
     Ends {
         /// The part that does not fit.
@@ -68,7 +68,7 @@ pub enum Problem {
         left: u64,
     },
     /// A name or an extended header exceeds the size limit.
-    #[error("too long: {what} (found {bytes} bytes, expected at most {most})")]
+    #[error("cannot read {what}: too long (found {bytes} bytes, expected at most {most})")]
     TooLong {
         /// The kind of the part.
         what: &'static str,

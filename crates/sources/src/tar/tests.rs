@@ -186,7 +186,7 @@ fn one_wrong_bit_in_a_header_is_found() {
 
 #[test]
 fn kinds_that_cannot_be_made_are_refused_by_name() {
-    for (letter, word) in [(b'M', "several volumes"), (b'N', "1990"), (b'Z', "'Z'")] {
+    for (letter, word) in [(b'M', "multi-volume"), (b'N', "1990"), (b'Z', "'Z'")] {
         let (offset, problem) = problem(&header(b"x", letter, 0));
         assert_eq!(offset, 0);
         assert!(problem.to_string().contains(word), "{problem}");

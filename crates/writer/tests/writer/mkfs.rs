@@ -607,14 +607,14 @@ fn contradicting_options_are_refused() {
     };
     let options = Options::default;
     refused(&options(), 0, "no device");
-    refused(&options(), 1, "at least 105906176 bytes");
+    refused(&options(), 1, "expected at least 105906176");
     refused(
         &Options {
             data: Some(Profile::Raid6),
             ..options()
         },
         2,
-        "RAID6 needs at least 3 devices, 2 given",
+        "RAID6 needs at least 3 devices (found 2)",
     );
     refused(
         &Options {
@@ -622,7 +622,7 @@ fn contradicting_options_are_refused() {
             ..options()
         },
         1,
-        "node size of 5000",
+        "node size (found 5000",
     );
     refused(
         &Options {
@@ -631,7 +631,7 @@ fn contradicting_options_are_refused() {
             ..options()
         },
         1,
-        "sector size (8192)",
+        "sector size 8192",
     );
     refused(
         &Options {
@@ -639,7 +639,7 @@ fn contradicting_options_are_refused() {
             ..options()
         },
         1,
-        "sector size of 2048",
+        "sector size (found 2048",
     );
     refused(
         &Options {
@@ -657,7 +657,7 @@ fn contradicting_options_are_refused() {
             ..options()
         },
         1,
-        "one profile, not DUP and single",
+        "found DUP and single",
     );
     refused(
         &Options {
@@ -666,7 +666,7 @@ fn contradicting_options_are_refused() {
             ..options()
         },
         1,
-        "mixed block groups the node size",
+        "mixed block groups need a node size",
     );
     let bare = vec![(Feature::FreeSpaceTree, false), (Feature::BlockGroupTree, true)];
     refused(
@@ -683,6 +683,6 @@ fn contradicting_options_are_refused() {
             ..options()
         },
         1,
-        "fewer than the 17825792",
+        "expected at least 17825792",
     );
 }

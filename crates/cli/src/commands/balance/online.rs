@@ -173,7 +173,7 @@ impl Balances {
         if kept.under_way.is_some() {
             return Err(anyhow!("a balance is already running")).map_err(|error| {
                 error.context(Advice::new(
-                    "`buttress balance status` shows how far it is, `buttress balance pause` pauses it",
+                    "`buttress balance status` shows its progress; `buttress balance pause` pauses it",
                 ))
             });
         }

@@ -19,14 +19,14 @@ use crate::table::Subcommand;
 
 /// Continue a balance that was paused or interrupted
 ///
-/// Skips what was converted already, and, where no usage filter was given, block groups that are at least 90 % full: the
-/// same as Linux.
+/// The resumed balance skips converted block groups. Without a usage filter, it also skips block
+/// groups that are at least 90 % full, like Linux.
 #[derive(Args, Debug)]
 pub(super) struct Resume {
-    /// Move at most so many bytes a second; 0 for no limit
+    /// Limit moves to this many bytes per second; 0 means no limit
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     limit: Option<u64>,
-    /// Keep the status in this file while it runs, not in IMAGE.balance-status
+    /// Keep the status in this file while the job runs, not in IMAGE.balance-status
     #[arg(long, value_name = "FILE")]
     status_file: Option<PathBuf>,
     /// The image or device, or a path on a mount

@@ -28,10 +28,11 @@ const DELAY: Duration = Duration::from_secs(10);
 
 /// Move block groups that pass all filters, and convert them to other profiles
 ///
-/// Without -d, -m and -s all block groups move. Filters are attached to their option and separated by commas:
-/// profiles=, usage=, devid=, drange=, vrange=, convert=, limit=, stripes=, soft. System block groups follow the filters of
-/// metadata. While a balance converts, all new data gets the new profile. After an interruption, `balance resume` continues
-/// the balance; Linux does so when it mounts the volume.
+/// Without -d, -m and -s, all block groups move. Filters follow their option directly, separated by
+/// commas: profiles=, usage=, devid=, drange=, vrange=, convert=, limit=, stripes=, soft. System
+/// block groups use the filters of metadata. While a balance converts, all new data gets the new
+/// profile. After an interruption, `balance resume` continues the balance; Linux continues it when
+/// it mounts the volume.
 #[derive(Args, Debug)]
 pub(super) struct Start {
     /// Move data block groups
@@ -46,31 +47,31 @@ pub(super) struct Start {
         value_parser = parse_filters
     )]
     metadata: Option<BalanceArguments>,
-    /// Move system block groups by other filters than metadata (with -f)
+    /// Move system block groups by separate filters (with -f)
     #[arg(
         short = 's', value_name = "FILTERS", num_args = 0..=1, require_equals = true, default_missing_value = "",
         value_parser = parse_filters
     )]
     system: Option<BalanceArguments>,
-    /// Accept less redundancy of metadata, and -s
+    /// Allow less redundancy of metadata, and allow -s
     #[arg(short = 'f', long)]
     force: bool,
-    /// Do not warn before all block groups are moved
+    /// Move all block groups without a warning
     #[arg(long)]
     full_balance: bool,
     /// Run in the background
     #[arg(long, visible_alias = "bg")]
     background: bool,
-    /// For compatibility: nothing else that excludes a balance is waited for
+    /// For compatibility: the command waits for no other job
     #[arg(long, hide = true)]
     enqueue: bool,
     /// Show the block groups that would move, and change nothing
     #[arg(long)]
     dry_run: bool,
-    /// Move at most so many bytes a second; 0 for no limit
+    /// Limit moves to this many bytes per second; 0 means no limit
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     limit: Option<u64>,
-    /// Keep the status in this file while it runs, not in IMAGE.balance-status
+    /// Keep the status in this file while the job runs, not in IMAGE.balance-status
     #[arg(long, value_name = "FILE")]
     status_file: Option<PathBuf>,
     /// This is the process in the background
@@ -97,7 +98,7 @@ impl Subcommand for Start {
         ),
         example(
             "buttress balance start --dry-run -dusage=50 disk.img",
-            "Shows which those are, and changes nothing",
+            "Lists these block groups, and changes nothing",
         ),
         example(
             "buttress balance start -dconvert=raid1 -mconvert=raid1 --device second.img first.img",
@@ -105,8 +106,8 @@ impl Subcommand for Start {
         ),
     ];
     const EXIT_CODES: &'static [ExitCode] = &[
-        (0, "Done, or paused or cancelled on request"),
-        (1, "It failed, or there was no space for a block group"),
+        (0, "The balance finished, or was paused or cancelled on request"),
+        (1, "The balance failed, or had no space for a block group"),
         (2, "The command line is wrong"),
     ];
 
@@ -213,7 +214,7 @@ impl Start {
         };
         if targets.iter().any(is_parity) && !self.force {
             context.warn(format_args!(
-                "Linux discourages RAID5 and RAID6: after a power cut, rows that were being written may lose their parity"
+                "Linux discourages RAID5 and RAID6: after a power cut, rows in the middle of a write may lose their parity"
             ));
         }
         if self.data.is_some() || self.metadata.is_some() || self.system.is_some() || self.full_balance {
@@ -236,6 +237,6 @@ fn already_running(image: &Path, record: &Record) -> anyhow::Error {
         image.display()
     )
     .context(Advice::new(
-        "`buttress balance status IMAGE` shows how far it is, `buttress balance pause IMAGE` pauses it",
+        "`buttress balance status IMAGE` shows its progress; `buttress balance pause IMAGE` pauses it",
     ))
 }

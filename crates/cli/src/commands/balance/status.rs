@@ -20,9 +20,9 @@ use crate::output::terminal;
 use crate::status_files::Record as _;
 use crate::table::Subcommand;
 
-/// Show whether a balance is running or paused, and how far it is
+/// Show whether a balance is running or paused, and its progress
 ///
-/// With -v it shows the filters too.
+/// With -v, the command also shows the filters.
 #[derive(Args, Debug)]
 pub(super) struct Status {
     /// The status file, if it is not IMAGE.balance-status
@@ -45,11 +45,11 @@ impl Subcommand for Status {
     const ON_MOUNTS: bool = true;
     const EXAMPLES: &'static [Example] = &[example(
         "buttress balance status -v disk.img",
-        "Shows how far the balance is, and its filters",
+        "Shows the progress of the balance, and its filters",
     )];
     const EXIT_CODES: &'static [ExitCode] = &[
         (0, "No balance is in progress"),
-        (1, "A balance is running or paused, or its status cannot be read"),
+        (1, "A balance is running or paused, or its status is unreadable"),
         (2, "The command line is wrong"),
     ];
 

@@ -26,7 +26,7 @@ pub(super) struct Pause {
     options: Options,
 }
 
-/// End a balance that is running or paused; what was moved stays moved
+/// Cancel a running or paused balance; moved block groups stay moved
 #[derive(Args, Debug)]
 pub(super) struct Cancel {
     #[command(flatten)]
@@ -92,7 +92,7 @@ impl Subcommand for Cancel {
     const ON_MOUNTS: bool = true;
     const EXAMPLES: &'static [Example] = &[example(
         "buttress balance cancel disk.img",
-        "Ends the balance that is running or paused",
+        "Cancels the running or paused balance",
     )];
     const EXIT_CODES: &'static [ExitCode] = EXIT_CODES;
 

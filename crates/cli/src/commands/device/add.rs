@@ -21,17 +21,18 @@ use crate::target::Target;
 
 /// Add devices to a volume that is not mounted
 ///
-/// Each new image or device forgets what it held and joins the volume. New chunks use it from then on; content that exists
-/// stays where it is. A crash leaves the volume with the new device or without it.
+/// Each new image or device loses its content and joins the volume. New chunks use the new device;
+/// existing content stays on its devices. A crash leaves the volume either with or without the new
+/// device.
 #[derive(Args, Debug)]
 pub(super) struct Add {
-    /// Overwrite a device even if it seems to hold something
+    /// Overwrite a device even if it seems to contain data
     #[arg(short = 'f', long)]
     force: bool,
     /// Do not discard the blocks of a new device
     #[arg(short = 'K', long)]
     nodiscard: bool,
-    /// For compatibility: no other job runs on a volume that this command opens
+    /// For compatibility: the command has exclusive use of the volume
     #[arg(long, hide = true)]
     enqueue: bool,
     /// The new images or devices, then an image or device of the volume
@@ -44,11 +45,11 @@ impl Subcommand for Add {
     const EXAMPLES: &'static [Example] = &[
         example(
             "buttress device add second.img first.img",
-            "Makes second.img a device of the volume on first.img",
+            "Adds second.img to the volume on first.img",
         ),
         example(
             "buttress device add -f --device second.img third.img first.img",
-            "Adds a third device, which may hold something",
+            "Adds a third device, and overwrites its content",
         ),
     ];
 
@@ -59,7 +60,7 @@ impl Subcommand for Add {
     fn run(self, context: &Context) -> Result<Outcome> {
         let Some((image, new)) = self.places.split_last().filter(|(_, new)| !new.is_empty()) else {
             return Err(usage(
-                "name at least one new device, and then an image or device of the volume",
+                "give at least one new device, then an image or device of the volume",
             ));
         };
         let image = Target::parse(image).image;
@@ -113,7 +114,7 @@ impl Add {
             };
             volume.check_new_device(&device, overwriting)?;
             let checked = volume.check_new_device(&device, self.options());
-            checked.context(Advice::new("-f overwrites it"))?;
+            checked.context(Advice::new("to overwrite it, give -f"))?;
             Ok(device)
         };
         new.iter().enumerate().map(open).collect()

@@ -39,7 +39,7 @@ pub(super) fn find(word: &OsStr, devices: &[DeviceInfo]) -> Result<DeviceInfo> {
         false => anyhow!("the volume has no device {}", word.display()),
     };
     Err(error).context(Advice::new(
-        "`buttress filesystem show IMAGE` lists its devices; --device gives another of them",
+        "`buttress filesystem show IMAGE` lists its devices; give further devices with --device",
     ))
 }
 
@@ -53,13 +53,13 @@ pub(super) fn refuse_same(new: &[PathBuf], given: &[PathBuf]) -> Result<()> {
             |other: &&PathBuf| Identity::of_path(other).is_some_and(|other| other.overlaps(&identity));
         if let Some(own) = given.iter().find(is_same) {
             return Err(anyhow!(
-                "{}: it is {}, a device of the volume already",
+                "{}: already is {}, a device of the volume",
                 path.display(),
                 own.display()
             ));
         }
         if new.iter().take(index).any(|other| is_same(&other)) {
-            return Err(anyhow!("{}: named twice", path.display()));
+            return Err(anyhow!("{}: given twice", path.display()));
         }
     }
     Ok(())

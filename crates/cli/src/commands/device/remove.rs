@@ -20,15 +20,16 @@ use crate::table::Subcommand;
 
 /// Remove devices from a volume
 ///
-/// Moves what is on the device to other devices, and takes the device out of the volume. Its superblocks are wiped last. A
-/// device is named by its image or block device, by its id, or as `missing` for the first that is missing, with --degraded.
-/// A crash leaves the volume with the device or without it.
+/// The command moves the content of the device to other devices, and removes the device from the
+/// volume. The superblocks of the device are wiped last. Give the image or block device, its id, or
+/// (with --degraded) `missing` for the first missing device. A crash leaves the volume either with
+/// or without the device.
 #[derive(Args, Debug)]
 pub(super) struct Remove {
-    /// For compatibility: no other job runs on a volume that this command opens
+    /// For compatibility: the command has exclusive use of the volume
     #[arg(long, hide = true)]
     enqueue: bool,
-    /// The devices that go, then an image or device of the volume, or a path on a mount
+    /// Devices to remove, then an image or device of the volume, or a path on a mount
     #[arg(value_name = "DEVICE… IMAGE", required = true)]
     places: Vec<OsString>,
 }
@@ -39,11 +40,11 @@ impl Subcommand for Remove {
     const EXAMPLES: &'static [Example] = &[
         example(
             "buttress device remove second.img --device second.img first.img",
-            "Moves what second.img holds to first.img, and takes it out of the volume",
+            "Moves the content of second.img to first.img, and removes second.img from the volume",
         ),
         example(
             "buttress device remove --degraded missing first.img",
-            "Takes a lost device out of the volume",
+            "Removes a missing device from the volume",
         ),
     ];
 
@@ -56,10 +57,10 @@ impl Subcommand for Remove {
     }
 }
 
-/// Remove devices from a volume; the same as `device remove`
+/// Remove devices from a volume, like `device remove`
 #[derive(Args, Debug)]
 pub(super) struct Delete {
-    /// The devices that go, then an image or device of the volume, or a path on a mount
+    /// Devices to remove, then an image or device of the volume, or a path on a mount
     #[arg(value_name = "DEVICE… IMAGE", required = true)]
     places: Vec<OsString>,
 }
@@ -69,7 +70,7 @@ impl Subcommand for Delete {
     const ON_MOUNTS: bool = true;
     const EXAMPLES: &'static [Example] = &[example(
         "buttress device delete 2 --device second.img first.img",
-        "Takes device 2 out of the volume",
+        "Removes device 2 from the volume",
     )];
 
     fn uses(&self) -> Uses {
@@ -84,13 +85,13 @@ impl Subcommand for Delete {
 fn remove(context: &Context, places: &[OsString]) -> Result<Outcome> {
     let Some((image, words)) = places.split_last().filter(|(_, words)| !words.is_empty()) else {
         return Err(usage(
-            "name at least one device, and then an image or device of the volume",
+            "give at least one device, then an image or device of the volume",
         ));
     };
     let image = context.target(image).image;
     if words.iter().any(|word| word == OsStr::new("cancel")) {
         return Err(anyhow!(
-            "{}: no removal of a device is in progress; Ctrl-C ends one",
+            "{}: no removal of a device is in progress; to stop a running removal, press Ctrl-C",
             image.display()
         ));
     }
@@ -100,7 +101,7 @@ fn remove(context: &Context, places: &[OsString]) -> Result<Outcome> {
     for word in words {
         let device = find(word, &devices).with_context(|| image.display().to_string())?;
         if going.iter().any(|other| other.id == device.id) {
-            return Err(anyhow!("{}: named twice", word.display()));
+            return Err(anyhow!("{}: given twice", word.display()));
         }
         going.push(device);
     }

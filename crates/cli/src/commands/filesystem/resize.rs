@@ -18,19 +18,21 @@ use crate::progress::Watch;
 use crate::signals::Cancelling;
 use crate::table::Subcommand;
 
-/// Give a device of a volume another size
+/// Change the size of a device of a volume
 ///
-/// An image file grows before the volume uses the new bytes, and is cut after the volume has given them up. What is past
-/// the new end moves to other places first. A block device has to be grown before, and may be cut afterwards.
+/// To grow, the command first enlarges the image file. To shrink, it first moves content past the
+/// new end to other places, and truncates the image file last. Enlarge a block device before the
+/// command, and shrink it afterwards.
 #[derive(Args, Debug)]
 pub struct Resize {
-    /// For compatibility: no other job runs on a volume that this command opens
+    /// For compatibility: the command has exclusive use of the volume
     #[arg(long, hide = true)]
     enqueue: bool,
-    /// For compatibility: a volume is resized without a mount
+    /// For compatibility: the command needs no mount
     #[arg(long, hide = true)]
     offline: bool,
-    /// The new size, with + or - a change of it; or `max` for all of the image or device. DEVID: before it names the device
+    /// New size, a change with + or -, or `max` for the whole image or device. DEVID: before the
+    /// size selects the device
     #[arg(value_name = "[DEVID:][+-]SIZE|max", allow_hyphen_values = true, value_parser = Change::parse)]
     change: Change,
     /// An image or device of the volume, or a path on a mount
@@ -60,9 +62,7 @@ impl Change {
         let (device, rest) = match text.split_once(':') {
             None => (None, text),
             Some((id, rest)) => {
-                let id = id
-                    .parse()
-                    .map_err(|_| format!("{id:?} is not the id of a device"))?;
+                let id = id.parse().map_err(|_| format!("{id:?} is not a device id"))?;
                 (Some(DeviceId::new(id)), rest)
             }
         };
@@ -82,12 +82,12 @@ impl NewSize {
     fn of(self, now: u64, all: u64) -> Result<u64> {
         match self {
             Self::Exactly(size) => Ok(size),
-            Self::More(more) => now
-                .checked_add(more)
-                .with_context(|| format!("{now} bytes and {more} more are more than 16 EiB")),
+            Self::More(more) => now.checked_add(more).with_context(|| {
+                format!("the new size is too large (found {now} + {more} bytes, expected at most 16 EiB)")
+            }),
             Self::Less(less) => now
                 .checked_sub(less)
-                .with_context(|| format!("{now} bytes are less than {less}")),
+                .with_context(|| format!("the new size is negative (found {now} - {less} bytes)")),
             Self::Max | Self::Cancel => Ok(all),
         }
     }
@@ -99,11 +99,11 @@ impl Subcommand for Resize {
     const EXAMPLES: &'static [Example] = &[
         example(
             "buttress filesystem resize 2G backup.img",
-            "Makes the volume 2 GiB large",
+            "Sets the size of the volume to 2 GiB",
         ),
         example(
             "buttress filesystem resize -500M backup.img",
-            "Makes it 500 MiB smaller",
+            "Shrinks the volume by 500 MiB",
         ),
         example(
             "buttress filesystem resize 2:max --device /dev/sdb /dev/sda",
@@ -119,7 +119,10 @@ impl Subcommand for Resize {
         let image = context.target(&self.image).image;
         let name = || image.display().to_string();
         if self.change.size == NewSize::Cancel {
-            return Err(anyhow!("{}: no resize is in progress; Ctrl-C ends one", name()));
+            return Err(anyhow!(
+                "{}: no resize is in progress; to stop a running resize, press Ctrl-C",
+                name()
+            ));
         }
         let writing = context.open_for_writing(&image)?;
         let volume = writing.volume();
@@ -154,7 +157,7 @@ fn device(devices: &[DeviceInfo], id: Option<DeviceId>) -> Result<DeviceInfo> {
     let wanted = id.map_or(1, DeviceId::get);
     let found = found.ok_or_else(|| anyhow!("the volume has no device {wanted}"));
     found.context(Advice::new(
-        "`buttress filesystem show IMAGE` lists its devices; DEVID:SIZE names one",
+        "`buttress filesystem show IMAGE` lists its devices; select one with DEVID:SIZE",
     ))
 }
 

@@ -90,7 +90,7 @@ impl Record {
 
 impl status_files::Record for Record {
     const JOB: &'static str = "a scrub";
-    const REMEDY: &'static str = "scrub start -f begins anew and replaces it";
+    const REMEDY: &'static str = "to start again and replace the file, run `scrub start -f`";
 
     fn process(&self) -> (u32, u64) {
         self.process

@@ -363,11 +363,11 @@ fn a_missing_predecessor_is_named_with_what_there_is() {
 fn clones_that_the_system_refuses_are_refused() {
     let made = [mkfile("f"), write("f", 0, b"0123456789"), mkdir("d")];
     let cases = [
-        (clone(("f", 20), 5, 1, ("f", 6)), "beyond its size of 10 bytes"),
+        (clone(("f", 20), 5, 1, ("f", 6)), "past its size of 10 bytes"),
         (clone(("f", 3), 5, 1, ("f", 0)), "overlap"),
-        (clone(("f", 20), 5, 1, ("d", 0)), "this is a directory"),
-        (clone(("f", 20), 5, 1, ("no", 0)), "nothing of this name"),
-        (clone(("d", 0), 5, 1, ("f", 0)), "this is a directory"),
+        (clone(("f", 20), 5, 1, ("d", 0)), "found a directory"),
+        (clone(("f", 20), 5, 1, ("no", 0)), "no such file or directory"),
+        (clone(("d", 0), 5, 1, ("f", 0)), "found a directory"),
     ];
     for (command, expected) in cases {
         let commands: Vec<_> = made.into_iter().chain([command]).collect();

@@ -48,7 +48,7 @@ fn cut_at_every_byte_it_is_an_error_or_one_stream_less() {
             Err(Error::Stream { error, .. }) => {
                 let text = error.to_string();
                 assert!(
-                    text.contains("cut short") || text.contains("empty"),
+                    text.contains("truncated") || text.contains("empty"),
                     "{length}: {text}"
                 );
             }
