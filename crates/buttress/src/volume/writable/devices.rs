@@ -3,10 +3,10 @@
 use super::WritableVolume;
 use crate::error::Result;
 use buttress_device::Device;
-use buttress_format::{ByteCount, DeviceId};
+use buttress_format::{ByteCount, DeviceId, Logical};
 use buttress_fs::Progress;
 use buttress_volume::DeviceSlot;
-use buttress_writer::{Emptying, wipe_superblocks};
+use buttress_writer::{Emptying, RelocationOptions, wipe_superblocks};
 
 pub use buttress_writer::JoinOptions as NewDevice;
 
@@ -41,7 +41,7 @@ impl WritableVolume {
         Ok(self.writer().add_device(device, options)?)
     }
 
-    /// Removes a device, which may be missing. Its superblocks are wiped last.
+    /// Removes a device, which may be missing: its content moves to other devices. Its superblocks are wiped last.
     ///
     /// ```
     /// # use buttress::{Device, NewDevice, Progress, Volume};
@@ -126,8 +126,19 @@ impl WritableVolume {
     }
 
     /// Moves content from the part of a device that is being emptied.
-    fn empty(&self, _emptying: &Emptying<'_>, progress: &Progress) -> Result<()> {
-        Ok(progress.check()?)
+    fn empty(&self, emptying: &Emptying<'_>, progress: &Progress) -> Result<()> {
+        let chunks = emptying.chunks();
+        if chunks.is_empty() {
+            return Ok(());
+        }
+        emptying.require_places()?;
+        let groups: Vec<Logical> = chunks.iter().map(|chunk| chunk.chunk).collect();
+        let options = RelocationOptions {
+            progress: progress.clone(),
+            bytes_per_second: None,
+        };
+        self.writer().relocate(&groups, &options)?;
+        Ok(())
     }
 }
 
