@@ -15,11 +15,14 @@
 use anyhow::{Context, Result, ensure};
 use buttress::mkfs::Options;
 use buttress::unstable::device::MemoryBackend;
+use buttress::unstable::fs::OpenOptions;
 use buttress::unstable::volume::superblocks;
-use buttress::unstable::writer::{JoinOptions, WritableFilesystem};
+use buttress::unstable::writer::{
+    ChunkInTheWay, JoinOptions, RelocationOptions, WritableFilesystem, WriteOptions,
+};
 use buttress::{
-    Backend, ByteCount, Device, DeviceEngine as Engine, DeviceId, FileOffset, Location, NewInode, Profile,
-    SubvolumeId,
+    Backend, ByteCount, Device, DeviceEngine as Engine, DeviceId, FileOffset, Location, Logical, NewInode,
+    Profile, SubvolumeId,
 };
 use buttress_lab::crash::{CrashLab, History, Outcome};
 use buttress_oracle::skip::skips;
@@ -97,8 +100,19 @@ impl Base {
 
     /// Judges each cut.
     fn each_cut(&self, what: &str, history: &History) -> Result<()> {
+        self.some_cuts(what, history, usize::MAX)
+    }
+
+    /// Judges at most about so many cuts, unless `BUTTRESS_SOAK` asks for all.
+    fn some_cuts(&self, what: &str, history: &History, most: usize) -> Result<()> {
         let (mut with, mut without, mut kernel) = (0, 0, 0);
-        for cut in 0..=history.len() {
+        let all = std::env::var_os("BUTTRESS_SOAK").is_some();
+        let step = if all {
+            1
+        } else {
+            history.len().div_ceil(most).max(1)
+        };
+        for cut in (0..=history.len()).rev().step_by(step) {
             for outcome in [
                 Outcome::AllKept,
                 Outcome::NoneKept,
@@ -392,4 +406,124 @@ fn device_that_is_emptied_gets_no_new_chunks() {
     assert!(error.contains("were not moved"), "{error}");
     drop(filesystem);
     drop(open_checked(&base.backends).unwrap());
+}
+
+/// Moves content from the part of a device that goes.
+fn relocate(filesystem: &WritableFilesystem, chunks: &[ChunkInTheWay]) -> Result<()> {
+    let groups: Vec<Logical> = chunks.iter().map(|chunk| chunk.chunk).collect();
+    filesystem.relocate(&groups, &RelocationOptions::default())?;
+    Ok(())
+}
+
+fn remove_used(filesystem: &WritableFilesystem, id: u64) -> Result<()> {
+    let emptying = filesystem.begin_removal(DeviceId::new(id))?;
+    emptying.require_places()?;
+    relocate(filesystem, &emptying.chunks())?;
+    let slot = emptying.remove()?;
+    if let Some(device) = slot.device() {
+        buttress::unstable::writer::wipe_superblocks(device, slot.uuid())?;
+    }
+    Ok(())
+}
+
+/// The profiles of a volume, and the number of its devices.
+const USED: [(Profile, Profile, usize); 4] = [
+    (Profile::Single, Profile::Single, 2),
+    (Profile::Raid1, Profile::Raid1, 3),
+    (Profile::Raid0, Profile::Raid1, 3),
+    (Profile::Raid5, Profile::Raid1C3, 4),
+];
+
+#[test]
+fn crash_while_a_used_device_leaves_keeps_the_volume() {
+    for (data, metadata, count) in USED {
+        let options = Options {
+            data: Some(data),
+            metadata: Some(metadata),
+            ..Options::default()
+        };
+        let what = format!("a device of {data}, {metadata} leaves");
+        let base = Base::new(&vec![256 * MIB; count], &options).unwrap();
+        let last = count as u64;
+        let filesystem = open_for_writing(&base.backends).unwrap();
+        let is_used = !filesystem
+            .begin_removal(DeviceId::new(last))
+            .unwrap()
+            .chunks()
+            .is_empty();
+        drop(filesystem);
+        assert!(is_used || data == Profile::Single, "{what}: nothing is on it");
+        let history = base
+            .record(&|filesystem, _| remove_used(filesystem, last))
+            .unwrap();
+        base.some_cuts(&what, &history, 24).unwrap();
+    }
+}
+
+#[test]
+fn device_that_is_lost_leaves() {
+    let options = Options {
+        data: Some(Profile::Raid1),
+        metadata: Some(Profile::Raid1),
+        ..Options::default()
+    };
+    let base = Base::new(&[256 * MIB; 3], &options).unwrap();
+    let rest = base.backends[1..].to_vec();
+    let opened = OpenOptions::new(devices(&rest)).degraded(true).open().unwrap();
+    let filesystem = WritableFilesystem::new(opened, WriteOptions::default()).unwrap();
+    remove_used(&filesystem, 1).unwrap();
+    drop(filesystem);
+    let found = open_checked(&rest).unwrap();
+    assert_eq!(describe(&found).unwrap(), base.state);
+    drop(found);
+    if !skips(kernel_missing()) {
+        expect_kernel_agrees(&rest).unwrap();
+    }
+}
+
+#[test]
+fn cut_moves_what_is_past_the_new_end() {
+    let base = Base::new(&[512 * MIB], &Options::default()).unwrap();
+    let filesystem = open_for_writing(&base.backends).unwrap();
+    let ends: Vec<u64> = filesystem
+        .begin_cut(DeviceId::new(1), ByteCount::new(16 * MIB))
+        .unwrap()
+        .chunks()
+        .iter()
+        .map(|chunk| chunk.bytes.get())
+        .collect();
+    let used: u64 = ends.iter().sum();
+    drop(filesystem);
+    // Somewhat more than chunks take: some are past the new end.
+    let size = ByteCount::new(used + 40 * MIB);
+    let change = move |filesystem: &WritableFilesystem, _: Vec<Device>| {
+        let emptying = filesystem.begin_cut(DeviceId::new(1), size)?;
+        relocate(filesystem, &emptying.chunks())?;
+        Ok(emptying.cut()?)
+    };
+    let history = base.record(&change).unwrap();
+    base.some_cuts("what is past the end moves", &history, 24)
+        .unwrap();
+}
+
+#[test]
+fn cancelled_removal_leaves_a_volume_that_uses_the_device() {
+    let options = Options {
+        data: Some(Profile::Raid1),
+        metadata: Some(Profile::Raid1),
+        ..Options::default()
+    };
+    let base = Base::new(&[256 * MIB; 3], &options).unwrap();
+    let filesystem = open_for_writing(&base.backends).unwrap();
+    let emptying = filesystem.begin_removal(DeviceId::new(3)).unwrap();
+    let groups: Vec<Logical> = emptying.chunks().iter().map(|chunk| chunk.chunk).collect();
+    let cancelled = RelocationOptions::default();
+    cancelled.progress.cancel();
+    filesystem.relocate(&groups, &cancelled).unwrap_err();
+    drop(emptying);
+    filesystem.set_label(b"after it").unwrap();
+    filesystem.commit().unwrap();
+    drop(filesystem);
+    let found = open_checked(&base.backends).unwrap();
+    assert_eq!(found.superblock().num_devices, 3);
 }

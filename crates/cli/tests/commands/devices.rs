@@ -304,3 +304,38 @@ fn resize_that_cannot_be_done_is_refused_before_any_change() {
         );
     }
 }
+
+#[test]
+fn content_moves_from_a_device_that_goes_and_from_an_end_that_is_cut() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    done(
+        folder,
+        &[
+            "mkfs", "-q", "-d", "single", "-m", "single", "-b", "300M", "a.img", "b.img",
+        ],
+    );
+    let content: Vec<u8> = (0..1_u32 << 21)
+        .flat_map(|number| (number * 5).to_le_bytes())
+        .collect();
+    fs::write(folder.join("content"), &content).unwrap();
+    done(folder, &["cp", "--device", "b.img", "content", "a.img:/content"]);
+    let told = done(
+        folder,
+        &["device", "remove", "a.img", "--device", "b.img", "a.img"],
+    );
+    assert_eq!(told, "device 1 (a.img): removed\n");
+    assert!(!buttress(folder, &["ls", "a.img:/"]).status.success());
+    expect_whole(folder, &["b.img"], &content);
+    let before = fs::read(folder.join("b.img")).unwrap();
+    let refused = buttress(folder, &["filesystem", "resize", "16M", "b.img"]);
+    assert_eq!(refused.status.code(), Some(1), "{}", text(&refused.stderr));
+    assert!(
+        fs::read(folder.join("b.img")).unwrap() == before,
+        "{}",
+        text(&refused.stderr)
+    );
+    done(folder, &["filesystem", "resize", "160M", "b.img"]);
+    assert_eq!(length(folder, "b.img"), 160 * MIB);
+    expect_whole(folder, &["b.img"], &content);
+}

@@ -3,10 +3,10 @@
 use super::WritableVolume;
 use crate::error::Result;
 use buttress_device::Device;
-use buttress_format::{ByteCount, DeviceId};
+use buttress_format::{ByteCount, DeviceId, Logical};
 use buttress_fs::Progress;
 use buttress_volume::DeviceSlot;
-use buttress_writer::{Emptying, wipe_superblocks};
+use buttress_writer::{Emptying, RelocationOptions, wipe_superblocks};
 
 pub use buttress_writer::JoinOptions as NewDevice;
 
@@ -42,7 +42,8 @@ impl WritableVolume {
         Ok(self.writer().add_device(device, options)?)
     }
 
-    /// Removes a device, which may be missing. The removed device's superblocks are wiped last.
+    /// Moves the content of a device to other devices, and removes the device, which may be missing. The superblocks of the
+    /// removed device are wiped last.
     ///
     /// ```
     /// # use buttress::{Device, NewDevice, Progress, Volume};
@@ -126,9 +127,20 @@ impl WritableVolume {
         Ok(())
     }
 
-    /// Moves content away from the end of a device that is being shrunk.
-    fn empty(&self, _emptying: &Emptying<'_>, progress: &Progress) -> Result<()> {
-        Ok(progress.check()?)
+    /// Moves content from the part of a device that is being emptied.
+    fn empty(&self, emptying: &Emptying<'_>, progress: &Progress) -> Result<()> {
+        let chunks = emptying.chunks();
+        if chunks.is_empty() {
+            return Ok(());
+        }
+        emptying.require_places()?;
+        let groups: Vec<Logical> = chunks.iter().map(|chunk| chunk.chunk).collect();
+        let options = RelocationOptions {
+            progress: progress.clone(),
+            bytes_per_second: None,
+        };
+        self.writer().relocate(&groups, &options)?;
+        Ok(())
     }
 }
 
