@@ -106,6 +106,8 @@ pub struct DelayedReferences {
     /// The sum of all queued changes; `applied` is the sum of the applied ones.
     queued: i128,
     applied: i128,
+    /// How often some were taken out.
+    taken: u64,
 }
 
 impl DelayedReferences {
@@ -198,8 +200,15 @@ impl DelayedReferences {
             .full_backref = true;
     }
 
+    /// How often some were taken out to be applied: while it stays, every change since waits here.
+    #[must_use]
+    pub const fn times_taken(&self) -> u64 {
+        self.taken
+    }
+
     /// Removes and returns the changes of the first `count` extents, in order of address.
     pub fn take_first(&mut self, count: usize) -> Vec<(Logical, Pending)> {
+        self.taken = self.taken.exact_add(1);
         core::iter::from_fn(|| self.pending.pop_first())
             .take(count)
             .collect()

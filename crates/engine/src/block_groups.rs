@@ -21,6 +21,7 @@ mod shares;
 pub use shares::Share;
 
 use super::free_ranges::FreeRanges;
+use buttress_exact::Exact as _;
 use buttress_format::{
     BlockGroupFlags, BlockGroupItem, ByteCount, ItemType, Key, Logical, ObjectId, Profile,
 };
@@ -379,8 +380,8 @@ impl BlockGroups {
         serving
             .filter(|group| self.is_preferred(group.start, purpose))
             .fold(0, |sum: u64, group| {
-                sum.saturating_add(group.free_bytes())
-                    .saturating_add(group.unbacked_bytes())
+                sum.exact_add(group.free_bytes())
+                    .exact_add(group.unbacked_bytes())
             })
     }
 

@@ -20,11 +20,20 @@ use super::block_groups::{Group, Purpose};
 use super::running::Running;
 use crate::device_space::stripe_bytes;
 use buttress_format::{
-    BlockGroupFlags, ByteCount, Chunk, DeviceExtent, DeviceId, ItemType, Key, Logical, ObjectId, Physical,
-    Profile, STRIPE_BYTES, Stripe, TreeId,
+    BlockGroupFlags, ByteCount, Chunk, DeviceExtent, DeviceId, Incompat, ItemType, Key, Logical, ObjectId,
+    Physical, Profile, STRIPE_BYTES, Stripe, TreeId,
 };
 use buttress_fs::error::Result;
 use buttress_tree::NonBlocking;
+
+/// The feature that a volume with chunks of a profile has.
+const fn feature_of(profile: Profile) -> Option<Incompat> {
+    match profile {
+        Profile::Raid5 | Profile::Raid6 => Some(Incompat::RAID56),
+        Profile::Raid1C3 | Profile::Raid1C4 => Some(Incompat::RAID1C34),
+        Profile::Single | Profile::Dup | Profile::Raid0 | Profile::Raid1 | Profile::Raid10 => None,
+    }
+}
 
 impl Running {
     /// Makes a chunk for a purpose. Returns false if the devices have no space for a chunk. A
@@ -59,6 +68,9 @@ impl Running {
         // the chunk.
         self.core.has_new_chunk = !buttress_faults::on("log-in-new-chunk");
         let (types, _) = self.profile_for(purpose);
+        if let Some(feature) = feature_of(plan.profile) {
+            self.use_feature(feature);
+        }
         let flags = types | plan.profile.flag();
         let chunk = Chunk {
             length: ByteCount::new(plan.length),

@@ -1,11 +1,9 @@
 //! Relocation: moves all content of a set of block groups to other places, and removes the groups.
 //!
-//! A move is a *renaming of addresses*. Each extent gets a copy at a new address. Each tree block
-//! that points to a moved extent gets a copy as well, and so do its ancestors. The extent items
-//! move along, with all references: a reference by tree stays as it is, and a reference by address
-//! gets the new address. So each block is copied once, however many snapshots share it, and no
-//! count changes. Blocks of the volume's own trees belong to one tree: an edit without a change
-//! moves them.
+//! A move is a *renaming of addresses*. Each extent gets a copy at a new address. Each tree block that points to it gets a
+//! copy as well, and so on up to the roots. The extent items move along, with all references. A reference by tree stays as it
+//! is. A reference by address gets the new address. Each block is copied once, however many snapshots share it, and no count
+//! changes. Blocks of the volume's own trees belong to one tree: an edit without a change moves them.
 //!
 //! | step | module | holds |
 //! |---|---|---|
@@ -20,12 +18,12 @@
 //!
 //! - A batch is part of one transaction: a crash leaves all of it or nothing.
 //! - A group that is being emptied gets no new extent, and nothing in it is overwritten in place.
-//! - The job never visits a group that is not in its list, so it does not visit groups that it made.
-//! - A tree that shares a copied block records this: its root item names this transaction as the
-//!   last snapshot. Copies keep the form of their references, so they get no flag of a relocation,
-//!   which the format has for full back references alone.
+//! - The job visits the groups of its list alone, and none that it made.
+//! - A tree looks up a copy before it changes the copy, if the tree shares it or if it has full back references. The tree's root
+//!   item names this transaction as the last snapshot.
+//! - Copies keep the form of their references. They get no flag of a relocation, which implies full back references.
 //!
-//! Left out: an extent is never divided, so a job fails for want of one free range that is as long as the extent.
+//! Left out: an extent is never divided. A job fails without a free range as long as its longest extent.
 
 mod closure;
 mod copying;
@@ -37,16 +35,23 @@ mod renaming;
 
 use crate::engine::Engine;
 use crate::fault_in::FaultIn;
+use crate::need::Need;
 use crate::reservation::Handle;
+use crate::running::Running;
 use buttress_exact::{Exact as _, u64_of};
-use buttress_format::{ByteCount, DeviceId, ExtentItem, Logical, Physical};
+use buttress_format::{ByteCount, DeviceId, ExtentItem, Logical, Physical, TreeBlock, TreeId};
 use buttress_fs::error::{Defect, Error, Result};
 use buttress_fs::progress::Progress;
+use buttress_locks::Excused;
+use buttress_volume::ExtentWrite;
 use closure::{Closure, Computed, Moved};
 use copying::Copies;
 use core::ops::Range;
+use core::time::Duration;
 use emptying::Emptying;
 use pace::Pace;
+use renaming::Renaming;
+use std::time::Instant;
 
 pub use crate::block_groups::TargetProfiles;
 
@@ -58,6 +63,15 @@ const BATCH_EXTENTS: usize = 256;
 
 /// The passes over a group: writers may still bring in extents that they had allocated before the first one.
 const PASSES_MAX: usize = 64;
+
+/// The fewest extents of a batch that holds the lock for long.
+const EXTENTS_MIN: usize = 8;
+
+/// The longest hold of the edit lock that does not make batches smaller.
+const HOLD_MAX: Duration = Duration::from_millis(8);
+
+/// How often others may edit a part of a batch. After that, the job holds the lock until the batch is done.
+const CHANGES_MAX: usize = 3;
 
 /// The options of a relocation.
 #[derive(Clone, Debug, Default)]
@@ -84,6 +98,8 @@ pub struct RelocationSummary {
     pub copied_blocks: u64,
     /// The number of batches of the relocation, each of which is part of one transaction.
     pub batches: u64,
+    /// The longest hold of the edit lock for a change.
+    pub longest_hold: Duration,
 }
 
 /// A job under way.
@@ -92,6 +108,8 @@ struct Job<'a> {
     options: &'a RelocationOptions,
     summary: RelocationSummary,
     pace: Pace,
+    /// The extents of the next batch.
+    batch_extents: usize,
 }
 
 impl Engine {
@@ -104,11 +122,11 @@ impl Engine {
     /// Moves all content out of these block groups, and removes the groups. A group that does not
     /// exist any more is passed over.
     ///
-    /// A job that ends early leaves a sound volume: extents that it moved stay moved, and the groups take new extents again.
+    /// A job that ends early leaves a sound volume. Extents that it moved stay moved, and the groups take new extents again.
     ///
     /// # Errors
-    /// [`Error::Cancelled`]; [`Error::NoSpace`] with the bytes that are missing, before any change if that is known;
-    /// [`Error::NotMoved`] for an extent without an intact copy; errors of devices and trees.
+    /// [`Error::Cancelled`]. [`Error::NoSpace`] with the missing bytes, before any change if the lack is known by then.
+    /// [`Error::NotMoved`] for an extent without an intact copy. Errors of devices and trees.
     pub fn relocate(&self, groups: &[Logical], options: &RelocationOptions) -> Result<RelocationSummary> {
         let _one_at_a_time = self.shared.relocating.lock();
         self.require_writing()?;
@@ -123,6 +141,7 @@ impl Engine {
             options,
             summary: RelocationSummary::default(),
             pace: Pace::new(options.bytes_per_second),
+            batch_extents: BATCH_EXTENTS,
         };
         for group in &emptying.groups {
             job.empty(&emptying, *group)?;
@@ -182,6 +201,8 @@ enum Attempt {
     Missing(Vec<buttress_tree::BlockPointer>),
     TooLarge,
     NoSpace(Error),
+    /// Others edited a part of it meanwhile.
+    Changed,
 }
 
 impl Job<'_> {
@@ -212,10 +233,11 @@ impl Job<'_> {
         };
         let mut from = group.get();
         loop {
+            let count = self.batch_extents;
             let start = self.engine.start_to_look();
             let (handle, extents) = self
                 .engine
-                .retry(start, |handle| handle.core.extents_from(from, end, BATCH_EXTENTS))?;
+                .retry(start, |handle| handle.core.extents_from(from, end, count))?;
             drop(handle);
             let extents = first_batch(&extents);
             let Some(last) = extents.last() else {
@@ -264,16 +286,17 @@ impl Job<'_> {
             return Ok(());
         }
         let mut reads = FaultIn::default();
+        let mut changes = 0_usize;
+        let is_single = moved.len().exact_add(blocks.len()) <= 1;
         loop {
-            match self.attempt(&mut reads, copies, moved, blocks)? {
+            match self.attempt(&mut reads, copies, (moved, blocks), changes >= CHANGES_MAX)? {
                 Attempt::Done(copied) => {
                     self.summary.copied_blocks = self.summary.copied_blocks.exact_add(copied);
                     return Ok(());
                 }
                 Attempt::Missing(missing) => reads.read(self.engine, missing),
-                Attempt::NoSpace(error) if moved.len().saturating_add(blocks.len()) <= 1 => {
-                    return Err(error);
-                }
+                Attempt::Changed => changes = changes.exact_add(1),
+                Attempt::NoSpace(error) if is_single => return Err(error),
                 Attempt::TooLarge | Attempt::NoSpace(_) => break,
             }
         }
@@ -283,44 +306,116 @@ impl Job<'_> {
         self.change(copies, moved.1, blocks.1)
     }
 
+    /// Attempts the change once. The change is prepared under the edit lock, and the copies are written without it. If nothing
+    /// was edited meanwhile, everything changes under the lock. `alone` holds the lock all the time.
     fn attempt(
         &mut self,
         reads: &mut FaultIn,
         copies: &mut Copies<'_>,
-        moved: &[Moved],
-        blocks: &[Logical],
+        (moved, blocks): (&[Moved], &[Logical]),
+        alone: bool,
     ) -> Result<Attempt> {
         // No commit: what is in memory has no address yet, and everything else is written.
         let _no_commit = self.engine.shared.committing.lock();
         self.engine.require_writing()?;
         let mut handle = self.engine.start_without_references(reads)?;
+        let begin = Instant::now();
         let renaming = {
             let _look = reads.look();
-            let blocks: Vec<Logical> = handle.still_shareable(blocks)?;
-            let closure = match Closure::compute(&mut handle, moved, &blocks) {
-                Ok(Computed::Closure(closure)) => *closure,
-                Ok(Computed::Missing(missing)) => return Ok(Attempt::Missing(missing)),
-                Ok(Computed::TooLarge) => return Ok(Attempt::TooLarge),
-                Err(error) => return missing_or(error),
-            };
-            match handle.prepare_renaming(closure) {
-                Ok(Some(renaming)) => renaming,
-                Ok(None) => {
-                    let need = crate::need::Need::freeing(1);
-                    return Ok(Attempt::NoSpace(handle.no_metadata_space(need)));
-                }
+            match handle.plan(moved, blocks) {
+                Ok(Planned::Renaming(renaming)) => *renaming,
+                Ok(Planned::Other(other)) => return Ok(other),
                 Err(error) => return missing_or(error),
             }
         };
-        let used = renaming.moved();
-        let (extents, bytes) = (u64_of(used.len()), renaming.moved_bytes());
-        let copied = u64_of(renaming.block_count());
-        handle.rename_all(renaming)?;
+        let prepared = begin.elapsed();
+        let mut held = alone.then_some(handle);
+        let written = self.write_blocks(&renaming, alone);
+        let begin = Instant::now();
+        let mut handle = held.take().unwrap_or_else(|| self.engine.start_unchecked());
+        let is_unchanged = match alone {
+            true => Ok(true),
+            false => {
+                let _look = reads.look();
+                handle
+                    .is_unchanged(&renaming)
+                    .and_then(|is_unchanged| Ok(is_unchanged && handle.reserve_for(&renaming)?))
+            }
+        };
+        let (written, is_unchanged) = match (written, is_unchanged) {
+            (Ok(written), Ok(is_unchanged)) => (written, is_unchanged),
+            (Err(error), _) | (_, Err(error)) => {
+                handle.give_up_renaming(&renaming);
+                return missing_or(error);
+            }
+        };
+        if !is_unchanged {
+            handle.give_up_renaming(&renaming);
+            return Ok(Attempt::Changed);
+        }
+        let copied = u64_of(written.len());
+        handle.rename_all(&renaming, written)?;
         drop(handle);
+        self.note_hold(prepared.max(begin.elapsed()));
+        let used = renaming.moved();
         copies.keep(|moved| used.contains(&moved.from));
-        self.summary.data_extents = self.summary.data_extents.exact_add(extents);
-        self.summary.data_bytes = self.summary.data_bytes.exact_add(bytes);
+        self.summary.data_extents = self.summary.data_extents.exact_add(u64_of(used.len()));
+        self.summary.data_bytes = self.summary.data_bytes.exact_add(renaming.moved_bytes());
         Ok(Attempt::Done(copied))
+    }
+
+    fn write_blocks(&self, renaming: &Renaming, alone: bool) -> Result<Vec<(TreeId, TreeBlock)>> {
+        let _excused = alone.then(Excused::from_device_rule);
+        let forest = self.engine.forest();
+        let copies = renaming.copies(forest.block_format())?;
+        let writes: Vec<ExtentWrite> = copies
+            .iter()
+            .map(|(_, copy)| ExtentWrite {
+                logical: copy.logical(),
+                bytes: copy.bytes().clone(),
+            })
+            .collect();
+        forest.volume().write(&writes)?;
+        Ok(copies)
+    }
+
+    /// Has batches grow or shrink with the time that the lock was held, where others may have waited for it.
+    fn note_hold(&mut self, hold: Duration) {
+        self.summary.longest_hold = self.summary.longest_hold.max(hold);
+        if !self.engine.has_company() {
+            return;
+        }
+        let extents = self.batch_extents;
+        self.batch_extents = match hold {
+            hold if hold > HOLD_MAX => (extents / 2).max(EXTENTS_MIN),
+            hold if hold < HOLD_MAX / 4 => extents.exact_mul(2).min(BATCH_EXTENTS),
+            _ => extents,
+        };
+    }
+}
+
+/// The outcome of planning a change.
+enum Planned {
+    Renaming(Box<Renaming>),
+    Other(Attempt),
+}
+
+impl Running {
+    /// Plans the change of a batch. Nothing changed after an error.
+    fn plan(&mut self, moved: &[Moved], blocks: &[Logical]) -> Result<Planned> {
+        let blocks = self.still_shareable(blocks)?;
+        let closure = match Closure::compute(self, moved, &blocks)? {
+            Computed::Closure(closure) => *closure,
+            Computed::Missing(missing) => return Ok(Planned::Other(Attempt::Missing(missing))),
+            Computed::TooLarge => return Ok(Planned::Other(Attempt::TooLarge)),
+        };
+        Ok(match self.prepare_renaming(closure)? {
+            Some(renaming) => Planned::Renaming(Box::new(renaming)),
+            None => {
+                let error = self.no_metadata_space(Need::freeing(1));
+                Planned::Other(Attempt::NoSpace(error))
+            }
+        })
     }
 }
 
@@ -342,7 +437,7 @@ fn first_batch(extents: &[ExtentItem]) -> &[ExtentItem] {
         .iter()
         .take_while(|extent| {
             let is_first = bytes == 0;
-            bytes = bytes.saturating_add(extent.length.get());
+            bytes = bytes.exact_add(extent.length.get());
             is_first || bytes <= BATCH_BYTES
         })
         .count();
@@ -355,7 +450,7 @@ impl Engine {
         let running = self.shared.running.lock();
         let found = running.core.groups.holding(group.get());
         found
-            .filter(|found| found.start == group.get())
+            .filter(|found| found.start == group.get() && found.read_only)
             .map(|found| found.end())
     }
 }

@@ -109,8 +109,7 @@ fn contents(filesystem: &WritableFilesystem) -> BTreeMap<(u64, u64), Vec<u8>> {
     all
 }
 
-/// What must not change but for addresses: references and lengths of data extents, and how many tree blocks subvolumes have,
-/// by references.
+/// Counts extents by length and references, without addresses: all data extents, and shared tree blocks.
 fn sharing(filesystem: &WritableFilesystem) -> BTreeMap<(bool, u64, u64), u64> {
     use buttress_format::{ExtentItem, ItemType, TreeId};
     let view = filesystem.view();

@@ -1,9 +1,9 @@
 //! The closure of a relocation batch: all tree blocks that must change for extents to get other
 //! addresses.
 //!
-//! A leaf that refers to a moved extent changes; the node above a block that changes does, too; up to the roots. A reference
-//! by address names the block above. For a reference by tree, the tree is searched for the pointer. A pointer in memory needs
-//! no copy: that block has no address yet, so it changes in place.
+//! A leaf changes if it refers to a moved extent. A node changes if a block below it does, up to the roots. A reference by
+//! address names the block above. For a reference by tree, the tree is searched for the pointer. A pointer in memory needs no
+//! copy: that block has no address yet, and it changes in place.
 //!
 //! Nothing changes here. Blocks that are not in memory are collected, so that the caller reads all of them at once.
 //!
@@ -88,7 +88,7 @@ impl Closure {
             closure.note_missing(added)?;
         }
         closure.queue.extend_from_slice(blocks);
-        let is_single = moved.len().saturating_add(blocks.len()) <= 1;
+        let is_single = moved.len().exact_add(blocks.len()) <= 1;
         while let Some(next) = closure.queue.pop() {
             let added = closure.add_block(running, next);
             closure.note_missing(added)?;
@@ -233,8 +233,9 @@ impl Closure {
         self.above.entry(block).or_default().push(parent);
     }
 
-    /// The trees that share a block of the closure with others.
-    pub(super) fn sharing_trees(&self) -> BTreeSet<TreeId> {
+    /// Returns the trees that must look up a block of the closure before they change it. Others share the block, or it has
+    /// full back references. A tree expects neither of blocks that are newer than its last snapshot.
+    pub(super) fn trees_to_mark(&self) -> BTreeSet<TreeId> {
         let mut by_level: Vec<(u8, Logical)> = self
             .blocks
             .iter()
@@ -244,8 +245,8 @@ impl Closure {
         let mut shared = BTreeSet::new();
         for (_, logical) in by_level {
             let block = self.blocks.get(&logical);
-            let count = block.map_or(0, |block| block.extent.references.len());
-            if count > 1 || shared.contains(&logical) {
+            let is_special = |block: &Block| block.extent.references.len() > 1 || block.extent.is_full();
+            if block.is_some_and(is_special) || shared.contains(&logical) {
                 shared.insert(logical);
                 shared.extend(self.above.get(&logical).into_iter().flatten().copied());
             }

@@ -9,6 +9,7 @@ use crate::data_extents::DataRange;
 use crate::engine::Engine;
 use crate::running::Running;
 use buttress_accounts::Accounts as _;
+use buttress_exact::Exact as _;
 use buttress_format::{ByteCount, ExtentItem, Logical};
 use buttress_fs::error::{Error, Result};
 use buttress_fs::filesystem::Filesystem;
@@ -20,8 +21,7 @@ use std::collections::BTreeSet;
 /// How many files an error names.
 const USERS_MAX: usize = 16;
 
-/// Data extents that have a copy at a new place. Ranges of copies that are not used are freed
-/// again.
+/// Data extents that have a copy at a new place. Dropping the value frees the ranges of copies that no tree uses.
 #[derive(Debug)]
 pub(super) struct Copies<'a> {
     engine: &'a Engine,
@@ -153,7 +153,7 @@ impl Running {
         let bytes = length.get();
         loop {
             let promised = self.core.reserved_data_bytes;
-            let is_spare = self.free_for_data() >= promised.saturating_add(bytes);
+            let is_spare = self.free_for_data() >= promised.exact_add(bytes);
             let found = match is_spare {
                 true => self
                     .core

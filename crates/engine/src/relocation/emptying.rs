@@ -10,6 +10,7 @@ use crate::engine::Engine;
 use crate::need::Need;
 use crate::reservation::Handle;
 use crate::running::Running;
+use buttress_exact::Exact as _;
 use buttress_format::{BlockGroupFlags, ByteCount, DeviceId, Logical};
 use buttress_fs::error::{Defect, Error, Result};
 use buttress_fs::progress::Progress;
@@ -74,14 +75,15 @@ impl<'a> Emptying<'a> {
         Ok(emptying)
     }
 
-    /// Returns whether a block group holds no extent; true for a block group that is removed.
+    /// Returns whether a block group holds no extent; true for a block group that is removed. A new group may
+    /// begin at the address of a removed group, and the job leaves the new group alone.
     pub(super) fn is_empty(&self, start: Logical) -> bool {
         let running = self.engine.shared.running.lock();
         let group = running
             .core
             .groups
             .holding(start.get())
-            .filter(|group| group.start == start.get());
+            .filter(|group| group.start == start.get() && group.read_only);
         group.is_none_or(|group| group.used == 0 && group.allocated_bytes == 0)
     }
 
@@ -92,7 +94,7 @@ impl<'a> Emptying<'a> {
             .groups
             .iter()
             .filter_map(|start| running.core.groups.holding(start.get()));
-        used.fold(0, |sum, group| sum.saturating_add(group.used))
+        used.fold(0, |sum: u64, group| sum.exact_add(group.used))
     }
 
     /// Waits until commits have removed the groups. Readers of older states keep them.
@@ -125,7 +127,7 @@ impl<'a> Emptying<'a> {
                 std::thread::sleep(READERS_WAIT);
                 continue;
             }
-            idle = idle.saturating_add(1);
+            idle = idle.exact_add(1);
             if idle > COMMITS_MAX {
                 return Err(Defect::new("an empty block group is not removed").into());
             }
@@ -148,7 +150,7 @@ impl Running {
             .iter()
             .filter_map(|start| self.core.groups.holding(start.get()))
             .filter(counts)
-            .fold(0, |sum, group| sum.saturating_add(group.used))
+            .fold(0, |sum: u64, group| sum.exact_add(group.used))
     }
 
     fn purposes_of(&self, groups: &[Logical]) -> Vec<Purpose> {
@@ -166,11 +168,11 @@ impl Running {
     fn wanted_for(&self, groups: &[Logical], purpose: Purpose) -> u64 {
         let used = self.used_by(groups, purpose);
         let beside = match purpose {
-            Purpose::System => self.core.node_bytes().get().saturating_mul(SYSTEM_NODES),
+            Purpose::System => self.core.node_bytes().get().exact_mul(SYSTEM_NODES),
             Purpose::Metadata => self.metadata_reservation_bytes(Need::freeing(PLACES_BESIDE)),
             Purpose::Data => self.core.reserved_data_bytes.max(self.core.sector_bytes()),
         };
-        used.saturating_add(beside)
+        used.exact_add(beside)
     }
 
     /// The free bytes for a purpose outside of these groups.
@@ -184,8 +186,8 @@ impl Running {
             group.serves(purpose) && has_target
         };
         let inside = inside.filter(counts).fold(0_u64, |sum, group| {
-            sum.saturating_add(group.free_bytes())
-                .saturating_add(group.unbacked_bytes())
+            sum.exact_add(group.free_bytes())
+                .exact_add(group.unbacked_bytes())
         });
         // Clamp: groups that are marked already have nothing free.
         self.core
@@ -203,12 +205,12 @@ impl Running {
             let mut free = self.free_outside(groups, purpose);
             while free < wanted {
                 match self.plan_places(purpose, &mut planned) {
-                    Some(length) => free = free.saturating_add(length),
+                    Some(length) => free = free.exact_add(length),
                     None => break,
                 }
             }
             if free < wanted {
-                lack = lack.or(Some((purpose, wanted.saturating_sub(free))));
+                lack = lack.or(Some((purpose, wanted.exact_sub(free))));
             }
         }
         self.core.devices.release(&planned);
@@ -229,7 +231,7 @@ impl Running {
                 None => break,
             }
         }
-        let is_whole = planned.len().saturating_sub(before) == plan.stripes.len();
+        let is_whole = planned.len().exact_sub(before) == plan.stripes.len();
         is_whole.then_some(plan.length)
     }
 
@@ -256,7 +258,7 @@ impl Running {
                     break;
                 }
                 if !self.allocate_chunk(purpose)? {
-                    return Err(self.no_space_to_move(purpose, wanted.saturating_sub(free)));
+                    return Err(self.no_space_to_move(purpose, wanted.exact_sub(free)));
                 }
             }
         }

@@ -42,7 +42,7 @@ impl Extent {
             _ => None,
         });
         BlockPointer {
-            // Only blocks of subvolumes are referred to by address alone.
+            // Clamp: only blocks of subvolumes are referred to by address alone.
             tree: keyed.unwrap_or(TreeId::FS),
             logical: self.item.start,
             generation: self.item.generation,

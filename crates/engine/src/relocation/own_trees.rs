@@ -4,7 +4,7 @@ use crate::engine::Engine;
 use crate::need::Need;
 use crate::running::Running;
 use buttress_accounts::delayed_references::{ExtentKind, Reference};
-use buttress_exact::u64_of;
+use buttress_exact::{Exact as _, u64_of};
 use buttress_format::{Key, Logical, TreeId};
 use buttress_fs::error::Result;
 use buttress_tree::NonBlocking;
@@ -38,7 +38,7 @@ impl Engine {
                     let mut count = 0_usize;
                     for block in rest {
                         match handle.touch_block(*block) {
-                            Ok(()) => count = count.saturating_add(1),
+                            Ok(()) => count = count.exact_add(1),
                             Err(error) if count > 0 && error.missing_block().is_some() => break,
                             Err(error) => return Err(error),
                         }
@@ -55,7 +55,7 @@ impl Engine {
 }
 
 impl Running {
-    /// The tree of the volume itself that a block belongs to; `None` for blocks of subvolumes, and for what is gone.
+    /// Returns the volume's own tree that has a block. `None` for blocks of subvolumes, and for freed blocks.
     fn only_tree_of(&mut self, block: Logical) -> Result<Option<TreeId>> {
         let Some(extent) = self.core.extent_with_references(block)? else {
             return Ok(None);

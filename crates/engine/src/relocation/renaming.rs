@@ -16,15 +16,14 @@ use crate::block_groups::{Found, Purpose};
 use crate::need::Need;
 use crate::running::Running;
 use buttress_accounts::delayed_references::{Created, ExtentKind, Reference};
-use buttress_exact::u64_of;
+use buttress_exact::{Exact as _, u64_of};
 use buttress_format::file_extent::set_disk;
 use buttress_format::{
-    ByteCount, FileExtent, ItemType, Key, KeyPointer, Logical, ObjectId, TreeBlock, TreeId,
+    BlockFormat, ByteCount, FileExtent, Generation, ItemType, Key, KeyPointer, Logical, ObjectId, TreeBlock,
+    TreeId,
 };
 use buttress_fs::error::{Corruption, Defect, Error, Result};
-use buttress_locks::Excused;
 use buttress_tree::NonBlocking;
-use buttress_volume::ExtentWrite;
 use core::ops::ControlFlow;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -37,6 +36,10 @@ pub(super) struct Renaming {
     /// being dropped still has pointers to children that no longer exist. Empty if no tree is being
     /// dropped.
     gone: BTreeSet<(Logical, Logical)>,
+    /// The running transaction.
+    generation: Generation,
+    /// [`DelayedReferences::times_taken`](buttress_accounts::delayed_references::DelayedReferences::times_taken) then.
+    references_taken: u64,
 }
 
 impl Running {
@@ -53,7 +56,7 @@ impl Running {
         }
         let gone = self.children_gone(&closure)?;
         let blocks = u64_of(closure.blocks.len());
-        let need = Need::freeing(Self::places_of(&closure).saturating_add(blocks));
+        let need = Need::freeing(Self::places_of(&closure).exact_add(blocks));
         if !self.reserve_space(need)? {
             return Ok(None);
         }
@@ -66,7 +69,14 @@ impl Running {
             closure,
             blocks,
             gone,
+            generation: self.core.generation,
+            references_taken: self.core.references.times_taken(),
         }))
+    }
+
+    /// Whether there is still space for what a commit makes of the change.
+    pub(super) fn reserve_for(&mut self, renaming: &Renaming) -> Result<bool> {
+        self.reserve_space(Need::freeing(Self::places_of(&renaming.closure)))
     }
 
     /// Takes addresses for so many tree blocks. Nothing stays taken after an error, or without enough space.
@@ -82,17 +92,17 @@ impl Running {
     fn take_some_places(&mut self, count: usize, places: &mut Vec<Logical>) -> Result<bool> {
         let node_bytes = self.core.node_bytes().get();
         while places.len() < count {
-            let left = u64_of(count.saturating_sub(places.len()));
-            let wanted = left.saturating_mul(node_bytes);
+            let left = u64_of(count.exact_sub(places.len()));
+            let wanted = left.exact_mul(node_bytes);
             let found = self
                 .core
                 .groups
                 .allocate(Purpose::Metadata, wanted, node_bytes, node_bytes)?;
             match found {
                 Found::Range(start, length) => {
-                    let nodes = length.checked_div(node_bytes).unwrap_or(0).max(1);
-                    let at =
-                        |index: u64| Logical::new(start.saturating_add(index.saturating_mul(node_bytes)));
+                    // At least one, which was asked for.
+                    let nodes = length.quotient(node_bytes).max(1);
+                    let at = |index: u64| Logical::new(start.exact_add(index.exact_mul(node_bytes)));
                     places.extend((0..nodes).map(at));
                 }
                 Found::Load(group) => self.load_group(group)?,
@@ -143,89 +153,68 @@ impl Running {
         Ok(has_any)
     }
 
-    /// Changes everything. Gives the number of copied blocks.
-    ///
-    /// # Errors
-    /// A failure to write the copies, before any change; others stop writing.
-    pub(super) fn rename_all(&mut self, renaming: Renaming) -> Result<()> {
-        let _lifted = NonBlocking::lift();
-        let _excused = Excused::from_device_rule();
+    /// Gives back the addresses of a change that does not come.
+    pub(super) fn give_up_renaming(&mut self, renaming: &Renaming) {
         let places: Vec<Logical> = renaming.blocks.values().copied().collect();
-        if let Err(error) = self.write_copies(&renaming) {
-            self.give_back_places(&places);
-            return Err(error);
-        }
-        // No log tree that belongs to the last commit may refer to a relocated block by its new
-        // address.
-        self.core.has_new_chunk = true;
-        self.core.relocated_blocks.extend(places);
-        self.change_all(&renaming).inspect_err(|error| {
-            self.core.forest.volume().stop_writing(error);
-        })
+        self.give_back_places(&places);
     }
 
-    fn write_copies(&mut self, renaming: &Renaming) -> Result<()> {
-        let mut copies = Vec::with_capacity(renaming.blocks.len());
-        for (old, new) in &renaming.blocks {
-            copies.push(self.copy_of(renaming, *old, *new)?);
+    /// Whether nothing that the change is about was edited since it was prepared. Others had the edit lock, and no commit came.
+    /// A block that is missing ends it.
+    pub(super) fn is_unchanged(&mut self, renaming: &Renaming) -> Result<bool> {
+        let references = &self.core.references;
+        if references.times_taken() != renaming.references_taken {
+            return Ok(false);
         }
-        copies.sort_unstable_by_key(|(_, copy)| copy.logical());
-        let writes: Vec<ExtentWrite> = copies
-            .iter()
-            .map(|(_, copy)| ExtentWrite {
-                logical: copy.logical(),
-                bytes: copy.bytes().clone(),
-            })
-            .collect();
-        self.core.forest.volume().write(&writes)?;
+        let closure = &renaming.closure;
+        let mut extents = closure.blocks.keys().chain(closure.data.keys());
+        if extents.any(|extent| references.get(*extent).is_some()) {
+            return Ok(false);
+        }
+        let full = |(_, block): &(&Logical, &Block)| block.extent.is_full() && !block.block.is_leaf();
+        for (parent, block) in closure.blocks.iter().filter(full) {
+            let reference = Reference::SharedBlock { parent: *parent };
+            let is_changed = |pointer: KeyPointer| {
+                let pending = references.get(pointer.logical);
+                pending.is_some_and(|pending| pending.changes.iter().any(|(other, _)| *other == reference))
+            };
+            if block.block.pointers().any(is_changed) {
+                return Ok(false);
+            }
+        }
+        let sector_bytes = self.core.format.sector_bytes;
+        for (tree, key) in &closure.items {
+            let open = self.open_tree(*tree)?.tree.clone();
+            let mut is_same = false;
+            open.look(key, |data| {
+                is_same =
+                    disk_of(key, data, sector_bytes).is_some_and(|disk| closure.data.contains_key(&disk));
+            })?;
+            // It is in memory still: no other leaf of the tree has to change.
+            if !is_same || (tree.holds_files() && open.with(|tree| tree.written_leaf(key))?.is_some()) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Changes everything. The copies were written.
+    ///
+    /// # Errors
+    /// All of them stop writing.
+    pub(super) fn rename_all(&mut self, renaming: &Renaming, copies: Vec<(TreeId, TreeBlock)>) -> Result<()> {
+        let _lifted = NonBlocking::lift();
         for (tree, copy) in copies {
             self.core.forest.keep_written(tree, copy);
         }
-        Ok(())
-    }
-
-    /// The sealed copy of a block, with the tree that made the block.
-    fn copy_of(&self, renaming: &Renaming, old: Logical, new: Logical) -> Result<(TreeId, TreeBlock)> {
-        let found = renaming.closure.blocks.get(&old);
-        let block = &found.ok_or_else(|| no_such_block(old))?.block;
-        let generation = self.core.generation;
-        let mut copy = block.copy_to_relocate(new, generation);
-        let is_changed = if block.is_leaf() {
-            let items = renaming.items_of(block, self.core.format.sector_bytes)?;
-            copy.edit_leaf(|leaf| {
-                let mut set = items.iter().map(|(slot, disk)| {
-                    let data = leaf.data_mut(*slot);
-                    data.is_some_and(|data| set_disk(data, *disk))
-                });
-                set.all(|is_set| is_set)
-            })
-        } else {
-            let renamed: Vec<(usize, KeyPointer)> = block
-                .pointers()
-                .enumerate()
-                .filter_map(|(slot, pointer)| {
-                    let logical = *renaming.blocks.get(&pointer.logical)?;
-                    Some((
-                        slot,
-                        KeyPointer {
-                            logical,
-                            generation,
-                            ..pointer
-                        },
-                    ))
-                })
-                .collect();
-            copy.edit_node(|node| renamed.iter().all(|(slot, pointer)| node.set(*slot, pointer)))
-        };
-        if !is_changed {
-            return Err(
-                Defect::new("a copy of a tree block has not the items of the block")
-                    .with("block", old.get())
-                    .into(),
-            );
-        }
-        let sealed = copy.seal(new, self.core.format.checksum_type, |_| None);
-        Ok((block.header().owner, sealed))
+        // No log on the last commit may name a new address.
+        self.core.has_new_chunk = true;
+        self.core
+            .relocated_blocks
+            .extend(renaming.blocks.values().copied());
+        self.change_all(renaming).inspect_err(|error| {
+            self.core.forest.volume().stop_writing(error);
+        })
     }
 
     fn change_all(&mut self, renaming: &Renaming) -> Result<()> {
@@ -239,9 +228,9 @@ impl Running {
         for (tree, old) in &closure.pointers {
             self.point_to_copy(renaming, *tree, *old)?;
         }
-        for tree in closure.sharing_trees() {
-            // Trees take newer blocks for their own. Copies that several trees share are treated as
-            // if the trees' snapshot had just been made.
+        for tree in closure.trees_to_mark() {
+            // A tree takes blocks newer than its last snapshot for its own. Copies that several trees share are
+            // treated as if the snapshot had just been made.
             let generation = self.core.generation;
             let open = self.open_tree(tree)?;
             let item = open.item.as_mut().ok_or(Error::TreeNotFound { tree })?;
@@ -253,7 +242,7 @@ impl Running {
         }
         for data in closure.data.values() {
             for (start, sums) in data.moved.sums.runs() {
-                let at = data.moved.to.saturating_add(ByteCount::of(start));
+                let at = data.moved.to.exact_add(ByteCount::of(start));
                 self.insert_checksums(at, sums)?;
             }
         }
@@ -302,8 +291,7 @@ impl Running {
     ) {
         let node_bytes = self.core.node_bytes();
         let kind = ExtentKind::TreeBlock {
-            // Exact: no leaf comes here.
-            level: node.level().saturating_sub(1),
+            level: node.level().exact_sub(1),
         };
         for pointer in node.pointers() {
             let child = pointer.logical;
@@ -380,11 +368,17 @@ impl Running {
         let references = &mut self.core.references;
         for (reference, count) in &data.extent.references {
             let moved = renaming.reference(*reference);
-            references.change(from, length, ExtentKind::Data, *reference, count.saturating_neg());
+            references.change(
+                from,
+                length,
+                ExtentKind::Data,
+                *reference,
+                0_i64.exact_sub(*count),
+            );
             let more = match created.take() {
                 Some(created) => {
                     references.create(to, length, ExtentKind::Data, created, moved);
-                    count.saturating_sub(1)
+                    count.exact_sub(1)
                 }
                 None => *count,
             };
@@ -406,6 +400,7 @@ impl Running {
         let block = &found.ok_or_else(|| no_such_block(old))?.block;
         let generation = self.core.generation;
         let open = self.open_tree(tree)?;
+        // Clamp: the root of an empty tree is found by its level alone.
         let first_key = block.key(0).unwrap_or(Key::MIN);
         let level = block.level();
         let is_renamed = open
@@ -432,9 +427,7 @@ impl Running {
         let sector_bytes = self.core.format.sector_bytes;
         let mut is_set = false;
         let found = self.update(tree, key, &mut |data| {
-            let disk = FileExtent::parse(key, data, sector_bytes)
-                .ok()
-                .and_then(|extent| Some(extent.slice()?.disk));
+            let disk = disk_of(key, data, sector_bytes);
             let moved = disk.and_then(|disk| renaming.closure.data.get(&disk));
             is_set = moved.is_some_and(|moved| set_disk(data, moved.moved.to));
         })?;
@@ -450,9 +443,60 @@ impl Running {
 }
 
 impl Renaming {
-    /// The number of blocks that get a copy.
-    pub(super) fn block_count(&self) -> usize {
-        self.blocks.len()
+    /// The sealed copies in order of their addresses, each with the tree that made the block. Needs no lock.
+    pub(super) fn copies(&self, format: &BlockFormat) -> Result<Vec<(TreeId, TreeBlock)>> {
+        let copies = self
+            .blocks
+            .iter()
+            .map(|(old, new)| self.copy_of(*old, *new, format));
+        let mut copies = copies.collect::<Result<Vec<_>>>()?;
+        copies.sort_unstable_by_key(|(_, copy)| copy.logical());
+        Ok(copies)
+    }
+
+    fn copy_of(&self, old: Logical, new: Logical, format: &BlockFormat) -> Result<(TreeId, TreeBlock)> {
+        let found = self.closure.blocks.get(&old);
+        let block = &found.ok_or_else(|| no_such_block(old))?.block;
+        let generation = self.generation;
+        let mut copy = block.copy_to_relocate(new, generation);
+        let is_changed = if block.is_leaf() {
+            let items = self.items_of(block, format.sector_bytes)?;
+            copy.edit_leaf(|leaf| {
+                let mut set = items.iter().map(|(slot, disk)| {
+                    let data = leaf.data_mut(*slot);
+                    data.is_some_and(|data| set_disk(data, *disk))
+                });
+                set.all(|is_set| is_set)
+            })
+        } else {
+            let renamed: Vec<(usize, KeyPointer)> = block
+                .pointers()
+                .enumerate()
+                .filter_map(|(slot, pointer)| {
+                    let logical = *self.blocks.get(&pointer.logical)?;
+                    Some((
+                        slot,
+                        KeyPointer {
+                            logical,
+                            generation,
+                            ..pointer
+                        },
+                    ))
+                })
+                .collect();
+            copy.edit_node(|node| renamed.iter().all(|(slot, pointer)| node.set(*slot, pointer)))
+        };
+        if !is_changed {
+            return Err(
+                Defect::new("a copy of a tree block has not the items of the block")
+                    .with("block", old.get())
+                    .into(),
+            );
+        }
+        Ok((
+            block.header().owner,
+            copy.seal(new, format.checksum_type, |_| None),
+        ))
     }
 
     /// Returns the old addresses of the extents that move.
@@ -463,11 +507,12 @@ impl Renaming {
     /// Their length on disk.
     pub(super) fn moved_bytes(&self) -> u64 {
         let lengths = self.closure.data.values().map(|data| data.moved.length.get());
-        lengths.fold(0, u64::saturating_add)
+        lengths.fold(0, u64::exact_add)
     }
 
     /// The same reference after the move.
     fn reference(&self, reference: Reference) -> Reference {
+        // Clamp: a block that does not move keeps its address.
         let moved = |parent: Logical| self.blocks.get(&parent).copied().unwrap_or(parent);
         match reference {
             Reference::SharedBlock { parent } => Reference::SharedBlock {
@@ -501,6 +546,12 @@ fn no_such_block(logical: Logical) -> Error {
     Defect::new("a block moves that its closure does not have")
         .with("block", logical.get())
         .into()
+}
+
+/// The address of the extent that an item refers to.
+fn disk_of(key: &Key, data: &[u8], sector_bytes: u32) -> Option<Logical> {
+    let extent = FileExtent::parse(key, data, sector_bytes).ok()?;
+    extent.slice().map(|slice| slice.disk)
 }
 
 fn parse<'d>(leaf: &TreeBlock, key: &Key, data: &'d [u8], sector_bytes: u32) -> Result<FileExtent<'d>> {

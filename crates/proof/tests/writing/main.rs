@@ -4,6 +4,7 @@
 //! - [`model`]: seeds in the ordinary suite, more in `cargo xtask soak`;
 //! - [`rounds`]: the kernel and Buttress change one volume alternately;
 //! - [`balanced`]: Buttress deletes subvolumes that the kernel relocated;
+//! - [`relocated`]: Buttress relocates block groups, between all kinds of profiles;
 //! - [`old_layouts`]: volumes in the layouts of old versions of mkfs.btrfs;
 //! - [`full`]: volumes without space;
 //! - [`host`]: image files with holes on a host that becomes full;
@@ -17,6 +18,7 @@ mod full;
 mod host;
 mod model;
 mod old_layouts;
+mod relocated;
 mod rounds;
 mod subject;
 
@@ -33,6 +35,7 @@ fn main() -> std::process::ExitCode {
     run(cases
         .chain(rounds::cases())
         .chain(balanced::cases())
+        .chain(relocated::cases())
         .chain(old_layouts::cases())
         .chain(full::cases())
         .chain(host::cases())

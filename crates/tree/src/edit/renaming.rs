@@ -1,17 +1,17 @@
-//! Renaming: gives committed blocks other addresses. A relocation copies a tree block once for all
-//! trees, and each tree then points to the copy.
+//! Other addresses for committed blocks: a relocation copies a block once, and each tree then points to the copy.
 //!
 //! [`EditableTree::holder`] finds the pointer to a block. A pointer in a committed block moves with a copy of that block.
 //! [`EditableTree::rename`] replaces a pointer in memory: the root's, or one in a block that the running transaction changed.
 //!
-//! Invariant: no commit is in progress. Each block in memory therefore belongs to the running epoch
-//! and has no address, or was already written. Callers hold the commit lock.
+//! Invariant: callers hold the lock of commits, and no commit is in progress. A block in memory without an address is of the
+//! running epoch. All others were written.
 
 use super::node::Node;
 use super::route::Place;
 use super::{EditableTree, Root};
 use crate::error::Result;
 use crate::pointer::BlockPointer;
+use buttress_exact::Exact as _;
 use buttress_format::node::{KeyPointer, TreeBlock};
 use buttress_format::{Generation, Key, Logical};
 use std::sync::Arc;
@@ -47,7 +47,7 @@ impl EditableTree {
             return Ok(is_root.then_some(Holder::Root));
         }
         let mut parent = None;
-        self.descend_to(level.saturating_add(1), first_key, |place| parent = Some(place))?;
+        self.descend_to(level.exact_add(1), first_key, |place| parent = Some(place))?;
         let Some(place) = parent else {
             return Ok(None);
         };
@@ -81,8 +81,8 @@ impl EditableTree {
         })
     }
 
-    /// Replaces a block's address `old` by `new`, in the root's pointer or in a pointer in memory.
-    /// Returns false and changes nothing if no pointer has the address `old`.
+    /// Replaces the pointer to the block at `old` by one to its copy at `new`, if the pointer is the root's or in memory.
+    /// Returns false, and changes nothing, if no such pointer exists.
     pub fn rename(&mut self, old: Logical, level: u8, first_key: &Key, new: (Logical, Generation)) -> bool {
         if self.level() == level {
             return self.written_root() == Some(old) && {
@@ -108,7 +108,7 @@ impl EditableTree {
                 return false;
             }
             let slot = child_slot(link, first_key);
-            if link.level() == level.saturating_add(1) {
+            if link.level() == level.exact_add(1) {
                 return has_written_child(link, slot, old) && point_to(Arc::make_mut(link), slot, new);
             }
             match Arc::make_mut(link).links.get_mut(slot).and_then(Option::as_mut) {
@@ -140,7 +140,7 @@ impl EditableTree {
             // Clamp: a key below the first one belongs to the first child.
             let slot = searched.unwrap_or_else(|slot| slot.saturating_sub(1));
             let child = self.child_place(&place, slot, end_key)?;
-            end_key = block.key(slot.saturating_add(1)).or(end_key);
+            end_key = block.key(slot.exact_add(1)).or(end_key);
             let Some(child) = child else {
                 return Ok(());
             };

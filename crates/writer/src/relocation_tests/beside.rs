@@ -1,1 +1,233 @@
-//! Jobs beside writers.
+//! Jobs beside writers, jobs that are cancelled, and jobs without space.
+
+use super::{NEW, Random, contents, groups, offset, relocate, with_snapshots};
+use crate::operations::tests::volume::{Image, ROOT};
+use crate::{WritableFilesystem, WriteOptions};
+use buttress_device::Device;
+use buttress_engine::block_groups::Purpose;
+use buttress_engine::relocation::RelocationOptions;
+use buttress_fs::error::Error;
+use buttress_fs::inode::FileAttributes;
+use buttress_fs::location::Location;
+use buttress_fs::open::OpenOptions;
+use buttress_fs::progress::Progress;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+/// As a mount opens it: with threads of its own.
+fn open_parallel(image: &Image) -> WritableFilesystem {
+    let options = buttress_device::OpenOptions {
+        write: true,
+        ..buttress_device::OpenOptions::default()
+    };
+    let device = Device::open(&image.path, &options).unwrap();
+    let filesystem = OpenOptions::new(vec![device]).open().unwrap();
+    WritableFilesystem::new(filesystem, WriteOptions::default()).unwrap()
+}
+
+/// Overwrites files of its own until it is told to stop; some have no copy-on-write, some are preallocated.
+fn write_on(filesystem: &WritableFilesystem, thread: u64, stop: &AtomicBool) -> Vec<(Location, Vec<u8>)> {
+    let mut random = Random(thread);
+    let mut files: Vec<(Location, Vec<u8>)> = (0..6_u64)
+        .map(|number| {
+            let name = format!("writer-{thread}-{number}");
+            let file = filesystem.create(ROOT, name.as_bytes(), &NEW).unwrap();
+            if number % 3 == 0 {
+                filesystem.set_flags(file, FileAttributes::NOCOW).unwrap();
+            }
+            if number % 3 == 1 {
+                let mode = crate::AllocateMode::AllocateKeepSize;
+                filesystem
+                    .allocate(file, offset(0)..offset(300_000), mode)
+                    .unwrap();
+            }
+            (file, Vec::new())
+        })
+        .collect();
+    let mut rounds = 0_u64;
+    while !stop.load(Ordering::Relaxed) {
+        rounds += 1;
+        let index = (random.next() as usize) % files.len();
+        let (file, model) = &mut files[index];
+        let at = (random.next() % 200_000) as usize;
+        let length = 1 + (random.next() % 30_000) as usize;
+        let new = random.bytes(length);
+        filesystem.write_at(*file, offset(at as u64), &new).unwrap();
+        if model.len() < at + new.len() {
+            model.resize(at + new.len(), 0);
+        }
+        model[at..at + new.len()].copy_from_slice(&new);
+        if rounds % 16 == 0 {
+            let _synced = filesystem.fsync(*file).unwrap();
+        }
+        if rounds % 40 == 0 {
+            let name = format!("snapshot-{thread}-{rounds}");
+            let made = filesystem
+                .snapshot(ROOT.subvolume, ROOT, name.as_bytes(), false)
+                .unwrap();
+            if rounds % 80 == 0 {
+                filesystem.delete_subvolume(made).unwrap();
+            }
+        }
+        if rounds % 11 == 0 {
+            let mut found = vec![0; model.len()];
+            assert_eq!(
+                filesystem.read_at(*file, offset(0), &mut found).unwrap(),
+                found.len()
+            );
+            assert!(found == *model, "a live read of {file} after {rounds} rounds");
+        }
+    }
+    files
+}
+
+#[test]
+fn groups_move_beside_writers() {
+    let Some(image) = Image::make(&[]) else {
+        return;
+    };
+    drop(with_snapshots(&image, 8));
+    let filesystem = open_parallel(&image);
+    let stop = AtomicBool::new(false);
+    let written = std::thread::scope(|scope| {
+        let threads: Vec<_> = (1..=3)
+            .map(|thread| {
+                scope.spawn({
+                    let (filesystem, stop) = (&filesystem, &stop);
+                    move || write_on(filesystem, thread, stop)
+                })
+            })
+            .collect();
+        for _ in 0..2 {
+            for purpose in [Purpose::Data, Purpose::Metadata, Purpose::System] {
+                let before = groups(&filesystem, Some(purpose));
+                let summary = relocate(&filesystem, &before).unwrap();
+                assert_eq!(summary.groups, before.len() as u64, "{purpose:?}");
+                eprintln!("{purpose:?}: {summary:?}");
+            }
+            filesystem.drop_deleted_subvolumes(&Progress::new()).unwrap();
+        }
+        stop.store(true, Ordering::Relaxed);
+        threads
+            .into_iter()
+            .flat_map(|thread| thread.join().unwrap())
+            .collect::<Vec<_>>()
+    });
+    filesystem.commit().unwrap();
+    let now = contents(&filesystem);
+    for (file, model) in &written {
+        let key = (file.subvolume.get(), file.inode.get());
+        assert!(now.get(&key) == Some(model), "{file}");
+    }
+    image.check();
+    drop(filesystem);
+    let filesystem = image.open();
+    assert!(contents(&filesystem) == now, "after opening again");
+}
+
+#[test]
+fn cancelled_job_leaves_a_sound_volume_and_goes_on() {
+    let Some(image) = Image::make(&[]) else {
+        return;
+    };
+    let filesystem = with_snapshots(&image, 5);
+    let content = contents(&filesystem);
+    let data = groups(&filesystem, Some(Purpose::Metadata));
+    let options = RelocationOptions {
+        progress: Progress::new(),
+        bytes_per_second: Some(1 << 20),
+    };
+    let cancelled = std::thread::scope(|scope| {
+        let progress = options.progress.clone();
+        scope.spawn(move || {
+            while progress.snapshot().items == 0 {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            progress.cancel();
+        });
+        filesystem.relocate(&data, &options)
+    });
+    assert!(matches!(cancelled, Err(Error::Cancelled)), "{cancelled:?}");
+    image.commit_and_check(&filesystem);
+    assert!(contents(&filesystem) == content);
+    // The groups take extents again.
+    let file = filesystem.create(ROOT, b"after", &NEW).unwrap();
+    filesystem.write_at(file, offset(0), b"after").unwrap();
+    relocate(&filesystem, &data).unwrap();
+    image.commit_and_check(&filesystem);
+}
+
+#[test]
+fn volume_without_space_stays_as_it_was() {
+    let Some(image) = Image::make(&[]) else {
+        return;
+    };
+    let filesystem = image.open();
+    let file = filesystem.create(ROOT, b"large", &NEW).unwrap();
+    let mut random = Random(3);
+    let mut at = 0_u64;
+    while filesystem
+        .write_at(file, offset(at), &random.bytes(1 << 20))
+        .is_ok()
+    {
+        at += 1 << 20;
+    }
+    filesystem.commit().unwrap();
+    let all = groups(&filesystem, Some(Purpose::Data));
+    let full = relocate(&filesystem, &all);
+    let Err(Error::NoSpace { wanted, .. }) = full else {
+        panic!("{full:?}");
+    };
+    assert!(wanted.get() > 100 << 20, "{wanted} bytes are missing");
+    assert_eq!(groups(&filesystem, Some(Purpose::Data)), all);
+    image.commit_and_check(&filesystem);
+}
+
+#[test]
+fn corrupt_extent_without_a_copy_is_named() {
+    use std::os::unix::fs::FileExt as _;
+    let Some(image) = Image::make(&[]) else {
+        return;
+    };
+    let filesystem = image.open();
+    let file = filesystem.create(ROOT, b"precious", &NEW).unwrap();
+    filesystem
+        .write_at(file, offset(0), &Random(5).bytes(100_000))
+        .unwrap();
+    filesystem.commit().unwrap();
+    let view = filesystem.view();
+    let data = groups(&filesystem, Some(Purpose::Data));
+    let extents = view.tree(buttress_format::TreeId::FS).unwrap();
+    let disk = extents
+        .range(.., buttress_tree::ReadAhead::None)
+        .find_map(|item| {
+            let item = item.unwrap();
+            let key = item.key();
+            if key.item_type != buttress_format::ItemType::EXTENT_DATA {
+                return None;
+            }
+            let extent = buttress_format::FileExtent::parse(&key, item.data(), 4096).unwrap();
+            extent.slice().map(|slice| slice.disk)
+        })
+        .unwrap();
+    let place = view
+        .volume()
+        .map(disk, buttress_format::ByteCount::new(4096))
+        .unwrap()[0]
+        .physical;
+    drop((extents, view));
+    let device = std::fs::File::options().write(true).open(&image.path).unwrap();
+    device.write_all_at(&[0xaa; 4096], place.get()).unwrap();
+    let stopped = relocate(&filesystem, &data);
+    let Err(Error::NotMoved { logical, users, .. }) = &stopped else {
+        panic!("{stopped:?}");
+    };
+    assert_eq!((*logical, users.as_slice()), (disk, &[file][..]));
+    // It can be written again, and then moves.
+    filesystem
+        .write_at(file, offset(0), &Random(6).bytes(100_000))
+        .unwrap();
+    filesystem.commit().unwrap();
+    relocate(&filesystem, &data).unwrap();
+    image.commit_and_check(&filesystem);
+}
