@@ -200,7 +200,8 @@ impl DelayedReferences {
             .full_backref = true;
     }
 
-    /// How often some were taken out to be applied: while it stays, every change since waits here.
+    /// Returns how often [`take_first`](Self::take_first) removed changes. While the number stays, every later change is
+    /// still queued.
     #[must_use]
     pub const fn times_taken(&self) -> u64 {
         self.taken

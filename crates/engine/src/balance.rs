@@ -182,6 +182,9 @@ impl Engine {
 impl Running {
     fn plan_balance(&self, item: &BalanceItem) -> Result<Choice> {
         let core = &self.core;
+        if core.replacing.is_some() {
+            return Err(BalanceRefusal::Replacing.into());
+        }
         let candidates = candidates(&core.groups, core.forest.volume())?;
         let is_mixed = core.has(Incompat::MIXED_GROUPS);
         let facts = Facts::new(core.devices.rooms.len(), is_mixed, &candidates);

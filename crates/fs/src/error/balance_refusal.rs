@@ -17,6 +17,11 @@ pub enum BalanceRefusal {
     /// Another thread or process runs the balance.
     #[error("the balance is already running")]
     Running,
+    /// A device is being replaced.
+    #[error(
+        "no balance is run while a device is being replaced; finish that with `buttress replace start`, or end it with `buttress replace cancel`"
+    )]
+    Replacing,
     /// Balance filters of data and metadata must be equal, because both share block groups.
     #[error(
         "balance: data and metadata share block groups on this volume, so -d and -m must both be given with the same filters"
