@@ -70,6 +70,7 @@ pub fn plan_unwritten(filesystem: &Filesystem, item: &BalanceItem) -> Result<Cho
     let groups = load_block_groups(tree_id, &filesystem.tree(tree_id)?, volume)?;
     let candidates = candidates(&groups, volume)?;
     let is_mixed = superblock.incompat.contains(Incompat::MIXED_GROUPS);
+    // Clamp: a volume with more devices has enough of them for any profile.
     let devices = usize::try_from(superblock.num_devices).unwrap_or(usize::MAX);
     admit(item, &Facts::new(devices, is_mixed, &candidates))?;
     Ok(choose(item, candidates))

@@ -22,7 +22,8 @@ devices of the volume with --device. A group or command can be shortened to an u
 
 Exit codes: 0 success, 1 failure or loss, 2 wrong command line. Some commands differ.
 `diff`: 0 equal, 1 different, 2 failure. `check`: 0 no findings, 1 findings, 2 failure.
-`scrub`: 2 nothing to resume or cancel, 3 uncorrectable errors. `replace`: 2 nothing to cancel.";
+`scrub`: 2 nothing to resume or cancel, 3 uncorrectable errors. `replace`: 2 nothing to cancel.
+`balance`: 2 no balance in progress; `balance status`: 1 a balance is in progress.";
 
 /// Extent of a generated description.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

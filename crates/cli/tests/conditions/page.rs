@@ -18,7 +18,7 @@ conditions` writes it again.
 |---|---|
 | 0 | the command did everything that it was asked to do. A reader that closes the pipe is no failure |
 | 1 | the command failed, or something was lost. `diff`: there are differences. `check`: there are findings. `replace`: data was lost, or metadata was lost and the replacement was cancelled |
-| 2 | the command line is wrong. `diff`: the sides could not be compared. `check`: the check could not run. `scrub`, `replace`: there is nothing to resume or cancel |
+| 2 | the command line is wrong. `diff`: the sides could not be compared. `check`: the check could not run. `scrub`, `balance`, `replace`: there is nothing to resume, pause or cancel |
 | 3 | `scrub`: there are uncorrectable errors |
 | by a signal | SIGINT, SIGTERM or SIGHUP ended the command. Each of its changes to a volume is complete or absent |
 

@@ -213,10 +213,8 @@ fn passes(item: &BalanceItem, candidate: &Candidate) -> bool {
 
 /// Returns this percentage of a length, rounded down; above 100 per cent, the whole length.
 fn part_of(length: ByteCount, percent: u64) -> u64 {
-    let part = u128::from(length.get()).saturating_mul(percent.min(100).into());
-    let part = part.checked_div(100).and_then(|part| u64::try_from(part).ok());
-    // Clamp: at most 100 per cent of a 64-bit length fit in 64 bits.
-    part.unwrap_or(u64::MAX)
+    let part = u128::from(length.get()).exact_mul(percent.min(100).into());
+    part.quotient(100).narrow()
 }
 
 /// The upper bound of the usage filter is exclusive, except that 0 stands for empty block groups.

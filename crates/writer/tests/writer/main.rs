@@ -8,6 +8,7 @@
     reason = "a panic is how a test fails; tests compute with known numbers"
 )]
 
+mod balance;
 mod commit_in_flight;
 mod commit_order;
 mod damaged_subvolume;

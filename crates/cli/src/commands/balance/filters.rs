@@ -15,10 +15,7 @@ use crate::globals::parse_size;
 pub(super) fn parse(text: &str) -> Result<BalanceArguments> {
     let mut filters = BalanceArguments::NONE;
     for word in text.split(',').filter(|word| !word.is_empty()) {
-        let (name, value) = match word.split_once('=') {
-            Some((name, value)) => (name, Some(value)),
-            None => (word, None),
-        };
+        let (name, value) = word.split_once('=').map_or((word, ""), |pair| pair);
         parse_filter(&mut filters, name, value)?;
     }
     if filters.flags.contains(Filter::SOFT) && !filters.flags.contains(Filter::CONVERT) {
@@ -30,11 +27,10 @@ pub(super) fn parse(text: &str) -> Result<BalanceArguments> {
     Ok(filters)
 }
 
-fn parse_filter(filters: &mut BalanceArguments, name: &str, value: Option<&str>) -> Result<()> {
+fn parse_filter(filters: &mut BalanceArguments, name: &str, value: &str) -> Result<()> {
     const WITH_VALUE: [&str; 8] = [
         "profiles", "usage", "devid", "drange", "vrange", "convert", "limit", "stripes",
     ];
-    let value = value.unwrap_or_default();
     if WITH_VALUE.contains(&name) && value.is_empty() {
         bail!("the {name} filter requires an argument");
     }

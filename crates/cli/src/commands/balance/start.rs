@@ -195,6 +195,7 @@ impl Start {
         flags.set(BalanceFlags::METADATA, metadata.is_some());
         flags.set(BalanceFlags::SYSTEM, system.is_some());
         flags.set(BalanceFlags::FORCE, self.force);
+        // Clamp: an option that is not given has no filters.
         Ok(BalanceItem {
             flags,
             data: data.unwrap_or(BalanceArguments::NONE),

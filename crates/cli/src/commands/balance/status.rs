@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use buttress::balance::{BalanceCounts, BalanceFlags, BalanceItem};
+use buttress_exact::Exact as _;
 use clap::Args;
 use serde_json::json;
 
@@ -141,11 +142,11 @@ fn print(context: &Context, image: &Path, found: Option<&Found>) -> Result<Outco
 
 /// Returns how far a balance is, as btrfs-progs prints it.
 fn line(counts: &BalanceCounts) -> String {
-    let left = counts.expected.checked_sub(counts.relocated).unwrap_or_default();
-    let percent = u128::from(left)
-        .saturating_mul(100)
-        .checked_div(counts.expected.into())
-        .unwrap_or(0);
+    // The counts may come from a file.
+    let percent = match counts.expected.checked_sub(counts.relocated) {
+        Some(left) if left > 0 => u128::from(left).exact_mul(100).quotient(counts.expected.into()),
+        _ => 0,
+    };
     format!(
         "{} out of about {} chunks balanced ({} considered), {percent:3}% left",
         counts.relocated, counts.expected, counts.considered
