@@ -12,6 +12,7 @@
     reason = "a panic is how a test fails; tests compute with known numbers"
 )]
 
+mod balance;
 mod beside_kernel;
 mod deleted_image;
 mod devices;

@@ -218,7 +218,7 @@ fn balance_cut_off_anywhere_is_resumed_to_its_end() {
             }
             wrong_files(&filesystem)?;
         }
-        drop(filesystem.abandon());
+        filesystem.abandon();
         Ok(())
     });
     assert!(verdict.accepted().unwrap() > 20);
