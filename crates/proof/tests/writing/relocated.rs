@@ -21,7 +21,6 @@ use buttress_proof::writing::volume::{empty, open_checked, open_for_writing, ope
 use buttress_proof::writing::workload::Workload;
 use std::fs;
 use std::io::Write as _;
-use std::path::Path;
 use std::process::Command;
 
 /// Snapshots of what the volume is filled with, each with changes; the kernel relocates a part before the last ones.
