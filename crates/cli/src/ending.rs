@@ -47,6 +47,7 @@ mod tests {
             what: "data",
             wanted: ByteCount::new(1),
             pinned_by_readers: ByteCount::ZERO,
+            reclaimable: None,
         };
         for error in [
             below(Error::from(no_room).into()),

@@ -317,6 +317,7 @@ impl Running {
                             what: "metadata",
                             wanted: ByteCount::new(wanted),
                             pinned_by_readers: ByteCount::ZERO,
+                            reclaimable: self.core.groups.reclaimable(purpose),
                         }));
                     }
                 }

@@ -128,6 +128,7 @@ impl Running {
             what: "data",
             wanted,
             pinned_by_readers: self.pinned_by_readers(),
+            reclaimable: self.core.groups.reclaimable(Purpose::Data),
         }
     }
 

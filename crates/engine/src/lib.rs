@@ -41,6 +41,7 @@
 //! | `opening`, `closing` | opens a volume for writing, or refuses it; ends a handle |
 //! | `pending_log`, `log_blocks` | reads the pending log at opening; allocates log blocks |
 //! | `reservation`, `reserving` | acquires the edit lock and computes the promised space; finds that space |
+//! | `reclaiming` | returns the balance that would return space to a full volume |
 //! | `reserving_ahead` | reserves space for data ahead of writes |
 //! | `inode_items` | reads and changes inode items, and writes them back into trees |
 //! | `cow` | changes references when a tree block is copied |
@@ -135,6 +136,7 @@ pub mod pins;
 mod quiesce;
 mod quota_items;
 mod quotas;
+mod reclaiming;
 mod recount;
 pub mod relocation;
 pub mod removed_names;

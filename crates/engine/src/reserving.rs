@@ -82,6 +82,7 @@ impl Running {
             what: "metadata",
             wanted: ByteCount::new(self.metadata_reservation_bytes(need)),
             pinned_by_readers: self.pinned_by_readers(),
+            reclaimable: self.core.groups.reclaimable(Purpose::Metadata),
         }
     }
 }

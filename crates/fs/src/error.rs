@@ -11,6 +11,7 @@
 
 mod balance_refusal;
 mod corruption;
+mod reclaimable;
 
 use crate::location::Location;
 use buttress_format::printable::Printable;
@@ -23,6 +24,7 @@ use std::sync::Arc;
 pub use balance_refusal::BalanceRefusal;
 pub use buttress_exact::defect::{self, Defect};
 pub use corruption::Corruption;
+pub use reclaimable::Reclaimable;
 
 /// The result of a call on the file system.
 pub type Result<T, E = Error> = core::result::Result<T, E>;
@@ -164,8 +166,9 @@ pub enum Error {
     },
     /// The volume has no space.
     #[error(
-        "no space left for {wanted} bytes of {what}{}",
-        pinned_note(*.pinned_by_readers)
+        "no space left for {wanted} bytes of {what}{}{}",
+        pinned_note(*.pinned_by_readers),
+        reclaimable::remedy(.reclaimable.as_ref())
     )]
     NoSpace {
         /// The purpose of the requested space.
@@ -174,6 +177,8 @@ pub enum Error {
         wanted: ByteCount,
         /// The freed bytes that are pinned because readers hold older states.
         pinned_by_readers: ByteCount,
+        /// The balance that would return space.
+        reclaimable: Option<Reclaimable>,
     },
     /// The devices have no space: the file system that holds an image is full, or its quota is
     /// exhausted. The content of the failed write stays dirty in memory, or the call is refused.

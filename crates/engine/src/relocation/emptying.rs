@@ -244,6 +244,7 @@ impl Running {
             },
             wanted: ByteCount::new(bytes),
             pinned_by_readers: self.pinned_by_readers(),
+            reclaimable: self.core.groups.reclaimable(purpose),
         }
     }
 
