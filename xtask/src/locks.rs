@@ -28,7 +28,7 @@ struct Lock {
 /// A lock's rank, from its declaration to `locks` or from a table.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Rank {
-    /// `leaf` or a number.
+    /// The rank: `leaf` or a number.
     rank: String,
     /// `yes`, `no`, `when exclusive` or `when shared`.
     over_device: String,

@@ -1,4 +1,4 @@
-//! Tests that wait for their own file systems only.
+//! Makes tests wait for their own file systems only.
 //!
 //! `sync(2)` waits for every mounted file system of the machine. Programs that tests start call it
 //! (sgdisk, stress-ng), so one hanging file system would hang the tests. A filter of system calls

@@ -1,10 +1,10 @@
 //! `cargo xtask targets`: checks a program that reads volumes for other processors and systems.
 //!
-//! The check is `cargo check` of the facade without features, so it compiles types and conditions,
-//! and links and runs nothing. Build scripts of dependencies would compile C; a placeholder
-//! replaces the compiler, so no cross compiler is needed. If the toolchain lacks the standard
-//! library of a target, the chore skips the target. `--add` installs the library by rustup; `--all`
-//! fails without it.
+//! The chore runs `cargo check` on the facade without features, so it compiles types and
+//! conditions, and links and runs nothing. Build scripts of dependencies would compile C; a
+//! placeholder replaces the compiler, so no cross compiler is needed. If the toolchain lacks the
+//! standard library of a target, the chore skips the target. `--add` installs the library by
+//! rustup; `--all` fails without it.
 
 use crate::run::{cargo, root, run as run_command};
 use anyhow::{Context, Result, bail};

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use std::hint::black_box;
 use std::sync::Arc;
 
-/// The size of all tree blocks here.
+/// The size of all tree blocks in this module.
 const NODE_BYTES: usize = 4096;
 /// The length of a block's header.
 const HEADER_BYTES: usize = 101;
@@ -19,7 +19,7 @@ const HEADER_BYTES: usize = 101;
 const LOGICAL: u64 = 1 << 20;
 /// The uuid in all blocks here.
 const FSID: [u8; 16] = [0x42; 16];
-/// The generation of the volume.
+/// The generation of the fuzzed volume.
 const GENERATION: u64 = 100;
 
 /// The target of a superblock with correct magic, address and checksum.

@@ -3,7 +3,7 @@
 //!
 //! A [`History`] is data: the changes of a working subvolume before each snapshot ([`Step`]), and
 //! the sends between snapshots ([`Transfer`]). A history is written by hand (a named case) or made
-//! from a seed by [`random`]. [`Made`] is a history that was carried out on a mounted volume.
+//! from a seed by [`random`]. [`Made`] is a history that was executed on a mounted volume.
 //!
 //! - [`operation`]: the changes, and short functions for writing them down;
 //! - [`apply`]: makes a change by system calls, in this process;

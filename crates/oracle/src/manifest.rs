@@ -163,7 +163,7 @@ pub fn add_attributes(top: &Path, manifest: &mut Manifest) -> Result<()> {
     Ok(())
 }
 
-/// Marks each entry of a group of two or more with the smallest path of its group.
+/// Marks each entry of a group of two or more hard links with the smallest path of its group.
 pub fn link_groups(manifest: &mut Manifest, groups: impl Iterator<Item = Vec<Vec<u8>>>) {
     for group in groups {
         let Some(smallest) = group.iter().min().cloned() else {

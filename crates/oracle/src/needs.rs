@@ -83,7 +83,7 @@ impl Missing {
     /// Returns that `need` is missing, with the observation in `reason`.
     ///
     /// # Panics
-    /// `need` has no entry in [`PROGRAMS`] or [`OTHERS`].
+    /// Panics when `need` has no entry in [`PROGRAMS`] or [`OTHERS`].
     #[must_use]
     pub fn new(need: &str, reason: impl fmt::Display) -> Self {
         let Some(need) = names().find(|name| *name == need) else {

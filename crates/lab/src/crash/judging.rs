@@ -30,7 +30,7 @@ const COMPLAINTS: usize = 8;
 #[derive(Clone, Debug)]
 pub struct Cuts {
     step: usize,
-    /// The outcomes of the writes in doubt.
+    /// The chosen outcomes of the writes in doubt at each cut.
     outcomes: Vec<Outcome>,
     only: Option<usize>,
     threads: usize,

@@ -1,4 +1,4 @@
-//! A model of the names in the working subvolume.
+//! A model of the names in the history's working subvolume.
 //!
 //! Random changes choose their objects from this model, so that nearly all changes succeed. The
 //! model knows only paths and kinds; a change that the kernel refuses anyway is left out.

@@ -123,7 +123,7 @@ macro_rules! bytes {
     ($($path:expr),*) => { ($(AsRef::<[u8]>::as_ref($path).to_vec()),*) };
 }
 
-/// Makes an empty file.
+/// Makes an empty file in the history.
 pub fn touch<P: AsRef<[u8]> + ?Sized>(path: &P) -> Operation {
     Operation::File(bytes!(path))
 }
@@ -154,7 +154,7 @@ pub fn link<P: AsRef<[u8]> + ?Sized, Q: AsRef<[u8]> + ?Sized>(existing: &P, new:
     Operation::Link(bytes!(existing), bytes!(new))
 }
 
-/// Removes a name or an empty directory.
+/// Removes a file's name or an empty directory.
 pub fn rm<P: AsRef<[u8]> + ?Sized>(path: &P) -> Operation {
     Operation::Remove(bytes!(path))
 }
