@@ -25,7 +25,7 @@ struct Lock {
     class: Option<String>,
 }
 
-/// A lock's rank, from its declaration to `locks` or from a table.
+/// A lock's rank, from its declaration to `locks` or from a table of the document.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Rank {
     /// The rank: `leaf` or a number.

@@ -68,8 +68,8 @@ pub(crate) fn run(words: &[String]) -> Result<()> {
 }
 
 impl Results<'_> {
-    /// Prints the totals. Returns an error if a target failed, or if `all` is set and a target was
-    /// skipped.
+    /// Prints the totals. Returns an error if the check of a target failed, or if `all` is set and
+    /// a target was skipped.
     fn finish(&self, all: bool) -> Result<()> {
         println!(
             "{} targets passed, {} failed, {} skipped",
@@ -112,7 +112,7 @@ fn installed() -> Result<BTreeSet<String>> {
         .collect())
 }
 
-/// Installs the standard library of a target by rustup. Returns whether that succeeded.
+/// Installs the standard library of a target by rustup. Returns whether the installation succeeded.
 fn install(target: &str) -> bool {
     let Ok(root) = root() else { return false };
     let words = ["target", "add", target];

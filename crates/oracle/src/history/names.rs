@@ -45,7 +45,7 @@ pub fn join(directory: &[u8], name: &[u8]) -> PathBytes {
     path
 }
 
-/// Returns whether `path` is `above` or below it.
+/// Returns whether `path` is `above` or is below `above`.
 #[must_use]
 pub fn is_within(path: &[u8], above: &[u8]) -> bool {
     path.strip_prefix(above)

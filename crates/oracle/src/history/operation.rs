@@ -78,7 +78,7 @@ pub enum Operation {
     Rename(PathBytes, PathBytes),
     /// Swaps two names in one system call.
     Exchange(PathBytes, PathBytes),
-    /// Gives the first path a further name, the second.
+    /// Gives the first path a further name, the second path.
     Link(PathBytes, PathBytes),
     /// Removes a name, or an empty directory.
     Remove(PathBytes),
@@ -94,8 +94,8 @@ pub enum Operation {
     Preallocate(PathBytes, Span, bool),
     /// Makes bytes zero by reserving extents.
     ZeroRange(PathBytes, Span),
-    /// Shares extents: from the origin, with the file, at the offset. Sharing needs aligned ends;
-    /// the rest is copied.
+    /// Shares extents: from the origin, with the file, at the offset in the file. Sharing needs
+    /// aligned ends; the rest is copied.
     Reflink(Origin, PathBytes, u64),
     /// Shares all extents of the first file (in a snapshot, if one is given) with the second.
     ReflinkAll(Option<usize>, PathBytes, PathBytes),
