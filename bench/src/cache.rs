@@ -7,12 +7,12 @@ use std::io::Read;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Whether the caches of the whole system stay unchanged.
+/// True if the caches of the whole system stay unchanged.
 static KEEPS_SYSTEM: AtomicBool = AtomicBool::new(false);
 
 /// Keeps the system's caches from here on, for runs with meaningless figures. Dropping caches slows
-/// every other program of the machine. It also waits for every mounted file system, and a hanging
-/// one blocks it forever.
+/// every other program of the machine. `sync(2)` also waits for every mounted file system, and a
+/// hanging file system blocks it forever.
 pub(crate) fn keep_system() {
     KEEPS_SYSTEM.store(true, Ordering::Relaxed);
 }
@@ -43,10 +43,10 @@ pub(crate) enum Cache {
 }
 
 impl Cache {
-    /// Both states, cold first.
+    /// Both states of the cache, cold first.
     pub(crate) const BOTH: [Self; 2] = [Self::Cold, Self::Warm];
 
-    /// Returns the name in tables.
+    /// Returns the name of the cache state in tables.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Cold => "cold",

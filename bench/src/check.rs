@@ -16,8 +16,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Instant;
 
-/// The largest ratio of our time to the other's for a large volume. A slow disk may prevent it: see
-/// [`floor`].
+/// The largest ratio of our time to the time of `btrfs check` for a large volume. A slow disk may
+/// prevent this ratio: see [`floor`].
 const GOAL: f64 = 0.06;
 
 /// The largest ratio for a volume that both sides check in a fraction of a second, mostly process

@@ -1,9 +1,10 @@
 //! Extents of files, against `filefrag` and the ioctl on the kernel's mount of the same image.
 //!
-//! - `files`: whole processes on the two kinds of file in the kernel's own fiemap benchmarks. One
-//!   is compressed with lzo and has extents of 128 KiB; the other has a byte in every 8 KiB. Cold:
-//!   caches are dropped. Warm: our side has the image in the page cache; `filefrag` runs for the
-//!   second time on its mount, with metadata in memory. With `-v` both sides find shared extents.
+//! - `files`: whole processes on the two kinds of file in the kernel's own fiemap benchmarks. A
+//!   file of the first kind is compressed with lzo and has extents of 128 KiB; a file of the second
+//!   kind has a byte in every 8 KiB. Cold: caches are dropped. Warm: our side has the image in the
+//!   page cache; `filefrag` runs for the second time on its mount, with metadata in memory. With
+//!   `-v` both sides find shared extents.
 //! - `count`: inside one process, the ioctl with `fm_extent_count` 0 against a map without
 //!   sharedness; both warm.
 //! - `flat`: the time for each extent with sharedness, from a thousand extents to a million, with
@@ -35,7 +36,7 @@ const GOAL_COLD: f64 = 0.6;
 const GOAL_WARM: f64 = 0.3;
 const GOAL_COUNT: f64 = 1.0;
 
-/// The number of maps of a file by one process; the shortest time counts.
+/// The number of times that one process maps a file; the shortest time counts.
 const REPEATS: usize = 5;
 
 type Job = fn(Scale) -> Result<()>;

@@ -1,8 +1,8 @@
 //! `fsync` and `fdatasync`, against the kernel's btrfs, ext4 and xfs on a loop device, on images in
 //! memory and on disk.
 //!
-//! - `directory`: the seed's script for directory logging. It adds files to a directory and syncs
-//!   the directory after every hundred; the table has a histogram of the syncs' times;
+//! - `directory`: the script of the kernel's directory-logging change. It adds files to a directory
+//!   and syncs the directory after every hundred; the table has a histogram of the syncs' times;
 //! - `overwrite`: 4 KiB anywhere in a large file, each synced;
 //! - `append`: lines of a log file, each made durable with `fdatasync`;
 //! - `mail`: create, write 4 KiB, sync, rename, sync the directory;
@@ -33,7 +33,7 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// The number of files between two syncs of the directory, as in the seed.
+/// The number of files between two syncs of the directory, as in the original script.
 const SYNC_EVERY: usize = 100;
 
 const BLOCK: usize = 4096;
@@ -351,7 +351,7 @@ fn tenths(times: &[f64]) {
     println!("   Median/mean of each tenth: {}", all.join(" "));
 }
 
-/// Prints the figures of the syncs in the seed's form.
+/// Prints the figures of the syncs in the form of the original script.
 fn histogram(side: &str, times: &[f64]) {
     let ordered = sorted(times.to_vec());
     let (Some(least), Some(most)) = (ordered.first(), ordered.last()) else {
@@ -372,7 +372,7 @@ fn histogram(side: &str, times: &[f64]) {
         percentile(95),
         percentile(99)
     );
-    // Buckets grow by a constant factor, as in the seed.
+    // Buckets of the histogram grow by a constant factor, as in the original script.
     let factor = (most / least.max(0.001)).powf(0.1).max(1.01);
     let (mut from, mut rest) = (*least, ordered.as_slice());
     let mut buckets = Vec::new();
@@ -408,7 +408,7 @@ fn histogram(side: &str, times: &[f64]) {
     );
 }
 
-/// A new image. Dropping it removes the file.
+/// A new image file of a side. Dropping the image removes the file.
 pub(crate) struct Image(pub(crate) PathBuf);
 
 impl Image {

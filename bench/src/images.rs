@@ -250,10 +250,10 @@ fn snapshot(top: &Path, name: &str) -> Result<()> {
     .map(drop)
 }
 
-/// Returns the volume of the seeds' script. Four interleaved jobs make inline files of 2,000 bytes.
-/// A snapshot, a quarter more files, an overwrite of every 50th of the first files, and a second
-/// snapshot follow. The script starts a process for each file; this function makes the same calls
-/// in four threads.
+/// Returns the volume of the script from the kernel's read-ahead changes. Four interleaved jobs
+/// make inline files of 2,000 bytes. A snapshot, a quarter more files, an overwrite of every 50th
+/// of the first files, and a second snapshot follow. The script starts a process for each file;
+/// this function makes the same calls in four threads.
 pub(crate) fn inline_files(scale: Scale) -> Result<PathBuf> {
     // Volumes with another number of files than the scale's have separate names.
     let name = match scale.inline_files {

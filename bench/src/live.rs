@@ -1,9 +1,9 @@
 //! Calls of the library on a writable volume in memory: the time of each call with one, two and
 //! eight threads, and beside a writer.
 //!
-//! There is no other side, because the kernel's calls go through a mount. If a call of a view does
-//! the same, its row is beside. The figures come from one process, so its threads share the
-//! machine's cores, which limit the gain of more threads.
+//! The table has no other side, because the kernel's calls go through a mount. If a call of a view
+//! does the same work, the table has a row for it, too. The figures come from one process, so its
+//! threads share the machine's cores, which limit the gain of more threads.
 //!
 //! Every file has 4 KiB in its own extent. "dirty" files have dirty data.
 

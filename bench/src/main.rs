@@ -67,7 +67,7 @@ struct Scale {
     source_files: usize,
     /// The bytes of each large file.
     large_bytes: u64,
-    /// The number of files in the first step of the seeds' script.
+    /// The number of files in the first step of the original script.
     inline_files: u64,
     /// The number of extents in the volume with many snapshots.
     extents: u64,

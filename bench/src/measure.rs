@@ -18,8 +18,8 @@ pub(crate) struct Run {
     pub(crate) output_bytes: u64,
     /// Seconds of processor time of the process, in user space and in the kernel.
     pub(crate) cpu_seconds: f64,
-    /// Busy seconds of all processors of the machine during the run. Only this figure includes the
-    /// kernel's own threads.
+    /// Busy seconds of all processors of the machine during the run. Only the busy seconds include
+    /// the kernel's own threads.
     pub(crate) machine_seconds: f64,
 }
 
@@ -27,8 +27,8 @@ pub(crate) struct Run {
 fn busy_seconds() -> f64 {
     let text = std::fs::read_to_string("/proc/stat").unwrap_or_default();
     let all = text.lines().next().unwrap_or_default().split_whitespace().skip(1);
-    // The fields are user, nice, system, idle, iowait, irq, softirq and steal; guests already count
-    // as user.
+    // The fields of `/proc/stat` are user, nice, system, idle, iowait, irq, softirq and steal;
+    // guests already count as user.
     let ticks: Vec<f64> = all.take(7).filter_map(|ticks| ticks.parse().ok()).collect();
     let idle: f64 = ticks.iter().skip(3).take(2).sum();
     (ticks.iter().sum::<f64>() - idle) / 100.0
@@ -37,8 +37,8 @@ fn busy_seconds() -> f64 {
 /// Returns the processor seconds of children that have ended.
 fn children_seconds() -> f64 {
     let fields = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
-    // The name in brackets may contain any text; `cutime` and `cstime` are fields 16 and 17, in
-    // hundredths.
+    // The process name in brackets may contain any text; `cutime` and `cstime` are fields 16 and
+    // 17, in hundredths of a second.
     let after = fields.rsplit_once(") ").map_or("", |(_, after)| after);
     let ticks = after.split(' ').skip(13).take(2);
     ticks.filter_map(|ticks| ticks.parse::<f64>().ok()).sum::<f64>() / 100.0

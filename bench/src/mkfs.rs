@@ -1,10 +1,10 @@
 //! Images from a source tree, against mkfs.btrfs and other tools on the same tree, and reads of
 //! these images under the kernel's mount.
 //!
-//! The tree is in memory. Each side writes an image, or an archive, to the same disk, and syncs
-//! only if the tool itself does. Options give equal results: `--rootdir --shrink`, with one profile
-//! and one node size. Tools of other file systems have separate rows, if their packages are
-//! installed, because their images differ.
+//! The source tree of this benchmark is in memory. Each side writes an image, or an archive, to the
+//! same disk, and syncs only if the tool itself does. Options give equal results: `--rootdir
+//! --shrink`, with one profile and one node size. Tools of other file systems have separate rows,
+//! if their packages are installed, because their images differ.
 
 use crate::Scale;
 use crate::cache::{self, Cache};
@@ -77,8 +77,8 @@ impl Bench {
         Ok(command)
     }
 
-    /// Returns the command of btrfs-progs. It needs an existing file, or makes a file of its own
-    /// size.
+    /// Returns the command of btrfs-progs. mkfs.btrfs needs an existing file, or makes a file of
+    /// its own size.
     fn theirs(&self, words: &[&str], output: &Path) -> Command {
         let mut command = Command::new(newest("mkfs.btrfs"));
         command
@@ -334,7 +334,7 @@ fn reading(bench: &Bench) -> Result<()> {
         }
         let bytes = |runs: &[Run]| runs.last().map_or(0, |run| run.output_bytes);
         let (one, other) = (bytes(&pairs.ours), bytes(&pairs.theirs));
-        // Only the order of names and the sizes of directories may differ.
+        // Only the order of names and the sizes of directories may differ between the images.
         ensure!(
             one.abs_diff(other) <= one / 50,
             "{job}: {one} and {other} bytes came out"

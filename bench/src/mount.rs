@@ -112,7 +112,7 @@ fn is_installed(name: &str) -> bool {
         .is_some_and(|path| std::env::split_paths(&path).any(|folder| folder.join(name).exists()))
 }
 
-/// Returns a number from the environment, or the usual one.
+/// Returns a number from the environment, or the default number.
 fn amount(name: &str, usual: u64) -> Result<u64> {
     match std::env::var(name) {
         Ok(text) => text.parse().with_context(|| format!("{name} is a number")),

@@ -42,7 +42,7 @@ pub(crate) fn run_all(scale: Scale, wanted: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// Returns our side's command of a pair. The other side's command gets the directory of the
+/// Returns the command of our side of a pair. The other side's command gets the directory of the
 /// kernel's mount.
 pub(crate) type Ours<'a> = &'a dyn Fn() -> Result<Command>;
 pub(crate) type Theirs<'a> = &'a dyn Fn(&Path) -> Command;

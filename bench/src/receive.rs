@@ -4,8 +4,8 @@
 //! The streams are those of Buttress's send and, in separate rows, of the kernel's.
 //!
 //! Both sides are whole processes and get the same stream from the same file, which is in the page
-//! cache. Each starts on a new image of equal size by the same mkfs, and ends when the received
-//! data is durable. For Buttress that is the end of the process, for the kernel the end of
+//! cache. Each receive starts on a new image of equal size by the same mkfs, and ends when the
+//! received data is durable. For Buttress that is the end of the process, for the kernel the end of
 //! `syncfs`. Our time includes opening the image; the kernel's excludes mounting it. Parents of a
 //! stream are received before the clock starts. btrfs-progs must find our result clean.
 //!
@@ -44,7 +44,7 @@ struct Job {
     goal: f64,
     /// The size of the images, in GiB.
     gib: u64,
-    /// Returns the volume of which the stream is.
+    /// Returns the volume from which the stream was made.
     source: fn(Scale) -> Result<PathBuf>,
     sender: Sender,
     send: &'static [&'static str],

@@ -1,5 +1,6 @@
-//! Scrubs of volumes, cold and warm, against the kernel's scrub of the same images on loop devices;
-//! and the queue's figures under each shape of reads, beside the seed's table.
+//! Scrubs of volumes, cold and warm, against the kernel's scrub of the same images on loop devices.
+//! A table shows the queue's figures under each shape of reads, beside the figures of the kernel
+//! change.
 //!
 //! Our side is a whole process on the image files: `buttress scrub start -B -r`. The kernel's side
 //! is `btrfs scrub start -B -r` on a read-only mount, which is mounted before the clock starts.
@@ -38,7 +39,7 @@ use std::time::Instant;
 /// The largest ratios of our time to the kernel's: cold, and warm.
 const GOALS: [f64; 2] = [1.0, 0.6];
 
-/// The largest ratio for several devices.
+/// The largest ratio of our time to the kernel's for several devices.
 const GOAL_OF_SEVERAL: f64 = 0.8;
 
 /// The divisor of the file's bytes in volumes of several devices, and in the volume whose queue is
@@ -46,7 +47,7 @@ const GOAL_OF_SEVERAL: f64 = 0.8;
 const SMALLER_BY: u64 = 8;
 
 /// The number of the files in the volume with duplicated metadata: a ratio, times the files of the
-/// seeds' script.
+/// original script.
 const DUP_FILES_MORE: (u64, u64) = (128, 100);
 
 /// Runs all jobs (the pairs, the replacements and the table of shapes) or the named ones, including
@@ -373,7 +374,7 @@ fn pairs(scale: Scale, rows: &[&Row]) -> Result<()> {
     Ok(())
 }
 
-/// Returns the shapes of reads, from the seed's starting point to Buttress's.
+/// Returns the shapes of reads, from the kernel change's starting point to Buttress's.
 fn all_shapes() -> [(&'static str, Shape); 4] {
     let ours = Shape::default();
     [
@@ -397,7 +398,7 @@ fn all_shapes() -> [(&'static str, Shape); 4] {
     ]
 }
 
-/// Scrubs a device in a shape. Returns the counts of its queue.
+/// Scrubs a device in a shape. Returns the counts of the device's queue.
 fn counted(device: &Device, shape: Shape) -> Result<QueueStatistics> {
     let filesystem = OpenOptions::new(vec![device.clone()]).open()?;
     let options = Options {

@@ -2,7 +2,7 @@
 //! simulated disks against a real one.
 //!
 //! The sides are whole processes of `buttress send`, the kernel's send of the same image through a
-//! mount, and a plain read of the tree's bytes. Each round runs all of them in turn after dropping
+//! mount, and a plain read of the tree's bytes. Each round runs all sides in turn after dropping
 //! the caches, so that other load affects all alike. Ratios are those within a round, and the table
 //! has their medians.
 
@@ -19,7 +19,7 @@ use buttress_oracle::tools::newest;
 use std::path::Path;
 use std::process::Command;
 
-/// The modes by their names in the command.
+/// The read-ahead modes by their names in the command.
 const MODES: [&str; 4] = ["none", "forward", "forward-always", "sweep"];
 
 /// Prints the table.

@@ -1,8 +1,8 @@
 //! A full send under each read-ahead mode, in the virtual time of simulated disks, beside the
 //! seeds' tables.
 //!
-//! The volumes are those of the seeds' script (500,000 and 200,000 files), and the send is of the
-//! first snapshot, as in the seeds. The drives were fixed before the first table
+//! The volumes are those of the original script (500,000 and 200,000 files). As in the script, the
+//! send is of the first snapshot. The drives were fixed before the first table
 //! (docs/internals/simulated-disks.md). The only charged CPU time is that of checking blocks (2 us
 //! for 4 KiB). The row "one sequential read" reads as many bytes as the send under `sweep`, from
 //! one place on. The sweep leaves out blocks that a send does not need. The row "address order"
@@ -24,13 +24,14 @@ use std::time::Duration;
 /// The largest ratio of `sweep` to the drive's time for the same bytes in sequence.
 const GOAL: f64 = 1.3;
 
-/// The seeds' measurements on their spinning disk: whole seconds of a full send.
+/// The measurements of the kernel changes' authors on their spinning disk: whole seconds of a full
+/// send.
 struct Seed {
     files: u64,
     none: u32,
     forward: u32,
-    /// The gain of forward-always over forward, from another run of the seeds with different times
-    /// throughout.
+    /// The gain of forward-always over forward, from another run of these authors with different
+    /// times throughout.
     forward_always_gain_percent: Option<f64>,
     /// The number of lines that `dump-tree` printed: two for each node and leaf.
     lines: u64,
@@ -53,7 +54,7 @@ const SEEDS: [Seed; 2] = [
     },
 ];
 
-/// A way to read, and its cost.
+/// A read-ahead mode, and its cost.
 #[derive(Clone, Debug, PartialEq)]
 struct Row {
     name: &'static str,
@@ -113,7 +114,7 @@ fn snapshot_id(filesystem: &Filesystem) -> Result<SubvolumeId> {
     Ok(filesystem.resolve(top, b"/snap1", Follow::All)?.subvolume)
 }
 
-/// Returns a sweep with this window instead of the usual one.
+/// Returns a sweep with this window instead of the default window.
 fn window(mebibytes: u64) -> ReadAhead {
     ReadAhead::Sweep {
         window_bytes: ByteCount::new(mebibytes << 20),
@@ -226,7 +227,7 @@ fn print(drive: &str, files: u64, seed: &Seed, image: &Path, rows: &[Row]) -> Re
         let (seed_seconds, seed_gain) = match row.name {
             "none" => (seed.none.to_string(), String::new()),
             "forward" => (seed.forward.to_string(), format!("{seed_gain:.1} %")),
-            // The seeds measured the change as it was posted.
+            // The authors measured the kernel change as it was posted.
             "forward-always as posted" => (
                 String::new(),
                 seed.forward_always_gain_percent

@@ -1,6 +1,6 @@
 //! A whole subvolume tree under each read-ahead mode, in the virtual time of simulated disks.
 //!
-//! The volume is that of the seeds' script. The drives' parameters come from data sheets
+//! The volume is that of the original script. The drives' parameters come from data sheets
 //! (docs/internals/simulated-disks.md) and were fixed before the first table. "address order" reads
 //! the same blocks sorted by address: no walk along the tree can be faster.
 

@@ -4,8 +4,8 @@
 //! by the same mkfs. Both end with a sync that reached the image. Each step of our side is a
 //! separate process, so that its peak memory is its own. Its seconds run from the first call to the
 //! end of the last commit; the kernel's run from the mount to the end of `syncfs`. The kernel's
-//! time of dropping runs until `btrfs subvolume sync` returns, which checks once a second. Its
-//! cleaner is woken before, and the benchmark prints that time.
+//! time of dropping runs until `btrfs subvolume sync` returns, which checks once a second. The
+//! kernel's cleaner is woken before, and the benchmark prints that time.
 //!
 //! Steps alternate between the sides if the disk has space for both images. Otherwise a side makes
 //! all of its steps, and its image is removed before the other side starts.
@@ -44,7 +44,7 @@ struct Chain {
 /// The name of the row that compares checking the volume that a chain made.
 const CHECK: &str = "check";
 
-/// The largest ratio of that row.
+/// The largest ratio of the single step's row.
 const CHECK_GOAL: f64 = 0.15;
 
 fn chains(scale: Scale) -> Vec<Chain> {
@@ -130,7 +130,7 @@ struct Side<'a> {
 }
 
 impl Side<'_> {
-    /// Runs the step with the number `at`. Before the first step it makes the image.
+    /// Runs the step with the number `at`. Before the first step the side makes the image.
     fn step(&mut self, step: Step, checks: bool, rows: &mut Rows, at: usize) -> Result<()> {
         if self.image.is_none() {
             let side = if self.is_ours { "ours" } else { "kernel" };

@@ -1,9 +1,10 @@
 //! Checks published advisories on dependencies: a part of `cargo xtask licences`.
 //!
 //! The database is RustSec's: a repository with a file for each advisory and its affected versions.
-//! It needs a network or an earlier clone. Without either, the chore reports that advisories were
-//! not checked, and passes. `cargo xtask licences --advisories` fetches the database and fails if
-//! that is impossible; the forge's workflow runs this.
+//! Getting the advisory database needs a network or an earlier clone. Without a clone of the
+//! database, the chore reports that advisories were not checked, and passes. `cargo xtask licences
+//! --advisories` fetches the database and fails if that is impossible; the forge's workflow runs
+//! this.
 //!
 //! Vulnerabilities and unsound code are findings. Notices and unmaintained crates are printed.
 //! `deny.toml` lists exceptions, each with its reason.
@@ -31,7 +32,7 @@ struct Advisory {
     title: String,
     /// `unmaintained`, `unsound` or `notice`; none for a vulnerability.
     informational: Option<String>,
-    /// The unaffected versions.
+    /// The versions of the crate that the advisory does not affect.
     safe: Vec<VersionReq>,
 }
 
@@ -52,7 +53,7 @@ impl Advisory {
 /// exceptions.
 ///
 /// # Errors
-/// Findings; with `must`, also an unavailable database.
+/// Returns the findings; with `must`, also an unavailable database.
 pub(crate) fn check(ignored: &BTreeSet<String>, must: bool) -> Result<()> {
     let found = match must {
         true => Some(fetched()?),
@@ -181,7 +182,7 @@ fn read(folder: &Path) -> Result<BTreeMap<String, Vec<Advisory>>> {
     Ok(found)
 }
 
-/// Parses an advisory. Returns `None` for a withdrawn one.
+/// Parses an advisory. Returns `None` for a withdrawn advisory.
 fn parse(text: &str) -> Result<Option<Advisory>> {
     let (head, body) = text
         .trim_start()
@@ -212,7 +213,7 @@ fn parse(text: &str) -> Result<Option<Advisory>> {
     }))
 }
 
-/// Returns the findings and the notes, a line for each.
+/// Returns the advisories' findings and notes, a line for each.
 fn compare(
     packages: &BTreeSet<(String, Version)>,
     advisories: &BTreeMap<String, Vec<Advisory>>,

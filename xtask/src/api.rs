@@ -21,7 +21,7 @@ use std::path::{Path, PathBuf};
 
 const USAGE: &str = "usage: cargo xtask api [--write]";
 
-/// The recorded list.
+/// The path of the recorded list of public items.
 const LIST: &str = "crates/buttress/api.txt";
 
 /// The variable that permits unstable options of the pinned toolchain.
@@ -59,7 +59,7 @@ pub(crate) fn run(words: &[String]) -> Result<()> {
 struct Reexport {
     /// The crate that defines the item.
     library: String,
-    /// The item's name in that crate. `None` means the whole crate.
+    /// The item's name in the lower crate. `None` means that the whole crate is re-exported.
     name: Option<String>,
     /// The name under which the library re-exports the item.
     alias: String,
@@ -137,7 +137,8 @@ fn document(choice: &[&str]) -> Result<()> {
     let mut command = cargo()?;
     command.args(["doc", "--quiet", "--lib", "--no-deps", "--locked"]);
     command.args(choice);
-    // Build scripts watch the variable. A separate target folder keeps other builds fresh.
+    // Build scripts of dependencies watch this variable. A separate target folder keeps other
+    // builds fresh.
     command.env("CARGO_TARGET_DIR", folder()?).env(BOOTSTRAP, "1");
     command.env("RUSTDOCFLAGS", "-Z unstable-options --output-format json");
     run_command(&mut command)
@@ -187,7 +188,7 @@ fn reexport(item: &Value, paths: &Map<String, Value>) -> Option<Reexport> {
 /// Returns the path of the item on a line of the list.
 fn path_of(line: &str) -> &str {
     let name = match line.strip_prefix("impl") {
-        // This covers `impl Trait for Type` and `impl Type`.
+        // The path covers `impl Trait for Type` and `impl Type`.
         Some(rest) => match rest.rsplit_once(" for ") {
             Some((_, of)) => of,
             None => rest.trim_start(),
@@ -201,7 +202,7 @@ fn path_of(line: &str) -> &str {
     name.get(..end).unwrap_or(name).trim_end_matches(':')
 }
 
-/// Returns the removed lines (`-`) and the added lines (`+`), in order.
+/// Returns the removed lines (`-`) and the added lines (`+`) of the list, in order.
 fn difference(kept: &str, now: &str) -> Vec<String> {
     let (kept, now): (BTreeSet<&str>, BTreeSet<&str>) = (kept.lines().collect(), now.lines().collect());
     let mut changes: Vec<(&str, char)> = kept.difference(&now).map(|line| (*line, '-')).collect();

@@ -1,7 +1,8 @@
 //! Compares the table and the picture of crates in ARCHITECTURE.md with Cargo's metadata.
 //!
-//! The table must name every dependency between crates of the workspace, with those of tests apart,
-//! and no other. The picture must name every crate that users run, above all crates that it uses.
+//! The table must name every dependency between crates of the workspace, with dependencies of tests
+//! apart, and no other. The picture must name every crate that users run, above all crates that it
+//! uses.
 
 use crate::run::{cargo, root};
 use anyhow::{Context, Result, ensure};
@@ -17,7 +18,8 @@ struct Uses {
     tests: BTreeSet<String>,
 }
 
-/// The columns of the picture that hold names. The crates' descriptions are on their right.
+/// The columns of the picture that hold names. The crates' descriptions are on the right of the
+/// names.
 const NAMES_WIDTH: usize = 34;
 
 type Crates = BTreeMap<String, Uses>;
@@ -63,7 +65,7 @@ fn of_cargo() -> Result<Crates> {
     Ok(crates)
 }
 
-/// Returns the names in backquotes.
+/// Returns the names in backquotes in a table cell.
 fn quoted(cell: &str) -> BTreeSet<String> {
     cell.split('`').skip(1).step_by(2).map(str::to_owned).collect()
 }

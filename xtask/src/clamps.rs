@@ -26,7 +26,7 @@ const REASON_LINES: usize = 6;
 /// Crates that no program for users depends on.
 const OF_TESTS: [&str; 3] = ["hostile", "oracle", "proof"];
 
-/// The path of the table, from the repository's root.
+/// The path of the table of clamps, from the repository's root.
 const TABLE: &str = "xtask/src/clamps.txt";
 
 /// Returns the numbers of lines that clamp without a reason, from 1.
@@ -101,7 +101,7 @@ fn rows(table: &str) -> BTreeMap<&str, usize> {
     .collect()
 }
 
-/// Returns the differences from the table, a line for each crate.
+/// Returns the differences from the table of clamps, a line for each crate.
 fn findings(table: &str, crates: &BTreeMap<String, Vec<String>>) -> Vec<String> {
     let rows = rows(table);
     let mut found = Vec::new();

@@ -148,7 +148,7 @@ fn build(triple: &str, time: u64) -> Result<PathBuf> {
     Ok(target()?.join(triple).join("dist/buttress"))
 }
 
-/// Runs the program and returns its output.
+/// Runs the released program and returns its output.
 fn said(program: &Path, words: &[&str]) -> Result<Vec<u8>> {
     let output = Command::new(program)
         .args(words)

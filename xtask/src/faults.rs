@@ -27,7 +27,7 @@ const FAULT: &str = "BUTTRESS_FAULT";
 /// The time after which a test that loops with a fault is killed. Tests that pass have no limit.
 const PATIENCE: Duration = Duration::from_secs(900);
 
-/// The end of a test.
+/// The result of a test under a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
     Passed,
@@ -321,8 +321,8 @@ pub(crate) mod tests {
         }
     }
 
-    /// Only a run shows that the names are those of tests. This test checks that the sources of the
-    /// package contain each name's last part.
+    /// Only a run shows that the names are those of tests. This test requires that the sources of
+    /// the package contain each name's last part.
     #[test]
     fn every_test_that_is_named_is_there() {
         let mut of_package: BTreeMap<&str, String> = BTreeMap::new();

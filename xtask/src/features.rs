@@ -69,7 +69,7 @@ fn a_program_that_reads_compiles_no_archives() {
         "{} packages: {foreign:?}",
         foreign.len()
     );
-    // Each name must be a package of the whole library.
+    // Each name in `NOT_FOR_READING` must be a package of the whole library.
     let full = packages("full");
     for name in NOT_FOR_READING {
         let is_there = full.iter().any(|package| package.split(' ').next() == Some(name));

@@ -1,8 +1,8 @@
 //! `cargo xtask licences [--advisories]`: checks every dependency against the lists in `deny.toml`,
 //! and against published advisories ([`crate::advisories`]).
 //!
-//! The file is cargo-deny's, which checks more if it is installed. This chore needs only cargo, so
-//! it runs everywhere.
+//! The file `deny.toml` is cargo-deny's, which checks more if it is installed. This chore needs
+//! only cargo, so it runs everywhere.
 
 use crate::run::{cargo, root};
 use anyhow::{Context, Result, bail, ensure};

@@ -25,10 +25,10 @@ struct Lock {
     class: Option<String>,
 }
 
-/// A lock's rank, from its declaration to `locks` or from a table.
+/// A lock's rank, from its declaration to `locks` or from a table of the document.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Rank {
-    /// `leaf` or a number.
+    /// The rank: `leaf` or a number.
     rank: String,
     /// `yes`, `no`, `when exclusive` or `when shared`.
     over_device: String,

@@ -1,9 +1,9 @@
 //! `cargo xtask miri`: runs tests of the crates with `unsafe` code under Miri, which reports
 //! undefined behaviour.
 //!
-//! Miri interprets the program. It has no io_uring and few system calls on files, so [`PARTS`]
-//! names the tests that it can run. The chore needs a nightly toolchain with the component `miri`.
-//! Without one it prints `skipped` and succeeds; with `--all` it fails.
+//! Miri interprets the program. Miri has no io_uring and few system calls on files, so [`PARTS`]
+//! names the tests that Miri can run. The chore needs a nightly toolchain with the component
+//! `miri`. Without one it prints `skipped` and succeeds; with `--all` it fails.
 
 use crate::run::{root, run as run_command, target};
 use anyhow::{Result, bail};

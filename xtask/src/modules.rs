@@ -7,9 +7,9 @@
 //!   points to its origin.
 //! - `mod child;` and `pub use child::Name` are no arrows, unless the file itself uses the name.
 //! - A child that uses its parent, and a parent that uses its child, form a circle as any two files
-//!   do. A parent that only declares its children is above them. A parent that its children extend
-//!   is below them.
-//! - Tests have no arrows.
+//!   do. A parent module that only declares its children is above them. A parent module that its
+//!   children extend is below them.
+//! - Test modules have no arrows.
 //!
 //! Limit: calls of methods are invisible, because an `impl` of a type may be in a higher module
 //! than the type.
@@ -184,7 +184,7 @@ fn read(file: &str, code: &str) -> Module {
             if before != Some(".") {
                 module.names.insert(path[0].clone());
             }
-            // `pub(in super::a)` uses no name.
+            // The form `pub(in super::a)` uses no name.
             if path.len() > 1 && !(before == Some("in") && path[0] == "super") {
                 module.paths.push(path);
             }

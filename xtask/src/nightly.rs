@@ -1,11 +1,11 @@
 //! `cargo xtask nightly [--seconds N]`: all checks that take too long for each change, within a
 //! time limit, with one report.
 //!
-//! The steps are other chores, each in its own process, one after another. They are tests with the
-//! day's seeds and full budgets, deliberate faults, the model checker, fuzz targets, soaks, and
+//! The steps are other chores, each in its own process, one after another. The steps are tests with
+//! the day's seeds and full budgets, deliberate faults, the model checker, fuzz targets, soaks, and
 //! Debian's programs. Each step gets a share of the remaining time. A step that ends early leaves
-//! its time to later steps. The chore kills a step that exceeds its time, and the report says so.
-//! For a soak, which has no end of its own, this is no failure.
+//! its time to later steps. The chore kills a step that exceeds its time, and the report names the
+//! step. For a soak, which has no end of its own, exceeding the time is no failure.
 //!
 //! The report is `target/nightly/report.md`, beside the whole output of each step. The chore fails
 //! if a step failed or did not end.
@@ -70,7 +70,7 @@ const fn endless(name: &'static str, share: u64, words: &'static [&'static str])
     }
 }
 
-/// The steps, the most informative first. The first two build much and get no seconds.
+/// The steps, the most informative first. The first two steps build much and get no seconds.
 const STEPS: [Step; 9] = [
     step("tests", 40, &["test", "--nightly", "--times"]),
     step("faults", 30, &["faults"]),
@@ -95,7 +95,7 @@ const STEPS: [Step; 9] = [
     timed("programs", 5, &["suites", "programs", "--seconds-each", "20"]),
 ];
 
-/// The end of a step.
+/// The result of a step.
 #[derive(Debug, PartialEq, Eq)]
 enum End {
     Passed,
@@ -162,7 +162,7 @@ impl Step {
         let seconds = (time.as_secs() * (100 - self.build_percent) / 100).max(1);
         let said = |word: &&str| match *word {
             "SECONDS" => seconds.to_string(),
-            // The chore runs two kinds, each for this long.
+            // The step's chore runs two kinds, each for this long.
             "HALF" => (seconds / 2).max(1).to_string(),
             "SEED" => seed.to_string(),
             word => word.to_owned(),
@@ -207,7 +207,7 @@ fn is_installed(program: &str) -> bool {
     std::env::split_paths(&path).any(|folder| folder.join(program).is_file())
 }
 
-/// Runs a command for at most this long, then kills it with all processes that it started.
+/// Runs a command for at most this long, then kills the command with all processes that it started.
 fn within(command: &mut Command, time: Duration, output: &Path) -> Result<End> {
     let file = File::create(output).with_context(|| format!("making {}", output.display()))?;
     let mut child = command

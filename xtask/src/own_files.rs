@@ -1,9 +1,9 @@
-//! Tests that wait for their own file systems only.
+//! Makes tests wait for their own file systems only.
 //!
-//! `sync(2)` waits for every mounted file system of the machine. Programs that tests start call it
-//! (sgdisk, stress-ng), so one hanging file system would hang the tests. A filter of system calls
-//! (seccomp) makes `sync(2)` succeed at once in this process and in all processes that it starts.
-//! Calls about a single file or file system are unchanged.
+//! `sync(2)` waits for every mounted file system of the machine. Programs that tests start call
+//! `sync(2)` (sgdisk, stress-ng), so one hanging file system would hang the tests. A filter of
+//! system calls (seccomp) makes `sync(2)` succeed at once in this process and in all processes that
+//! it starts. Calls about a single file or file system are unchanged.
 //!
 //! Installing the filter needs root; without root there is no filter. The alternative,
 //! `no_new_privs`, would take the set-user-id bit from fusermount3.

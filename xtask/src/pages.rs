@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 /// Rejected words and phrases of pages, each with its replacement. In lower case.
 ///
-/// `docs/internals/glossary.md` has the terms; this list only excludes former ones.
+/// `docs/internals/glossary.md` has the terms; this list only excludes former terms.
 const GIVEN_UP: &[(&str, &str)] = &[
     ("content that waits", "dirty data"),
     ("data that waits", "dirty data"),

@@ -2,8 +2,8 @@
 //! next thread at each lock.
 //!
 //! The build has `--cfg buttress_shuttle`, with which `buttress-locks` gives the checker's locks to
-//! all layers. Its target folder is separate: an ordinary build contains nothing of the checker.
-//! The scenes are in `crates/proof/tests/schedules`.
+//! all layers. The target folder of this build is separate: an ordinary build contains nothing of
+//! the checker. The scenes are in `crates/proof/tests/schedules`.
 
 use crate::run::{self, cargo};
 use anyhow::{Context, Result, bail};

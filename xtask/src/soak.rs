@@ -14,19 +14,19 @@ const USAGE: &str = "usage: cargo xtask soak [--seed N] [--seconds N] [--histori
 struct Options {
     seed: u64,
     seconds: u64,
-    /// Runs only sent histories, at most this many.
+    /// Runs only histories that are sent, at most this many.
     histories: Option<u64>,
     /// Runs only the histories of these seeds.
     seeds: Option<String>,
     /// Runs only the writer's model, with this many operations.
     operations: Option<u64>,
-    /// Runs only concurrent calls, this many.
+    /// Runs only concurrent calls, this number of them.
     concurrent: Option<u64>,
     /// Runs only crashes, with this many cuts.
     cuts: Option<u64>,
-    /// Runs only power cuts of receives, this many.
+    /// Runs only power cuts of receives, this number of them.
     receive: Option<u64>,
-    /// Runs only histories with syncs, this many, each with five cuts.
+    /// Runs only histories with syncs, this number of them, each with five cuts.
     fsync: Option<u64>,
     /// Runs only extents and seeks beside the kernel's, on this many volumes.
     fiemap: Option<u64>,
@@ -34,9 +34,9 @@ struct Options {
     scrub: Option<u64>,
     /// Runs only a mount under mixed load that ends repeatedly, for this many seconds.
     mount: Option<u64>,
-    /// Runs only calls on a mount and on the kernel's mount, this many.
+    /// Runs only calls on a mount and on the kernel's mount, this number of them.
     mount_calls: Option<u64>,
-    /// Runs only power cuts under each program on a mount, this many.
+    /// Runs only power cuts under each program on a mount, this number of them.
     mount_cuts: Option<u64>,
 }
 
@@ -87,7 +87,7 @@ fn parse(words: &[String]) -> Result<Options> {
     Ok(options)
 }
 
-/// Runs the chosen kinds. Seeds count up from `--seed`, or from the day's seed.
+/// Runs the chosen kinds of soaks. Seeds count up from `--seed`, or from the day's seed.
 ///
 /// | options | runs |
 /// |---|---|
@@ -244,8 +244,8 @@ fn run_fiemap(seed: u64, volumes: u64) -> Result<()> {
     run::run(&mut command)
 }
 
-/// The number of operations in a run beside the model, over fourteen volumes. It keeps each volume
-/// small enough for frequent comparisons.
+/// The number of operations in a run beside the model, over fourteen volumes. This number keeps
+/// each volume small enough for frequent comparisons.
 const OPERATIONS_A_RUN: u64 = 140_000;
 
 /// The number of cuts in a run, over the volumes of the crash tests. The kernel and `btrfs check`

@@ -1,10 +1,10 @@
 //! `cargo xtask targets`: checks a program that reads volumes for other processors and systems.
 //!
-//! The check is `cargo check` of the facade without features, so it compiles types and conditions,
-//! and links and runs nothing. Build scripts of dependencies would compile C; a placeholder
-//! replaces the compiler, so no cross compiler is needed. If the toolchain lacks the standard
-//! library of a target, the chore skips the target. `--add` installs the library by rustup; `--all`
-//! fails without it.
+//! The chore runs `cargo check` on the facade without features, so it compiles types and
+//! conditions, and links and runs nothing. Build scripts of dependencies would compile C; a
+//! placeholder replaces the compiler, so no cross compiler is needed. If the toolchain lacks the
+//! standard library of a target, the chore skips the target. `--add` installs the library by
+//! rustup; `--all` fails without it.
 
 use crate::run::{cargo, root, run as run_command};
 use anyhow::{Context, Result, bail};
@@ -68,8 +68,8 @@ pub(crate) fn run(words: &[String]) -> Result<()> {
 }
 
 impl Results<'_> {
-    /// Prints the totals. Returns an error if a target failed, or if `all` is set and a target was
-    /// skipped.
+    /// Prints the totals. Returns an error if the check of a target failed, or if `all` is set and
+    /// a target was skipped.
     fn finish(&self, all: bool) -> Result<()> {
         println!(
             "{} targets passed, {} failed, {} skipped",
@@ -112,7 +112,7 @@ fn installed() -> Result<BTreeSet<String>> {
         .collect())
 }
 
-/// Installs the standard library of a target by rustup. Returns whether that succeeded.
+/// Installs the standard library of a target by rustup. Returns whether the installation succeeded.
 fn install(target: &str) -> bool {
     let Ok(root) = root() else { return false };
     let words = ["target", "add", target];

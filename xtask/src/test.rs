@@ -2,7 +2,7 @@
 //! counts.
 //!
 //! A test that could not run, or that left a part out, counts as skipped. Tests of `cargo test`'s
-//! own harness cannot report this, so they write it to a file ([`buttress_oracle::skip`]). A
+//! own harness cannot report a skip, so they write it to a file ([`buttress_oracle::skip`]). A
 //! skipped test fails the run unless `--without` names the missing thing; with `CI=true` it always
 //! fails the run.
 
@@ -83,8 +83,8 @@ fn run_by_cargo(words: &Words, prepare: impl Fn(&mut Command)) -> Result<(Counts
 /// tests after a minute.
 const SILENCE_MAX: Duration = Duration::from_secs(20 * 60);
 
-/// Runs a command of tests, prints its output and counts the results. Returns whether the command
-/// succeeded.
+/// Runs a command of tests, prints its output and counts the results. Returns whether the test
+/// command succeeded.
 ///
 /// A hanging program is killed and counts as a failed test; the next programs still run.
 fn listen(command: &mut Command, counts: &mut Counts) -> Result<bool> {
@@ -120,7 +120,7 @@ fn listen_within(command: &mut Command, counts: &mut Counts, silence_max: Durati
                 );
                 counts.add_hang(&last);
                 if end_children(child.id())? == 0 {
-                    // A process that the program left behind still holds the output.
+                    // A process that the test program left behind still holds the output.
                     child.kill()?;
                     child.wait()?;
                     return Ok(false);
@@ -132,7 +132,7 @@ fn listen_within(command: &mut Command, counts: &mut Counts, silence_max: Durati
     Ok(child.wait()?.success())
 }
 
-/// Kills the children of a process. Returns their number.
+/// Kills the children of a process. Returns the number of killed children.
 fn end_children(parent: u32) -> Result<usize> {
     let mut ended = 0;
     let tasks = std::fs::read_dir(format!("/proc/{parent}/task"))?;

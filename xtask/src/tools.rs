@@ -1,9 +1,9 @@
-//! Tools for comparisons with the kernel: the chore installs missing ones if it can, and names the
+//! Tools for comparisons with the kernel: the chore installs missing tools if it can, and names the
 //! rest.
 //!
 //! As root, apt-get installs Debian's packages. If the distribution's btrfs-progs is too old, the
 //! chore unpacks a newer version below the target folder, from the backports suite of the machine's
-//! own mirror. The installed version stays unchanged.
+//! own mirror. The installed version of btrfs-progs stays unchanged.
 
 use crate::run::{run, target};
 use anyhow::{Context, Result};
@@ -68,7 +68,7 @@ pub(crate) fn install_missing_but(without: &[String]) {
 }
 
 /// Returns a folder with a newer btrfs-progs: the folder that `BUTTRESS_PROGS` names, or an
-/// unpacked one. If no newer version is available, prints that and returns `None`.
+/// unpacked one. If no newer version is available, the function prints this and returns `None`.
 pub(crate) fn newer_progs() -> Result<Option<PathBuf>> {
     if let Some(programs) = unpacked_progs()? {
         return Ok(Some(programs));

@@ -32,7 +32,8 @@ use crate::run::{run, target};
 const IMAGE_BYTES: u64 = 128 << 20;
 const UUID: &str = "7b0f3d0a-6e5c-4b1e-9c37-0d1b2f6a5e11";
 const LABEL: &str = "tour";
-/// A window that reaches from the second copies of metadata back to the first, tens of MiB before.
+/// The zstd window reaches from the second copies of metadata back to the first copies, tens of MiB
+/// before.
 const ZSTD_WINDOW_LOG: u32 = 27;
 const ZSTD_LEVEL: i32 = 19;
 
@@ -69,7 +70,7 @@ pub(crate) fn make() -> Result<()> {
     Ok(())
 }
 
-/// A mounted image. Dropping it unmounts and detaches the image.
+/// A mounted image. Dropping the value unmounts and detaches the image.
 struct Mount {
     device: String,
     point: PathBuf,

@@ -88,7 +88,8 @@ pub(crate) fn of_sizes(scale: Scale) -> Vec<(Kind, u64)> {
     ]
 }
 
-/// Returns the image with a file of this kind and number of extents. Makes it if it does not exist.
+/// Returns the image with a file of this kind and number of extents. The function makes the image
+/// if it does not exist.
 pub(crate) fn make(scale: Scale, kind: Kind, extents: u64) -> Result<PathBuf> {
     let name = format!("fiemap-{kind:?}-{extents}").to_lowercase();
     match kind {
@@ -117,7 +118,8 @@ pub(crate) fn make(scale: Scale, kind: Kind, extents: u64) -> Result<PathBuf> {
 
 /// Makes preallocated blocks, which need almost no time and no space in the image.
 ///
-/// Buttress's writer makes them, because the kernel takes minutes for the first hundred thousand.
+/// Buttress's writer makes preallocated blocks, because the kernel takes minutes for the first
+/// hundred thousand.
 fn make_preallocated(image: &Path, kind: Kind, extents: u64, tiny: bool) -> Result<()> {
     let options = DeviceOptions {
         write: true,

@@ -29,8 +29,8 @@ pub(crate) fn count_extents(file: &File) -> Result<u32> {
         extent_count: 0,
         reserved: 0,
     };
-    // SAFETY: the operation reads and writes this head. The head has space for no extents, so
-    // nothing after it is written.
+    // SAFETY: the operation reads and writes this head. The head requests no extents, so the kernel
+    // writes nothing after it.
     unsafe { ioctl(file, Updater::<FS_IOC_FIEMAP, Head>::new(&mut head)) }?;
     Ok(head.mapped_extents)
 }

@@ -1,16 +1,17 @@
 //! The exclusive part of each call: the second table of `live`.
 //!
 //! A call's exclusive time is the time that it holds the edit lock, or another lock that all
-//! callers share, exclusively. It comes from the figures of the locks with one thread, one rank at
-//! a time. Two limits bound the rate on 16 cores: 16 calls at once, and one call at a time for the
-//! exclusive part. Measuring takes some tens of nanoseconds for each lock, so the time of the call
-//! itself comes from the first table.
+//! callers share, exclusively. The exclusive time comes from the figures of the locks with one
+//! thread, one rank at a time. Two limits bound the rate on 16 cores: 16 calls at once, and one
+//! call at a time for the exclusive part. Measuring takes some tens of nanoseconds for each lock,
+//! so the time of the call itself comes from the first table.
 
 use super::Call;
 use anyhow::Result;
 use buttress_locks::figures as locks;
 
-/// Locks of a single file, inode or tree: threads on different ones do not wait for each other.
+/// The locks of a single file, inode or tree: threads on different files, inodes or trees do not
+/// wait for each other.
 const OF_ONE_THING: [(&str, &str); 7] = [
     ("state", "data/waiting.rs"),
     ("layout", "data/waiting.rs"),

@@ -1,7 +1,8 @@
 //! A file system in memory behind the FUSE server of volumes: the cost of a mount without a volume.
 //!
-//! It keeps names, attributes and content in simple maps. A file larger than [`KEPT_BYTES_MAX`] has
-//! only a length and reads as zeros, so a large file costs only what FUSE costs, and no memory.
+//! The server in memory keeps names, attributes and content in simple maps. A file larger than
+//! [`KEPT_BYTES_MAX`] has only a length and reads as zeros, so a large file costs only what FUSE
+//! costs, and no memory.
 
 use anyhow::Result;
 use buttress::{
@@ -49,7 +50,7 @@ struct Inode {
 
 type Shared = Arc<Mutex<Inode>>;
 
-/// The file system. See the module.
+/// The file system that the server keeps in memory. See the module.
 struct Memory {
     inodes: RwLock<HashMap<NodeId, Shared>>,
     last: AtomicU64,

@@ -32,7 +32,7 @@ fn find(top: &Path) -> Result<()> {
 }
 
 fn grep(top: &Path) -> Result<()> {
-    // The searched word does not occur, so grep reads all files.
+    // The word that grep searches does not occur, so grep reads all files.
     program(
         Command::new("grep").args(["-r", "not in any of them"]).arg(top),
         &[1],
@@ -77,7 +77,7 @@ impl Repository {
             .env("GIT_INDEX_FILE", &self.index)
             .env("GIT_CONFIG_GLOBAL", "/dev/null")
             .current_dir(&self.top)
-            // Otherwise git packs in the background, and keeps the mount busy.
+            // Without this setting git packs in the background, and keeps the mount busy.
             .args(["-c", "maintenance.auto=false", "-c", "gc.auto=0"])
             .args(words);
         program(&mut git, &[0])

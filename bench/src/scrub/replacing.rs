@@ -3,7 +3,7 @@
 //!
 //! Both run in turn on the same volume: a replaced device is the next run's target. Each round also
 //! measures a copy of the device's content in order, around the page cache, with a flush at the
-//! end. A replacement that reads one device and writes another cannot be faster.
+//! end. A replacement that reads one device and writes another cannot be faster than this copy.
 
 use super::{DEVICE_BYTES, pool, prepare};
 use crate::Scale;
@@ -37,7 +37,7 @@ pub(super) fn make(scale: Scale) -> Result<()> {
     Ok(())
 }
 
-/// Replaces device 1 in turn, here and in the kernel.
+/// Replaces device 1 in turn, with Buttress and with the kernel.
 pub(super) fn run(scale: Scale) -> Result<()> {
     println!("\nreplacing device 1\n{}", Pairs::head());
     let mut more = Vec::new();

@@ -1,6 +1,6 @@
 //! An account by brute force. It walks every subvolume alone, item by item and block by block, and
-//! gives each extent and tree block a bit for every subvolume that reaches it. It makes no use of
-//! sharing.
+//! gives each extent and tree block a bit for every subvolume that reaches it. The count makes no
+//! use of sharing.
 
 use anyhow::{Context, Result, ensure};
 use buttress::accounting::{Occupied, Options};
@@ -24,7 +24,8 @@ struct Counted {
     blocks: Reached,
 }
 
-/// Compares the account of `image` with the count. Returns a description of the comparison.
+/// Compares the account of `image` with the brute-force count. Returns a description of the
+/// comparison.
 pub(crate) fn compare(image: &Path) -> Result<String> {
     let device = Device::open(image, &buttress_device::OpenOptions::default())?;
     let filesystem = OpenOptions::new(vec![device]).open()?;
@@ -120,7 +121,8 @@ impl Counted {
         mask
     }
 
-    /// Returns the bytes that exactly such subvolumes reach.
+    /// Returns the bytes that are reached by exactly the sets of subvolumes that the caller
+    /// accepts.
     fn sum(&self, is_wanted: impl Fn(&[u64]) -> bool) -> Bytes {
         let of = |reached: &Reached| {
             let wanted = reached.values().filter(|(_, owners)| is_wanted(owners));

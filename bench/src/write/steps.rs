@@ -40,7 +40,7 @@ pub(super) enum Step {
     Drop,
     /// As `Inline`, in a separate subvolume.
     SubvolumeInline,
-    /// Deletes and drops that subvolume, which shares nothing.
+    /// Deletes and drops the subvolume of `SubvolumeInline`, which shares nothing.
     DropUnshared,
 }
 
@@ -89,8 +89,8 @@ impl Step {
     }
 }
 
-/// The content of the large file: half text, half noise, by pages. It is made before the clock
-/// starts.
+/// The content of the large file: half text, half noise, by pages. The subvolume is made before the
+/// clock starts.
 struct Blocks {
     random: Random,
     content: Vec<u8>,
@@ -163,7 +163,7 @@ pub(crate) fn our_step(scale: Scale, step: &str, image: &str, seconds_file: &str
     Ok(())
 }
 
-/// Makes the files of the seeds' script: 2,000 bytes each, in four directories in turn.
+/// Makes the files of the original script: 2,000 bytes each, in four directories in turn.
 pub(super) fn make_inline_files(filesystem: &WritableFilesystem, top: Location, count: u64) -> Result<()> {
     let content = vec![b'x'; INLINE_BYTES];
     let directories = (0..4)

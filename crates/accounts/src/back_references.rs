@@ -8,10 +8,10 @@
 //! - *full*: the address of the leaf or node that holds the reference. References to blocks that
 //!   several subvolumes share have this form.
 //!
-//! Both forms lead to a leaf or node, not to subvolumes. Many snapshots may reach a leaf of which
-//! only one is recorded. `climb` therefore follows the references of each tree block upwards until
-//! it reaches roots. `sharing` answers a smaller question: whether any other file uses extents, for
-//! a batch at a time.
+//! Both forms lead to a leaf or node, not to subvolumes. Many snapshots may reach a leaf although
+//! the extent tree records only one of them. `climb` therefore follows the references of each tree
+//! block upwards until it reaches roots. `sharing` answers a smaller question: whether any other
+//! file uses extents, for a batch at a time.
 //!
 //! Bounds: [`BLOCKS_MAX`] blocks in a climb, [`REFERENCES_MAX`] results. Above these bounds, the
 //! call returns an error. References on disk that lead nowhere are listed as failures beside the
@@ -69,8 +69,9 @@ type Leaves = BTreeMap<Logical, Vec<(InodeNumber, FileOffset)>>;
 pub struct DataReference {
     /// The subvolume and the inode of the file.
     pub location: Location,
-    /// The file offset. For plain data this is the offset of the address itself. For compressed
-    /// data, and for requests about the whole extent, the offset is that of the file's range.
+    /// The file offset. For plain data, the offset of a use is the offset of the address itself.
+    /// For compressed data, and for requests about the whole extent, the offset is that of the
+    /// file's range.
     pub offset: FileOffset,
 }
 
@@ -128,7 +129,7 @@ impl Wanted {
 }
 
 /// Returns all places in files that use the byte at `logical`, in all subvolumes and snapshots.
-/// With `ignore_offset`, returns all places that use any part of its extent.
+/// With `ignore_offset`, returns all places that use any part of the address's extent.
 ///
 /// # Errors
 /// Fails with [`Error::ExtentNotFound`] if no extent covers the address, or a tree block does, or
@@ -203,7 +204,7 @@ pub(crate) fn trees_of_block(filesystem: &Filesystem, logical: Logical) -> Resul
 }
 
 /// Adds the leaves to which a reference leads, with their places that use the wanted bytes. Returns
-/// the number of added places.
+/// the number of places that it added.
 fn leaves_of(
     filesystem: &Filesystem,
     extent: &Extent,

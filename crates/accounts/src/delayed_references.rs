@@ -3,7 +3,7 @@
 //! Every copy of a tree block and every file extent item changes reference counts in the extent
 //! tree. Applied at once, each small edit would pay for edits of another large tree, and most
 //! changes cancel out. Changes are therefore collected here, merged by extent and by reference. A
-//! commit of the writer applies the remaining ones in order of address.
+//! commit of the writer applies the remaining changes in order of address.
 //!
 //! Invariants:
 //! - An extent that this transaction created has [`Pending::created`], and all its references are
@@ -75,7 +75,7 @@ pub struct Pending {
     pub length: ByteCount,
     /// The kind of the extent.
     pub kind: ExtentKind,
-    /// Set if this transaction allocated the extent.
+    /// True if this transaction allocated the extent.
     pub created: Option<Created>,
     /// The tree for which a tree block was made, if the edit that dropped its reference knew it.
     pub owner: Option<TreeId>,

@@ -19,7 +19,7 @@ use core::ops::Range;
 /// Queries about references to extents, and about owners of space.
 pub trait Accounts {
     /// Returns all places in files that use the byte at `logical`, in all subvolumes and snapshots.
-    /// With `ignore_offset`, returns all places that use any part of its extent.
+    /// With `ignore_offset`, returns all places that use any part of the address's extent.
     ///
     /// # Errors
     /// Fails with [`Error::ExtentNotFound`] if no extent covers the address, or a tree block does,
@@ -140,7 +140,7 @@ pub trait Maps {
     fn data_runs(&self, start: FileOffset) -> Result<DataRuns>;
 
     /// Returns the first offset from `start` on that has data, as `SEEK_DATA` finds it. Returns
-    /// `None` where that fails with `ENXIO`: at the file's end, and after the last data.
+    /// `None` where `SEEK_DATA` fails with `ENXIO`: at the file's end, and after the last data.
     ///
     /// # Errors
     /// Fails if the tree cannot be read.

@@ -249,7 +249,7 @@ pub mod mkfs {
     };
 }
 
-/// Jobs over every copy of a volume: scrub, resynchronisation of devices that missed commits,
+/// Jobs over every copy of a volume: scrubs, resynchronisation of devices that missed commits,
 /// device replacement.
 #[cfg(feature = "scrub")]
 pub mod scrub {

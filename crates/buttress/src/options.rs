@@ -38,7 +38,7 @@ enum Reading {
     /// Shows the newest files: a pending log is replayed in memory.
     #[default]
     Files,
-    /// The last commit, as it is on the devices.
+    /// Shows the last commit, as it is on the devices.
     OnDisk,
     /// The last commit, even if the root tree cannot be read.
     Inspection,
@@ -169,7 +169,7 @@ impl VolumeOptions {
         self.open_devices(devices)
     }
 
-    /// Opens the devices as the options say.
+    /// Opens the devices as the volume options request.
     fn devices(&self, first: &Path) -> Result<Vec<Device>> {
         let further = self.further_devices.iter().map(PathBuf::as_path);
         let devices = std::iter::once(first).chain(further);

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 ///
 /// Names on btrfs are bytes, so text, paths of the standard library and plain bytes all work. A
 /// path begins at the root of its [`Subvolume`](crate::Subvolume), with or without a leading slash.
-/// An empty path is that root.
+/// An empty path is the root.
 ///
 /// ```
 /// use buttress::VolumePath;

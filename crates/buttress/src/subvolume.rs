@@ -1,8 +1,8 @@
 //! A subvolume: paths, directories, attributes, and all operations on files by their names.
 //!
-//! - this file: reading;
+//! - `subvolume`: reading;
 //! - `directory`: listings;
-//! - `writable`: making, renaming and removing;
+//! - `writable`: making, renaming and removing files and directories;
 //! - `send`, `receive`: sending and receiving snapshots as streams.
 
 pub(crate) mod directory;

@@ -58,7 +58,8 @@ pub use writable::{WritableVolume, devices::NewDevice};
 /// ```
 #[derive(Clone, Debug)]
 pub struct Volume {
-    /// Declared before the writer's handle, which it uses, so that it is dropped first.
+    /// Field order: this field is declared before the writer's handle, which it uses, so that it is
+    /// dropped first.
     #[cfg(feature = "scrub")]
     healer: Option<Arc<Healer>>,
     access: Access,
@@ -171,8 +172,8 @@ impl Volume {
     }
 
     /// Returns the volume in its current state. Later changes do not affect the returned volume,
-    /// and freed space that the returned volume reads is not reused. This call writes dirty content
-    /// back first.
+    /// and freed space that the returned volume reads is not reused. This call first writes dirty
+    /// content back to the devices.
     ///
     /// ```
     /// # let volume = buttress::Volume::create().on_devices(vec![buttress::Device::memory(vec![0; 256 << 20])])?;

@@ -50,7 +50,7 @@ fn pack_writes_equal_bytes_that_other_examples_read() {
     for image in &images {
         run("pack", &[&source, image]);
     }
-    // The images are sparse files of 1 GiB, so `cmp` is used.
+    // The images are sparse files of 1 GiB, so the test compares them with `cmp`.
     let same = Command::new("cmp").args(&images).status().unwrap();
     assert!(same.success(), "two volumes made from the same directory differ");
     let image = images[0].as_path();

@@ -94,8 +94,8 @@ impl Source {
         let mut from = item.start;
         while from < item.end {
             let to = from.saturating_add(ByteCount::new(PIECE_BYTES)).min(item.end);
-            // If a piece crosses from one chunk to another, the chunks may have different numbers
-            // of copies.
+            // If a piece of data crosses from one chunk to another, the chunks may have different
+            // numbers of copies.
             let map = check.volume().chunk_map();
             let to = map.find(from).map_or(to, |chunk| to.min(chunk.end()));
             if let Some((logical, packed)) = item.range(from, to) {
@@ -176,8 +176,9 @@ impl Verifier<'_> {
         Ok(())
     }
 
-    /// Returns the sectors of a piece by stripe units. With parity, the devices of a copy change
-    /// from unit to unit. Each unit may then be readable although the piece as a whole is not.
+    /// Returns the sectors of a piece by stripe units. With parity, the devices of a data copy
+    /// change from stripe unit to stripe unit. Each stripe unit may then be readable although the
+    /// piece as a whole is not.
     fn units(&self, piece: &Piece, sectors: usize) -> Vec<Range<usize>> {
         let map = self.check.volume().chunk_map();
         let offset = map

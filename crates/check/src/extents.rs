@@ -4,8 +4,8 @@
 //! Extents, free space and checksums are all in order of address, so the check of a block group is
 //! one merge of three lists. The check keeps only sums of extents in the ledger, and two sets of
 //! tree blocks. The first of the check's two sets contains tree blocks with full back references,
-//! whose children are recorded under their address. The second contains blocks with several
-//! parents.
+//! whose children are recorded under their address. The second of the check's two sets contains
+//! tree blocks with several parents.
 
 use crate::chunks::Group;
 use crate::context::Check;
@@ -282,7 +282,7 @@ fn read_part(
     Ok(complete)
 }
 
-/// The extent whose references are being read.
+/// The extent whose references the scan is reading.
 struct Open {
     logical: Logical,
     length: ByteCount,

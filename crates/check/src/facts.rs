@@ -37,7 +37,8 @@ pub(crate) fn is_own_parent(inode: InodeNumber, name: &InodeName<'_>) -> bool {
     name.parent == inode && inode == InodeNumber::ROOT_DIRECTORY
 }
 
-/// Returns whether a number belongs to a file. Greater numbers belong to caches of old kernels.
+/// Returns whether an inode number belongs to a file. Greater numbers belong to caches of old
+/// kernels.
 pub(crate) fn is_file(objectid: ObjectId) -> bool {
     objectid >= ObjectId::FIRST_FREE && objectid <= ObjectId::LAST_FREE
 }

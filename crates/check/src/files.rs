@@ -281,8 +281,8 @@ impl Pass<'_> {
             }
             return;
         };
-        // Cleanup removes the entries together with the directory, and each child by its own orphan
-        // item.
+        // The kernel's cleanup removes the entries together with the directory, and each child by
+        // its own orphan item.
         if self.is_waiting() && item.nlink == 0 && self.has_orphan_item(inode) {
             return;
         }

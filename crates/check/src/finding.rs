@@ -54,7 +54,7 @@ pub enum Grade {
     Inconsistent,
     /// All content is readable, but writes to the volume may destroy some of it.
     Unsafe,
-    /// Some content is no longer readable.
+    /// Some content of the volume is no longer readable.
     Loss,
 }
 

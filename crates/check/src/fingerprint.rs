@@ -2,11 +2,12 @@
 //!
 //! Each fact (a reference, a name, a link) has a 64-bit hash. The first side of a comparison adds
 //! the hash, the other subtracts it. Sums do not depend on order, so all cores can read the blocks
-//! of a volume in any order. Parts that trees share are added once. A sum of zero means that the
-//! sides agree, with an error chance of 1 in 2^64. Only if a sum is not zero are the facts
-//! themselves collected and compared.
+//! of a volume in any order. The facts of tree parts that several trees share are added once. A sum
+//! of zero means that the sides agree, with an error chance of 1 in 2^64. Only if a sum is not zero
+//! are the facts themselves collected and compared.
 //!
-//! A [`Ledger`] holds such sums for ranges of addresses, so that few facts need to be collected.
+//! A [`Ledger`] holds sums of hashes for ranges of addresses, so that few facts need to be
+//! collected.
 //!
 //! The hashes mix well but are not secret. An attacker may craft a damaged volume that the check
 //! reports as valid, with no other harm.
@@ -41,7 +42,7 @@ pub(crate) enum Fact {
     Orphan = 0xc2b2_ae3d_27d4_eb4f,
     /// A name as index and inode reference record it: directory, index, inode, name.
     Name = 0x27d4_eb2f_1656_67c5,
-    /// An entry as index and hash item record it: directory, location, type, name.
+    /// An entry that both its index item and its hash item record: directory, location, type, name.
     Entry = 0x85eb_ca77_c2b2_ae63,
 }
 

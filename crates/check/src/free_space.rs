@@ -104,7 +104,7 @@ impl Recorded {
         }
     }
 
-    /// Compares the record with the free ranges of `group`.
+    /// Compares the free-space record with the free ranges of `group`.
     pub(crate) fn compare(mut self, check: &Check<'_>, group: &Group, free: &[Run]) {
         if !self.complete {
             return;

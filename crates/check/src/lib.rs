@@ -12,12 +12,12 @@
 //!    another.
 //! 3. All trees are walked, every block once, in order of address, on all cores.
 //!
-//! Related facts can be far apart in these walks: an extent and its users, a name and its inode.
-//! The check compares related facts by sums of hashes that cancel out if both sides agree. It keeps
-//! the facts of neither side in memory. Only if a sum is not zero does the check collect the facts
-//! themselves: the references of the affected addresses, or the items of the affected subvolume. A
-//! valid volume is therefore read once, at any size and with any number of snapshots, and a damaged
-//! one about twice.
+//! Related facts can be far apart in the walks of a check: an extent and its users, a name and its
+//! inode. The check compares related facts by sums of hashes that cancel out if both sides agree.
+//! It keeps the facts of neither side in memory. Only if a sum is not zero does the check collect
+//! the facts themselves: the references of the affected addresses, or the items of the affected
+//! subvolume. A valid volume is therefore read once, at any size and with any number of snapshots,
+//! and a damaged one about twice.
 //!
 //! | module | holds |
 //! |---|---|

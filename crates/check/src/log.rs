@@ -5,8 +5,8 @@
 //! data that only the log refers to, are in no extent, and must not overlap any extent. Data of the
 //! log needs checksums, in the log or outside of it.
 //!
-//! Each block is read once, whichever pointers lead to it. [`KEPT_MAX`] limits the number of kept
-//! addresses of log blocks and data.
+//! The check reads each log block once, whichever pointers lead to it. [`KEPT_MAX`] limits the
+//! number of kept addresses of log blocks and data.
 //!
 //! Source: on-disk format documentation, section "Log tree".
 

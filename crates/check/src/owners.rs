@@ -6,9 +6,9 @@
 //! parents, as after a balance, a descent in the owner's tree must lead to the block. A tree that
 //! drops a block which others still share first converts the block to full back references.
 //!
-//! The path to most blocks already shows this: the parent refers to the block in the owner's name,
-//! or the path began in the owner's tree. Only for other blocks the check descends the owner's
-//! tree, through the cache, and keeps nothing.
+//! The path to most tree blocks already shows that the owner reaches them: the parent refers to the
+//! block in the owner's name, or the path began in the owner's tree. Only for other blocks the
+//! check descends the owner's tree, through the cache, and keeps nothing.
 
 use crate::context::Check;
 use crate::extents::recorded;

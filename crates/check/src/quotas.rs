@@ -21,7 +21,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 /// The most uses of data that are kept. If there are more uses, classic quotas are not checked.
 const USES_MAX: usize = 4 << 20;
 
-/// The most words of bits that are kept. If there are more, classic quotas are not checked.
+/// The most words of bits that the scan keeps. If there are more, classic quotas are not checked.
 const WORDS_MAX: usize = 4 << 20;
 
 /// The segments that use each extent.

@@ -50,8 +50,9 @@ struct Recount<'a> {
     dead: HashSet<TreeId>,
 }
 
-/// Finds the differing references. `whole` tells whether every tree block was readable. A reference
-/// that was not found is missing only if every tree block was readable.
+/// Finds the references whose recorded and counted numbers differ. `whole` tells whether every tree
+/// block was readable. A reference that was not found is missing only if every tree block was
+/// readable.
 pub(crate) fn run(
     check: &Check<'_>,
     roots: &[Root],

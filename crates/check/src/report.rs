@@ -79,7 +79,7 @@ pub enum Note {
     },
     /// The log of a subvolume that no longer exists; the replay skips it.
     LogOfNoSubvolume {
-        /// The id of the subvolume.
+        /// The id of the subvolume that no longer exists.
         subvolume: TreeId,
     },
     /// A superblock copy that was never written: its place has only zeros.
@@ -136,7 +136,7 @@ pub enum Note {
     ReplaceInterrupted,
     /// A tree of an interrupted relocation.
     RelocationTree {
-        /// The id of the tree that it mirrors.
+        /// The id of the tree that the relocation tree mirrors.
         tree: u64,
     },
     /// The free-space tree is marked as invalid; the next mount rebuilds it.
@@ -405,7 +405,7 @@ impl Collector {
         }
     }
 
-    /// Adds a finding. A duplicate of a kept finding does not count again.
+    /// Adds a finding. A duplicate of a finding that the report has does not count again.
     pub(crate) fn find(&self, finding: Finding) {
         let mut inner = self.inner.lock();
         let code = finding.code();

@@ -151,8 +151,8 @@ fn check_uuids(check: &Check<'_>, roots: &[Root], by_id: &HashMap<TreeId, &Root>
         return Ok(());
     };
     let superblock = check.superblock();
-    // Zero means that the tree was never filled since mkfs.btrfs. The kernel completes the uuid
-    // tree at the next mount.
+    // A uuid tree generation of zero means that the uuid tree was never filled since mkfs.btrfs.
+    // The kernel completes the uuid tree at the next mount.
     if superblock.uuid_tree_generation != superblock.generation {
         if superblock.uuid_tree_generation != Generation::MIN {
             check.note(Note::UuidTreeStale);

@@ -3,7 +3,7 @@
 /// A range `[start, end)`.
 pub(crate) type Run = (u64, u64);
 
-/// Appends a range after the last one, joined to it if both touch.
+/// Appends a range after the last range, joined to it if both touch.
 pub(crate) fn push(runs: &mut Vec<Run>, start: u64, end: u64) {
     if start >= end {
         return;

@@ -81,7 +81,8 @@ pub(crate) fn check(check: &Check<'_>, items: &ChunkItems) {
     check_system_chunks(check, items);
 }
 
-/// Whether the volume does not list a device: one that is about to join it, or has left it. The notice at opening tells so.
+/// Returns whether the volume does not list a device: a device that is about to join the volume, or
+/// has left it. The notice at opening tells so.
 fn is_unlisted(slot: &DeviceSlot, items: &ChunkItems) -> bool {
     let is_listed = items.devices.values().any(|item| item.uuid == slot.uuid());
     // An unreadable chunk tree lists nothing.

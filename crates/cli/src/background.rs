@@ -68,7 +68,7 @@ pub fn is_alive(process: u32, begun: u64) -> bool {
 /// Asks a process to stop, and waits for its end.
 ///
 /// # Errors
-/// The system refuses to signal the process.
+/// Fails if the system refuses to signal the process.
 pub fn stop(process: (u32, u64)) -> Result<()> {
     stop_by(process, Signal::INT)
 }

@@ -226,8 +226,8 @@ impl Context {
         exit::print_error(error);
     }
 
-    /// Counts a loss like [`Context::lost`], for an error that was printed already. `message` is
-    /// its text for JSON output.
+    /// Counts a loss like [`Context::lost`], for an error that was printed already. `message`
+    /// returns the error's text for JSON output.
     pub fn count_loss(&self, message: impl FnOnce() -> String) {
         self.losses.fetch_add(1, Ordering::Relaxed);
         self.keep_first_loss(message);

@@ -167,7 +167,8 @@ pub fn chain_text(error: &anyhow::Error) -> String {
             text = line;
             continue;
         }
-        // The outer text may already name the object of the cause: `IMAGE:/a: /a: no such file`.
+        // The outer error text may already name the object of the cause: `IMAGE:/a: /a: no such
+        // file`.
         let rest = match line.split_once(": ") {
             Some((about, rest)) if about.starts_with('/') && text.ends_with(about) => rest,
             _ => &line,
@@ -264,7 +265,7 @@ mod tests {
             .context("v.img")
             .unwrap_err();
         assert_eq!(chain_text(&longer), "v.img: the disk is full");
-        // A part of a longer word does not count as a repetition.
+        // An error text that is only a part of a longer word does not count as a repetition.
         let word = Err::<(), _>(io::Error::other("full"))
             .context("it was not done fully")
             .unwrap_err();

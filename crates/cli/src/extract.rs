@@ -118,7 +118,7 @@ impl Shared {
 struct Job {
     directory: Arc<Directory>,
     name: OsString,
-    /// True if the user named the file.
+    /// True if the user named the file on the command line.
     is_named: bool,
     entry: Box<WalkEntry>,
 }
@@ -223,8 +223,8 @@ impl Extractor {
         self.shared.has_ended()
     }
 
-    /// Waits for all files. Returns the totals, the remaining errors, and the operations that the
-    /// system did not permit.
+    /// Waits until all queued files are extracted. Returns the totals, the remaining errors, and
+    /// the operations that the system did not permit.
     pub fn finish(mut self) -> (Totals, Vec<anyhow::Error>, Vec<Refusal>) {
         self.leave_unentered();
         while let Some(directory) = self.stack.pop() {
@@ -351,8 +351,8 @@ fn spawn_worker(shared: &Arc<Shared>, queue: &Receiver<Job>) -> JoinHandle<()> {
     })
 }
 
-/// Creates a file. Returns `None` if an existing file stays, or if the creation failed and was
-/// reported.
+/// Creates a file. Returns `None` if an existing file stays, or if the creation failed and the job
+/// has reported this.
 fn run(job: Job, shared: &Shared) -> Option<Identity> {
     let Job {
         directory,

@@ -32,7 +32,7 @@ const SECTOR_BYTES: u64 = 512;
 enum Thing {
     /// A file, by its file system's device number and its inode number.
     File(u64, u64),
-    /// A block device without known backing storage, by its number.
+    /// A block device without known backing storage, by its device number.
     Block(u64),
 }
 

@@ -43,7 +43,7 @@ pub const EXIT_CODES: &[ExitCode] = &[
 pub struct Page {
     /// File name, such as `buttress-subvolume-list.1`.
     pub file_name: String,
-    /// Content of the file.
+    /// Content of the man page.
     pub text: String,
 }
 

@@ -15,13 +15,13 @@
 //! The same members give the same bytes: the archive contains no process id, no current time and no
 //! user names.
 //!
-//! After [`Archive::begin`] the content follows in ascending order through [`Archive::content`],
-//! then [`Archive::end`]. Invariant: the writer writes exactly the promised number of bytes. It
-//! fills missing content with zeros, so the archive stays readable if a file turns out to be
-//! damaged.
+//! After [`Archive::begin`] of a member, the content follows in ascending order through
+//! [`Archive::content`], then [`Archive::end`]. Invariant: the writer writes exactly the promised
+//! number of bytes. It fills missing content with zeros, so the archive stays readable if a file
+//! turns out to be damaged.
 //!
 //! Source: POSIX.1-2017, pax, "pax Interchange Format"; GNU tar manual, appendix "Tar Internals",
-//! sections "Extensions to the POSIX header" and "Storing Sparse Files".
+//! sections "Extensions to the POSIX header" and "Storing Sparse Files" of the GNU tar manual.
 
 mod acl;
 mod data_map;

@@ -68,7 +68,8 @@ pub fn answer(arguments: &[OsString], error: &clap::Error) -> Option<anyhow::Err
     let at = words.iter().position(|word| word == invalid)?;
     let (before, rest) = words.split_at_checked(at)?;
     let next = rest.iter().skip(1).find(|word| !word.starts_with('-')).copied();
-    // The preceding argument names the command's group, or is the value of a global option.
+    // The argument before the invalid word names the command's group, or is the value of a global
+    // option.
     let group = before.iter().rev().find_map(|word| group_named(word));
     let in_group = group.and_then(|group| find(&[group, invalid]));
     let with_next = || next.and_then(|next| find(&[invalid, next]));

@@ -1,12 +1,12 @@
 //! Treatment of existing files by a copy, in both directions, as in GNU cp.
 //!
-//! - A regular file keeps its inode. The copy opens it and replaces its content, so owner, mode and
-//!   further names stay. The copy follows a symbolic link at the target name, unless the link is
-//!   dangling.
+//! - When a copy replaces a regular file, the file keeps its inode. The copy opens the existing
+//!   file and replaces its content, so owner, mode and further names stay. The copy follows a
+//!   symbolic link at the target name, unless the link is dangling.
 //! - An item that is not copied as a regular file (links and special files, with -r, -P, -d or -a)
 //!   replaces the existing file.
-//! - With -a and -d, an existing file with several names keeps its content, and the copy takes over
-//!   this name.
+//! - With -a and -d, an existing file with several names keeps its content under the other names,
+//!   and the copy takes over this name.
 //! - A directory never replaces another kind of file, and no other kind replaces a directory.
 //!
 //! One rule differs from GNU cp: below the copied directory, no link in the destination is

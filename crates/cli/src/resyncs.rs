@@ -1,8 +1,9 @@
 //! Resynchronisation of a volume that this process serves: one at a time, beside the users of the volume.
 //!
-//! A mount that is open for changes starts it in the background ([`Resyncs::start`]) if a device missed commits. A scrub and
-//! `device resync` on the mount wait for it, then run it for what is left ([`Resyncs::run`]). The end of the mount cancels it
-//! ([`Resyncs::end`]); the next mount continues with what the device lacks then.
+//! A mount that is open for changes starts it in the background ([`Resyncs::start`]) if a device
+//! missed commits. A scrub and `device resync` on the mount wait for the background job, then run
+//! it for what is left ([`Resyncs::run`]). The end of the mount cancels it ([`Resyncs::end`]); the
+//! next mount continues with what the device lacks then.
 //!
 //! Invariants:
 //! - At most one resynchronisation of the volume runs. `State::under_way` enforces it.
@@ -49,14 +50,14 @@ struct State {
     under_way: Option<Progress>,
     /// The result of the last run in the background.
     last: Option<Last>,
-    /// True once no resynchronisation may start any more.
+    /// True once the mount starts no further resynchronisation.
     is_over: bool,
 }
 
 /// Outcome of a resynchronisation in the background.
 struct Last {
     resynced: Resynced,
-    /// Reason why a device stays behind.
+    /// Reason why a device stays behind the volume.
     error: Option<String>,
 }
 

@@ -251,7 +251,7 @@ impl<'a> Session<'a> {
         let committed = commit_all(&writing);
         if let Err(error) = committed {
             if leaving != Leaving::Asked || !is_typed {
-                // The reason for dropping the changes was already printed.
+                // The caller has already printed the reason for dropping the changes.
                 writing.volume().abandon();
             }
             return Err(error);

@@ -57,7 +57,8 @@ pub struct Cancelling {
 pub struct Interrupted(SigId);
 
 impl Interrupted {
-    /// Sets `flag` on SIGINT. Must come before [`Cancelling::start`], which acts on the same signal.
+    /// Sets `flag` on SIGINT. The flag must be set up before [`Cancelling::start`], which acts on
+    /// the same signal.
     ///
     /// # Errors
     /// The system refuses.
@@ -192,7 +193,7 @@ impl BeforeTheEnd {
         let thread = std::thread::spawn(move || {
             if let Some(signal) = signals.forever().next() {
                 action();
-                // If this fails, the job continues and fails by itself.
+                // If the default effect fails, the job continues and fails by itself.
                 let _ = emulate_default_handler(signal);
             }
         });

@@ -182,7 +182,8 @@ impl<T> ContextAdvice for Result<T> {
 #[expect(clippy::disallowed_methods, reason = "nothing is printed")]
 fn turn_away(output: bool, messages: bool) {
     let nowhere = || std::fs::File::options().write(true).open("/dev/null");
-    // If this fails, no other method remains, and the command ends with an error anyway.
+    // If redirecting the descriptor fails, no other method remains, and the command ends with an
+    // error anyway.
     if messages {
         let _ = if output {
             nowhere().map(rustix::stdio::dup2_stderr)

@@ -69,7 +69,7 @@ pub trait Record: Sized {
     /// Replaces the file by this record.
     ///
     /// # Errors
-    /// The file cannot be written.
+    /// Fails if the status file cannot be written.
     fn save(&self, context: &Context, path: &Path) -> Result<()> {
         let mut output = context.create_output_to_keep(path)?;
         serde_json::to_writer(&mut output, &self.to_json())?;
@@ -81,7 +81,7 @@ pub trait Record: Sized {
 /// Removes a status file, if it exists.
 ///
 /// # Errors
-/// The file cannot be removed.
+/// Fails if the status file cannot be removed.
 pub fn remove(path: &Path) -> Result<()> {
     match fs::remove_file(path) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
@@ -105,7 +105,7 @@ pub fn process_from_json(value: &Value) -> Option<(u32, u64)> {
     ))
 }
 
-/// Runs a job, and saves its record every second meanwhile. Returns how both ended.
+/// Runs a job, and saves its record every second during the job. Returns how both ended.
 pub fn while_saving<T>(save: impl Fn() -> Result<()> + Send, job: impl FnOnce() -> T) -> (T, Result<()>) {
     let (stop, stopped) = bounded::<()>(0);
     std::thread::scope(|scope| {

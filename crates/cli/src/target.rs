@@ -28,7 +28,7 @@ pub struct Target {
 }
 
 impl Target {
-    /// Splits an argument, and checks which files exist.
+    /// Splits an argument at its colon, and checks which files exist.
     pub fn parse(argument: &OsStr) -> Self {
         Self::parse_with(argument, |path| path.symlink_metadata().is_ok())
     }
@@ -96,7 +96,7 @@ impl Target {
     }
 
     /// Returns the name of a file below the target for messages, in the user's spelling. `inner` is
-    /// its path relative to the target, or empty.
+    /// the file's path relative to the target, or empty.
     pub fn name_of(&self, inner: &[u8]) -> Vec<u8> {
         let mut name = match &self.word {
             Some(word) => word.as_bytes().to_vec(),

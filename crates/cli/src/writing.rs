@@ -31,7 +31,7 @@ const RESYNC_AT_ONCE: ByteCount = ByteCount::new(RESYNC_AT_ONCE_MIB << 20);
 
 const RESYNC_AT_ONCE_MIB: u64 = 256;
 
-/// Environment variable of the reproducible-builds.org specification.
+/// Environment variable of the reproducible-builds.org specification, with a time in seconds.
 const EPOCH_VARIABLE: &str = "SOURCE_DATE_EPOCH";
 
 /// Returns the source of this command's times and uuids. `purpose` distinguishes uuids of different
@@ -214,7 +214,8 @@ impl Writing {
         Ok(self.root.locate(path, follow)?)
     }
 
-    /// Returns the parent directory of a path, and its last name. The name need not exist.
+    /// Returns the parent directory of a path, and its last name. The last name of the path need
+    /// not exist.
     pub fn place(&self, path: &[u8]) -> Result<(Location, Vec<u8>)> {
         let (directory, name) = split(path);
         if name.is_empty() || name == b"." || name == b".." {

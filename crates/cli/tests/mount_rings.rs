@@ -69,7 +69,7 @@ impl Drop for Offered {
 
 /// Returns the number of threads of a mount's server that take requests by rings.
 fn ring_threads(mounted: &Mounted) -> usize {
-    // After an answer, the server's threads exist.
+    // After an answer to a request, the server's threads exist.
     fs::metadata(mounted.path(".")).unwrap();
     let _asked = fs::metadata(mounted.path("is not there"));
     let tasks = fs::read_dir(format!("/proc/{}/task", mounted.server())).unwrap();

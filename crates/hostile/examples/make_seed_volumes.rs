@@ -221,15 +221,15 @@ fn plant(top: &Path) -> Result<()> {
     let links = top.join("links");
     fs::create_dir(&links)?;
     fs::write(links.join("first"), b"many names")?;
-    // These are more names than an INODE_REF holds in a block of 4 KiB, so some become extended
-    // references.
+    // The files get more names than an INODE_REF holds in a block of 4 KiB, so some names become
+    // extended references.
     for number in 0..25 {
         fs::hard_link(
             links.join("first"),
             links.join(format!("{number:03}-{}", "n".repeat(200))),
         )?;
     }
-    // The two names have one hash.
+    // The two names have equal hashes.
     for name in ["aiyifwg", "dlpjrry"] {
         fs::write(links.join(name), name)?;
     }

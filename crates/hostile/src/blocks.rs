@@ -11,15 +11,15 @@ use bytes::Bytes;
 use std::hint::black_box;
 use std::sync::Arc;
 
-/// The size of all tree blocks here.
+/// The size of all tree blocks in this module.
 const NODE_BYTES: usize = 4096;
 /// The length of a block's header.
 const HEADER_BYTES: usize = 101;
-/// The address in all blocks here.
+/// The address of all tree blocks in this module.
 const LOGICAL: u64 = 1 << 20;
-/// The uuid in all blocks here.
+/// The uuid of all tree blocks in this module.
 const FSID: [u8; 16] = [0x42; 16];
-/// The generation of the volume.
+/// The generation of the fuzzed volume.
 const GENERATION: u64 = 100;
 
 /// The target of a superblock with correct magic, address and checksum.
@@ -42,7 +42,8 @@ pub fn superblock(bytes: &[u8]) -> Depth {
     }
 }
 
-/// Sets the correct magic, address and checksum of a superblock. An unknown checksum type stays.
+/// Sets the correct magic, address and checksum of a superblock. An unknown checksum type stays in
+/// the superblock.
 pub fn mend_superblock(block: &mut [u8], physical: u64) {
     block[48..56].copy_from_slice(&physical.to_le_bytes());
     block[64..72].copy_from_slice(b"_BHRfS_M");
@@ -71,7 +72,7 @@ pub fn tree_block(bytes: &[u8]) -> Depth {
     check(block, &format)
 }
 
-/// The target of a leaf whose heads and data match. Its items come from the input.
+/// The target of a leaf whose heads and data match. The items of the leaf come from the input.
 pub fn leaf(bytes: &[u8]) -> Depth {
     const OWNERS: [TreeId; 8] = [
         TreeId::FS,
@@ -132,7 +133,7 @@ pub fn leaf(bytes: &[u8]) -> Depth {
     check(block, &format)
 }
 
-/// The target of a node with ascending keys. Its pointers come from the input.
+/// The target of a node with ascending keys. The pointers of the node come from the input.
 pub fn node(bytes: &[u8]) -> Depth {
     let mut input = Input::new(bytes);
     let format = format(&mut input);

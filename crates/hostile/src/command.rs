@@ -2,8 +2,8 @@
 //! over it.
 //!
 //! The command must also print everything that the library accepts: names, times, flags, trees,
-//! tables. An input is that of [`crate::image`], after a byte that chooses the command. Output goes
-//! to standard output, which the fuzzer closes and tests redirect.
+//! tables. An input is an input of [`crate::image`], after a byte that chooses the command. Output
+//! goes to standard output, which the fuzzer closes and tests redirect.
 
 use crate::input::Input;
 use crate::seed_volume::{BLOCK_BYTES, Overlay};

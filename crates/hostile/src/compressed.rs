@@ -88,7 +88,7 @@ pub fn first_segments(stored: &[u8], segments: usize) -> Vec<u8> {
 /// Compresses content to a zlib stream.
 ///
 /// # Errors
-/// The compression fails.
+/// Panics if the compression fails.
 pub fn deflate(content: &[u8], level: i32) -> std::io::Result<Vec<u8>> {
     let level = flate2::Compression::new(level.unsigned_abs());
     let mut encoder = flate2::write::ZlibEncoder::new(Vec::new(), level);

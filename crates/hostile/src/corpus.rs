@@ -1,7 +1,8 @@
 //! A corpus in one file: inputs, each after its length, compressed together.
 //!
 //! Fuzzers need a directory of thousands of tiny files, which do not suit a repository. The
-//! committed file is `fuzz/corpus/TARGET.zst`. It is sorted, so that equal inputs give equal bytes.
+//! committed file is `fuzz/corpus/TARGET.zst`. The corpus is sorted, so that equal inputs give
+//! equal bytes.
 
 use std::io::{Error, ErrorKind, Result};
 
@@ -26,7 +27,7 @@ pub fn pack(mut inputs: Vec<Vec<u8>>) -> Result<Vec<u8>> {
 /// Unpacks the inputs that [`pack`] packed.
 ///
 /// # Errors
-/// The file is not a corpus.
+/// Fails if the file is not a corpus.
 pub fn unpack(packed: &[u8]) -> Result<Vec<Vec<u8>>> {
     let bytes = zstd::bulk::decompress(packed, UNPACKED_BYTES_MAX)?;
     let mut rest = bytes.as_slice();

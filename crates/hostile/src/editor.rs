@@ -51,7 +51,7 @@ impl Editor {
     /// Opens the volume with all edits so far, degraded if necessary.
     ///
     /// # Panics
-    /// The volume does not open.
+    /// Panics if the volume does not open.
     #[must_use]
     pub fn open(&self) -> Filesystem {
         let devices = self.devices.iter().cloned();
@@ -76,10 +76,10 @@ impl Editor {
         self.devices[index].cut(size_bytes);
     }
 
-    /// Changes the leaf of `tree` at `key`. The slot is that of the key, or of the next one.
+    /// Changes the leaf of `tree` at `key`. The slot is that of the key, or of the next key.
     ///
     /// # Panics
-    /// There is no such leaf.
+    /// Panics if the tree has no such leaf.
     pub fn leaf(
         &mut self,
         tree: TreeId,
@@ -114,7 +114,7 @@ impl Editor {
     /// Returns the first log of a subvolume.
     ///
     /// # Panics
-    /// There is no log.
+    /// Panics if the volume has no log.
     #[must_use]
     pub fn log(&self) -> (Filesystem, Tree) {
         let filesystem = self.open();
@@ -135,7 +135,7 @@ impl Editor {
     /// Changes the data of the item with the key `key`.
     ///
     /// # Panics
-    /// There is no such item.
+    /// Panics if the tree has no such item.
     pub fn data(&mut self, tree: TreeId, key: &Key, change: impl FnOnce(&mut [u8])) {
         self.leaf(tree, key, |leaf, slot| {
             let slot = slot.unwrap_or_else(|_| panic!("tree {tree} has no {key}"));
@@ -157,7 +157,7 @@ impl Editor {
     /// Adds an item.
     ///
     /// # Panics
-    /// The item exists already, or does not fit.
+    /// Panics if the item exists already, or does not fit.
     pub fn insert(&mut self, tree: TreeId, key: &Key, data: &[u8]) {
         self.leaf(tree, key, |leaf, slot| {
             let slot = slot.expect_err("the item is not there yet");
@@ -220,11 +220,11 @@ impl Editor {
         self.write(filesystem, logical, &bytes, None);
     }
 
-    /// Writes bytes at an address: to all copies, or to one of them, counted from 0. Repairs no
-    /// checksum.
+    /// Writes bytes at an address: to all copies, or to one of them, counted from 0. The edit
+    /// repairs no checksum.
     ///
     /// # Panics
-    /// No chunk maps the address.
+    /// Panics if no chunk maps the address.
     pub fn write(&mut self, filesystem: &Filesystem, logical: Logical, bytes: &[u8], copy: Option<usize>) {
         let length = ByteCount::of(bytes.len());
         let mappings = filesystem.volume().map(logical, length).expect("it is mapped");
@@ -272,7 +272,7 @@ impl Editor {
     /// Returns the keys of a tree with their data, in order.
     ///
     /// # Panics
-    /// The tree cannot be read.
+    /// Panics if the tree cannot be read.
     #[must_use]
     pub fn items(&self, tree: TreeId) -> Vec<(Key, Vec<u8>)> {
         let tree = self.open().tree(tree).expect("the tree is there");
@@ -313,8 +313,8 @@ impl Editor {
         cursor.current_slot() == Some(0)
     }
 
-    /// Returns the borders of neighbouring leaves: the last key of one leaf and the first of the
-    /// next.
+    /// Returns the borders of neighbouring leaves: the last key of one leaf and the first key of
+    /// the next.
     #[must_use]
     pub fn borders(&self, tree: TreeId) -> Vec<(Key, Key)> {
         let tree = self.open().tree(tree).expect("the tree is there");
@@ -345,7 +345,7 @@ pub fn add(data: &mut [u8], at: usize, more: i64) {
     data[at..at + 8].copy_from_slice(&number.to_le_bytes());
 }
 
-/// Returns a key from its numbers.
+/// Makes a key from its numbers.
 #[must_use]
 pub const fn key(objectid: u64, item_type: ItemType, offset: u64) -> Key {
     Key::new(ObjectId::new(objectid), item_type, offset)

@@ -2,9 +2,9 @@
 //!
 //! An input is the number of a volume, a byte of choices (a missing device, rescue options,
 //! read-ahead), and the changes (see [`crate::mutation`]). If the volume opens, the target reads
-//! trees block by block and item by item in both directions. It reads subvolumes, and walks all
-//! directories with content, attributes and link targets. It also resolves paths in both
-//! directions, and maps addresses through chunks to every copy.
+//! trees block by block and item by item in both directions. The target reads subvolumes, and walks
+//! all directories with content, attributes and link targets. The target also resolves paths in
+//! both directions, and maps addresses through chunks to every copy.
 //!
 //! The target counts its work and ends an input after [`STEPS_MAX`] steps, because volumes may be
 //! large. The fuzzer's own limits of time and memory bound a single step.
@@ -77,7 +77,7 @@ pub fn image(bytes: &[u8]) -> Depth {
     }
 }
 
-/// Reads everything as far as possible.
+/// Reads everything in the volume as far as possible.
 pub fn read_all(filesystem: &Filesystem) {
     let reader = Reader {
         filesystem,
@@ -96,7 +96,7 @@ struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    /// Counts a step. Returns `false` after the last permitted step.
+    /// Counts a step of the target. Returns `false` after the last permitted step.
     fn step(&self) -> bool {
         self.steps.set(self.steps.get() + 1);
         self.steps.get() < STEPS_MAX
@@ -218,7 +218,7 @@ impl Reader<'_> {
         }
     }
 
-    /// Maps a file. Its extents must be in order and must end.
+    /// Maps the extents of a file. The extents of a file must be in order and must end.
     fn map_file(&self, location: Location) {
         let Some(file) = self.note(self.filesystem.open_file(location)) else {
             return;

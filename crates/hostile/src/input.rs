@@ -8,7 +8,7 @@ pub struct Input<'a> {
 }
 
 impl<'a> Input<'a> {
-    /// Returns an input with all of `bytes`.
+    /// Makes an input of all of `bytes`.
     #[must_use]
     pub const fn new(bytes: &'a [u8]) -> Self {
         Self { rest: bytes }

@@ -2,8 +2,8 @@
 //!
 //! An input is a byte of choices, the key's object id and offset, and the item's data. The first
 //! bit of the choices requests a repaired key: the only object id or offset that the type can have,
-//! or the hash of the first name. Without repair the first checks would reject most inputs. Two
-//! further bits choose the sector size.
+//! or the hash of the first name. Without the repaired key, the first checks would reject most
+//! inputs. Two further bits choose the sector size.
 
 use crate::input::Input;
 use crate::{Depth, Target};
@@ -165,7 +165,7 @@ fn one_entry(key: &mut Key, data: &mut Vec<u8>) {
     if key.item_type == ItemType::XATTR_ITEM {
         data[..17].fill(0);
         data[29] = 8;
-        // Half of the data is the value.
+        // Half of the data after the header is the attribute's value.
         let name_bytes = u16::try_from((data.len() - 30) / 2).unwrap_or(0);
         let value_bytes = u16::try_from(data.len() - 30).unwrap_or(0) - name_bytes;
         data[25..27].copy_from_slice(&value_bytes.to_le_bytes());
@@ -194,7 +194,7 @@ fn small_extent(key: &mut Key, data: &mut Vec<u8>) {
     }
     data.resize(53, 0);
     for at in [8, 21, 29, 37, 45] {
-        // The numbers become multiples of 64 KiB below 16 MiB.
+        // The numbers of the extent become multiples of 64 KiB below 16 MiB.
         data[at..at + 2].fill(0);
         data[at + 3..at + 8].fill(0);
     }

@@ -2,7 +2,7 @@
 //!
 //! Each [`Target`] feeds its input to one structure, or to a whole volume, after repairing the
 //! fields that would reject the input at once (checksums, addresses, hashes in keys). A target
-//! never returns a failure: its findings are a panic, a hang, or unbounded memory. It returns
+//! never returns a failure: its findings are a panic, a hang, or unbounded memory. A target returns
 //! whether the input passed the first checks, because a target that refuses everything shows
 //! nothing.
 //!

@@ -9,7 +9,8 @@
 //! - A refused opening writes nothing, and its error is no defect of the program.
 //! - A replayed log is gone, and the volume's accounts of space are correct: every extent has its
 //!   references, and free space is free. Files may have any content that the log gave them.
-//! - Everything can be read or gives an error, and can be removed and committed.
+//! - Everything in the replayed volume can be read or gives an error, and can be removed and
+//!   committed.
 
 use crate::input::Input;
 use crate::mutation::Aims;
@@ -27,10 +28,10 @@ use buttress_writer::{AllocateMode, Environment, WritableFilesystem, WriteOption
 use std::hint::black_box;
 use std::sync::{Arc, OnceLock};
 
-/// The size of the volumes made here, in bytes.
+/// The size of the volumes that the target makes, in bytes.
 const VOLUME_BYTES: usize = 128 << 20;
 
-/// The number of entries of the top directory that are removed after a replay.
+/// The number of entries of the top directory that the target removes after a replay.
 const REMOVED_MAX: usize = 64;
 
 const TOP: Location = Location::root_of(SubvolumeId::TOP_LEVEL);
@@ -59,7 +60,7 @@ pub(crate) fn options() -> WriteOptions {
 /// Returns the volumes, each with its log's blocks as the places of changes.
 ///
 /// # Panics
-/// A volume cannot be made.
+/// Panics if a volume cannot be made.
 #[must_use]
 pub fn volumes() -> &'static [Aims] {
     static VOLUMES: OnceLock<Vec<Aims>> = OnceLock::new();
@@ -75,7 +76,7 @@ pub fn volumes() -> &'static [Aims] {
     })
 }
 
-/// Returns the label and uuids of volumes made here.
+/// Returns the label and uuids of the volumes that the target makes.
 pub(crate) fn identity() -> mkfs::Identity {
     mkfs::Identity {
         fsid: Uuid::from_u128(1),

@@ -2,9 +2,9 @@
 //!
 //! An input names a volume and a list of changes. A change replaces bytes of tree blocks, headers,
 //! keys, items, superblocks or any block, leads a pointer to another block, or puts a block in the
-//! place of another. It applies to every copy of a tree block, because a sound copy would replace a
-//! bad one. Changed blocks get a correct checksum, so that only the checks after the checksum can
-//! refuse them.
+//! place of another. A change applies to every copy of a tree block, because a sound copy would
+//! replace a bad one. Changed blocks get a correct checksum, so that only the checks after the
+//! checksum can refuse them.
 
 use crate::blocks::{mend_checksum, mend_superblock};
 use crate::input::Input;
@@ -223,8 +223,8 @@ impl Changed<'_> {
                 let index = usize::from(input.byte()) % self.aims.superblocks.len().max(1);
                 let at = u64::from(input.u16()) % SUPERBLOCK_BYTES as u64;
                 let bytes = bytes(input);
-                // A copy of the superblock serves only if the first one fails, so all superblocks
-                // of a device change.
+                // A copy of the superblock serves only if the first superblock fails, so all
+                // superblocks of a device change.
                 for (other, &(device, physical)) in self.aims.superblocks.iter().enumerate() {
                     if device == self.aims.superblocks[index].0 {
                         self.devices[device].write(physical + at, bytes);
@@ -321,7 +321,7 @@ impl Changed<'_> {
         let mut block = self.aims.read(source);
         block[48..56].copy_from_slice(&target.logical.to_le_bytes());
         if input.byte() & 1 == 0 {
-            // The block gets the generation that its pointer expects.
+            // The moved block gets the generation that its pointer expects.
             block[80..88].copy_from_slice(&self.aims.read(target)[80..88]);
         }
         self.put(to, 0, &block);
@@ -354,7 +354,7 @@ impl Changed<'_> {
     }
 }
 
-/// Draws one to eight bytes.
+/// Draws a replacement of one to eight bytes from the input.
 fn bytes<'a>(input: &mut Input<'a>) -> &'a [u8] {
     let length = 1 + usize::from(input.byte() % 8);
     input.bytes(length)

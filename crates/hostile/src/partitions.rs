@@ -92,7 +92,7 @@ fn open_all(device: Vec<u8>, choices: u8) -> Depth {
     Depth::passed(passed)
 }
 
-/// Returns inputs with partitions: four primary ones with a chain, and a GUID table with two
+/// Returns inputs with partitions: four primary partitions with a chain, and a GUID table with two
 /// entries.
 #[must_use]
 pub fn seeds() -> Vec<Vec<u8>> {

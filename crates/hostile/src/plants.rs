@@ -4,7 +4,7 @@
 //! Each [`Plant`] edits one of the kernel's small volumes, repairs the checksums, and names exactly
 //! the codes that the check must find. If one damage breaks two rules, the plant names both: a
 //! missing extent leaves space that is not recorded as free. Some plants are harmless changes that
-//! a check could mistake for damage; these name no codes.
+//! a check could mistake for damage; these plants name no codes.
 
 mod extents;
 mod files;
@@ -14,7 +14,7 @@ mod volume;
 use crate::editor::Editor;
 use crate::seeds;
 
-/// A damage, and its required findings.
+/// A planted damage, and its required findings.
 #[derive(Clone, Copy, Debug)]
 pub struct Plant {
     /// The name of the damage.
@@ -66,7 +66,7 @@ impl Plant {
     /// Returns the damaged volume.
     ///
     /// # Panics
-    /// There is no such seed volume, or it has no place for the damage.
+    /// Panics if no such seed volume exists, or if it has no place for the damage.
     #[must_use]
     pub fn make(&self) -> Editor {
         let mut editor = seed(self.volume);
@@ -78,7 +78,7 @@ impl Plant {
 /// Returns a seed volume, by a part of its name.
 ///
 /// # Panics
-/// There is no such volume.
+/// Panics if no such seed volume exists.
 #[must_use]
 pub fn seed(name: &str) -> Editor {
     let mut volumes = seeds::volumes().iter();
@@ -96,7 +96,7 @@ pub fn all() -> Vec<Plant> {
 /// Returns the plant with this name.
 ///
 /// # Panics
-/// There is no such plant.
+/// Panics if no such plant exists.
 #[must_use]
 pub fn named(name: &str) -> Plant {
     let found = all().into_iter().find(|plant| plant.name == name);

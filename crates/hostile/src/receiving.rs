@@ -36,8 +36,8 @@ const VOLUME_BYTES: usize = 128 << 20;
 
 const TOP: Location = Location::root_of(SubvolumeId::TOP_LEVEL);
 
-/// Returns a volume with the receivable ones of the committed streams, and a directory to receive
-/// into.
+/// Returns a volume that has received the receivable streams of the repository, and a directory to
+/// receive into.
 fn base() -> &'static (Arc<SeedDevice>, Location) {
     static BASE: OnceLock<(Arc<SeedDevice>, Location)> = OnceLock::new();
     BASE.get_or_init(|| {

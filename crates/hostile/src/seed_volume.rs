@@ -1,8 +1,8 @@
 //! Seed volumes: small volumes that the kernel made, without blocks of zeros.
 //!
-//! `fuzz/volumes/NAME.zst` holds the number of devices. For each device it holds the size, the
-//! number of blocks that are not zero, and these blocks: a block number and 4096 bytes. All numbers
-//! are little-endian. A [`SeedVolume`] is such a volume in memory, shared by all inputs. An
+//! `fuzz/volumes/NAME.zst` holds the number of devices. For each device the file holds the size,
+//! the number of blocks that are not zero, and these blocks: a block number and 4096 bytes. All
+//! numbers are little-endian. A [`SeedVolume`] is such a volume in memory, shared by all inputs. An
 //! [`Overlay`] is one of its devices with the changes of one input.
 
 use buttress_device::Backend;
@@ -96,7 +96,7 @@ impl SeedVolume {
     /// Reads a volume from the content of its file.
     ///
     /// # Errors
-    /// The file is not a seed volume.
+    /// Fails if the file is not a seed volume.
     pub fn unpack(name: &str, packed: &[u8]) -> Result<Self> {
         let bytes = zstd::bulk::decompress(packed, UNPACKED_BYTES_MAX)?;
         let mut rest = bytes.as_slice();
@@ -132,7 +132,7 @@ impl SeedVolume {
     }
 }
 
-/// A device of a seed volume with changes on top. Its users can only read it.
+/// A device of a seed volume with changes on top. Users of the overlay can only read it.
 #[derive(Clone, Debug)]
 pub struct Overlay {
     name: String,
@@ -142,7 +142,7 @@ pub struct Overlay {
 }
 
 impl Overlay {
-    /// Returns a device without changes so far.
+    /// Returns an overlay of a device without changes so far.
     #[must_use]
     pub fn new(name: String, below: Arc<SeedDevice>) -> Self {
         Self {
@@ -164,7 +164,7 @@ impl Overlay {
         self.size_bytes
     }
 
-    /// Returns `length` bytes from `offset` on, changes included.
+    /// Returns `length` bytes of the overlay from `offset` on, changes included.
     #[must_use]
     pub fn read(&self, offset: u64, length: usize) -> Vec<u8> {
         let mut bytes = vec![0; length];
@@ -172,7 +172,7 @@ impl Overlay {
         bytes
     }
 
-    /// Returns the numbers of blocks that may be other than zero.
+    /// Returns the numbers of blocks of the overlay that may be other than zero.
     #[must_use]
     pub fn block_numbers(&self) -> BTreeSet<u64> {
         self.below

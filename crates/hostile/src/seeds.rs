@@ -27,7 +27,7 @@ pub fn folder() -> PathBuf {
 /// Returns all seed volumes, in the order of their names.
 ///
 /// # Panics
-/// A committed file cannot be read.
+/// Panics if a committed file cannot be read.
 #[must_use]
 pub fn volumes() -> &'static [Aims] {
     static VOLUMES: OnceLock<Vec<Aims>> = OnceLock::new();

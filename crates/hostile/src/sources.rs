@@ -73,7 +73,7 @@ pub fn manifest(bytes: &[u8]) -> Depth {
 }
 
 /// The target of a layout on disk with one document, or the layer, from the input. Digests that
-/// lead to it are correct.
+/// lead to the document are correct.
 pub fn oci(bytes: &[u8]) -> Depth {
     let mut input = Input::new(bytes);
     let which = input.byte() % 4;

@@ -110,7 +110,7 @@ fn show(frame: &Frame<'_>, dump: &mut TextDump) {
     let ends = usize::from(*frame.command() != Command::End);
     assert_eq!(text.iter().filter(|byte| **byte == b'\n').count(), ends);
 
-    // Only its own version has a place for an attribute of a later version.
+    // Only the stream's own version has a place for an attribute of a later version.
     let version = match frame.oddity() {
         Some(Oddity::Early(attribute)) => attribute.version(),
         _ => frame.version(),

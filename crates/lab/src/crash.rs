@@ -1,8 +1,8 @@
 //! The crash laboratory: the state of a set of devices after a power failure at any moment.
 //!
-//! A drive may hold writes back until a flush. If the power fails, it may have written them in any
-//! order, in part, or not at all. A program that stores data has to handle every outcome. The
-//! laboratory produces all of them:
+//! A drive may hold writes back until a flush. If the power fails, the drive may have written
+//! held-back writes in any order, in part, or not at all. A program that stores data has to handle
+//! every outcome. The laboratory produces all of these outcomes:
 //!
 //! 1. A [`CrashLab`] hands out ordinary devices. It records their writes, zeroings, discards and
 //!    flushes in one order, together with the program's own marks ([`CrashLab::mark`]: "commit 7
@@ -93,8 +93,8 @@ type SharedLog = Arc<Mutex<Log, LogLock>>;
 /// The unit that drives write whole or not at all, in bytes.
 pub const SECTOR_BYTES: u64 = 512;
 
-/// A recorded event. Events are in the order of their beginnings; a flush counts when it has
-/// returned.
+/// A recorded event. Events are in the order of their beginnings; a flush counts as an event when
+/// it has returned.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Event {
@@ -137,8 +137,8 @@ pub enum Event {
 #[derive(Clone, Debug)]
 struct Recorded {
     event: Event,
-    /// For a change: the time of its return, if it has returned. For a flush: the time of its
-    /// beginning. Times count events.
+    /// For a change of bytes: the time of its return, if it has returned. For a flush: the time of
+    /// its beginning. Times count recorded events.
     time: Option<u64>,
 }
 
@@ -155,7 +155,8 @@ impl Log {
     }
 }
 
-/// A laboratory of devices that record their requests. Cloning is cheap; all clones are one lab.
+/// A laboratory of devices that record their requests. Cloning a lab is cheap; all clones are one
+/// lab.
 #[derive(Clone, Debug, Default)]
 pub struct CrashLab {
     log: SharedLog,
@@ -174,7 +175,7 @@ impl CrashLab {
     /// the program may use the devices at once.
     ///
     /// # Errors
-    /// The error of the program.
+    /// Returns the error of the program.
     pub fn record<E>(
         bases: impl IntoIterator<Item = Arc<dyn Backend>>,
         program: impl FnOnce(&Self, Vec<Device>) -> Result<(), E>,
@@ -220,7 +221,7 @@ impl CrashLab {
         self.len() == 0
     }
 
-    /// Returns the history so far. Later use of the devices does not change it.
+    /// Returns the history so far. Later use of the devices does not change the returned history.
     #[must_use]
     pub fn history(&self) -> History {
         let events = self.log.lock().events.clone();

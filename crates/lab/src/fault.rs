@@ -53,11 +53,11 @@ pub enum Fault {
         /// The mean number of reads for each failing read; 0 for no failures.
         one_in: u64,
     },
-    /// Each `every_bytes` of the range have one flipped bit, at a place drawn by the seed.
+    /// In each run of `every_bytes` in the range, one bit is flipped, at a place drawn by the seed.
     RotBits {
         /// The affected range.
         range: Range<u64>,
-        /// The bytes for each flipped bit; 0 counts as 1.
+        /// The number of bytes for each flipped bit; 0 counts as 1.
         every_bytes: u64,
     },
     /// The write with this number stores only its first bytes, and reports success.
@@ -71,7 +71,8 @@ pub enum Fault {
     MisdirectWriteNumber {
         /// The number of the write.
         number: u64,
-        /// The offset to which the write goes instead. A write that does not fit there is lost.
+        /// The offset to which the misdirected write goes instead. A write that does not fit at
+        /// that offset is lost.
         to_bytes: u64,
     },
     /// All requests fail, as if the device had been removed.
@@ -82,8 +83,8 @@ pub enum Fault {
     FullFromWrite(u64),
 }
 
-/// A backend with faults. A clone of the `Arc` can inject further faults while the backend is in
-/// use.
+/// A backend with faults. A clone of the backend's `Arc` can inject further faults while the
+/// backend is in use.
 #[derive(Debug)]
 pub struct FaultyBackend {
     inner: Arc<dyn Backend>,
@@ -126,7 +127,7 @@ impl FaultyBackend {
         self.state.lock().faults.push(fault);
     }
 
-    /// Removes all faults. The effects of torn and misdirected writes remain.
+    /// Removes all faults of the backend. The effects of torn and misdirected writes remain.
     pub fn heal(&self) {
         self.state.lock().faults.clear();
     }

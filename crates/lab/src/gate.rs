@@ -2,9 +2,9 @@
 //! order of two requests.
 //!
 //! A test closes the gate for some requests and lets one thread run up to the gate. The test then
-//! starts another thread, which ends or waits for the first. The result does not depend on time: if
-//! nothing else can block it, a sleeping thread waits for the other. [`SetOnDrop`] ends the loops
-//! of other threads when a test ends or panics.
+//! starts another thread, which ends or waits for the first thread. The result does not depend on
+//! time: if nothing else can block it, a sleeping thread waits for the other thread. [`SetOnDrop`]
+//! ends the loops of other threads when a test ends or panics.
 //!
 //! Clamps: of a laboratory for tests, whose images are compared as a whole.
 
@@ -30,15 +30,15 @@ lock_class!(GateLock, "state", Rank::LEAF);
 /// A request that arrives at a gate.
 #[derive(Clone, Copy, Debug)]
 pub enum Request<'a> {
-    /// A read of `length_bytes` at `offset_bytes`. The gate holds it after reading, so its bytes
-    /// are from before the wait.
+    /// A read of `length_bytes` at `offset_bytes`. The gate holds a read after reading, so its
+    /// bytes are from before the wait.
     Read {
         /// The offset of the first byte.
         offset_bytes: u64,
         /// The number of bytes.
         length_bytes: u64,
     },
-    /// A write. The gate holds it before it begins.
+    /// A write. The gate holds the request before it begins.
     Write {
         /// The offset of the first byte.
         offset_bytes: u64,
@@ -64,7 +64,7 @@ struct State {
     waiting: usize,
 }
 
-/// A backend with a gate. A clone of the `Arc` can close and open the gate.
+/// A backend with a gate. A clone of the gate's `Arc` can close and open the gate.
 pub struct GatedBackend {
     inner: Arc<dyn Backend>,
     state: Mutex<State, GateLock>,
@@ -174,7 +174,7 @@ impl Backend for GatedBackend {
 }
 
 /// Sets a flag on drop, also during a panic. A test whose threads run until the flag is set then
-/// ends with its panic. Without the flag the test would wait for these threads forever.
+/// ends with its panic. Without the flag, a panicking test would wait for these threads forever.
 ///
 /// ```
 /// use buttress_lab::gate::SetOnDrop;
@@ -221,11 +221,11 @@ impl<T: Send + 'static> WatchedThread<T> {
     /// Starts a thread.
     ///
     /// # Errors
-    /// The system has no `/proc`, or refuses a new thread.
+    /// Fails if the system has no `/proc`, or refuses a new thread.
     pub fn start(body: impl FnOnce() -> T + Send + 'static) -> io::Result<Self> {
         let (tell, told) = mpsc::channel();
         let handle = std::thread::Builder::new().spawn(move || {
-            // The receiver may be gone already.
+            // The receiver of the thread's folder may be gone already.
             let _ = tell.send(fs::read_link("/proc/thread-self"));
             body()
         })?;
@@ -236,7 +236,7 @@ impl<T: Send + 'static> WatchedThread<T> {
         })
     }
 
-    /// Returns once the thread has ended or sleeps. The result is true if it sleeps.
+    /// Returns once the thread has ended or sleeps. The result is true if the thread sleeps.
     #[must_use]
     pub fn comes_to_wait(&self) -> bool {
         let mut last = String::new();
@@ -267,7 +267,7 @@ impl<T: Send + 'static> WatchedThread<T> {
     /// Waits for the end of the thread and returns its result.
     ///
     /// # Errors
-    /// The payload of the thread's panic.
+    /// Returns the payload of the thread's panic.
     pub fn join(self) -> std::thread::Result<T> {
         self.handle.join()
     }

@@ -1,8 +1,8 @@
 //! Devices for tests: the effects of a drive, a cable, a host and a power supply on a program that
 //! stores data.
 //!
-//! Every device here is a [`Backend`] over another one. A test stacks the backends that it needs,
-//! and runs the program on a [`Device`] over the top. The program needs no change:
+//! Every device in the lab is a [`Backend`] over another backend. A test stacks the backends that
+//! it needs, and runs the program on a [`Device`] over the top. The program needs no change:
 //! `buttress::VolumeOptions::open_devices` accepts the device, as does every other call with a
 //! device.
 //!

@@ -3,8 +3,8 @@
 //! A simulated device takes its bytes from any backend (memory, a file, faults over either). The
 //! model of a drive gives the time of reads and writes. No thread runs beside the caller: the clock
 //! ([`VirtualClock`]) advances only when a caller waits for a request, and by the CPU time that
-//! callers charge. During both, the drive serves requests that were queued earlier, so reading
-//! ahead gains exactly as much as on a real drive.
+//! callers charge. While the caller waits or charges CPU time, the drive serves requests that were
+//! queued earlier. Reading ahead therefore gains exactly as much as on a real drive.
 //!
 //! - [`spinning`]: a 7200 rpm disk: seek curve, rotation, zones, track skew, on-drive read-ahead,
 //!   and requests chosen by shortest positioning time;
@@ -154,7 +154,8 @@ pub(crate) trait Drive: Send + fmt::Debug {
     fn serve(&mut self, command: &Command, start: u64) -> Served;
 }
 
-/// A drive with regions in which requests take longer. During such a request it begins no other.
+/// A drive with regions in which requests take longer. During a request in a slow region the drive
+/// begins no other request.
 #[derive(Debug)]
 struct SlowDrive {
     drive: Box<dyn Drive>,

@@ -26,8 +26,8 @@ lock_class!(SparseLock, "space", Rank::LEAF);
 const BLOCK_BYTES: u64 = BLOCK_LENGTH as u64;
 const BLOCK_LENGTH: usize = 4096;
 
-/// A backend whose space comes from a host with a limit. A clone of the `Arc` can change the limit
-/// while the backend is in use.
+/// A backend whose space comes from a host with a limit. A clone of the image's `Arc` can change
+/// the limit while the backend is in use.
 #[derive(Debug)]
 pub struct SparseBackend {
     inner: Arc<dyn Backend>,

@@ -48,7 +48,7 @@ fn lab_of_two() -> (CrashLab, Vec<Device>) {
 /// Returns for each device and sector the first bytes that are possible at `cut`.
 fn possible(history: &History, cut: usize) -> Vec<Vec<BTreeSet<u8>>> {
     let mut possible = vec![vec![BTreeSet::from([0xff]); SECTORS]; 2];
-    // The last written value, which a flush makes the only possible one.
+    // The last written value of a sector, which a flush makes the only possible value.
     let mut last = vec![vec![0xff_u8; SECTORS]; 2];
     for event in history.events().take(cut) {
         match event {
@@ -107,7 +107,7 @@ proptest! {
         }
         let history = lab.history();
         prop_assert_eq!(history.len(), steps.len());
-        // Cuts work in any order.
+        // The images of a history can be requested for cuts in any order.
         let cuts = (0..=history.len()).chain((0..=history.len()).rev());
         for cut in cuts {
             let possible = possible(&history, cut);
@@ -173,7 +173,7 @@ fn a_flush_vouches_for_its_own_device_and_for_what_had_returned() {
     assert_eq!((history.last_mark(3), history.last_mark(4)), (None, Some(7)));
     let images = history.images_at(4, Outcome::NoneKept);
     assert_eq!((sectors(&images[0])[0], sectors(&images[1])[0]), (1, 0xff));
-    // The choice keeps the second device's write, which is event 1.
+    // The test's choice keeps the second device's write, which is event 1.
     let images = history.images_with(4, &mut |event, sector, sectors| {
         event == 1 && sector == 0 && sectors == 1
     });

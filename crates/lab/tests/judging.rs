@@ -198,7 +198,7 @@ fn flush_leaves_write_of_another_thread_in_doubt() {
     assert_eq!((history.in_doubt(2), history.in_doubt(3)), (1, 0));
 }
 
-/// Each of several threads marks its own promises, and finds them among the marks of a state.
+/// Each of several threads marks its own promises, and finds them among the marks of a crash state.
 #[test]
 fn marks_of_threads_keep_their_order() {
     let history = CrashLab::record([memory(64 * SECTOR)], |lab, devices| {

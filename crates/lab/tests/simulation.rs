@@ -60,7 +60,7 @@ fn request(offset_bytes: u64, length: usize) -> ReadRequest {
 }
 
 /// Reads `total` bytes from `start` on, `length` at a time, with `depth` queued requests. Returns
-/// bytes a second.
+/// the measured rate in bytes a second.
 fn sequential_rate(device: &Device, start: u64, length: usize, depth: usize, total: u64) -> f64 {
     let begin = now(device);
     let mut pending = std::collections::VecDeque::new();
@@ -88,8 +88,8 @@ fn offsets(unit: u64) -> impl Iterator<Item = u64> {
     })
 }
 
-/// Reads at random with `depth` queued requests, and polls after each `poll` of time. Returns reads
-/// a second.
+/// Reads at random with `depth` queued requests, and polls after each `poll` of time. Returns the
+/// measured rate in reads a second.
 fn random_rate(device: &Device, length: usize, depth: usize, count: usize, poll: Duration) -> f64 {
     let begin = now(device);
     let mut pending: Vec<PendingRead> = Vec::new();
@@ -97,7 +97,7 @@ fn random_rate(device: &Device, length: usize, depth: usize, count: usize, poll:
         pending.push(device.start_read(request(offset, length)));
         while pending.len() == depth {
             // The caller takes all finished requests, as a busy program would. If no request is
-            // finished, time has to pass.
+            // finished, virtual time has to pass.
             let (done, rest): (Vec<_>, Vec<_>) = pending.into_iter().partition(PendingRead::is_ready);
             if done.is_empty() {
                 device.charge_cpu(poll);

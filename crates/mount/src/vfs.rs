@@ -42,7 +42,7 @@ impl Errno {
     pub const PERM: Self = Self(libc::EPERM);
     /// The name already exists (`EEXIST`).
     pub const EXIST: Self = Self(libc::EEXIST);
-    /// The call must be retried later (`EAGAIN`).
+    /// The caller must retry the call later (`EAGAIN`).
     pub const AGAIN: Self = Self(libc::EAGAIN);
     /// The target is on another file system (`EXDEV`).
     pub const XDEV: Self = Self(libc::EXDEV);
@@ -157,8 +157,8 @@ pub struct Changes {
     pub changed: Option<Timestamp>,
     /// Clears the set-user-id and set-group-id bits and removes capabilities.
     pub drop_privileges: bool,
-    /// Handle that was opened for writing. With it, the mode of the file no longer matters for a
-    /// change of size.
+    /// Handle that was opened for writing. With a handle that was opened for writing, the mode of
+    /// the file no longer matters for a change of size.
     pub handle: Option<HandleId>,
 }
 
@@ -178,12 +178,12 @@ impl Changes {
 pub struct OpenMode {
     /// The caller may change the file's content.
     pub write: bool,
-    /// The caller may not read content. The kernel may still read it, to complete a page of a
-    /// partial write.
+    /// The caller may not read content. The kernel may still read content through a write-only
+    /// handle, to complete a page of a partial write.
     pub write_only: bool,
     /// Writes go to the end of the file.
     pub append: bool,
-    /// Opening removes the content.
+    /// Opening the file removes its content.
     pub truncate: bool,
     /// Opening with `truncate` also clears the set-user-id and set-group-id bits and removes
     /// capabilities.
@@ -221,7 +221,7 @@ pub enum RenameHow {
     NoReplace,
     /// Both entries swap their names.
     Exchange,
-    /// The rename replaces the existing entry, and the old name becomes a whiteout.
+    /// The rename replaces the existing entry, and a whiteout replaces the old name.
     Whiteout,
 }
 
@@ -340,7 +340,7 @@ pub struct Answered {
 pub struct HeldBack {
     /// Nodes with unsent content. Invalidating a node makes the client send its content.
     pub content: Vec<Stale>,
-    /// True if times of files are unsent. [`Vfs::fetch_times`] makes the client send them.
+    /// True if times of files are unsent. [`Vfs::fetch_times`] makes the client send unsent times.
     pub times: bool,
 }
 
@@ -370,7 +370,7 @@ pub enum Looks {
     Command(NodeId, u32),
     /// Operation on all files.
     All,
-    /// Change of this file's modification time, which content that arrives later would overwrite.
+    /// A change of this file's modification time, which content that arrives later would overwrite.
     Times(NodeId),
 }
 
@@ -390,7 +390,7 @@ pub trait Vfs: Send + Sync {
 
     /// Resolves a name in a directory.
     fn lookup(&self, directory: NodeId, name: &[u8]) -> Result<Entry>;
-    /// Returns the parent of a directory. The parent of the root is the root.
+    /// Returns the parent of a directory. The parent of the root directory is the root directory.
     fn parent(&self, directory: NodeId) -> Result<Entry>;
     /// Returns a node by its number. A call must have returned the node before, or `listed_in` must
     /// have listed it.
@@ -506,8 +506,8 @@ pub trait Vfs: Send + Sync {
     fn kept_back(&self, _by: Looks) -> HeldBack {
         HeldBack::default()
     }
-    /// Makes the client send all unsent times, and content with them. Other requests arrive during
-    /// the call.
+    /// Makes the client send all unsent times, and content with them. The kernel sends other
+    /// requests during this call.
     fn fetch_times(&self) {}
     /// Returns whether a caller syncs the file system only for [`Vfs::fetch_times`], and needs
     /// nothing to become durable.

@@ -133,7 +133,7 @@ pub struct MountedVolume {
     kernel_sync: OnceLock<KernelSync>,
     doomed: OnceLock<Doomed>,
     ends_after: OnceLock<Arc<dyn Fn() + Send + Sync>>,
-    /// Result of the last commit of an unmount, until a caller takes it. Leaf lock.
+    /// Result of the last commit of an unmount, until a caller takes the result. Leaf lock.
     ended: Mutex<Option<core::result::Result<(), buttress::unstable::fs::Error>>>,
 }
 

@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
-/// The number of retries of a check that did not find all devices, and the pause before each.
+/// The number of retries of a check that did not find all devices, and the pause before each retry.
 const CHECK_RETRIES: u32 = 100;
 const CHECK_PAUSE: Duration = Duration::from_millis(200);
 
@@ -50,7 +50,7 @@ pub fn btrfs_check(images: &[PathBuf]) -> Result<String> {
         checked = check(&data);
     }
     // If snapshots share a leaf with an orphan, the usual mode counts an inode error but prints
-    // none. The other mode has no such records, so it decides.
+    // none. The other mode of `btrfs check` has no such records, so its result decides.
     match checked {
         Err(error) if is_nameless(&error) => match check(&["--mode=lowmem"]) {
             Err(other) if knows_no_simple_quotas(&other) => Ok(format!("{error:#}")),
@@ -61,7 +61,7 @@ pub fn btrfs_check(images: &[PathBuf]) -> Result<String> {
 }
 
 /// Returns whether the other mode reports an unknown reference for every extent, because it does
-/// not know the owner references of simple quotas. Such a result decides nothing.
+/// not know the owner references of simple quotas. Such a result of the other mode decides nothing.
 fn knows_no_simple_quotas(error: &anyhow::Error) -> bool {
     let text = format!("{error:#}");
     let of_maker = |line: &str| {
@@ -73,7 +73,7 @@ fn knows_no_simple_quotas(error: &anyhow::Error) -> bool {
     errors.peek().is_some() && errors.all(of_maker)
 }
 
-/// Returns whether a check reports errors in file trees without naming one.
+/// Returns whether a check reports errors in file trees without naming an error.
 fn is_nameless(error: &anyhow::Error) -> bool {
     let text = format!("{error:#}");
     let names = |line: &str| line.starts_with("root ") || line.starts_with('\t');

@@ -9,7 +9,7 @@ use std::process::Command;
 /// A program with its script.
 #[derive(Clone, Copy, Debug)]
 pub struct Program {
-    /// The name for reports.
+    /// The program's name for reports.
     pub name: &'static str,
     /// The programs that must be installed.
     pub needs: &'static [&'static str],

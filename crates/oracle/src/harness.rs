@@ -124,7 +124,7 @@ pub fn run(cases: Vec<Case>) -> std::process::ExitCode {
         "\ntest result: {verdict}. {passed} passed; {failed} failed; {skipped} ignored; 0 measured; \
          {filtered_out} filtered out"
     );
-    // The program that counts the records decides about skips.
+    // The chore that counts the records decides about skips.
     let may_skip = !is_ci() || std::env::var_os(RECORDS).is_some();
     if failed == 0 && skipped > 0 && !may_skip {
         println!("with CI=true nothing may be skipped");

@@ -3,7 +3,7 @@
 //!
 //! A [`History`] is data: the changes of a working subvolume before each snapshot ([`Step`]), and
 //! the sends between snapshots ([`Transfer`]). A history is written by hand (a named case) or made
-//! from a seed by [`random`]. [`Made`] is a history that was carried out on a mounted volume.
+//! from a seed by [`random`]. [`Made`] is a history that was executed on a mounted volume.
 //!
 //! - [`operation`]: the changes, and short functions for writing them down;
 //! - [`apply`]: makes a change by system calls, in this process;
@@ -38,7 +38,7 @@ pub enum Base {
 /// Changes, followed by a read-only snapshot.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Step {
-    /// The state that the changes start from.
+    /// The state that the changes of the step start from.
     pub base: Base,
     /// The changes, in order.
     pub operations: Vec<Operation>,
@@ -60,7 +60,7 @@ pub struct Transfer {
 pub struct History {
     /// The steps, one for each snapshot.
     pub steps: Vec<Step>,
-    /// The sends in order. The parent and the clone sources of each are sent before it.
+    /// The sends in order. The parent and the clone sources of each send are sent before it.
     pub transfers: Vec<Transfer>,
 }
 
@@ -171,7 +171,7 @@ pub fn remove_subvolumes(directory: &Path) -> Result<()> {
         let paths: Vec<&Path> = read_only.iter().map(PathBuf::as_path).collect();
         subvolume(&["delete"], &paths)?;
     }
-    // rmdir(2) deletes an empty subvolume, and this call empties each one first.
+    // rmdir(2) deletes an empty subvolume, and this call empties each subvolume first.
     std::fs::remove_dir_all(directory).with_context(|| format!("removing {}", directory.display()))
 }
 

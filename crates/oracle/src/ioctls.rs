@@ -7,7 +7,7 @@ use rustix::ioctl::{Ioctl, IoctlOutput, Opcode, Setter, Updater, ioctl, opcode};
 use std::fs::File;
 use std::os::fd::AsRawFd;
 
-/// The group of both sets of ioctls.
+/// The ioctl group of both sets of ioctls.
 const GROUP: u8 = 0x94;
 
 /// The size of a subvolume's name, with its terminating zero.
@@ -35,7 +35,7 @@ struct DedupeRange {
     length: u64,
     count: u16,
     reserved: [u16; 3],
-    // The only target.
+    // The only target of the deduplication.
     target: i64,
     target_offset: u64,
     bytes: u64,
@@ -89,7 +89,7 @@ fn set<const NUMBER: Opcode, T>(file: &File, input: T) -> Result<()> {
 /// Shares `length` bytes at `offset` of `source` with `target`, from `target_offset` on.
 ///
 /// # Errors
-/// The kernel's error.
+/// Returns the kernel's error.
 pub fn clone_range(source: &File, offset: u64, length: u64, target: &File, target_offset: u64) -> Result<()> {
     let range = CloneRange {
         source: number_of(source),
@@ -100,11 +100,11 @@ pub fn clone_range(source: &File, offset: u64, length: u64, target: &File, targe
     set::<{ opcode::write::<CloneRange>(GROUP, 13) }, _>(target, range)
 }
 
-/// Shares a range as [`clone_range`] does, if both files have equal bytes there. Returns whether
-/// they have.
+/// Shares a range as [`clone_range`] does, if both files have equal bytes in the ranges. Returns
+/// whether the bytes are equal.
 ///
 /// # Errors
-/// The kernel's error, for the call or for the range.
+/// Returns the kernel's error, for the call or for the range.
 pub fn dedupe_range(
     source: &File,
     offset: u64,
@@ -241,7 +241,7 @@ unsafe impl Ioctl for Numbered<'_> {
 /// number contains.
 ///
 /// # Errors
-/// The kernel's error; `E2BIG` if the data has too little space.
+/// Returns the kernel's error, or `E2BIG` if the data has too little space.
 pub fn numbered(file: &File, number: Opcode, data: &mut Data) -> Result<i32> {
     let bytes = (number >> 16) & 0x3fff;
     if bytes > 4096 {

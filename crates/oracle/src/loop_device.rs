@@ -1,4 +1,4 @@
-//! Loop devices and mounts. Dropping them detaches and unmounts.
+//! Loop devices and mounts. Dropping the values of this module detaches the devices and unmounts.
 
 use crate::tools::run;
 use anyhow::{Context, Result};
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-/// The number of retries of an unmount while the mount is busy, and the pause before each.
+/// The number of retries of an unmount while the mount is busy, and the pause before each retry.
 const UMOUNT_RETRIES: u32 = 30;
 const UMOUNT_PAUSE: Duration = Duration::from_millis(100);
 

@@ -36,7 +36,7 @@ pub struct DataRange {
 pub struct Entry {
     /// File type and permissions, as in `st_mode`.
     pub mode: u32,
-    /// The owner's user id.
+    /// The user id of the owner.
     pub uid: u32,
     /// The group id.
     pub gid: u32,
@@ -163,7 +163,7 @@ pub fn add_attributes(top: &Path, manifest: &mut Manifest) -> Result<()> {
     Ok(())
 }
 
-/// Marks each entry of a group of two or more with the smallest path of its group.
+/// Marks each entry of a group of two or more hard links with the smallest path of its group.
 pub fn link_groups(manifest: &mut Manifest, groups: impl Iterator<Item = Vec<Vec<u8>>>) {
     for group in groups {
         let Some(smallest) = group.iter().min().cloned() else {
@@ -340,7 +340,7 @@ fn compare(path: &[u8], expected: &Entry, found: &Entry, lines: &mut Vec<String>
     }
 }
 
-/// Returns the differences as an error, if there are any.
+/// Returns the differences between two manifests as an error, if there are any.
 pub fn expect_equal(what: &str, expected: &Manifest, found: &Manifest) -> Result<()> {
     let lines = differences(expected, found);
     if lines.is_empty() {

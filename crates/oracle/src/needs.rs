@@ -80,10 +80,10 @@ pub struct Missing {
 }
 
 impl Missing {
-    /// Returns that `need` is missing, with the observation in `reason`.
+    /// Returns the need `need` as missing, with the observation in `reason`.
     ///
     /// # Panics
-    /// `need` has no entry in [`PROGRAMS`] or [`OTHERS`].
+    /// Panics when `need` has no entry in [`PROGRAMS`] or [`OTHERS`].
     #[must_use]
     pub fn new(need: &str, reason: impl fmt::Display) -> Self {
         let Some(need) = names().find(|name| *name == need) else {
@@ -120,8 +120,8 @@ fn is_left_out(need: &str) -> bool {
     names.split(',').any(|name| name == need)
 }
 
-/// Returns the missing need, or `None` if the need is met. Only use shows the last six of
-/// [`OTHERS`]; they count as met here.
+/// Returns the missing need, or `None` if the need is met. Only their use shows whether the last
+/// six of [`OTHERS`] are met; this function counts them as met.
 ///
 /// # Panics
 /// Panics when `need` is not a known need.

@@ -6,7 +6,8 @@ use std::fs::OpenOptions;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-/// The offsets of superblocks. Noise spares them, so that a damaged device is still recognised.
+/// The offsets of superblocks. Noise spares superblocks, so that a damaged device is still
+/// recognised.
 const SUPERBLOCKS: [u64; 3] = [64 << 10, 64 << 20, 256 << 30];
 
 /// Overwrites `[start, end)` of `image` with seeded noise, except the superblocks and the image's

@@ -11,7 +11,7 @@ use std::env;
 use std::str::FromStr;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// The variable that a nightly run sets to the day's date. Any text is valid.
+/// The variable that a nightly run sets to the day's date. Any text is a valid date.
 pub const DATE: &str = "BUTTRESS_SEED_DATE";
 
 /// Returns the day's date in UTC, such as `2026-11-25`.
@@ -49,7 +49,7 @@ const BOUND: u64 = 1 << 31;
 /// `named`. A nightly run adds as many seeds from the date.
 ///
 /// # Panics
-/// `variable` is set to something other than a number.
+/// Panics if `variable` is set to something other than a number.
 #[must_use]
 pub fn seeds(test: &str, variable: &str, named: &[u64]) -> Vec<u64> {
     let chosen = chosen(
@@ -132,7 +132,7 @@ fn hash(bytes: &[u8]) -> u64 {
 /// Returns the number in the environment variable `variable`, or `None` if it is not set.
 ///
 /// # Panics
-/// The variable is set to something other than a number.
+/// Panics if the variable is set to something other than a number.
 #[must_use]
 pub fn number<T: FromStr>(variable: &str) -> Option<T> {
     let text = env::var(variable).ok()?;

@@ -9,7 +9,7 @@ use std::process::Child;
 /// pause.
 ///
 /// # Errors
-/// The signal cannot be sent, or the system does not report on the program.
+/// Fails if the signal cannot be sent, or the system does not report on the program.
 pub fn deliver(child: &Child, signal: Signal) -> Result<()> {
     kill_process(Pid::from_child(child), signal)?;
     while is_pending(child.id(), signal)? {
@@ -26,7 +26,7 @@ fn is_pending(process: u32, signal: Signal) -> Result<bool> {
         return Ok(false);
     }
     let bit = 1_u64 << (signal.as_raw() - 1);
-    // These are the pending signals of the process and of its first thread.
+    // The two fields are the pending signals of the process and of its first thread.
     for name in ["ShdPnd:", "SigPnd:"] {
         let line = status.lines().find_map(|line| line.strip_prefix(name));
         let mask = line.with_context(|| format!("{name} in the status of a process"))?;

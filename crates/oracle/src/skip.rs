@@ -5,8 +5,8 @@
 //! the test may call it, too.
 //!
 //! - Under `cargo xtask test` the variable [`RECORDS`] names a file, and each skip is a line there.
-//!   The chore counts a test with at least one line as skipped instead of passed. It fails unless
-//!   `--without` names the missing need.
+//!   The chore counts a test with at least one line as skipped instead of passed. The chore fails
+//!   unless `--without` names the missing need.
 //! - Under `cargo test` alone, a line goes to the terminal even if the test's output is captured.
 //!   With `CI=true` the test fails.
 //!
@@ -91,7 +91,7 @@ thread_local! {
 /// missing.
 ///
 /// # Panics
-/// With `CI=true` outside of `cargo xtask test`, or if the record cannot be written.
+/// Panics with `CI=true` outside of `cargo xtask test`, or if the record cannot be written.
 #[track_caller]
 pub fn skip(missing: &Missing) {
     let is_case = CASE.with_borrow_mut(|case| {
@@ -122,7 +122,7 @@ pub fn skips(missing: Option<Missing>) -> bool {
     missing.is_some()
 }
 
-/// Runs a case of our own harness. Returns its result and the parts that it left out.
+/// Runs a case of our own harness. Returns the case's result and the parts that the case left out.
 pub(crate) fn within<T>(case: impl FnOnce() -> T) -> (T, Vec<Missing>) {
     CASE.set(Some(Vec::new()));
     let result = case();
@@ -163,8 +163,8 @@ pub(crate) fn record(test: &str, missing: &Missing, told: Told) {
     }
     let text = format!("{test} left something out: {missing}");
     assert!(!is_ci(), "{text}; with CI=true nothing may be left out");
-    // The macro would write to captured output, which is discarded for tests that pass. An error of
-    // the terminal does not fail the test.
+    // The macro `eprintln!` would write to captured output, which is discarded for tests that pass.
+    // An error of the terminal does not fail the test.
     drop(writeln!(std::io::stderr(), "SKIPPED: {text}"));
 }
 

@@ -99,9 +99,9 @@ pub fn buttress() -> Result<PathBuf> {
     found.context("the buttress command is not built; run `cargo build` first or set BUTTRESS to its path")
 }
 
-/// Copies a program that will run from the new place. Another process makes the copy. A file that
-/// this process wrote may still be open for writing in a child that another thread is starting, and
-/// the system refuses to run such a file.
+/// Copies a program that will run from the new place. Another process makes the copy of the
+/// program. A file that this process wrote may still be open for writing in a child that another
+/// thread is starting, and the system refuses to run such a file.
 pub fn copy_program(from: &Path, to: &Path) -> Result<()> {
     run(Command::new("cp").arg(from).arg(to)).map(drop)
 }

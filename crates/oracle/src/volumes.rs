@@ -76,7 +76,7 @@ pub struct Volume {
     pub images: Vec<PathBuf>,
     /// The tree that the kernel's mount showed before the unmount.
     pub manifest: Manifest,
-    // The scratch folder. Dropping it removes the images.
+    // The scratch folder. Dropping the volume removes the images.
     folder: tempfile::TempDir,
 }
 
@@ -163,7 +163,7 @@ fn fill(top: &Path, specification: &Specification) -> Result<()> {
         return Ok(());
     }
     every_kind::plant(top, &newest("btrfs"), specification.seed)?;
-    // A commit in between makes blocks of several generations.
+    // A commit in between makes tree blocks of several generations.
     rustix::fs::syncfs(File::open(top)?)?;
     let full = specification.fill == Fill::Full;
     random_tree::plant(

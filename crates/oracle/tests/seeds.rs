@@ -27,7 +27,7 @@ fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
 }
 
 /// Returns whether a line starts random numbers from a number in the line. Contents that tests
-/// compare are fixed.
+/// compare are constants.
 fn has_own_seed(line: &str) -> bool {
     let begins_with_digit = |rest: &str| rest.starts_with(|letter: char| letter.is_ascii_digit());
     let is_after = |words: &str| line.split(words).nth(1).is_some_and(begins_with_digit);

@@ -6,10 +6,10 @@
 //! - [`compare`] mounts a volume, and compares `FIEMAP` and `lseek(2)` with the library for each
 //!   file.
 //!
-//! Every flag, length and address must equal the kernel's. Sharedness must also follow from all
-//! items of all trees: an extent is shared if two files use it, or one file uses it at two offsets.
-//! If the kernel's sharedness differs from this count, the kernel is wrong, and the file is counted
-//! ([`Compared::kernel_differs`]). `docs/fiemap.md` describes the known cases.
+//! Every flag, length and address of an extent must equal the kernel's. Sharedness must also follow
+//! from all items of all trees: an extent is shared if two files use it, or one file uses it at two
+//! offsets. If the kernel's sharedness differs from this count, the kernel is wrong, and the file
+//! is counted ([`Compared::kernel_differs`]). `docs/fiemap.md` describes the known cases.
 
 pub mod of_kernel;
 pub mod of_writer;
@@ -28,7 +28,7 @@ use std::path::{Path, PathBuf};
 /// Counts of a comparison.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Compared {
-    /// Number of files.
+    /// Number of compared files.
     pub files: u64,
     /// Number of the files' extents, as the library reports them.
     pub extents: u64,
@@ -225,7 +225,7 @@ fn shared_sectors(file: &buttress::unstable::fs::File, users: &Users) -> Result<
     Ok(shared)
 }
 
-/// Asserts that the map of a part equals this part of the whole map.
+/// Asserts that the extent map of a part of a file equals this part of the whole map.
 fn compare_part(file: &buttress::unstable::fs::File, map: &[FiemapExtent]) -> Result<()> {
     let Some(middle) = map.get(map.len() / 2) else {
         return Ok(());
@@ -241,8 +241,8 @@ fn compare_part(file: &buttress::unstable::fs::File, map: &[FiemapExtent]) -> Re
         let mut sectors = sectors_of(&map.iter().map(plain).collect::<Vec<_>>())?;
         let mut behind = sectors.split_off(&first);
         // The whole map may merge encoded extents by chance, if the address of one plus its length
-        // in the file gives the address of the next one. The map of a part that begins with the
-        // second one has that one's address, as in the kernel.
+        // in the file gives the address of the next one. The extent map of a part that begins with
+        // the second extent has the second extent's address, as in the kernel.
         for (address, _) in behind.values_mut().filter(|(_, flags)| flags & ENCODED != 0) {
             *address = 0;
         }
@@ -260,7 +260,7 @@ fn compare_part(file: &buttress::unstable::fs::File, map: &[FiemapExtent]) -> Re
     Ok(())
 }
 
-/// Seeks from every boundary, and from the bytes beside it.
+/// Compares seeks from every boundary of the map, and from the adjacent bytes.
 fn compare_seeks(file: &buttress::unstable::fs::File, place: &Path, map: &[Plain]) -> Result<()> {
     let opened = File::open(place)?;
     let size = file.size().get();

@@ -1,7 +1,7 @@
 //! Support for tests of the writer.
 //!
 //! - [`volume`], [`state`], [`workload`]: volumes in memory, the content of a volume as one text,
-//!   random operations; for crash tests;
+//!   and random operations for crash tests;
 //! - [`recorded`]: runs in the crash laboratory, and the content of each of their generations;
 //! - [`unsteady`]: devices whose requests end in another order than they began;
 //! - [`deep`]: trees of many levels;

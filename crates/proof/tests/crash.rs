@@ -4,8 +4,9 @@
 //! After each cut the volume opens, checks clean, and is exactly a committed state, at least as new
 //! as the last commit that had returned. It then accepts further operations and a commit, and
 //! checks clean again. The volumes are small and large, full, and on several devices, each with
-//! separate losses. On RAID5 a crash may lose the parity of rows that were being written. This is
-//! the write hole, which the kernel has, too. It remains until a scrub repairs it; no data is lost.
+//! separate losses. On RAID5 a crash may lose the parity of rows that were being written. This loss
+//! is the write hole, which the kernel has, too. It remains until a scrub repairs it; no data is
+//! lost.
 //!
 //! `BUTTRESS_CRASH_SEED` and `BUTTRESS_CRASH_CUTS` choose the seed and the number of cuts of each
 //! volume (`cargo xtask soak` sets them).
@@ -365,7 +366,7 @@ fn on_three_devices_with_parity() {
     crash_on(base, plan);
 }
 
-/// Many operations find no space here, and commit to free some.
+/// Many operations find no space on this full volume, and commit to free some.
 #[test]
 fn on_a_full_volume() {
     for filling in [Filling::Data, Filling::Metadata] {
@@ -389,7 +390,7 @@ fn on_a_full_volume() {
     }
 }
 
-/// The trees have four levels, and each commit rewrites whole paths.
+/// The trees of this test have four levels, and each commit rewrites whole paths.
 #[test]
 fn in_deep_trees() {
     let options = Options {

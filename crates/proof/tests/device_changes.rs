@@ -167,7 +167,7 @@ impl Base {
         let all_listed = listed == images.len() as u64;
         if all_listed && kernel.is_multiple_of(KERNEL_EVERY) && !skips(kernel_missing()) && is_clean(images)?
         {
-            // It writes to copies.
+            // The kernel's comparison writes to copies of the images.
             expect_kernel_agrees(images).context("beside the kernel")?;
         }
         let filesystem = open_for_writing(images).context("opening it for writing")?;
@@ -257,7 +257,7 @@ fn crash_while_a_device_leaves_keeps_the_volume() {
 
 #[test]
 fn crash_while_a_device_is_resized_keeps_the_volume() {
-    // The second one has no copy of the superblock before, and none after.
+    // The smaller device has no second superblock copy, neither before nor after the resize.
     for (from, to) in [(128 * MIB, 130 * MIB), (48 * MIB, 60 * MIB)] {
         resize_at_every_cut(from, to);
     }
@@ -315,7 +315,7 @@ fn device_that_left_is_not_written_by_later_commits() {
         .unwrap()
         .remove()
         .unwrap();
-    // Not wiped: it still carries the superblock of the commit before.
+    // The removed device was not wiped: it still has the superblock of the previous commit.
     let left = superblocks::choose(slot.device().unwrap()).unwrap().superblock;
     filesystem.set_label(b"later").unwrap();
     filesystem.commit().unwrap();
@@ -324,7 +324,7 @@ fn device_that_left_is_not_written_by_later_commits() {
         .unwrap()
         .superblock;
     assert_eq!(found.generation, left.generation);
-    // Given again, it is passed over.
+    // If the removed device is given again, the opening ignores it.
     let filesystem = open_for_writing(&base.backends).unwrap();
     filesystem.set_label(b"with it").unwrap();
     filesystem.commit().unwrap();

@@ -45,7 +45,8 @@ fn an_old_state_stays_whole_through_a_thousand_commits() {
         filesystem.commit().unwrap();
         filesystem.unlink(TOP, name.as_bytes()).unwrap();
     }
-    // Everything else is removed; its space stays unavailable while the reader exists.
+    // The test removes everything else; the removed space stays unavailable while the reader
+    // exists.
     for number in files / 8..files {
         filesystem
             .unlink(TOP, &Filling::Metadata.name("old", number))
@@ -102,7 +103,7 @@ fn a_view_keeps_content_deleted_within_its_transaction() {
         "its place was used again"
     );
     drop((seen, view));
-    // Without the view, the place of the extent is available.
+    // Without the view, the space of the view's extent is available.
     let without_view = Filling::Data.fill(&filesystem, "later", u64::MAX).unwrap();
     assert!(
         with_view > 100 && without_view >= 1,

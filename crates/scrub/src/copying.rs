@@ -3,10 +3,10 @@
 //!
 //! For profiles with copies, a group reads the source alone, or with `avoids_source` the other
 //! devices alone. All devices are read only if these reads do not give everything. For rows of
-//! RAID5 and RAID6, the source's column is copied or rebuilt: its parts in use, and the parts that
-//! parity covers beside them. The copy reads a data column alone first. For a parity column, the
-//! row's data is read, and parity is computed from the data. If some of the data has no checksums,
-//! the parities are read too, because nothing else shows that the data is right.
+//! RAID5 and RAID6, the replacement copies or rebuilds the source's column: its parts in use, and
+//! the parts that parity covers beside them. The copy reads a data column alone first. For a parity
+//! column, the copy reads the row's data, and computes parity from the data. If some of the data
+//! has no checksums, the parities are read too, because nothing else shows that the data is right.
 //!
 //! Bytes without a valid copy:
 //!
@@ -129,8 +129,8 @@ impl Copying {
         returns && !chunk.layout().has_parity() && !self.replacement.is_moved(chunk, stripe)
     }
 
-    /// Keeps only the pieces of a group that have a part on the source. For a returning device it
-    /// keeps newer pieces, pieces that may have been overwritten in place, and all pieces of a
+    /// Keeps only the pieces of a group that have a part on the source. For a returning device the
+    /// copy keeps newer pieces, pieces that may have been overwritten in place, and all pieces of a
     /// moved stripe. The copy writes rows with parity as a whole, because parity also covers space
     /// that was freed since. Returns the bytes on the device that it leaves out.
     pub(crate) fn keep_wanted(&self, group: &mut Group) -> ByteCount {
@@ -178,8 +178,8 @@ impl Copying {
     }
 }
 
-/// Returns whether a chunk can be written without one of its devices. If a chunk cannot be written
-/// without one of its devices, an absent device missed no write to the chunk.
+/// Returns whether the volume can write a chunk without one of its devices. If a chunk cannot be
+/// written without one of its devices, an absent device missed no write to the chunk.
 pub(crate) const fn may_miss_writes(chunk: &MappedChunk) -> bool {
     chunk.layout().profile().tolerated_failures() > 0
 }
@@ -285,7 +285,7 @@ impl<'a> Copied<'a> {
         self.lost.iter().any(|lost| lost.part == Part::Tree)
     }
 
-    /// Writes all bytes, with neighbours joined. Returns the number of bytes.
+    /// Writes all bytes, with neighbours joined. Returns the number of written bytes.
     pub(crate) fn write(mut self, target: &Device) -> Result<ByteCount, IoError> {
         self.segments.sort_by_key(|(at, _)| *at);
         let mut requests: Vec<WriteRequest> = Vec::new();

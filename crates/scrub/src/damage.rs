@@ -142,7 +142,7 @@ pub struct Damage {
     pub device_name: Arc<str>,
     /// The offset on the device.
     pub physical: Physical,
-    /// The logical address; zero for superblocks.
+    /// The logical address of the damage; zero for superblocks.
     pub logical: Logical,
     /// The number of damaged bytes.
     pub length: ByteCount,

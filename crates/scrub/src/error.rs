@@ -21,7 +21,7 @@ pub enum Error {
     /// The target of a replacement failed.
     #[error("the target failed: {0}; the replacement is suspended, and continues once the target works")]
     TargetFailed(IoError),
-    /// A device failed while it was brought up to date.
+    /// A device failed while the resync updated it.
     #[error("{device} failed while it was brought up to date: {failure}; the device stays out of date")]
     ReturnFailed {
         /// The name of the device.

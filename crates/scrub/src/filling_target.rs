@@ -11,7 +11,7 @@ use buttress_format::{Logical, Physical};
 use buttress_volume::{DeviceErrors, MappedChunk};
 use std::sync::Arc;
 
-/// Filling the target of a replacement. A job that fills a target repairs nothing.
+/// Filling the target of a replacement. A job that fills a replacement target repairs nothing.
 #[derive(Clone, Debug)]
 pub(crate) struct Replacing {
     pub(crate) copying: Copying,
@@ -27,7 +27,7 @@ pub(crate) struct Filled {
     pub(crate) chunks: Option<Vec<(Logical, Physical)>>,
     /// The bytes of data without a valid copy.
     pub(crate) lost_bytes: u64,
-    /// The lost places, at most [`LOST_MAX`].
+    /// The places of lost bytes, at most [`LOST_MAX`].
     pub(crate) lost: Vec<Lost>,
     /// Whether a tree block is lost.
     pub(crate) loses_metadata: bool,

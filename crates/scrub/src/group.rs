@@ -135,7 +135,7 @@ impl Group {
         bare.map(|piece| unit(piece.on_stripe().start)).collect()
     }
 
-    /// Rows need all columns wherever one column is in use.
+    /// Rows of RAID5 and RAID6 need all columns wherever one column is in use.
     pub(crate) fn runs_of_rows(&self) -> Vec<Range<u64>> {
         let mut ranges: Vec<Range<u64>> = self.pieces.iter().map(Piece::on_stripe).collect();
         ranges.sort_unstable_by_key(|range| (range.start, range.end));
@@ -183,8 +183,8 @@ pub(crate) enum Reads {
     None,
     /// The reads are in the queue.
     UnderWay(Vec<PendingRead>),
-    /// The page cache probably has the runs. The checking thread copies them, so that its processor
-    /// has them in its cache.
+    /// The page cache probably has the runs of the stripe. The checking thread copies them, so that
+    /// its processor has them in its cache.
     InMemory,
 }
 

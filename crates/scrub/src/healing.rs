@@ -33,7 +33,7 @@ pub struct Healed {
     pub corrected: u64,
     /// Errors that could not be repaired.
     pub uncorrectable: u64,
-    /// Places that were dropped because too many were pending.
+    /// Places that the healer dropped because too many were pending.
     pub forgotten: u64,
 }
 
@@ -46,13 +46,13 @@ struct Shared {
 #[derive(Debug, Default)]
 struct State {
     healed: Healed,
-    /// Reported places that are not done.
+    /// Reported places that the healer has not handled yet.
     waiting: usize,
     /// Whether the thread has ended, so that pending places are not done any more.
     has_ended: bool,
 }
 
-/// Repairs bad copies that reads of a volume pass over, until it is dropped.
+/// Repairs bad copies that reads of a volume pass over, until the healer is dropped.
 #[derive(Debug)]
 pub struct Healer {
     volume: Arc<Volume>,
@@ -159,7 +159,7 @@ fn end(state: &mut State, count: usize, idle: &Condvar) {
     }
 }
 
-/// Records that the thread has ended, also by a panic.
+/// Records that the healer's thread has ended, also by a panic.
 struct Ends<'a>(&'a Shared);
 
 impl Drop for Ends<'_> {

@@ -51,7 +51,7 @@ pub(crate) struct Job<'a> {
     /// The trees of a volume without writers. With writers, each chunk has trees of its own. Space
     /// that is freed while trees are held is not reused.
     pub(crate) trees: Option<Trees>,
-    /// Returns the state of the last commit, if there are concurrent writers.
+    /// Returns the state of the last commit if there are concurrent writers, else `None`.
     pub(crate) views: Option<&'a Views<'a>>,
     pub(crate) guard: Option<RowGuard>,
     pub(crate) replaces: Option<Replacing>,
@@ -73,8 +73,8 @@ impl Job<'_> {
         }
     }
 
-    /// Returns whether data of a group without checksums was ever written. With writers, data that
-    /// is unknown by now ([`Job::learn_written`]) counts as written.
+    /// Returns whether data of a group without checksums was ever written. With concurrent writers,
+    /// data whose state is still unknown ([`Job::learn_written`]) counts as written.
     pub(crate) fn is_written(&self, group: &Group, logical: Logical, length: ByteCount) -> bool {
         if let Some(trees) = &self.trees {
             self.learn_written(group, trees);

@@ -78,7 +78,7 @@ impl Job<'_> {
         }
     }
 
-    /// Counts and records damage.
+    /// Counts and records damage in the scrub's report.
     pub(crate) fn note(&self, site: &Site, cause: Cause, outcome: Outcome) {
         let count = site.errors;
         if is_missed(site) && !matches!(cause, Cause::Unreadable(_)) {
@@ -129,9 +129,9 @@ impl Job<'_> {
     }
 }
 
-/// Returns whether a site is on a device that missed commits, which may have caused the damage. A
-/// scrub does not repair such a block, because the device's own superblock may need the old bytes.
-/// A resynchronisation does ([`crate::resync`]).
+/// Returns whether a bad copy is on a device that missed commits, which may have caused the damage.
+/// A scrub does not repair such a block, because the device's own superblock may need the old
+/// bytes. A resynchronisation does ([`crate::resync`]).
 fn is_missed(site: &Site) -> bool {
     let is_stale = site.slot.stale().is_some() && site.part != Part::Superblock;
     is_stale && !buttress_faults::on("scrub-mends-stale-device")

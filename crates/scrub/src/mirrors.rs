@@ -343,7 +343,7 @@ fn mend_copy(job: &Job<'_>, arrived: &Arrived, piece: &Piece, copies: &[Copy<'_>
     }
 }
 
-/// Returns another copy that is good.
+/// Returns another copy of the piece that is good.
 fn source_of(copies: &[Copy<'_>], number: usize, range: &Range<usize>) -> Option<usize> {
     let is_source = |(other, copy): &(usize, &Copy<'_>)| *other != number && copy.is_good(range);
     let found = copies.iter().enumerate().find(is_source);

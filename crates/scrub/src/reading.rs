@@ -128,7 +128,7 @@ impl Job<'_> {
         Arrived { group, stripes }
     }
 
-    /// Reads a group again, with its rows locked by the caller.
+    /// Reads a group again; the caller has locked its rows.
     pub(crate) fn fetch_again(&self, arrived: Arrived, wanted: Wanted) -> Arrived {
         let Arrived { group, stripes } = arrived;
         drop(stripes);

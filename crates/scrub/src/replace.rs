@@ -66,14 +66,14 @@ impl Default for ReplaceOptions {
     }
 }
 
-/// The result of a run.
+/// The result of one run of the replacement.
 #[derive(Debug)]
 pub enum Replaced {
     /// The replacement finished: the volume uses the target in place of the source.
     Finished {
         /// The bytes of data without a valid copy.
         lost: ByteCount,
-        /// The places of the lost bytes, up to a limit.
+        /// The places of the lost bytes, up to the limit of the list.
         lost_places: Vec<Lost>,
         /// The reason why the source still has its superblocks, if it does. The source must then
         /// not be opened together with the volume.
@@ -193,7 +193,8 @@ impl Replace {
         self.writable.cancel_replacement()?;
         let target = replacement.target();
         if let Some(device) = target.device() {
-            // The volume no longer names the target, so superblocks that remain on it do no harm.
+            // The volume no longer refers to the replacement target, so superblocks that remain on
+            // the target do no harm.
             let _unwiped = wipe_superblocks(device, target.uuid());
         }
         Err(reason)
@@ -269,7 +270,7 @@ impl Replace {
         }
     }
 
-    /// Fills the target, and commits the cursor meanwhile.
+    /// Fills the target, and commits the cursor at intervals during the copy.
     fn run_and_commit(&self, job: &Scrub<'_>) -> Result<(), Error> {
         let (stop, stopped) = bounded::<()>(0);
         std::thread::scope(|scope| {

@@ -2,16 +2,17 @@
 //!
 //! A *span* is a part of a row with something in use. All its columns, `P` and `Q` are read. Data
 //! that fails its check is rebuilt, sector by sector, from the columns trusted there, in each way
-//! of the profile, until the result passes the check. When all data of a span is trusted, parity is
-//! computed from it, and wrong parity is rewritten.
+//! of the profile, until the result passes the check. When all data of a span is trusted, the scrub
+//! computes parity from it, and rewrites wrong parity.
 //!
-//! Columns are trusted unless a check fails: ranges that are not in use are part of the parity too.
-//! If parity does not match and data without checksums is involved, it is unknown which is wrong.
-//! The scrub reports such a mismatch, unless the other parity matches.
+//! The scrub trusts columns unless a check fails: ranges that are not in use are part of the parity
+//! too. If parity does not match and data without checksums is involved, it is unknown which is
+//! wrong. The scrub reports such a mismatch, unless the other parity matches.
 //!
 //! With a device missing, parity of its rows is not checked, because only parity may have the
 //! missing bytes. The scrub does not check parity either if a part of the extent tree is
-//! unreadable. A column may then have unknown damaged data, which only parity can rebuild.
+//! unreadable. A column may then have unknown damaged data, which only the parity of the row can
+//! rebuild.
 
 mod copy;
 mod rebuild;
@@ -49,11 +50,11 @@ struct Span<'a> {
 /// A piece of a column, and its wrong parts.
 type BadPiece<'a> = (usize, &'a Piece, Vec<Bad>);
 
-/// The use of a part of a span; neither field is set if all of it was preallocated and never
-/// written.
+/// The use of a part of a span; neither field is set if all used space of the part was preallocated
+/// and never written.
 #[derive(Clone, Copy, Debug, Default)]
 struct Uses {
-    /// Whether data without checksums uses this part.
+    /// True if data without checksums uses this part of the row.
     bare: bool,
     /// True if tree blocks or data with checksums use this part of the row.
     known: bool,
@@ -315,12 +316,13 @@ impl<'a> Span<'a> {
                 let stored = stored_checksum(&self.arrived.group, packed, &bad.range, format);
                 stored == Some(format.checksum_type.compute(bytes).as_bytes())
             }
-            // Parity may cover unknown data.
+            // Parity of a row may cover unknown data.
             Expected::Bare => !self.arrived.group.is_partial,
         }
     }
 
-    /// Computes parity from the data, and rewrites wrong parity. Skips sectors with untrusted data.
+    /// Computes parity from the data, and rewrites wrong parity. The parity check skips sectors
+    /// with untrusted data.
     fn check_parity(&self, state: &Columns) {
         let data = self.data_columns();
         let parities: &[(usize, Part)] = match self.has_q() {
@@ -345,7 +347,7 @@ impl<'a> Span<'a> {
             let uses = self.uses(&range);
             let is_doubtful = uses.bare && !fits.contains(&true);
             if !uses.bare && !uses.known {
-                // Everything in use here was preallocated and never written.
+                // All used space in this range was preallocated and never written.
                 continue;
             }
             for (((column, part), computed), fits) in parities.iter().zip(&computed).zip(&fits) {

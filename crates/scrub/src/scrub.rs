@@ -113,8 +113,8 @@ impl<'a> Scrub<'a> {
 
     /// Makes the scrub work beside writers on the same volume. The scrub reads each chunk in the
     /// state of the last commit before that chunk begins. If a read shows errors, the scrub reads
-    /// again with the rows locked. Data that is overwritten in place is also compared with its rows
-    /// locked.
+    /// the group again with its rows locked. Data that is overwritten in place is also compared
+    /// with its rows locked.
     #[must_use]
     pub fn beside(mut self, views: &'a Views<'a>) -> Self {
         self.job.guard = Some(self.job.volume.guard_rows());

@@ -60,7 +60,7 @@ impl Job<'_> {
                 .collect();
             drop(submitted);
             if checkers.is_empty() {
-                // No thread could be started, so this thread does everything.
+                // The system could not start a checking thread, so this thread does everything.
                 self.run_inline(schedule);
                 return;
             }

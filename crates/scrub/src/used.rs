@@ -36,8 +36,8 @@ pub(crate) struct UsedExtent {
     pub(crate) generation: Generation,
 }
 
-/// The bytes of readahead. A chunk is a short part of a tree, and several chunks are walked at
-/// once.
+/// The number of readahead bytes for the extent and checksum trees. A chunk is a short part of a
+/// tree, and several chunks are walked at once.
 const WINDOW: ByteCount = ByteCount::new(1 << 20);
 
 /// The extents of one chunk.

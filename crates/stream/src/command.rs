@@ -37,7 +37,7 @@ pub trait AttributeSink {
     /// Accepts the next attribute of the stream command.
     ///
     /// # Errors
-    /// Any error of the sink. The visitor stops at the first one.
+    /// Any error of the sink. The visitor stops at the first error.
     fn attribute(&mut self, kind: AttributeKind, value: Value<'_>) -> Result<(), Self::Error>;
 }
 
@@ -90,7 +90,7 @@ macro_rules! commands {
             /// Passes each attribute of this command to `sink`, in wire order.
             ///
             /// # Errors
-            /// The first error of `sink`.
+            /// Returns the first error of `sink`.
             #[inline]
             pub fn visit<S: AttributeSink>(&self, sink: &mut S) -> Result<(), S::Error> {
                 match *self {

@@ -19,7 +19,7 @@
 //! A separate thread can read a file [ahead](ReadAhead) of the decoder.
 //!
 //! Streams of other senders may have attributes that do not belong to a command, or that only later
-//! versions have. The frame reports each as an [`Oddity`]. The decoder can
+//! versions have. The frame reports each such attribute as an [`Oddity`]. The decoder can
 //! [skip](Decoder::skip_unknown) commands with unknown numbers.
 //!
 //! An input may contain several streams, each with its own header ([`Streams`]).
@@ -60,7 +60,8 @@ pub enum Streams {
     #[default]
     All,
     /// The input up to the first end command. The decoder reads no byte after this command, so
-    /// another reader can continue the input there. This mode costs two reads for each command.
+    /// another reader can continue the input there. Decoding up to the first end command costs two
+    /// reads for each command.
     First,
 }
 

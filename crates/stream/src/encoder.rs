@@ -26,7 +26,7 @@ pub struct Encoder {
 }
 
 /// A command from [`Encoder::begin_data`] whose data the caller has yet to append.
-/// [`Encoder::finish_data`] consumes it.
+/// [`Encoder::finish_data`] consumes this value.
 #[derive(Debug)]
 #[must_use = "the command is not whole before finish_data"]
 pub struct PendingData {

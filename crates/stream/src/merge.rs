@@ -2,9 +2,10 @@
 //! incremental stream another parent.
 //!
 //! A merged stream creates the final state of the chain: names, attributes, times, holes and hard
-//! links. It sends each piece of data once and clones it for further places. It has the uuid and
-//! generation of the chain's last snapshot, so later streams of the chain apply to its result.
-//! Encoded data stays encoded. Files come in the order of their names, times last.
+//! links. The merge sends each piece of data once and clones it for further places. The merged
+//! stream has the uuid and generation of the chain's last snapshot, so later streams of the chain
+//! apply to its result. Encoded data stays encoded. Files come in the order of their names, times
+//! last.
 //!
 //! Left out: extents that the chain shared with other subvolumes (a merged stream needs none), and
 //! sharing of partial sectors.
@@ -26,8 +27,8 @@ use std::sync::Arc;
 /// Size of one write of the output, in bytes.
 const OUTPUT_BYTES: usize = 1 << 20;
 
-/// Granularity of clones in bytes. The largest sector size of btrfs would share less than most
-/// volumes can.
+/// Granularity of clones in bytes. The largest sector size of btrfs as granularity would share less
+/// than most volumes can.
 const CLONE_BYTES: u64 = 4096;
 
 /// The extended attribute that a change of owner removes.
@@ -431,8 +432,8 @@ pub fn last_subvolume(input: impl Read) -> Result<Option<Named>, Error> {
 }
 
 /// Writes the streams of `input` with `parent` in place of the first stream's parent, also where
-/// that parent is a clone source. The caller guarantees that `parent` has the same content. Returns
-/// the old parent.
+/// that parent is a clone source. The caller guarantees that the new `parent` has the same content
+/// as the old parent. Returns the old parent.
 ///
 /// # Errors
 /// [`Error::Full`] if the first stream has no parent, and the other errors of [`Error`].

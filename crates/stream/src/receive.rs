@@ -120,7 +120,7 @@ pub enum Event<'a> {
         /// Subvolume that the snapshot is taken of.
         parent: SubvolumeId,
     },
-    /// The receive left out a failed command, as [`Options::errors_max`] allows.
+    /// The receive skipped a failed command, as [`Options::errors_max`] allows.
     Skipped(&'a Error),
     /// The stream has a harmless oddity.
     Note(&'a Note),
@@ -131,7 +131,7 @@ pub enum Event<'a> {
 #[non_exhaustive]
 pub enum Note {
     /// A command has an attribute that only later stream versions define for it. The receiver uses
-    /// the attribute.
+    /// this attribute of a later version.
     EarlyAttribute {
         /// The place of the command in the stream.
         place: Place,
@@ -175,7 +175,7 @@ pub struct Summary {
     pub commands: u64,
     /// Length of the executed commands in the input, in bytes.
     pub stream_bytes: ByteCount,
-    /// Number of commands that the receive left out.
+    /// Number of commands that the receive skipped.
     pub errors: u64,
 }
 
@@ -197,7 +197,7 @@ pub struct ReceivedSubvolume {
 ///
 /// # Errors
 /// See [`Error`]. Earlier streams then stay received, and the volume shows nothing of the failed
-/// stream. Its unfinished subvolume remains to be
+/// stream. The unfinished subvolume of the failed stream remains to be
 /// [dropped](WritableFilesystem::drop_deleted_subvolumes).
 pub fn receive(
     filesystem: &WritableFilesystem,

@@ -59,7 +59,7 @@ pub struct Summary {
     pub commands: u64,
     /// Length of the stream in bytes, including bytes that the send skipped on request.
     pub stream_bytes: ByteCount,
-    /// Progress along a receiver's trail; `None` once the send has left out everything that the
+    /// Progress along a receiver's trail; `None` once the send has skipped everything that the
     /// receiver has.
     pub following: Option<Following>,
 }

@@ -7,10 +7,10 @@
 //! and [`Series::content`] reads and decodes these ranges. Memory therefore grows with the number
 //! of commands, never with the bytes of files.
 //!
-//! Streams are not trusted. The series executes a command completely, or refuses it with the file,
-//! the offset, the number of the command and the reason ([`Error::Refused`]). A path never leads
-//! through a symbolic link or out of the subvolume. Memory for clones of clones is bounded by the
-//! number of commands.
+//! Views do not trust streams. The series executes a command completely, or refuses it with the
+//! file, the offset, the number of the command and the reason ([`Error::Refused`]). A path never
+//! leads through a symbolic link or out of the subvolume. Memory for clones of clones is bounded by
+//! the number of commands.
 //!
 //! | part | holds |
 //! |---|---|

@@ -216,7 +216,7 @@ mod tests {
 
     #[test]
     fn dpkg_reads_the_package() {
-        // On systems without dpkg-deb, the assertions above inspect the members.
+        // On systems without dpkg-deb, the assertions above inspect the package's members.
         if skips(missing("dpkg-deb")) {
             return;
         }

@@ -10,7 +10,7 @@ const PT_INTERP: u32 = 3;
 /// The type of sections with symbol tables, which stripping removes.
 const SHT_SYMTAB: u32 = 2;
 
-/// Returns the `N` bytes at `at`.
+/// Returns the `N` bytes of the file at `at`.
 fn bytes<const N: usize>(program: &[u8], at: u64) -> Result<[u8; N]> {
     let at = usize::try_from(at)?;
     let found = program.get(at..).and_then(|rest| rest.first_chunk());

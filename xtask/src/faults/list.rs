@@ -32,7 +32,7 @@ pub(crate) struct Fault {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Test {
     pub(crate) package: &'static str,
-    /// `lib` for unit tests, otherwise the name of a test target.
+    /// The target of the test: `lib` for unit tests, otherwise the name of a test target.
     pub(crate) target: &'static str,
     pub(crate) name: &'static str,
 }

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 /// Folders with Rust files. Each crate is an area; a folder that is no crate is one area.
 const CODE: [&str; 4] = ["bench", "crates", "examples", "xtask"];
 
-/// Pages that quote words that they reject.
+/// Pages that quote the words that they reject.
 const FREE: [&str; 1] = ["docs/internals/glossary.md"];
 
 /// The prose of a file, or of a part of it, that counts for one area.

@@ -3,8 +3,8 @@
 //! xfstests takes the mounts for the kernel's btrfs. In a separate mount namespace, `mount -t
 //! btrfs` uses this program as the helper, and `df` and `findmnt` report the type btrfs. xfstests
 //! therefore checks each volume with `btrfs check`. The chore runs one test at a time, and then
-//! ends the servers that the test left. It finds them by the path of their program, a copy for this
-//! run.
+//! ends the servers that the test left. The chore finds these servers by the path of their program,
+//! a copy for this run.
 
 use super::Options;
 use super::table::{self, Outcome, Table};
@@ -23,7 +23,7 @@ const SECONDS_EACH: u64 = 240;
 /// Users that tests act as.
 const USERS: [&str; 3] = ["fsgqa", "123456-fsgqa", "fsgqa2"];
 
-/// Files that a built tree has.
+/// Files that only a built tree of xfstests has.
 const BUILT: [&str; 4] = ["check", "src/lstat64", "ltp/fsstress", "ltp/fsx"];
 
 fn has_user(name: &str) -> bool {
@@ -34,14 +34,14 @@ fn has_user(name: &str) -> bool {
     found.is_ok_and(|status| status.success())
 }
 
-/// The created users. Dropping this value removes them.
+/// The created users. Dropping this value removes the created users.
 struct Users(Vec<&'static str>);
 
 impl Users {
     fn make(names: Vec<&'static str>) -> Result<Self> {
         let mut made = Self(Vec::new());
         for name in names {
-            // A name begins with digits, which useradd refuses by default.
+            // A user name begins with digits, which useradd refuses by default.
             run::run(Command::new("useradd").args([
                 "--badname",
                 "--no-create-home",
@@ -262,7 +262,7 @@ fn tell(found: Table, options: &Options, is_all: bool) -> Result<()> {
 pub(super) fn inside(scratch: &Path, words: &[String]) -> Result<()> {
     let (seconds, numbers) = words.split_first().context("how long one test may take")?;
     let limit = Duration::from_secs(seconds.parse()?);
-    // Mounts of this namespace are visible only here.
+    // Mounts of this namespace are visible only in it.
     let layers = format!(
         "lowerdir=/usr/sbin,upperdir={},workdir={}",
         scratch.join("sbin").display(),

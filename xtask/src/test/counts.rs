@@ -69,7 +69,7 @@ impl Counts {
     /// ended with this line.
     ///
     /// With one thread a program prints `test NAME ... ` first. Output of the test's processes can
-    /// follow, and the result is then on a line of its own.
+    /// follow the name, and the result is then on a separate line.
     pub(super) fn add(&mut self, line: &str) -> Option<TestEnd> {
         let rest = line.strip_prefix("test ").unwrap_or_default();
         if let Some(rest) = rest.strip_prefix("result:") {
@@ -125,7 +125,7 @@ impl Counts {
         self.failures.insert(how.to_owned());
     }
 
-    /// Counts a program that hung after this line.
+    /// Counts a test program that hung after this line.
     pub(super) fn add_hang(&mut self, last: &str) {
         self.failed += 1;
         self.failures
@@ -152,7 +152,7 @@ impl Counts {
     }
 
     /// Counts tests as skipped that passed for their harness but left a part out. Returns an entry
-    /// for each part, with the name of the missing need if the test recorded it.
+    /// for each skipped part, with the name of the missing need if the test recorded it.
     fn add_skips(&mut self, records: &[Record]) -> Vec<Skip> {
         let counted: BTreeSet<_> = records
             .iter()
@@ -310,8 +310,8 @@ mod tests {
         counts.add("test five ... ignored");
         counts.add("test result: FAILED. 2 passed; 1 failed; 2 ignored; 0 measured; 0 filtered out");
         let skips = counts.add_skips(&[
-            // Two records of one test, one of a test that also failed, and one of a test that the
-            // harness counted as ignored.
+            // The test adds two records of one test, one of a test that also failed, and one of a
+            // test that the harness counted as ignored.
             record("one", Told::Passed),
             record("one", Told::Passed),
             record("three", Told::Passed),

@@ -1,10 +1,10 @@
 //! `cargo xtask test --quick`: the most informative tests for their time, for the minutes between
 //! two edits.
 //!
-//! A single command builds them, with the program `buttress` (whose tests need it) and the features
-//! of the whole workspace. The whole suite therefore reuses most of the build later. Before the
-//! closing line the chore lists what it left out, by name and number. The closing line counts only
-//! tests that ran.
+//! A single command builds the quick tests, with the program `buttress` (whose tests need it) and
+//! the features of the whole workspace. The whole suite therefore reuses most of the build later.
+//! Before the closing line the chore lists the tests that it left out, by name and number. The
+//! closing line counts only tests that ran.
 
 use super::counts::{Counts, Skipped, finish};
 use super::listen;

@@ -1,8 +1,8 @@
 //! A running test program: its output goes to a file, which the chore reads as the file grows.
 //!
-//! A pipe would not do: a mount's server that a test leaves behind keeps the pipe open, and the
-//! reader would wait for the server. The time of a test is the time between two lines, or the time
-//! that the line states.
+//! A pipe would not suffice: a mount's server that a test leaves behind keeps the pipe open, and
+//! the reader would wait for the server. The time of a test is the time between two lines, or the
+//! time that the line states.
 
 use super::counts::Counts;
 use anyhow::{Context, Result};

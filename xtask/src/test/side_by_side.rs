@@ -2,9 +2,9 @@
 //! first.
 //!
 //! Cargo runs one program after another, so a program's last test keeps one processor while the
-//! other processors idle. Here a program has one thread, and several programs run at once. A
-//! program that would outlast all others gets more threads. The known times are in `times.txt`
-//! beside this file; `cargo xtask test --times` measures them.
+//! other processors idle. In this chore a test program has one thread, and several programs run at
+//! once. A program that would outlast all others gets more threads. The known times are in
+//! `times.txt` beside this file; `cargo xtask test --times` measures them.
 //!
 //! A program that passes prints one line. The whole output of a failed program is shown when it
 //! ends. All outputs are in `target/test-outputs`.
@@ -21,7 +21,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// Programs that run while no other does, each with the reason.
+/// Test programs that run while no other program does, each with the reason.
 const ALONE: &[(&str, &str, &str)] = &[
     (
         "buttress-cli",

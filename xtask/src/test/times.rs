@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 use std::fmt::Write;
 
 /// Programs with their seconds, package and target, as measured by `--times` with one thread each.
-/// Only the order and the ratios matter.
+/// Only the order and the ratios of the times matter.
 const KNOWN: &str = include_str!("times.txt");
 
 /// The assumed time of an unlisted program, in seconds.
@@ -31,8 +31,8 @@ fn known() -> impl Iterator<Item = (f64, &'static str, &'static str)> {
     })
 }
 
-/// Prints the time of each program and the slowest tests. Files below `target/test-times` get all
-/// tests, and the programs in the form of `times.txt`.
+/// Prints the time of each program and the slowest tests. The chore writes all tests, and the
+/// programs in the form of `times.txt`, to files below `target/test-times`.
 pub(super) fn print(ended: &[Ended]) -> Result<()> {
     let mut programs: Vec<_> = ended.iter().collect();
     programs.sort_by_key(|ended| std::cmp::Reverse(ended.time));

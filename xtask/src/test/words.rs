@@ -67,7 +67,8 @@ impl Words {
         self.cargo.iter().any(chooses)
     }
 
-    /// Returns the choice in cargo's arguments, or `None` if only cargo itself understands them.
+    /// Returns the choice of tests in cargo's arguments, or `None` if only cargo itself understands
+    /// them.
     pub(super) fn chosen(&self) -> Option<Chosen> {
         let mut chosen = Chosen::default();
         let mut words = self.cargo.iter();

@@ -8,7 +8,8 @@
 //! first field of its item records. Only extents with more are inspected further.
 //!
 //! In a running transaction, some references are delayed and not yet in the extent tree. The caller
-//! passes them as [`DelayedReferencesOf`], and the pass adds them, so the answer is exact.
+//! passes delayed references as [`DelayedReferencesOf`], and the pass adds them, so the answer is
+//! exact.
 //!
 //! Memory: a few words for each address.
 

@@ -3,8 +3,8 @@
 //! An extent is shared if it has two referrers: two files, or two places in one file. An extent is
 //! also shared if a tree block on the path from the subvolume's root to the file's item has two
 //! referrers. A snapshot then reaches the same item through the same blocks, even a deleted
-//! snapshot that is still being dropped. Several items of one file that an overwrite made of one
-//! extent are one referrer.
+//! snapshot that is still being dropped. If an overwrite split one extent into several items of one
+//! file, these items are one referrer.
 //!
 //! [`Sharing::are_shared`] answers for a batch at a time:
 //!

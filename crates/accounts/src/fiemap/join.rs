@@ -2,7 +2,7 @@
 
 use super::FiemapExtent;
 
-/// Holds the last extent back until the next one is known not to continue it.
+/// Holds the last extent back until the next extent is known not to continue it.
 #[derive(Debug, Default)]
 pub(super) struct Joiner {
     held: Option<FiemapExtent>,

@@ -1,7 +1,7 @@
 //! The walk over a file's leaves, which returns the parts that the map joins to extents.
 //!
 //! Parts are in order of their offset. An item becomes one part. A preallocated item with dirty
-//! data over it becomes several. A hole becomes parts only if it contains dirty data.
+//! data over it becomes several. A hole becomes parts of the map only if it contains dirty data.
 
 use super::{FiemapExtent, FiemapFlags};
 use crate::back_references::ExtentUse;
@@ -58,7 +58,8 @@ struct Map {
     location: Location,
     position: FileOffset,
     end: FileOffset,
-    /// The offset at which an earlier walk ended. Parts before this offset were already returned.
+    /// The offset at which an earlier walk ended. The map already returned the parts before this
+    /// offset.
     resumed_at: Option<FileOffset>,
     /// Dirty ranges in order. Ranges after `end` are unknown if `end` is less than requested.
     waiting: Vec<Range<u64>>,

@@ -3,7 +3,7 @@
 //! An *owner* is a subvolume, or a part of one. Every data extent and every tree block of files has
 //! a *set* of owners, whose roots reach it. All answers are sums over these sets:
 //!
-//! - on disk: the sets that contain the owner;
+//! - on disk: the sum over the sets that contain the owner;
 //! - exclusive, or freed when several owners are deleted together: the sets whose members are all
 //!   among these owners;
 //! - shared by two owners: the sets that contain both.

@@ -188,7 +188,7 @@ impl WritableFile {
         offset: FileOffset,
     ) -> Result<ByteCount> {
         let writer = self.volume.writer();
-        // Clamp: the copy ends at the end of the source anyway.
+        // Clamp: in any case the copy ends at the end of the source.
         let range = source_offset..source_offset.saturating_add(length);
         Ok(writer.copy_range(source.as_ref().location(), range, self.location(), offset)?)
     }
@@ -286,8 +286,8 @@ impl Seek for WritableFile {
     }
 }
 
-/// Writes at the file's position. The handle buffers nothing, so `flush` does nothing. To make
-/// writes durable, call [`WritableFile::sync`].
+/// Writes at the file's current position. The handle buffers nothing, so `flush` does nothing. To
+/// make writes durable, call [`WritableFile::sync`].
 impl Write for WritableFile {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.write_at(FileOffset::new(self.file.position), bytes)?;

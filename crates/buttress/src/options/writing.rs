@@ -105,7 +105,7 @@ impl VolumeOptions {
         self
     }
 
-    /// Sets the source of times and uuids; the system by default. With a source that repeats its
+    /// Sets the source of times and uuids; the system by default. If the environment repeats its
     /// values, equal calls write equal bytes.
     #[must_use]
     pub fn environment(mut self, environment: Arc<dyn Environment>) -> Self {

@@ -113,8 +113,8 @@ impl DirectoryEntry {
     }
 }
 
-/// Everything below a directory. An unreadable part is an item with the error, and the walk
-/// continues.
+/// The entries of a directory and of all directories below it. An unreadable part is an item with
+/// the error, and the walk continues.
 #[derive(Debug)]
 pub struct Walk {
     walk: buttress_fs::Walk,

@@ -79,8 +79,8 @@ impl WritableSubvolume {
     }
 
     /// Makes the current state of a directory or any other inode durable, as `fsync(2)` does. For a
-    /// directory that includes its added and removed names. A symbolic link at the end of the path
-    /// is not followed. The cost depends on the changes, not on the size of the directory.
+    /// directory, the changes include its added and removed names. A symbolic link at the end of
+    /// the path is not followed. The cost depends on the changes, not on the size of the directory.
     ///
     /// ```
     /// # let volume = buttress::Volume::create().on_devices(vec![buttress::Device::memory(vec![0; 256 << 20])])?;

@@ -12,7 +12,7 @@ impl Volume {
     /// Returns the balance that is in progress or paused.
     ///
     /// # Errors
-    /// The root tree cannot be read, or the item is corrupt.
+    /// Fails if the root tree cannot be read, or the balance item is corrupt.
     pub fn balance_status(&self) -> Result<Option<BalanceItem>> {
         match &self.access {
             Access::Reading(shown) => Ok(balance_item(&shown.on_disk)?),

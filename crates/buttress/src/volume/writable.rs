@@ -274,7 +274,7 @@ impl WritableVolume {
     }
 
     /// Frees the space of deleted subvolumes. Opening a volume and deleting a subvolume do not wait
-    /// for that.
+    /// until the space is free.
     ///
     /// ```
     /// # let volume = buttress::Volume::create().on_devices(vec![buttress::Device::memory(vec![0; 256 << 20])])?;

@@ -1,7 +1,7 @@
 //! Tests that plant one damage in each volume, and expect exactly the findings of this damage.
 //!
 //! The plants ([`buttress_hostile::plants`]) edit small volumes of the kernel (the seeds of the
-//! fuzz targets), which are undamaged before. [`fields`] tests the fields of findings.
+//! fuzz targets), which are undamaged before. The module [`fields`] tests the fields of findings.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -100,7 +100,7 @@ const NOT_PLANTED: [&str; 6] = [
     "extents-overlap",
     "file-extents-overlap",
     "checksums-overlap",
-    // This finding needs a block at another address.
+    // This finding needs a tree block at another address.
     "block-crosses-stripe",
     // This finding needs more differences than the check compares one by one.
     "references-differ",

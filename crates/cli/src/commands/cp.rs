@@ -139,7 +139,7 @@ struct JustMade {
 }
 
 impl JustMade {
-    /// Returns whether the user named a source before; it is then not copied again.
+    /// Returns whether the user named a source before; the command then does not copy it again.
     fn is_repeated(&mut self, context: &Context, source: &OsStr) -> bool {
         let repeated = !self.sources.insert(source.to_owned());
         if repeated {
@@ -309,7 +309,7 @@ pub(crate) fn split_places(places: &[OsString]) -> Result<(&OsString, &[OsString
 }
 
 /// Returns the name for a copy of the file at this path. The root and paths that end in `..` have
-/// none.
+/// no name for a copy.
 fn last_name(path: &[u8]) -> Option<&[u8]> {
     path.rsplit(|byte| *byte == b'/')
         .find(|name| !name.is_empty() && *name != b".")

@@ -212,7 +212,7 @@ impl NewFiles {
 impl Drop for NewFiles {
     fn drop(&mut self) {
         for image in &self.0 {
-            // The file may be gone already.
+            // The new image file may already be deleted.
             let _ = std::fs::remove_file(image);
         }
     }

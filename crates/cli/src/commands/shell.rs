@@ -19,11 +19,12 @@ use crate::target::Target;
 /// variable is empty, there is no history file. Ctrl-C clears the line, or cancels the running command;
 /// Ctrl-D exits.
 ///
-/// The session commits its changes when it ends: by `quit`, at the end of the input, or after a command
-/// that failed. SIGTERM and SIGHUP end it as well, and without a terminal also SIGINT. `sync` commits
-/// immediately, and the session commits every 30 seconds. `abort` and a second signal end the session and discard the
-/// changes since the last commit. The session reports the number of discarded changes. It also reports
-/// the number of committed changes, except at the end of a script.
+/// The session commits its changes when it ends: by `quit`, at the end of the input, or after a
+/// command that failed. SIGTERM and SIGHUP end it as well, and without a terminal also SIGINT.
+/// `sync` commits immediately, and the session commits every 30 seconds. `abort` and a second
+/// signal end the session and discard the changes since the last commit. The session reports the
+/// number of discarded changes. The session also reports the number of committed changes, except at
+/// the end of a script.
 #[derive(Args, Debug)]
 pub struct Shell {
     /// Open the volume for writing

@@ -253,7 +253,8 @@ impl Archiver<'_> {
                         map.add(range.offset.get(), range.length.get());
                     }
                 }
-                // The file is then stored whole, and reading its content reports the same error.
+                // The archive then stores the file whole, and reading its content reports the same
+                // error.
                 Err(_) => return None,
             }
             if map.range_count() > RANGES_MAX {

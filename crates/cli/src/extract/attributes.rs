@@ -52,7 +52,7 @@ impl Preserve {
 pub(super) enum Refused {
     /// Setting the owner: the system refuses it, or the owner does not exist here.
     Owner,
-    /// Setting set-user-id or set-group-id: the owner could not be preserved.
+    /// Setting set-user-id or set-group-id: the copy could not preserve the owner.
     SpecialMode,
     /// Setting an extended attribute: the system refuses it, or the file system lacks them.
     Attribute,

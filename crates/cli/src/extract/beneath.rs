@@ -6,7 +6,7 @@
 //! (kernels before 5.6, some containers), a single name with `O_NOFOLLOW` is equivalent.
 //!
 //! A file that was created by name is opened ([`Node`]) and checked before it gets an owner or a
-//! mode. A file that has replaced it under this name gets none.
+//! mode. A file that has replaced the created file under its name gets no owner and no mode.
 
 use std::ffi::OsStr;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -54,8 +54,8 @@ fn open_by(
     if !without.load(Ordering::Relaxed) {
         match rustix::fs::openat2(&directory, name, flags, mode, RESOLVE) {
             Err(Errno::NOSYS) => without.store(true, Ordering::Relaxed),
-            // Seccomp filters of containers that do not know the call return this. If the error is
-            // genuine, the fallback returns it too.
+            // Seccomp filters of containers that do not know `openat2` return this error. If the
+            // error is genuine, the fallback returns it too.
             Err(Errno::PERM) => {}
             other => return other,
         }

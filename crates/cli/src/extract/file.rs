@@ -62,7 +62,7 @@ pub(super) fn make(
     let made = fill(&file, reader, (&attributes, inherits_acl), entry, handled, shared);
     if made.is_err() && is_new {
         // Remove the incomplete file, which could be mistaken for a complete one. This call has
-        // just created it.
+        // created the file, so no other data is lost.
         let _ = rustix::fs::unlinkat(directory.fd(), name, AtFlags::empty());
     }
     made

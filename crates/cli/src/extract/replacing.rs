@@ -20,7 +20,7 @@ use crate::replacing::{dangling, directory_in_the_way, kind_name};
 /// Target for a regular file.
 #[derive(Debug)]
 pub(super) enum Way {
-    /// No file has the name any more.
+    /// No file has the target name any more.
     Free,
     /// The content goes into this file, which is empty.
     Into(File),
@@ -33,7 +33,7 @@ pub(super) enum Way {
 pub(super) struct Spot<'a> {
     pub(super) directory: &'a Directory,
     pub(super) name: &'a OsStr,
-    /// True if the name is from the user, not from the volume.
+    /// True if the name comes from the user, not from the volume.
     pub(super) is_named: bool,
     /// Path of the entry from the start of the walk.
     pub(super) path: &'a [u8],
@@ -142,7 +142,7 @@ impl Spot<'_> {
         Ok(true)
     }
 
-    /// Prepares the name for a hard link. Returns whether the link should be created.
+    /// Prepares the name for a hard link. Returns whether the extraction should create the link.
     pub(super) fn for_link(self, shared: &Shared) -> Result<bool> {
         let Some(there) = self.look()? else {
             return Ok(true);

@@ -123,7 +123,7 @@ impl HostWalk {
         if kind_of_mode(stat.st_mode) != FileKind::Directory {
             return insert_one(inserter, file, file.name(), &stat);
         }
-        // A directory that cannot be listed is not created.
+        // The walk does not create a directory that it cannot list.
         let below = if self.device.is_none_or(|device| device == stat.st_dev) {
             entries(file)?
         } else {

@@ -9,7 +9,7 @@ use crate::replacing::{dangling, directory_in_the_way, kind_name, same_file};
 /// Target for a new file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Way {
-    /// No file has the name any more.
+    /// No file has the target name any more.
     Free,
     /// The content goes into this file.
     Into(Location),

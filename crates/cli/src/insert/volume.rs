@@ -23,7 +23,7 @@ pub struct VolumeOptions {
     pub same_volume: bool,
 }
 
-/// Inserts the file or directory at a path of a volume under this name. Without a name, the
+/// Inserts the file or directory at a path of a volume under this name. Without a target name, the
 /// directory's entries go into the inserter's base. Errors below it are passed to `failed`, and the
 /// walk continues unless nothing more can be created.
 pub fn insert(
@@ -74,7 +74,7 @@ pub fn insert(
 
 /// State of a walk.
 struct VolumeWalk<'a> {
-    /// Whether the last directory was created. The walk enters it next, or else leaves it.
+    /// True if the walk created the last directory. The walk enters it next, or else leaves it.
     entering: Option<bool>,
     /// Number of directories on the current path that could not be created.
     skipped: u64,

@@ -22,7 +22,7 @@ pub struct Mounted {
     pub root: PathBuf,
     /// Mount point.
     pub directory: PathBuf,
-    /// Mounted source; for a mount of this program, its image.
+    /// Mounted source; for a mount of this program, the image.
     pub source: PathBuf,
     /// Type of the file system.
     pub kind: String,

@@ -12,7 +12,7 @@ use crate::context::Context;
 use crate::exit::Advice;
 use crate::signals::Cancelling;
 
-/// Output of a command.
+/// Destination of a command's output.
 #[derive(Debug)]
 pub enum Destination {
     /// Standard output.
@@ -42,7 +42,7 @@ pub fn refuse_terminal(file: Option<&Path>, what: &str) -> Result<()> {
 }
 
 impl Destination {
-    /// Opens the output. The command must have opened its sources before.
+    /// Opens the output. The command must have opened its sources before the output.
     ///
     /// # Errors
     /// The errors of [`Context::create_output`].

@@ -6,14 +6,14 @@
 //!
 //! The content goes to an unnamed file in the target's directory (`O_TMPFILE`), which gets its name
 //! when it is complete ([`OutputFile::finish`]). Until then the name is free or keeps its old file.
-//! A command that fails, or that any signal ends, leaves nothing. On a file system without unnamed
-//! files, a temporary file `.buttress-…` replaces the unnamed one and is removed again. A symbolic
-//! link is followed, and its target is replaced. The new file has the mode of the old one, and its
-//! owner if this is permitted. Further hard links keep the old content.
+//! A command that fails, or that any signal ends, leaves no output file. On a file system without
+//! unnamed files, a temporary file `.buttress-…` replaces the unnamed one and is removed again. A
+//! symbolic link is followed, and its target is replaced. The new file has the mode of the old one,
+//! and its owner if this is permitted. Further hard links keep the old content.
 //!
 //! Some targets are written directly: pipes, terminals, devices, `/dev/stdout` and `/dev/fd/N`, and
-//! files in a directory that does not allow new files. They are not truncated before the first byte
-//! is written.
+//! files in a directory that does not allow new files. These targets are not truncated before the
+//! first byte is written.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -455,7 +455,7 @@ fn name_over(file: &File, target: &Path) -> io::Result<()> {
         Err(Errno::EXIST) => {}
         Err(error) => return Err(error.into()),
     }
-    // The system has no call that links over an existing name.
+    // The system has no call that links a file over an existing name.
     let ((), path) = with_free_name(directory_of(target), link)?;
     let mut temporary = Temporary::new(path, false);
     fs::rename(&temporary.path, target)?;
@@ -471,7 +471,7 @@ fn look_like(file: &File, old: &fs::Metadata) -> io::Result<()> {
         && std::os::unix::fs::fchown(file, Some(old.uid()), Some(old.gid())).is_err()
         && std::os::unix::fs::fchown(file, None, Some(old.gid())).is_err()
     {
-        // Without the old owner and group, the special mode bits must go.
+        // Without the old owner and group, the file loses its special mode bits.
         mode &= 0o777;
     }
     file.set_permissions(fs::Permissions::from_mode(mode))

@@ -19,7 +19,7 @@ const HEADER_VERSION: &str = "1";
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Progress {
     None,
-    /// An array is open.
+    /// An array of the document is open.
     Begun,
     Done,
 }

@@ -140,7 +140,7 @@ pub fn print_clap_error(error: &mut clap::Error) -> io::Result<()> {
     for (kind, value) in quoted {
         error.insert(kind, value);
     }
-    // Remaining control characters can only come from the message of a value parser.
+    // After escaping, control characters can only come from the message of a value parser.
     let text = without_colours(&error.render().ansi().to_string());
     let is_plain = |character: char| matches!(character, '\n' | '\t') || is_printable(character);
     if text.chars().all(is_plain) {
@@ -185,7 +185,7 @@ fn without_colours(text: &str) -> String {
 /// Escaping of output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Screen {
-    /// No escaping, because the output is not a terminal.
+    /// No escaping of control characters, because the output is not a terminal.
     Off,
     /// Control characters become C escapes.
     Text,

@@ -16,7 +16,7 @@ const BUFFER_BYTES: usize = 1 << 20;
 /// Number of buffers.
 const BUFFERS: usize = 6;
 
-/// A writer with a separate thread.
+/// A writer that passes its buffers to a separate thread.
 #[derive(Debug)]
 pub struct WriterThread<W> {
     buffer: Vec<u8>,
@@ -99,7 +99,7 @@ impl<W: Write + Send + 'static> Write for WriterThread<W> {
         Ok(taken.len())
     }
 
-    /// Buffered bytes stay: only [`WriterThread::finish`] waits for the thread.
+    /// A flush leaves bytes in the buffer: only [`WriterThread::finish`] waits for the thread.
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
     }

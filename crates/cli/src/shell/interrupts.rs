@@ -105,7 +105,7 @@ impl Interrupts {
             crate::signals::enter_session();
             let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).context("listening to signals")?;
             let listening = Arc::clone(&shared);
-            // The thread ends with the process.
+            // The signal thread ends with the process.
             std::thread::Builder::new()
                 .name("buttress-signals".to_owned())
                 .spawn(move || {
@@ -197,7 +197,7 @@ impl Shared {
         std::process::exit(exit_code(signal));
     }
 
-    /// Announces the end of the session, and lets the next signal end the process at once.
+    /// Tells the user that the session ends, and lets the next signal end the process at once.
     fn promise(&self, signal: i32, is_leaving: bool) {
         for next in [SIGINT, SIGTERM, SIGHUP] {
             // If this fails, the next signal has the same effect as this one.
@@ -231,7 +231,7 @@ impl Shared {
     }
 }
 
-/// Prints a line for an interactive user. The terminal may be gone.
+/// Prints a note for an interactive user. The terminal may be gone.
 fn say(line: &str) {
     terminal::line(&format_args!("note: {line}"));
 }

@@ -1,9 +1,9 @@
 //! Parsing of a session's line into words.
 //!
-//! Blanks separate words. Single quotes preserve everything. Double quotes preserve blanks and
-//! support the escapes `\n`, `\t`, `\\`, `\"` and `\xNN`, so that every name can be written.
-//! Outside of quotes a backslash preserves the next character. A `#` at the beginning of a word
-//! begins a comment.
+//! In a session's line, blanks separate words. Single quotes preserve everything. Double quotes
+//! preserve blanks and support the escapes `\n`, `\t`, `\\`, `\"` and `\xNN`, so that every name
+//! can be written. Outside of quotes a backslash preserves the next character. A `#` at the
+//! beginning of a word begins a comment.
 //!
 //! For completion, [`unfinished`] parses the text before a cursor, and [`quoted`] writes a name as
 //! a word.

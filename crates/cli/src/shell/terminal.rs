@@ -28,7 +28,7 @@ pub(super) enum Lines<'a> {
     Edited(Box<Edited<'a>>),
     /// A terminal without support for editing.
     Typed,
-    /// A pipe or file.
+    /// Input from a pipe or file.
     Piped,
 }
 

@@ -29,7 +29,7 @@ const PIPE_BYTES_AT_ONCE: usize = 4096;
 struct WakeUp(PipeReader);
 
 impl WakeUp {
-    /// Waits until the file is ready. Returns an error after a signal.
+    /// Waits until the file is ready, or until a signal. Returns an error after a signal.
     fn wait(&self, file: &File, ready: PollFlags) -> io::Result<()> {
         loop {
             let mut waiting = [PollFd::new(file, ready), PollFd::new(&self.0, PollFlags::IN)];
@@ -53,7 +53,7 @@ impl WakeUp {
 #[derive(Debug)]
 pub struct Input {
     file: File,
-    /// `None` if reads of the file never block.
+    /// File that a signal makes readable; `None` if reads of the input never block.
     wake_up: Option<WakeUp>,
 }
 

@@ -133,7 +133,7 @@ fn with_attached_filters(arguments: &[OsString]) -> Cow<'_, [OsString]> {
     arguments.iter().enumerate().map(with_sign).collect()
 }
 
-/// Program names, for calls through a link, and their commands.
+/// Names under which a link can call this program, and their commands.
 const PROGRAMS: [(&str, &str); 1] = [("mkfs.btrfs", "mkfs")];
 
 /// Converts a command line to one with the program's own name.

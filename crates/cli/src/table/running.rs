@@ -201,7 +201,7 @@ fn end_of(context: &Context, trouble: u8, result: Result<Outcome>) -> End {
     match result {
         Err(error) => match error.downcast::<clap::Error>() {
             Ok(error) => End::CommandLine(error),
-            // The reader closed the pipe: this is no failure, but earlier losses remain losses.
+            // If the reader closed the pipe, this is no failure, but earlier losses remain losses.
             Err(error) if context.losses() > 0 && exit::is_broken_pipe(&error) => End::Code(trouble),
             Err(error) => End::Failed(trouble, error),
         },

@@ -44,7 +44,7 @@ fn a_hole_makes_no_image_larger() {
         assert_eq!(holes, plain, "{option}");
         size_of(&["-b", "64M", option], &format!("holes{suffix}"));
     }
-    // The contents of this plan are in an image, so they count by their stored size.
+    // The contents of this plan are in an image, so the size counts them by their stored size.
     let [holes, plain] = ["holes", "plain"].map(|name| {
         let base = folder.path().join(format!("{name}.img"));
         done(mkfs().arg("--rootdir").arg(folder.path().join(name)).arg(&base));

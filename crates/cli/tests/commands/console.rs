@@ -234,7 +234,7 @@ fn without_dates(line: &str) -> String {
     let Some(month) = words.iter().position(|word| is_month(word)) else {
         return line.to_owned();
     };
-    // A day of one digit, and a year, have an additional blank before them.
+    // A day of one digit, and a year instead of a time, have an additional blank before them.
     let rest = words[month + 1..].iter().filter(|word| !word.is_empty()).skip(2);
     let mut kept: Vec<&str> = words[..month].to_vec();
     kept.push("DATE");

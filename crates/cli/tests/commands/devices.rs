@@ -75,7 +75,7 @@ fn device_joins_and_leaves_again() {
         "b.img: added as device 2 (200.00MiB)\nc.img: added as device 3 (64.00MiB)\n"
     );
     expect_whole(folder, &["a.img", "b.img", "c.img"], &content);
-    // All devices are needed by now.
+    // From this point on, the volume needs all of its devices.
     let alone = buttress(folder, &["ls", "a.img:/"]);
     assert_eq!(alone.status.code(), Some(1), "{}", text(&alone.stderr));
     let removed = [

@@ -162,7 +162,7 @@ impl Model {
     fn new_name(&mut self) -> String {
         self.count += 1;
         let index = self.random.below(self.directories.len());
-        // Letters in any order make new names sort before old ones, too.
+        // Random letters make new names sort before old names, too.
         let letter = char::from(b'a' + self.random.below(26) as u8);
         format!("{}/{letter}{}", self.directories[index], self.count)
     }
@@ -191,7 +191,7 @@ impl Model {
         }
     }
 
-    /// Returns a line for the session, or `None` if nothing can be changed.
+    /// Returns a random line for the session, or `None` if no file can be changed.
     fn line(&mut self) -> Option<String> {
         let name = self.new_name();
         Some(match self.random.below(16) {

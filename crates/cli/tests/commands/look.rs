@@ -178,7 +178,7 @@ fn subvolumes_are_listed_in_the_words_of_btrfs_progs() {
     assert_eq!(stdout(&["subvolume", "list", "-d", image]), "");
     let listed = json(&["subvolume", "list", image], "subvolume-list");
     assert_eq!(listed[2]["parent_uuid"], listed[0]["uuid"]);
-    // With this command, -q is the uuid of a snapshot's source, not "quiet".
+    // In `subvolume list`, -q is the uuid of a snapshot's source, not "quiet".
     let snapshots = stdout(&["subvolume", "list", "-s", "-q", image]);
     assert!(snapshots.contains(&format!(
         "parent_uuid {} path",

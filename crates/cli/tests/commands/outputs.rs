@@ -268,8 +268,8 @@ fn a_missing_source_truncates_nothing() {
     assert_eq!(names, 1, "something was left");
 }
 
-/// Runs the program with a low file size limit. The limit gives an error, or a signal that ends the
-/// program.
+/// Runs the program with a low file size limit. A write past the file size limit gives an error, or
+/// a signal that ends the program.
 fn limited(words: &[&str], as_error: bool) -> Output {
     let trap = if as_error { "trap '' XFSZ; " } else { "" };
     Command::new("sh")

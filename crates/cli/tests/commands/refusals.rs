@@ -298,7 +298,7 @@ fn a_block_device_that_fails_half_way() {
     assert!(stdout(&["ls", "-l", image]).contains("large"));
 }
 
-/// The kernel's mount of an image on a separate loop device.
+/// A mount by the kernel of an image on a separate loop device.
 struct Mounted {
     folder: PathBuf,
     attached: Attached,
@@ -329,7 +329,7 @@ impl Mounted {
 }
 
 impl Drop for Mounted {
-    // The loop device is detached after this.
+    // Unmounting comes first; the loop device is detached after this.
     fn drop(&mut self) {
         let _ = Command::new("umount").arg(&self.folder).status();
     }

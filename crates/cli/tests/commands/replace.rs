@@ -304,7 +304,7 @@ fn a_directory_shows_what_belongs_together() {
 }
 
 /// Starts a replacement in the background with a low rate limit, so that it does not end. Returns
-/// its process id.
+/// the process id of the replacement.
 fn begun_slowly(folder: &Path) -> u32 {
     let told = done(
         folder,

@@ -161,7 +161,7 @@ fn signals_and_a_lost_terminal_commit() {
             }
             None => terminal.hang_up(),
         };
-        // A lost terminal is both an end of input and a signal.
+        // A lost terminal gives the session both an end of input and a signal.
         assert!(
             ended == Some(code) || ends.is_none() && matches!(ended, Some(0 | 1)),
             "{ended:?}"
@@ -277,7 +277,7 @@ fn names_that_tab_offers_cannot_drive_the_terminal() {
         terminal.send(&format!("mkdir \"/evil {name}\"\r"));
     }
     terminal.send("cd /\r");
-    // The first Tab inserts the common beginning, the second one shows the list.
+    // The first Tab inserts the common beginning of the names; the second shows their list.
     terminal.send("rmdir /ev\t\t\t");
     terminal.expect("red");
     terminal.send("[31\t\"\r");
@@ -286,7 +286,7 @@ fn names_that_tab_offers_cannot_drive_the_terminal() {
     for raw in ["\x1b]0;", "\x1b[31m", "\x07"] {
         assert!(!seen.contains(raw), "{seen:?}");
     }
-    // The completed name is the intended one.
+    // Tab completion inserted the intended name.
     let names = sitting.volume.stdout("ls", &[], "/");
     assert!(names.contains("owned") && !names.contains("red"), "{names:?}");
 }
@@ -303,7 +303,7 @@ fn a_signal_to_a_script_commits_what_was_done() {
         .unwrap();
     let mut input = child.stdin.take().unwrap();
     input.write_all(b"mkdir /kept\npwd\n").unwrap();
-    // An answer to the second line proves that the first one was executed.
+    // An answer to the second input line proves that the first line was executed.
     let mut answer = [0; 2];
     std::io::Read::read_exact(child.stdout.as_mut().unwrap(), &mut answer).unwrap();
     assert_eq!(&answer, b"/\n");

@@ -118,7 +118,7 @@ fn at_a_terminal(evil: &Evil, words: &[OsString]) -> Vec<u8> {
         line.extend(parts.join(&b"'\\''"[..]));
         line.push(b'\'');
     }
-    // `script` exists on every system; it creates a new terminal.
+    // The program `script` exists on every system; it creates a new terminal.
     let output = Command::new("script")
         .args(["-q", "-e", "-c"])
         .arg(OsString::from_vec(line))
@@ -191,8 +191,8 @@ fn leaves(command: &clap::Command, above: &str, found: &mut BTreeSet<String>) {
     }
 }
 
-/// Returns the call forms of each command. In the words, `@` begins a path in the volume, `IMAGE`
-/// is its file, `STREAM` a stream, `NEW` a file that does not exist, and `%` the name.
+/// Returns the call forms of each command. In the call forms, `@` begins a path in the volume,
+/// `IMAGE` is its file, `STREAM` a stream, `NEW` a file that does not exist, and `%` the name.
 fn cases() -> BTreeMap<&'static str, Vec<&'static str>> {
     BTreeMap::from([
         (

@@ -128,7 +128,7 @@ fn features_that_are_not_known_are_named_alone() {
     assert!(message.contains("(UNKNOWN_FLAG_0x10000000000)"), "{message}");
 }
 
-/// Creates a volume of two devices, and returns the second one's image, too.
+/// Creates a volume of two devices, and returns the path of the second image, too.
 fn pair(profile: &str) -> (tempfile::TempDir, String, String) {
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let image = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();

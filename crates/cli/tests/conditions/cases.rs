@@ -23,7 +23,7 @@ pub(crate) enum Answer {
 pub(crate) enum Json {
     /// A document under the command's own name, with `-` between its words.
     Own,
-    /// A document under this name.
+    /// A JSON document under this name.
     Named(&'static str),
     /// Exit code 2, because contents have no JSON form.
     Refused,
@@ -110,7 +110,7 @@ impl Case {
     /// Returns the exit code of a successful run.
     pub(crate) fn sound(&self) -> i32 {
         match self.command {
-            // Nothing is running, and nothing can be resumed.
+            // No job is running, and no job can be resumed.
             "scrub cancel" | "scrub resume" | "replace cancel" | "balance pause" | "balance cancel"
             | "balance resume" => 2,
             _ => i32::from(self.form == "of what differs"),

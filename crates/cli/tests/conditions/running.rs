@@ -34,7 +34,7 @@ pub(crate) enum How {
     Terminal,
     /// An ordinary user runs the command.
     AsUser,
-    /// This signal arrives while the command waits for a reader that reads nothing.
+    /// This signal arrives while the command waits for a full pipe whose reader reads nothing.
     Signalled(Signal),
 }
 

@@ -128,7 +128,7 @@ fn start(words: &str, waits: Waits, world: &World) -> Waiting {
     Waiting { child, _input: input }
 }
 
-/// Waits until all threads of a process have been asleep for a while.
+/// Waits until all threads of a process have been asleep for some time.
 fn wait_until_it_sleeps(process: u32) {
     let begun = Instant::now();
     let mut quiet = 0;

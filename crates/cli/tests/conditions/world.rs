@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::support::{buttress, image, inside, json};
 
-/// The folder with all files.
+/// The folder with all files of the test world.
 pub(crate) struct World {
     folder: tempfile::TempDir,
 }
@@ -49,8 +49,8 @@ impl World {
             .arg(".")
             .status();
         assert!(packed.unwrap().success());
-        // An ordinary user can read everything and write here. The tests restrict this user in some
-        // conditions.
+        // An ordinary user can read all files of the world, and write to the output folder. Some
+        // conditions of the tests restrict this user's rights.
         world.set_mode(&world.path("out"), 0o777);
         world.set_mode(Path::new(&world.image()), 0o666);
         world

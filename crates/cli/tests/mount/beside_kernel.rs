@@ -3,9 +3,9 @@
 //! names, so that they meet the files of earlier calls: most errors about names and kinds of files
 //! occur.
 //!
-//! Eight threads make calls concurrently. Each has its own directory, and all share one more. Calls
-//! in the shared directory are serialised, in the same order on both sides. No inode has names in
-//! both.
+//! Eight threads make calls concurrently. Each thread has its own directory, and all threads share
+//! one more. Calls in the shared directory are serialised, in the same order on both sides. No
+//! inode has names in both.
 //!
 //! `BUTTRESS_MOUNT_SEED` sets the seed, and `BUTTRESS_MOUNT_CALLS` the number of calls per thread.
 //!

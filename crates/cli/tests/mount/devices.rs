@@ -192,7 +192,7 @@ fn shutdown_is_for_root() {
     fs::set_permissions(&mounted.at, fs::Permissions::from_mode(0o777)).unwrap();
     fs::set_permissions(mounted.at.parent().unwrap(), fs::Permissions::from_mode(0o755)).unwrap();
     let at = mounted.at.clone();
-    // Only a thread can drop its rights.
+    // Only a thread of this process can drop its rights.
     let refused = std::thread::spawn(move || {
         let nobody = rustix::process::Uid::from_raw(65534);
         rustix::thread::set_thread_uid(nobody).unwrap();

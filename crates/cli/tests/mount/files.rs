@@ -633,8 +633,8 @@ fn attributes_are_cached_after_the_write_back() {
     assert!(needs_no_server(&mounted, &waiting, || {
         assert_eq!(fs::metadata(&path).unwrap().blocks(), 200);
     }));
-    // The allocated space of a dirty file may change soon. While the file is open, an idle mount
-    // does not commit.
+    // The allocated space of a file with dirty data may change soon. While the file is open, an
+    // idle mount does not commit.
     let held = File::options().write(true).open(&path).unwrap();
     fs::write(&path, vec![2; 50_000]).unwrap();
     let written = std::time::Instant::now();

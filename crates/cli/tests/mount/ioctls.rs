@@ -84,7 +84,7 @@ fn text(data: &[u8]) -> String {
 }
 
 impl Said {
-    /// Makes a call of which only the result is compared.
+    /// Makes a call of which the test compares only the result.
     fn end(&mut self, what: &str, file: &File, number: u32, mut data: Data) {
         let ended = numbered(file, number, &mut data);
         writeln!(self.0, "{what}: {ended:?}").unwrap();

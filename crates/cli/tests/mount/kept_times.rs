@@ -24,7 +24,7 @@ use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
-/// Longer than a tick of any kernel's clock.
+/// A pause that is longer than a tick of any kernel's clock.
 const TICK: Duration = Duration::from_millis(25);
 const SECTOR: usize = 4096;
 

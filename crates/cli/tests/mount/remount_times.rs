@@ -26,7 +26,7 @@ use std::time::{Duration, Instant};
 /// Longer than a tick of any kernel's clock.
 const TICK: Duration = Duration::from_millis(25);
 
-/// Reads a file that no cache has. Returns whether its access time changed.
+/// Reads a file that no cache has. Returns whether the read changed the file's access time.
 fn read_moves(path: &Path) -> bool {
     let flags = OFlags::NOFOLLOW.bits().cast_signed();
     let file = File::options().read(true).custom_flags(flags).open(path).unwrap();

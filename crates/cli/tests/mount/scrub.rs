@@ -175,7 +175,7 @@ fn a_scrub_of_a_mount_can_be_cancelled_and_resumed() {
     assert_eq!(stopped["status"], "aborted");
     let all = stopped["bytes_to_scrub"].as_u64().unwrap();
     assert!(stopped["bytes_scrubbed"].as_u64().unwrap() < all, "{stopped}");
-    // The mount is in use, so the remaining amount may have changed.
+    // The mount is in use, so the remaining amount of bytes may have changed.
     let resumed = json(&["scrub", "resume", "-B", "--format", "json", at]);
     assert_eq!(resumed["scrub-resume"]["status"], "finished", "{resumed}");
     let done = resumed["scrub-resume"]["bytes_scrubbed"].as_u64().unwrap();

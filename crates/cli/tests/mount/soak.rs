@@ -163,8 +163,8 @@ fn work(journal: &Path, until: Instant) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Runs a worker: this program again. Run as an ordinary test it works on a host directory, which
-/// verifies the test itself on another file system.
+/// Runs a worker: this program again. As an ordinary test, the worker works on a host directory,
+/// which verifies the test itself on another file system.
 #[test]
 fn a_worker_finds_what_it_wrote() {
     let Some(directory) = std::env::var_os(DIRECTORY) else {

@@ -77,7 +77,7 @@ fn cached_writes_count_in_the_blocks_of_an_empty_file() {
     let Some(mounted) = mounted() else { return };
     let path = mounted.path("empty");
     drop(open(&path));
-    // The kernel has cached the attributes, and knows that no process has the file open.
+    // Wait until the kernel has cached the attributes, and knows that no process has the file open.
     while fs::metadata(&path).unwrap().blocks() > 0 {
         std::thread::yield_now();
     }

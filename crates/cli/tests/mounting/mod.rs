@@ -124,7 +124,7 @@ impl Mounted {
             rustix::event::poll(&mut [gone], None).unwrap();
         }
         if signal == rustix::process::Signal::STOP {
-            // One thread handles the signal when it runs next; until then the other threads
+            // A thread handles the stop signal when it runs next; until then the other threads
             // continue.
             while !is_stopped(pid) {
                 std::thread::yield_now();
@@ -146,7 +146,7 @@ impl Mounted {
 fn is_stopped(process: rustix::process::Pid) -> bool {
     let threads = fs::read_dir(format!("/proc/{}/task", process.as_raw_nonzero())).unwrap();
     threads.flatten().all(|thread| {
-        // A thread that has ended has no file.
+        // A thread that has ended has no `stat` file.
         let stat = text(&fs::read(thread.path().join("stat")).unwrap_or_default());
         let state = stat.rsplit_once(") ").map(|(_, fields)| fields.starts_with('T'));
         state.unwrap_or(true) || stat.contains("(iou-")

@@ -209,8 +209,8 @@ fn both_are_units(first: &Row, second: &Row) -> bool {
             .chain(&SHORT_UNITS)
             .any(|unit| unit.words == row.words)
     };
-    // Of two units the last one counts, which a unit test covers. For pairs with other options, one
-    // unit represents all.
+    // Of two units the last one counts, which a unit test covers. For pairs of a unit flag with
+    // another option, one unit represents all units.
     is_unit(first) && is_unit(second)
         || [first, second]
             .iter()

@@ -104,7 +104,7 @@ pub(crate) struct Sweep {
     pub(crate) command: &'static str,
     /// Arguments after the options.
     pub(crate) base: &'static str,
-    /// Exit code without any option.
+    /// Exit code of the command line without any option.
     pub(crate) code: i32,
     pub(crate) own: &'static [Row],
     /// Kinds of unit flags that the command has: long ones, and short ones.

@@ -137,7 +137,7 @@ pub(super) const PLANTS: &[Plant] = &[
             "checksum-surplus",
         ],
         |editor| {
-            // The extent has checksums and is at the start of the first checksum item.
+            // The test needs an extent with checksums at the start of the first checksum item.
             let (sums, _) = editor.find(TreeId::CHECKSUM, ItemType::EXTENT_CSUM, |_, _| true);
             let (key, _) = data_extent(editor, |extent| extent.start.get() == sums.offset);
             editor.remove(TreeId::EXTENT, &key);

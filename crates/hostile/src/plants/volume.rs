@@ -60,7 +60,8 @@ fn insert_extent(editor: &mut Editor, device: u64, physical: u64) {
     );
 }
 
-/// The offset of the flags in a block's header. Their last byte is the revision of back references.
+/// The offset of the flags in a block's header. The last byte of the flags is the revision of back
+/// references.
 const HEADER_FLAGS: usize = 56;
 const HEADER_REVISION: usize = 63;
 

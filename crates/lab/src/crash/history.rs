@@ -1,9 +1,9 @@
-//! The way from a recorded order of events to the devices after a crash.
+//! The computation of the devices after a crash from a recorded order of events.
 //!
 //! The events before a cut are of two kinds. Events that a flush before the cut covers are present;
-//! the others are in doubt. The state of the first kind advances from cut to cut, with checkpoints
-//! to return to, so cuts in ascending order cost only the events between them. Events in doubt are
-//! applied to a copy of this state.
+//! all other events are in doubt. The state of the present events advances from cut to cut, with
+//! checkpoints to return to. Cuts in ascending order therefore cost only the events between them.
+//! Events in doubt are applied to a copy of this state.
 //!
 //! Clamps: of a laboratory for tests, whose images are compared as a whole.
 
@@ -35,8 +35,8 @@ pub enum Outcome {
     /// No write in doubt is present.
     NoneKept,
     /// The seed decides for each image: first the share of lost writes, from almost none to almost
-    /// all, then the lost writes. For some of the others it also decides the present sectors: the
-    /// first ones, or any.
+    /// all, then the lost writes. For some of the other writes it also decides the present sectors:
+    /// the first ones, or any.
     Drawn {
         /// The seed. Equal seeds give equal images.
         seed: u64,
@@ -66,8 +66,8 @@ pub(super) struct State {
 #[derive(Clone, Debug)]
 enum Doubt {
     Whole,
-    /// These parts, in ascending order. A later change replaced all other parts, and a flush covers
-    /// it.
+    /// These parts, in ascending order. A later change replaced all other parts of the change, and
+    /// a flush covers the later change.
     Parts(Vec<Range<u64>>),
 }
 
@@ -128,7 +128,7 @@ impl History {
     }
 
     /// Returns the number of events. Cuts range from 0, before the first event, to this number,
-    /// after the last.
+    /// after the last event.
     #[must_use]
     pub fn len(&self) -> usize {
         self.events.len()
@@ -167,7 +167,7 @@ impl History {
     }
 
     /// Returns the devices after a power failure past the first `cut` events, in the order in which
-    /// the lab handed them out. A cut past the last event counts as the cut after it.
+    /// the lab handed them out. A cut past the last event counts as the cut after the last event.
     #[must_use]
     pub fn images_at(&self, cut: usize, outcome: Outcome) -> Vec<Arc<dyn Backend>> {
         self.images_of(self.state_at(cut), outcome)
@@ -182,9 +182,9 @@ impl History {
     }
 
     /// As [`images_at`](Self::images_at), with the caller's choice. The choice gets, for each write
-    /// in doubt, the number of its event, a sector (from 0), and the number of sectors. It returns
-    /// whether the sector is present. Writes come in the order of their beginnings, their sectors
-    /// in ascending order.
+    /// in doubt, the number of its event, a sector (from 0), and the number of sectors. The choice
+    /// returns whether the sector is present. Writes come in the order of their beginnings, their
+    /// sectors in ascending order.
     #[must_use]
     pub fn images_with(
         &self,
@@ -363,7 +363,7 @@ struct Draw {
 enum Fate {
     Kept,
     Lost,
-    /// Only this many sectors from the start are present.
+    /// Only this many sectors from the start of the write are present.
     First(u64),
     /// Each sector is drawn separately.
     Any,
@@ -461,8 +461,8 @@ mod tests {
         }
     }
 
-    /// The second of two overlapping writes returns first, and a flush covers it alone. The first
-    /// write must not reappear there.
+    /// The second of two overlapping writes returns first, and a flush covers only the second
+    /// write. The first write must not reappear in the overlap.
     #[test]
     fn flushed_write_replaces_earlier_one_that_has_not_returned() {
         let base: Arc<dyn Backend> = Arc::new(MemoryBackend::new("base", vec![0; 4096]));

@@ -25,12 +25,12 @@ const COMPLAINTS: usize = 8;
 
 /// The states of a history that a judge inspects.
 ///
-/// By default there are four states for each cut: all writes in doubt, none of them, and two drawn
-/// states. A cut without writes in doubt has one state.
+/// By default there are four states for each cut: all writes in doubt present, no write in doubt
+/// present, and two drawn states. A cut without writes in doubt has one state.
 #[derive(Clone, Debug)]
 pub struct Cuts {
     step: usize,
-    /// The outcomes of the writes in doubt.
+    /// The chosen outcomes of the writes in doubt at each cut.
     outcomes: Vec<Outcome>,
     only: Option<usize>,
     threads: usize,
@@ -67,7 +67,7 @@ impl Cuts {
         }
     }
 
-    /// Chooses only every `step`th cut, starting with the first. 0 counts as 1.
+    /// Chooses only every `step`th cut, starting with the first. A step of 0 counts as 1.
     #[must_use]
     pub fn step(mut self, step: usize) -> Self {
         self.step = step.max(1);
@@ -121,7 +121,7 @@ impl CutState<'_> {
     }
 
     /// Returns the devices in the order of the run, as [`Engine::Inline`] serves them. The judge
-    /// may write to them: such writes reach neither the history nor another state.
+    /// may write to the devices: such writes reach neither the history nor another state.
     #[must_use]
     pub fn devices(&self) -> Vec<Device> {
         let images = self.images.iter();
@@ -144,7 +144,7 @@ impl CutState<'_> {
     }
 
     /// Returns the labels of all marks before the cut, in order. A program with several threads
-    /// needs them, because each thread marks its own promises.
+    /// needs all marks, because each thread marks its own promises.
     pub fn marks(&self) -> impl DoubleEndedIterator<Item = u64> {
         self.history.marks(self.cut)
     }
@@ -234,7 +234,7 @@ struct Queue {
 
 impl History {
     /// Calls `judge` for the devices at cuts of this history. The judge returns the problem of a
-    /// state.
+    /// crash state, if any.
     ///
     /// The verdict does not depend on the number of threads, except after the number of complaints
     /// that ends the judging.
@@ -275,7 +275,7 @@ impl History {
     }
 
     /// Takes the next cut out of the queue. Threads take turns, because each state continues the
-    /// previous one.
+    /// previous state.
     fn next_cut(&self, cuts: &Cuts, queue: &Mutex<Queue, QueueLock>) -> Option<State> {
         let mut queue = queue.lock();
         let cut = queue.next?;

@@ -17,11 +17,11 @@ use buttress_exact::u64_of;
 
 lock_class!(PagesLock, "pages", Rank::new(86).over_device().several());
 
-/// The value of discarded bytes in later reads. It is no zero, so that no program can rely on
-/// discarded bytes.
+/// The value of discarded bytes in later reads. The value is nonzero, so that no program can rely
+/// on discarded bytes.
 pub(super) const DISCARDED: u8 = 0xd5;
 
-/// The number of images so far.
+/// The number of images made so far.
 static IMAGES: AtomicU64 = AtomicU64::new(0);
 
 /// A device after a crash: its own pages over those of the history.

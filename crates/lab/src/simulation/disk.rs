@@ -1,11 +1,12 @@
 //! The event loop of a simulated disk, which serves queued requests in virtual time.
 //!
-//! The drive begins requests one after another. It begins a request as soon as the drive is ready
-//! and a request has arrived. It chooses only among requests that have arrived by then and are
-//! among the first [`Drive::queue_depth`] of the queue. The queue is in the order of submission
-//! (each batch ascending by offset); requests beyond the drive's depth stay in the queue.
+//! The drive begins requests one after another. The disk begins a request as soon as the drive is
+//! ready and a request has arrived. The disk chooses only among requests that have arrived by then
+//! and are among the first [`Drive::queue_depth`] of the queue. The queue is in the order of
+//! submission (each batch ascending by offset); requests beyond the drive's depth stay in the
+//! queue.
 //!
-//! The loop runs when a caller asks. It first runs up to the clock's time
+//! The event loop runs when a caller asks. It first runs up to the clock's time
 //! ([`SimulatedDisk::settle`]), so that no choice depends on later requests. While a caller is
 //! blocked, it then runs on until the drive has begun the caller's request, whose time is then
 //! fixed. The disk reads a request's bytes from the backend, or writes them, at the moment of the
@@ -147,7 +148,8 @@ impl DiskState {
             .map(|(done, _)| *done)
     }
 
-    /// Begins the next request, if it can begin by `limit`. Returns whether it began one.
+    /// Begins the next request, if it can begin by `limit`. Returns whether the drive began a
+    /// request.
     fn begin_next(&mut self, limit: u64) -> bool {
         // The queue is in the order of arrival.
         let Some(first) = self.queue.front() else {

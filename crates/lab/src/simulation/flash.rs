@@ -1,9 +1,9 @@
 //! Solid-state drives.
 //!
-//! A controller accepts requests one after another. It cuts each into pages, which are distributed
-//! round-robin over parallel units. Pages then cross one bus, which never carries more than its
-//! rate since it was last idle. A single small read therefore takes command + unit + bus. The
-//! command time limits many small reads, and the bus limits large ones.
+//! A controller accepts requests one after another. The controller cuts each request into pages,
+//! which are distributed round-robin over parallel units. Pages then cross one bus, which never
+//! carries more than its rate since it was last idle. A single small read therefore takes command +
+//! unit + bus. The command time limits many small reads, and the bus limits large ones.
 //!
 //! Left out: garbage collection, the exhaustion of write caches, and the order in which two ready
 //! pages cross the bus.

@@ -2,8 +2,8 @@
 //!
 //! Geometry: tracks follow each other from the outer edge inwards, `heads` of them to a cylinder.
 //! Zones have equal numbers of tracks, and inner zones hold fewer bytes a track. Each track is
-//! rotated against the previous one by the time of a track change (skew). A sequential read across
-//! tracks therefore loses exactly that time and no revolution.
+//! rotated against the previous track by the time of a track change (skew). A sequential read
+//! across tracks therefore loses exactly that time and no revolution.
 //!
 //! Positioning: a seek over `d` of `C` cylinders takes `single + (average - single) / (8/15) *
 //! sqrt(d / C)`. The mean of `sqrt(x)` over seeks between two random cylinders is 8/15, so a random
@@ -12,10 +12,10 @@
 //!
 //! On-drive read-ahead: after a read the head reads ahead, while no other request needs the head,
 //! until the cache segment is full. A read inside a segment takes only the command's and the
-//! interface's time. A read that begins in the segment being filled and ends beyond it continues
-//! from there.
+//! interface's time. A read that begins in the segment being filled and ends beyond the segment
+//! continues from its end.
 //!
-//! Choice: of the queued requests, cached ones come first, then the one with the shortest
+//! Choice: of the queued requests, cached ones come first, then the request with the shortest
 //! positioning time. The oldest request comes first once it has waited for
 //! [`STARVATION_NANOSECONDS`].
 //!
@@ -60,14 +60,14 @@ pub struct SpinningParameters {
     pub average_seek_nanoseconds: u64,
     /// The additional seek time of a write.
     pub write_settle_nanoseconds: u64,
-    /// The time of the drive's electronics for a cached request. Positioning hides it for other
-    /// requests.
+    /// The time of the drive's electronics for a cached request. Positioning hides the electronics'
+    /// time for other requests.
     pub command_nanoseconds: u64,
     /// The interface's rate in bytes a second.
     pub interface_bytes_per_second: u64,
     /// The bytes of a segment of the on-drive cache.
     pub segment_bytes: u64,
-    /// The number of segments.
+    /// The number of segments in the on-drive cache.
     pub segments: usize,
     /// The number of requests that the drive accepts at once.
     pub queue_depth: usize,
@@ -109,7 +109,7 @@ pub(super) struct SpinningDrive {
     geometry: Geometry,
     /// The track under the head.
     track: u64,
-    /// The cached segments, oldest first. The head may be filling the last one.
+    /// The cached segments, oldest first. The head may be filling the last segment.
     cache: VecDeque<Segment>,
     /// The time since which the head has been reading ahead into the last segment.
     reading_on_since: Option<u64>,
@@ -266,7 +266,7 @@ impl Drive for SpinningDrive {
         } = *command;
         let end = offset_bytes + length_bytes;
         if self.is_cached(command, start) {
-            // The request does not need the head, which continues reading ahead.
+            // The cached request does not need the head, which continues reading ahead.
             let interface = scale(
                 length_bytes,
                 1_000_000_000,

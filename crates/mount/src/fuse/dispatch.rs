@@ -1,7 +1,7 @@
 //! From a request to a call of the file system, and back.
 //!
 //! - `names`: lookup, creation, links, removal, listing.
-//! - `attributes`: the attributes of `stat(2)`, extended attributes, control commands.
+//! - The module `attributes`: the attributes of `stat(2)`, extended attributes, control commands.
 //! - `content`: the open files whose content the kernel must send.
 //!
 //! The kernel's node numbers are those of the file system, except that the root is 1.
@@ -48,13 +48,13 @@ pub(super) enum When {
     Never,
 }
 
-/// Attempt at a request.
+/// An attempt at answering a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Turn {
     First,
     /// The kernel has sent its unsent content.
     HasCome,
-    /// This thread cannot wait for unsent content.
+    /// The current thread cannot wait for unsent content.
     CannotCome,
 }
 
@@ -121,7 +121,7 @@ impl Server {
     }
 
     /// Queues `later` for the notifier thread, which invalidates the kernel's caches and then
-    /// completes the request. Returns false if that thread has stopped.
+    /// completes the request. Returns false if the notifier thread has stopped.
     pub(super) fn forget_first(&self, later: Later) -> bool {
         // The receiving end exists until the answering threads have ended or the mount ends.
         self.later

@@ -121,7 +121,7 @@ impl Later {
 
 #[derive(Debug)]
 pub(super) enum Then {
-    /// Send this answer.
+    /// Send this answer to the kernel.
     Answer(Output<'static>),
     /// Execute this request, which waited for content from the kernel, and answer it.
     Respond(Vec<u8>),
@@ -157,7 +157,8 @@ pub(super) fn forget_first(
                 }
             }
             Then::GoOn(waits) => {
-                // The waiting thread holds the other end until it is woken.
+                // The thread that waits for this invalidation holds the other end of the channel
+                // until the notifier wakes it.
                 let _ = waits.send(());
                 continue;
             }

@@ -60,7 +60,7 @@ pub(super) fn answer_all(server: &Server, device: &OwnedFd) -> io::Result<()> {
 fn answer(device: &OwnedFd, out: &Output<'_>) -> io::Result<bool> {
     let parts = [IoSlice::new(&out.body), IoSlice::new(out.content.bytes())];
     match rustix::io::writev(device, &parts) {
-        // The kernel no longer waits for this answer.
+        // An answer also succeeds if the kernel no longer waits for it.
         Ok(_) | Err(Os::NOENT) => Ok(true),
         Err(Os::NODEV) => Ok(false),
         Err(error) => Err(error.into()),

@@ -2,8 +2,8 @@
 //!
 //! Every possible processor has a queue. Every queue has several threads, bound to its processor,
 //! with one ring each. A ring holds one request at a time. A request that waits for a disk
-//! therefore blocks only its thread, and the kernel passes the next request to another thread. It
-//! prefers the thread that became idle last.
+//! therefore blocks only its thread, and the kernel passes the next request to another thread. The
+//! kernel prefers the ring of the thread that became idle last.
 //!
 //! The kernel uses rings only if every queue has one. The device still carries interruptions and
 //! requests without an answer.
@@ -159,7 +159,7 @@ impl<'scope> Crew<'scope> {
     }
 }
 
-/// State of one thread.
+/// State of one ring thread.
 struct Worker {
     ring: Ring,
     queue: Arc<Queue>,

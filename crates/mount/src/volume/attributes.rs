@@ -42,8 +42,8 @@ impl MountedVolume {
         Ok(self.shown_as_mounted(metadata, is_dirty))
     }
 
-    /// Applies the owner and group that the mount options name. `is_dirty`: a write-back will
-    /// change the allocated space of the file without a call.
+    /// Applies the owner and group that the mount options name. `is_dirty`: write-back of dirty
+    /// content will change the allocated space of the file without a call.
     pub(super) fn shown_as_mounted(&self, mut metadata: Metadata, is_dirty: bool) -> Shown {
         metadata.uid = self.showing.uid.unwrap_or(metadata.uid);
         metadata.gid = self.showing.gid.unwrap_or(metadata.gid);

@@ -116,8 +116,8 @@ impl Handles {
         self.open.read().written.keys().copied().collect()
     }
 
-    /// Marks the kernel's times of a file as known to the server. Returns whether content had
-    /// arrived without its times.
+    /// Marks the kernel's times of a file as known to the server. Returns whether content of the
+    /// file had arrived without its times.
     pub(super) fn tell(&self, location: Location) -> bool {
         let open = self.open.read();
         let written = open.written.get(&location);

@@ -115,8 +115,8 @@ impl Nodes {
         if hold.is_none() {
             return;
         }
-        // Increment this while the shard is locked, so that other threads see the inode as kept or
-        // as going.
+        // Increment the counter while the shard is locked, so that other threads see the inode as
+        // kept or as closing.
         self.going.fetch_add(1, Ordering::SeqCst);
         drop(shard);
         // Dropping the hold may remove the inode, which takes time.
@@ -125,7 +125,7 @@ impl Nodes {
         self.going.fetch_sub(1, Ordering::SeqCst);
     }
 
-    /// Returns the number of unnamed nodes closed so far.
+    /// Returns the number of unnamed nodes that the mount has closed so far.
     pub(super) fn gone(&self) -> u64 {
         self.gone.load(Ordering::SeqCst)
     }
@@ -149,8 +149,8 @@ impl Nodes {
         self.shard(node).lock().contains_key(&node)
     }
 
-    /// Keeps a node open that lost its last name, if it has references; otherwise closes it at
-    /// once.
+    /// Keeps a node open that lost its last name, if the kernel refers to it; otherwise closes the
+    /// node at once.
     pub(super) fn keep(&self, node: NodeId, hold: OpenInode) {
         let mut shard = self.shard(node).lock();
         let older = match shard.get_mut(&node) {

@@ -12,9 +12,10 @@
 //! | `rename` of it | EXDEV to another subvolume, else ENOTEMPTY |
 //! | `rename` of a directory over it, `rmdir` | succeed |
 //!
-//! Two answers differ. While a program holds a placeholder open, the kernel shows the changed
-//! attributes; this server never shows them. The kernel aborts its transaction when a placeholder
-//! is exchanged with another entry; this server refuses the exchange.
+//! For placeholders, two answers differ from the kernel's. While a program holds a placeholder
+//! open, the kernel shows the changed attributes; this server never shows them. The kernel aborts
+//! its transaction when a placeholder is exchanged with another entry; this server refuses the
+//! exchange.
 
 use super::MountedVolume;
 use crate::vfs::{Changes, Errno, Result, Shown};

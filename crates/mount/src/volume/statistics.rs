@@ -1,7 +1,8 @@
 //! The space of a mounted volume, as `statfs(2)` shows it.
 //!
-//! A volume that is open for writing has exact numbers at each call. They count dirty data and the running transaction.
-//! A volume that is open for reading does not change, so its numbers are computed once.
+//! A volume that is open for writing has exact numbers at each call. The numbers of a writable
+//! volume count dirty data and the running transaction. A volume that is open for reading does not
+//! change, so its numbers are computed once.
 //!
 //! Invariant: the reported blocks are sectors of data. Free raw bytes are divided by the number of
 //! copies that the data profile stores.

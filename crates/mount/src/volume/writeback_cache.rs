@@ -5,9 +5,10 @@
 //! when a file is synced or closed, when the kernel needs memory, or after some seconds; the times
 //! follow.
 //!
-//! - Arriving content changes no times, and neither do allocations and copies. The times arrive
-//!   separately. Content that the kernel sends first may arrive after them. A call within one tick
-//!   of the kernel's clock sends none, because the file already has these times.
+//! - Arriving content changes no times, and neither do allocations and copies. Times of cached
+//!   content arrive separately from the content. Content that the kernel sends first may arrive
+//!   after them. A call within one tick of the kernel's clock sends none, because the file already
+//!   has these times.
 //! - The times that the server itself sets (of new files, of accesses) have the value of the
 //!   kernel's last tick. None of the server's times is then later than the kernel's next time of
 //!   the file.
@@ -64,7 +65,7 @@ impl MountedVolume {
 
     /// Sets the process that syncs the mount, so that the kernel sends times.
     pub fn syncs_kernel_by(&self, sync: KernelSync) {
-        // Only the first process is kept.
+        // The mount keeps only the first process that a caller sets.
         let _is_first = self.kernel_sync.set(sync).is_ok();
     }
 

@@ -160,7 +160,7 @@ fn names(folder: &Path) -> Result<()> {
         fs::create_dir(&deep)?;
     }
     fs::write(deep.join("bottom"), b"deep")?;
-    // These are more names than one INODE_REF item holds; the kernel stores the rest in
+    // The test makes more names than one INODE_REF item holds; the kernel stores the rest in
     // INODE_EXTREF items.
     let linked = folder.join("linked");
     fs::write(&linked, b"many names")?;

@@ -22,7 +22,8 @@ pub fn colliding_names(seed: u64, pairs: usize) -> Vec<String> {
     while names.len() < pairs * 2 {
         let number = random.number();
         let name = format!("c-{number:016x}");
-        // btrfs starts at 1 and does not invert, so this undoes both steps of the usual CRC-32C.
+        // btrfs's CRC starts at 1 and is not inverted, so this call undoes both steps of the usual
+        // CRC-32C.
         let hash = !crc32c::crc32c_append(!(!1u32), name.as_bytes());
         match seen.insert(hash, number) {
             Some(earlier) if earlier != number => {

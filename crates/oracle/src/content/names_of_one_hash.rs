@@ -23,7 +23,7 @@ fn table() -> &'static [u32; 256] {
     })
 }
 
-/// Returns the four bytes that lead from one state to another.
+/// Returns the four bytes that lead the CRC from one state to another.
 fn bytes_between(from: u32, to: u32) -> [u8; 4] {
     let table = table();
     let mut places = [0; 4];

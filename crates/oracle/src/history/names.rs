@@ -1,4 +1,4 @@
-//! A model of the names in the working subvolume.
+//! A model of the names in the history's working subvolume.
 //!
 //! Random changes choose their objects from this model, so that nearly all changes succeed. The
 //! model knows only paths and kinds; a change that the kernel refuses anyway is left out.
@@ -45,7 +45,7 @@ pub fn join(directory: &[u8], name: &[u8]) -> PathBytes {
     path
 }
 
-/// Returns whether `path` is `above` or below it.
+/// Returns whether `path` is `above` or is below `above`.
 #[must_use]
 pub fn is_within(path: &[u8], above: &[u8]) -> bool {
     path.strip_prefix(above)

@@ -78,7 +78,7 @@ pub enum Operation {
     Rename(PathBytes, PathBytes),
     /// Swaps two names in one system call.
     Exchange(PathBytes, PathBytes),
-    /// Gives the first path a further name, the second.
+    /// Gives the first path a further name, the second path.
     Link(PathBytes, PathBytes),
     /// Removes a name, or an empty directory.
     Remove(PathBytes),
@@ -94,8 +94,8 @@ pub enum Operation {
     Preallocate(PathBytes, Span, bool),
     /// Makes bytes zero by reserving extents.
     ZeroRange(PathBytes, Span),
-    /// Shares extents: from the origin, with the file, at the offset. Sharing needs aligned ends;
-    /// the rest is copied.
+    /// Shares extents: from the origin, with the file, at the offset in the file. Sharing needs
+    /// aligned ends; the rest is copied.
     Reflink(Origin, PathBytes, u64),
     /// Shares all extents of the first file (in a snapshot, if one is given) with the second.
     ReflinkAll(Option<usize>, PathBytes, PathBytes),
@@ -123,7 +123,7 @@ macro_rules! bytes {
     ($($path:expr),*) => { ($(AsRef::<[u8]>::as_ref($path).to_vec()),*) };
 }
 
-/// Makes an empty file.
+/// Makes an empty file in the history.
 pub fn touch<P: AsRef<[u8]> + ?Sized>(path: &P) -> Operation {
     Operation::File(bytes!(path))
 }
@@ -154,7 +154,7 @@ pub fn link<P: AsRef<[u8]> + ?Sized, Q: AsRef<[u8]> + ?Sized>(existing: &P, new:
     Operation::Link(bytes!(existing), bytes!(new))
 }
 
-/// Removes a name or an empty directory.
+/// Removes a file's name or an empty directory.
 pub fn rm<P: AsRef<[u8]> + ?Sized>(path: &P) -> Operation {
     Operation::Remove(bytes!(path))
 }

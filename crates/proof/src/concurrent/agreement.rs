@@ -31,14 +31,14 @@ pub struct State {
     seen: Option<BTreeMap<Location, Contents>>,
 }
 
-/// Outcome of a call in a state.
+/// Possible outcome of a recorded call in a state of the model.
 #[derive(Debug)]
 pub enum Agreement {
     /// The call may take effect here, and changes nothing.
     Same,
     /// The call may take effect here, and leads to this state.
     Next(Box<State>),
-    /// The call cannot take effect here.
+    /// The recorded call cannot take effect in this state.
     No,
 }
 
@@ -282,7 +282,7 @@ fn reasons(model: &Model, call: &Call) -> Vec<i32> {
     found.found.iter().map(|errno| errno.raw_os_error()).collect()
 }
 
-/// Collector of applicable reasons.
+/// Collector of the errors that apply to a call.
 struct Reasons<'a> {
     model: &'a Model,
     found: Vec<Errno>,

@@ -28,7 +28,7 @@ pub struct Drawing<'a> {
     pub model: &'a Model,
     /// Preferred targets of the round.
     pub hot: &'a Hot,
-    /// Inodes that this thread has met since then.
+    /// Inodes that this thread has met since the round began.
     pub met: Vec<Location>,
     /// Index of the thread, and the number of threads. Only one thread may hold an inode; the
     /// inode's number determines it.

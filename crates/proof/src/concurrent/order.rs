@@ -7,8 +7,8 @@
 //!
 //! If no order exists, the search looks for the shortest part of the record without one: the calls
 //! that had ended by some moment, and those in progress then, which may or may not have taken
-//! effect. From this part it removes every call that changed nothing and without which there is
-//! still no order.
+//! effect. From this shortest part the search removes every call that changed nothing and without
+//! which there is still no order.
 
 use super::agreement::{Agreement, State, expected};
 use super::call::{Answer, Call};
@@ -32,10 +32,10 @@ struct Event {
     record: usize,
     /// True if the event freezes the source of a snapshot; false if the call takes effect.
     freezes: bool,
-    /// Earlier event of the same record.
+    /// Event of the same record that must come earlier.
     after: Option<usize>,
     begin: u64,
-    /// End of the call; `None` for a call that may be left out.
+    /// End of the call; `None` for a call in progress, which an order may omit.
     end: Option<u64>,
 }
 
@@ -58,7 +58,7 @@ struct Search<'a> {
 }
 
 /// Finds an order of the records that begins with this state and ends in the observed one. Returns
-/// the resulting model.
+/// the model after the found order.
 ///
 /// # Errors
 /// [`NoOrder`], with the smallest part of the record that has none.
@@ -246,8 +246,8 @@ impl Search<'_> {
     }
 }
 
-/// Describes the smallest part of a record without an order. Returns `None` if only the final
-/// observation has no explanation.
+/// Describes the smallest part of a record without an order. Returns `None` if an order exists and
+/// only the final observation has no explanation.
 fn smallest(model: &Model, records: &[Record], snapshots: &Observation) -> Option<String> {
     let mut ends: Vec<u64> = records.iter().map(|record| record.end).collect();
     ends.sort_unstable();

@@ -34,7 +34,7 @@ impl fmt::Display for Record {
 pub struct Counter(AtomicU64);
 
 impl Counter {
-    /// Returns the next number.
+    /// Returns the next number of the clock.
     pub fn next(&self) -> u64 {
         self.0.fetch_add(1, Ordering::SeqCst)
     }

@@ -43,7 +43,7 @@ pub struct Plan {
     pub rounds: u64,
     /// Number of rounds after which the volume is committed, opened a second time, and checked.
     pub check_every: u64,
-    /// Number of these checks after which `btrfs check` also runs. `None`: never.
+    /// Number of volume checks after which `btrfs check` also runs. `None`: never.
     pub btrfs_check_every: Option<u64>,
     /// Cache size for trees.
     pub cache: ByteCount,

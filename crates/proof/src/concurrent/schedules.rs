@@ -1,10 +1,11 @@
 //! A few calls of a few threads on a volume, with `shuttle` choosing the next thread at each lock
 //! and shared atomic.
 //!
-//! The volume is complete and in memory. The library's own code runs; its locks are `shuttle`'s in
-//! this build (`buttress_locks`). The volume is prepared once, and each schedule begins with a
-//! [fork](super::fork) of it. The answers must have an order, as in [`rounds`](super::rounds). A
-//! missing lock therefore shows as a record without an order, and a cycle of locks as a deadlock.
+//! The volume of a scene is a complete volume in memory. The library's own code runs; its locks are
+//! `shuttle`'s in this build (`buttress_locks`). The volume is prepared once, and each schedule
+//! begins with a [fork](super::fork) of it. The answers must have an order, as in
+//! [`rounds`](super::rounds). A missing lock therefore shows as a record without an order, and a
+//! cycle of locks as a deadlock.
 //!
 //! Half of the schedules are random. The other half have priorities that change at a few points
 //! (PCT), which finds errors that need one thread to be delayed for long. Both follow from the

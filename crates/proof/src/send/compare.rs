@@ -159,7 +159,7 @@ pub fn same_sharing(what: &str, kernel: &[Option<Tree>], received: &[Option<Tree
     Ok(())
 }
 
-/// Returns the number of file blocks at each place.
+/// Returns the number of file blocks that use each place on the volume.
 fn users(trees: &[Option<Tree>]) -> HashMap<Place, u64> {
     let mut users = HashMap::new();
     let files = trees.iter().flatten().flat_map(|tree| tree.places.values());

@@ -24,7 +24,7 @@ fn merge_to(streams: &[PathBuf], to: &Path) -> Result<()> {
     Ok(merge(&series, last, &mut file, &Progress::new())?)
 }
 
-/// Writes the same stream with another uuid.
+/// Writes the same stream with another uuid of the subvolume.
 fn with_other_uuid(stream: &Path, to: &Path) -> Result<()> {
     let bytes = std::fs::read(stream)?;
     let mut decoder = Decoder::new(bytes.as_slice());
@@ -68,8 +68,8 @@ fn received_is(number: u64, streams: &[PathBuf], snapshot: &str, source: &Tree) 
     Ok(())
 }
 
-/// Merges all streams of a history. Rebases the last one if it is incremental and builds on the
-/// previous one.
+/// Merges all streams of a history. Rebases the last stream if it is incremental and builds on the
+/// previous stream.
 pub fn compare(number: u64, history: &History, streams: &[PathBuf], sources: &[Tree]) -> Result<()> {
     let Some((last, before)) = history.transfers.split_last() else {
         return Ok(());

@@ -212,9 +212,9 @@ pub fn compare(
     target.expect_clean()
 }
 
-/// Asserts that data exists only where the snapshot or the kernel's result has data. It may be
-/// less: a hole punched up to the end of a file includes the last sector, in which the kernel
-/// writes zeros.
+/// Asserts that the received files have data only where the snapshot or the kernel's result has
+/// data. The received data may be less: a hole punched up to the end of a file includes the last
+/// sector, in which the kernel writes zeros.
 fn no_more_data(what: &str, source: &Tree, kernel: &Tree, received: &Tree) -> Result<()> {
     for (path, found) in &received.data {
         let empty = Vec::new();

@@ -21,7 +21,7 @@ pub enum Change {
     Write(u64, Arc<Vec<u8>>),
     /// Appends bytes.
     Append(Arc<Vec<u8>>),
-    /// Sets another size.
+    /// Sets another size of the file.
     Truncate(u64),
     /// Preallocates, punches or zeroes: offset, length, mode.
     Allocate(u64, u64, AllocateMode),
@@ -190,7 +190,7 @@ impl Change {
         let overlaps = source == file && at < to + length && to < at + length;
         let is_inside = at + length <= size(source);
         match self {
-            // The part after the end is not copied.
+            // The part of a copy's source range after the end of the file is not copied.
             Self::Copy(..) => {
                 let length = length.min(size(source).saturating_sub(at));
                 source != file || length == 0 || at >= to + length || to >= at + length

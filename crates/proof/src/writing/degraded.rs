@@ -20,7 +20,7 @@ use std::sync::Arc;
 /// Opens the rest of a volume for reading, and checks it: only redundancy may be lost.
 ///
 /// # Errors
-/// Any other finding of the check.
+/// Fails for any other finding of the check.
 pub fn open_degraded(backends: &[Arc<dyn Backend>]) -> Result<Filesystem> {
     let filesystem = OpenOptions::new(devices(backends)).degraded(true).open()?;
     let options = check::Options {
@@ -45,8 +45,8 @@ pub fn statistics_of(filesystem: &Filesystem, device: DeviceId) -> Result<Device
 }
 
 /// Returns whether tree blocks are on a RAID6 with a missing or stale device. btrfs-progs, up to
-/// 6.14 at least, cannot read some of these blocks and does not open the volume. This also applies
-/// to volumes of the kernel.
+/// 6.14 at least, cannot read some of these blocks and does not open the volume. This restriction
+/// of btrfs-progs also applies to volumes of the kernel.
 fn is_beyond_progs(filesystem: &Filesystem) -> bool {
     let map = filesystem.volume().chunk_map();
     map.chunks().iter().any(|chunk| {

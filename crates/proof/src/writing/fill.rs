@@ -19,13 +19,13 @@ pub enum Filling {
     Data,
     /// Files with attributes, two per leaf.
     Metadata,
-    /// Snapshots of the top level's subvolume `source`. All of its files are touched before each
-    /// snapshot, so that every snapshot owns most of its tree exclusively.
+    /// Snapshots of the top level's subvolume `source`. Each round touches all files of the source
+    /// before its snapshot, so that every snapshot owns most of its tree exclusively.
     Snapshots,
 }
 
 impl Filling {
-    /// Returns the name of a piece.
+    /// Returns the name of a piece of the filling.
     #[must_use]
     pub fn name(self, prefix: &str, number: u64) -> Vec<u8> {
         let kind = match self {
@@ -36,7 +36,7 @@ impl Filling {
         format!("{prefix}-{kind}-{number}").into_bytes()
     }
 
-    /// Adds pieces until there is no space, at most `most`; returns their number.
+    /// Adds pieces to the volume until it has no space, at most `most`; returns their number.
     ///
     /// # Errors
     /// Any error except [`Error::NoSpace`].

@@ -43,7 +43,7 @@ pub struct Inode {
     pub flags: FileAttributes,
     /// Access list, if it says more than the mode.
     pub access_list: Option<AccessList>,
-    /// Default list of a directory.
+    /// Default access list of a directory.
     pub default_list: Option<AccessList>,
     /// Other extended attributes.
     pub xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
@@ -242,7 +242,7 @@ impl Model {
         read_only: bool,
     ) {
         let mut copied = self.subvolumes.get(&source).cloned().unwrap_or_default();
-        // The copy of an inode without names is not held.
+        // The snapshot's copy of an inode without names is not held open.
         copied.inodes.retain(|_, inode| inode.links > 0);
         let copy = Subvolume {
             place: Some(place),

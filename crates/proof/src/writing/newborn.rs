@@ -4,7 +4,7 @@
 use super::model::{DIRECTORY, Inode, REGULAR, SET_GROUP_ID};
 use buttress::FileAttributes;
 
-/// Permission bits cleared on new inodes, unless a default list applies.
+/// Permission bits that the umask clears on new inodes, unless a default access list applies.
 pub const UMASK: u32 = 0o022;
 
 /// Name of the compression property's attribute.
@@ -33,7 +33,8 @@ pub fn newborn(directory: &Inode, kind: u32, permissions: u32, now: i64) -> Inod
 
 /// Creates the root directory of a subvolume in `directory`, which is in a subvolume with root
 /// `root`. It inherits neither flags nor group. The directory's default list limits its mode but is
-/// not passed on. It inherits the compression property of the root.
+/// not passed on. The new subvolume's root inherits the compression property of the parent
+/// subvolume's root.
 #[must_use]
 pub fn newborn_subvolume(directory: &Inode, root: &Inode, now: i64) -> Inode {
     let mut inode = Inode {

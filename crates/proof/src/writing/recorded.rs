@@ -8,7 +8,7 @@ use buttress_lab::crash::{History, Outcome};
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 
-/// A recorded run.
+/// A run that a crash laboratory recorded.
 #[derive(Debug)]
 pub struct Recorded {
     history: History,
@@ -105,7 +105,7 @@ impl Recorded {
     /// commit were not. Generations only increase, so a binary search finds the moment.
     ///
     /// # Errors
-    /// The generation was never committed, or is unreadable.
+    /// The generation was never committed, or its state is unreadable.
     pub fn state_of(&self, generation: u64) -> Result<String> {
         if let Some(state) = self.known(generation) {
             return Ok(state);

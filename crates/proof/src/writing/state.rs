@@ -147,7 +147,8 @@ mod tests {
         nanoseconds: 8,
     };
 
-    /// A change that must be visible; arguments are the volume, a file and a subvolume.
+    /// A change that the description of a volume must show; arguments are the volume, a file and a
+    /// subvolume.
     type Change = fn(&WritableFilesystem, Location, SubvolumeId);
 
     fn attributes(filesystem: &WritableFilesystem, file: Location, changes: &AttributeChanges) {

@@ -235,8 +235,8 @@ pub fn open_checked_but_for_holes(backends: &[Arc<dyn Backend>]) -> Result<Files
     Ok(filesystem)
 }
 
-/// Returns whether a finding is parity that a crash left inconsistent with its row. The first copy
-/// read is good.
+/// Returns whether a finding is parity that a crash left inconsistent with its row. For the write
+/// hole, the first copy read is good.
 fn is_write_hole(filesystem: &Filesystem, finding: &Finding) -> bool {
     let Finding::DataCopyDamaged { logical, copy, .. } = finding else {
         return false;

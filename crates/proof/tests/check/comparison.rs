@@ -33,7 +33,7 @@ dash if they report nothing. Codes in brackets are notes: Buttress regards these
 
 ";
 
-/// Builds a row, without the plant's own columns.
+/// Builds a row of the table for a plant, without the plant's own columns.
 fn look_at(plant: &Plant, judges: &[Judge]) -> Result<(String, Vec<&'static str>)> {
     let editor = plant.make();
     let folder = scratch()?;

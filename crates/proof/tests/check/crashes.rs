@@ -225,7 +225,7 @@ fn orphans_held_open() -> Result<()> {
     drop((file, directory, nameless));
     live.commit()?;
     live.look()?;
-    // The large file is deleted during the copies.
+    // The kernel deletes the large file during the copies.
     let dropping = std::thread::spawn(move || drop(named));
     for _ in 0..6 {
         live.commit()?;
@@ -339,7 +339,7 @@ fn quota_rescan() -> Result<()> {
     run(&mut btrfs(&["quota", "enable"], live.top()))?;
     let mut met = BTreeSet::new();
     for _ in 0..6 {
-        // If a rescan is running already, this fails.
+        // If a quota rescan is running already, this command fails.
         let _ = btrfs(&["quota", "rescan"], live.top()).output()?;
         live.commit()?;
         met.extend(notes(&live)?);

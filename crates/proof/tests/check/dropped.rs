@@ -1,5 +1,5 @@
-//! A half-dropped subvolume: its dropped blocks are free, and other content may have overwritten them. The check must
-//! not read them.
+//! A half-dropped subvolume: its dropped blocks are free, and other content may have overwritten
+//! them. The check must not read the dropped blocks.
 
 use crate::text;
 use anyhow::{Context, Result, ensure};
@@ -17,7 +17,7 @@ use buttress_proof::writing::volume::{Backends, devices, empty, open_for_writing
 const TOP: Location = Location::root_of(SubvolumeId::TOP_LEVEL);
 /// Number of extents of the file, so many that its tree has several levels.
 const EXTENTS: u64 = 6000;
-/// Number of interrupted drops. Each of them frees about one block.
+/// Number of interrupted drops. Each interrupted drop frees about one block.
 const DROPS: u32 = 60;
 
 /// Overwrites a tree block in all its copies.

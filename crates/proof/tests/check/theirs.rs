@@ -66,7 +66,7 @@ pub fn judges(wanted: [&str; 2]) -> Result<Vec<Judge>, String> {
     Ok(judges)
 }
 
-/// Returns the newest btrfs-progs, in both modes.
+/// Returns judges for the newest btrfs-progs, in both modes.
 pub fn newest_judges() -> Vec<Judge> {
     let judge = |mode| Judge {
         name: format!("newest {mode}"),

@@ -66,8 +66,8 @@ struct World {
 }
 
 impl World {
-    /// Creates `a`, its snapshot `b`, and `c`, a snapshot of `b`; each is written to after the next
-    /// one was taken.
+    /// Creates `a`, its snapshot `b`, and `c`, a snapshot of `b`; each is changed after the next
+    /// snapshot was taken.
     fn new() -> Result<(Self, [SubvolumeId; 3])> {
         let options = Options {
             node_bytes: Some(4096),

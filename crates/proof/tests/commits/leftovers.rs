@@ -101,7 +101,7 @@ fn compressed_content_is_marked() -> Result<Outcome> {
 }
 
 /// Takes a view of a full volume, removes everything, and fills the volume again: the view must
-/// read the same content.
+/// return the old content.
 fn a_view_keeps_what_it_sees() -> Result<Outcome> {
     let options = Options {
         metadata: Some(Profile::Single),

@@ -2,9 +2,9 @@
 //! their copies, `fdatasync`, each on all devices before the next begins.
 //!
 //! The test starts itself again under strace, as a program that makes a few commits and prints a
-//! line after each. The test judges the calls in strace's output: the kernel's calls, not a
-//! backend's. For writes through a ring, strace shows only their submission, not their target: the
-//! test then judges only the order.
+//! line after each. The test judges the system calls in strace's output: the calls that reach the
+//! kernel, not the calls of a backend. For writes through a ring, strace shows only their
+//! submission, not their target: the test then judges only the order.
 
 use anyhow::{Context, Result, ensure};
 use buttress::mkfs::{Identity, Options};

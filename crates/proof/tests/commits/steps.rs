@@ -5,10 +5,10 @@
 //! is replaced by the number of its step; values from before the first step are compared unchanged.
 //! Ids of subvolumes, inode numbers and indexes of names are equal on both sides.
 //!
-//! Left out, because each side chooses them: addresses of blocks and of data; generated uuids; the
-//! generation and location of a tree's root, which also change without changes in the subvolume;
-//! change counters of new inodes and of directories; and the offset in an entry of a subvolume,
-//! which has no meaning.
+//! The description omits values that each side chooses: addresses of blocks and data; generated
+//! uuids; the generation and location of a tree's root, which also change without changes in the
+//! subvolume. It also omits change counters of new inodes and of directories, and the offset in an
+//! entry of a subvolume, which has no meaning.
 
 use anyhow::{Context, Result, bail, ensure};
 use buttress::unstable::format::{

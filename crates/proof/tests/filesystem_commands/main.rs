@@ -34,7 +34,7 @@ fn reference(words: &[&str], path: &Path) -> Result<Vec<String>> {
     reference_of("filesystem", words, path, &[])
 }
 
-/// Returns the output of a command of a group for a path, with further arguments.
+/// Returns the output of a btrfs-progs command of a group for a path, with further arguments.
 fn reference_of(group: &str, words: &[&str], path: &Path, after: &[&str]) -> Result<Vec<String>> {
     let ask = || {
         lines(

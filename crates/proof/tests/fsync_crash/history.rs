@@ -59,7 +59,7 @@ impl Run {
     }
 }
 
-/// Draws an entry of the tree.
+/// Draws a random entry of the directory tree.
 fn draw(random: &mut Random, moment: &Moment, wants_directory: Option<bool>) -> Option<(u64, Vec<u8>, u64)> {
     let all: Vec<(u64, Vec<u8>, u64)> = moment
         .entries

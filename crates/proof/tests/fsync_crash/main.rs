@@ -2,9 +2,9 @@
 //! with random losses.
 //!
 //! A small tree of files, hard links and directories is changed at random, and parts of it are
-//! synced ([`history`]). The state of each inode after each operation is recorded ([`moments`]).
-//! After a cut the volume is opened, which replays its log, and checked ([`recovering`]). The test
-//! then verifies for each inode ([`promises`]):
+//! synced ([`history`]). The test records the state of each inode after each operation
+//! ([`moments`]). After a cut the volume is opened, which replays its log, and checked
+//! ([`recovering`]). The test then verifies for each inode ([`promises`]):
 //!
 //! - Its content is one that it has had since its last returned sync (or since the last commit, if
 //!   that is later).
@@ -91,7 +91,7 @@ fn histories_of((histories, cuts): (u64, u64), devices: &[usize], options: &Opti
     }
 }
 
-/// Creates a file that takes all data space after its end, where nothing reads it.
+/// Creates a file that preallocates all data space past its end, where nothing reads it.
 fn fill(base: &Backends) -> Result<()> {
     let filesystem = open_for_writing(base)?;
     let filler = filesystem.create(TOP, b"filler", &NewInode::of_root(0o644))?;
@@ -121,8 +121,9 @@ fn full(devices: &[usize], options: &Options, salt: u64) {
     }
 }
 
-/// A preallocated extent is written and cloned, and only the clone is synced. After a crash one
-/// file has the extent as preallocated, and the extent's checksums belong to the other file.
+/// In this test a preallocated extent is written and cloned, and only the clone is synced. After a
+/// crash one file has the extent as preallocated, and the extent's checksums belong to the other
+/// file.
 #[test]
 fn a_clone_of_what_was_preallocated_is_sound() {
     let images = base(&[128 << 20], &Options::default(), 1);

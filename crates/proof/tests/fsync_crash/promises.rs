@@ -51,7 +51,7 @@ pub(crate) fn expect_promised(run: &Run, done: usize, found: &Moment) -> Result<
     expect_entries(run, done, last, found)
 }
 
-/// Asserts that synced directories have their names of a moment since the sync.
+/// Asserts that each synced directory has the names that it had at one moment since its sync.
 fn expect_entries(run: &Run, done: usize, last: usize, found: &Moment) -> Result<()> {
     for (operation, inode) in run.syncs.iter().filter(|(operation, _)| *operation <= done) {
         let Some(inode) = inode else { continue };

@@ -86,7 +86,7 @@ fn orphans() -> Result<Outcome> {
     Ok(Outcome::Passed)
 }
 
-/// Fragments free space, so that it is stored in bitmaps.
+/// Fragments free space, so that the free-space tree stores it in bitmaps.
 fn bitmaps() -> Result<Outcome> {
     let (_folder, images) = volume(Fill::Empty, 1)?;
     let mount = Mount::new(&images, "")?;

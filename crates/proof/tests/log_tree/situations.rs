@@ -8,7 +8,7 @@ pub struct Situation {
     pub sentence: &'static str,
     pub before: &'static str,
     pub after: &'static str,
-    /// Reasons for which Buttress commits, because a log cannot express the change.
+    /// Causes of commits in this situation, because a log cannot express the change.
     pub commits: &'static [CommitCause],
     /// True if the kernel gives the same guarantee.
     pub kernel_keeps: bool,

@@ -213,7 +213,7 @@ pub(super) fn kept(filesystem: &WritableFilesystem) -> Result<Option<receive::Ke
     Ok(kept.pop())
 }
 
-/// Describes a subvolume without values that depend on its creation time.
+/// Describes a received subvolume without values that depend on its creation time.
 pub(super) fn content(filesystem: &WritableFilesystem, name: &[u8]) -> Result<String> {
     let top = Location::root_of(SubvolumeId::TOP_LEVEL);
     let found = filesystem.lookup(top, name)?.context("the subvolume")?;
@@ -253,7 +253,7 @@ fn resumed_is_as_uncut() -> Result<Outcome> {
                 filesystem = open_for_writing(&base)?;
             }
             let mut found = kept(&filesystem)?;
-            // Continue a little, and cut again.
+            // Continue the kept stream a little, and cut again.
             if let Some(first) = found.take() {
                 let start = usize::try_from(first.trail.bytes())?;
                 ensure!(start <= cut, "{start} bytes are kept of {cut}");
@@ -277,7 +277,7 @@ fn resumed_is_as_uncut() -> Result<Outcome> {
         }
     }
     ensure!(resumed > 60, "only {resumed} streams were kept");
-    // Another stream must not resume the kept part of this one.
+    // The kept part of the first stream must not serve another stream.
     let last = names(&filesystem)?.pop().context("a name")?;
     filesystem.delete_subvolume(made_id(&filesystem, &last)?)?;
     let [full, more] = &streams;

@@ -79,7 +79,7 @@ impl Seeds {
     }
 }
 
-/// Runs a soak on several threads. It collects failures, so that the first one does not end a
+/// Runs a soak on several threads. The soak collects failures, so that the first one does not end a
 /// nightly run.
 fn soak(seeds: &Seeds) -> Result<Outcome> {
     if let Some(reason) = kernel_missing() {

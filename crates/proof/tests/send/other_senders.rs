@@ -1,6 +1,6 @@
 //! Streams of other senders. If btrfs-progs receives a harmless oddity, Buttress receives it with a
-//! note and the same result. Paths that lead out of the subvolume stay refused. Flags of new inodes
-//! are sent.
+//! note and the same result. Paths that lead out of the subvolume stay refused. The sender sends
+//! the flags of new inodes.
 
 use super::broken::{DEVICE_BYTES, names};
 use anyhow::{Context, Result, ensure};

@@ -23,7 +23,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 const STREAMS: [&str; 2] = ["kernel-full-v2.stream", "kernel-incremental-v2.stream"];
 
-/// A stream reader that commits in the middle.
+/// A stream reader that commits the volume in the middle of the stream.
 struct Committing<'a> {
     filesystem: &'a WritableFilesystem,
     rest: &'a [u8],
@@ -82,7 +82,7 @@ fn received(seed: u64) -> Result<(History, Vec<String>)> {
         take(&filesystem, whole)?;
         lab.mark(number);
         states.push(shown(&filesystem.view())?);
-        // The truncated part of the next stream must not be in the way.
+        // The kept part of a truncated stream must not disturb the next receive.
         let rest = &stream[..stream.len() - 30];
         let cut_short = Committing {
             filesystem: &filesystem,

@@ -132,7 +132,8 @@ fn seeded(seed: u64) -> Result<Outcome> {
                 let archive = scene.viewed(given).with_context(|| what.clone())?;
                 let found = comparable(scene.taken_out(&archive).with_context(|| what.clone())?);
                 if sender == Sender::Kernel && found.manifest.keys().any(|path| is_left_behind(path)) {
-                    // Later streams can collide with this name, on a receiver, too.
+                    // Later streams can collide with the name of such a left-over file, on a
+                    // receiver, too.
                     continue 'formats;
                 }
                 let path = scene

@@ -230,7 +230,7 @@ fn expect_deletions(
     Ok(())
 }
 
-/// Returns the files below a directory, in its own subvolume.
+/// Returns the files below a directory, without nested subvolumes.
 fn files_below(filesystem: &Filesystem, directory: Location) -> Result<BTreeSet<File>> {
     let options = WalkOptions {
         one_file_system: true,

@@ -59,14 +59,14 @@ pub fn compare(images: &[PathBuf]) -> Result<()> {
     compare_ncdu(images)
 }
 
-/// Size of the kernel's answer about paths to btrfs-progs in bytes; further paths are silently
-/// omitted.
+/// Size of the kernel's answer about paths to btrfs-progs in bytes; the kernel silently omits
+/// further paths.
 const ANSWER_BYTES: usize = 4096;
 
 /// Size of each path in the answer besides itself: a pointer, and a zero byte.
 const POINTER_BYTES: usize = 9;
 
-/// Size of the answer's header.
+/// Size of the header of the kernel's answer.
 const ANSWER_HEAD_BYTES: usize = 16;
 
 /// Compares the paths of a subvolume's inodes, those with several names first.

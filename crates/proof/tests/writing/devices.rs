@@ -32,7 +32,7 @@ const DEVICE_BYTES: usize = 128 << 20;
 /// Number of operations between two commits.
 const COMMIT_EVERY: u64 = 8;
 
-/// Number of operations after a device was dropped, in runs that are abandoned.
+/// In abandoned runs, the number of operations after the volume dropped a device.
 const ABANDONED_AFTER: u64 = 5;
 
 #[derive(Clone, Copy, Debug)]

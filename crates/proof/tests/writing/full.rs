@@ -54,7 +54,7 @@ fn volumes() -> Vec<Volume> {
         volume("snapshots", Filling::Snapshots, &[72], small(), rounds),
         volume("mixed_data", Filling::Data, &[72], mixed(), 4),
         volume("mixed_metadata", Filling::Metadata, &[72], mixed(), 2),
-        // Rows of these profiles contain superblock copies.
+        // Rows of the following parity profiles contain superblock copies.
         volume(
             "parity",
             Filling::Data,

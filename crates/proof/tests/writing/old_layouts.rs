@@ -48,7 +48,7 @@ const NOTHING_NEW: Missing = Missing {
     root_item_extensions: true,
 };
 
-/// Builds a chunk at these MiB, with its stripes by device and MiB.
+/// Builds a chunk at these MiB of the logical address space, with its stripes by device and MiB.
 fn chunk(
     holds: BlockGroupFlags,
     profile: Profile,
@@ -275,8 +275,8 @@ fn make(layout: &Layout) -> Result<(tempfile::TempDir, Vec<PathBuf>)> {
     Ok((folder, images))
 }
 
-/// Writes more than the first groups hold, so that new chunks and a new chunk tree are written;
-/// then deletes half of it.
+/// Writes more than the first block groups hold, so that new chunks and a new chunk tree are
+/// written; then deletes half of it.
 fn grow(images: &[PathBuf], round: u64) -> Result<()> {
     let filesystem = WritableFilesystem::new(open(images, true)?, WriteOptions::default())?;
     for (filling, most) in [(Filling::Data, 48), (Filling::Metadata, 1200)] {

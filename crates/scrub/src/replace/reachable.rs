@@ -16,7 +16,7 @@ lock_class!(SeenLock, "seen", Rank::LEAF);
 /// Reads every reachable tree block of a state once, and returns the errors in order of address.
 ///
 /// # Errors
-/// Fails if the job was cancelled.
+/// The walk fails if the job was cancelled.
 pub(super) fn unreadable_blocks(
     filesystem: &Filesystem,
     progress: &Progress,

@@ -20,8 +20,8 @@ const CACHE: ByteCount = ByteCount::new(16 << 20);
 /// reads.
 const TRIES: usize = 100;
 
-/// Returns the last committed state, which does not change while the view is held, and its
-/// superblock.
+/// Returns the last committed state and its superblock. The state does not change while the view is
+/// held.
 pub(super) fn committed(writable: &WritableFilesystem) -> (Filesystem, Superblock) {
     loop {
         let view = writable.committed_view();
@@ -54,7 +54,7 @@ pub(super) fn open_before(
         let is_written = slot.fsid() == superblock.fsid && slot.is_written();
         match item.filter(|_| is_source || is_written) {
             Some(item) => devices.push(with_superblocks(device, superblock, &item)?),
-            // The device is a seed or missed commits, so it is opened unchanged.
+            // The device is a seed or missed commits, so the view opens it unchanged.
             None => devices.push(device.clone()),
         }
     }

@@ -30,7 +30,8 @@ const CUTS: usize = 16;
 /// A function that inspects the images of a crash; the text describes the crash.
 type Tried<'a> = dyn FnMut(&[Arc<dyn Backend>], &str) + 'a;
 
-/// Returns the images of a crash that keep all writes in doubt, except those to one slow device.
+/// Returns the devices after a crash that keep all writes in doubt, except writes to one slow
+/// device.
 fn all_but(history: &History, cut: usize, slow: usize) -> Vec<Arc<dyn Backend>> {
     let of_slow: Vec<bool> = history
         .events()
@@ -226,7 +227,7 @@ fn scrub(devices: Vec<Device>, read_only: bool, what: &str) -> Report {
     report
 }
 
-/// Requires that everything is right, except superblocks of an interrupted commit, and the write
+/// Requires that a scrub finds no damage except superblocks of an interrupted commit, and the write
 /// hole.
 fn require_sound(devices: Vec<Device>, what: &str) {
     let report = scrub(devices, true, what);

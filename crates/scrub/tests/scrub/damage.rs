@@ -22,7 +22,7 @@ use zerocopy::FromBytes;
 
 const BLOCK: usize = 4096;
 
-/// Returns all blocks of all uses.
+/// Returns all blocks of the given extents.
 fn blocks(uses: &[Use]) -> Vec<(Use, u64)> {
     let blocks = |used: &Use| {
         let used = used.clone();
@@ -167,8 +167,8 @@ fn bursts_are_repaired_and_nothing_else_is_touched() {
     }
 }
 
-/// The extents that share a RAID6 row with an extent of data, by column. Two of these uses are
-/// damaged at the same offset.
+/// The extents that share a RAID6 row with an extent of data, by column. The test damages two of
+/// these extents at the same offset.
 #[test]
 fn raid6_with_two_wrong_in_a_row_is_mended_and_with_three_is_told() {
     let lab = Lab::new(&Make::new(Profile::Raid6, 5)).unwrap();

@@ -144,8 +144,8 @@ fn a_device_of_each_profile_is_replaced() {
     }
 }
 
-/// Parity for the target is computed from verified data: no parity is read, neither the source's
-/// nor the other one.
+/// The replacement computes parity for the target from verified data, and reads no parity: neither
+/// the source's nor the other one.
 #[test]
 fn parity_is_not_read_if_all_data_has_checksums() {
     for (profile, devices) in [(Profile::Raid5, 3), (Profile::Raid6, 5)] {
@@ -376,7 +376,7 @@ fn a_target_that_missed_a_commit_is_filled_anew() {
     let with_target = || [lab.devices(), vec![target.device()]].concat();
     let mut half = writable(with_target()).unwrap();
     assert_eq!(half.replacement().unwrap().cursor_left, Physical::new(200 << 20));
-    // The target misses a commit.
+    // In this step the target misses a commit.
     half.abandon();
     let backup = lab.spies[0].read(65536, 4096);
     target.lose_writes();

@@ -129,7 +129,7 @@ fn kernel_finds_no_error_after_replacement() {
     });
 }
 
-/// Replaces until some chunks are done and committed, and others are not.
+/// Runs the replacement until some chunks are done and committed, and others are not.
 fn half_way(filesystem: &WritableFilesystem) -> Result<()> {
     let progress = Progress::new();
     let options = ReplaceOptions {

@@ -41,7 +41,7 @@ fn spoil_all(lab: &Lab, logical: Logical) {
     }
 }
 
-/// Returns the uses of a file's first data extent.
+/// Returns the device ranges of a file's first data extent.
 fn data_of(lab: &Lab, name: &str) -> Vec<Use> {
     let filesystem = lab.open().unwrap();
     let file = filesystem.open_file(location(&filesystem, name)).unwrap();

@@ -21,8 +21,8 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use support::{Lab, Make, Use};
 
 /// Scrubs beside a writer. The test's answering function makes a file and commits, so it acquires
-/// the edit lock and waits for devices. With debug assertions, a locked row then ends the test.
-/// Returns how often the scrub called the function, and the report.
+/// the edit lock and waits for devices. With debug assertions, a locked row during this call ends
+/// the test. Returns how often the scrub called the function, and the report.
 fn scrub_that_asks(filesystem: &WritableFilesystem, was_written: bool) -> (u64, Report) {
     let root = Location::root_of(SubvolumeId::TOP_LEVEL);
     let asked = AtomicU64::new(0);

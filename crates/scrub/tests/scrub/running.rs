@@ -241,7 +241,7 @@ fn simulated_devices_give_the_same_each_time() {
     }
 }
 
-/// A scrub does not change a device that missed commits: missed writes are no damage.
+/// A scrub of a stale device changes nothing on it: missed writes are no damage.
 #[test]
 fn a_scrub_leaves_a_device_that_missed_commits() {
     for (profile, devices) in REDUNDANT.into_iter().filter(|(_, devices)| *devices > 1) {

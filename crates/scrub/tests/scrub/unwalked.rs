@@ -33,8 +33,8 @@ fn content(filesystem: &Filesystem, name: &str) -> buttress_fs::Result<Vec<u8>> 
 enum Damaged {
     /// All sectors of the file are damaged: RAID6 rebuilds two columns of a row.
     All,
-    /// A single sector: RAID5 rebuilds one column. Parity of that sector covers another extent, and
-    /// no other sector of the file.
+    /// A single sector: RAID5 rebuilds one column. The parity of the damaged sector also covers
+    /// another extent, and no other sector of the file.
     OneBesideAnother,
 }
 

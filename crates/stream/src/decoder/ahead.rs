@@ -142,7 +142,7 @@ impl<R: Read> Ahead<R> {
                 rest.extend_from_slice(bytes.get(checked_bytes..).unwrap_or_default());
                 bytes.truncate(checked_bytes);
             } else if !is_last {
-                // After a failure or an error, the command boundaries are unknown.
+                // After a failed command or an error, the command boundaries are unknown.
                 self.walk = Walk::Unknown;
             }
             let piece = Piece { bytes, checked_bytes };

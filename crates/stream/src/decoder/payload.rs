@@ -34,7 +34,8 @@ const fn bit(kind: AttributeKind) -> u64 {
 pub enum Oddity {
     /// An attribute of other commands, which the decoder ignores.
     Superfluous(AttributeKind),
-    /// An attribute that only later stream versions define for this command. The decoder uses it.
+    /// An attribute that only later stream versions define for this command. The decoder uses such
+    /// an attribute.
     Early(AttributeKind),
 }
 

@@ -36,7 +36,7 @@ const XATTR: &[u8] = b"user.buttress.receive";
 /// The kept part of an interrupted stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Kept {
-    /// Name that the completed subvolume gets.
+    /// Name that the subvolume gets when the receive is complete.
     pub name: Vec<u8>,
     /// The uuid of the subvolume in the stream.
     pub uuid: Uuid,

@@ -391,7 +391,8 @@ impl<'a> Receiver<'a> {
         }
     }
 
-    /// Writes everything pending, because the command that ends a subvolume changes nothing itself.
+    /// Writes everything pending, because the stream command that ends a subvolume changes nothing
+    /// itself.
     pub(super) fn flush_all(&mut self) -> Result<(), Problem> {
         self.make_files()?;
         self.flush_batch()?;

@@ -122,7 +122,7 @@ impl NewFile {
         self.checks.push((number, check));
     }
 
-    /// Waits for the checks. Returns whether all extents can be stored encoded.
+    /// Waits for the checks of encoded extents. Returns whether all extents can be stored encoded.
     fn are_storable(&mut self) -> bool {
         for (number, check) in self.checks.drain(..) {
             if check.take() != Ok(true) {
@@ -345,8 +345,8 @@ impl Receiver<'_> {
         self.make_file()
     }
 
-    /// Creates the files in one operation. If this fails, it creates none and returns false; the
-    /// caller then creates the files one by one to find the failing file.
+    /// Creates the gathered files in one operation. If this fails, it creates none and returns
+    /// false; the caller then creates the files one by one to find the failing file.
     fn make_together(&mut self, files: &mut [NewFile]) -> bool {
         if !files.iter_mut().all(NewFile::are_storable) {
             return false;

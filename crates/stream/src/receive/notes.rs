@@ -11,7 +11,7 @@ use core::fmt;
 use std::collections::BTreeSet;
 use std::io::Read;
 
-/// Kinds of notes that the receive has reported.
+/// Kinds of notes that the receive has already reported to the caller.
 #[derive(Debug, Default)]
 pub(super) struct Told {
     attributes: BTreeSet<(bool, AttributeKind)>,

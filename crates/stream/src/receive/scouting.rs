@@ -2,7 +2,7 @@
 //! commands, many names at a time.
 //!
 //! It applies only to subvolumes that began as a snapshot, because names that the stream itself
-//! creates are in memory. All results are hints. Errors are ignored here, because the commands meet
+//! creates are in memory. All results are hints. Scouting ignores errors, because the commands meet
 //! them again.
 //!
 //! For an input with readahead, threads read one batch of names each, while the receiver executes
@@ -40,7 +40,8 @@ pub(super) type Wanted = Vec<(Location, Vec<u8>)>;
 #[derive(Debug)]
 pub(super) struct Scouts {
     batches: Sender<Wanted>,
-    /// Stream offsets at which the batches begin whose commands are all still to come.
+    /// Stream offsets of the first commands of batches whose commands the receiver has not executed
+    /// yet.
     begins: VecDeque<u64>,
     /// Stream offset from which a new scan is worthwhile.
     look_at: u64,

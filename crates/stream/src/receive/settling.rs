@@ -1,9 +1,9 @@
 //! Names that settle before their inode exists, and pending times of directories.
 //!
 //! Linux's streams create each inode under a temporary name at the top (`o257-7-0`); the next
-//! command renames it. The receiver creates such an inode directly under its final name. Older
-//! streams set the times of a directory after each new name in it. These times stay pending until
-//! the gathered files exist.
+//! command renames it. The receiver creates such an inode directly under its final name. Streams of
+//! older senders set the times of a directory after each new name in it. These times stay pending
+//! until the gathered files exist.
 //!
 //! The result equals an immediate execution of each command:
 //!
@@ -14,8 +14,8 @@
 //! - A new name in a directory with pending times changes these times again. The settled inodes are
 //!   then no longer pending.
 //!
-//! All of this applies only if new names are [pending](super::made_names). The proofs
-//! `waiting_names` and `settling` compare both ways.
+//! All of this applies only if new names are [pending](super::made_names). The tests
+//! `waiting_names` and `settling` in `proof` compare receives with and without settling.
 
 use super::applying::times_of;
 use super::error::Problem;

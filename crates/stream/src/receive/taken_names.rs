@@ -12,8 +12,8 @@
 //! - The name that a command removes stays in the set of taken names. Such a name costs a lookup,
 //!   and the answer stays right.
 //!
-//! The set covers one subvolume, which no other caller changes. Left out: streams whose names are
-//! not [pending](super::made_names).
+//! The set covers one subvolume, which no other caller changes. The set omits streams whose names
+//! are not [pending](super::made_names).
 
 use super::making::Receiver;
 use buttress_format::{DirItem, InodeNumber};

@@ -7,9 +7,9 @@
 //! (version 2) or overwritten with zeros (version 1 cannot punch). A hole up to the end of the file
 //! is truncated.
 //!
-//! Preallocated ranges count as holes here. Only version 1 uses them: if the receiver has the same
-//! extent in another file, the range reads as zeros there, and cloning it is cheaper than writing
-//! zeros. The kernel's send does the same.
+//! Preallocated ranges count as holes in this module. Only version 1 uses them: if the receiver has
+//! the same extent in another file, the range reads as zeros there, and cloning it is cheaper than
+//! writing zeros. The kernel's send does the same.
 //!
 //! `compare` finds the differences with two `map`s; `transmit` sends a range.
 
@@ -43,9 +43,9 @@ pub(crate) struct Content {
     run: Vec<FileRange>,
     /// Size of the receiver's file so far.
     receiver_size: FileOffset,
-    /// Range that differing items cover, as far as they are adjacent.
+    /// Range of the file that adjacent differing items cover.
     dirty: Option<Range<FileOffset>>,
-    /// Ranges that these items describe.
+    /// Ranges of the file that the differing items describe.
     known: Known,
     /// The receiver's last sector, if its file ends inside this sector and grows. Both snapshots
     /// may have the same bytes on disk after the old end, but a receiver never gets bytes after the
@@ -105,8 +105,8 @@ impl Stream<'_, '_> {
 }
 
 impl Content {
-    /// Begins the content of the file `number`. The receiver has it at `path`, either empty or with
-    /// the content of `old`.
+    /// Begins the content of the file `number`. The receiver has the file at `path`, either empty
+    /// or with the content of `old`.
     pub(crate) fn new(
         number: InodeNumber,
         path: Arc<[u8]>,

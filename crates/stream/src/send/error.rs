@@ -76,7 +76,7 @@ pub enum Error {
     /// A command does not fit the format of the stream.
     #[error(transparent)]
     Encode(#[from] crate::error::Error),
-    /// The options contradict each other.
+    /// The options of the send contradict each other.
     #[error("{0}")]
     Options(&'static str),
 }
@@ -88,7 +88,7 @@ pub enum NamesProblem {
     None,
     /// A directory has several names.
     Several,
-    /// The parent chain of a directory leads back to it.
+    /// The chain of parents of a directory leads back to the directory.
     Loop,
     /// A symbolic link has no target.
     NoTarget,

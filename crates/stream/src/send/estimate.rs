@@ -40,7 +40,7 @@ const PATHS_MAX: usize = 1 << 14;
 pub struct Estimate {
     /// The length of the stream in bytes.
     pub stream_bytes: ByteCount,
-    /// Number of inodes.
+    /// Number of inodes in the send.
     pub inodes: u64,
     /// Twice the standard error of the estimated bytes, relative to them; 0 for an exact count.
     pub uncertainty: f64,
@@ -66,7 +66,7 @@ pub fn exact(snapshot: &Snapshot, options: &Options, progress: &Progress) -> Res
 /// trees it counts exactly.
 ///
 /// # Errors
-/// The errors of [`exact`].
+/// Returns the errors of [`exact`].
 pub fn sample(snapshot: &Snapshot, options: &Options, progress: &Progress) -> Result<Estimate> {
     let leaves = leaf_count(snapshot, progress)?;
     if options.parent.is_some() || leaves <= LEAVES_WHOLE_MAX {

@@ -97,7 +97,7 @@ impl Visitor for Planner {
     }
 
     fn extent(&mut self, mut change: ExtentChange) -> Result<()> {
-        // For the old content, the fact that it differs is enough.
+        // For the old inline content, the fact that it differs is enough.
         if let Some(old) = &mut change.old
             && let RangeKind::Inline(inline) = &mut old.kind
             && change.new.is_some()

@@ -15,8 +15,8 @@ pub struct Options {
     pub clone_sources: Vec<Snapshot>,
     /// The version of the stream.
     pub version: Version,
-    /// Send ranges of data instead of the data itself. A receiver refuses such a stream; `receive
-    /// --dump` prints it.
+    /// Send ranges of data instead of the data itself. A receiver refuses a stream without a
+    /// header; `receive --dump` prints it.
     pub no_data: bool,
     /// Send compressed extents in stored form. This option needs stream version 2.
     pub compressed_data: bool,
@@ -24,8 +24,8 @@ pub struct Options {
     pub read_ahead: ReadAhead,
     /// Omit the stream header. Use it for all but the first of several snapshots in one stream.
     pub omit_header: bool,
-    /// Omit the end command of the stream. Use it for all but the last of several snapshots in one
-    /// stream.
+    /// Omit the end command of the stream. Set this option for all but the last of several
+    /// snapshots in one stream.
     pub omit_end: bool,
     /// Number of bytes to omit from the start of the stream, to resume an interrupted transfer.
     pub skip_bytes: u64,

@@ -333,7 +333,7 @@ impl<'a> Output<'a> {
         if self.queue.is_empty() {
             return self.flush_full();
         }
-        // Bytes queued after a read take memory as well.
+        // Bytes queued after an unfinished read take memory as well.
         self.queued_bytes = self.queued_bytes.saturating_add(bytes);
         self.make_room()
     }

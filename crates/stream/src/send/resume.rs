@@ -19,7 +19,7 @@ const STREAM_REVISION: u32 = 2;
 /// Prefix of a token's text.
 const PREFIX: &str = "send1";
 
-/// Resume position of a stream. Text form: `send1-<digest>-<byte>`.
+/// A token: the resume position of a stream. Text form: `send1-<digest>-<byte>`.
 ///
 /// ```
 /// use buttress_stream::send::resume::Token;

@@ -105,7 +105,7 @@ impl Error {
         }
     }
 
-    /// Builds the error of a refused command.
+    /// Builds the error of a stream command that the view refuses.
     pub(super) fn refused(file: &str, place: Place, command: &Command<'_>, problem: Problem) -> Self {
         Self::Refused {
             file: file.to_owned(),

@@ -7,9 +7,9 @@
 //!
 //! Invariants:
 //! - Extents of a map do not overlap, none is empty, and none ends beyond 2^63 - 1.
-//! - Extent maps nest at most [`DEPTH_MAX`] deep. A range that would nest deeper is copied piece by
-//!   piece. [`CopyBudget`] bounds these copies for all streams together, so memory is bounded by
-//!   the number of commands, however often a stream clones its clones.
+//! - Extent maps nest at most [`DEPTH_MAX`] deep. The view copies a range that would nest deeper
+//!   piece by piece. [`CopyBudget`] bounds these copies for all streams together, so memory is
+//!   bounded by the number of commands, however often a stream clones its clones.
 //! - Walking the pieces of a range ([`Pieces`]) needs no recursion, and memory only for the nesting
 //!   depth.
 

@@ -281,7 +281,7 @@ pub(super) const FAULTS: &[Fault] = &[
             volume("volume", "writing::superblocks_go_to_all_devices_and_open_there"),
         ],
     ),
-    // Bytes without a valid place.
+    // Faults in the handling of bytes without a valid place.
     loses(
         "volume-misfit-part-dropped",
         "A part of an extent that does not fit its place is dropped: the reader gets zeros.",

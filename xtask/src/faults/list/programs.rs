@@ -56,7 +56,7 @@ pub(super) const FAULTS: &[Fault] = &[
             "commit_in_flight::a_view_keeps_what_came_while_a_commit_was_under_way",
         )],
     ),
-    // Check, and the command.
+    // Faults of the check and of the command.
     harms(
         "check-references-uncompared",
         "check says that a volume is good whose next delete frees what is in use.",

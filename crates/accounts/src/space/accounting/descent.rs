@@ -112,7 +112,7 @@ pub(super) struct Descent<'a> {
     pub(super) progress: &'a Progress,
     pub(super) failures: &'a Mutex<Failures, FailuresLock>,
     pub(super) leaves_max: usize,
-    /// Whether errors are reported: on later passes they were reported before.
+    /// True if this pass reports errors; later passes would report the same errors again.
     pub(super) is_first: bool,
 }
 

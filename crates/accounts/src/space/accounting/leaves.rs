@@ -5,9 +5,10 @@
 //! other owners than the leaf that holds its items.
 //!
 //! A file with several names is several files for callers that count by path: it counts once more
-//! for each further name ([`Counted::further`]). If such a file continues in the next leaf, that
-//! leaf does not show its number of names, so the rest is looked up at the end ([`Split`]). A
-//! symlink whose target is in the next leaf is looked up too, since a target is no file content.
+//! for each further name ([`Counted::further`]). If a file with several names continues in the next
+//! leaf, that leaf does not show its number of names, so a lookup at the end finds the rest
+//! ([`Split`]). A symlink whose target is in the next leaf is looked up too, since a target is no
+//! file content.
 
 use super::descent::{Failures, RECORDS_AT_ONCE, Visitor};
 use super::figures::{ContentKind, Files, Occupied, References, Sum};
@@ -112,7 +113,7 @@ pub(super) struct Leaves<'a> {
     pub(super) sector_bytes: u32,
     /// Errors of items that cannot be parsed, reported once.
     pub(super) failures: &'a Mutex<Failures, FailuresLock>,
-    /// Whether further names are counted.
+    /// True if the account counts further names of files.
     pub(super) with_names: bool,
     /// Whether only extents are counted, as on repeated passes over all leaves.
     pub(super) only_extents: bool,

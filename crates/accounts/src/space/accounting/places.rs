@@ -16,7 +16,8 @@ use std::collections::{HashMap, HashSet};
 pub struct Place {
     /// The inode at the path.
     pub location: Location,
-    /// The files at the path in its own subvolume, as one part; `None` for all files.
+    /// The files at the path in its own subvolume, as one part; `None` for all files of the
+    /// subvolume.
     pub parts: Option<Parts>,
     /// The nested subvolumes that a walk down from the path enters.
     pub nested: Vec<SubvolumeId>,

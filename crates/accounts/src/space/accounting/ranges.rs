@@ -1,9 +1,9 @@
-//! Sums for every owner, of figures that are given for runs of owners.
+//! Sums for every owner, of figures that apply to runs of owners.
 //!
 //! A binary tree spans all owners. A run is added to at most two nodes of each level, and an
 //! owner's sum is the sum of the nodes above it. Adding figures to a run of a thousand owners thus
-//! takes some twenty steps, not a thousand. With hundreds of snapshots there are as many different
-//! sets as pairs of snapshots.
+//! takes some twenty steps, not a thousand. With hundreds of snapshots, the number of different
+//! sets can equal the number of pairs of snapshots.
 
 use super::figures::Sum;
 use super::owners::OwnerIndex;

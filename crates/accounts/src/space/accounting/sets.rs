@@ -57,7 +57,7 @@ impl Sets {
         self.list.get(index).map_or(&[], |runs| runs)
     }
 
-    /// Returns the set of these runs, which are in order with gaps between them.
+    /// Returns the set with these runs of owners, which are in order with gaps between them.
     ///
     /// # Errors
     /// Fails with [`Error::AccountingTooBig`].

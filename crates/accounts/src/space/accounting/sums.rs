@@ -91,7 +91,7 @@ pub struct OwnerSpace {
     pub files: Files,
     /// The space on disk that the owner reaches.
     pub occupied: Occupied,
-    /// The part of `occupied` that no other owner reaches.
+    /// The part of `occupied` that no other owner of space reaches.
     pub exclusive: Occupied,
 }
 
@@ -160,8 +160,8 @@ impl Accounting {
         self.exclusive_to(&self.scope(|owner| owner.deleted))
     }
 
-    /// Returns the files of all owners in the scope. A file in several subvolumes counts for each.
-    /// A file in several parts of one subvolume counts once.
+    /// Returns the files of all owners in the scope. A file in several subvolumes counts for each
+    /// subvolume. A file in several parts of one subvolume counts once.
     #[must_use]
     pub fn files_of(&self, scope: &Scope) -> Files {
         // Only one tree has parts.

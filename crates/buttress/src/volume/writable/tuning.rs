@@ -49,7 +49,7 @@ impl WritableVolume {
     /// Changes the volume's uuid to a new one from the environment, and returns it.
     ///
     /// # Errors
-    /// A volume on several devices.
+    /// Fails for a volume on several devices.
     pub fn set_new_fsid(&self) -> Result<Uuid> {
         let fsid = self.writer.new_uuid();
         self.set_fsid(fsid)?;
@@ -59,7 +59,7 @@ impl WritableVolume {
     /// Makes the volume a seed: it cannot be written to after this handle is closed, and Linux can add devices to it.
     ///
     /// # Errors
-    /// Writing has stopped.
+    /// Fails if writing to the volume has stopped.
     pub fn make_seed(&self) -> Result<()> {
         let seed = |tuning: &mut buttress_writer::Tuning, _| {
             tuning.make_seed();

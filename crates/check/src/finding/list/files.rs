@@ -17,7 +17,7 @@ macro_rules! files {
                 subvolume: SubvolumeId,
                 /// The number of the inode.
                 inode: InodeNumber,
-                /// The recorded value.
+                /// The number of links that the inode records.
                 stored: u32,
                 /// The counted number of names.
                 counted: u64,

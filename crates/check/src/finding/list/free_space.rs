@@ -23,7 +23,7 @@ macro_rules! free_space {
                 logical: Logical,
                 /// The recorded number of free ranges.
                 stored: u64,
-                /// The counted number of free ranges.
+                /// The number of free ranges that the check counted.
                 counted: u64,
             } "block group {logical}: wrong number of free ranges (found {stored}, expected {counted})"
 

@@ -117,7 +117,8 @@ fn profile(name: &str) -> Result<Profile> {
         .ok_or_else(|| anyhow!("unknown profile: {name}"))
 }
 
-/// Parses `least..most`, of which each end may be absent. `None` without the dots.
+/// Parses `least..most`, of which each end may be absent. Returns `None` if the value lacks the
+/// dots.
 fn number_range(value: &str) -> Result<Option<(u32, u32)>> {
     let Some((least, most)) = value.split_once("..") else {
         return Ok(None);

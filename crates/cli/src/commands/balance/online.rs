@@ -88,7 +88,8 @@ impl Drop for Ends {
 }
 
 impl Balances {
-    /// None so far. Failures of balances in the background go to `log`.
+    /// Creates a set without running balances. `log` receives failures of balances in the
+    /// background.
     pub fn new(log: Log) -> Self {
         Self {
             kept: Mutex::default(),
@@ -107,7 +108,8 @@ impl Balances {
         }
     }
 
-    /// Asks the balance that is running to stop, and waits until it has. Returns whether one was running.
+    /// Asks the running balance to stop, and waits until it has stopped. Returns whether one was
+    /// running.
     pub(super) fn stop(&self, ask: impl Fn(&BalanceControl)) -> bool {
         let mut kept = self.kept.lock();
         let Some(control) = &kept.under_way else {
@@ -151,7 +153,7 @@ impl Balances {
         let log = Arc::clone(&self.log);
         let job = move || {
             let ended = volume.run_balance(&choice, bytes(limit), &control);
-            // Whoever waits for the end wants the volume.
+            // Waiters for the balance's end want to use the volume, so release the volume first.
             drop(volume);
             match ended {
                 Err(error) => log(&format!("the balance failed: {error}")),

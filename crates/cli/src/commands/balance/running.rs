@@ -30,7 +30,7 @@ pub(super) struct Running<'a> {
 }
 
 impl Running<'_> {
-    /// Runs it to its end, or to where it is paused or cancelled.
+    /// Runs the balance to its end, or until it is paused or cancelled.
     pub(super) fn run(&self, image: &Path, item: BalanceItem, choice: &Choice) -> Result<BalanceSummary> {
         let control = BalanceControl::new(self.context.progress());
         let interrupted = Interrupted::start(control.cancellation())?;
@@ -64,7 +64,8 @@ impl Running<'_> {
     }
 }
 
-/// The status file. A balance in the foreground of a block device does without, unless one is named.
+/// The status file. A balance of a block device in the foreground has no status file, unless the
+/// command line names one.
 pub(super) fn status_path(
     image: &Path,
     named: Option<&Path>,

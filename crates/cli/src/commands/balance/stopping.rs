@@ -74,7 +74,8 @@ impl Subcommand for Pause {
                     true
                 }
                 None => {
-                    // Opened, so that an image without a volume is reported as by every command.
+                    // The command opens the image even without a balance, so that an image without
+                    // a volume is reported as by every command.
                     drop(context.open_volume(&image)?);
                     false
                 }

@@ -43,7 +43,7 @@ pub(crate) struct Copied {
     pub(crate) is_full: bool,
 }
 
-/// Location of a source.
+/// The place in which a source of the copy is.
 enum Place {
     Host,
     /// Target in a volume; the flag states whether it is the target volume of the copy.

@@ -2,8 +2,8 @@
 //!
 //! The walk first compares all names that exist on both sides, from the roots down. It collects
 //! names that exist on one side only. At the end it classifies them: moved files
-//! ([`moves`](super::moves)), and added or removed files with everything below. It compares a moved
-//! file, and everything below it, as if both sides had the same name.
+//! ([`moves`](super::moves)), and added or removed files with everything below. The comparison
+//! treats a moved file, and everything below it, as if both sides had the same name.
 //!
 //! In one volume, the walk skips what the two sides share ([`ChangedInodes`]); the result is the
 //! same.
@@ -83,7 +83,8 @@ pub(super) struct Comparison<'a> {
     pub(super) taken: HashSet<(Identity, Vec<u8>)>,
     /// New directory that each old directory was compared with.
     pub(super) directories: HashMap<Identity, Node>,
-    /// For files with several names: the file of the other side that each was compared with first.
+    /// For a file with several names: the file of the other side with which the command compared it
+    /// first.
     old_links: HashMap<Identity, Identity>,
     new_links: HashMap<Identity, Identity>,
     /// Directories of images that the walk has entered, because a damaged volume may have cycles.

@@ -13,7 +13,7 @@ use crate::output::json::insert_name;
 /// A difference.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Difference {
-    /// The file exists only on the new side; the text is its kind.
+    /// The file exists only on the new side; the text is the file's kind.
     Added(&'static str),
     /// The file exists only on the old side; the text is its kind.
     Removed(&'static str),
@@ -73,7 +73,7 @@ impl Found {
         Ok(writeln!(out)?)
     }
 
-    /// Writes the path alone.
+    /// Writes only the path of the difference.
     pub(super) fn write_name(&self, out: &mut dyn Write, context: &Context) -> Result<()> {
         out.write_all(&context.printable(&self.path))?;
         Ok(writeln!(out)?)

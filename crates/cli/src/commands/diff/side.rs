@@ -18,7 +18,7 @@ use crate::host::HostFile;
 #[derive(Debug)]
 pub(super) struct Root {
     pub(super) side: Side,
-    /// Argument of the user, for messages.
+    /// Name of the side for messages, as the user gave it.
     pub(super) name: OsString,
 }
 

@@ -132,7 +132,7 @@ impl Columns {
     }
 }
 
-/// Appends `count` spaces; returns their position.
+/// Appends `count` spaces to the text; returns their position.
 fn push_spaces(count: usize, text: &mut Vec<u8>) -> Range<usize> {
     let start = text.len();
     text.resize(start.saturating_add(count), b' ');
@@ -186,7 +186,7 @@ const PAIRS: [[u8; 2]; 100] = {
 mod tests {
     use super::*;
 
-    /// Builds the same line with `format!`.
+    /// Builds the line of an extent with `format!`, for comparison.
     fn expected_line(widths: (usize, usize), numbers: [u64; NUMBERS], expected: Option<u64>) -> String {
         let [count, start, end, address, address_end, length] = numbers;
         let (offset_width, address_width) = widths;

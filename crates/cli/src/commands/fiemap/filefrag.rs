@@ -1,9 +1,9 @@
 //! Extents in the text format of `filefrag` 1.47.
 //!
 //! Positions are in blocks, and in bytes for inline content. An extent continues the previous one
-//! if it directly follows it, or follows at the same distance as in the file. Otherwise it begins a
-//! new piece, and `-v` shows the expected address. Column widths depend on the sizes of the file
-//! and the volume.
+//! if it directly follows it, or follows at the same distance as in the file. If an extent does not
+//! continue the previous one, it begins a new piece, and `-v` shows the expected address. Column
+//! widths depend on the sizes of the file and the volume.
 
 use std::io::{self, Write};
 
@@ -15,7 +15,7 @@ use super::columns::Columns;
 /// File system type of btrfs in `statfs(2)`.
 const BTRFS_MAGIC: u32 = 0x9123_683e;
 
-/// Sizes that determine the text.
+/// Sizes of file and volume that determine the text.
 #[derive(Clone, Copy, Debug)]
 pub struct Sizes {
     /// Size of the file.
@@ -87,7 +87,7 @@ impl Filefrag {
         }
     }
 
-    /// Returns the number of pieces so far.
+    /// Returns the number of filefrag's pieces so far.
     pub const fn pieces(&self) -> u64 {
         self.pieces
     }

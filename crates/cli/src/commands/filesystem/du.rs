@@ -84,7 +84,7 @@ impl Subcommand for Du {
     }
 }
 
-/// Output of lines.
+/// Sink for the output lines of `du`.
 enum Sink {
     Json(ArrayWriter<Stdout>),
     Text { out: Stdout, units: Units },
@@ -227,7 +227,7 @@ impl Sink {
 #[derive(Debug, Default)]
 struct SharedSet {
     ranges: Vec<Range<Logical>>,
-    /// Ranges before this index are sorted and do not overlap.
+    /// Ranges of the list before this index are sorted and do not overlap.
     merged: usize,
 }
 

@@ -37,7 +37,7 @@ impl Subcommand for Sync {
         let target = context.target(&self.image);
         let volume = context.open_for_writing(&target.image)?;
         let dropped = volume.volume().drop_deleted_subvolumes(&Progress::new());
-        // Commit what was dropped, even if the rest failed.
+        // Commit the dropped subvolumes, even if the rest failed.
         volume.commit()?;
         volume
             .volume()

@@ -68,8 +68,8 @@ impl Subcommand for MapSwapfile {
     }
 }
 
-/// Returns the physical offset of the file on its device. Returns an error for a file that Linux
-/// does not accept as swap.
+/// Returns the physical offset of the swap file on its device. Returns an error for a file that
+/// Linux does not accept as swap.
 fn start_of(filesystem: &Filesystem, location: Location) -> Result<Physical> {
     let key = InodeItem::key(location.inode);
     let tree = filesystem.subvolume_tree(location.subvolume)?;

@@ -151,7 +151,7 @@ mod tests {
 
     #[test]
     fn extent_moves_into_hole_with_space_for_another_copy() {
-        // The sum is 1 + 8 + 8 used, 8 for the move, 32 for a system chunk.
+        // The sum is 1 + 8 + 8 MiB used, 8 for the move, 32 for a system chunk.
         assert_eq!(of(&[(1, 9), (100, 108)]), 1 + 16 + 8 + 32);
     }
 

@@ -47,7 +47,7 @@ impl<'a> PathFinder<'a> {
     }
 }
 
-/// Joins a subvolume's path and a path in it with a slash.
+/// Joins the path of a subvolume and a path in this subvolume with a slash.
 fn join(subvolume: &[u8], path: &[u8]) -> Vec<u8> {
     match (subvolume, path) {
         ([], []) => b"/".to_vec(),

@@ -80,7 +80,7 @@ pub(super) fn block(sink: &mut impl Sink, block: &TreeBlock, options: &Options) 
                 None => Some(ItemDamage::OutsideBlock),
             };
             if let Some(problem) = problem {
-                // The list of items stays open.
+                // The list of items stays open when an item is abandoned.
                 sink.abandon(1);
                 let key = block.key(slot).map_or_else(String::new, |key| key.to_string());
                 damages.push(Damage {

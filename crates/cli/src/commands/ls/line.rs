@@ -58,7 +58,7 @@ impl Line {
     }
 }
 
-/// Returns whether `ls` marks the file with `+`.
+/// Returns whether `ls` marks the file with `+` for an access list.
 fn has_acl(record: &InodeRecord) -> bool {
     record
         .xattrs

@@ -106,7 +106,7 @@ impl<'a> Listing<'a> {
         }
         for name in [b".".as_slice(), b".."] {
             let shown = if name == b".." && inner.is_empty() {
-                // A directory above the start is looked up from the root.
+                // A directory above the start of the listing is looked up from the root.
                 opened.locate([path, b"/.."].concat(), Follow::All)
             } else {
                 let path = [inner, b"/", name].concat();
@@ -129,7 +129,7 @@ impl<'a> Listing<'a> {
         self.lines.push(Line::new(name, record, link, size));
     }
 
-    /// Writes a single file that is listed by itself.
+    /// Writes the line of a single file that the user named.
     pub(in crate::commands) fn single(
         &mut self,
         name: &[u8],

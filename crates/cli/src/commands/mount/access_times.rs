@@ -6,8 +6,8 @@
 use buttress::{AccessPolicy, AccessTimes};
 use rustix::mount::MountFlags;
 
-/// Applies an option. Returns whether it is one for access times. As with mount(2), a negated
-/// option falls back to `relatime`.
+/// Applies an option. Returns whether the option sets the policy for access times. As with
+/// mount(2), a negated option falls back to `relatime`.
 pub(super) fn take(policy: &mut AccessPolicy, name: &str) -> bool {
     match name {
         "noatime" => policy.times = AccessTimes::Never,
@@ -40,8 +40,8 @@ pub(super) fn of_table(options: &str) -> AccessPolicy {
     }
 }
 
-/// Returns the flags of mount(2) for a policy. A remount without such a flag keeps the old policy,
-/// so one flag is always set.
+/// Returns the flags of mount(2) for a policy. A remount without an access-time flag keeps the old
+/// policy, so the result always has one flag.
 pub(super) fn flags(policy: AccessPolicy) -> MountFlags {
     let times = match policy.times {
         AccessTimes::Relative => MountFlags::RELATIME,

@@ -17,13 +17,13 @@
 //!
 //! The server neither drops root's capabilities nor uses Landlock. Linux applies both only to the
 //! calling thread and its children, and the threads of the devices start before the mount, which
-//! needs the rights. The filter refuses the same operations.
+//! needs the rights. The filter refuses the operations that Landlock and capabilities would refuse.
 //!
 //! The filter is a deny list, not an allow list: an unforeseen call must not make a commit fail. It
 //! still allows reading and writing open files, threads, memory, signals to itself, and `stat(2)`,
 //! by which the server resolves a caller's descriptor.
 //!
-//! The watch process ([`super::watch`]), which keeps its rights, unmounts.
+//! The watch process ([`super::watch`]), which is not restricted, unmounts.
 
 use std::collections::BTreeMap;
 
@@ -327,7 +327,7 @@ mod tests {
         let mut bytes = [0; 4];
         open.read_exact(&mut bytes).unwrap();
         assert_eq!(&bytes, b"\x7fELF");
-        // The read uses the ring, or falls back if rings are refused.
+        // The read uses the io_uring ring, or falls back if rings are refused.
         let read = device.start_reads([ReadRequest {
             offset_bytes: 0,
             length: 4096,

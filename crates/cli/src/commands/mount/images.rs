@@ -39,7 +39,7 @@ impl Images {
         let mut files = Vec::new();
         for path in paths {
             let opened = match rustix::fs::open(&path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()) {
-                // The overlay does not exist until the first write.
+                // The overlay file does not exist until the first write.
                 Err(rustix::io::Errno::NOENT) => continue,
                 opened => opened.with_context(|| format!("opening {}", path.display()))?,
             };

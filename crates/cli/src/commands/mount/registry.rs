@@ -139,15 +139,15 @@ impl Entry {
         Ok(())
     }
 
-    /// Ends the use of the image, and records the result for waiting processes. The lock is
-    /// released with the process, after its devices, which were opened earlier: then other
+    /// Ends the server's use of the image, and records the result for waiting processes. The lock
+    /// is released with the process, after its devices, which were opened earlier: then other
     /// processes can use them.
     pub(crate) fn end(mut self, result: &Result<()>) {
         if let Err(error) = result
             && let Some(record) = self.record.as_object_mut()
         {
             record.insert("failed".to_owned(), Value::String(format!("{error:#}")));
-            // Waiting processes read it from the open file.
+            // Processes that wait for the end of the server read the record from the open file.
             drop(self.write());
         }
         core::mem::forget(self.file);
@@ -155,7 +155,7 @@ impl Entry {
 }
 
 /// Returns the start time of a process, in clock ticks since the system's start: field 22 of its
-/// `stat`. A name in parentheses precedes it and may contain any character.
+/// `stat`. In `stat`, a name in parentheses precedes this field and may contain any character.
 fn began(pid: Pid) -> Option<u64> {
     let line = std::fs::read(format!("/proc/{}/stat", pid.as_raw_nonzero())).ok()?;
     let line = String::from_utf8_lossy(&line);
@@ -223,7 +223,8 @@ impl Known {
         let Ok(mut socket) = UnixStream::connect(self.socket()) else {
             return;
         };
-        // The server reads the table before the request. Without a request it closes the connection.
+        // The server reads the table before the request. Without a request the server closes the
+        // connection.
         drop(socket.shutdown(Shutdown::Write));
         drop(socket.read_to_end(&mut Vec::new()));
     }
@@ -279,7 +280,7 @@ impl Known {
         let field = |name| self.record.get(name).and_then(Value::as_u64);
         let pid = Pid::from_raw(i32::try_from(field("pid")?).ok()?)?;
         let process = pidfd_open(pid, PidfdFlags::empty()).ok()?;
-        // The number may belong to another process now.
+        // The process id may belong to another process now.
         (began(pid)? == field("began")?).then_some(process)
     }
 

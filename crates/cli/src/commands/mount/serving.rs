@@ -110,7 +110,7 @@ impl Messages {
     fn log(self, image: PathBuf) -> Log {
         Arc::new(move |text| {
             let text = crate::output::terminal::shown(format!("{}: {text}", image.display()));
-            // A failure cannot be reported elsewhere.
+            // A failure to write to the log cannot be reported elsewhere.
             let _ = match &self {
                 Self::File(file) => writeln!(file.lock(), "{text}"),
                 // Syslog priority: a warning of a daemon.
@@ -452,7 +452,7 @@ fn advice(wishes: &MountWishes) -> Advice {
     })
 }
 
-/// After a signal, unmounts. If the mount is busy, commits and ends anyway.
+/// After a signal, unmounts. If the mount is busy, the server commits and ends anyway.
 fn leave_on_signals(
     volume: &Arc<MountedVolume>,
     watch: &Arc<Mutex<Option<Watch>>>,

@@ -30,7 +30,7 @@ pub(super) struct ShownOptions {
 }
 
 impl ShownOptions {
-    /// Follows the options of the mounts with this device.
+    /// Applies the shown options of the mounts with this device to the volume.
     pub(super) fn follow(device: String, volume: &Arc<MountedVolume>) -> Result<Arc<Self>> {
         let open = || File::open(TABLE).with_context(|| format!("opening {TABLE}"));
         let mut table = open()?;
@@ -63,7 +63,7 @@ impl ShownOptions {
         }
     }
 
-    /// Reads the table, and applies changed options to the volume.
+    /// Reads the table of mounts, and applies changed options to the volume.
     pub(super) fn refresh(&self) {
         let mut shown = self.shown.lock();
         let (table, last) = &mut *shown;

@@ -118,7 +118,7 @@ impl Watch {
             .map(u32::from)
     }
 
-    /// Returns the process number.
+    /// Returns the process id of the watch process.
     pub(super) fn process(&self) -> u32 {
         self.0.id()
     }
@@ -156,7 +156,7 @@ pub(super) fn wanted() -> Option<Watched> {
 
 /// Runs the watching process.
 pub(super) fn run(watched: &Watched) {
-    // A separate session: a signal from the terminal to the server must not end this process.
+    // Start a separate session: a signal from the terminal to the server must not end this process.
     let _ = rustix::process::setsid();
     let (mut input, mut word) = (std::io::stdin(), [0]);
     let is_asked = loop {

@@ -39,8 +39,8 @@ pub(super) fn of(filesystem: &Filesystem, report: &Report, most: usize) -> Vec<A
     report.damages.iter().map(&mut affected).collect()
 }
 
-/// Returns the paths of the files that have data in a range of addresses, at most `most`. Damaged trees may hide the
-/// files; it then returns no path.
+/// Returns the paths of the files that have data in a range of addresses, at most `most`. Damaged
+/// trees may hide the files; the function then returns no path.
 pub(in crate::commands) fn in_range(
     filesystem: &Filesystem,
     logical: Logical,
@@ -92,8 +92,8 @@ fn paths_of(
 /// this.
 const LONGEST_EXTENT: ByteCount = ByteCount::new(128 << 20);
 
-/// Returns the parts of a range that any file has written. If the references are unreadable, the
-/// whole range counts as written.
+/// Returns the parts of an address range to which any file has written. If the references are
+/// unreadable, the whole range counts as written.
 pub(super) fn written(filesystem: &Filesystem, logical: Logical, length: ByteCount) -> Vec<Range<Logical>> {
     let all = logical..logical.saturating_add(length);
     let Ok(references) = filesystem.data_references(logical, true) else {

@@ -2,8 +2,8 @@
 //!
 //! A scrub has a thread in the server. Its record is in the server's memory ([`Scrubs`]), because
 //! the server opens no files. `scrub start` and `resume` with `-B` wait for the scrub, but an
-//! interrupted wait does not stop it. `cancel` stops it, as does the end of the mount, which waits
-//! until the scrub has released the volume. The record ends with the server.
+//! interrupted wait does not stop it. `scrub cancel` stops the scrub, as does the end of the mount,
+//! which waits until the scrub has released the volume. The record ends with the server.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -108,7 +108,8 @@ impl Online {
         Ok(scrub.report().to_scrub())
     }
 
-    /// Returns the state of devices that missed commits. It is empty for a volume that is open for reading.
+    /// Returns the state of devices that missed commits. The state is empty for a volume that is
+    /// open for reading.
     pub(super) fn resync_status(&self) -> resyncs::Status {
         match &self.volume {
             Scrubbed::Reading(_) => resyncs::Status::default(),

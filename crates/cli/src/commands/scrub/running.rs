@@ -68,7 +68,8 @@ impl Under<'_> {
         (self.keep)(self.record(state))
     }
 
-    /// Runs the scrub and stores its record during the run. Returns the results of both.
+    /// Runs the scrub and stores its record during the run. Returns the results of the scrub and of
+    /// storing its record.
     pub(super) fn run_and_keep(&self) -> (Result<(), buttress::scrub::Error>, Result<()>) {
         while_saving(|| self.save(State::Running), || self.scrub.run())
     }

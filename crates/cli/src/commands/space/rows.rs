@@ -257,7 +257,7 @@ impl Entries {
         line
     }
 
-    /// Adds the subvolumes below the directory to the rows that lead to them.
+    /// Adds the subvolumes below the directory to the table rows that lead to them.
     fn add_nested(&mut self, nesting: &Nesting, directory: Location, parts: &Parts) {
         for line in &mut self.lines {
             if let Some(id) = line.subvolume {

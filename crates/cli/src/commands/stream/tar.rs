@@ -27,8 +27,8 @@ use crate::output::writer_thread::WriterThread;
 use crate::pax::{Archive, DataMap, Kind, Member, Time};
 use crate::table::Subcommand;
 
-/// Largest number of data ranges of a sparse member, as in `buttress tar`. Files with more are
-/// stored whole.
+/// Largest number of data ranges of a sparse member, as in `buttress tar`. Files with more data
+/// ranges are stored whole.
 const RANGES_MAX: usize = 1 << 20;
 
 /// Write the files of a stream, or of a chain, to standard output as a tar archive (pax format)

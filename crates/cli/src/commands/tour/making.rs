@@ -156,7 +156,7 @@ impl Making {
         ))
     }
 
-    /// Lists the regular files of the project with content.
+    /// Lists the project's regular files that have content.
     fn list(&self) -> Result<Vec<Vec<u8>>> {
         let start = self.find(b"")?;
         let walk = self

@@ -310,7 +310,7 @@ impl Word for Ln {
                 ));
             }
             if target.is_some() {
-                // The name already refers to the same file.
+                // The new name already refers to the same file.
                 return Ok(());
             }
         }

@@ -13,7 +13,7 @@ pub(super) const STREAMS: &[Sweep] = &[
             acts("--output", "-f {out}/s"),
             acts("--parent", "-p {volume.img}:/home-monday"),
             acts("--clone-source", "-c {volume.img}:/home-monday"),
-            // With one snapshot there is no boundary between snapshots.
+            // A send of one snapshot has no boundary between snapshots.
             idle_without("{volume.img}:/home-monday", "-e", "-e"),
             acts("--no-data", "--no-data"),
             acts("--compressed-data", "--compressed-data"),

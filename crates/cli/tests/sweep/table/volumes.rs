@@ -48,7 +48,7 @@ const MKFS_EMPTY: &[Row] = &[
     refused("--slack", "--slack 64M"),
     refused("--dedupe", "--dedupe"),
     refused("--reflink", "--reflink"),
-    // As root, the root directory belongs to root anyway.
+    // For root the option has no effect, because the root directory belongs to root anyway.
     manner("--all-root", "--all-root"),
     acts("--force-uid", "--force-uid 7"),
     acts("--force-gid", "--force-gid 7"),

@@ -228,7 +228,7 @@ pub(super) const PLANTS: &[Plant] = &[
             let (_, data) = editor.find(TreeId::FS, ItemType::EXTENT_DATA, |key, _| *key == at);
             let disk = u64::from_le_bytes(data[21..29].try_into().expect("8 bytes"));
             let length = u64::from_le_bytes(data[29..37].try_into().expect("8 bytes"));
-            // The flag applies to all extents of the inode.
+            // The flag for data without checksums applies to all extents of the inode.
             set_flags(editor, &inode, 1);
             remove_checksums(editor, disk, disk + length);
         },

@@ -123,7 +123,7 @@ impl Server {
         Ok(())
     }
 
-    /// Writes content. After a direct write that the kernel does not invalidate itself, its page
+    /// Writes content. If the kernel does not invalidate its page cache after a direct write, the
     /// cache may hold old pages from a concurrent read. The kernel therefore drops these pages
     /// before the caller gets the answer. If it never cached content of the file, no invalidation
     /// is needed: later reads return the new content.

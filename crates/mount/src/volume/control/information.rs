@@ -18,7 +18,7 @@ const LOOKUP_PATH_BYTES: usize = 4080;
 const ROOT_REFERENCES_MAX: usize = 255;
 const COUNTERS: usize = 5;
 /// Flags of the answer: it has checksums, generation and the metadata uuid. A FUSE server does not
-/// get the field that requests them.
+/// receive the field that requests these flags.
 const ALL_OF_INFORMATION: u64 = 0b111;
 /// Largest depth of directories on a path; a deeper path counts as a loop.
 const DEPTH_MAX: usize = 4096;

@@ -1,5 +1,6 @@
 //! Shutdown (`FS_IOC_SHUTDOWN`, XFS's `GOINGDOWN`): nothing is written any more and every call
-//! fails, as after a power cut. Synced content is present at the next mount. Test suites use it.
+//! fails, as after a power cut. Synced content is present at the next mount. File-system test
+//! suites use the shutdown command.
 //!
 //! | kind | before |
 //! |---|---|

@@ -8,7 +8,7 @@ use crate::history::operation::{
 
 const SECTOR_BYTES: u64 = 4096;
 
-/// Attributes that changes set and remove. The kernel copies some of them by itself.
+/// Attributes that changes set and remove. The kernel copies some of these attributes by itself.
 const XATTRS: [&str; 6] = [
     "user.a",
     "user.b",

@@ -29,7 +29,7 @@ impl Model {
         self.takes_names(directory) && self.inode(directory).is_some_and(is_open)
     }
 
-    /// Returns whether there is space for a name beside other ones with the same hash.
+    /// Returns whether a directory item has space for one more name with the same hash.
     pub(crate) fn has_space_for(&self, directory: Location, name: &[u8]) -> bool {
         let Some(inode) = self.inode(directory).filter(|_| is_of_one_hash(name)) else {
             return true;
@@ -119,7 +119,8 @@ impl Operation {
             }
             Self::SetCompression(inode, value) => {
                 let is_known = value.is_none_or(|value| value != "gzip");
-                // A nodatacow file cannot have the property, but an empty value can remove it.
+                // A nodatacow file cannot have the compression property, but an empty value can
+                // remove the property.
                 let takes = |inode: &Inode| match value {
                     None => inode.xattrs.contains_key(COMPRESSION),
                     Some("") => true,
@@ -179,8 +180,8 @@ fn can_delete(model: &Model, id: SubvolumeId) -> bool {
 /// - more subvolumes than a run may have;
 /// - renames of placeholders, in which kernels differ;
 /// - copies from a file other than a regular one;
-/// - links to a held file that lost its names: Buttress allows them, the kernel only for files that
-///   never had a name;
+/// - links to an open file that has lost its names: Buttress allows them, the kernel only for files
+///   that never had a name;
 /// - contradictory flags, if one of them may come from incompressible content.
 #[must_use]
 pub fn can_be_drawn(model: &Model, operation: &Operation) -> bool {

@@ -112,7 +112,7 @@ impl Twin {
         Ok(self.place(model, location)?.set_xattr(COMPRESSION, value)?)
     }
 
-    /// Makes a change; returns the file that it opened to hold.
+    /// Makes a change on the twin; returns the file that the change opened to hold.
     pub(super) fn call(&self, model: &Model, operation: &Operation) -> Result<Option<File>> {
         match operation {
             Operation::MakeUnnamed(directory, mode) => {

@@ -71,7 +71,7 @@ impl Making {
         name.map_or_else(Vec::new, |name| name.to_vec())
     }
 
-    /// Returns a path that is free, or seldom taken.
+    /// Returns a path that is free, or rarely a path that exists.
     fn free_path(&mut self) -> Vec<u8> {
         if self.below(60) == 0 {
             return self.any(Some(Kind::File));
@@ -85,7 +85,7 @@ impl Making {
         path
     }
 
-    /// Returns whether a path is `above` or below it.
+    /// Returns whether a path is `above` or is below `above`.
     fn is_inside(&self, path: &[u8], above: &[u8]) -> bool {
         path == above || path.starts_with(&[above, b"/"].concat())
     }

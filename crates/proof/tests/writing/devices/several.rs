@@ -44,7 +44,7 @@ const WHOLE_WIDTH: [Shape; 7] = [
     },
 ];
 
-/// Returns the number of devices that may fail.
+/// Returns the number of devices that may fail without loss.
 fn tolerated(shape: &Shape) -> usize {
     let least = shape
         .data
@@ -90,12 +90,12 @@ fn one_after_the_other(shape: &Shape, seed: u64) -> Result<()> {
     one_too_many(subject, tolerated, (!has_hole).then_some(&committed))
 }
 
-/// Makes one more device fail. `committed` is the content at the last commit, if it must be
-/// present.
+/// Makes one more device of the volume fail. `committed` is the content at the last commit, if it
+/// must be present.
 fn one_too_many(mut subject: Subject, device: usize, committed: Option<&String>) -> Result<()> {
     let promised = subject.filesystem.committed_generation();
     subject.faulty(device)?.inject(Fault::FailWritesFrom(0));
-    // The label gives the commit a change to write.
+    // Setting the label gives the commit a change to write.
     subject.filesystem.set_label(b"one device too few")?;
     let mut stopped = Ok(());
     for _ in 0..COMMIT_EVERY {
@@ -129,8 +129,8 @@ fn one_too_many(mut subject: Subject, device: usize, committed: Option<&String>)
     };
     let rest = backends.get(device..).context("the devices that stay")?;
     let found = open_degraded(rest)?;
-    // If the device had nothing to write before its superblock, the other ones have theirs, and the
-    // commit is complete.
+    // If the failed device had nothing to write before its superblock, the other devices have their
+    // new superblocks, and the commit is complete.
     let is_next = found.superblock().generation.get() == promised.get() + 1;
     ensure!(
         is_next || found.superblock().generation == promised,

@@ -71,7 +71,7 @@ pub(crate) fn write(filesystem: &WritableFilesystem, session: u64) {
             .view()
             .resolve(root(), path.as_bytes(), Follow::All)
             .unwrap();
-        // These histories must differ in their allocations.
+        // The histories of different sessions must differ in their allocations.
         let more = if session < 70 { 0 } else { 40_000 };
         let content = random.bytes(length + more, false);
         filesystem.write_at(file, FileOffset::MIN, &content).unwrap();
@@ -161,7 +161,7 @@ pub(crate) fn scrub(filesystem: &Filesystem, read_only: bool) -> Report {
     scrub.report()
 }
 
-/// Returns whether a device alone has its whole state, including some files.
+/// Returns whether a device, opened alone, has its whole state, including some files.
 pub(crate) fn is_whole_alone(device: Device, names: &[&str]) -> bool {
     let Ok(filesystem) = open(vec![device]) else {
         return false;
@@ -199,9 +199,9 @@ pub(crate) fn require_up_to_date(devices: Vec<Device>, what: &str) {
     assert_eq!(unverified, 0, "{what}");
 }
 
-/// Requires the same, except for overwrites in place. A power cut leaves different copies of data
-/// that was being overwritten, and it is unknown which is right. Returns the number of differing
-/// sectors.
+/// Requires the same, except for overwrites in place. A power cut can leave different copies of
+/// data that a write was overwriting, and it is unknown which copy is right. Returns the number of
+/// differing sectors.
 pub(crate) fn require_up_to_date_except_in_place(devices: Vec<Device>, what: &str) -> u64 {
     let filesystem = open(devices).unwrap_or_else(|error| panic!("{what}: {error}"));
     let generation = filesystem.superblock().generation;

@@ -1,4 +1,5 @@
-//! Tree blocks of a lab as bytes: their places, and changes that keep their checksums right.
+//! Tree blocks of a lab as bytes: their device addresses, and changes that keep their checksums
+//! right.
 #![allow(
     dead_code,
     clippy::arithmetic_side_effects,

@@ -384,7 +384,7 @@ impl Lab {
         uses_of(&self.open()?)
     }
 
-    /// Returns the content of all uses.
+    /// Returns the bytes of all given extents.
     pub(crate) fn contents(&self, uses: &[Use]) -> Vec<Vec<u8>> {
         uses.iter()
             .map(|used| self.spies[used.device].read(used.physical, used.length))

@@ -29,7 +29,7 @@ impl Known {
         }
     }
 
-    /// Marks the collected ranges as incomplete.
+    /// Marks the collected ranges of the file as incomplete.
     pub(super) const fn spoil(&mut self) {
         self.partial = true;
     }
@@ -108,8 +108,8 @@ impl Map {
         }
     }
 
-    /// Returns the file range that covers `position`, or `None` after the last range. Positions
-    /// must not decrease.
+    /// Returns the file range that covers `position`, or `None` after the last range. The positions
+    /// of successive calls must not decrease.
     pub(super) fn at(&mut self, position: FileOffset) -> Result<Option<FileRange>> {
         loop {
             if let Some(range) = &self.current
@@ -128,8 +128,8 @@ impl Map {
     }
 
     /// Returns the end of the run of zeros that begins with the range of the last [`Self::at`]
-    /// call. The result is at least the end of that range. A run of many small ranges may be longer
-    /// than the result.
+    /// call. The result is at least the end of that range. A run of zeros with many small ranges
+    /// may be longer than the result.
     pub(super) fn zeros_end(&mut self) -> Result<FileOffset> {
         let Some(current) = &self.current else {
             return Ok(FileOffset::MAX);
@@ -187,7 +187,7 @@ pub(super) fn continues(before: &FileRange, piece: &FileRange) -> bool {
 }
 
 /// Returns whether two ranges at the same offset of a file use the same bytes of the same extent.
-/// Both must be in one volume.
+/// Both ranges must be in one volume.
 pub(super) fn same_bytes(a: &FileRange, b: &FileRange) -> bool {
     match (&a.kind, &b.kind) {
         (RangeKind::Data(a), RangeKind::Data(b)) => {

@@ -368,8 +368,8 @@ impl Content {
             .unwrap_or(ByteCount::ZERO);
         self.written_to(end);
         if inline.compression == Compression::None && !padded {
-            // The end of the file may truncate the content. The length of plain content is its
-            // stored length.
+            // The end of the file may truncate the inline content. The length of plain content is
+            // its stored length.
             let wanted = file_bytes.at_most(inline.stored.len());
             // Clamp: at most as many were taken.
             return self.write(offset, inline.stored.get(..wanted).unwrap_or_default(), stream);
@@ -414,7 +414,7 @@ impl Content {
         Ok(())
     }
 
-    /// Starts the reads of the gathered run.
+    /// Starts the reads of the gathered run of ranges.
     pub(super) fn flush_run(&mut self, stream: &mut Stream<'_, '_>) -> Result<()> {
         let run = core::mem::take(&mut self.run);
         let (Some(first), Some(last)) = (run.first(), run.last()) else {

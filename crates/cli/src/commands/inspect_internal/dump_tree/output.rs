@@ -67,7 +67,8 @@ impl Output {
         Ok(())
     }
 
-    /// Writes the line before a tree's blocks. JSON has none, because each block names its tree.
+    /// Writes the line before a tree's blocks. JSON output has no such line, because each block
+    /// names its tree.
     pub(super) fn heading(&mut self, heading: &str, key: Option<&Key>) -> Result<()> {
         if let Form::Text { text, .. } = &mut self.form {
             text.push(heading);

@@ -54,7 +54,7 @@ const NAMED_OBJECTS_FROM_TOP: &[(u64, &str)] = &[
 pub(crate) fn object_name(object: ObjectId, item_type: ItemType) -> Option<&'static str> {
     match (object.get(), item_type) {
         (0, ItemType::PERSISTENT_ITEM) => Some("DEV_STATS"),
-        // For these types the object id is a number without a name.
+        // For the following item types the object id is a number without a name.
         (_, ItemType::PERSISTENT_ITEM | ItemType::DEV_EXTENT) => None,
         (1, ItemType::DEV_ITEM) => Some("DEV_ITEMS"),
         (256, ItemType::CHUNK_ITEM) => Some("FIRST_CHUNK_TREE"),

@@ -8,7 +8,7 @@
 //!   only connects fields is omitted. Repeated parts (stripes, names, inline references) become
 //!   arrays of objects.
 //!
-//! Sinks cannot fail, because both write to memory. Their owner writes the result out.
+//! Sinks cannot fail, because both write to memory. The owner of a sink writes the result out.
 
 use serde_json::{Map, Value as Json};
 

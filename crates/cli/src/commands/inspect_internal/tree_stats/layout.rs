@@ -1,16 +1,16 @@
 //! Layout of a tree's blocks in the address space.
 //!
-//! A walk in key order reads a node, then its children one after another. A child that does not
-//! begin at the end of the previously read block (the node itself, for the first child) causes a
-//! seek. Runs between two seeks are clusters. Each node counts separately: a run does not continue
-//! across nodes, and the last run of a node does not count. btrfs-progs counts in this way, and
-//! this module reproduces its figures.
+//! A walk of a tree in key order reads a node, then its children one after another. A child that
+//! does not begin at the end of the previously read block (the node itself, for the first child)
+//! causes a seek. Runs between two seeks are clusters. Each node counts separately: a run does not
+//! continue across nodes, and the last run of a node does not count. btrfs-progs counts in this
+//! way, and this module reproduces its figures.
 
 use buttress_exact::Exact as _;
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 
-/// Counters over the added nodes.
+/// Counters over the tree nodes that were added.
 #[derive(Debug)]
 pub(super) struct Layout {
     node_bytes: u64,
@@ -18,7 +18,7 @@ pub(super) struct Layout {
     blocks: Vec<u64>,
     lowest: u64,
     highest: u64,
-    /// Number of children after the previously read block.
+    /// Number of children at a higher address than the end of the previously read block.
     pub(super) forward_seeks: u64,
     /// Number of children before the previously read block.
     pub(super) backward_seeks: u64,
