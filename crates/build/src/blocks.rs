@@ -430,7 +430,7 @@ impl Shape {
         shape.finish()
     }
 
-    /// Adds an item with data of this length.
+    /// Adds an item with data of this length to the leaf.
     pub(crate) fn push(&mut self, key: &Key, length: usize) {
         let needed = length.saturating_add(ITEM_HEAD_BYTES);
         if self.taken.saturating_add(needed) > self.leaf_bytes && self.taken > 0 {

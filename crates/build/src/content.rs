@@ -5,8 +5,8 @@
 //! with a large file. A job of a file with holes covers several segments ([`span`]), so the number
 //! of jobs depends on the data, not on the size. Jobs are started and their results are taken in
 //! the order in which they were made. The output therefore does not depend on the number of
-//! workers. Each job's pieces queue in a channel of its own. A new job is made only while the bytes
-//! in flight stay below a limit ([`Budget`]).
+//! workers. The pieces of each job queue in a channel of that job. A new job is made only while the
+//! bytes in flight stay below a limit ([`Budget`]).
 
 use crate::entry::{Compress, FileContent};
 use crate::error::{Error, Result, shown};
@@ -34,8 +34,8 @@ const PIECES_MAX: usize = 40;
 /// data may be unevenly spread.
 const SPARSE_JOBS: u64 = 4;
 
-/// Returns the maximum inline content: Linux's default, and less than a sector. More would save
-/// reads of contents, but would cost as much for readers of names and inodes only
+/// Returns the maximum inline content: Linux's default, and less than a sector. A larger maximum
+/// would save reads of contents, but would cost as much for readers of names and inodes only
 /// (docs/internals/performance.md, "Building images").
 pub(crate) fn inline_bytes_max(sector_bytes: u32) -> u64 {
     u64::from(sector_bytes.saturating_sub(1)).min(2048)
@@ -308,7 +308,7 @@ fn send(job: &Job, piece: Piece) -> Result<()> {
     job.to.send(Ok(piece)).map_err(|_| Error::Cancelled)
 }
 
-/// Ranges of data in whole sectors, in order and not adjacent.
+/// A file's ranges of data in whole sectors, in order and not adjacent.
 struct Scan {
     sector_bytes: u64,
     at: u64,

@@ -280,7 +280,7 @@ impl<'a> DataWriter<'a> {
         Ok(())
     }
 
-    /// Finishes the writing.
+    /// Finishes writing the data.
     pub(crate) fn into_parts(self) -> DataParts {
         DataParts {
             space: self.space,

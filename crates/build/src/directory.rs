@@ -379,7 +379,7 @@ impl Seen {
         })
     }
 
-    /// Returns the difference to the current state as text.
+    /// Returns the difference from the file's current state as text.
     fn difference(&self, now: &Self) -> Option<String> {
         if now.inode != self.inode {
             return Some("another file has replaced it".to_owned());

@@ -102,7 +102,7 @@ struct MoreSegments {
     first: Option<(Receiver<Result<Piece>>, u64)>,
 }
 
-/// The rules of the pass.
+/// The rules of the pass that emits all items.
 pub(crate) struct EmitRules<'a> {
     pub(crate) compression: Compress,
     pub(crate) jobs: Sender<Job>,

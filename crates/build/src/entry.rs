@@ -4,8 +4,8 @@
 //! of a regular file, only its length and the place where the source finds it ([`FileContent`]).
 //! Entries are small, can be written to a spool and read back, and borrow nothing.
 //!
-//! Several entries may have one path. The entries' [`Precedence`] decides between them, never their
-//! order:
+//! Several entries may have one path. For several entries of one path, their [`Precedence`] decides
+//! between them, never their order:
 //!
 //! - of two entries that are not both directories, the entry with the higher precedence stays. If
 //!   the entry that stays replaces a directory, all entries of lower precedence below the directory
@@ -135,7 +135,8 @@ pub enum EntryKind {
     Symlink(Vec<u8>),
     /// A device, pipe or socket.
     Node(NodeKind),
-    /// Another name of the entry at this path of the same source. Chains are followed.
+    /// Another name of the entry at this path of the same source. A chain of hard links is followed
+    /// to its end.
     HardLink(EntryPath),
     /// A whiteout: removes the path's entries of lower precedence.
     Whiteout,
@@ -173,7 +174,7 @@ pub struct Attributes {
     pub otime: Option<Timestamp>,
     /// Extended attributes, in any order, each name once.
     pub xattrs: Vec<Xattr>,
-    /// Flags such as [`InodeFlags::NODATACOW`], for this inode alone.
+    /// Flags such as [`InodeFlags::NODATACOW`], which apply only to this inode.
     pub flags: InodeFlags,
     /// The compression of the content; `None` means the builder's options.
     pub compression: Option<Compress>,
@@ -232,8 +233,8 @@ impl DataExtent {
         }
     }
 
-    /// Returns the maximum bytes that the data takes in sectors. A range may begin and end inside a
-    /// sector.
+    /// Returns the maximum bytes that this data takes in whole sectors. A range may begin and end
+    /// inside a sector.
     pub(crate) fn bytes_in_sectors(self, sector_bytes: u32) -> u64 {
         let ends = self
             .ranges

@@ -224,7 +224,7 @@ impl Finish<'_> {
         })
     }
 
-    /// Packs the trees whose items are counted into blocks, and finishes the build.
+    /// Packs the items of the counted trees into blocks.
     fn settle(mut self, log: &mut BlockLog, guess: &Guess, plan: Plan) -> Result<Finished> {
         let mut chunk_blocks = BlockLog::new(log.format, self.system.logical, self.folder, 64 << 20);
         let before = log.notes().len();

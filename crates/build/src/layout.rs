@@ -137,7 +137,7 @@ pub(crate) fn item_place(bytes: &[u8]) -> Option<(TreeId, Key)> {
     Some((TreeId::new(u64::from_be_bytes(*tree)), key))
 }
 
-/// The inputs of the layout besides the tree.
+/// The inputs of the layout besides the tree of entries.
 pub(crate) struct Rules<'a> {
     pub(crate) inode_flags: &'a [(EntryPath, InodeFlags)],
     pub(crate) node_bytes: u32,

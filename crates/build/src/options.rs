@@ -46,7 +46,7 @@ pub struct BuildOptions {
 pub struct Owners {
     /// The user who owns everything.
     pub uid: Option<u32>,
-    /// The group that owns everything.
+    /// The group that owns all entries.
     pub gid: Option<u32>,
     /// User, group and optional permissions of the root directory, which take precedence.
     pub root: Option<(u32, u32, Option<u32>)>,

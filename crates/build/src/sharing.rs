@@ -24,7 +24,7 @@ pub(crate) struct Sharing<'a> {
     contents: &'a [Arc<dyn Contents>],
     devices: &'a [Device],
     sector_bytes: u64,
-    /// The last opened file, because its pieces follow each other.
+    /// The last opened source file, kept because pieces of one file follow each other.
     open: Option<(Arc<FileInfo>, Box<dyn ContentReader>)>,
 }
 

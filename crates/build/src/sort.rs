@@ -43,7 +43,7 @@ impl Sorter {
     pub(crate) fn new(folder: &SpoolFolder, limit: usize) -> Self {
         Self {
             folder: folder.clone(),
-            // Positions in the arena are 32-bit numbers.
+            // Positions in the sorter's arena are 32-bit numbers.
             limit: limit.min(1 << 30),
             arena: Vec::new(),
             slots: Vec::new(),

@@ -72,8 +72,8 @@ pub trait ContentReader: Send {
     /// [`SourceError::Changed`].
     fn read_exact_at(&mut self, at: FileOffset, into: &mut [u8]) -> Result<(), SourceError>;
 
-    /// Returns the file of this system with the same content at the same offsets. A target may
-    /// share its blocks.
+    /// Returns the file of this system with the same content at the same offsets. An image may
+    /// share the blocks of this file.
     fn host_file(&self) -> Option<BorrowedFd<'_>> {
         None
     }
@@ -109,7 +109,7 @@ pub enum SourceError {
     /// The content of the source violates its format, or cannot be stored in a volume.
     #[error("{place}: {problem}")]
     Invalid {
-        /// The file, and the place in it.
+        /// The file in which the problem is, and the place in this file.
         place: String,
         /// The problem.
         problem: Box<dyn std::error::Error + Send + Sync>,

@@ -178,8 +178,8 @@ impl DataSpace {
         }
     }
 
-    /// Places a chunk of about `wanted` bytes if none exists, because writers take the profile of
-    /// new chunks from existing ones.
+    /// Places a chunk of about `wanted` bytes if no data chunk exists, because writers take the
+    /// profile of new chunks from existing ones.
     pub(crate) fn keep_profile(&mut self, wanted: u64) -> Result<()> {
         if !self.chunks.is_empty() {
             return Ok(());

@@ -330,8 +330,9 @@ impl Writing<'_> {
                     .spawn_scoped(scope, move || work(shop, &taken));
                 readers.push(reader.map_err(spawn_failed)?);
             }
-            // Each thread owns its end of a channel. When the last worker or the writer ends, sends
-            // and receives on the other end fail instead of blocking.
+            // Each thread owns its end of a channel, so this thread drops its receiver. When the
+            // last worker or the writer ends, sends and receives on the other end fail instead of
+            // blocking.
             drop(taken);
             let writer = thread::Builder::new()
                 .name("buttress-build-write".to_owned())

@@ -111,8 +111,8 @@ fn read_exact(file: &File, from: u64, into: &mut [u8]) {
     }
 }
 
-/// Builds a volume of the file, and compares its content. Returns how often the build opened the
-/// file, and how often it queried the file's ranges.
+/// Builds a volume of one file with these ranges, and compares its content. Returns how often the
+/// build opened the file, and how often it queried the file's ranges.
 fn build(ranges: Vec<Range<u64>>) -> (u64, u64) {
     let source = Holes::new(ranges.clone());
     let (opened, asked) = (Arc::clone(&source.opened), Arc::clone(&source.asked));

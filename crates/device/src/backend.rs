@@ -38,8 +38,8 @@ pub trait Backend: Send + Sync + fmt::Debug {
         ))
     }
 
-    /// Returns the smallest unit that the medium reads and writes, in bytes. Unaligned requests are
-    /// allowed, but cost more.
+    /// Returns the smallest unit that the medium reads and writes, in bytes. The device accepts
+    /// unaligned requests, but they cost more.
     fn sector_bytes(&self) -> u32 {
         512
     }
@@ -88,7 +88,7 @@ pub trait Backend: Send + Sync + fmt::Debug {
     fn write_at(&self, offset_bytes: u64, bytes: &[u8]) -> io::Result<()>;
 
     /// Writes all of `parts`, one after another, from `offset_bytes` on. The medium receives one
-    /// request if it supports that.
+    /// request if it supports vectored writes.
     ///
     /// # Errors
     /// Fails as [`write_at`](Self::write_at) does.
@@ -192,7 +192,7 @@ pub struct RingTarget<'a> {
     /// The offset in the file at which the backend's byte 0 lies.
     pub start_bytes: u64,
     /// The required alignment of offsets, lengths and addresses. The alignment is 1 if the page
-    /// cache handles alignment.
+    /// cache handles unaligned requests.
     pub alignment_bytes: u64,
     /// True if the file was opened for writing.
     pub writable: bool,

@@ -6,8 +6,8 @@
 //! memory is therefore kept for the next buffer. A sequential reader reuses the same few megabytes.
 //! [`pool`] keeps large blocks, and [`slabs`] keeps small ones.
 //!
-//! Invariant: a buffer's memory is always initialised. The system provides it zeroed, and later
-//! code only writes to it. A buffer may hold bytes of an earlier read until it is filled. A
+//! Invariant: a buffer's memory is always initialised. The system provides the memory zeroed, and
+//! later code only writes to it. A buffer may hold bytes of an earlier read until it is filled. A
 //! [`Buffer`] leaves this crate only after a read has filled all of it, through [`Buffer::zeroed`],
 //! or without bytes ([`Buffer::with_capacity`]).
 //!

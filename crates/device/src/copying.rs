@@ -1,9 +1,9 @@
 //! Small batches of writes that only copy into the system's page cache, which the caller performs
 //! at once.
 //!
-//! Neighbours are merged as in the queue ([`crate::queue::plug`]), and the statistics count the
-//! same. Nothing is queued, so no thread has to receive the requests and be awaited. The log of an
-//! fsync writes such a batch.
+//! Neighbouring writes are merged as in the queue ([`crate::queue::plug`]), and the statistics
+//! count the same. Nothing is queued, so no thread has to receive the requests and be awaited. The
+//! log of an fsync writes such a batch.
 //!
 //! Left out: all other writes, which go through the queue.
 
@@ -103,8 +103,8 @@ mod tests {
     }
 
     /// Neighbours form one request, whatever their order in the batch. Separate ranges form
-    /// separate requests. A batch that is large or not on the device goes to the queue, and none of
-    /// it is written here.
+    /// separate requests. A batch that is large or not on the device goes to the queue, and the
+    /// direct path writes nothing of it.
     #[test]
     fn small_batches_are_written_at_once() {
         let file = tempfile::NamedTempFile::new().unwrap();

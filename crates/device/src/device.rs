@@ -155,8 +155,8 @@ impl Device {
         )
     }
 
-    /// Makes a read-only device over anything that reads and seeks. Requests are served one at a
-    /// time.
+    /// Makes a read-only device over anything that reads and seeks. The reader serves requests one
+    /// at a time.
     ///
     /// # Errors
     /// Fails if the reader cannot seek to its end.
@@ -249,8 +249,8 @@ impl Device {
         &self.core().backend
     }
 
-    /// Makes a device that begins with this one's content, and keeps writes in memory. This device
-    /// stays unchanged, and may be open for reading only.
+    /// Makes a device that begins with this one's content, and keeps writes in memory. This base
+    /// device stays unchanged, and may be open for reading only.
     #[must_use]
     pub fn with_changes_in_memory(&self) -> Self {
         let overlay = VolatileOverlay::new(Arc::clone(&self.core().backend));
@@ -322,8 +322,8 @@ impl Device {
     }
 
     /// Returns true if the medium is known to be rotational: a simulated spinning disk, or a block
-    /// device that the kernel calls rotational. For an image file, the block device below counts.
-    /// Virtual disks often claim to be rotational.
+    /// device that the kernel calls rotational. For an image file, the block device that holds the
+    /// file counts. Hypervisors often report virtual disks as rotational.
     #[must_use]
     pub fn is_rotational(&self) -> bool {
         self.inner.rotational
@@ -441,10 +441,10 @@ impl Device {
     /// Starts a batch of writes in one plug. The writes are sorted by offset, neighbours are
     /// merged, and all are queued before this returns, without waiting for any (except with the
     /// inline engine). The results are in the order of the requests. The writes are durable after a
-    /// [`flush`](Self::flush) that begins after they were awaited.
+    /// [`flush`](Self::flush) that begins after the caller awaited the writes.
     ///
-    /// A request for a range that is not on the device fails alone. The order of overlapping writes
-    /// is unspecified.
+    /// A request for a range that is not on the device fails, and the other requests of the batch
+    /// continue. The order of overlapping writes is unspecified.
     pub fn start_writes(&self, requests: impl AsRef<[WriteRequest]>) -> Vec<PendingWrite> {
         let core = self.core();
         let (valid, refusals) = split(requests.as_ref(), |request| {
@@ -521,7 +521,8 @@ impl Device {
             .map_err(|cause| core.error(Operation::Share, offset_bytes, length_bytes, &cause))
     }
 
-    /// Discards bytes that are no longer needed. Later reads of them return arbitrary bytes.
+    /// Discards bytes that are no longer needed. Later reads of discarded bytes return arbitrary
+    /// bytes.
     ///
     /// # Errors
     /// Fails as [`write`](Self::write) does.

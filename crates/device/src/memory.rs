@@ -44,7 +44,7 @@ impl Pages {
 
     /// Changes the device's length: removes bytes at the end, or appends zeros.
     fn resize(&mut self, length: usize) -> Option<()> {
-        // A fill stands for a whole page, and this change affects a part of the page.
+        // A fill pattern stands for a whole page, and this change affects a part of the page.
         let last = length.min(self.bytes.len());
         let start = page_range(last / PAGE_BYTES).start;
         if let Some(Some(byte)) = self.fills.get(last / PAGE_BYTES).copied() {
@@ -58,7 +58,7 @@ impl Pages {
     }
 
     /// Calls `each` with the number, the position in `bytes` and the length of each page's part of
-    /// this range. Returns true if the range lies in the device.
+    /// this range. Returns true if the range lies on the device.
     fn parts(&self, offset: u64, length: usize, mut each: impl FnMut(usize, Range<usize>)) -> bool {
         let Some(range) = index_range(offset, length).filter(|range| range.end <= self.bytes.len()) else {
             return false;

@@ -10,9 +10,9 @@
 //! The module `side` documents the side file's format, and docs/overlay.md documents it for users.
 //! Invariants:
 //!
-//! - the base is never written while the overlay is in use. An overlay refuses a base that changed
-//!   since, by its size or the time of its last change, because the overlay's blocks would not
-//!   match it;
+//! - the overlay's base is never written while the overlay is in use. An overlay refuses a base
+//!   that changed since, by its size or the time of its last change, because the overlay's blocks
+//!   would not match it;
 //! - a block's bit is on disk only after the block is. A crash loses unflushed data, as on any
 //!   device;
 //! - applying may be interrupted and repeated. Until it is done, the side file is marked, and

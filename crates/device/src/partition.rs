@@ -29,7 +29,7 @@ pub enum Offset {
     /// The volume begins at the first byte. The volume may use the whole device.
     #[default]
     Whole,
-    /// The partition that begins at this byte offset. The volume may use all bytes from there.
+    /// At this byte of the device. The volume may use all bytes from there.
     Bytes(u64),
     /// At the start of the partition with this number, counted from 1 as in `sda1`. The volume ends
     /// at the partition's end.

@@ -307,7 +307,8 @@ fn tables_on_devices_with_large_sectors_are_read() {
         let device = open(&device_node.0, &options);
         assert_eq!(device.size_bytes(), 16 * MIB, "{label}");
         if label == "gpt" {
-            // The image does not state its sector size, but the table's position reveals it.
+            // The image does not state its sector size, but the partition table's position reveals
+            // it.
             assert_eq!(open(file.path(), &options).size_bytes(), 16 * MIB);
         }
     }

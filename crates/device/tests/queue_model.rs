@@ -1,5 +1,5 @@
 //! Tests of the request queue against a byte vector, through every engine. Random batches of reads,
-//! awaited in any order or dropped, with writes between them, must return the vector's bytes.
+//! awaited in any order or dropped, with writes between them, must return the byte vector's bytes.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,

@@ -8,8 +8,8 @@
 //! and commits. A caller that never commits loses no more than the changes of that interval.
 //!
 //! A second thread writes back content once half of the limit of dirty content is reached
-//! ([`crate::data_table`]), until a quarter is left. Callers continue to write meanwhile. Only at
-//! the full limit are writers throttled to the pace of the devices.
+//! ([`crate::data_table`]), until a quarter is left. Callers continue to write meanwhile. Writers
+//! are throttled to the pace of the devices only when dirty content reaches its full limit.
 //!
 //! The background threads do not exist if the environment gives no interval, or if all work runs on
 //! the caller's thread. In deterministic runs, therefore, only explicit calls commit. Dropping the

@@ -31,7 +31,7 @@ use buttress_exact::Exact as _;
 use buttress_format::{BlockGroupFlags, ByteCount, Logical};
 use buttress_fs::error::{Error, Result};
 
-/// The least number of bytes that one step reserves, if one free range has that length.
+/// The least number of bytes that one step reserves on the host, if one free range has that length.
 const STEP_BYTES: u64 = 4 << 20;
 
 /// The least number of bytes that one step reserves for the chunk tree.

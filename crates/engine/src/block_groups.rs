@@ -35,7 +35,7 @@ use std::ops::Range;
 pub enum Purpose {
     /// File content.
     Data,
-    /// All trees except the chunk tree.
+    /// Tree blocks of all trees except the chunk tree.
     Metadata,
     /// The chunk tree.
     System,
@@ -86,7 +86,7 @@ pub struct Group {
     pub excluded_ranges: Vec<Range<u64>>,
     /// Whether allocation from this block group is forbidden.
     pub read_only: bool,
-    /// Whether the free-space tree has no item for this group yet.
+    /// Whether the free-space tree has no item for this block group yet.
     pub needs_free_space_info: bool,
     /// Ranges that became used since the free-space tree was last brought up to date.
     pub became_used: FreeRanges,
@@ -138,7 +138,8 @@ impl Group {
         self.flags.contains(purpose.flag())
     }
 
-    /// Returns the bytes that could be allocated now; an estimate if the group is not loaded.
+    /// Returns the bytes that could be allocated now; an estimate if the free ranges of the block
+    /// group are not loaded.
     pub fn free_bytes(&self) -> u64 {
         if self.read_only {
             return 0;
@@ -374,7 +375,7 @@ impl BlockGroups {
         target.is_none_or(|target| group.is_some_and(|group| group.flags.profile() == Some(target)))
     }
 
-    /// Returns the free bytes of the groups that new extents for a purpose get first.
+    /// Returns the free bytes of the block groups from which new extents for a purpose come first.
     pub(crate) fn preferred_free_bytes(&self, purpose: Purpose) -> u64 {
         let serving = self.groups.values().filter(|group| group.serves(purpose));
         serving
@@ -402,7 +403,7 @@ impl BlockGroups {
         self.cursors.insert(purpose, cursor);
     }
 
-    /// Returns the starts of groups in the order in which an allocation tries them.
+    /// Returns the starts of block groups in the order in which an allocation tries them.
     pub fn in_turn(&self, cursor: u64) -> impl Iterator<Item = u64> {
         let current = self.holding(cursor).map(|group| group.start);
         let after = self.groups.range(cursor..).map(|(start, _)| *start);

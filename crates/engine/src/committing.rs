@@ -392,7 +392,8 @@ impl Engine {
                 let seal = move || {
                     let mut buffer = Buffer::zeroed(part.len().saturating_mul(node_bytes));
                     for ((tree, block), place) in part.iter().zip(buffer.chunks_mut(node_bytes)) {
-                        // All blocks have the volume's node size, so the buffer divides evenly.
+                        // All tree blocks have the volume's node size, so the buffer divides evenly
+                        // into blocks.
                         let header = block.seal_into(place, checksum_type);
                         let is_likely = block.is_likely_to_change() || forest.has_room_for_block();
                         if let Some(header) = header.filter(|_| caches && is_likely) {

@@ -133,8 +133,8 @@ impl Running {
         self.note_gap();
     }
 
-    /// Counts the ranges that convergence must still record in the free-space tree. Other edits
-    /// must not use their space.
+    /// Counts a range that convergence must still record in the free-space tree. Other edits must
+    /// not use their space.
     fn note_gap(&mut self) {
         let ranges = self.core.groups.iter().fold(0_usize, |sum, group| {
             sum.saturating_add(group.became_used.count())

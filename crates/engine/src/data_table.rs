@@ -156,8 +156,8 @@ impl DataTable {
     }
 
     /// If no file has dirty data, checks that no memory is counted, and that nothing is reserved
-    /// except ahead of writes. The caller holds the edit lock. Calls reserve and release under that
-    /// lock, while their file is in the table.
+    /// except ahead of writes. The caller holds the edit lock. Calls reserve and release space
+    /// under the edit lock, while their file is in the table.
     pub fn balance(&self, reserved_bytes: u64, ahead: &ReservedAhead) -> Result<(), Defect> {
         let files = self.files.lock();
         let waiting = self.delalloc_bytes();

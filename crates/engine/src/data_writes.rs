@@ -21,7 +21,7 @@ impl Engine {
             return volume.write_data(writes, None);
         }
         let view = self.committed_view();
-        // Data without a checksum in the tree is not verified.
+        // File data without a checksum in the checksum tree is not verified.
         let expect = |read: &ExtentRead| {
             let expected = view.expected_checksums(read.logical, read.length);
             Some(((read.logical, read.length), expected.ok()??))

@@ -5,7 +5,7 @@ use bytes::Bytes;
 use core::ops::Range;
 use std::collections::BTreeMap;
 
-/// The largest piece of content, in bytes. Growing a piece copies at most this much.
+/// The largest piece of content, in bytes. Growing a piece copies at most this many bytes.
 const PIECE_BYTES: usize = 1 << 20;
 
 /// The memory of a piece beside its content, in bytes.
@@ -247,7 +247,7 @@ impl DirtyData {
             self.pieces.insert(start, Vec::from(piece));
         }
         for (start, piece) in newer {
-            // Pieces are whole sectors, so no sector needs filling.
+            // The pieces are whole sectors, so this write fills no partial sector.
             self.write(start, &piece, 1);
         }
     }

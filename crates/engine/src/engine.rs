@@ -59,14 +59,14 @@ pub(crate) struct Shared {
     pub(crate) running: Mutex<Running, EditLock>,
     /// Held for the length of a change of the volume's devices.
     pub(crate) membership: Mutex<(), MembershipLock>,
-    /// Held for the whole length of a commit.
+    /// This lock is held for the whole length of a commit.
     pub(crate) committing: Mutex<(), CommitLock>,
     /// Held while a superblock is chosen and written: by a commit from freezing on, and by the log
     /// writer.
     pub(crate) superblocks: Mutex<(), SuperblocksLock>,
     /// This lock is held for the length of a relocation, so only one relocation runs at a time.
     pub(crate) relocating: Mutex<(), RelocationLock>,
-    /// Held while a trim keeps free space from being allocated.
+    /// This lock is held while a trim keeps free space from being allocated.
     pub(crate) trimming: Mutex<(), TrimmingLock>,
     /// The newest view; `None` after an edit.
     pub(crate) view: Mutex<Option<Filesystem>, ViewLock>,
@@ -195,7 +195,7 @@ impl Engine {
         self.shared.readers.hold_running()
     }
 
-    /// Returns whether the transaction of the hold is still running.
+    /// Returns whether the transaction that the hold protects is still running.
     pub fn is_running_still(&self, hold: &Hold) -> bool {
         self.shared.readers.is_running_still(hold)
     }

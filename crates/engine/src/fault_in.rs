@@ -31,7 +31,8 @@ use std::sync::Arc;
 /// request.
 const BLOCKS_A_JOB: usize = 64;
 
-/// The number of reads of missing blocks after which the rest is read under the lock.
+/// The number of reads of missing blocks after which the call reads all further blocks under the
+/// lock.
 const READS_MAX: usize = 1024;
 
 /// The blocks that were read for one piece of work, and whether more reads help.
@@ -95,7 +96,7 @@ struct LookAlong<'a> {
     open: &'a OpenTree,
     /// The end of the known keys: the end of the last leaf, or of the missing block.
     known_to: Option<Key>,
-    /// Whether the last leaf was reached or is missing.
+    /// Whether the lookup reached the last leaf, or found that leaf missing.
     is_at_end: bool,
 }
 
@@ -370,7 +371,7 @@ impl Engine {
                 Looked::Futile => break,
             }
         }
-        // The cache does not keep these blocks, or they cannot be read.
+        // The cache does not keep these missing blocks, or they cannot be read.
         let _excused = Excused::from_device_rule();
         let done = body(&mut handle)?;
         Ok((handle, done))

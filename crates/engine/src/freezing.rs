@@ -43,7 +43,7 @@ pub struct Prepared {
 /// The result of preparing a commit.
 #[derive(Debug)]
 pub enum Preparation {
-    /// The transaction changed nothing.
+    /// The running transaction changed nothing.
     NothingToDo,
     /// The commit needs these blocks: the caller must release the lock and read them first.
     Missing(Vec<BlockPointer>),

@@ -123,8 +123,8 @@ impl InodeTable {
             .update(id_of(location), |state| state.inherited = inherited);
     }
 
-    /// If very many indexes are cached, drops those that the trees can return again. Not called
-    /// during an operation, which may have used some.
+    /// If very many indexes are cached, drops those that the trees can return again. An operation
+    /// must not call this function, because it may have used some of the cached indexes.
     pub fn forget_indexes(&mut self) {
         if self.indexes >= INODES_MAX {
             self.live.forget_indexes();
@@ -132,8 +132,8 @@ impl InodeTable {
         }
     }
 
-    /// Returns the log state of an inode in this transaction. Creates the state if the inode did
-    /// not change before. `None` means that the inode changed before without a log state.
+    /// Returns the log state of an inode in this transaction. Creates the log state if the inode
+    /// did not change before. `None` means that the inode changed before without a log state.
     pub(crate) fn log_state<'a>(
         &mut self,
         inode: &Arc<LiveInode>,

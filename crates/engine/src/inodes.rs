@@ -10,8 +10,8 @@
 //! Invariants:
 //! - An item here is never older than the item in its tree: loading and changing an item both hold
 //!   the state's lock.
-//! - Each inode has at most one object. The object leaves the table only if no other thread has it
-//!   and its tree has all of its state.
+//! - Each inode has at most one object. The inode's object leaves the table only if no other thread
+//!   has the object and its tree has all of its state.
 //!
 //! Memory is bounded: a full shard drops objects whose state is in their trees.
 
@@ -54,14 +54,14 @@ pub struct InodeState {
     pub item: Option<InodeItem>,
     /// Whether the item is newer than the item in the tree.
     pub changed: bool,
-    /// Times that writes set and that the item does not record yet.
+    /// The times that writes set and that the inode item does not record yet.
     pub pending: PendingTimes,
     /// The content of a file with dirty data, or with a call in progress.
     pub content: Option<Arc<FileContent>>,
     /// How many calls that may change content found no content in this state and stored their own.
     /// A reader whose second read of this count differs has seen two states.
     pub calls: u64,
-    /// Whether the inode's items are being removed.
+    /// Whether the inode's items are being removed from the tree.
     pub is_going: bool,
     /// The number of open handles of the inode.
     pub held: u32,
@@ -87,7 +87,7 @@ impl InodeState {
         self.is_going || self.held == 0 && self.item.is_some_and(|item| item.nlink == 0)
     }
 
-    /// Returns whether the tree has all of this state.
+    /// Returns whether the tree has all of the inode's state in memory.
     const fn is_in_tree(&self) -> bool {
         let is_settled = !self.changed && self.pending.is_empty();
         let is_plain = is_settled && self.content.is_none() && self.held == 0;
@@ -235,7 +235,7 @@ impl LiveInodes {
         }
     }
 
-    /// Removes an inode whose items were removed.
+    /// Removes an inode whose items are gone from the table.
     pub fn forget(&self, id: InodeId) {
         if self.shard(id).write().inodes.remove(&id).is_some() {
             self.count.fetch_sub(1, Ordering::Relaxed);

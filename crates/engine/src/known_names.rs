@@ -99,7 +99,8 @@ impl KnownNames {
         self.0.get(&Asked::of(directory, name))
     }
 
-    /// Adds the result of a lookup. The caller makes sure that no operation began since the lookup.
+    /// Adds the result of a lookup. The caller makes sure that no operation began since this
+    /// lookup.
     pub fn learn(&self, directory: Location, name: &[u8], found: Found) {
         let known = KnownName {
             tree: directory.subvolume.tree(),

@@ -70,7 +70,7 @@ impl Spare {
         Some(nearest.iter().map(|address| Place::spare(*address)).collect())
     }
 
-    /// Takes the lowest spare addresses, at most `count`.
+    /// Removes the lowest spare addresses from the set, at most `count`, and returns them.
     fn take_any(&mut self, count: usize) -> impl Iterator<Item = Place> {
         let next = || self.0.pop_first().map(Place::spare);
         core::iter::from_fn(next).take(count)

@@ -42,7 +42,7 @@ use std::sync::Arc;
 pub use emptying::{ChunkInTheWay, Emptying};
 pub use joining::JoinOptions;
 
-/// The least size of a device: room for the reserved first MiB and for one chunk of each kind.
+/// The least size of a device, which holds the reserved first MiB and one chunk of each kind.
 pub const LEAST_DEVICE_BYTES: ByteCount = ByteCount::new(16 << 20);
 
 /// Places that a change of one device edits: its item in the chunk tree, its statistics in the device tree.

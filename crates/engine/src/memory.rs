@@ -17,8 +17,8 @@
 //! commit, or commit themselves. If twice the growth during the previous commit would not fit into
 //! the last quarter, the commit begins that much earlier, but not before half of the rest is used.
 //!
-//! Not counted: looked-up names (4 MiB), state that views hold, buffers of writes in progress (some
-//! 16 MiB), and the map of free space.
+//! The limit of dirty memory does not count looked-up names (4 MiB), state of views, write buffers
+//! (some 16 MiB), and free space.
 
 use buttress_format::ByteCount;
 use buttress_locks::atomic::{AtomicU64, Ordering};

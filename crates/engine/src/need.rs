@@ -11,7 +11,7 @@ pub(crate) const OTHER_PLACES: u64 = 32;
 /// When a reservation may allocate a chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NewChunks {
-    /// Whenever the reservation does not fit.
+    /// The edit may commit whenever the reservation does not fit.
     Always,
     /// If chunks are plentiful, or if the reservation does not fit even without dirty data. If such
     /// space is short, the caller writes back data or commits, which lowers the worst case; the
@@ -38,7 +38,7 @@ pub enum Claim {
     /// The edit may use only space outside the reserve and outside of promises.
     #[default]
     Ordinary,
-    /// Also the reserve, because the edit frees more space than it takes.
+    /// Free space and also the reserve, because the edit frees more space than it takes.
     Freeing,
     /// Free space and promised space, because the edit writes back data for which space was
     /// reserved.

@@ -24,7 +24,7 @@ pub(crate) struct Quotas {
     pub mode: QuotaMode,
     /// The change of each subvolume's bytes.
     pub changes: BTreeMap<TreeId, i64>,
-    /// Whether the status item already records this transaction.
+    /// Whether the quota status item already records this transaction.
     pub status_written: bool,
 }
 

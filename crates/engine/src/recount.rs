@@ -4,7 +4,7 @@
 //! The recount runs in builds with debug assertions, between freezing and the first write. The
 //! recount reads frozen trees without the edit lock, and only blocks in memory. The recount skips a
 //! group whose blocks are not all in memory, and a group whose records were wrong before opening. A
-//! difference fails the commit.
+//! difference between a ledger and its recount fails the commit.
 
 use super::block_groups::Group;
 use super::loading::free_ranges_of_tree;

@@ -58,7 +58,7 @@ pub use crate::block_groups::TargetProfiles;
 /// The content of a batch, in bytes. An extent that is longer is a batch of its own.
 const BATCH_BYTES: u64 = 32 << 20;
 
-/// The extents of a batch.
+/// The maximum number of extents in one batch of a relocation.
 const BATCH_EXTENTS: usize = 256;
 
 /// The passes over a group: writers may still bring in extents that they had allocated before the first one.
@@ -315,7 +315,8 @@ impl Job<'_> {
         (moved, blocks): (&[Moved], &[Logical]),
         alone: bool,
     ) -> Result<Attempt> {
-        // No commit: what is in memory has no address yet, and everything else is written.
+        // No commit may run here: blocks in memory have no address yet, and all other blocks are
+        // written.
         let _no_commit = self.engine.shared.committing.lock();
         self.engine.require_writing()?;
         let mut handle = self.engine.start_without_references(reads)?;
@@ -441,7 +442,7 @@ fn first_batch(extents: &[ExtentItem]) -> &[ExtentItem] {
             is_first || bytes <= BATCH_BYTES
         })
         .count();
-    // Clamp: as many were just counted.
+    // Clamp: this code just counted `count` extents.
     extents.get(..count).unwrap_or_default()
 }
 

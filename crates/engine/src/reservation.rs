@@ -52,7 +52,7 @@ pub(crate) const RESERVED_NODES: u64 = 192;
 /// The metadata bytes that edits may need until the next commit.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Reservation {
-    /// The bytes of the need and of the reserve.
+    /// The bytes of an edit's need and of the reserve.
     pub all_bytes: u64,
     /// The part that must have space on the host.
     pub backed_bytes: u64,
@@ -389,7 +389,8 @@ impl Running {
             .exact_add(shape.edited_nodes(PLACES_OF_COMMIT))
     }
 
-    /// Returns the space kept for edits that free space. In mixed block groups most of the total is data.
+    /// Returns the space kept for edits that free space. In mixed block groups, data takes most of
+    /// the total.
     fn reserve_bytes(&self) -> u64 {
         let total = self.core.groups.room(Purpose::Metadata).total_bytes;
         let least = self.core.node_bytes().get().saturating_mul(RESERVED_NODES);

@@ -27,7 +27,7 @@ pub struct ReservedAhead {
 }
 
 impl ReservedAhead {
-    /// Takes a reservation of `bytes` from the pool. Returns false, and takes nothing, if the pool
+    /// Claims a reservation of `bytes` from the pool. Returns false, and takes nothing, if the pool
     /// has fewer bytes.
     pub fn take(&self, bytes: u64) -> bool {
         self.bytes
@@ -63,7 +63,8 @@ impl ReservedAhead {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// Returns whether dirty data took space that other edits need, as of the last refill.
+    /// Returns whether dirty data had taken space that other edits need at the last refill of the
+    /// pool.
     pub fn is_short(&self) -> bool {
         self.is_short.load(Ordering::Relaxed)
     }

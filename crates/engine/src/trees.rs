@@ -92,8 +92,9 @@ impl LiveTree {
         self.0.is_writable.store(true, Ordering::Release);
     }
 
-    /// Clears that record, because the root item may change or the tree closes. A holder of this
-    /// object then fetches the current one. The caller holds the edit lock.
+    /// Clears the record that the subvolume is writable, because the root item may change or the
+    /// tree closes. A holder of this object then fetches the current one. The caller holds the edit
+    /// lock.
     pub fn forget_writable(&self) {
         self.0.is_writable.store(false, Ordering::Release);
     }
@@ -151,7 +152,7 @@ impl LiveTree {
         self.0.names.read().find(directory, key, name)
     }
 
-    /// Runs `look` on the waiting names.
+    /// Runs `look` on the deferred names of the subvolume.
     pub fn with_names<T>(&self, look: impl FnOnce(&WaitingNames) -> T) -> T {
         look(&self.0.names.read())
     }

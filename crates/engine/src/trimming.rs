@@ -15,7 +15,7 @@
 //! lists.
 //!
 //! Invariants:
-//! - No write goes to a range between steps 2 and 4, because the range is not free.
+//! - No write goes to a trimmed range between steps 2 and 4, because the range is not free.
 //! - Promises of space stay valid: a trim takes at most the free space beside the promises, and at
 //!   most `BYTES_AT_ONCE`.
 //! - A trim never causes [`Error::NoSpace`]. An edit that finds no space acquires the lock
@@ -76,7 +76,7 @@ impl Trimmed {
 /// The ranges of block groups to be trimmed.
 #[derive(Debug)]
 struct Wanted {
-    /// Ranges of addresses. A trim skips their parts that are not free.
+    /// Ranges of addresses. A trim skips the parts of these ranges that are not free.
     ranges: FreeRanges,
     /// The least length of a free range; shorter ranges are skipped.
     shortest: u64,
@@ -153,7 +153,7 @@ impl Engine {
     }
 
     /// Requires that the last commit's extent tree has no extent in ranges that the free-space tree
-    /// lists as free. No edit can allocate these ranges meanwhile.
+    /// lists as free. No edit can allocate the trimmed ranges during this check.
     fn require_unused(&self, taken: &Taken) -> Result<()> {
         if buttress_faults::on("trim-free-space-trusted") {
             return Ok(());

@@ -48,7 +48,7 @@ impl Tuning {
         }
     }
 
-    /// Sets feature flags.
+    /// Sets feature flags of the volume.
     ///
     /// # Errors
     /// [`Error::Invalid`] for a feature that needs more than its flag.

@@ -6,7 +6,7 @@
 //! go into each leaf at once.
 //!
 //! Only the hashed entry waits. The tree already has the deferred name's index entry, the inode's
-//! reference and the directory's size. Name lookups search here first.
+//! reference and the directory's size. Name lookups search the deferred names before the tree.
 //!
 //! Invariants: a key in this table holds the entries to be added to the tree's item with the same
 //! key. A name is here or in the tree, never in both, except a name that was made twice. Inserting
@@ -63,7 +63,7 @@ impl WaitingNames {
         self.entries.keys().take(count).copied().collect()
     }
 
-    /// Returns the waiting entries of these keys.
+    /// Returns the deferred entries of these keys.
     pub fn entries(&self, keys: &[Key]) -> Vec<(Key, Vec<u8>)> {
         let found = keys
             .iter()
@@ -71,7 +71,7 @@ impl WaitingNames {
         found.collect()
     }
 
-    /// Removes the entries of these keys.
+    /// Removes the deferred entries of these keys.
     pub fn forget<'a>(&mut self, keys: impl IntoIterator<Item = &'a Key>) {
         for key in keys {
             self.entries.remove(key);

@@ -20,7 +20,7 @@ impl Defect {
         }
     }
 
-    /// Adds a number that shows the violation.
+    /// Adds a named number that shows the violation.
     #[must_use]
     pub fn with(mut self, name: &'static str, number: impl Into<i128>) -> Self {
         self.numbers.push((name, number.into()));

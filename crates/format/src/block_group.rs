@@ -17,7 +17,7 @@ use zerocopy::little_endian::U64;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 bitflags::bitflags! {
-    /// Type and profile of a chunk or block group. Bits without a name are kept.
+    /// Type and profile of a chunk or block group. Flag bits without a name are kept.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
     pub struct BlockGroupFlags: u64 {
         /// Block groups of file content.

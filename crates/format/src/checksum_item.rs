@@ -14,7 +14,7 @@ use crate::node::RawItem;
 use crate::raw;
 use crate::units::{ByteCount, Logical, ObjectId};
 
-/// A checked checksum item.
+/// A checksum item that passed its checks.
 #[derive(Clone, Copy, Debug)]
 pub struct ChecksumItem<'a> {
     /// Address of the first sector.

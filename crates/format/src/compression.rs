@@ -58,7 +58,7 @@ impl Decompressor {
     }
 
     /// Fills `out` with the beginning of the content of one extent, and zeroes the rest. Returns
-    /// the number of bytes of content. `stored` is the whole extent as stored on disk. If `inline`
+    /// the number of bytes of content. `stored` is the whole extent in its stored form. If `inline`
     /// is set, `stored` is inline content, which LZO frames differently.
     ///
     /// # Errors

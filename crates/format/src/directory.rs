@@ -130,7 +130,8 @@ pub struct DirItems<'a> {
 
 impl<'a> DirItems<'a> {
     /// Checks an item of directory entries or extended attributes, and everything in it. The key's
-    /// type selects one of the three item types.
+    /// type says whether the item holds directory entries by hash, a directory entry by index, or
+    /// attributes.
     ///
     /// # Errors
     /// Returns an [`ItemError`] with the first check that fails.

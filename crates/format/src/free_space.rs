@@ -188,7 +188,8 @@ impl FreeSpaceInfo {
     }
 
     /// Returns the number of free ranges above which a block group of this length switches to
-    /// bitmaps. Above it, the items of the ranges would take more space than the bitmaps.
+    /// bitmaps. With more ranges than the returned number, the items of the ranges would take more
+    /// space than the bitmaps.
     #[must_use]
     pub fn bitmap_threshold(length: ByteCount, sector_bytes: u32) -> u32 {
         let bitmap_item_bytes = u64::try_from(size_of::<RawItem>().saturating_add(BITMAP_MAX_BYTES));

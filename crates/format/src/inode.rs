@@ -130,7 +130,7 @@ impl InodeFlags {
     /// The flags that determine how content is written.
     pub const OF_CONTENT: Self = Self::NODATACOW.union(Self::NODATASUM);
 
-    /// The remaining flags that `chattr` changes. Send streams carry them too.
+    /// The remaining flags that `chattr` changes. Send streams also carry these flags.
     pub const OF_CHATTR: Self = Self::NOCOMPRESS
         .union(Self::SYNC)
         .union(Self::IMMUTABLE)

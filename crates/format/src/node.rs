@@ -16,7 +16,7 @@
 //! leaf:  header 101 | item 0 | item 1 | … 25 each | free space | … | data 1 | data 0 |
 //! node:  header 101 | pointer 0 | pointer 1 | … 33 each | free space                 |
 //! ```
-//! Item offsets count from the end of the header.
+//! The offsets of a leaf's items count from the end of the header.
 //!
 //! Source: on-disk format documentation, section "Tree blocks".
 

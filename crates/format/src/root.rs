@@ -93,7 +93,8 @@ bitflags::bitflags! {
 /// A checked root item.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RootItem {
-    /// An inode item that no version maintains. The fields of this inode item are not checked.
+    /// An inode item that no kernel version maintains. The fields of this inode item are not
+    /// checked.
     pub inode: InodeItem,
     /// The transaction that last changed the tree.
     pub generation: Generation,
@@ -106,7 +107,7 @@ pub struct RootItem {
     /// The total size of the tree's blocks in bytes.
     pub bytes_used: ByteCount,
     /// The last transaction that made a snapshot of the subvolume. Snapshots may share blocks that
-    /// are older.
+    /// are older than this transaction.
     pub last_snapshot: Generation,
     /// See [`RootFlags`].
     pub flags: RootFlags,

@@ -5,7 +5,8 @@
 //! ([`ItemType::UUID_KEY_SUBVOL`]), or were received from it
 //! ([`ItemType::UUID_KEY_RECEIVED_SUBVOL`]). The item's data is an array of subvolume ids.
 //!
-//! The tree is only an index, which the kernel rebuilds. A wrong entry costs a search, not data.
+//! The tree is only an index, which the kernel rebuilds. A wrong entry in the uuid tree costs a
+//! search, not data.
 //!
 //! Source: on-disk format documentation, section "UUID tree".
 

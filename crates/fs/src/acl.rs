@@ -72,7 +72,7 @@ impl Tag {
 }
 
 /// An access control list. A valid list has one owner, owning group and other. The list has a mask
-/// if it names users or groups. The list's entries are ordered by tag.
+/// if it names users or groups. The access control list's entries are ordered by tag.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Acl {
     entries: Vec<(Tag, u16)>,
@@ -119,7 +119,7 @@ impl Acl {
     /// Checks that the access control list is valid.
     ///
     /// # Errors
-    /// Returns [`Error::Invalid`] if it is not.
+    /// Returns [`Error::Invalid`] if the access control list is not valid.
     pub fn check(&self) -> Result<()> {
         let is_rising = self.entries.is_sorted_by_key(|(tag, _)| tag.number());
         let count = |wanted: u16| {
@@ -149,7 +149,7 @@ impl Acl {
         Ok(())
     }
 
-    /// Returns the list as an attribute's value.
+    /// Returns the access control list as an attribute's value.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let mut value = VERSION.to_le_bytes().to_vec();

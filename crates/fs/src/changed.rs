@@ -55,8 +55,8 @@ impl ChangedInodes {
 
 impl Filesystem {
     /// Returns the inodes that can differ between two subvolumes of this volume, with the
-    /// directories above them. Returns `None` if more than four million inodes can differ.
-    /// Comparing all inodes is then as cheap.
+    /// directories above them. Returns `None` if more than four million inodes can differ. Beyond
+    /// this limit, comparing all inodes costs no more.
     ///
     /// # Errors
     /// Fails if a tree cannot be read, or if the job was cancelled.

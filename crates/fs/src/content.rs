@@ -28,8 +28,8 @@ use std::ops::Range;
 
 pub use plan::plan;
 
-/// The largest read of plain data. The size is large enough for full speed, and small enough to
-/// spread over workers.
+/// The largest read of plain data. This read size is large enough for full speed, and small enough
+/// to spread over workers.
 pub const PIECE_BYTES: u64 = 512 << 10;
 
 /// A run of a file's content.
@@ -398,7 +398,8 @@ pub(crate) fn inflate_inline(
     let ram_bytes = inline.ram_bytes.exact_usize();
     match inflate(inline.compression, &inline.stored, ram_bytes, sector_bytes, true) {
         Ok(bytes) => {
-            // Inline content begins at offset 0, so the file offset is also the offset in it.
+            // Inline content begins at offset 0 of its file, so the file offset is also the offset
+            // in the content.
             let start = at_most(offset.get(), bytes.len());
             let end = start.exact_add(length.at_most(bytes.len().exact_sub(start)));
             Chunk {

@@ -4,11 +4,11 @@
 //! `DIR_INDEX` by index for listing. Like the kernel, listing follows the index, one item at a
 //! time. A directory of millions of names takes no more memory than one of ten.
 //!
-//! Index and name items should agree. The size of a directory's inode is twice the length of its
-//! names. Counting names during a listing thus detects at no cost if the index lacks an entry. Only
-//! then does [`ReadDir`] compare each entry from both sides. The listing adds the entries that the
-//! index lacks, and reports every missing half as an error entry. Invalid names (empty, `.`, `..`,
-//! with a slash or a zero byte) are reported and never returned.
+//! The index items and the name items of a directory should agree. The size of a directory's inode
+//! is twice the length of its names. Counting names during a listing thus detects at no cost if the
+//! index lacks an entry. Only then does [`ReadDir`] compare each entry from both sides. The listing
+//! adds the entries that the index lacks, and reports every missing half as an error entry. Invalid
+//! names (empty, `.`, `..`, with a slash or a zero byte) are reported and never returned.
 //!
 //! The listing does not contain `.` and `..`.
 //!
@@ -31,7 +31,8 @@ use std::path::PathBuf;
 pub struct DirEntry {
     /// The name: not empty, without slashes and zero bytes.
     pub name: Vec<u8>,
-    /// The kind of file that the entry states. The kind should agree with the inode's mode.
+    /// The kind of file that the entry states. The entry's kind should agree with the file type in
+    /// the inode's mode.
     pub kind: FileKind,
     /// The index of the entry in its directory; 0 if the entry was found by name.
     pub index: u64,
@@ -342,7 +343,7 @@ impl ReadDir {
             .any(|other| other.name == entry.name))
     }
 
-    /// Processes one more directory item. Returns false at the end.
+    /// Processes one more directory item. Returns false at the end of the directory.
     fn advance(&mut self) -> bool {
         match core::mem::replace(&mut self.stage, Stage::Done) {
             Stage::Listing { tree, mut items } => match items.next() {

@@ -172,7 +172,7 @@ pub enum Error {
         what: &'static str,
         /// The requested number of bytes.
         wanted: ByteCount,
-        /// The freed bytes that are pinned because readers hold older states.
+        /// The freed bytes that are pinned because views hold older states.
         pinned_by_readers: ByteCount,
     },
     /// The devices have no space: the file system that holds an image is full, or its quota is
@@ -242,7 +242,7 @@ pub enum Error {
         /// The rule.
         why: &'static str,
     },
-    /// A rule on inodes of one kind forbids the change.
+    /// A rule on the use of inodes of this kind forbids the change.
     #[error("{location}: access denied: {why}")]
     AccessDenied {
         /// The inode to change.
@@ -307,8 +307,8 @@ pub enum Error {
     /// wrong data.
     #[error(transparent)]
     Defect(Box<Defect>),
-    /// Deleted subvolumes that cannot be dropped, each with its obstacle. All other deleted
-    /// subvolumes were dropped.
+    /// Deleted subvolumes that cannot be dropped, each with its obstacle. All deleted subvolumes
+    /// except these were dropped.
     #[error("{}; to find all damage, run `buttress check`", not_dropped(.failures))]
     NotDropped {
         /// The subvolumes and their errors, in the order in which they were tried.
@@ -329,7 +329,7 @@ pub enum Error {
         length: ByteCount,
         /// The first files that use the damaged extent, in all subvolumes.
         users: Vec<Location>,
-        /// The attempts to read the extent.
+        /// The error that lists the attempts to read the extent.
         cause: Box<Error>,
     },
     /// The job was cancelled by its caller.
@@ -534,8 +534,8 @@ impl Error {
         failure.is_out_of_space().then_some(failure)
     }
 
-    /// Returns the block that a lookup under the edit lock is missing. The caller must read it
-    /// without the lock.
+    /// Returns the block that a lookup under the edit lock is missing. The caller must read the
+    /// missing block without the edit lock.
     pub fn missing_block(&self) -> Option<buttress_tree::BlockPointer> {
         match self {
             Self::Tree(error) => error.would_block().copied(),

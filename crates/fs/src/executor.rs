@@ -145,7 +145,7 @@ impl Executor {
     }
 
     const fn with(workers: Option<usize>) -> Self {
-        // A model checker's threads are its own, so all jobs run on the calling thread.
+        // A model checker runs its own threads, so all jobs run on the calling thread.
         let workers = if cfg!(buttress_shuttle) { Some(0) } else { workers };
         Self {
             workers,

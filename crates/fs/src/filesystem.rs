@@ -46,8 +46,7 @@ struct Shared {
     /// In a view of a volume that is open for writing: the trees that are newer than the root
     /// tree's items.
     running: HashMap<TreeId, Arc<KnownTree>>,
-    /// In such a view: the superblock of the last commit with the current label, if the label
-    /// differs.
+    /// In a view of a volume with a new label: the last commit's superblock with the current label.
     relabelled: Option<Arc<Superblock>>,
     /// Pins the addresses that the view needs.
     _hold: Option<Box<dyn Hold>>,

@@ -10,7 +10,7 @@ use buttress_format::ByteCount;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// A handle on the progress of one job. All clones belong to the same job.
+/// A handle on the progress of one job. All clones of this handle belong to the same job.
 #[derive(Clone, Debug, Default)]
 pub struct Progress {
     cancelled: Arc<AtomicBool>,

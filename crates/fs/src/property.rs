@@ -60,7 +60,7 @@ impl CompressionProperty {
     }
 }
 
-/// Returns the flags of an inode with this property, or without one.
+/// Returns the inode's flags with this property, or without any.
 pub fn flags_with(property: Option<CompressionProperty>, mut flags: InodeFlags) -> InodeFlags {
     flags.remove(InodeFlags::COMPRESS | InodeFlags::NOCOMPRESS);
     match property {

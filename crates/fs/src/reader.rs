@@ -9,7 +9,7 @@
 //! following chunks are returned. As a [`std::io::Read`], the reader returns the error once, then
 //! continues after the damage.
 //!
-//! Bounds: at most the window in bytes, and `QUEUE_MAX` in chunks.
+//! Bounds of the queued content: at most the window in bytes, and `QUEUE_MAX` in chunks.
 
 use crate::checksums::ChecksumReader;
 use crate::content::{Chunk, Chunks, Content, Piece, Planned, inflate_inline, plan};
@@ -94,7 +94,7 @@ impl FileReader {
         }
     }
 
-    /// Makes a stream whose reads were all started before.
+    /// Makes a stream of content whose reads were all started earlier.
     pub(crate) fn prefetched(file: File, content: impl IntoIterator<Item = Prefetched>) -> Self {
         let end = FileOffset::new(file.size().get());
         let mut reader = Self::new(file, FileOffset::MIN..end);
@@ -251,7 +251,8 @@ impl FileReader {
             self.extents = None;
             return false;
         }
-        // A hole may have any length. Data is planned for one window at a time.
+        // A hole may have any length, so a reader must not allocate memory by it. Data is planned
+        // for one window at a time.
         let from = range.offset.max(self.planned_to).max(self.wanted.start);
         let window = ByteCount::of(self.window_bytes);
         let stop = if range.is_zero() {

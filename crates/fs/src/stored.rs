@@ -99,8 +99,8 @@ impl PendingStored {
     /// Returns the stored bytes, as many as the extent has on disk.
     ///
     /// # Errors
-    /// Returns [`Corruption::DataChecksum`] or [`Corruption::DataChecksumMissing`]. Also fails if
-    /// no copy can be read.
+    /// Returns [`Corruption::DataChecksum`] or [`Corruption::DataChecksumMissing`] if the stored
+    /// bytes cannot be verified. Also fails if no copy can be read.
     pub fn wait(self) -> Result<Bytes> {
         let mut good = None;
         for chunk in self.task.take()? {

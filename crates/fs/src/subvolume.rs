@@ -195,7 +195,7 @@ impl Filesystem {
     /// Returns the path of a subvolume from the top level, without a slash at its start.
     ///
     /// # Errors
-    /// Returns [`Error::SubvolumeNotFound`] if it or one of its parents has no place, or
+    /// Returns [`Error::SubvolumeNotFound`] if the subvolume or one of its parents has no place, or
     /// [`Corruption::ParentLoop`]. Also fails if a tree cannot be read.
     pub fn subvolume_path(&self, id: SubvolumeId) -> Result<Vec<u8>> {
         let mut parts: Vec<Vec<u8>> = Vec::new();
@@ -377,7 +377,7 @@ pub fn default_in(key: &Key, data: Option<&[u8]>) -> Result<SubvolumeId> {
 /// Returns the place in a root reference of either direction.
 ///
 /// # Errors
-/// Fails if the item is invalid.
+/// Fails if the root reference is invalid.
 pub fn parse_place(key: &Key, data: &[u8]) -> Result<SubvolumePlace> {
     let reference = RootRef::parse(key, data).map_err(|error| Corruption::Item {
         tree: TreeId::ROOT,

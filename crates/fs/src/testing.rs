@@ -158,7 +158,7 @@ impl World {
         self.items(FS).insert(key(inode, ItemType::EXTENT_DATA, 0), bytes);
     }
 
-    /// Adds a range of a file in an extent. `extent` is its address and size.
+    /// Adds a range of a file in an extent. `extent` is the extent's address and size.
     pub fn range(&mut self, inode: u64, at: u64, extent: (Logical, u64), inside: u64, length: u64) {
         let mut head = RawFileExtentHead::new_zeroed();
         head.generation = GENERATION.into();

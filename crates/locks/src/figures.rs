@@ -7,7 +7,7 @@
 //!
 //! A runnable thread without a processor still holds its locks. Linux reports this time as the *run
 //! delay* of each thread. With [`measure_run_delay`], the longest times are also reported without
-//! the run delay. The remainder is the time of the code.
+//! the run delay. Without the run delay, the hold time is the time of the code itself.
 //!
 //! Left out: leaf locks, which are held for a moment, and single threads: the figures are sums over
 //! all threads.
@@ -116,7 +116,7 @@ impl Times {
 }
 
 impl Figures {
-    /// Makes empty figures, for [`lock_class!`](crate::lock_class).
+    /// Makes empty figures of a lock class, for [`lock_class!`](crate::lock_class).
     #[must_use]
     pub const fn new(class: &'static Class) -> Self {
         Self {

@@ -4,7 +4,7 @@
 //! declares the class beside the lock: its name, its rank, and whether the lock may be held during
 //! device I/O. docs/internals/locking.md lists the classes in a table, which a test of `xtask`
 //! compares. [`Mutex`] wraps `parking_lot`'s mutex, and [`RwLock`] wraps that of `std`. The class
-//! is a type parameter.
+//! of a lock is a type parameter.
 //!
 //! In builds with debug assertions, each thread keeps a list of its locks. The following end in an
 //! assertion that names both locks, their ranks, and where they were acquired:

@@ -19,7 +19,7 @@ pub struct Mutex<T, C: LockClass> {
 
 /// The guard of a held mutex.
 pub struct MutexGuard<'a, T, C: LockClass> {
-    // Dropped first, so that the lock is released before its entry.
+    // The mutex guard is dropped first, so that the lock is released before its entry.
     inner: raw::MutexGuard<'a, T>,
     _held: Held<C>,
 }

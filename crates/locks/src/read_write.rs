@@ -25,7 +25,7 @@ pub struct RwLockReadGuard<'a, T, C: LockClass> {
 
 /// The guard of a lock that is held exclusively.
 pub struct RwLockWriteGuard<'a, T, C: LockClass> {
-    // Dropped first, so that the lock is released before its entry.
+    // The lock's guard is dropped first, so that the lock is released before its entry.
     inner: raw::RwLockWriteGuard<'a, T>,
     _held: Held<C>,
 }

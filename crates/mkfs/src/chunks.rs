@@ -1,7 +1,7 @@
 //! The placement of a new volume's first chunks.
 //!
-//! The places equal those of mkfs.btrfs, which makes a small volume on the first device and then
-//! lets it grow:
+//! The places of the chunks equal those of mkfs.btrfs, which makes a small volume on the first
+//! device and then lets it grow:
 //!
 //! 1. on the first device, from 1 MiB on, single: a system chunk of 4 MiB, a metadata chunk and
 //!    (unless groups are mixed) a data chunk of 8 MiB each, or a tenth of the device if that is
@@ -187,8 +187,8 @@ pub(super) fn least_bytes(devices: usize, settings: &Settings) -> ByteCount {
 }
 
 /// Returns the minimum device size with which a file can be written, by this program and by Linux.
-/// Both programs reserve space for the nodes that an operation changes in its worst case. The
-/// numbers were measured with nodes of 4, 16 and 64 KiB.
+/// Both programs reserve space for the nodes that an operation on a file changes in its worst case.
+/// The numbers were measured with nodes of 4, 16 and 64 KiB.
 pub(super) fn least_bytes_for_a_file(devices: usize, settings: &Settings) -> ByteCount {
     const NODES: u64 = 100;
     const MORE_BYTES: u64 = 768 << 10;

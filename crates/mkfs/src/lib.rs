@@ -11,8 +11,8 @@
 //! 5. old contents are wiped, all blocks are written through the volume's write path and flushed,
 //!    then the superblocks.
 //!
-//! Deterministic: the uuids and the time come from the caller ([`Identity`]). A crash before the
-//! last step leaves devices without a file system.
+//! Deterministic: the uuids and the time come from the caller ([`Identity`]). A crash before `mkfs`
+//! writes the superblocks leaves devices without a file system.
 //!
 //! Left out: filling the volume, which ordinary writes do afterwards, and zoned devices.
 //!

@@ -135,7 +135,8 @@ impl Ring {
         self.queue
     }
 
-    /// Enables the ring. From then on, only this thread may use it.
+    /// Enables the ring, so that the kernel accepts its submissions. From then on, only this thread
+    /// may use it.
     ///
     /// # Errors
     /// Fails if the system refuses.

@@ -42,7 +42,7 @@ mod symlinks;
 const MARK: &[u8] = b".wh.";
 /// The mark that deletes the content of a directory.
 const OPAQUE: &[u8] = b".wh..wh..opq";
-/// The binary logarithm of the maximum number of members and marks of a layer.
+/// The binary logarithm of the maximum number of members and marks in a layer of an image.
 const LAYER_BITS: u32 = 40;
 
 /// An archive.
@@ -331,7 +331,7 @@ impl Layers {
         true
     }
 
-    /// Returns the entry for a name with the prefix `.wh.`; `None` if the name has no meaning.
+    /// Returns the whiteout for a name with the prefix `.wh.`; `None` if the name has no meaning.
     fn mark(&mut self, path: &EntryPath, precedence: Precedence) -> Result<Option<Entry>, Problem> {
         let name = path.name();
         let directory = path.as_bytes().strip_suffix(name).unwrap_or_default().to_vec();
@@ -364,7 +364,7 @@ impl Layers {
         reader.next_member().map_err(|error| error.problem)
     }
 
-    /// Places an entry in the current state of the tree.
+    /// Moves an entry to its place in the current state of the tree.
     fn placed(&self, mut entry: Entry) -> Entry {
         if let (Some(directory), view @ 1..) = (&self.snapshots, self.state.view) {
             let below_it = [view.to_string().as_bytes(), b"/", entry.path.as_bytes()].concat();

@@ -67,7 +67,7 @@ pub struct Manifest {
     rules: Rules,
     contents: Arc<ManifestContents>,
     tables: Tables,
-    /// The first table after the rules, which was read with them.
+    /// The manifest's first table after the rules, which was read with them.
     pending: Option<Table>,
     default_time: Timestamp,
     /// The line of each path's description, by the path's hash.
@@ -110,7 +110,7 @@ impl Manifest {
     /// to `folder`.
     ///
     /// # Errors
-    /// Fails if the head or the rules are invalid.
+    /// Fails if the head or the rules of the manifest are invalid.
     pub fn new(
         name: &str,
         input: Box<dyn BufRead + Send>,

@@ -29,7 +29,7 @@ use crate::store::{Store, StoreError};
 /// The size of the largest JSON document that is accepted. The OCI specification requires
 /// registries to accept documents of 4 MiB.
 const DOCUMENT_BYTES_MAX: u64 = 4 << 20;
-/// The maximum number of layers. Each layer is an open file.
+/// The maximum number of layers. Each layer of an image is an open file.
 const LAYERS_MAX: usize = 500;
 /// The maximum depth of nested indexes.
 const INDEXES_MAX: usize = 8;
@@ -119,7 +119,7 @@ pub enum OciError {
     Several {
         /// The number of images that match the selection.
         count: usize,
-        /// The available images.
+        /// The images that the layout has.
         there: String,
     },
     /// A blob has an unsupported media type.

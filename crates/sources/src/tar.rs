@@ -104,7 +104,7 @@ pub struct Member {
 #[derive(Debug)]
 pub struct Reader {
     store: Store,
-    /// The offset of the next header.
+    /// The offset of the next member's header.
     at: u64,
     global: Extended,
     global_bytes: u64,
@@ -117,7 +117,7 @@ pub struct Reader {
 /// The extended headers before a member's header.
 #[derive(Debug, Default)]
 struct Before {
-    /// The offset of the first of them.
+    /// The offset of the first of these headers.
     first: Option<u64>,
     extended: Option<Extended>,
     name: Option<Vec<u8>>,
@@ -179,7 +179,7 @@ impl Reader {
         found.map_err(|problem| TarError { offset, problem })
     }
 
-    /// Searches for a member. `offset` is that of the current header.
+    /// Searches for a member. `offset` is that of the current member's header.
     fn find(&mut self, offset: &mut u64) -> Result<Option<Member>, Problem> {
         let mut before = Before::default();
         loop {
@@ -292,7 +292,7 @@ impl Reader {
         Ok(body)
     }
 
-    /// Skips content and its padding.
+    /// Skips the content of a member and its padding.
     fn pass(&mut self, bytes: u64, what: &'static str) -> Result<(), Problem> {
         let left = self.store.size().saturating_sub(self.at);
         if bytes > left {
@@ -445,7 +445,7 @@ impl Reader {
         })
     }
 
-    /// Returns the ranges in a header and in the blocks that follow it.
+    /// Returns the ranges in an old sparse header and in the blocks that follow it.
     fn old_ranges(&mut self, header: &Header) -> Result<Vec<(u64, u64)>, Problem> {
         let mut ranges = sparse::old_ranges(header)?;
         let mut more = header.field(482, 1) != [0];

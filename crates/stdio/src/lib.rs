@@ -89,7 +89,8 @@ pub fn close(descriptor: OwnedFd) -> io::Result<()> {
     }
 }
 
-/// Returns the error that closing standard output would return. Standard output stays open.
+/// Returns the error that closing standard output would return. Standard output stays open for
+/// later writes.
 ///
 /// # Errors
 /// Fails as [`close`] does.

@@ -42,7 +42,7 @@ pub struct BlocksByAddress {
     ordered: vec::IntoIter<BlockPointer>,
     /// Leaves whose reads are in flight.
     queue: Queue,
-    /// The reservation for the memory of the pointers.
+    /// The reservation of memory for the block pointers.
     reservation: Option<Reservation>,
     known_max: usize,
 }
@@ -54,7 +54,7 @@ impl BlocksByAddress {
         let bytes = pool.capacity().get().quotient(POINTER_PARTS);
         let reservation = pool.reserve(bytes);
         let pointer_bytes = u64_of(size_of::<BlockPointer>());
-        // Without a reservation, the walk visits the leaves of one node at a time.
+        // Without a reservation of memory, the walk visits the leaves of one node at a time.
         let known_max = reservation
             .as_ref()
             .and_then(|_| bytes.checked_div(pointer_bytes));

@@ -183,7 +183,7 @@ impl NodeCache {
                 self.count_miss();
                 let block = read()?;
                 // The cache refuses the block if the entry was removed during the read. The block
-                // itself is still valid.
+                // that the cache refuses is still valid.
                 let _ = guard.insert(block.clone());
                 Ok(block)
             }

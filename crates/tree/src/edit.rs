@@ -87,7 +87,7 @@ pub trait EditContext {
     /// Called once for each such block, parents before children, after the tree has lost the block.
     ///
     /// # Errors
-    /// Any error. The edit fails with it, and the tree must not be committed.
+    /// Any error. The edit fails with the error of this method, and the tree must not be committed.
     fn copied(&mut self, tree: TreeId, old: &BlockPointer, block: &TreeBlock) -> Result<(), ContextError>;
 
     /// A block in memory left the tree. The block had an address and was not frozen, and its
@@ -411,13 +411,13 @@ impl EditableTree {
                 break;
             }
             self.insert_at(context, route, key, data)?;
-            // Clamp: the first item was just inserted.
+            // Clamp: the caller has just inserted the first item.
             rest = rest.get(1..).unwrap_or_default();
             let Some((next, _)) = rest.first() else {
                 break;
             };
-            // The loop inserts into the same leaf while it has space and the next leaf does not
-            // begin.
+            // The loop inserts items into the same leaf while the leaf has space and the next leaf
+            // does not begin.
             let mut route = self.route(next)?;
             let end = route.end_key;
             let (mut editor, root) = self.editor(context);

@@ -14,8 +14,8 @@ use std::time::Instant;
 
 /// The simulated cost of checking 4 KiB of a block.
 ///
-/// The cost is 2 µs for 4 KiB, so 8 µs for a block of 16 KiB. The cost covers the checksum at 10
-/// GB/s, some 150 items at 20 ns each, and the delivery of the block to a caller that reads its
+/// The check costs 2 µs for 4 KiB, so 8 µs for a block of 16 KiB. The cost covers the checksum at
+/// 10 GB/s, some 150 items at 20 ns each, and the delivery of the block to a caller that reads its
 /// items. The cost is an assumption, not a measurement of this machine, so that virtual times are
 /// the same everywhere.
 pub const CHECK_COST_PER_4_KIB: Duration = Duration::from_micros(2);

@@ -4,9 +4,9 @@
 //! Each thread takes batches of pointers. Each thread starts reads of some batches in address order
 //! while it processes the batch before. The thread checks its blocks and passes them to the
 //! [`Scanner`]. The scanner also decides for every child if it is wanted. A job that records
-//! addresses can thus visit shared blocks once. A tag of the scanner's choice leads from a block to
-//! its children. A thread starts no reads for batches that seem to be in the page cache. The thread
-//! copies each of these blocks just before it processes the block.
+//! addresses can thus visit shared blocks once. The scanner chooses a tag for each block, which
+//! leads from the block to its children. A thread starts no reads for batches that seem to be in
+//! the page cache. The thread copies each of these blocks just before it processes the block.
 //!
 //! # Bounds
 //!
@@ -29,7 +29,7 @@ use std::sync::Arc;
 
 lock_class!(ScanLock, "waiting", Rank::LEAF);
 
-/// The number of known leaves from which leaves are read before more nodes.
+/// The number of known leaves above which a scan reads leaves before more nodes.
 pub const LEAVES_MAX: usize = 1 << 16;
 
 /// The number of bytes of blocks that are read at once.

@@ -1,7 +1,7 @@
 //! Images in memory for tests: one device, one chunk, any trees. Feature `testing`.
 //!
 //! The blocks have the on-disk format with correct checksums, so readers treat them like those of a
-//! real volume. A test then damages the blocks that it needs damaged. The images are not meant for
+//! real volume. A test then damages individual blocks of its image. The images are not meant for
 //! real data.
 #![allow(
     clippy::unwrap_used,

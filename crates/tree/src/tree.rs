@@ -58,8 +58,9 @@ impl Tree {
         })
     }
 
-    /// Returns true if the root is in memory because a transaction changed the tree. [`Tree::root`]
-    /// then has a placeholder address, from which no block can be read.
+    /// Returns true if the root is in memory because a transaction changed the tree. The root
+    /// pointer of such a tree ([`Tree::root`]) has a placeholder address, from which no block can
+    /// be read.
     #[must_use]
     pub const fn is_in_memory(&self) -> bool {
         self.node.is_some()

@@ -53,7 +53,7 @@ impl Drop for Pool {
         self.is_closed.store(true, Ordering::Release);
         self.sender = None;
         for thread in self.threads.drain(..) {
-            // The thread has already reported a panic, and no reader waits for its work.
+            // The worker thread has already reported a panic, and no reader waits for its work.
             let _ended = thread.join();
         }
     }

@@ -101,7 +101,7 @@ impl DeviceSlot {
         })
     }
 
-    /// Marks the device as one that may have missed the newest commit.
+    /// Marks the device as one that may lack blocks of the newest commit.
     pub(crate) fn with_doubt(self, in_doubt: Option<Stale>) -> Self {
         Self { in_doubt, ..self }
     }

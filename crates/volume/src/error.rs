@@ -47,7 +47,7 @@ pub enum Error {
         logical: Logical,
         /// The kind of the failure.
         kind: ErrorKind,
-        /// The failure, as the layer above reports it.
+        /// The failure, as the layer above the volume reports it.
         reason: String,
     },
     /// The length of a read is zero, or exceeds the longest extent.
@@ -298,7 +298,7 @@ pub enum DevicesError {
         second: String,
         /// The second device's fsid.
         second_fsid: Uuid,
-        /// The metadata uuid that their blocks carry.
+        /// The metadata uuid that the volume's tree blocks carry.
         metadata_uuid: Uuid,
     },
     /// A device was given twice, or a copy of it was given too.

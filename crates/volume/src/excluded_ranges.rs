@@ -28,7 +28,7 @@ const FIRST_LOGICAL: Logical = Logical::new(64 << 10);
 /// A superblock copy excludes a whole stripe unit.
 const SUPERBLOCK_KEEPS_BYTES: u64 = 64 << 10;
 
-/// The granularity of the checks, which is the smallest sector size.
+/// The granularity in bytes of the checks, which is the smallest sector size.
 const STEP_BYTES: u64 = 4096;
 
 /// Returns the excluded addresses of a chunk, in order and merged.

@@ -35,7 +35,7 @@ pub(crate) fn reachable(
 }
 
 /// Reads `part` of a segment by `way`, and waits for it. `part` counts from the segment's start. A
-/// rebuild reads all columns in one state of the row.
+/// rebuild reads all columns of a row in one state.
 pub(crate) fn fetch(
     locks: &RowLocks,
     segment: &Segment,

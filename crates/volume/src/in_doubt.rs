@@ -49,8 +49,8 @@ impl Volume {
         }
     }
 
-    /// Returns true if the device's own copy of a root of the newest commit is bad, and another
-    /// copy is good.
+    /// Returns true if the device's own copy of a root of the newest commit is bad, and a copy on
+    /// another device is good.
     fn lacks_newest_roots(&self, slot: &DeviceSlot) -> bool {
         let superblock = self.superblock();
         let newest = superblock.generation;

@@ -88,7 +88,7 @@ pub enum LayoutError {
 /// The location of a run of a chunk's bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
-    /// The first stripe that holds the run. The run's copies are on the following stripes.
+    /// The first stripe that holds the run. The copies of the run are on the following stripes.
     pub stripe_index: usize,
     /// The number of neighbouring stripes that hold the run, at the same [`StripeOffset`].
     pub copies: usize,
@@ -146,7 +146,7 @@ impl Layout {
     /// `stripe_bytes`.
     ///
     /// # Errors
-    /// Returns [`LayoutError`] if the profile does not allow the numbers.
+    /// Returns [`LayoutError`] if the profile does not allow the item's numbers.
     pub fn new(
         profile: Profile,
         length: ByteCount,
@@ -328,9 +328,9 @@ impl Layout {
     }
 
     /// Returns the number of ways to read a byte, which is also btrfs's number of mirrors. Without
-    /// parity, the ways are the copies. With parity, they are the direct read and each way to
-    /// rebuild: one for RAID5. RAID6 rebuilds from `P`, from `Q`, or from both without one other
-    /// column.
+    /// parity, the ways to read a byte are the copies. With parity, they are the direct read and
+    /// each way to rebuild: one for RAID5. RAID6 rebuilds from `P`, from `Q`, or from both without
+    /// one other column.
     #[must_use]
     pub fn ways(&self) -> u32 {
         let ways = match self.profile {

@@ -15,7 +15,7 @@
 //! ([`Volume::write_superblocks_without`]). The device's superblock then belongs to the previous
 //! commit. The caller wipes it last.
 //!
-//! After a crash, opening counts a device without device extents as current, although its
+//! After a crash, opening counts a device without device extents as current, although the device's
 //! superblock may be older.
 //!
 //! Left out: the items of devices in trees, and the decision which devices may leave.
@@ -47,7 +47,7 @@ impl Volume {
         let slot = DeviceSlot::given(item.device, item.uuid, superblock.fsid, device, None);
         let slot = Arc::new(slot);
         self.require_own(&slot)?;
-        // Only primaries name a log.
+        // Only primary superblocks name a log.
         let without_log = Superblock {
             log_root: Logical::MIN,
             log_root_level: 0,

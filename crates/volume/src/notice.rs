@@ -1,5 +1,5 @@
-//! Notices of opening and writing a volume that are no failures. The caller shows them, and uses
-//! the volume.
+//! Notices of opening and writing a volume that are no failures. The caller shows these notices,
+//! and uses the volume.
 
 use crate::error::{MissingDevice, Stale};
 use crate::superblocks::PrimaryFailure;

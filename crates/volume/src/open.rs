@@ -281,8 +281,8 @@ fn refuse_duplicates(candidates: &[Candidate]) -> Result<(), DevicesError> {
 }
 
 /// Refuses devices of the volume whose states do not follow from each other, as far as the
-/// superblocks show. Backup roots reach back three commits. For a device that missed more commits,
-/// a resynchronisation compares the extents before it writes.
+/// superblocks show. The backup roots of a superblock reach back three commits. For a device that
+/// missed more commits, a resynchronisation compares the extents before it writes.
 fn refuse_diverged(lead: &Candidate, candidates: &[Candidate]) -> Result<(), DevicesError> {
     if buttress_faults::on("volume-diverged-devices-accepted") {
         return Ok(());

@@ -124,7 +124,7 @@ pub fn compute_p<'a>(data: impl IntoIterator<Item = &'a [u8]>, p: &mut [u8]) {
     }
 }
 
-/// Computes `Q` of the data blocks in column order. `None` stands for a block of zeros.
+/// Computes `Q` of the data blocks in column order. `None` stands for a data block of zeros.
 pub fn compute_q<'a, I>(data: I, q: &mut [u8])
 where
     I: IntoIterator<Item = Option<&'a [u8]>>,

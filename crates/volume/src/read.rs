@@ -8,10 +8,10 @@
 //! - [`PendingExtent::wait_verified`], for tree blocks: the verifier receives the whole extent and
 //!   accepts or rejects it. After a rejection, the other ways are tried for the whole extent;
 //! - [`PendingExtent::wait_data`], for file data: the verifier names the sectors that do not match.
-//!   Only these sectors are read again, each from any good copy.
+//!   Only the sectors that fail verification are read again, each from any good copy.
 //!
 //! The fault log records skipped copies. The error also lists bytes that no copy could provide.
-//! Reads never write; the crate that repairs a volume receives its faults
+//! Reads never write; the crate that repairs a volume receives the faults of its reads
 //! ([`Volume::tell_faults`]).
 
 mod data;

@@ -56,7 +56,7 @@ pub struct DeviceSuperblock {
     pub superblock: Superblock,
     /// The physical address from which it was read.
     pub at: Physical,
-    /// The notice for a superblock that is not the primary.
+    /// The notice that the volume was opened by a superblock other than the primary.
     pub notice: Option<Notice>,
 }
 
@@ -116,7 +116,7 @@ pub fn choose(device: &Device) -> Result<DeviceSuperblock, Error> {
             let newest = if zoned { newest_in_log(device) } else { None };
             let (at, superblock) = newest
                 .filter(|(_, logged)| identity(logged) == identity(&superblock))
-                // Clamp: the primary counts if no log has a newer superblock.
+                // Clamp: without a newer superblock in the log of a zone, the primary counts.
                 .unwrap_or((primary_at, superblock));
             return Ok(DeviceSuperblock {
                 superblock,

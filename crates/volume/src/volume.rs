@@ -209,7 +209,8 @@ impl Volume {
     /// name a known device by another id.
     pub fn add_chunk(&self, start: Logical, chunk: Chunk) -> Result<(), Error> {
         let added = {
-            // Held until the map has the chunk, so that no exchanged slot stays in the map.
+            // The slot table is locked until the map has the chunk, so that no exchanged slot stays
+            // in the map.
             let mut table = self.devices.write();
             let stripes = chunk.stripes.iter();
             let devices = stripes
@@ -450,7 +451,8 @@ impl Volume {
         &self.devices
     }
 
-    /// Replaces the chunk with the same start. The new chunk has the same slots.
+    /// Replaces the chunk with the same start. The new chunk has the same device slots as the
+    /// replaced chunk.
     pub(crate) fn exchange_chunk(&self, start: Logical, chunk: Chunk) -> Result<(), Error> {
         let _table = self.devices.write();
         let mut chunks = self.chunks.write();
@@ -474,7 +476,7 @@ impl Volume {
     }
 
     /// Stores a notice. Always stores the first notice that forbids writing, and notices of failed
-    /// devices. The limit applies to other notices.
+    /// devices. The limit on the number of notices applies to all others.
     pub(crate) fn notice(&self, notice: Notice) {
         let mut notices = self.notices.lock();
         let is_needed = || {

@@ -18,9 +18,9 @@
 //! the bytes on the device are known.
 //!
 //! Failures: a device that fails a write or a flush is left out from then on, like a missing
-//! device, if all chunks can do without it (`failures`). Otherwise its failure *stops writing for
-//! good* ([`Volume::stop_writing`]), and the cause is kept. Each later write, flush or commit is
-//! refused. No failure is retried.
+//! device, if all chunks can do without it (`failures`). If chunks need the failed device, its
+//! failure *stops writing for good* ([`Volume::stop_writing`]), and the cause is kept. Each later
+//! write, flush or commit is refused. No failure is retried.
 //!
 //! While a device is being replaced, its writes also go to the device that will replace it
 //! ([`crate::replacement`]).
@@ -80,8 +80,8 @@ impl Volume {
     /// # Errors
     /// Returns [`Corruption::Unmapped`] for an address without a chunk. Returns [`Error::Write`] if
     /// writing is not possible or has stopped; nothing is written then. Returns
-    /// [`WriteRefusal::Needed`] if a device fails that the volume needs. Any part of the batch may
-    /// then be written, and writing stops. Other failures of devices are no errors, but
+    /// [`WriteRefusal::Needed`] if a device fails that the volume needs. After this error, any part
+    /// of the batch may be written, and writing stops. Other failures of devices are no errors, but
     /// [notices](Volume::notices).
     pub fn write(&self, extents: &[ExtentWrite]) -> Result<(), Error> {
         self.write_batch(extents, false, None)
@@ -96,8 +96,9 @@ impl Volume {
     /// old parity replaces sectors that fail, before new parity is computed.
     ///
     /// # Errors
-    /// [`Error::Io`] that [is for lack of space](buttress_device::IoError::is_out_of_space). Other
-    /// errors as for [`write`](Self::write).
+    /// Fails with an [`Error::Io`] that [is for lack of
+    /// space](buttress_device::IoError::is_out_of_space). Other errors as for
+    /// [`write`](Self::write).
     pub fn write_data(
         &self,
         extents: &[ExtentWrite],
@@ -330,7 +331,7 @@ fn write_all<'a>(
     let mut fail = |slot: &Arc<DeviceSlot>, errors: &mut dyn Iterator<Item = IoError>| {
         let mut first: Option<IoError> = None;
         for error in errors {
-            // A full file system of the host is no failure of the device.
+            // Lack of space on the host's file system is not a failure of the device.
             if !error.is_out_of_space() {
                 slot.count_error(error.operation);
             }

@@ -41,8 +41,8 @@
 //! - The size in the inode item grows only after the content before the new end has extents.
 //! - The bytes between a file's size and the end of its last sector are always zero, on disk and in
 //!   memory.
-//! - An inline extent is the only extent of its file. Before content is added after it, its content
-//!   becomes a dirty sector.
+//! - An inline extent is the only extent of its file. Before a write adds content after inline
+//!   content, that content becomes a dirty sector.
 //!
 //! Source: on-disk format documentation, section "EXTENT_DATA"; btrfs(5), sections "Compression"
 //! and "Mount options".

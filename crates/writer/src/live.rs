@@ -16,11 +16,11 @@
 //!
 //! # Locks
 //!
-//! A live read acquires locks in a fixed order. The first locks are those of a file's dirty data,
-//! of the steps of operations, of a shard of the inode table, and of an inode's state. The locks of
-//! the subvolume's tree, of other trees, and of the extent tree follow. Each lock is held for one
-//! step in memory, and never during device I/O. A lookup that misses a block releases all locks,
-//! reads the block, and retries ([`Retry`]).
+//! A live read acquires locks in a fixed order. A live read first locks a file's dirty data, the
+//! steps of operations, a shard of the inode table, and an inode's state. The locks of the
+//! subvolume's tree, of other trees, and of the extent tree follow. Each lock is held for one step
+//! in memory, and never during device I/O. A lookup that misses a block releases all locks, reads
+//! the block, and retries ([`Retry`]).
 //!
 //! # Guarantees to readers
 //!

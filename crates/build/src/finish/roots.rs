@@ -34,7 +34,7 @@ impl Finish<'_> {
         in_order(items.collect())
     }
 
-    /// Returns the uuid of a subvolume, which is the same for the same volume.
+    /// Returns the uuid of a subvolume, which is equal in every build of the same volume.
     fn uuid(&self, id: TreeId) -> Uuid {
         if id == TreeId::FS {
             return self.identity.top_level;

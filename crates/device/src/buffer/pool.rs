@@ -4,9 +4,9 @@
 //! of its size. Sizes repeat, like those of stripes and requests. The buffer pool never holds more
 //! than [`POOL_BYTES`], and no block larger than [`POOLED_BLOCK_BYTES`].
 //!
-//! Each block consists of the system's own pages, which return to the system at once if the pool
-//! has no space. A global allocator would keep them, in one arena for each writing thread. With
-//! requests of many sizes, these are hundreds of MiB.
+//! Each block of the pool consists of whole system pages, which return to the system at once if the
+//! pool has no space. A global allocator would keep them, in one arena for each writing thread.
+//! With requests of many sizes, these are hundreds of MiB.
 
 use buttress_exact::Exact as _;
 use std::collections::BTreeMap;
@@ -22,7 +22,7 @@ const STEP_BYTES: usize = 128 << 10;
 /// The pool's budget. Idle memory beyond it returns to the system.
 const POOL_BYTES: usize = 16 << 20;
 
-/// Larger blocks are never pooled.
+/// Blocks larger than this size are never pooled.
 const POOLED_BLOCK_BYTES: usize = 4 << 20;
 
 /// Idle memory, ordered by size.

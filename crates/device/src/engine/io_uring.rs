@@ -6,11 +6,11 @@
 //! container's filter refuses a ring, [`IoUringEngine::new`] fails and the device falls back to
 //! threads.
 //!
-//! The ring only reads and writes the backend's file. A request that ended short or with an error
-//! is repeated through the backend, which returns the correct result or error. A request that is
-//! not aligned for O_DIRECT goes through the backend at once, on the caller's thread.
+//! The ring only reads and writes the backend's file. The engine repeats a request that ended short
+//! or with an error through the backend, which returns the correct result or error. A request that
+//! is not aligned for O_DIRECT goes through the backend at once, on the caller's thread.
 //!
-//! Invariants, on which the `unsafe` here rests:
+//! The `unsafe` code of this module rests on these invariants:
 //! - from the moment a request is in the ring until its completion is taken out, its buffers (a
 //!   read's), the dispatch that holds its payloads (a write's) and its vector lie in
 //!   [`Submissions::in_flight`], untouched;
@@ -416,8 +416,8 @@ mod tests {
     #[test]
     fn a_ring_opens_nothing() {
         let Ok(mut ring) = restricted_ring(2) else {
-            // The system refuses rings, or refuses them to this process, so the test has nothing to
-            // refuse.
+            // The system refuses rings, or refuses them to this process, so the test cannot check
+            // the restrictions.
             return;
         };
         let open = opcode::OpenAt::new(types::Fd(libc::AT_FDCWD), c"/dev/null".as_ptr()).build();

@@ -99,7 +99,7 @@ impl RunRequests for ThreadEngine {
         let lengths = || dispatches.iter().map(|dispatch| dispatch.length_bytes);
         let total = lengths().fold(0, u64::exact_add);
         let are_writes = dispatches.iter().all(|dispatch| dispatch.is_write());
-        // Clamp: an empty list of requests has no length.
+        // Clamp: an empty list of requests has no longest request.
         if are_writes && self.is_small_copy(total, lengths().max().unwrap_or(0)) {
             for dispatch in dispatches.iter().filter(|dispatch| dispatch.start()) {
                 self.shared.core.execute(dispatch);

@@ -45,7 +45,8 @@ fn reads_bypass_the_page_cache_for_cold_files_only() {
     assert_eq!(std::fs::read(file.path()).unwrap(), content);
     assert!(!system::is_cold(file.as_file()));
     read_all();
-    // A writer must not bypass the cached data of other programs, unless its options allow it.
+    // A writer must not bypass the data that other programs have cached, unless its options allow
+    // it.
     drop_from_cache(file.as_file());
     let write = OpenOptions {
         write: true,

@@ -3,8 +3,8 @@
 //!
 //! - Between Buttress processes, a writer holds an exclusive lock (`flock`) on every device, and a
 //!   reader a shared one. Network file systems without locks are used without one. If an ancestor
-//!   of this process holds a lock on a block device, the lock serves this process too: `udevadm
-//!   lock` and systemd-repart run programs such as mkfs in this way.
+//!   process locks a block device, the lock serves this process too: `udevadm lock` and
+//!   systemd-repart run mkfs in this way.
 //! - A volume that the kernel has mounted changes during a read, and a writer would destroy it. A
 //!   block device for writing is opened exclusively, which the kernel refuses while it is mounted.
 //!   An image file can be mounted through a loop device, which the kernel does not associate with
@@ -217,8 +217,8 @@ fn is_mounted(device: u64) -> bool {
     })
 }
 
-/// Returns the source devices in a mount table. Users choose the names of sources and directories,
-/// so they may not be UTF-8.
+/// Returns the source devices in a mount table. Users choose the names of mount sources and
+/// directories, so these names may not be UTF-8.
 fn mount_sources(table: &[u8]) -> Vec<String> {
     let table = String::from_utf8_lossy(table);
     let sources = table.lines().filter_map(mount_source);

@@ -20,7 +20,7 @@ use super::system;
 use crate::buffer::Buffer;
 use crate::error::byte_length;
 
-/// The minimum size of a direct write, except on a loop device whose file has holes.
+/// The minimum size in bytes of a direct write, except on a loop device whose file has holes.
 pub(super) const LARGE_WRITE_BYTES: u64 = 128 << 10;
 
 /// The number of bytes staged at once for a write from unaligned memory.

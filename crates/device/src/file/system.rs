@@ -131,7 +131,7 @@ pub(super) fn is_cold(file: &File) -> bool {
 
 /// Returns true if the kernel reports the block device as rotational. For a file, the block device
 /// below counts. Virtual disks are often reported as rotational. Files on a file system without a
-/// single block device never are.
+/// single block device never count as rotational.
 ///
 /// Source: the kernel's documentation "Queue sysfs files", `rotational`.
 pub(super) fn is_rotational(file: &File, is_block_device: bool) -> bool {

@@ -377,7 +377,7 @@ impl Map {
         }
     }
 
-    /// Returns and clears the parts that changed since the last call.
+    /// Returns and clears the parts of the map that changed since the last call.
     pub(super) fn take_dirty(&mut self) -> BTreeMap<u64, Vec<u8>> {
         let dirty = std::mem::take(&mut self.dirty);
         let page = |number| Some((number, self.pages.get(&number)?.clone()));

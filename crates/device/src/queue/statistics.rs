@@ -223,8 +223,8 @@ impl Recorder {
         state.in_flight = state.in_flight.saturating_add(crate::error::byte_length(count));
     }
 
-    /// Records that a request of `bytes`, into which `merged` others were merged, was queued at
-    /// `queued` and completed at `now`.
+    /// Records the completion at `now` of a request of `bytes`, queued at `queued`, into which
+    /// `merged` other requests were merged.
     pub(crate) fn completed(
         &self,
         direction: Direction,

@@ -31,7 +31,7 @@ impl Facts {
 /// Refuses a balance that Linux refuses.
 ///
 /// # Errors
-/// The first refusal.
+/// Returns the first refusal.
 pub fn admit(item: &BalanceItem, facts: &Facts) -> Result<(), BalanceRefusal> {
     let both = BalanceFlags::DATA | BalanceFlags::METADATA;
     if facts.is_mixed

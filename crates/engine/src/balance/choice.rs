@@ -116,7 +116,7 @@ impl Kind {
         }
     }
 
-    /// Returns the name in messages.
+    /// Returns the filter's name for messages.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {

@@ -28,7 +28,7 @@ use buttress_fs::error::{Corruption, Defect, Result};
 pub enum Share {
     /// Free, with space on the host.
     Free,
-    /// Free, without space on the host.
+    /// Free, but without reserved space on the host.
     Unbacked,
     /// Allocated in the running transaction.
     Allocated,
@@ -36,7 +36,7 @@ pub enum Share {
     Trimming,
     /// In use by an extent.
     Used,
-    /// Freed, and not reusable yet.
+    /// Freed by an edit, and not reusable yet.
     Pinned,
 }
 

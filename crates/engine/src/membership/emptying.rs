@@ -42,7 +42,7 @@ impl Drop for Emptying<'_> {
 pub struct ChunkInTheWay {
     /// The chunk's start.
     pub chunk: Logical,
-    /// The bytes of its device extents there.
+    /// The bytes of the chunk's device extents on the part to be emptied.
     pub bytes: ByteCount,
 }
 
@@ -162,7 +162,8 @@ impl Emptying<'_> {
 }
 
 impl Engine {
-    /// Keeps new chunks from a device that is to be removed. The device may be missing.
+    /// Keeps new chunks from a device that is to be removed. The device to be removed may be
+    /// missing.
     ///
     /// # Errors
     /// The volume has no such device, or it is a seed's; no other device can be written; a profile needs it; another change
@@ -174,7 +175,7 @@ impl Engine {
         self.empty(slot, ByteCount::ZERO, alone)
     }
 
-    /// Keeps new chunks from the part of a device that is to be cut.
+    /// Keeps new chunks off the part of a device that is to be cut.
     ///
     /// # Errors
     /// As for [`grow_device`](Self::grow_device).

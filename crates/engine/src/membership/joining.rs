@@ -21,7 +21,7 @@ use std::sync::Arc;
 pub struct JoinOptions {
     /// Overwrite a device that seems to hold something.
     pub overwrites: bool,
-    /// Discard the whole device, if it can do that.
+    /// Whether to discard the whole device, if it supports discard.
     pub discards: bool,
 }
 
@@ -81,7 +81,7 @@ impl Engine {
         let item = self.new_device_item(size)?;
         forget_all(&device, options).map_err(buttress_volume::Error::from)?;
         let slot = {
-            // No log is named on other devices alone.
+            // Under this lock, no log exists on the other devices alone.
             let _no_logs = self.superblocks().lock();
             volume.join(device, item, self.listed_devices().exact_add(1))?
         };

@@ -5,7 +5,8 @@
 //! address names the block above. For a reference by tree, the tree is searched for the pointer. A pointer in memory needs no
 //! copy: that block has no address yet, and it changes in place.
 //!
-//! Nothing changes here. Blocks that are not in memory are collected, so that the caller reads all of them at once.
+//! Computing the closure changes nothing. Blocks that are not in memory are collected, so that the
+//! caller reads all of them at once.
 //!
 //! Invariants: the caller holds the lock of commits and the edit lock, and no delayed reference waits.
 
@@ -51,7 +52,7 @@ pub(super) struct Data {
     pub(super) extent: Extent,
 }
 
-/// The closure. See the module.
+/// The closure. The closure of a batch of a relocation; see the module's documentation.
 #[derive(Debug, Default)]
 pub(super) struct Closure {
     /// Tree blocks that get a copy, by address.
@@ -289,7 +290,7 @@ impl Closure {
     }
 }
 
-/// A reference of a file to an extent.
+/// A file's reference to an extent, as the search found it.
 struct Found {
     root: TreeId,
     inode: InodeNumber,

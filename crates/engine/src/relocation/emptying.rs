@@ -19,7 +19,7 @@ use core::time::Duration;
 /// Nodes of the chunk tree beside the ones that move.
 const SYSTEM_NODES: u64 = 16;
 
-/// Edits that may come beside a job.
+/// The number of places of edits that may run beside a relocation.
 const PLACES_BESIDE: u64 = 64;
 
 /// How long a job waits for readers of older states before it looks again.
@@ -132,7 +132,7 @@ impl<'a> Emptying<'a> {
                 return Err(Defect::new("an empty block group is not removed").into());
             }
         }
-        // The space of the chunks can be used again once this is durable.
+        // The space of the emptied chunks can be used again once this commit is durable.
         self.engine.commit_metadata().map(drop)
     }
 }
@@ -175,7 +175,7 @@ impl Running {
         used.exact_add(beside)
     }
 
-    /// The free bytes for a purpose outside of these groups.
+    /// The free bytes for a purpose outside of the groups to be emptied.
     fn free_outside(&self, groups: &[Logical], purpose: Purpose) -> u64 {
         let inside = groups
             .iter()
@@ -196,7 +196,8 @@ impl Running {
             .saturating_sub(inside)
     }
 
-    /// Fails, before anything changed, if other groups and new chunks have no space for what these groups hold.
+    /// Fails, before anything changed, if other groups and new chunks have no space for the content
+    /// of these groups.
     fn require_space_for(&mut self, groups: &[Logical]) -> Result<()> {
         let mut planned: Vec<(DeviceId, u64, u64)> = Vec::new();
         let mut lack = None;

@@ -133,16 +133,18 @@ impl Core {
         }
     }
 
-    /// As [`extent_with_references`](Self::extent_with_references), for an extent that must exist.
+    /// Returns the same as [`extent_with_references`](Self::extent_with_references), for an extent
+    /// that must exist.
     ///
     /// # Errors
-    /// As there, and [`Corruption::ExtentMissing`].
+    /// Fails as [`extent_with_references`](Self::extent_with_references) does, and with
+    /// [`Corruption::ExtentMissing`].
     pub(super) fn expect_extent(&self, logical: Logical, length: ByteCount) -> Result<Extent> {
         let missing = || Corruption::ExtentMissing { logical, length };
         Ok(self.extent_with_references(logical)?.ok_or_else(missing)?)
     }
 
-    /// Returns the extents that begin in `[from, end)`, in order, at most so many.
+    /// Returns the extents that begin in `[from, end)`, in order, at most `count`.
     ///
     /// # Errors
     /// Fails for items that fail their checks, and for blocks that cannot be read.

@@ -96,7 +96,7 @@ impl Running {
             return Ok(());
         };
         let content = self.core.forest.read_block(&extent.pointer())?;
-        // Clamp: an empty tree has one leaf, which no key leads to.
+        // Clamp: an empty tree has one leaf, and no key leads to this leaf.
         let first_key = content.key(0).unwrap_or(Key::MIN);
         let Some(found) = self.at_or_after(tree, &first_key)? else {
             return Ok(());

@@ -504,7 +504,7 @@ impl Renaming {
         self.closure.data.keys().copied().collect()
     }
 
-    /// Their length on disk.
+    /// Returns the length on disk of the moved extents.
     pub(super) fn moved_bytes(&self) -> u64 {
         let lengths = self.closure.data.values().map(|data| data.moved.length.get());
         lengths.fold(0, u64::exact_add)

@@ -128,7 +128,8 @@ impl Iterator for Extents<'_> {
 }
 
 impl Comparison {
-    /// Records an extent of the volume. Returns whether the extent is newer than the device.
+    /// Records an extent of the volume's current state. Returns whether the extent is newer than
+    /// the device.
     fn add(&mut self, extent: &Extent, since: Generation) -> bool {
         if extent.generation > since {
             self.missed = self.missed.saturating_add(extent.length);

@@ -39,8 +39,8 @@ pub struct ExtentDataReference {
     pub root: TreeId,
     /// The inode that refers to the data.
     pub inode: InodeNumber,
-    /// The file offset of the extent's first byte. The offset wraps below zero if the file uses
-    /// only a later part of the extent near its start.
+    /// The file offset of the extent's first byte. The stored offset wraps below zero if the file
+    /// uses only a later part of the extent near its start.
     pub offset: u64,
     /// The number of file extent items that this reference counts.
     pub count: u32,

@@ -182,8 +182,8 @@ impl TreeBlock {
     }
 
     /// Returns the free space as btrfs-progs prints it. For a leaf, the free space is the bytes
-    /// between item heads and item data. For a node, it is "free spc", the number of pointers that
-    /// still fit. Returns zero for a damaged block with invalid numbers.
+    /// between item heads and item data. For a node, the free space is "free spc", the number of
+    /// pointers that still fit. Returns zero for a damaged block with invalid numbers.
     #[must_use]
     pub fn free_space(&self) -> usize {
         let room = self.bytes.len().saturating_sub(HEADER_BYTES);

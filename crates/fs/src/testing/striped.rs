@@ -34,7 +34,8 @@ const STRIPE_BYTES: u64 = 2 << 20;
 const FIRST_STRIPE: u64 = 10 << 20;
 const CHUNK_BYTES: u64 = 1 << 20;
 
-/// A profile and its number of devices, with one stripe on each. DUP has both stripes on device 1.
+/// A test volume's profile and number of devices, with one stripe on each device. DUP has both
+/// stripes on device 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Shape {
     pub(crate) profile: BlockGroupFlags,
@@ -103,7 +104,8 @@ pub(crate) struct Striped {
     pub(crate) world: World,
     pub(crate) content: Vec<u8>,
     pub(crate) entries: Vec<Entry>,
-    /// The devices, device 1 first. The metadata is added when the volume is finished.
+    /// The devices, device 1 first. The metadata is added to the devices when the volume is
+    /// finished.
     pub(crate) devices: Vec<Vec<u8>>,
 }
 

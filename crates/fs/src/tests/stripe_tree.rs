@@ -14,7 +14,8 @@ use std::io::Read;
 const SECTOR: usize = 4096;
 const SECTORS: usize = 100;
 
-/// The numbers of sectors of the items. With striped profiles, items also end at the units.
+/// The numbers of sectors of the items. With striped profiles, items also end at the bounds of
+/// stripe units.
 const RUNS: [u64; 6] = [1, 7, 30, 2, 16, 5];
 
 fn content() -> Vec<u8> {

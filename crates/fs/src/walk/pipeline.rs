@@ -238,7 +238,7 @@ struct SecondStage {
 }
 
 impl SecondStage {
-    /// Passes on all of `batch`. Returns false if the receiver is gone.
+    /// Passes on all names of `batch`. Returns false if the receiver is gone.
     fn handle(&self, batch: NamesBatch, emit: &mut dyn FnMut(Vec<WalkItem>) -> bool) -> bool {
         let NamesBatch { found, loads } = batch;
         let mut records: Vec<Option<Result<InodeRecord>>> = Vec::new();

@@ -127,7 +127,7 @@ fn marks_act_on_lower_layers_only() {
     let files = one("e", file);
     assert!(files[0] < gone[0] && gone[0] < files[1]);
     assert_eq!(entries.len(), 7);
-    // In a plain archive, these names are ordinary files.
+    // In a plain archive, names with the prefix `.wh.` are ordinary files.
     let archive = Archive::new().file(".wh.e", "");
     let mut plain = Layers::of_archive("x".into(), archive.layer().store);
     assert!(matches!(

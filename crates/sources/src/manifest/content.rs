@@ -16,7 +16,7 @@ use rustix::fs::{Mode, OFlags, SeekFrom};
 
 use super::error::Problem;
 
-/// The locator holds the content.
+/// The locator itself holds the content.
 const INLINE: u8 = 0;
 /// The locator holds the state of a host file, followed by its path.
 const HOST: u8 = 1;
@@ -314,7 +314,7 @@ impl ContentReader for ImageReader {
             found = match found {
                 None if is_hole => continue,
                 None => Some((start, end)),
-                // Adjacent extents form one range of data.
+                // Adjacent extents of the source file form one range of data.
                 Some((first, known)) if !is_hole && known == start => Some((first, end)),
                 Some(_) => break,
             };

@@ -53,7 +53,7 @@ struct ContentsTable {
     directory: Option<String>,
 }
 
-/// The place of contents that no table names.
+/// The location of file contents that no table of the manifest names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Contents {
     Image(String),

@@ -134,8 +134,8 @@ pub fn write(
     Ok(())
 }
 
-/// Returns the snapshots, by their id, that share everything with their source, which precedes them
-/// in the walk.
+/// Returns the snapshots, by their id, that share all content with their source, which precedes
+/// them in the walk.
 fn unchanged_snapshots(
     filesystem: &Filesystem,
     all: &[SubvolumeInfo],

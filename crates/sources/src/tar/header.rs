@@ -11,10 +11,10 @@ use super::error::Problem;
 /// The unit of an archive.
 pub(super) const BLOCK_BYTES: u64 = 512;
 
-/// The meaning of the fields after the magic.
+/// The meaning of the header fields after the magic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Dialect {
-    /// No field follows the link name.
+    /// The header of version 7, in which no field follows the link name.
     V7,
     /// The ustar fields hold a prefix of the name.
     Ustar,

@@ -134,8 +134,8 @@ pub(super) fn old_ranges(header: &Header) -> Result<Vec<(u64, u64)>, Problem> {
     Ok(ranges)
 }
 
-/// Reads the map at the beginning of the content, one block after another. Returns the ranges and
-/// the number of content bytes that the map takes up.
+/// Reads the map of a sparse file at the beginning of the content, one block after another. Returns
+/// the ranges and the number of content bytes that the map takes up.
 pub(super) fn ranges_in_content(
     mut block: impl FnMut(u64) -> Result<[u8; 512], Problem>,
 ) -> Result<(Vec<(u64, u64)>, u64), Problem> {

@@ -4,8 +4,8 @@
 //! ([`ReadAheadPool`]). The rest belongs to the cache. Shares change their owner:
 //!
 //! - The cache uses the unused part of the read-ahead quarter. The unused part moves in steps
-//!   ([`CLAIM_STEPS`]), because the cache evicts blocks when its share shrinks. Blocks of both
-//!   owners lie in the same slabs, so no memory is lost between them.
+//!   ([`CLAIM_STEPS`]), because the cache evicts blocks when its share shrinks. Blocks of the cache
+//!   and of read-ahead lie in the same slabs, so no memory is lost between them.
 //! - A writer takes the memory that it may hold until a commit ([`NodeCache::hold_outside`]). The
 //!   cache always keeps a minimum part of its budget.
 //! - A sweep that holds back blocks on a spinning disk may borrow two thirds of the cache's own
@@ -13,8 +13,8 @@
 //!
 //! Invariant: four shares together do not exceed the budget, except for the cache's minimum part.
 //! The four shares are the cache's capacity, the claimed part of the quarter, the loan, and the
-//! writer's memory. The use of the quarter may exceed its claimed part only while a thread is about
-//! to claim a step.
+//! writer's memory. The use of the read-ahead quarter may exceed its claimed part only while a
+//! thread is about to claim a step.
 
 use super::{BLOCK_OVERHEAD_BYTES, NodeCache, SHARDS_MAX};
 use buttress_exact::Exact as _;
@@ -61,7 +61,8 @@ impl Shares {
             .own_bytes()
             .saturating_sub(self.lent_bytes)
             .exact_add(self.unclaimed_bytes);
-        // Shards get equal parts, rounded up, so the capacity is a multiple of the shard count.
+        // The shards of the cache get equal parts, rounded up, so the capacity is a multiple of the
+        // shard count.
         bytes.exact_sub(bytes.remainder(SHARDS_MAX))
     }
 }
@@ -161,7 +162,8 @@ impl ReadAheadPool {
             .max(1)
     }
 
-    /// Claims the used bytes in whole steps. The cache has the rest.
+    /// Claims the used bytes in whole steps. The cache has the unclaimed part of the read-ahead
+    /// share.
     fn claim(&self) {
         let Some(cache) = &self.cache else {
             return;
@@ -196,7 +198,7 @@ impl Reservation {
         grown
     }
 
-    /// Returns `bytes` to the pool, at most all.
+    /// Returns `bytes` of the reservation to the pool, at most all of them.
     pub(crate) fn shrink(&mut self, bytes: u64) {
         let bytes = bytes.min(self.bytes);
         self.bytes = self.bytes.exact_sub(bytes);

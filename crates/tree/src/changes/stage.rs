@@ -79,9 +79,9 @@ pub(super) struct Stages {
 /// The stage of one level.
 #[derive(Debug, Default)]
 struct Stage {
-    /// The roots of this level that are not planned yet.
+    /// The roots of this level whose reads are not planned yet.
     roots: [Option<Next>; 2],
-    /// Nodes one level up. The slot is the first child that is not planned yet.
+    /// The nodes one level above this stage. The slot is the first child that is not planned yet.
     parents: [Option<Step>; 2],
     /// The next block, if no memory was available to plan it.
     postponed: Option<(Side, Next)>,
@@ -120,7 +120,7 @@ impl Stages {
     }
 
     /// Sets the roots, and reads them, because a root's first key is only known from the root
-    /// itself. Does not read a root that both trees share.
+    /// itself. Does not read a root that both compared trees share.
     pub(super) fn set_roots(&mut self, trees: [&Tree; 2]) -> Result<()> {
         let roots = trees.map(|tree| BlockPointer::root(tree.root()));
         let [old, new] = &roots;
@@ -150,8 +150,8 @@ impl Stages {
         Ok(())
     }
 
-    /// Returns the first key of the next block of a level. Plans blocks as far as the window
-    /// reaches.
+    /// Returns the first key of the next block of a level. Plans reads of blocks as far as the
+    /// window reaches.
     pub(super) fn front(&mut self, level: usize) -> Option<Key> {
         self.refill(level);
         let stage = self.levels.get(level)?;
@@ -265,7 +265,7 @@ impl Stages {
         blocks.narrow::<usize>()
     }
 
-    /// Returns the next differing block of a level. Reads nodes one level up as needed.
+    /// Returns the next differing block of a level. Reads nodes of the next higher level as needed.
     fn next_block(&mut self, level: usize) -> Option<(Side, Next)> {
         let above = level.checked_add(1)?;
         loop {

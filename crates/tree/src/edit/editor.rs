@@ -22,7 +22,7 @@ pub(super) struct Editor<'a> {
     /// place. The editor never changes blocks of other trees in place: a snapshot's tree may hold
     /// blocks in memory that its source made and owns.
     pub(super) takes_over: bool,
-    /// Blocks whose memory new blocks reuse.
+    /// Released blocks whose memory new blocks reuse.
     pub(super) recycled: &'a mut Vec<TreeBlock>,
     pub(super) context: &'a mut dyn EditContext,
 }

@@ -64,7 +64,8 @@ impl EditableTree {
         self.unassigned = counted.saturating_sub(given);
         self.assigned = self.assigned.exact_add(given);
         result.map_err(|error| Error::new(&root.pointer(self.tree), Cause::Context(Arc::new(error))))?;
-        // The walk visited all blocks, so their number must equal the count.
+        // The walk has visited all blocks, so the number of assigned addresses must equal the count
+        // of unassigned blocks.
         if given != counted {
             return Err(self.miscounted(&root, "blocks without an address", counted, given));
         }
@@ -75,8 +76,8 @@ impl EditableTree {
         Error::new(&at.pointer(self.tree), Cause::Miscounted { what, count, found })
     }
 
-    /// Freezes the current state: the blocks of this epoch no longer change. Returns `None` if
-    /// there are none.
+    /// Freezes the current state: the blocks of this epoch no longer change. Returns `None` if no
+    /// blocks changed in this epoch.
     ///
     /// # Errors
     /// Fails if a block has no address. [`EditableTree::for_each_unassigned`] must run before the
@@ -110,8 +111,8 @@ impl EditableTree {
     }
 
     /// Replaces links to frozen and written blocks by plain pointers. The cost is proportional to
-    /// the children in memory of the running epoch's blocks. An unchanged tree costs nothing.
-    /// Dropping `frozen` and the readers' views frees the memory.
+    /// the children in memory of the running epoch's blocks. Forgetting the written blocks of an
+    /// unchanged tree costs nothing. Dropping `frozen` and the readers' views frees the memory.
     pub fn forget_written(&mut self, frozen: &Frozen) {
         let Some(node) = &mut self.root.node else {
             return;
@@ -191,7 +192,7 @@ fn set_pointer(node: &mut TreeBlock, slot: usize, pointer: &KeyPointer) -> bool 
     is_set
 }
 
-/// Assigns addresses to the blocks of one level that have none.
+/// Assigns addresses to the unassigned blocks of one level.
 fn assign_level(
     node: &Node,
     level: u8,
@@ -362,7 +363,8 @@ impl FrozenBlock {
     }
 
     /// Returns the bytes to write, with address and checksum. The bytes are a copy, which any
-    /// thread may make. After the write, [`Forest::keep_written`] puts the copy into the cache.
+    /// thread may make. After the write, [`Forest::keep_written`] puts the sealed copy into the
+    /// cache.
     #[must_use]
     pub fn seal(&self, checksum_type: ChecksumType) -> TreeBlock {
         seal(&self.node, checksum_type)

@@ -25,7 +25,7 @@ const PUSH_PARTS: usize = 10;
 pub(super) struct NewItem<'a> {
     pub(super) key: &'a Key,
     pub(super) data: &'a [u8],
-    /// The item's slot in the leaf that has no space for it.
+    /// The new item's slot in the leaf that has no space for it.
     pub(super) slot: usize,
 }
 
@@ -232,7 +232,7 @@ impl Editor<'_> {
         siblings.retain(|right| right.block.item_count() > 0);
         siblings.insert(0, Arc::new(alone));
         if leaf.block.item_count() == 0 {
-            // All items moved to the right, so the leaf takes over its next sibling.
+            // All items moved to the right, so the leaf reuses the content of its next sibling.
             let next = siblings.remove(0);
             let all = next.block.item_count();
             if !leaf
@@ -385,7 +385,7 @@ fn split_slot(leaf: &Node, item: NewItem<'_>, room: usize) -> usize {
         let new = if item.slot < from { item.bytes() } else { 0 };
         items.exact_add(new)
     };
-    // Clamp: if no slot is left of the half, the whole leaf is right of it.
+    // Clamp: if all slots are right of the leaf's middle, the split moves the whole leaf.
     let from = (0..=count)
         .take_while(|from| left_bytes(*from) <= half)
         .last()

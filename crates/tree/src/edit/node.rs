@@ -79,7 +79,8 @@ impl Node {
         }
     }
 
-    /// Moves the unchanged block into a tree's running epoch. The block must have no other owner.
+    /// Moves the unchanged block into a tree's running epoch. The block must have no other owner
+    /// than this tree.
     pub(super) fn take_over(&mut self, generation: Generation, epoch: u64) {
         self.block.rename(new_identity(), generation);
         *self.address.get_mut() = 0;
@@ -88,8 +89,8 @@ impl Node {
         self.count_before = self.block.item_count();
     }
 
-    /// Writes the pointer to the child in memory in `slot` into the block's own bytes. The key
-    /// stays.
+    /// Writes the pointer to the child in memory in `slot` into the block's own bytes. The key of
+    /// the pointer stays.
     pub(super) fn point_to_link(&mut self, slot: usize) {
         let Some(pointer) = self.link(slot).map(|child| child.key_pointer()) else {
             return;

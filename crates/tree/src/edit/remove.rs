@@ -195,8 +195,8 @@ impl Gone {
     }
 }
 
-/// Moves all content of a neighbour into a node. Returns false, and changes nothing, if it does not
-/// fit.
+/// Moves all content of a neighbour into a node. Returns false, and changes nothing, if the
+/// neighbour's content does not fit.
 fn absorb(node: &mut Node, gone: &Gone, is_left: bool) -> bool {
     let block = gone.block();
     let all = 0..block.item_count();

@@ -29,7 +29,7 @@ pub(super) struct RouteStep {
 pub(super) struct Route {
     /// The steps from the root to the leaf.
     pub(super) steps: SmallVec<[RouteStep; 8]>,
-    /// True if the leaf has an item with the key.
+    /// True if the leaf of the route has an item with the key.
     pub(super) found: bool,
     /// The exclusive end of the leaf's keys; `None` for the last leaf.
     pub(super) end_key: Option<Key>,

@@ -105,8 +105,8 @@ impl Batch {
     }
 }
 
-/// Reads and checks blocks that seem to be in the page cache. Reads blocks that are not there in
-/// one plug.
+/// Reads and checks blocks that seem to be in the page cache. Reads the blocks that are not in the
+/// page cache in one plug.
 fn read_cached(
     reader: &BlockReader,
     pointers: &[BlockPointer],

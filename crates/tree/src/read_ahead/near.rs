@@ -5,7 +5,7 @@
 //! in one plug. The kernel requests each block by itself, the wanted block last, and the block
 //! layer decides which requests to merge.
 //!
-//! Facts from the commit "btrfs: improve btree readahead for full send operations" and its
+//! The facts come from the commit "btrfs: improve btree readahead for full send operations" and its
 //! description of the read-ahead before it.
 
 use crate::cache::Reservation;
@@ -200,8 +200,8 @@ impl Near {
         target_read
     }
 
-    /// Drops the oldest blocks that no reader requested. Blocks that have arrived go into the
-    /// cache.
+    /// Drops the oldest blocks that no reader requested. Read-ahead blocks that have arrived go
+    /// into the cache.
     fn give_up_oldest(&mut self, forest: &Forest) {
         let node_bytes = u64::from(forest.reader().node_bytes());
         let most = PENDING_BYTES_MAX.quotient(node_bytes).max(1);

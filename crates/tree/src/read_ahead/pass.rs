@@ -9,7 +9,7 @@
 //!
 //! Entries are numbered in the walk's order. Three bounds move over the entries' numbers:
 //!
-//! - the front: the next entry for the walk; `first` is its number;
+//! - the front of the pass: the next entry for the walk; `first` is its number;
 //! - `pack_from`: the number from which leaves are packed when they arrive;
 //! - `horizon`: the number from which leaves are not read, because there would be no memory to hold
 //!   them.

@@ -5,9 +5,9 @@
 //!
 //! 1. Each level has a [`Stage`]. The stage holds the blocks of the level that are available or in
 //!    flight, in key order. The stage also holds the node above whose children come next.
-//! 2. When a stage has less than a quarter of a window ahead of the cursor, it is refilled to a
-//!    whole window. The reads of the new blocks start in one plug, so each device receives them in
-//!    address order, with neighbours merged.
+//! 2. When a stage has less than a quarter of a window ahead of the cursor, the sweep refills it to
+//!    a whole window. The reads of the new blocks start in one plug, so each device receives them
+//!    in address order, with neighbours merged.
 //! 3. The forest's threads check the blocks in batches as they arrive. On simulated devices, the
 //!    walk checks them.
 //! 4. The cursor requests blocks in the order of the stages' queues, and takes each from the front
@@ -23,16 +23,17 @@
 //!
 //! A sweep delivers blocks in key order, so it can read only one window at a time in address order.
 //! If neighbours in the tree are neighbours on disk, this is as good as reading all blocks in
-//! address order. If blocks are scattered, each window crosses the disk once. A crossing costs
-//! seconds on a spinning disk, so the sweep switches to a [`Pass`] after a slow window. A job that
-//! needs no key order walks with [`Tree::blocks_by_address`](crate::Tree::blocks_by_address).
+//! address order. If blocks are scattered, each window crosses the disk once. A crossing of the
+//! disk costs seconds on a spinning disk, so the sweep switches to a [`Pass`] after a slow window.
+//! A job that needs no key order walks with
+//! [`Tree::blocks_by_address`](crate::Tree::blocks_by_address).
 //!
 //! # Memory
 //!
-//! The queues reserve their blocks from the forest's budget. When the read-ahead budget is used up,
-//! each stage of the sweep holds one block. Nodes go through the cache. Leaves come from the cache
-//! if it holds them, and enter it only while it has space. A sweep never evicts blocks that other
-//! readers use.
+//! The queues of a sweep reserve their blocks from the forest's budget. When the read-ahead budget
+//! is used up, each stage of the sweep holds one block. Nodes go through the cache. Leaves come
+//! from the cache if it holds them, and enter it only while it has space. A sweep never evicts
+//! blocks that other readers use.
 
 use crate::cache::Reservation;
 use crate::edit::Node;
@@ -79,7 +80,7 @@ const SLOW_BYTES_PER_SECOND: u64 = 40_000_000;
 /// once, so fewer windows mean fewer seeks. Other devices gain nothing from a larger window.
 const ROTATIONAL_LEAVES: u64 = 4;
 
-/// The window of nodes of level 1 for a pass.
+/// The window, in bytes, of the nodes of level 1 that a pass reads.
 const PASS_NODES_BYTES: u64 = 4 << 20;
 
 /// The state of one sweep.
@@ -99,7 +100,7 @@ pub(crate) struct Sweep {
     may_pass: bool,
     /// The time that the walk has waited for blocks of the last window.
     waited: Duration,
-    /// The stages, the lowest level first. Empty until the sweep starts.
+    /// The stages of the sweep, the lowest level first. Empty until the sweep starts.
     stages: Vec<Stage>,
 }
 

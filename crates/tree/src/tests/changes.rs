@@ -13,8 +13,8 @@ type Items = BTreeMap<Key, Vec<u8>>;
 type List = Vec<(Key, Vec<u8>)>;
 type Difference = (Key, Option<Vec<u8>>, Option<Vec<u8>>);
 
-/// Trees that share every equal leaf and node, as snapshots do. The keys determine where blocks
-/// end, so a change moves few bounds.
+/// Trees that share every equal leaf and node, as snapshots do. Keys alone determine where blocks
+/// end, so a change of items moves few bounds.
 struct History {
     builder: ImageBuilder,
     leaves: HashMap<List, Written>,

@@ -92,7 +92,7 @@ fn subtrees_that_are_not_wanted_are_not_read() {
             end.is_none_or(|end| *end > key(1900)) || *first < key(100)
         });
         assert_eq!((keys.len(), read), (200, 1 + 2 + 40), "{mode:?}");
-        // A later walk finds the leaves that were skipped.
+        // A later walk finds the leaves that an earlier walk skipped.
         let sample = sample();
         misses(&sample, mode, |first, _| *first < key(1000));
         assert_eq!(items(sample.tree.leaves(.., mode)), sample.pairs(), "{mode:?}");

@@ -222,7 +222,7 @@ fn sequential_walks_and_jumps_forward_agree_in_every_mode() {
     let keys: Vec<Key> = sample.items.keys().copied().collect();
     for mode in MODES {
         assert_eq!(collect(sample.tree.range(.., mode)), sample.pairs(), "{mode:?}");
-        // The cursor models a job that skips parts of the tree while it sweeps.
+        // The cursor in this test models a job that skips parts of the tree while it sweeps.
         let mut cursor = sample.tree.cursor(mode);
         let mut place = 0;
         let mut random = Random::new(buttress_oracle::seeds::seed(

@@ -225,7 +225,7 @@ fn blame(volume: &Volume, work: &mut Work, bad: &[Range<usize>]) {
     }
 }
 
-/// Converts a range of the extent to one of the segment.
+/// Converts a range of the extent to a range of the segment.
 fn within(segment: &Segment, range: &Range<usize>) -> Range<usize> {
     range.start.exact_sub(segment.range.start)..range.end.exact_sub(segment.range.start)
 }

@@ -2,9 +2,9 @@
 //!
 //! After the failure, it is unknown which of the bytes since the last good flush the device holds.
 //! No later result of the device can tell. The device is therefore *left out*: it is neither
-//! written, including its superblocks, nor read while the volume is open. At the next open, its
-//! older generation identifies it ([`crate::open`]). The other stripes of its chunks hold the bytes
-//! that it missed, as copies or parity.
+//! written, including its superblocks, nor read while the volume is open. At the next open, a
+//! left-out device's older generation identifies it ([`crate::open`]). The other stripes of a
+//! left-out device's chunks hold the bytes that it missed, as copies or parity.
 //!
 //! All chunks determine if the volume can do without the device, not only those of the failed
 //! batch. In each chunk with a stripe on the failed device, the lost stripes must not exceed the
@@ -61,7 +61,8 @@ impl Volume {
         if failures.is_empty() {
             return Ok(());
         }
-        // If two devices fail at the same time, each is checked with the other known to be lost.
+        // If two devices fail at the same time, the volume checks each failure with the other
+        // device known to be lost.
         let _one_at_a_time = self.failing().lock();
         let result = failures
             .into_iter()

@@ -57,8 +57,8 @@ std::thread_local! {
 
 /// Row locks: a fixed number, selected by the row's address.
 ///
-/// Each lock counts the writes under it, at their beginning and at their end. A reader that read
-/// rows without their locks can thus detect writes during the read.
+/// Each row lock counts the writes under it, at their beginning and at their end. A reader that
+/// read rows without their locks can thus detect writes during the read.
 #[derive(Debug)]
 pub(crate) struct RowLocks {
     locks: Vec<Mutex<(), RowLock>>,
@@ -68,7 +68,7 @@ pub(crate) struct RowLocks {
     ended: Mutex<(), EndedLock>,
 }
 
-/// A set of locked rows. No other thread writes them until this value is dropped.
+/// A set of locked rows. No other thread writes these rows until this value is dropped.
 #[derive(Debug)]
 pub struct RowsLocked<'a> {
     _locked: Vec<MutexGuard<'a, (), RowLock>>,
@@ -234,7 +234,7 @@ impl Piece {
     }
 }
 
-/// A part of a column that must be read.
+/// A part of a row's column that must be read.
 struct Gap {
     column: usize,
     range: Range<usize>,

@@ -109,7 +109,8 @@ impl Volume {
         if buttress_faults::on("volume-superblock-copies-unwritten") {
             targets.iter_mut().for_each(|target| target.then.clear());
         }
-        // Only primaries name a log. A torn primary must not lead back to the state before the log.
+        // Only primaries name a log. A torn primary superblock must not lead back to the state
+        // before the log.
         let has_log =
             self.superblock().log_root != Logical::MIN && !buttress_faults::on("volume-primaries-over-log");
         if has_log {
@@ -272,7 +273,7 @@ impl Volume {
         end(flush_targets(&targets))
     }
 
-    /// Writes superblocks to a device that joins: copies, flush, primary, flush.
+    /// Writes superblocks to a device that joins the volume: copies, flush, primary, flush.
     pub(crate) fn write_superblocks_of_joining(
         &self,
         slot: &Arc<DeviceSlot>,

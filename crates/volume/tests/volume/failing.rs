@@ -60,7 +60,7 @@ fn write(volume: &Volume, model: &mut [u8], number: usize, batch: &[(usize, usiz
     volume.write(&writes)
 }
 
-/// Flushes and commits, within the means of this layer.
+/// Flushes the devices and writes superblocks, as far as the volume layer alone can commit.
 fn commit(lab: &Lab, generation: u64) -> Result<(), Error> {
     lab.volume.flush()?;
     let mut superblock = (*lab.volume.superblock()).clone();
@@ -306,8 +306,8 @@ fn a_device_that_refuses_its_superblock_is_done_without() {
     }
 }
 
-/// Content without checksums is overwritten in place. Only the volume's knowledge of the device
-/// prevents the return of the old bytes.
+/// Content without checksums is overwritten in place, so old bytes on a stale device stay
+/// undetected. Only the volume's knowledge of the device prevents the return of the old bytes.
 #[test]
 fn what_a_device_missed_never_comes_back_from_it() {
     for (profile, stripes) in TOLERANT {

@@ -88,8 +88,8 @@ fn superblock_copies_of_another_volume_are_not_used() {
         ..primary.clone()
     };
     let mut image = device(&primary, Some(&other));
-    // Three superblocks would need 256 GiB. With two, a single foreign copy is used if nothing
-    // contradicts it. A damaged primary that still names its volume does not get the copy
+    // Three superblocks would need 256 GiB. With two superblocks, a single foreign copy is used if
+    // nothing contradicts it. A damaged primary that still names its volume does not get the copy
     // preferred.
     image[65536 + 0x100] ^= 1;
     let volume = open(vec![image]).unwrap();
@@ -126,7 +126,7 @@ fn every_flipped_bit_of_a_lone_superblock_is_noticed() {
         put(&mut image, 65536, &Super::new(1, 1).bytes(65536));
         image
     };
-    // The checksum's field is wider than the checksum.
+    // The field for the checksum is wider than the checksum itself.
     for position in (65536..65536 + 4).chain((65536 + 32..65536 + 4096).step_by(7)) {
         let mut damaged = image.clone();
         damaged[position] ^= 1 << (position % 8);

@@ -108,7 +108,7 @@ fn reader_beside_writer(profile: Profile, stripes: usize) {
         .skip(1)
         .map(|gate| Arc::clone(gate) as Arc<dyn Backend>);
     let volume = Arc::new(volume_on(there, &image));
-    // In the first row, the data is on the first devices, and P follows.
+    // In the first row, the data is on the first devices, and `P` is on the device after them.
     let gate = &gated[columns];
     gate.close(|request| matches!(request, Request::Write { .. }));
     let to_write = Arc::clone(&volume);

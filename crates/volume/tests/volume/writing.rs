@@ -301,7 +301,7 @@ fn copies_are_written_after_the_primaries_are_durable() {
     let lab = Lab::with_room_for_copies(Profile::Raid0, 2);
     let mut superblock = (*lab.volume.superblock()).clone();
     superblock.generation = Generation::new(11);
-    // The first flush fails on one device, so no copy may have been written.
+    // The first flush fails on one device, so no superblock copy may have been written.
     lab.backends[0].inject(Fault::FailFlushNumber(0));
     lab.volume
         .write_superblocks(&superblock, &items(&lab.image))

@@ -55,7 +55,7 @@ impl WritableFilesystem {
     }
 
     /// Writes data to the devices, and computes its checksums meanwhile if `has_checksums`. Returns
-    /// the checksums in order of address, with consecutive ones joined.
+    /// the checksums in order of address, with those of adjacent extents joined.
     pub(super) fn write_extents_out(&self, writes: &[ExtentWrite], has_checksums: bool) -> Result<Vec<Sums>> {
         let tasks = if has_checksums {
             self.start_sums(writes)

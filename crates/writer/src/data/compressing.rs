@@ -1,10 +1,11 @@
 //! The extents that content becomes: plain extents of up to 128 MiB, compressed extents of up to
 //! 128 KiB of content.
 //!
-//! Content is compressed in pieces of 128 KiB on all cores. A piece that would not save a sector
-//! stays plain, and adjacent plain pieces become one extent. Unless compression is forced, an
-//! estimate decides whether a piece is compressed at all. After one failed attempt, the inode is
-//! marked and later write-backs skip compression, except if the inode's own property asks for it.
+//! Content is compressed in pieces of 128 KiB on all cores. A piece that would not save a sector by
+//! compression stays plain, and adjacent plain pieces become one extent. Unless compression is
+//! forced, an estimate decides whether a piece is compressed at all. After one failed attempt, the
+//! inode is marked and later write-backs skip compression, except if the inode's own property asks
+//! for it.
 //!
 //! Source: btrfs(5), section "Compression".
 
@@ -28,7 +29,7 @@ pub(super) const EXTENT_BYTES_MAX: u64 = 128 << 20;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct CompressionPlan {
     pub(super) method: CompressionMethod,
-    /// Whether to compress without an estimate first.
+    /// Whether to compress without first estimating the compressibility.
     pub(super) is_forced: bool,
     /// Whether a failed attempt marks the file.
     pub(super) gives_up: bool,
@@ -126,7 +127,7 @@ pub(super) fn with_compressor<T>(body: impl FnOnce(&mut Compressor) -> T) -> T {
 /// The result of compressing a piece.
 enum Outcome {
     Compressed(Bytes, Vec<u8>),
-    /// Stored plain, because the estimate advised against compression.
+    /// The piece is stored uncompressed, because the estimate advised against compression.
     Plain,
     /// Stored plain, because compression saved no sector.
     Failed,

@@ -100,7 +100,7 @@ impl Content<'_> {
         let file = self.file;
         let layout = file.layout.write();
         self.out_of_tree(Self::write_back)?;
-        // Writing back released the reservation.
+        // The write-back has released the reservation, so the call reserves the space again.
         self.reserve(stored)?;
         let written = self.write_new_extents(&item, new_size, &new);
         drop(layout);
@@ -112,7 +112,7 @@ impl Content<'_> {
         }
     }
 
-    /// Allocates, writes and inserts extents.
+    /// Allocates and writes new extents, and inserts their items.
     fn write_new_extents(&mut self, item: &InodeItem, size: u64, extents: &[NewExtent]) -> Result<()> {
         let placed = self.filesystem.place_extents(extents)?;
         let has_checksums = !item.flags.contains(InodeFlags::NODATASUM);
@@ -132,7 +132,7 @@ impl Content<'_> {
         self.filesystem.count_content(bytes);
         self.touch();
         let insertions: Vec<Insertion> = placed.into_iter().map(Insertion::New).collect();
-        // The earlier write-back changed the inode, so read it again.
+        // The write-back that just ran changed the inode, so this call reads the inode again.
         let item = self
             .filesystem
             .look(|operation| self.require_still_there(operation))?;

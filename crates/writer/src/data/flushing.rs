@@ -1,9 +1,9 @@
 //! Write-back of many files: when it runs, in which order, and on which thread.
 //!
 //! A background thread begins at half of the limit of dirty data, with the oldest files, and ends
-//! at a quarter. Writers continue meanwhile. At the full limit, writers write back themselves,
-//! newest files first. A commit writes back all dirty data. Several large files are written back
-//! side by side, small files [many at a time](super::small_files).
+//! at a quarter. Writers continue while the background thread writes back. At the full limit,
+//! writers write back themselves, newest files first. A commit writes back all dirty data. Several
+//! large files are written back side by side, small files [many at a time](super::small_files).
 
 use super::small_files::SMALL_BYTES;
 use crate::WritableFilesystem;
@@ -49,8 +49,8 @@ impl WritableFilesystem {
         }
         let mut waiting = self.waiting();
         if has_thread {
-            // Begin at the other end than the thread: two write-backs of one file would wait for
-            // each other.
+            // This thread begins at the other end than the background thread: two write-backs of
+            // one file would wait for each other.
             waiting.reverse();
         }
         let written = self.write_back_files(&waiting, || {
@@ -119,8 +119,8 @@ impl WritableFilesystem {
     }
 
     /// Writes back several files at once, which keeps more requests on the devices than one file at
-    /// a time. Stops at the first error, except lack of space on the host: another file may need
-    /// none.
+    /// a time. Stops at the first error, except lack of space on the host: the write-back of
+    /// another file may need no space.
     fn write_back_side_by_side(&self, files: &[Location]) -> Result<()> {
         let next = AtomicUsize::new(0);
         let work = || -> Result<()> {

@@ -153,7 +153,7 @@ impl Operation<'_> {
         Ok(counted)
     }
 
-    /// Inserts an item in a range without one. The caller adds the references.
+    /// Inserts an item in a range without one. The caller adds the references to the extent.
     pub(crate) fn insert_extent(&mut self, location: Location, stored: &Stored) -> Result<()> {
         let range = stored.start..stored.end;
         self.edit().note_changed_extents(location, &range)?;

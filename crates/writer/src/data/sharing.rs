@@ -365,7 +365,8 @@ impl Content<'_> {
 }
 
 impl Operation<'_> {
-    /// Shares the first extents of a range. Returns how many bytes of the range are done.
+    /// Shares the first extents of a range. Returns how many bytes of the range the call has
+    /// shared.
     fn share_step(&mut self, source: Location, target: Location, share: &Share) -> Result<u64> {
         let mut done = 0_u64;
         for _ in 0..STEP_EXTENTS {

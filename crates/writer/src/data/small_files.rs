@@ -140,7 +140,8 @@ impl WritableFilesystem {
         written
     }
 
-    /// Does steps 1 to 4 of a write-back. Counts the files whose extents are in the trees.
+    /// Does steps 1 to 4 of a write-back. Returns the number of files whose extents are in the
+    /// trees.
     fn write_small_files(&self, files: &mut [SmallFile<'_, '_>], inserted: &mut usize) -> Result<()> {
         let extents: Vec<_> = files.iter().flat_map(SmallFile::extents).collect();
         if extents.is_empty() {
@@ -172,8 +173,8 @@ impl WritableFilesystem {
         Ok(())
     }
 
-    /// Does step 4 of a write-back for some files, under one hold of the edit lock. Returns which
-    /// files still existed.
+    /// Performs step 4 of a write-back for some files, under one hold of the edit lock. Returns
+    /// which files still existed.
     fn insert_small_files(&self, step: &[SmallFile<'_, '_>], sums: &[Sums]) -> Result<Vec<bool>> {
         let extents = step
             .iter()
@@ -213,8 +214,8 @@ impl WritableFilesystem {
     }
 }
 
-/// Joins writes into fewer ones, in memory aligned for the devices. Each write is waited for, and
-/// has its own checksums.
+/// Joins writes into fewer ones, in memory aligned for the devices. Each joined write is awaited,
+/// and has its own checksums.
 pub(super) fn joined(writes: Vec<ExtentWrite>) -> Vec<ExtentWrite> {
     let mut joined = Vec::new();
     let mut open: Option<(Logical, Buffer)> = None;

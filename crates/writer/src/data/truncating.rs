@@ -91,7 +91,8 @@ impl Content<'_> {
         }
         let forgotten = self.change_dirty(|pending| pending.remove(&(end..u64::MAX)));
         self.set_size(size);
-        // Readers see nothing of the extents after the new end that are still in the tree.
+        // Readers no longer observe the extents after the new end, although these extents are still
+        // in the tree.
         drop(layout);
         self.release(forgotten);
         self.touch();

@@ -40,8 +40,8 @@ use core::ops::Range;
 /// The number of extents that are inserted under one hold of the edit lock.
 pub(super) const STEP_EXTENTS: usize = 64;
 
-/// The most items that an extent changes in separate leaves: items of the file, and items of
-/// checksums.
+/// The most items that inserting one extent changes in separate leaves: items of the file, and
+/// items of checksums.
 pub(super) const EXTENT_ITEMS: u64 = 3;
 
 /// Content of a file, in pieces with their file offsets.
@@ -355,8 +355,8 @@ impl Content<'_> {
     }
 }
 
-/// Returns whether an error means that the file or its subvolume was removed, so that its content
-/// is obsolete.
+/// Returns whether an error means that the file or its subvolume was removed, so that the file's
+/// content is obsolete.
 pub(super) const fn is_of_gone_file(error: &Error) -> bool {
     matches!(
         error,

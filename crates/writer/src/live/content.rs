@@ -17,8 +17,9 @@
 //!   that stores its content beside the item. The reader compares the number of such calls before
 //!   and after.
 //! - A call that removes a file's inode marks the file before it removes the items. The reader
-//!   takes its hold while it holds the file's tree, and checks the running generation afterwards. A
-//!   transaction that began meanwhile may have extents that the hold does not cover.
+//!   acquires its hold while it holds the file's tree, and checks the running generation
+//!   afterwards. A transaction that began during the read may have extents that the hold does not
+//!   cover.
 
 use super::LiveFile;
 use crate::WritableFilesystem;
@@ -87,7 +88,7 @@ impl WritableFilesystem {
         self.read_in_parts(offset, buffer, |at, part| self.read_part(location, at, part))
     }
 
-    /// Reads in parts, each of one moment.
+    /// Reads a range in parts, each of one state of the file.
     pub(super) fn read_in_parts(
         &self,
         offset: FileOffset,

@@ -297,8 +297,8 @@ impl WritableFilesystem {
     }
 
     /// Resolves `path` from the directory `root`, as
-    /// [`Filesystem::resolve`](buttress_fs::Filesystem::resolve) does. Each name is looked up at a
-    /// moment of its own.
+    /// [`Filesystem::resolve`](buttress_fs::Filesystem::resolve) does. Each name on the path is
+    /// looked up in the state of its own moment.
     ///
     /// # Errors
     /// Fails as [`Filesystem::resolve`](buttress_fs::Filesystem::resolve) does.

@@ -34,8 +34,8 @@ use buttress_fs::error::{Corruption, Defect, Error};
 use smallvec::SmallVec;
 use std::collections::HashSet;
 
-/// The most inodes, and bytes of items, in one batch. For more inodes or bytes, a commit is
-/// cheaper.
+/// The most inodes, and bytes of items, in one batch. For more inodes or bytes than this, a commit
+/// is cheaper than a log.
 pub(super) const INODES_MAX: usize = 1 << 14;
 const BYTES_MAX: usize = 16 << 20;
 

@@ -57,7 +57,8 @@ impl Collector<'_, '_> {
                 let is_wanted = next.first() == Some(&inode);
                 if is_wanted && key.item_type == ItemType::INODE_ITEM {
                     passed = 0;
-                    // A request for a damaged item looks it up again and returns the error.
+                    // A later request for a damaged item looks the item up again and returns the
+                    // error.
                     items
                         .all
                         .extend(InodeItem::parse(key, data).ok().map(|item| (inode, item)));

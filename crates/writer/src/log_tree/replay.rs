@@ -14,9 +14,10 @@
 //!
 //! - Until the commit is durable, no block of the log or the last commit is overwritten. A crash
 //!   during the replay leaves both unchanged, and the next opening replays again.
-//! - After each step names are consistent: both the directory and the inode record each name.
-//! - Directories have the times of the log, or their own times. Directory entries that the replay
-//!   adds or removes change no timestamps.
+//! - After each step of the replay, names are consistent: both the directory and the inode record
+//!   each name.
+//! - After a replay, directories have the times of the log, or their own times. Directory entries
+//!   that the replay adds or removes change no timestamps.
 //!
 //! # The generation of a logged inode
 //!

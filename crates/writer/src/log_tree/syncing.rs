@@ -22,8 +22,8 @@
 //!   to the commit, are not needed.
 //! - An incomplete log is never written. Until the next commit, every sync is then a commit.
 //! - A log block stays pinned from its allocation until the commit is durable. Only a later log may
-//!   reuse its address before that, once no durable log leads to it. Data that logs refer to is
-//!   reused only after the commit is durable.
+//!   reuse the block's address before the commit, once no durable log leads to the block. Data that
+//!   logs refer to is reused only after the commit is durable.
 
 use super::collecting::Collected;
 use super::deciding::collect;
@@ -61,7 +61,7 @@ enum Logging {
     Commit(CommitCause),
 }
 
-/// The result of waiting for a batch.
+/// The result of a sync's wait for a batch.
 enum Waited {
     /// Another call wrote the batch.
     Joined,
@@ -110,8 +110,8 @@ impl WritableFilesystem {
     }
 
     /// Makes a range of a file durable as [`fdatasync`](Self::fdatasync) does, for users of
-    /// `sync_file_range(2)`. Writes nothing if nothing in the range is dirty. Dirty data outside
-    /// the range stays in memory, unless the file has another size than its item.
+    /// `sync_file_range(2)`. Writes nothing if the range holds no dirty data. Dirty data outside
+    /// the range stays in memory, unless the file's size differs from the size in its inode item.
     ///
     /// # Errors
     /// Fails as [`fsync`](Self::fsync) does.

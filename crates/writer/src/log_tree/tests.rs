@@ -237,7 +237,8 @@ fn device_failure_fails_sync_and_keeps_earlier_syncs() {
     }
 }
 
-/// Runs threads that sync until the device fails. Everything that a sync promised must survive.
+/// Runs threads that sync until the device fails. Everything that a successful sync promised must
+/// survive.
 fn expect_promises_kept(fault: impl FnOnce(u64, u64) -> Fault) {
     let slow = Slow(MemoryBackend::new("slow", vec![0; 160 * MIB]));
     let backends = formatted(

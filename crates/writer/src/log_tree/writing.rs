@@ -43,7 +43,7 @@ struct LogWrite {
     superseded: Vec<BlockPointer>,
 }
 
-/// The result of a round.
+/// The result of a round of log writing.
 pub(super) enum Written {
     /// All batches of the log up to this batch are durable.
     UpTo(u64),
@@ -104,8 +104,9 @@ impl WritableFilesystem {
             roots.spare.extend(addresses);
         }
         if self.forest().volume().written_devices() != devices_before {
-            // A failed device has the same generation as the devices with the log. Only a commit
-            // makes the generations differ.
+            // A failed device has the same generation as the devices with the log. A failed device
+            // has the same generation as the devices with the log, because only a commit changes
+            // generations.
             logs.iter()
                 .for_each(|(_, shared)| shared.log.lock().is_broken = true);
             return Ok(Written::Commit(CommitCause::DeviceLost));

@@ -34,7 +34,7 @@ pub enum AccessTimes {
 /// The rules by which accesses update access times.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AccessPolicy {
-    /// Which accesses count.
+    /// The rule by which accesses count, such as `relatime`.
     pub times: AccessTimes,
     /// Whether accesses of directories are ignored.
     pub without_directories: bool,

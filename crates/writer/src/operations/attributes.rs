@@ -141,7 +141,7 @@ impl AttributeChanges {
         Ok(())
     }
 
-    /// Returns the same changes with no time later than `latest`.
+    /// Returns the same attribute changes with no time later than `latest`.
     pub(super) fn no_later_than(&self, latest: Option<Timestamp>) -> Self {
         let clamped = |time: Option<Timestamp>| match (time, latest) {
             (Some(time), Some(latest)) => Some(time.min(latest)),

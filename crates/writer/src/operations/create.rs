@@ -120,7 +120,7 @@ impl WritableFilesystem {
     ///
     /// # Errors
     /// Fails with [`Error::Exists`], [`Error::HashCollision`], [`Error::NoSpace`], or an error of
-    /// an invalid name. For the directory, fails with [`Error::NotADirectory`],
+    /// an invalid name. For the parent directory, fails with [`Error::NotADirectory`],
     /// [`Error::InodeNotFound`], [`Error::ReadOnlySubvolume`] or [`Error::NotPermitted`].
     pub fn create(&self, directory: Location, name: &[u8], new: &NewInode) -> Result<Location> {
         self.make_location(directory, name, new, NewKind::File)
@@ -293,7 +293,7 @@ impl WritableFilesystem {
 }
 
 impl Access<'_> {
-    /// Reaches the places of a new inode's items.
+    /// Reads the tree blocks at which a new inode's items will be inserted.
     pub(super) fn reach_new_inode(&mut self, tree: TreeId) -> Result<()> {
         let number = self.look().next_inode_number(tree)?;
         self.reach(tree, &[InodeItem::key(InodeNumber::new(number))])

@@ -1,4 +1,4 @@
-//! Inserts the waiting names of unfinished subvolumes into their directories, in order of their
+//! Inserts the deferred names of unfinished subvolumes into their directories, in order of their
 //! keys.
 //!
 //! The leaves are read ahead of the edits, side by side. Each operation inserts some names, which
@@ -63,8 +63,8 @@ impl WritableFilesystem {
         self.waiting_bytes_max().get() >> 10
     }
 
-    /// Inserts the waiting names into their directories. Stops at the first name that cannot be
-    /// inserted, and returns it.
+    /// Inserts the waiting names into their directories. Stops at the first deferred name that
+    /// cannot be inserted, and returns it.
     ///
     /// # Errors
     /// Fails with [`Error::NoSpace`], or with an error of the tree, or with the error that stopped

@@ -69,7 +69,7 @@ impl Access<'_> {
         self.reach_entry(directory, name, index)
     }
 
-    /// Returns whether new names of this subvolume wait before they are inserted.
+    /// Returns whether new names of this subvolume are deferred before they are inserted.
     pub(super) fn defers_names(&mut self, subvolume: SubvolumeId) -> Result<bool> {
         Ok(self.look().open_tree(subvolume.tree())?.tree.defers_names())
     }

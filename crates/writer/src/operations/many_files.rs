@@ -206,8 +206,8 @@ impl Operation<'_> {
         Ok(InodeNumber::new(first))
     }
 
-    /// Returns an error for a name that already waits or occurs twice. The later insertion detects
-    /// names in the tree.
+    /// Returns an error for a name that is already deferred or occurs twice. The later insertion
+    /// detects names in the tree.
     fn require_new_names(&mut self, subvolume: SubvolumeId, parts: &[Part<'_>]) -> Result<()> {
         let is_of_it = |part: &Part<'_>| part.directory.subvolume == subvolume;
         if !self.defers_names(subvolume)? || !parts.iter().all(is_of_it) {

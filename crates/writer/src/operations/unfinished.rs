@@ -45,7 +45,7 @@ pub struct Received {
 pub struct FinishedSubvolume {
     /// The subvolume to be finished.
     pub id: SubvolumeId,
-    /// The directory of its name.
+    /// The directory that holds the subvolume's name.
     pub directory: Location,
     /// The name.
     pub name: Vec<u8>,
@@ -73,7 +73,8 @@ impl WritableFilesystem {
     }
 
     /// Makes an unfinished subvolume as [`begin_subvolume`](Self::begin_subvolume) does, as a
-    /// snapshot of another subvolume. The source may be unfinished itself. This call commits.
+    /// snapshot of another subvolume. The source may be unfinished itself. This call commits the
+    /// running transaction.
     ///
     /// # Errors
     /// Fails with [`Error::SubvolumeNotFound`], or as [`Engine::commit`](crate::Engine::commit)
@@ -125,7 +126,7 @@ impl WritableFilesystem {
     /// Gives up an unfinished subvolume, which then counts as deleted.
     ///
     /// # Errors
-    /// Fails with [`Error::SubvolumeNotFound`], or with an error of the tree.
+    /// Marks an unfinished subvolume as deleted.
     pub fn discard_subvolume(&self, id: SubvolumeId) -> Result<()> {
         self.operate(Need::freeing(4), |operation| {
             operation.require_unfinished(id)?;

@@ -9,7 +9,8 @@
 //!
 //! A shared block that this tree made holds keyed references to its children in this tree's name.
 //! Before the tree is freed, such blocks are converted to full back references
-//! (`full_back_references`), children before parents. The conversion too can stop after any block.
+//! (`full_back_references`), children before parents. The conversion to full back references too
+//! can stop after any block.
 //!
 //! Source: on-disk format documentation, section "Root item" (`drop_progress`, `drop_level`).
 
@@ -175,8 +176,8 @@ impl WritableFilesystem {
     }
 
     /// Drops unfinished subvolumes of an earlier session when the volume is opened for writing.
-    /// Only deleted subvolumes have the flag that distinguishes both. A damaged subvolume remains
-    /// for the next opening.
+    /// Only deleted subvolumes have the flag that distinguishes them from unfinished ones. A
+    /// damaged subvolume remains for the next opening, which tries again.
     pub(crate) fn sweep_unfinished(&self) -> Result<()> {
         for id in self.subvolumes_without_references()? {
             let item = self.look(|operation| operation.look().root_item(id.tree()).cloned())?;

@@ -1,5 +1,5 @@
-//! Tests of calls during a commit's writes: its blocks are not on the devices yet, and the next
-//! transaction runs.
+//! Tests of calls during a commit's writes: the commit's blocks are not on the devices yet, and the
+//! next transaction runs.
 #![allow(
     clippy::arithmetic_side_effects,
     clippy::indexing_slicing,

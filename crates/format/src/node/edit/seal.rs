@@ -28,7 +28,7 @@ impl TreeBlock {
         Self::new(Bytes::from(bytes), header)
     }
 
-    /// Makes a block of the header and bytes that [`TreeBlock::seal_into`] returned.
+    /// Makes a block of a header and the bytes that [`TreeBlock::seal_into`] returned.
     #[must_use]
     pub const fn of_sealed(header: Header, bytes: Bytes) -> Self {
         Self { bytes, header }

@@ -201,7 +201,8 @@ fn frozen_trees_are_read_and_changed_before_they_are_written() {
     let frozen = sample.tree.freeze().unwrap().unwrap();
     assert!(sample.tree.freeze().unwrap().is_none());
     let between = sample.tree.view();
-    // Nothing is written yet. The next transaction copies the blocks that it changes.
+    // The test has written nothing to the devices yet. The next transaction copies the blocks that
+    // it changes.
     let mut after = sample.after.clone();
     for number in (0..12_000).step_by(500) {
         sample

@@ -449,7 +449,7 @@ fn clone_of_preallocated_extent_sets_prealloc_flag() {
     image.check();
 }
 
-/// Preallocated space is one extent, so no metadata is reserved for one extent in each sector.
+/// A preallocated range is one extent, so no metadata is reserved for one extent in each sector.
 #[test]
 fn all_that_is_available_can_be_preallocated() {
     let Some(image) = Image::make(&[]) else { return };

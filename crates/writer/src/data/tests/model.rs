@@ -18,7 +18,7 @@ struct Run {
     filesystem: WritableFilesystem,
     files: Vec<(Location, Vec<u8>)>,
     random: Random,
-    /// Whether files may have preallocated extents after their end.
+    /// Whether files may have preallocated extents after the end of their content.
     room_behind_end: bool,
 }
 

@@ -75,7 +75,8 @@ fn a_name_that_was_taken_over_is_always_there() {
 }
 
 /// A file with two names is removed, and another file has one of the names. A log with the second
-/// file removes both names of the first. The first file never existed with only one of them.
+/// file removes both names of the first. After a crash, the first file must never exist with only
+/// one of its names.
 #[test]
 fn deleted_file_loses_all_its_names_after_crash() {
     for first in [&b"one"[..], b"two"] {

@@ -100,8 +100,8 @@ fn subvolumes_live_and_die() {
     image.check();
 }
 
-/// As in the kernel, the directory's list limits the mode, and the property comes from the parent
-/// subvolume's root.
+/// As in the kernel, the directory's default list limits the mode. The compression property comes
+/// from the parent subvolume's root.
 #[test]
 fn new_subvolumes_inherit() {
     let Some(image) = Image::make(&[]) else {
