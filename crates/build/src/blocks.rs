@@ -309,7 +309,7 @@ impl Packer {
         };
         let (heads, data) = (&self.heads, &self.data);
         let logical = log.push(note, |block| fill_leaf(block, heads, data))?;
-        // The memory of the previously finished block is reused.
+        // The memory of the previously finished block is reused for this block.
         let (mut heads, mut data) = match core::mem::replace(&mut self.last, Top::Node(Vec::new())) {
             Top::Leaf(heads, data) => (heads, data),
             Top::Node(_) => Default::default(),

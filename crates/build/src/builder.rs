@@ -1,7 +1,7 @@
 //! [`ImageBuilder`]: sources in, a volume out.
 //!
 //! 1. [`ImageBuilder::gather`] reads all entries, sorts them and lays out the tree: `gather`,
-//!    `links`, `layers`, `tree`, `layout`. Nothing is written.
+//!    `links`, `layers`, `tree`, `layout`. This stage writes nothing.
 //! 2. [`Gathered::write`] wipes the devices, reads contents, and writes data and blocks, and
 //!    finally the superblocks: `write`.
 

@@ -3,10 +3,10 @@
 //!
 //! A file is split into *segments*, each of which is one job for one worker, so all workers help
 //! with a large file. A job of a file with holes covers several segments ([`span`]), so the number
-//! of jobs depends on the data, not on the size. Jobs are started and their results are taken in
-//! the order in which they were made. The output therefore does not depend on the number of
-//! workers. The pieces of each job queue in a channel of that job. A new job is made only while the
-//! bytes in flight stay below a limit ([`Budget`]).
+//! of jobs depends on the data, not on the file's size. Jobs are started and their results are
+//! taken in the order in which they were made. The output therefore does not depend on the number
+//! of workers. The pieces of each job queue in a channel of that job. A new job is made only while
+//! the bytes in flight stay below a limit ([`Budget`]).
 
 use crate::entry::{Compress, FileContent};
 use crate::error::{Error, Result, shown};
@@ -45,7 +45,8 @@ pub(crate) fn inline_bytes_max(sector_bytes: u32) -> u64 {
 pub(crate) struct Job {
     pub(crate) file: Arc<FileInfo>,
     pub(crate) start: u64,
-    /// The start of the next job. Start and end are multiples of [`SEGMENT_BYTES`].
+    /// The offset in the file at which the next job starts. Start and end are multiples of
+    /// [`SEGMENT_BYTES`].
     pub(crate) end: u64,
     pub(crate) is_first: bool,
     pub(crate) method: Option<CompressionMethod>,

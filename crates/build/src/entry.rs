@@ -207,7 +207,7 @@ pub struct FileContent {
     /// data.
     pub data: Option<DataExtent>,
     /// The place at which the source finds the content. The source chooses its form, and receives
-    /// it back unchanged. The locator should be short.
+    /// it back unchanged. The locator of a content should be short.
     pub locator: Vec<u8>,
     /// The identity of contents that share their extents. Contents of one source with one key have
     /// the same bytes. Such contents are read once and share their extents.

@@ -361,7 +361,7 @@ impl Pass<'_> {
             }
         };
         if inode == InodeNumber::ROOT_DIRECTORY {
-            // The root of a subvolume is its own parent.
+            // The parent of a subvolume's root directory is this directory itself.
             let mut data = Vec::new();
             let pushed = InodeRefs::push(&mut data, 0, b"..");
             pushed.map_err(|_| Error::Defect {

@@ -31,7 +31,8 @@ pub struct BuildOptions {
     /// copied (`FICLONERANGE`). With shared files, the data profile must be single or DUP.
     /// Compressed content is copied.
     pub share_files: bool,
-    /// The number of threads that read, compress and checksum; the number of processors by default.
+    /// The number of threads that read, compress and checksum contents; the number of processors by
+    /// default.
     pub workers: Option<usize>,
     /// The memory limit for entries and finished blocks. Beyond this limit, entries and blocks are
     /// spooled to files.
@@ -44,7 +45,7 @@ pub struct BuildOptions {
 /// Owners that replace those in the sources.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Owners {
-    /// The user who owns everything.
+    /// The user who owns all entries.
     pub uid: Option<u32>,
     /// The group that owns all entries.
     pub gid: Option<u32>,

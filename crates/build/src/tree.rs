@@ -28,7 +28,7 @@ pub(crate) struct Tree {
     linked: Option<Sorted>,
 }
 
-/// A name of the tree.
+/// A name in the tree of the image.
 #[derive(Debug)]
 pub(crate) struct Name {
     pub(crate) source: u16,
@@ -214,7 +214,7 @@ struct Group {
     subvolumes: Vec<(u64, Vec<u64>)>,
 }
 
-/// Resolves each name of a group, by its number.
+/// Resolves each name of a group to its inode, by the name's number.
 fn settle(groups: &Sorted, folder: &SpoolFolder, memory: usize) -> Result<Sorted> {
     let mut linked = Sorter::new(folder, memory);
     let mut reader = groups.reader()?;

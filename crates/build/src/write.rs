@@ -70,7 +70,8 @@ fn metadata_bound(totals: &Totals, settings: &Settings) -> u64 {
         .checked_div(u64::from(settings.sector_bytes))
         .unwrap_or(0);
     let checksums = sectors.saturating_mul(settings.checksum.size_bytes() as u64);
-    // The bound counts a file extent and an extent item for each file and for each 128 KiB.
+    // The bound on items counts a file extent and an extent item for each file and for each 128
+    // KiB.
     let extents = totals
         .files
         .saturating_add(totals.data_bytes >> 17)

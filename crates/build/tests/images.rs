@@ -394,8 +394,8 @@ impl Source for BrokenSource {
     }
 }
 
-/// The devices held a volume before. After a failure, they hold neither that volume nor a part of
-/// the new one.
+/// In this test, the devices held a volume before the build. After a failed build, the devices hold
+/// neither that volume nor a part of the new one.
 #[test]
 fn failed_build_leaves_no_volume() {
     let device = of(tree()).unwrap();

@@ -14,6 +14,7 @@
 pub fn share_one() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     // SAFETY: the call sets a number in the allocator, under the allocator's own lock, and touches
-    // no memory of ours. Where it is refused, all stays as it was.
+    // no memory of ours. If the allocator refuses this setting, it keeps its default number of
+    // arenas.
     let _is_set = unsafe { libc::mallopt(libc::M_ARENA_MAX, 1) };
 }

@@ -1,9 +1,9 @@
 //! The trait below every device: positioned reads and writes of bytes.
 //!
 //! A backend performs one operation at a time, on the calling thread, and returns its result. The
-//! request queue above it does everything else: order, merging, parallelism, statistics, virtual
-//! time; see [`crate::Device`]. A backend is therefore easy to write, and easy to wrap: partitions,
-//! injected faults and simulated disks are wrappers of another backend.
+//! request queue above a backend does everything else: order, merging, parallelism, statistics,
+//! virtual time; see [`crate::Device`]. A backend is therefore easy to write, and easy to wrap:
+//! partitions, injected faults and simulated disks are wrappers of another backend.
 
 use buttress_exact::Exact as _;
 use std::fmt;
@@ -84,7 +84,8 @@ pub trait Backend: Send + Sync + fmt::Debug {
     /// [`flush`](Self::flush).
     ///
     /// # Errors
-    /// Fails if any byte was not written. The number of written bytes is then unspecified.
+    /// Fails if any byte was not written. After an error, the number of written bytes is
+    /// unspecified.
     fn write_at(&self, offset_bytes: u64, bytes: &[u8]) -> io::Result<()>;
 
     /// Writes all of `parts`, one after another, from `offset_bytes` on. The medium receives one
@@ -187,7 +188,7 @@ pub enum Source {
 #[cfg(target_os = "linux")]
 #[derive(Clone, Copy, Debug)]
 pub struct RingTarget<'a> {
-    /// The open file.
+    /// The open file of the backend.
     pub file: BorrowedFd<'a>,
     /// The offset in the file at which the backend's byte 0 lies.
     pub start_bytes: u64,

@@ -12,7 +12,7 @@
 //! or without bytes ([`Buffer::with_capacity`]).
 //!
 //! This module and its submodules contain `unsafe` for the allocation and for access to it as a
-//! slice. `lib.rs` names the other places with `unsafe`.
+//! slice. `lib.rs` names the other places of the crate with `unsafe`.
 
 mod pages;
 mod pool;
@@ -173,7 +173,7 @@ struct Block {
 /// The owner to which a block's memory returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Home {
-    /// An allocation of its own.
+    /// The memory is a separate allocation, not from a pool.
     Own,
     /// A place in a slab.
     Slab(slabs::Place),

@@ -42,7 +42,7 @@ impl Device {
         let runs = || plug::runs(&order, self.max_request_bytes());
         let total = bytes_of(order.iter().map(|item| item.length));
         let lengths = runs().map(|run| bytes_of(run.iter().map(|item| item.length)));
-        // Clamp: an empty list of parts has no length.
+        // Clamp: an empty list of parts has no longest part.
         if !self.engine_of().is_small_copy(total, lengths.max().unwrap_or(0)) {
             return None;
         }

@@ -175,7 +175,8 @@ impl Device {
     }
 
     fn build(backend: Arc<dyn Backend>, engine: Engine, options: &OpenOptions) -> Self {
-        // Determines the processors on this thread, which is not bound to one of them.
+        // Determines the pool threads' processors on this thread, which is not bound to one of
+        // them.
         crate::placement::processors();
         let core = Arc::new(Core {
             name: backend.name().into(),

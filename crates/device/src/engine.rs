@@ -75,8 +75,8 @@ pub(crate) trait RunRequests: Send + Sync + fmt::Debug {
     /// medium, except in the inline engine.
     fn submit(&self, dispatches: &[Arc<Dispatch>]);
 
-    /// Called before a thread blocks until this dispatch completes. An engine may do the work on
-    /// this thread.
+    /// Called before a thread blocks until this dispatch completes. An engine may perform the
+    /// dispatch on this thread.
     fn help(&self, dispatch: &Arc<Dispatch>);
 
     /// Called for a queued dispatch that was cancelled and will not be started.
@@ -95,7 +95,8 @@ pub(crate) trait RunRequests: Send + Sync + fmt::Debug {
         false
     }
 
-    /// Writes on this thread. A simulated device advances its clock by the duration of the write.
+    /// Writes on this thread. For a write, a simulated device advances its clock by the write's
+    /// duration.
     fn write(&self, core: &Core, offset_bytes: u64, bytes: &[u8]) -> io::Result<()> {
         core.backend.write_at(offset_bytes, bytes)
     }

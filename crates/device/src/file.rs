@@ -114,8 +114,8 @@ impl FileBackend {
         self.size_bytes.load(Ordering::Acquire)
     }
 
-    /// Writes data that is large enough directly, bypassing the page cache. Returns false if it is
-    /// too small, or if the file system refuses the direct write.
+    /// Writes data that is large enough directly, bypassing the page cache. Returns false if the
+    /// data is too small, or if the file system refuses the direct write.
     fn write_large(&self, offset: u64, length: u64, parts: &[&[u8]]) -> io::Result<bool> {
         let Some(large) = self.large.as_ref().filter(|large| large.takes(offset, length)) else {
             return Ok(false);

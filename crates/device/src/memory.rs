@@ -32,7 +32,7 @@ pub struct MemoryBackend {
 struct Pages {
     bytes: Vec<u8>,
     /// For each page, the byte that fills it if the page in `bytes` is out of date. The last page
-    /// may be partial.
+    /// of the range may be partial.
     fills: Vec<Option<u8>>,
 }
 

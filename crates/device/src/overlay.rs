@@ -15,7 +15,7 @@
 //!   would not match it;
 //! - a block's bit is on disk only after the block is. A crash loses unflushed data, as on any
 //!   device;
-//! - applying may be interrupted and repeated. Until it is done, the side file is marked, and
+//! - applying may be interrupted and repeated. Until an apply is done, the side file is marked, and
 //!   cannot be used otherwise.
 
 #[cfg(target_os = "linux")]

@@ -1,7 +1,7 @@
 //! A device over any reader: a file in an archive, a decompressed stream, an object of a store.
 //!
-//! [`ReaderBackend`] reads at positions through a closure. [`ReaderBackend::seeking`] makes one
-//! from a [`Read`] and [`Seek`], which serves one request at a time.
+//! [`ReaderBackend`] reads at positions through a closure. [`ReaderBackend::seeking`] makes a
+//! device backend from a [`Read`] and [`Seek`], which serves one request at a time.
 //!
 //! Left out: writes. Such a device is read-only.
 

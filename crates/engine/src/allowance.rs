@@ -1,5 +1,5 @@
 //! The most nodes that an edit or a commit may allocate, compared with the nodes that it allocated.
-//! Builds with debug assertions make this comparison.
+//! Builds with debug assertions compare the two numbers.
 //!
 //! An edit that allocates more nodes than its need allows may leave a commit without space. A
 //! commit without space loses the transaction. [`Allowance`] compares both numbers at the end of

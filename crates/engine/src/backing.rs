@@ -16,7 +16,8 @@
 //!
 //! The engine reserves host space in steps, as edits need it, so an image with few writes stays
 //! small. Before the first edit of a session nothing is reserved, though free ranges may have host
-//! space from earlier sessions. On a full host, requests for small pieces find such ranges.
+//! space from earlier sessions. On a full host, requests for small pieces find the free ranges that
+//! already have host space.
 //!
 //! Block groups of data do not reserve space on the host. A write-back that finds the host full
 //! leaves its data in memory. Mixed block groups have reserved space on the host, including their
@@ -50,9 +51,9 @@ const PIECES_MAX: usize = 64;
 pub enum Backing {
     /// Block groups gained free bytes with space reserved on the host.
     More,
-    /// Block groups have no free range without host space. A new block group may help.
+    /// Block groups have no free range that lacks host space. A new block group may help.
     AllBacked,
-    /// The host is full.
+    /// The host's file system is full.
     HostFull,
 }
 

@@ -158,7 +158,7 @@ impl Engine {
         self.plan_balance(&choice::resumed(item))
     }
 
-    /// Ends the balance, finished or cancelled: its item is gone when this returns.
+    /// Ends the balance, finished or cancelled: the balance item is gone when this method returns.
     ///
     /// # Errors
     /// [`BalanceRefusal::NotInProgress`]; the commit fails.

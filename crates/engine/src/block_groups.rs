@@ -223,7 +223,7 @@ impl Group {
 /// the volume has for that kind of extent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TargetProfiles {
-    /// For file data. In mixed block groups, this one counts for both.
+    /// For file data. In mixed block groups, this profile counts for data and metadata.
     pub data: Option<Profile>,
     /// The profile of new tree blocks.
     pub metadata: Option<Profile>,
@@ -358,7 +358,7 @@ impl BlockGroups {
         room
     }
 
-    /// The profiles that new chunks get, and whose groups come first.
+    /// The profiles of new chunks; new extents go first to block groups with these profiles.
     pub(crate) const fn targets(&self) -> TargetProfiles {
         self.targets
     }

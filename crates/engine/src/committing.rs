@@ -157,8 +157,8 @@ impl Engine {
             answer,
             durable,
             changes,
-            // The guard is held until this commit is durable. The next log then follows this
-            // commit.
+            // The guard is held until this commit is durable. The guard keeps log writers out until
+            // this commit is durable, so the next log follows this commit.
             no_logs,
         } = self.freeze_then(then).inspect_err(|error| {
             self.forest().volume().stop_writing(error);
@@ -351,8 +351,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Seals one block and adds the block to the cache. Cache and devices share the bytes of the
-    /// block.
+    /// Seals one block and adds the block to the cache. The cache and the devices share the bytes
+    /// of the block.
     fn seal_alone(
         &self,
         tree: TreeId,

@@ -7,8 +7,8 @@
 //! block group. A commit's own edits converge: a transaction copies a node at most once, so each
 //! round finds fewer unassigned nodes.
 //!
-//! The order within a round is [`STAGES`]. The root tree follows the other trees because root items
-//! record where those trees begin.
+//! The order of the stages within a round is [`STAGES`]. The root tree follows the other trees
+//! because root items record where those trees begin.
 //!
 //! A stage works in parts. Before each part it inspects the places that the part will edit. If
 //! blocks are missing there, convergence returns them. Convergence also returns at the end of the
@@ -125,16 +125,16 @@ impl Running {
         why
     }
 
-    /// Prepares for edits of other threads while convergence pauses. Convergence then inspects
-    /// everything in another round.
+    /// Prepares for edits of other threads while convergence pauses. After the pause, convergence
+    /// inspects everything in another round.
     pub fn let_others_in(&mut self, at: &mut Convergence) {
         at.is_busy = true;
         at.rounds = 0;
         self.note_gap();
     }
 
-    /// Counts a range that convergence must still record in the free-space tree. Other edits must
-    /// not use their space.
+    /// Counts a range that convergence must still record in the free-space tree. Edits outside of
+    /// convergence must not use the space of these ranges.
     fn note_gap(&mut self) {
         let ranges = self.core.groups.iter().fold(0_usize, |sum, group| {
             sum.saturating_add(group.became_used.count())
@@ -297,8 +297,8 @@ impl Running {
                 .allocate(purpose, wanted, node_bytes, node_bytes)?
             {
                 Found::Range(start, length) => {
-                    // The allocator returned at least one node's length, as requested. Zero nodes
-                    // would repeat this loop forever.
+                    // The allocator returned at least the length of one node, as requested. A run
+                    // of zero nodes would repeat this loop forever.
                     let count = length.checked_div(node_bytes).unwrap_or(0).max(1);
                     for index in 0..count {
                         places.push(Logical::new(

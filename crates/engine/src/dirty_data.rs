@@ -253,7 +253,7 @@ impl DirtyData {
     }
 }
 
-/// Appends as much as the piece has space for, and zeros up to the end of the sector.
+/// Appends as many bytes as the piece has space for, and zeros up to the end of the sector.
 fn append(
     piece: &mut Vec<u8>,
     bytes: &[u8],

@@ -40,8 +40,8 @@ lock_class!(pub DirtySinceLock, "dirty_since", Rank::LEAF);
 ///
 /// Changes without a [commit](Self::commit) are lost when the last handle is dropped.
 /// [`close`](Self::close) commits uncommitted changes, and [`abandon`](Self::abandon) discards them
-/// on purpose. If the last handle is dropped without either call, [`Environment::lost`] reports the
-/// loss.
+/// on purpose. If the last handle is dropped without a call of `close` or `abandon`,
+/// [`Environment::lost`] reports the loss.
 #[derive(Clone, Debug)]
 pub struct Engine {
     pub(crate) shared: Arc<Shared>,
@@ -149,7 +149,8 @@ impl Engine {
         Arc::clone(&self.shared.stages)
     }
 
-    /// Returns the superblock lock. The lock's holder decides which superblock is written next.
+    /// Returns the superblock lock. The holder of this lock decides which superblock is written
+    /// next.
     pub fn superblocks(&self) -> &Mutex<(), SuperblocksLock> {
         &self.shared.superblocks
     }

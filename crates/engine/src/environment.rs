@@ -7,8 +7,8 @@ use std::fmt;
 use std::io::Write;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// The source of times and uuids for edits. An injected source makes the same edits produce the
-/// same bytes.
+/// The source of times and uuids for edits. An injected environment makes the same edits produce
+/// the same bytes.
 pub trait Environment: fmt::Debug + Send + Sync {
     /// Returns the time that inodes and subvolumes record.
     fn now(&self) -> Timestamp;

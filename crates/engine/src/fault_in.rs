@@ -84,7 +84,8 @@ impl FaultIn {
     }
 }
 
-/// Returns the missing blocks of a lookup that ended with this result. Other errors stay errors.
+/// Returns the missing blocks of a lookup that ended with this result. Errors other than a missing
+/// block stay errors.
 pub fn or_missing(looked: Result<Vec<BlockPointer>>) -> Result<Vec<BlockPointer>> {
     looked.or_else(|error| error.missing_block().map(|pointer| vec![pointer]).ok_or(error))
 }
@@ -308,7 +309,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Faults in the blocks that edits of these ranges of keys will need. The ranges are in order.
+    /// Faults in the blocks that edits of these ranges of keys will need. The ranges of keys must
+    /// be in order.
     pub fn fault_in_places(&self, id: TreeId, places: &[(Key, Key)]) -> Result<()> {
         let mut reads = FaultIn::default();
         loop {

@@ -144,7 +144,7 @@ impl Running {
     }
 
     /// Does the next part of updating the free-space tree: a whole group, or some ranges of a
-    /// group. Returns whether any change was pending.
+    /// group. Returns whether any change of the free-space tree was pending.
     pub fn update_free_space_tree(&mut self) -> Result<bool> {
         if !self.has_free_space_tree() {
             for group in self.core.groups.iter_mut() {
@@ -266,7 +266,7 @@ impl Running {
     }
 
     /// Adds a free range, and merges it with its neighbours. Returns the change of the number of
-    /// ranges.
+    /// free ranges.
     fn add_free_extent(&mut self, group: Extent, start: u64, length: u64) -> Result<i64> {
         let (mut first, mut end) = (start, start.saturating_add(length));
         let mut change = 1_i64;

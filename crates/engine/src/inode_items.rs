@@ -63,8 +63,8 @@ impl Running {
     }
 
     /// Changes the item of an inode, and marks the item as changed by the running transaction. The
-    /// item receives pending times first. `change` sees the newest times, and a time that `change`
-    /// sets wins.
+    /// inode item receives the pending times first. `change` sees the newest times, and a time that
+    /// `change` sets wins.
     ///
     /// # Errors
     /// Fails as [`Running::inode`] does.

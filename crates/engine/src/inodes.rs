@@ -8,8 +8,8 @@
 //! thread that needs an inode item may load it.
 //!
 //! Invariants:
-//! - An item here is never older than the item in its tree: loading and changing an item both hold
-//!   the state's lock.
+//! - An inode item in memory is never older than the item in its tree: loading and changing an item
+//!   both hold the state's lock.
 //! - Each inode has at most one object. The inode's object leaves the table only if no other thread
 //!   has the object and its tree has all of its state.
 //!
@@ -52,7 +52,7 @@ pub fn id_of(location: Location) -> InodeId {
 pub struct InodeState {
     /// The newest inode item, once a thread has loaded it.
     pub item: Option<InodeItem>,
-    /// Whether the item is newer than the item in the tree.
+    /// Whether the inode item in memory is newer than the item in the tree.
     pub changed: bool,
     /// The times that writes set and that the inode item does not record yet.
     pub pending: PendingTimes,
@@ -100,7 +100,7 @@ impl InodeState {
 pub struct LiveInode(RwLock<InodeState, InodeLock>);
 
 impl LiveInode {
-    /// Locks the state for reading.
+    /// Locks the inode's state for reading.
     pub fn read(&self) -> RwLockReadGuard<'_, InodeState, InodeLock> {
         self.0.read()
     }
@@ -180,7 +180,7 @@ impl LiveInodes {
         Some(look(&inode.read()))
     }
 
-    /// Changes the state of an inode that is in memory.
+    /// Changes the state of an inode that is in memory, if it is.
     pub fn update<T>(&self, id: InodeId, update: impl FnOnce(&mut InodeState) -> T) -> Option<T> {
         look_ups::count(|counts| &mut counts.inodes);
         let shard = self.shard(id).read();

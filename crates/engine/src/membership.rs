@@ -157,7 +157,8 @@ impl Engine {
 }
 
 impl DeviceSpaceLeft {
-    /// Changes the size. The part of the device that is cut off has no device extents.
+    /// Changes the size of the device. The part of the device that is cut off has no device
+    /// extents.
     fn set_size(&mut self, size: ByteCount) {
         let (old, new) = (self.item.total_bytes.get(), size.get());
         let (cut, added) = (old.saturating_sub(new), new.saturating_sub(old));

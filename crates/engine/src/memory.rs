@@ -49,7 +49,7 @@ pub(crate) struct DirtyMemory {
 pub(crate) enum Pressure {
     /// No commit is needed.
     None,
-    /// Dirty memory suggests that a background commit should begin.
+    /// The amount of dirty memory suggests that a background commit should begin.
     Background,
     /// Dirty memory has reached its limit.
     Hard,
@@ -115,7 +115,7 @@ impl DirtyMemory {
         }
     }
 
-    /// Returns the part of the limit that stays free for edits during a commit.
+    /// Returns the part of the limit of dirty memory that stays free for edits during a commit.
     fn ahead_bytes(&self, rest: u64) -> u64 {
         let came = self.came_bytes.load(Ordering::Relaxed);
         came.saturating_mul(2).clamp(rest >> 2, rest >> 1)

@@ -52,7 +52,7 @@ impl Running {
         Ok(())
     }
 
-    /// Reaches all items that [`Running::write_quotas`] edits.
+    /// Reads the tree blocks of all items that [`Running::write_quotas`] edits.
     pub fn look_at_quotas(&mut self) -> Result<()> {
         let changed: Vec<TreeId> = self.core.quotas.changes.keys().copied().collect();
         for tree in changed {
@@ -66,7 +66,7 @@ impl Running {
         Ok(())
     }
 
-    /// Updates the quota items. Returns whether any change was pending.
+    /// Updates the quota items. Returns whether any quota change was pending.
     pub fn write_quotas(&mut self) -> Result<bool> {
         let changes = core::mem::take(&mut self.core.quotas.changes);
         let mut any = false;

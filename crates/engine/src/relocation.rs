@@ -226,7 +226,7 @@ impl Job<'_> {
             .into())
     }
 
-    /// Moves everything that the extent tree has of a group, in order of address.
+    /// Moves all extents of a block group that the extent tree lists, in order of address.
     fn pass(&mut self, group: Logical) -> Result<()> {
         let Some(end) = self.engine.end_of_group(group) else {
             return Ok(());

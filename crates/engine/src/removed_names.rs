@@ -136,7 +136,7 @@ impl NameChanges {
         self.0.entry(tree).or_default().with_subvolumes.insert(directory);
     }
 
-    /// Returns the names that a subvolume lost.
+    /// Returns the record of the names that a subvolume lost.
     pub fn of(&self, tree: TreeId) -> Option<&RemovedNames> {
         self.0.get(&tree)
     }

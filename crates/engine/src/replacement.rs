@@ -149,8 +149,8 @@ impl Engine {
         self.change_replacement(Some(item), false);
     }
 
-    /// Finishes the replacement and commits. The target then takes the source's place. Returns the
-    /// replacement with the source's former slot; the caller wipes the source device.
+    /// Finishes the replacement and commits. The target device then takes the source's place.
+    /// Returns the replacement with the source's former slot; the caller wipes the source device.
     ///
     /// # Errors
     /// Fails if no replacement is in progress, or if the commit fails, also on the target alone. On

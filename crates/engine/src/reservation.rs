@@ -138,8 +138,8 @@ impl Engine {
     /// Starts an edit.
     ///
     /// # Errors
-    /// Fails with [`Error::NoSpace`] if its worst case does not fit, or with the error that stopped
-    /// writing.
+    /// Fails with [`Error::NoSpace`] if the edit's worst case does not fit, or with the error that
+    /// stopped writing.
     pub fn start(&self, need: Need) -> Result<Handle<'_>> {
         for attempt in 0..COMMITS_FOR_SPACE {
             self.require_writing()?;
@@ -259,7 +259,7 @@ impl Engine {
             reserved => reserved?,
         };
         handle.reserve_ahead();
-        // The state after this reservation, for writes that take from the batch.
+        // The spared bytes are those after this reservation, for writes that take from the batch.
         let spared_bytes = handle.spared_bytes();
         ahead.set_spared_bytes(spared_bytes);
         let is_much = self.data().delalloc_bytes() >= spared_bytes;

@@ -28,7 +28,7 @@ pub struct ReservedAhead {
 
 impl ReservedAhead {
     /// Claims a reservation of `bytes` from the pool. Returns false, and takes nothing, if the pool
-    /// has fewer bytes.
+    /// has fewer than `bytes` bytes.
     pub fn take(&self, bytes: u64) -> bool {
         self.bytes
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |ahead| {

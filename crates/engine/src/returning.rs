@@ -89,7 +89,7 @@ impl Engine {
     /// # Errors
     /// Fails with [`Error::Cancelled`]; [`DevicesError::Diverged`] for a device whose history
     /// diverged from the volume's. Fails with [`WritingRefusal::NoPlaceOnDevice`] if the device has
-    /// no place for stripes that would overwrite its own state. Fails also with an error of reading
+    /// no place for stripes that would overwrite its own state. Also fails with an error of reading
     /// the extent tree, or as [`Volume::begin_return`] does.
     pub fn begin_return(&self, device: Uuid, progress: &Progress) -> Result<Return> {
         let volume = Arc::clone(self.forest().volume());
@@ -290,8 +290,8 @@ impl Running {
     }
 
     /// Finds places on a device for its stripes of some chunks. Neither the volume nor the device's
-    /// own state uses the returned places. New chunks avoid these places and the device's own
-    /// state, until [`Running::keep_no_more`].
+    /// own state uses the returned places. New chunks avoid the returned places and the device's
+    /// own state, until [`Running::keep_no_more`].
     fn places_for_moved(
         &mut self,
         own: &ChunkMap,

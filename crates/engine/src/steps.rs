@@ -34,7 +34,7 @@ impl Steps {
         guard
     }
 
-    /// Blocks the edits of operations, for lookups of several things.
+    /// Blocks the edits of operations while a reader performs several lookups.
     pub fn read(&self) -> RwLockReadGuard<'_, (), StepsLock> {
         self.steps.read()
     }

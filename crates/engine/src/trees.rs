@@ -38,7 +38,7 @@ pub struct LiveTree(Arc<Live>);
 
 #[derive(Debug)]
 struct Live {
-    /// Held exclusively for several edits that readers must see together.
+    /// Held exclusively during several edits that readers must see together.
     edits: RwLock<(), TreeEditsLock>,
     tree: RwLock<EditableTree, TreeLock>,
     /// Set when an operation found the subvolume existing and not read-only, and cleared when its
@@ -51,8 +51,8 @@ struct Live {
     is_deleted: AtomicBool,
     /// The tree's subvolume is being made, and no reader sees it yet.
     is_unfinished: AtomicBool,
-    /// For an unfinished subvolume: whether new names wait for their directories, how many wait,
-    /// and which.
+    /// For an unfinished subvolume: whether new names are deferred, how many are deferred, and
+    /// which.
     defers_names: AtomicBool,
     names_waiting: AtomicU64,
     names: RwLock<WaitingNames, WaitingNamesLock>,
@@ -175,7 +175,8 @@ impl LiveTree {
         Ok(())
     }
 
-    /// Runs several edits that [`read_between_edits`](Self::read_between_edits) shows as one.
+    /// Runs several edits of a tree, which [`read_between_edits`](Self::read_between_edits) shows
+    /// as one.
     pub fn edit_as_one<T>(&self, edits: impl FnOnce() -> T) -> T {
         let _whole = self.0.edits.write();
         edits()
@@ -352,7 +353,7 @@ impl OpenTree {
 }
 
 impl OpenTrees {
-    /// Returns the same trees, for readers.
+    /// Returns the same open trees, for readers.
     pub fn live(&self) -> Arc<LiveTrees> {
         Arc::clone(&self.live)
     }
@@ -372,7 +373,7 @@ impl OpenTrees {
 
     /// Closes the trees for which `keep` returns false.
     pub fn retain(&mut self, mut keep: impl FnMut(TreeId, &OpenTree) -> bool) {
-        // `keep` locks the trees themselves, so it runs without the lock of the table.
+        // `keep` locks the trees themselves, so it runs without the lock of the table of trees.
         let mut gone = Vec::new();
         self.open.retain(|id, open| {
             let stays = keep(*id, open);

@@ -46,8 +46,8 @@ const BYTES_AT_ONCE: u64 = 64 << 20;
 /// The most ranges that one step of a trim keeps from being allocated.
 const RANGES_AT_ONCE: usize = 512;
 
-/// The most unallocated bytes of a device that one step keeps. A chunk made meanwhile uses other
-/// space.
+/// The most unallocated bytes of a device that one step keeps. A chunk that is made while a step
+/// keeps these bytes uses other space.
 const UNALLOCATED_AT_ONCE: u64 = 1 << 30;
 
 /// The bytes from the start of each superblock copy that a trim never discards.
@@ -229,9 +229,9 @@ impl Engine {
 }
 
 impl Running {
-    /// Takes the next free ranges at or after `at`, so that nothing can allocate them. Returns the
-    /// taken ranges and the address at which to continue; `None` at the end. A missing tree block
-    /// ends the call before it takes any range.
+    /// Takes the next free ranges at or after `at` out of the free space, so that nothing can
+    /// allocate them. Returns the taken ranges and the address at which to continue; `None` at the
+    /// end. A missing tree block ends the call before it takes any range.
     fn take_to_trim(&mut self, wanted: &Wanted, at: u64) -> Result<(Option<u64>, Taken)> {
         let Some((start, length)) = wanted.ranges.from(at).next() else {
             return Ok((None, Taken::new()));
@@ -297,7 +297,7 @@ impl Running {
     }
 
     /// Subtracts from the free space of a group's kind the promises to each purpose that the group
-    /// serves. Mixed groups serve two purposes.
+    /// serves. A mixed block group serves two purposes.
     fn beside_promises(
         &self,
         group: &Group,

@@ -6,8 +6,8 @@
 //! [`Engine::abandon`](crate::Engine::abandon) discards them. Dropping the last handle also
 //! discards the changes, and [`Environment::lost`](super::Environment::lost) receives their counts.
 //!
-//! The counts are of changing calls and of written bytes. The counts are upper bounds: a background
-//! commit between a change and its count leaves the change counted.
+//! The counts of uncommitted changes are of changing calls and of written bytes. The counts are
+//! upper bounds: a background commit between a change and its count leaves the change counted.
 
 use buttress_format::{ByteCount, Generation, Timestamp};
 use buttress_locks::Counter;
@@ -135,7 +135,7 @@ impl Account {
     }
 }
 
-/// The time since which changes are dirty, as the background thread observed it.
+/// The time since which changes have been dirty, as the background thread observed it.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct DirtySince {
     pub since: Option<Timestamp>,

@@ -28,7 +28,7 @@ pub struct WaitingNames {
 }
 
 impl WaitingNames {
-    /// Returns the number of keys with waiting names.
+    /// Returns the number of keys with deferred names.
     pub fn count(&self) -> usize {
         self.entries.len()
     }

@@ -101,7 +101,7 @@ impl Shape {
         let levels = above_max.iter_mut().zip(roots.0.iter().skip(1)).take(top);
         for (level, (nodes, roots)) in levels.enumerate() {
             below = below.quotient(each);
-            // Levels below the highest root also have nodes that are not roots.
+            // The levels below the highest root also have nodes that are not roots.
             let passed = if level.exact_add(1) < top {
                 below.exact_add(1)
             } else {
@@ -164,8 +164,8 @@ mod tests {
     const SIZES: [u64; 5] = [4096, 8192, 16384, 32768, 65536];
 
     /// Returns the number of nodes on each level, from the root down, in the smallest tree whose
-    /// root has this level. The root of that tree has two pointers, and each node below fills a
-    /// quarter of its capacity.
+    /// root has this level. The root of the smallest tree has two pointers, and each node below
+    /// fills a quarter of its capacity.
     fn levels_of_least(node_bytes: u64, level: u8) -> Vec<u64> {
         let mut levels = vec![1_u64];
         for _ in 0..level {

@@ -98,7 +98,7 @@ impl ChecksumType {
     }
 
     /// Appends the checksums of the consecutive sectors of `data` to `out`, packed as in checksum
-    /// items. A last sector that is incomplete is hashed as it is. If `sector_bytes` is zero,
+    /// items. An incomplete last sector is hashed in its actual length. If `sector_bytes` is zero,
     /// `data` counts as one sector.
     pub fn compute_sectors(self, data: &[u8], sector_bytes: usize, out: &mut Vec<u8>) {
         let sector_bytes = if sector_bytes == 0 {

@@ -3,8 +3,8 @@
 //! The attributes `system.posix_acl_access` and `system.posix_acl_default` hold a version (2) and
 //! entries of a tag, a permission and an id, all little-endian. An access list that is equivalent
 //! to a mode is not stored. A directory's default list becomes the access list of new inodes in it,
-//! limited by the requested mode. The default list also becomes the default list of new directories
-//! in it.
+//! limited by the requested mode. A directory's default list also becomes the default list of new
+//! directories in it.
 //!
 //! Source: acl(5); POSIX 1003.1e draft 17, section 23.1. The layout is that of user space's
 //! `linux/posix_acl_xattr.h`.
@@ -35,7 +35,7 @@ pub enum Tag {
     Group(u32),
     /// The maximum permissions of users, groups and the owning group.
     Mask,
-    /// All other users.
+    /// All users whom no other entry covers.
     Other,
 }
 

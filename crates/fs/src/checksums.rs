@@ -252,8 +252,8 @@ impl ChecksumItems for ChecksumReader {
         }
         let key = Key::new(ObjectId::EXTENT_CHECKSUM, ItemType::EXTENT_CSUM, at);
         self.cursor.seek_at_or_before(&key)?;
-        // Nothing lies before the first item. If the found item does not cover `at`, the item's end
-        // is at most `at`.
+        // Nothing lies before the first checksum item. If the found item does not cover `at`, the
+        // item's end is at most `at`.
         if self.cursor.current().is_none() {
             self.cursor.seek(&key)?;
         } else if self.covered().is_none_or(|(_, end)| end <= at) {

@@ -5,10 +5,11 @@
 //! time. A directory of millions of names takes no more memory than one of ten.
 //!
 //! The index items and the name items of a directory should agree. The size of a directory's inode
-//! is twice the length of its names. Counting names during a listing thus detects at no cost if the
-//! index lacks an entry. Only then does [`ReadDir`] compare each entry from both sides. The listing
-//! adds the entries that the index lacks, and reports every missing half as an error entry. Invalid
-//! names (empty, `.`, `..`, with a slash or a zero byte) are reported and never returned.
+//! is twice the length of its names. Counting names during a listing thus detects, at no extra
+//! cost, whether the index lacks an entry. Only then does [`ReadDir`] compare each entry from both
+//! sides. The listing adds the entries that the index lacks, and reports every missing half as an
+//! error entry. Invalid names (empty, `.`, `..`, with a slash or a zero byte) are reported and
+//! never returned.
 //!
 //! The listing does not contain `.` and `..`.
 //!
@@ -167,7 +168,7 @@ enum Stage {
         tree: Tree,
         items: Items,
     },
-    /// Each entry by name is checked against the index.
+    /// The listing checks each entry by name against the index.
     CheckingNames {
         tree: Tree,
         items: Items,

@@ -593,7 +593,8 @@ impl Error {
             Self::NotDropped { failures } => failures
                 .first()
                 .map_or(number::EUCLEAN, |(_, error)| error.errno()),
-            // Lost data is an I/O error for a reader. Broken metadata is not.
+            // Lost data is an I/O error for a reader. An error of broken metadata is not an I/O
+            // error.
             Self::Corrupt(corruption) => match **corruption {
                 Corruption::DataChecksum { .. }
                 | Corruption::DataChecksumMissing { .. }

@@ -49,7 +49,8 @@ impl DeviceNumber {
 }
 
 impl DeviceNumber {
-    /// Returns the field of an inode item; `None` for numbers that it cannot hold.
+    /// Returns the device field of an inode item; `None` for device numbers that the field cannot
+    /// hold.
     #[must_use]
     pub const fn to_raw(self) -> Option<u64> {
         if self.major > 0xfff || self.minor > 0x000f_ffff {

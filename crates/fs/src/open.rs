@@ -252,8 +252,8 @@ fn load_chunks(volume: &Volume, chunk_tree: &Tree) -> Result<()> {
 /// The trees that every volume has.
 const ESSENTIAL_TREES: [TreeId; 4] = [TreeId::EXTENT, TreeId::DEVICE, TreeId::FS, TreeId::CHECKSUM];
 
-/// Reads the root block of the root tree. If `thorough` is set, also reads those of the trees that
-/// every volume has.
+/// Reads the root block of the root tree. If `thorough` is set, also reads the root blocks of the
+/// trees that every volume has.
 fn check_roots(forest: &Arc<Forest>, root_tree: &Tree, thorough: bool) -> Result<()> {
     root_tree.cursor(ReadAhead::None).seek(&Key::MIN)?;
     if thorough {

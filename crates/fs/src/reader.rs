@@ -68,7 +68,7 @@ enum Work {
 /// Content whose read the caller of this module started.
 #[derive(Debug)]
 pub(crate) enum Prefetched {
-    /// Content that is available.
+    /// A run of content that is available.
     Chunk(Chunk),
     /// Content to wait for.
     Task(Task<Chunks>),
@@ -251,8 +251,8 @@ impl FileReader {
             self.extents = None;
             return false;
         }
-        // A hole may have any length, so a reader must not allocate memory by it. Data is planned
-        // for one window at a time.
+        // A hole may have any length, so a reader must not allocate memory by it. The reader plans
+        // data for one window at a time.
         let from = range.offset.max(self.planned_to).max(self.wanted.start);
         let window = ByteCount::of(self.window_bytes);
         let stop = if range.is_zero() {

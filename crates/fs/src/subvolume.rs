@@ -123,7 +123,8 @@ impl Filesystem {
     /// subvolume.
     ///
     /// # Errors
-    /// Fails if the root tree cannot be read. A path that cannot be determined is `None`.
+    /// Fails if the root tree cannot be read. The path of a subvolume is `None` if it cannot be
+    /// determined.
     pub fn subvolumes(&self) -> Result<Vec<SubvolumeInfo>> {
         let mut found = Vec::new();
         let first = Key::new(TreeId::FS.object_id(), ItemType::ROOT_ITEM, 0);
@@ -374,7 +375,7 @@ pub fn default_in(key: &Key, data: Option<&[u8]>) -> Result<SubvolumeId> {
     Ok(SubvolumeId::TOP_LEVEL)
 }
 
-/// Returns the place in a root reference of either direction.
+/// Returns the subvolume's place that a root reference of either direction holds.
 ///
 /// # Errors
 /// Fails if the root reference is invalid.

@@ -37,7 +37,7 @@ pub(crate) mod striped;
 const FS: u64 = 5;
 const GENERATION: u64 = 7;
 
-/// A volume under construction.
+/// A test volume under construction.
 pub struct World {
     /// The items of each tree.
     pub trees: BTreeMap<u64, BTreeMap<Key, Vec<u8>>>,
@@ -254,7 +254,7 @@ impl World {
         builder.finish(&root, &chunk_root)
     }
 
-    /// Opens the volume.
+    /// Opens the test volume.
     pub fn open(self) -> Filesystem {
         open_image(self.image(), |options| options)
     }

@@ -47,13 +47,13 @@ pub struct Figures {
 /// The times of one kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TimeFigures {
-    /// The number of times.
+    /// The number of measured times.
     pub count: u64,
     /// The sum of all times.
     pub total: Duration,
     /// The longest time.
     pub longest: Duration,
-    /// The longest time without its thread's run delay, if the run delay was measured.
+    /// The longest time of a lock without its thread's run delay, if the run delay was measured.
     pub longest_without_run_delay: Duration,
 }
 

@@ -131,8 +131,8 @@ mod checked {
     }
 }
 
-/// Read-write locks of `std` or of `shuttle`. A panic of a holder ends its job, but does not poison
-/// the lock.
+/// Read-write locks of `std` or of `shuttle`. A panic of the lock's holder ends the holder's job,
+/// but does not poison the lock.
 mod shared {
     use crate::atomic::{AtomicBool, Ordering};
     use core::fmt;
@@ -207,7 +207,7 @@ mod shared {
             tried(self.inner.try_write()).map(|inner| self.held(inner))
         }
 
-        /// A thread that saw a holder's change through another lock also sees this flag set.
+        /// A thread that saw a lock holder's change through another lock also sees this flag set.
         #[inline]
         pub(crate) fn is_locked_exclusive(&self) -> bool {
             self.is_exclusive.load(Ordering::Acquire)

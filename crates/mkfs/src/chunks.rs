@@ -42,7 +42,7 @@ const FIRST_PHYSICAL: u64 = DEVICE_RESERVED_BYTES;
 /// A chunk of the new volume.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlannedChunk {
-    /// The chunk's logical address.
+    /// The logical address of the chunk.
     pub logical: Logical,
     /// The chunk's type and profile.
     pub flags: BlockGroupFlags,
@@ -275,7 +275,7 @@ impl Planner {
         } else {
             extent
         };
-        // At least the required number of devices has this much space.
+        // At least the required number of devices has this much space for a stripe.
         let most_room = rooms
             .get(geometry.devices().saturating_sub(1))
             .copied()

@@ -14,7 +14,7 @@
 //! Deterministic: the uuids and the time come from the caller ([`Identity`]). A crash before `mkfs`
 //! writes the superblocks leaves devices without a file system.
 //!
-//! Left out: filling the volume, which ordinary writes do afterwards, and zoned devices.
+//! Left out: filling the volume with files, which ordinary writes do afterwards, and zoned devices.
 //!
 //! Sources: mkfs.btrfs(8) for options, defaults and profiles; on-disk format documentation for the
 //! items. Places and sizes of the first chunks follow the observed behaviour of mkfs.btrfs 6.14.

@@ -193,7 +193,8 @@ impl Settings {
         let uses = |profiles: &[Profile]| profiles.contains(&data) || profiles.contains(&metadata);
         let flags = [
             (Incompat::MIXED_GROUPS, mixed),
-            // The feature marks nodes larger than 4 KiB, once the only size.
+            // The feature `big-metadata` marks nodes larger than 4 KiB, which was once the only
+            // size.
             (Incompat::BIG_METADATA, node_bytes > 4096),
             (Incompat::EXTENDED_IREF, has(Feature::ExtendedReferences)),
             (

@@ -13,8 +13,8 @@
 //!
 //! `unsafe` is needed because the kernel writes to memory by address. The invariants of the
 //! `unsafe` code are:
-//! - the kernel knows two addresses, those of the two parts of `Memory`. The mapping has at least
-//!   the sizes that the kernel knows, and never moves;
+//! - the kernel knows two addresses of a ring's memory: those of the two parts of `Memory`. The
+//!   mapping has at least the sizes that the kernel knows, and never moves;
 //! - the kernel accesses them only while a command is in flight (`Place::Asked`), from its
 //!   submission until its completion is taken out. References to the command's memory exist only
 //!   elsewhere and end before the next submission, because both need the ring;

@@ -4,8 +4,8 @@
 //! Unused pages cost nothing.
 //!
 //! The head has the layout of `fuse_uring_req_header`. The first 128 bytes hold the head of the
-//! request or answer, and the next 128 bytes the operation's structure. Another 32 bytes hold
-//! flags, the kernel's id of the request, and the payload's length.
+//! request or answer, and the next 128 bytes the operation's structure. Another 32 bytes of the
+//! head hold flags, the kernel's id of the request, and the payload's length.
 //!
 //! Invariants: the `ring` crate's documentation lists them. Methods that make references take `&mut
 //! self`, and [`super::Ring`] calls them only while no command is in flight.
@@ -38,7 +38,7 @@ const _: () = assert!(size_of::<Head>() <= PAYLOAD_AT);
 /// The offset of the field `len` in a submission, which has no setter for these commands.
 const LENGTH_AT: usize = 24;
 
-/// The memory of one entry; see the module's documentation.
+/// The memory of one ring entry; see the module's documentation.
 pub(crate) struct Memory {
     mapping: NonNull<c_void>,
     payload_bytes: usize,
@@ -56,7 +56,7 @@ impl Memory {
             .checked_add(PAYLOAD_AT)
             .ok_or(io::ErrorKind::InvalidInput)?;
         let protection = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a new mapping, at an address of the system's choice.
+        // SAFETY: the call makes a new mapping, at an address of the system's choice.
         let mapping = unsafe { mmap_anonymous(std::ptr::null_mut(), length, protection, MapFlags::PRIVATE) }?;
         let mapping = NonNull::new(mapping).ok_or(io::ErrorKind::OutOfMemory)?;
         let parts = Box::new([

@@ -7,11 +7,11 @@
 //! one entry, and `.wh..wh..opq` deletes the content of a directory. Such names never affect their
 //! own layer.
 //!
-//! A hard link is another name of the target's file at that moment, whatever later happens to the
-//! target's own name. A later layer may delete one of two names. Each name of a file with several
-//! names therefore becomes a complete entry, and a [`LinkKey`] joins them. Every archive is read
-//! twice for this purpose, the first time only for link targets. Memory grows only with the number
-//! of files that have several names.
+//! A hard link is another name of the target's file at the moment of the link, whatever later
+//! happens to the target's name. A later layer may delete one of two names. Each name of a file
+//! with several names therefore becomes a complete entry, and a [`LinkKey`] joins them. Every
+//! archive is read twice for this purpose, the first time only for link targets. Memory grows only
+//! with the number of files that have several names.
 //!
 //! A member below a symbolic link is placed at the link's target (`symlinks`).
 //!
@@ -73,7 +73,8 @@ pub struct Layers {
 /// The progress of returning entries.
 #[derive(Debug)]
 struct State {
-    /// The index of the tree's state: the state after all layers, then each state with a snapshot.
+    /// The index among the tree's states: the state after all layers, then each state with a
+    /// snapshot.
     view: usize,
     layer: usize,
     reader: Option<Reader>,

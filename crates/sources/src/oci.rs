@@ -129,7 +129,7 @@ pub enum OciError {
         file: String,
         /// The media type of the blob.
         media_type: String,
-        /// The reason why the type is unsupported.
+        /// The reason why the media type is unsupported.
         why: &'static str,
     },
     /// The manifest and the configuration list different numbers of layers.

@@ -219,7 +219,7 @@ fn every_format_and_form_of_sparse_files() {
         let root = tree(long_names);
         let sparse = options.contains(&"--sparse");
         if !sparse {
-            // 3 GiB of zeros would be packed.
+            // A plain archive would store 3 GiB of zeros.
             fs::remove_file(root.path().join("hole")).unwrap();
         }
         let mut wanted = on_host(root.path());

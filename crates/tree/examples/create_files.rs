@@ -1,5 +1,5 @@
 //! Measures tree edits that create and remove files: `cargo run --release --example create_files
-//! --features testing [FILES [keep]]`. With `keep`, the files are not removed.
+//! --features testing [FILES [keep]]`. With the argument `keep`, the files are not removed.
 //!
 //! A file has five items: an inode item, a reference to its name, 2,000 bytes of inline data, and
 //! two entries in one of four directories in turn. After the example created all files, it removes

@@ -2,8 +2,8 @@
 //!
 //! On a spinning disk, leaves that were written at different times lie far apart. A walk in key
 //! order crosses the disk again and again. Nodes of level 1 name all leaves, so the walk knows the
-//! leaves' addresses after it has read less than a hundredth of the tree. The walk reads the leaves
-//! in one pass over the disk.
+//! leaves' addresses after it has read less than a hundredth of the tree. The walk by address reads
+//! the leaves in one pass over the disk.
 //!
 //! The walk visits nodes first, parents before children. The walk's budget limits the number of
 //! known leaves, to about a million for each gigabyte of budget. At the limit, the walk visits the

@@ -33,7 +33,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 lock_class!(SharesLock, "shares", Rank::LEAF);
 
-/// The memory of a cached block beyond its bytes: header, reference counts, the cache's own
+/// The memory of a cached block beyond the block's bytes: header, reference counts, the cache's own
 /// records.
 const BLOCK_OVERHEAD_BYTES: u64 = 320;
 

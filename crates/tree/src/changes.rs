@@ -165,7 +165,7 @@ impl Changes {
                 if let Some(pulled) = self.stages.pull(0) {
                     let (side, leaf) = pulled?;
                     // The previous leaf of this tree has no items left: all its keys are below the
-                    // first key of this leaf.
+                    // first key of the new leaf.
                     *side.of_mut(&mut self.leaves) = Some(leaf);
                 }
                 self.front = self.stages.front(0);

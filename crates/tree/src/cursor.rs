@@ -106,7 +106,7 @@ impl Cursor {
     }
 
     /// Moves to the first item whose key is not below `key`, or after the last item. Returns true
-    /// if the key is `key`.
+    /// if the cursor's item has the key `key`.
     ///
     /// # Errors
     /// Fails if a block cannot be read.
@@ -134,7 +134,7 @@ impl Cursor {
     }
 
     /// Moves to the last item whose key is not above `key`, or before the first item. Returns true
-    /// if the key is `key`.
+    /// if the cursor's item has the key `key`.
     ///
     /// # Errors
     /// Fails if a block cannot be read.
@@ -200,7 +200,7 @@ impl Cursor {
         }
     }
 
-    /// Moves to the previous item. If there is no previous item, the cursor stays before the first
+    /// Moves to the previous item. If no previous item exists, the cursor stays before the first
     /// item and the method returns false.
     ///
     /// # Errors

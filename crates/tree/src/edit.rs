@@ -1,8 +1,9 @@
 //! Edits of trees: copy-on-write in memory.
 //!
-//! An [`EditableTree`] is the newest version of one tree. An edit copies each committed block on its
-//! path into memory once, reports the copy to the [`EditContext`], and changes it in its on-disk layout.
-//! The parent, which was copied first, links the copy. The commit assigns its address.
+//! An [`EditableTree`] is the newest version of one tree. An edit copies each committed block on
+//! its path into memory once, reports the copy to the [`EditContext`], and changes it in its
+//! on-disk layout. The parent, which was copied first, links the copy. The commit assigns the
+//! copy's address.
 //!
 //! | module | holds |
 //! |---|---|
@@ -275,7 +276,7 @@ impl EditableTree {
             .map_or(self.root.pointer.generation, |node| node.generation())
     }
 
-    /// Returns the number of blocks in memory without an address.
+    /// Returns the number of the tree's blocks in memory without an address.
     #[must_use]
     pub const fn unassigned_nodes(&self) -> u64 {
         self.unassigned
@@ -435,7 +436,7 @@ impl EditableTree {
                 if taken == 0 {
                     break;
                 }
-                // Clamp: exactly these items were just inserted.
+                // Clamp: the call has just inserted exactly these items.
                 rest = rest.get(taken..).unwrap_or_default();
             }
         }
@@ -500,6 +501,6 @@ fn run_before<'r, 'd>(items: &'r [(Key, &'d [u8])], end: Option<Key>) -> &'r [(K
             follows && end.is_none_or(|end| *key < end)
         })
         .count();
-    // Clamp: the loop just counted these items.
+    // Clamp: the loop has just counted these items.
     items.get(..count).unwrap_or_default()
 }

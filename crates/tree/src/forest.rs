@@ -72,7 +72,7 @@ impl Forest {
         self.reader.format()
     }
 
-    /// Returns the tree with the root `root`. Reads nothing yet.
+    /// Returns the tree with the root `root`. Reads no block yet.
     #[must_use]
     pub fn tree(self: &Arc<Self>, root: RootPointer) -> Tree {
         Tree::new(Arc::clone(self), root)
@@ -183,7 +183,7 @@ impl Forest {
     }
 
     /// Removes blocks from the cache that their tree no longer refers to. A transaction may reuse
-    /// their addresses at once.
+    /// the addresses of these blocks at once.
     pub fn forget_blocks(&self, pointers: &[BlockPointer]) {
         for pointer in pointers {
             self.cache.forget(pointer);

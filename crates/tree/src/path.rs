@@ -1,10 +1,10 @@
 //! The path from a root down to a block, with one step for each level. Only this module follows
 //! links to child nodes in memory.
 //!
-//! [`Path::enter`] turns a parent's link into a child's block. A parent in memory returns a child
-//! that is also in memory. All other children come from the cache or the volume. Cursors and walks
-//! above do not see the difference. Steps hold their blocks, so a path stays readable even if the
-//! cache evicts them.
+//! [`Path::enter`] turns a parent's link into a child's block. The link of a parent in memory leads
+//! to a child that is also in memory. All other children come from the cache or the volume. Cursors
+//! and walks do not distinguish blocks in memory from other blocks. Steps hold their blocks, so a
+//! path stays readable even if the cache evicts them.
 
 use crate::edit::Node;
 use crate::error::Result;

@@ -16,8 +16,8 @@ use std::time::Instant;
 ///
 /// The check costs 2 µs for 4 KiB, so 8 µs for a block of 16 KiB. The cost covers the checksum at
 /// 10 GB/s, some 150 items at 20 ns each, and the delivery of the block to a caller that reads its
-/// items. The cost is an assumption, not a measurement of this machine, so that virtual times are
-/// the same everywhere.
+/// items. The simulated cost is an assumption, not a measurement of this machine, so that virtual
+/// times are the same everywhere.
 pub const CHECK_COST_PER_4_KIB: Duration = Duration::from_micros(2);
 
 /// The number of blocks of a window that are sampled to predict if the window is in the page cache.
@@ -99,7 +99,7 @@ impl BlockReader {
         }
     }
 
-    /// Starts reads of blocks in one plug. The devices receive them in address order, with
+    /// Starts reads of blocks in one plug. The devices receive the reads in address order, with
     /// neighbours merged.
     pub(crate) fn start<'a>(
         &self,

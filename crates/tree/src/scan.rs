@@ -12,9 +12,9 @@
 //!
 //! A child's level is its parent's less one, and its keys must lie between its neighbours'. Every
 //! tree therefore ends, and no block is visited twice from one root. Once [`LEAVES_MAX`] leaves are
-//! known, they are read before more nodes. The queue is therefore bounded, whatever the size of the
-//! volume. Blocks come from the devices and bypass the cache, so a scan sees the current bytes on
-//! the devices.
+//! known, they are read before more nodes. The queue of a scan is therefore bounded, whatever the
+//! size of the volume. Blocks come from the devices and bypass the cache, so a scan sees the
+//! current bytes on the devices.
 
 use crate::error::Error;
 use crate::forest::Forest;
@@ -160,7 +160,7 @@ impl<S: Scanner> Survey<'_, S> {
         let mut tally = self.surveyor.begin();
         let mut ahead: VecDeque<Batch<S::Tag>> = VecDeque::new();
         loop {
-            // Blocks in the page cache need no read ahead of time.
+            // Blocks in the page cache need no read before the scan processes them.
             while ahead.len() <= BATCHES_AHEAD && !matches!(ahead.back(), Some(Batch::Cached(_))) {
                 // While a thread has a batch of its own, it does not wait for another thread's.
                 match self.take(ahead.is_empty()) {

@@ -1,6 +1,6 @@
 //! A tree at one moment: a held root, and the operations on it.
 //!
-//! Committed blocks are never changed in place. Blocks in memory are not changed while another
+//! An edit never changes committed blocks in place. Blocks in memory are not changed while another
 //! owner holds them. All blocks below a held root therefore stay unchanged while the root is held.
 //! A root is either clean and on disk, or it is the newest version of a tree that a transaction
 //! changes. In the second case, the `Tree` holds the root block in memory.
@@ -117,7 +117,7 @@ impl Tree {
     /// `wanted(first, end)` returns true if the caller wants any key of `[first, end)`, or of
     /// `[first, ..)` without `end`. The walk calls it for nodes and leaves, several times for each.
     /// The predicate must always return the same result for a range. The leaves that the walk
-    /// returns may also hold unwanted items.
+    /// returns may also hold items outside the wanted ranges.
     #[must_use]
     pub fn leaves_where(
         &self,
@@ -142,8 +142,8 @@ impl Tree {
         Blocks::new(self.clone(), order, read_ahead)
     }
 
-    /// Returns every node and leaf, with leaves in address order. This is the fastest walk for jobs
-    /// that need no key order.
+    /// Returns every node and leaf, with leaves in address order. The walk by address is the
+    /// fastest walk for jobs that need no key order.
     #[must_use]
     pub fn blocks_by_address(&self) -> BlocksByAddress {
         BlocksByAddress::new(self.clone())

@@ -12,10 +12,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::thread::{self, JoinHandle};
 
-/// The maximum number of threads. More threads gain nothing, because the devices are slower.
+/// The maximum number of threads. More threads for checking gain nothing, because the devices are
+/// slower.
 const THREADS_MAX: usize = 8;
 
-/// The maximum length of the queue. Readers that need further batches check them.
+/// The maximum length of the queue. Readers that need further batches check these batches
+/// themselves.
 const QUEUE_LENGTH_MAX: usize = 1024;
 
 /// A piece of work that any thread can do.

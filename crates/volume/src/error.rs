@@ -308,7 +308,7 @@ pub enum DevicesError {
         first: String,
         /// Another device's name.
         second: String,
-        /// The id that both have.
+        /// The device id that both devices have.
         device: DeviceId,
         /// The uuid that both have.
         uuid: Uuid,

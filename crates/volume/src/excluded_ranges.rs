@@ -1,7 +1,7 @@
 //! Excluded ranges: addresses that are never allocated, although no extent covers them.
 //!
-//! Three kinds of addresses are excluded. For each kind, a chunk excludes the part that its stripes
-//! cover:
+//! Three kinds of addresses are excluded. For each kind of excluded address, a chunk excludes the
+//! part that its stripes cover:
 //!
 //! - the first 64 KiB of the logical address space: file extents use address 0 for a hole, and
 //!   superblocks use it for a missing tree. The first chunk of volumes that old versions of
@@ -205,7 +205,7 @@ mod tests {
             assert_eq!(ranges, vec![wanted], "{start} at {physical}");
         };
         only(0, 0, 0..MIB);
-        // No address of this chunk is excluded.
+        // This test chunk has no excluded address.
         only(0, 2 * MIB, 0..STRIPE_BYTES);
         only(8 * MIB, 0, 8 * MIB..9 * MIB);
     }

@@ -112,7 +112,7 @@ pub struct Column {
 /// The content of a byte of a stripe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Content {
-    /// The chunk's byte at this offset.
+    /// The content is the chunk's byte at this offset.
     Data(ChunkOffset),
     /// Parity `P` of a row.
     P {
@@ -328,9 +328,9 @@ impl Layout {
     }
 
     /// Returns the number of ways to read a byte, which is also btrfs's number of mirrors. Without
-    /// parity, the ways to read a byte are the copies. With parity, they are the direct read and
-    /// each way to rebuild: one for RAID5. RAID6 rebuilds from `P`, from `Q`, or from both without
-    /// one other column.
+    /// parity, the ways to read a byte are the copies. With parity, the ways to read a byte are the
+    /// direct read and each way to rebuild: one for RAID5. RAID6 rebuilds from `P`, from `Q`, or
+    /// from both without one other column.
     #[must_use]
     pub fn ways(&self) -> u32 {
         let ways = match self.profile {

@@ -9,8 +9,8 @@
 //! - any other fsid is refused, with both names in the error;
 //! - a device with id 0 is the target of an unfinished replacement. The target is kept apart and
 //!   not read ([`crate::replacement`]);
-//! - the newest generation leads. A device of an older generation missed commits, and its copies
-//!   are used last;
+//! - among the volume's devices, the newest generation leads. A device of an older generation
+//!   missed commits, and its copies are used last;
 //! - two devices that were each written without the other are refused. Either their superblocks
 //!   have one generation and different roots, or their backup roots of the older generation differ.
 //!

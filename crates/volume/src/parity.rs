@@ -6,7 +6,7 @@
 //! - `Q = g^0·D[0] + g^1·D[1] + …`
 //!
 //! byte by byte in GF(2^8) with the polynomial `x^8 + x^4 + x^3 + x^2 + 1` (0x11d) and generator `g
-//! = 2`, as in H. Peter Anvin, "The mathematics of RAID-6". Addition is XOR.
+//! = 2`, as in H. Peter Anvin, "The mathematics of RAID-6". Addition in this field is XOR.
 //!
 //! Invariants: block order is column order (not device order: parity rotates over devices, see
 //! [`crate::layout`]); `g` has order 255, so a RAID6 row has at most [`MAX_RAID6_DATA_BLOCKS`] data
@@ -139,7 +139,8 @@ where
     }
 }
 
-/// A row of which some blocks were read. Slots that `recovery` does not need may be `None`.
+/// A RAID5 or RAID6 row of which some blocks were read. Slots that `recovery` does not need may be
+/// `None`.
 #[derive(Clone, Debug)]
 pub struct Row<'a> {
     /// Data blocks in column order.

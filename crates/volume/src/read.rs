@@ -10,8 +10,8 @@
 //! - [`PendingExtent::wait_data`], for file data: the verifier names the sectors that do not match.
 //!   Only the sectors that fail verification are read again, each from any good copy.
 //!
-//! The fault log records skipped copies. The error also lists bytes that no copy could provide.
-//! Reads never write; the crate that repairs a volume receives the faults of its reads
+//! The fault log records skipped copies. The error of a read also lists bytes that no copy could
+//! provide. Reads never write; the crate that repairs a volume receives the faults of its reads
 //! ([`Volume::tell_faults`]).
 
 mod data;

@@ -15,10 +15,11 @@
 //! planning a write to its end. The exchange holds it exclusively, so each write goes to the old
 //! slots or to the new ones.
 //!
-//! A target that fails a write is left out, like any device. The replacement then cannot finish,
-//! and the volume loses nothing. While a target exists, or a job [guards](Volume::guard_rows) the
-//! rows, writers lock the rows of all profiles, not only those with parity. A replacement job that
-//! holds a row's lock therefore finds equal copies, which stay unchanged while it copies them.
+//! A target that fails a write is left out, like any device. A replacement whose target was left
+//! out cannot finish, and the volume loses nothing. While a target exists, or a job
+//! [guards](Volume::guard_rows) the rows, writers lock the rows of all profiles, not only those
+//! with parity. A replacement job that holds a row's lock therefore finds equal copies, which stay
+//! unchanged while it copies them.
 
 use crate::Volume;
 use crate::chunk_map::{ChunkMap, MappedChunk};
@@ -144,7 +145,7 @@ impl Replacement {
     }
 }
 
-/// The number of jobs that want writers to lock rows. See [`Volume::guard_rows`].
+/// The number of jobs that require writers to lock rows. See [`Volume::guard_rows`].
 #[derive(Debug, Default)]
 pub(crate) struct Guards(AtomicUsize);
 

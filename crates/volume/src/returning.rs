@@ -12,9 +12,9 @@
 //! A return is a replacement whose target is the device itself ([`crate::replacement`]), without an
 //! item in the device tree. Linux sees a device that missed commits, before and after a crash.
 //!
-//! A stripe is *moved* if the device's own state uses its place for something else. The stripe's
-//! content goes to another place on the device. The chunk names the new place by the time the
-//! superblock changes ([`Volume::move_stripes`]).
+//! A stripe is *moved* if the device's own state uses its place for something else. A moved
+//! stripe's content goes to another place on the returning device. The chunk names the new place by
+//! the time the superblock changes ([`Volume::move_stripes`]).
 //!
 //! Left out: the choice of addresses that may be written without harm to the device's own state.
 //! The writer above excludes the space of the device's own state from allocation, and decides which

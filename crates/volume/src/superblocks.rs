@@ -54,7 +54,7 @@ impl PrimaryFailure {
 pub struct DeviceSuperblock {
     /// The superblock.
     pub superblock: Superblock,
-    /// The physical address from which it was read.
+    /// The physical address from which the superblock was read.
     pub at: Physical,
     /// The notice that the volume was opened by a superblock other than the primary.
     pub notice: Option<Notice>,
@@ -232,8 +232,8 @@ fn log_entry(device: &Device, offset: u64) -> Option<Superblock> {
         .filter(|entry| entry.incompat.contains(Incompat::ZONED))
 }
 
-/// Returns the last entry of the log in the zone at `start`. Entries are dense from the zone's
-/// beginning, so a binary search finds the last one.
+/// Returns the last entry of the log in the zone at `start`. Entries of a superblock log are dense
+/// from the zone's beginning, so a binary search finds the last entry.
 fn last_entry(device: &Device, start: u64, zone_bytes: u64) -> Option<(Physical, Superblock)> {
     let entry_bytes = SUPERBLOCK_BYTES as u64;
     let place = |index: u64| start.exact_add(index.exact_mul(entry_bytes));

@@ -72,7 +72,7 @@ pub struct Volume {
     failing: Mutex<(), FailingLock>,
     /// True if the volume may continue without a failed device, as a volume with data may.
     tolerates_failures: bool,
-    /// A device that provides the clock, which all simulated devices of the volume share.
+    /// A device whose clock all simulated devices of the volume share.
     clocked: Device,
 }
 
@@ -177,7 +177,7 @@ impl Volume {
         &self.options
     }
 
-    /// Returns all notices in order: of opening, and of devices that failed since.
+    /// Returns all notices in order: those of the opening, and those of devices that failed since.
     #[must_use]
     pub fn notices(&self) -> Vec<Notice> {
         self.notices.lock().clone()
@@ -231,7 +231,7 @@ impl Volume {
     /// # Errors
     /// Returns [`WriteRefusal::NoSuchChunk`].
     pub fn remove_chunk(&self, start: Logical) -> Result<(), Error> {
-        // A copy of the old map must not restore the chunk.
+        // Under this lock, no copy of the old chunk map can restore the chunk.
         let _table = self.devices.write();
         if Arc::make_mut(&mut self.chunks.write()).remove(start) {
             Ok(())
@@ -394,7 +394,8 @@ impl Volume {
         self.devices.read().slots().to_vec()
     }
 
-    /// Returns the virtual clock of simulated devices. All work then runs on the calling thread.
+    /// Returns the virtual clock of simulated devices. With simulated devices, all work runs on the
+    /// calling thread.
     #[must_use]
     pub fn virtual_clock(&self) -> Option<VirtualClock> {
         self.clocked.virtual_clock()
@@ -451,7 +452,7 @@ impl Volume {
         &self.devices
     }
 
-    /// Replaces the chunk with the same start. The new chunk has the same device slots as the
+    /// Replaces the chunk that has the same start. The new chunk has the same device slots as the
     /// replaced chunk.
     pub(crate) fn exchange_chunk(&self, start: Logical, chunk: Chunk) -> Result<(), Error> {
         let _table = self.devices.write();

@@ -15,7 +15,7 @@ const WIPED_BYTES: u64 = 2 << 20;
 /// volume or none. Programs that recognise a file system by its signature then find none.
 ///
 /// # Errors
-/// Fails if the device fails.
+/// Fails if a write to the device fails.
 pub fn forget(device: &Device) -> Result<(), IoError> {
     let [primary, copies @ ..] = SUPERBLOCK_OFFSETS;
     for place in copies {

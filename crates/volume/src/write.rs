@@ -19,15 +19,16 @@
 //!
 //! Failures: a device that fails a write or a flush is left out from then on, like a missing
 //! device, if all chunks can do without it (`failures`). If chunks need the failed device, its
-//! failure *stops writing for good* ([`Volume::stop_writing`]), and the cause is kept. Each later
-//! write, flush or commit is refused. No failure is retried.
+//! failure *stops writing for good* ([`Volume::stop_writing`]), and the cause is kept. After
+//! writing has stopped, the volume refuses each later write, flush or commit. No failure is
+//! retried.
 //!
 //! While a device is being replaced, its writes also go to the device that will replace it
 //! ([`crate::replacement`]).
 //!
-//! Left out: the choice of addresses. The allocator above passes only ranges that no committed
-//! state uses. No two calls write the same bytes at the same time, and no reader reads them during
-//! the write.
+//! Left out: the choice of addresses for writes. The allocator above passes only ranges that no
+//! committed state uses. No two calls write the same bytes at the same time, and no reader reads
+//! them during the write.
 //!
 //! [`Stale`]: crate::error::Stale
 

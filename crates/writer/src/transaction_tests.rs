@@ -410,7 +410,7 @@ fn a_full_volume_says_so_and_can_be_emptied() {
         filesystem.commit().unwrap();
         check(&path);
     }
-    // Each round must reach nearly as much as the first round.
+    // Each round of the test must write nearly as much as the first round.
     assert!(
         most.iter()
             .all(|files| files * 10 > most[0] * 9 && *files > 10_000),

@@ -5,8 +5,8 @@
 //! than [`POOL_BYTES`], and no block larger than [`POOLED_BLOCK_BYTES`].
 //!
 //! Each block of the pool consists of whole system pages, which return to the system at once if the
-//! pool has no space. A global allocator would keep them, in one arena for each writing thread.
-//! With requests of many sizes, these are hundreds of MiB.
+//! pool has no space. A global allocator would keep large idle blocks, in one arena for each
+//! writing thread. With requests of many sizes, these are hundreds of MiB.
 
 use buttress_exact::Exact as _;
 use std::collections::BTreeMap;
@@ -61,9 +61,9 @@ impl Idle {
         Some(allocation)
     }
 
-    /// Keeps an allocation if the budget has space for it, or evicts one of another size. That size
-    /// was used earlier, and the pool must follow a change of request size. Returns the allocations
-    /// that are not kept.
+    /// Keeps an allocation if the pool's budget has space for it, or evicts one of another size.
+    /// That size was used earlier, and the pool must follow a change of request size. Returns the
+    /// allocations that the pool does not keep.
     fn put(&mut self, allocation: Allocation) -> [Option<Allocation>; 2] {
         let capacity = allocation.capacity;
         if capacity > POOLED_BLOCK_BYTES {

@@ -372,7 +372,7 @@ impl Shared {
 }
 
 /// Makes a ring that permanently allows only reads and writes. A process that restricted itself
-/// with a system call filter must not bypass it through the ring.
+/// with a system call filter must not bypass the filter through the ring.
 fn restricted_ring(entries: u32) -> io::Result<IoUring> {
     let ring = IoUring::builder().setup_r_disabled().build(entries)?;
     let submitter = ring.submitter();

@@ -12,7 +12,7 @@
 //!   The first dispatch of a batch that is not cached ends the attempts for that batch, so a cold
 //!   medium costs one failed system call;
 //! - a small batch of writes into the page cache is copied at once, on the caller's thread;
-//! - a caller that waits for a dispatch that no worker has started runs it itself.
+//! - a caller that waits for a dispatch without a worker runs the dispatch itself.
 //!
 //! The queue is first in, first out: batches arrive sorted, and the kernel's scheduler below sorts
 //! further.

@@ -2,8 +2,8 @@
 //! and partitions.
 //!
 //! A file is opened once. If the page cache holds nothing of it, it may be opened again to bypass
-//! the page cache. The lock precedes the first read. An overlay and a partition are backends over
-//! the file's backend.
+//! the page cache. The open file is locked before its first read. An overlay and a partition are
+//! backends over the file's backend.
 //!
 //! Left out: the size and the calls of a file ([`FileBackend`]), and the rules of the locks
 //! ([`guard`]).

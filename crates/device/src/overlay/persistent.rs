@@ -184,7 +184,7 @@ impl Backend for Overlay {
         self.change(offset_bytes, length, || self.side.write(offset_bytes, bytes))
     }
 
-    /// Writes the blocks first, then the map that makes them valid.
+    /// Writes the side file's blocks first, then the map that makes these blocks valid.
     fn flush(&self) -> io::Result<()> {
         if !self.writable {
             return Ok(());

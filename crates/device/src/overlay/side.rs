@@ -238,7 +238,7 @@ impl SideFile {
         self.sync()
     }
 
-    /// Deletes the file.
+    /// Deletes the side file.
     pub(super) fn remove(self) -> io::Result<()> {
         std::fs::remove_file(&self.path)
     }

@@ -18,7 +18,8 @@ use crc_fast::{CrcAlgorithm, checksum};
 use super::{Partition, Table, invalid, le_u32, le_u64, read_at};
 use crate::backend::Backend;
 
-/// The size of the largest array of entries that is read. The usual array has 16 KiB.
+/// The size of the largest array of entries that is read. The usual array of partition entries has
+/// 16 KiB.
 pub(crate) const TABLE_BYTES: u64 = 4 << 20;
 
 const SIGNATURE: &[u8; 8] = b"EFI PART";
@@ -275,7 +276,7 @@ pub(super) mod tests {
     #[test]
     fn hostile_counts_and_places_are_refused_with_valid_checksums() {
         let table = build(512, 64, &[]);
-        // The columns are field offset in the header, value as 8 bytes, width.
+        // The columns of the test's table are field offset in the header, value as 8 bytes, width.
         for (at, value, width) in [
             (80, u64::from(u32::MAX), 4),
             (84, 0, 4),

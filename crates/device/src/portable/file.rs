@@ -22,7 +22,7 @@ use crate::device::OpenOptions;
 use crate::error::{IoError, Operation, byte_length, check_range, read_only};
 use crate::partition;
 
-/// The zeros of one write.
+/// The zeros that one write of this backend can hold.
 static ZEROS: [u8; 1 << 16] = [0; 1 << 16];
 
 /// The result of [`open`]: the backend (of the partition, if the caller asked for one), and

@@ -171,7 +171,7 @@ impl Dispatch {
         }
     }
 
-    /// Returns true if the dispatch writes.
+    /// Returns true if the dispatch is a write.
     pub(crate) fn is_write(&self) -> bool {
         self.direction == Direction::Write
     }
@@ -189,7 +189,7 @@ impl Dispatch {
             .is_ok()
     }
 
-    /// Records that one of the requests is no longer wanted. Returns true if no request of the
+    /// Records that the caller of one of the requests dropped it. Returns true if no request of the
     /// dispatch is wanted any more and the dispatch was not started. The caller must then remove
     /// the dispatch from its queue.
     pub(crate) fn unwant(&self) -> bool {

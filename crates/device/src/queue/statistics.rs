@@ -105,7 +105,7 @@ impl QueueStatistics {
     /// The column heads of the printed row.
     pub const HEADER: &str = "Device               r/s      rkB/s   rrqm/s  %rrqm r_await rareq-sz      w/s      wkB/s   wrqm/s  %wrqm w_await wareq-sz aqu-sz  %util";
 
-    /// Returns the difference to an earlier reading of the same device's counters.
+    /// Returns the difference from an earlier reading of the same device's counters.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
         Self {
@@ -309,8 +309,8 @@ mod tests {
     }
 
     /// The numbers are one second of a drive, in the v6.3 row of the kernel's commit ae76d8e3e135.
-    /// The numbers are 9731 reads a second, 17237 merges, 3425544 KiB, and 2.18 ms each. The other
-    /// columns must equal those that iostat printed.
+    /// The test's numbers are 9731 reads a second, 17237 merges, 3425544 KiB, and 2.18 ms each. The
+    /// other columns must equal those that iostat printed.
     #[test]
     fn a_published_row_of_iostat_is_reproduced() {
         let statistics = QueueStatistics {

@@ -197,7 +197,8 @@ impl Group {
         Err(told.with("start", start).with("bytes", length))
     }
 
-    /// Takes a chosen free range. The range was written before, so it has space on the host.
+    /// Takes a chosen free range out of the free space. The range was written before, so it has
+    /// space on the host.
     fn take_free(&mut self, start: u64, length: u64) -> Result<(), Defect> {
         let taken = match self.free.as_mut() {
             Some(free) => free

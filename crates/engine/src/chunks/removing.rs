@@ -70,7 +70,7 @@ impl Running {
         Ok(())
     }
 
-    /// Returns whether promises to edits and data still fit without a group.
+    /// Returns whether the promises to edits and data still fit without a block group.
     fn can_spare(&self, start: u64) -> bool {
         let Some(group) = self.core.groups.holding(start) else {
             return false;

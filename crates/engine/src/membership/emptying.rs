@@ -107,7 +107,8 @@ impl Emptying<'_> {
         }))
     }
 
-    /// Removes the device from the volume: commits that. Returns its slot; whoever has the device wipes it.
+    /// Removes the device from the volume, and commits the removal. Returns its slot; whoever has
+    /// the device wipes it.
     ///
     /// # Errors
     /// The call fails if device extents are still on the device, or if the commit fails.

@@ -1,8 +1,8 @@
 //! A new device joins the volume.
 //!
-//! Order: the device forgets what it held; it gets the superblock in use with an item of its own
-//! ([`Volume::join`](buttress_volume::Volume::join)); a commit lists it. All checks that can refuse
-//! the new device run before that superblock write.
+//! Order: the device's old content is wiped; the device gets the superblock in use with its own
+//! item ([`Volume::join`](buttress_volume::Volume::join)); a commit lists the device. All checks
+//! that can refuse the new device run before that superblock write.
 
 use super::{LEAST_DEVICE_BYTES, item_key, refused, whole_sectors};
 use crate::device_space::DeviceSpaceLeft;
@@ -88,7 +88,7 @@ impl Engine {
         let (key, statistics) = (item_key(item.device), DeviceStatistics::key(item.device));
         let edited = self.edit_devices(item.device, |running| {
             running.insert(TreeId::CHUNK, &key, &item.to_bytes())?;
-            // Statistics of an earlier device with this id.
+            // Removes the statistics of an earlier device with this id.
             running.remove(TreeId::DEVICE, &statistics)?;
             running.core.devices.rooms.push(DeviceSpaceLeft::of_empty(item));
             Ok(())

@@ -65,7 +65,7 @@ pub(super) struct Closure {
     pub(super) items: BTreeSet<(TreeId, Key)>,
     /// Extents that changed since their content was copied; the next pass moves them.
     pub(super) changed: Vec<Moved>,
-    /// Of each block, those above it that change, too.
+    /// For each changed block, the blocks above it that also change.
     above: BTreeMap<Logical, Vec<Logical>>,
     queue: Vec<Logical>,
     missing: Vec<BlockPointer>,
@@ -76,7 +76,7 @@ pub(super) enum Computed {
     Closure(Box<Closure>),
     /// The blocks that the caller must read, without the edit lock, before it retries.
     Missing(Vec<BlockPointer>),
-    /// The batch must be divided.
+    /// The closure is too large, so the caller must divide the batch.
     TooLarge,
 }
 
@@ -158,7 +158,7 @@ impl Closure {
         Ok(())
     }
 
-    /// Adds the leaves of a tree whose items make up one reference.
+    /// Adds the tree leaves whose items make up one reference to an extent.
     fn add_users(&mut self, running: &mut Running, extent: &Extent, reference: &Found) -> Result<()> {
         let root = reference.root;
         let tree = running.open_tree(root)?.tree.clone();
@@ -299,7 +299,7 @@ struct Found {
 }
 
 impl Found {
-    /// The keys of the items that make up the reference.
+    /// Returns the keys of the items that make up the reference.
     fn items(&self, tree: &LiveTree, extent: &Extent, sector_bytes: u32) -> Result<Vec<Key>> {
         let object = self.inode.object_id();
         // An offset in the upper half wraps: the file begins in the middle of the extent.

@@ -22,7 +22,7 @@ const SYSTEM_NODES: u64 = 16;
 /// The number of places of edits that may run beside a relocation.
 const PLACES_BESIDE: u64 = 64;
 
-/// How long a job waits for readers of older states before it looks again.
+/// How long a job waits for readers of older states before it checks again.
 const READERS_WAIT: Duration = Duration::from_millis(20);
 
 /// How many commits without readers remove an empty group.
@@ -189,7 +189,7 @@ impl Running {
             sum.exact_add(group.free_bytes())
                 .exact_add(group.unbacked_bytes())
         });
-        // Clamp: groups that are marked already have nothing free.
+        // Clamp: groups that are already marked have no free bytes left.
         self.core
             .groups
             .preferred_free_bytes(purpose)

@@ -16,7 +16,7 @@ use core::ops::ControlFlow;
 #[derive(Clone, Debug)]
 pub(super) struct Extent {
     pub(super) item: ExtentItem,
-    /// All references with their counts; never an owner.
+    /// All references to the extent with their counts; never an owner.
     pub(super) references: Vec<(Reference, i64)>,
     /// The subvolume that made the extent, on volumes with simple quotas.
     pub(super) owner: Option<TreeId>,
@@ -30,7 +30,7 @@ impl Extent {
         }
     }
 
-    /// Whether the block refers to what is below it by its address.
+    /// Whether the block refers to the blocks and extents below by its address.
     pub(super) const fn is_full(&self) -> bool {
         self.item.flags.contains(ExtentFlags::FULL_BACKREF)
     }

@@ -1,4 +1,5 @@
-//! The change of a closure: copies of all its blocks at new addresses, and everything that names an address.
+//! The change of a closure: copies of all its blocks at new addresses, and changes of everything
+//! that names such an address.
 //!
 //! | what | changes to |
 //! |---|---|
@@ -310,7 +311,8 @@ impl Running {
         }
     }
 
-    /// References by address to extents of data that keep their own address.
+    /// Moves the references that a block holds by its address to data extents, which keep their own
+    /// address.
     fn move_references_to_data(
         &mut self,
         renaming: &Renaming,

@@ -20,7 +20,7 @@ const OWN_CACHE: ByteCount = ByteCount::new(8 << 20);
 pub(crate) struct OwnState {
     pub filesystem: Filesystem,
     extents: Tree,
-    /// The ranges that the pending log of this state uses.
+    /// The ranges that the pending log of the device's own state uses.
     log: Vec<(u64, u64)>,
 }
 

@@ -95,7 +95,7 @@ mod lanes {
         rest
     }
 
-    /// Sixteen sectors that are hashed in parallel.
+    /// Sixteen sectors whose digests are computed in parallel.
     struct Sixteen<'a> {
         processor: V4,
         sectors: &'a [u8],

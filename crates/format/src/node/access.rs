@@ -261,8 +261,8 @@ fn search<Raw>(row: &[Raw], key_of: impl Fn(&Raw) -> &RawKey, key: &Key) -> Resu
     }
 }
 
-/// Returns the array of `count` raw structs after the header of `block`. The array is shorter if
-/// the block ends first.
+/// Returns the array of `count` raw structs after the header of `block`. The returned array is
+/// shorter if the block ends first.
 pub(super) fn row<Raw>(block: &[u8], count: usize) -> &[Raw]
 where
     Raw: FromBytes + zerocopy::Immutable + zerocopy::Unaligned,

@@ -180,8 +180,8 @@ fn check_promises(block: &TreeBlock, expected: &Expectation, report: Report<'_>)
     ControlFlow::Continue(())
 }
 
-/// Returns true if tree `expected` may contain a block of tree `stored`. Subvolumes share blocks
-/// with each other, and relocation trees with every tree.
+/// Returns true if tree `expected` may contain a block of tree `stored`. Subvolumes share tree
+/// blocks with each other, and relocation trees with every tree.
 fn owner_fits(stored: TreeId, expected: TreeId) -> bool {
     if expected == TreeId::TREE_RELOCATION {
         return true;

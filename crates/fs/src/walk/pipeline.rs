@@ -243,7 +243,7 @@ impl SecondStage {
         let NamesBatch { found, loads } = batch;
         let mut records: Vec<Option<Result<InodeRecord>>> = Vec::new();
         records.resize_with(found.len(), || None);
-        // Missing inodes are loaded below.
+        // The code below loads missing inodes.
         for (number, record) in loads.into_iter().filter_map(|load| load.take().ok()).flatten() {
             if let Some(slot) = records.get_mut(number) {
                 *slot = Some(record);

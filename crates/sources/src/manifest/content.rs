@@ -25,7 +25,7 @@ const IMAGE: u8 = 2;
 /// The stamp holds seconds, nanoseconds and inode.
 const STAMP_BYTES: usize = 24;
 
-/// The place of contents that no table names.
+/// The location of file contents that no table names.
 #[derive(Debug)]
 pub(super) enum Base {
     None,
@@ -69,8 +69,8 @@ impl ManifestContents {
         Ok((locator, metadata.len()))
     }
 
-    /// Returns the data extent of a file: of the host, or of the base's image at this path. Returns
-    /// `None` for a file without holes.
+    /// Returns the data extent of a host file, or of the file at this path in the base image.
+    /// Returns `None` for a file without holes.
     pub(super) fn data_of(&self, locator: &[u8], path: &[u8]) -> Option<DataExtent> {
         let (kind, rest) = locator.split_first()?;
         match (*kind, &self.base) {

@@ -6,8 +6,8 @@
 //! The manifest names times of access, change and birth if they differ from the time of the
 //! content.
 //!
-//! A snapshot that equals its source is written as a snapshot. Any other subvolume is written with
-//! its whole content.
+//! A snapshot that equals its source is written as a snapshot. A subvolume that is no such snapshot
+//! is written with its whole content.
 //!
 //! Left out: preallocated ranges (they become holes), contents that cannot be read, quota groups
 //! and limits, fs-verity. The caller receives a report of everything that was left out.

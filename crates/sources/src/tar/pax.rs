@@ -1,7 +1,7 @@
 //! The records of extended headers: `LENGTH KEY=VALUE\n`. LENGTH includes its own digits.
 //!
 //! Source: POSIX.1-2017, pax, "pax Extended Header"; GNU tar manual, "Storing Sparse Files";
-//! star(5) for `SCHILY.*`; libarchive-formats(5) for `LIBARCHIVE.*`.
+//! Further sources: star(5) for `SCHILY.*`; libarchive-formats(5) for `LIBARCHIVE.*`.
 
 use buttress_format::Timestamp;
 use buttress_format::printable::Printable;

@@ -154,7 +154,7 @@ pub(super) fn ranges_in_content(
             if rest.len() > 32 {
                 return Err(Problem::Sparse(format!("{what} is not a number")));
             }
-            // The parsed text is dropped.
+            // Parsing drops the text that it has consumed.
             text.drain(..start.min(text.len()));
             taken = 0;
             text.extend_from_slice(&block(blocks.saturating_mul(BLOCK_BYTES))?);

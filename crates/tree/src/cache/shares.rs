@@ -25,7 +25,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// The cache keeps at least this part of its budget, however much a writer holds.
 const KEPT_OF: u64 = 12;
 
-/// The owners of the cache's budget.
+/// The shares of the cache's budget, by owner.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Shares {
     /// The part of the budget that the cache keeps for itself, in bytes.
@@ -321,7 +321,7 @@ mod tests {
         cache.hold_outside(0);
         assert!(whole - cache.blocks.capacity() < SHARDS_MAX);
     }
-    /// The shares move in whole steps, so that the cache's capacity does not change with every
+    /// The cache's shares move in whole steps, so that its capacity does not change with every
     /// block.
     #[test]
     fn unused_read_ahead_budget_belongs_to_the_cache() {

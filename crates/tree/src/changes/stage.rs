@@ -90,7 +90,8 @@ struct Stage {
     /// The planned blocks in flight, one queue for each forest. If both trees belong to one forest,
     /// the first queue holds all.
     queues: [Queue; 2],
-    /// The unreadable block one level up, with its first key. No block after it is planned.
+    /// The unreadable block one level up, with its first key. No block after the unreadable block
+    /// is planned.
     failure: Option<(Key, Error)>,
 }
 

@@ -169,8 +169,8 @@ impl Editor<'_> {
         let (block, links) = match gone {
             Gone::Node(node) => (&node.block, node.links.clone()),
             Gone::Clean(clean) => {
-                // The copy is the wanted leaf, and replaces the clean block. Nodes stay, because
-                // readers of earlier states share them.
+                // The copy is the wanted leaf, and replaces the clean block. Nodes stay in the
+                // cache, because readers of earlier states share them.
                 if clean.1.is_leaf() {
                     self.forest.cache().forget(&clean.0);
                 }

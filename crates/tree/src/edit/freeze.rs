@@ -264,7 +264,7 @@ impl Frozen {
         self.tree
     }
 
-    /// Returns the frozen root. The root item or the superblock must name it.
+    /// Returns the frozen root. The root item or the superblock must name the frozen root.
     #[must_use]
     pub fn root(&self) -> Option<RootPointer> {
         Some(RootPointer {

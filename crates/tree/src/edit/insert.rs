@@ -127,7 +127,7 @@ impl Editor<'_> {
             self.insert_links(node, at, siblings)?;
             return Ok(None);
         }
-        // At the end of a row, only the new children move to the right.
+        // If the insertion is at the end of a row, only the new children move to the right.
         let from = if at >= count { slot } else { count.quotient(2) };
         let mut right = self.new_sibling(node);
         self.made();
@@ -173,7 +173,7 @@ impl Editor<'_> {
         Ok(siblings)
     }
 
-    /// Splits a leaf and inserts the item. Returns the new leaves to its right.
+    /// Splits a leaf and inserts the item. Returns the new leaves to the right of the split leaf.
     fn split(&mut self, leaf: &mut Node, item: NewItem<'_>, in_row: bool) -> Result<Siblings> {
         let count = leaf.block.item_count();
         let room = self.leaf_capacity();
@@ -331,7 +331,7 @@ impl Editor<'_> {
         self.pushed(done)
     }
 
-    /// After items moved, their leaf has the space, so the item must fit.
+    /// After items moved to a neighbour, their leaf has space, so the new item must fit.
     fn pushed(&self, done: bool) -> Result<bool> {
         match done {
             true => Ok(true),
@@ -339,7 +339,7 @@ impl Editor<'_> {
         }
     }
 
-    /// Returns the leaves in `slot` and in the next slot, if both may be changed.
+    /// Returns the leaves in `slot` and in the next slot of a node, if both leaves may be changed.
     fn neighbours<'n>(
         &self,
         parent: &'n mut Node,
@@ -390,7 +390,7 @@ fn split_slot(leaf: &Node, item: NewItem<'_>, room: usize) -> usize {
         .take_while(|from| left_bytes(*from) <= half)
         .last()
         .unwrap_or(0);
-    // The next slot may be nearer to the half.
+    // The next slot may be nearer to the middle of the leaf.
     let next = from.exact_add(1).min(count);
     let nearer = left_bytes(next).abs_diff(half) < left_bytes(from).abs_diff(half);
     if nearer && left_bytes(next) <= room {

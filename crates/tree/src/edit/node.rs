@@ -59,8 +59,8 @@ impl Node {
         }
     }
 
-    /// Returns a copy of a block for a tree's running epoch. `links` are the block's children in
-    /// memory.
+    /// Returns a copy of a block for a tree's running epoch. `links` are those children of the
+    /// block that are in memory.
     pub(super) fn copy_of(
         block: &TreeBlock,
         links: Vec<Option<Arc<Self>>>,

@@ -74,7 +74,7 @@ impl EditableTree {
         }
     }
 
-    /// Returns the child in `slot`. `end_key` is the exclusive end of the parent's keys.
+    /// Returns the child in `slot`. `end_key` is the exclusive end of the keys below the parent.
     pub(super) fn child_place<'tree>(
         &'tree self,
         parent: &Place<'tree>,

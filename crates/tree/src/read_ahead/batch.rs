@@ -58,7 +58,7 @@ impl Batch {
         }
     }
 
-    /// Waits for the blocks and checks them, unless another thread does.
+    /// Waits for the batch's blocks and checks them, unless another thread checks them.
     pub(crate) fn check(&self, reader: &BlockReader) {
         let mut state = self.state.lock();
         if !matches!(*state, State::Pending(_) | State::Cached(_)) {

@@ -212,7 +212,7 @@ impl Near {
             if read.is_ready()
                 && let Ok(block) = forest.reader().finish(read, &pointer)
             {
-                // If the block failed, a later reader finds the error again.
+                // If the read of the block failed, a later reader finds the error again.
                 forest.cache().insert(&pointer, block);
             }
         }

@@ -207,7 +207,7 @@ impl Pass {
                 None => forest.read_block(&pointer),
             },
             Content::Failed(error) => Err(*error),
-            // Without memory for the block, it is read without read-ahead.
+            // Without memory for read-ahead, the block is read only when the walk requests it.
             Content::Unread | Content::Arriving(..) => forest.read_block(&pointer),
         };
         Some(Taken {

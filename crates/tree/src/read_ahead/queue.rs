@@ -1,4 +1,4 @@
-//! Queues: blocks in flight, in the order in which they will be taken.
+//! Queues of read-ahead: blocks in flight, in the order in which the reader will take them.
 //!
 //! The owner of the queue plans blocks, each with a reservation of the forest's budget. The owner
 //! starts the reads of all planned blocks in one plug, and takes blocks from the front. In between,
@@ -16,7 +16,7 @@ use buttress_format::node::TreeBlock;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// Blocks in the order in which they will be taken.
+/// Read-ahead blocks in the order in which the reader will take them.
 #[derive(Debug, Default)]
 pub(crate) struct Queue {
     entries: VecDeque<Entry>,
@@ -98,8 +98,8 @@ impl Queue {
         (reservation.is_some() || self.blocks == 0).then_some(reservation)
     }
 
-    /// Plans a block as the last entry. If `node` is given, the block is in memory and is not
-    /// fetched.
+    /// Plans a block as the last entry of the queue. If `node` is given, the block is in memory and
+    /// needs no read.
     pub(crate) fn plan(
         &mut self,
         pointer: BlockPointer,

@@ -64,8 +64,8 @@ pub(crate) const NODES_TO_LEAVES: u64 = 64;
 /// The minimum number of blocks ahead of each stage above the lowest.
 pub(crate) const NODES_AHEAD_MIN: u64 = 4;
 
-/// The maximum number of blocks of higher levels in a queue. Each takes memory, and a hostile tree
-/// could have any number of nodes without readable children.
+/// The maximum number of blocks of higher levels in a queue. Each such block takes memory, and a
+/// hostile tree could have any number of nodes without readable children.
 const ABOVE_MAX: u64 = 64;
 
 /// The minimum size of a window from which the speed of the disk is measured.
@@ -98,7 +98,7 @@ pub(crate) struct Sweep {
     passes_leaves: bool,
     /// True if the sweep may still become a pass over a spinning disk.
     may_pass: bool,
-    /// The time that the walk has waited for blocks of the last window.
+    /// The time that the walk has waited for blocks of the sweep's last window.
     waited: Duration,
     /// The stages of the sweep, the lowest level first. Empty until the sweep starts.
     stages: Vec<Stage>,
@@ -191,7 +191,7 @@ impl Sweep {
         }
     }
 
-    /// Makes leaves bypass the cache. Called before the first fetch.
+    /// Makes the leaves that the sweep reads bypass the cache. Called before the first fetch.
     pub(crate) const fn pass_leaves(&mut self) {
         self.passes_leaves = true;
     }
@@ -225,7 +225,7 @@ impl Sweep {
         let before = self.may_pass.then(|| forest.reader().now());
         let taken = self.take(forest, 0);
         if let Some(before) = before {
-            // Clamp: a duration; at worst the clock stands still.
+            // Clamp: the difference is a duration; at worst the clock stands still.
             let waited = forest.reader().now().saturating_sub(before);
             self.waited = self.waited.saturating_add(waited);
         }

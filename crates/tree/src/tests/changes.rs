@@ -66,7 +66,7 @@ fn groups<T>(list: &[T], key: impl Fn(&T) -> Key, most: usize, level: u8) -> Vec
             let key = key(item);
             Random::new(key.objectid.get() * 31 + key.offset + (u64::from(level) << 40)).below(5) == 0
         });
-        // A group has at least two elements, so that the number of levels is finite.
+        // A group of pointers has at least two elements, so that the number of levels is finite.
         let count = cut
             .map_or(rest.len(), |cut| cut + 1)
             .clamp(2, most)

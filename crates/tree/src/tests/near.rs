@@ -39,7 +39,7 @@ fn as_many_blocks_are_fetched_as_the_kernel_would() {
     // The next four leaves are located within 64 KiB. The sixth leaf is the next one that is not in
     // memory.
     assert_eq!(in_order(ReadAhead::Forward), [7, 7, 7]);
-    // The mode fetches nine leaves, until they exceed 128 KiB, and two nodes.
+    // The mode fetches nine leaves, until the leaves exceed 128 KiB, and two nodes.
     assert_eq!(anywhere(ReadAhead::ForwardOnMiss), [14, 14, 14]);
     assert_eq!(in_order(ReadAhead::ForwardOnMiss), [14, 14, 14]);
     // Each further visit of a leaf fetches one more leaf.

@@ -1,5 +1,5 @@
-//! Tests of read-ahead in virtual time. The tests measure each mode on a spinning disk, and prove
-//! that runs can be repeated and that passes change nothing except time.
+//! Tests of read-ahead in virtual time. The tests of simulated devices measure each mode on a
+//! spinning disk, and prove that runs can be repeated and that passes change only time.
 
 use super::{Image, Sample, key};
 use crate::measure::{Comparison, compare};

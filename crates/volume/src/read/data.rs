@@ -1,4 +1,4 @@
-//! Reads of file data: each sector comes from any good copy.
+//! Reads of file data: each sector comes from any copy whose checksum matches.
 
 use super::{PendingExtent, PendingSegment, VerifySectors};
 use crate::Volume;

@@ -1,10 +1,10 @@
 //! Devices that fail a write or a flush: the volume continues without them, or stops.
 //!
 //! After the failure, it is unknown which of the bytes since the last good flush the device holds.
-//! No later result of the device can tell. The device is therefore *left out*: it is neither
-//! written, including its superblocks, nor read while the volume is open. At the next open, a
-//! left-out device's older generation identifies it ([`crate::open`]). The other stripes of a
-//! left-out device's chunks hold the bytes that it missed, as copies or parity.
+//! No later result of the device can reveal which of these bytes it holds. The device is therefore
+//! *left out*: it is neither written, including its superblocks, nor read while the volume is open.
+//! At the next open, a left-out device's older generation identifies it ([`crate::open`]). The
+//! other stripes of a left-out device's chunks hold the bytes that it missed, as copies or parity.
 //!
 //! All chunks determine if the volume can do without the device, not only those of the failed
 //! batch. In each chunk with a stripe on the failed device, the lost stripes must not exceed the

@@ -31,8 +31,8 @@ impl Volume {
     /// # Errors
     /// Returns [`Error::Io`] that [is for lack of
     /// space](buttress_device::IoError::is_out_of_space); a part of the range may then have space.
-    /// Returns [`Corruption::Unmapped`] if no chunk maps the range. None of these errors stops
-    /// writing.
+    /// Returns [`Corruption::Unmapped`] if no chunk maps the range. The errors of a reservation do
+    /// not stop writing.
     pub fn reserve(&self, logical: Logical, length: ByteCount) -> Result<(), Error> {
         self.require_writing()?;
         self.each_part(logical, length, Rows::Touched, |device, part| {

@@ -50,8 +50,8 @@ const LOCKS: u64 = 64;
 const STEADY_TRIES: usize = 8;
 
 std::thread_local! {
-    /// The number of batches of rows that this thread is writing. The thread's own reads for these
-    /// rows already run under the row locks.
+    /// The number of batches of rows that this thread is writing. While the thread writes these
+    /// rows, its own reads for them already run under the row locks.
     static WRITING: Cell<u32> = const { Cell::new(0) };
 }
 
@@ -115,7 +115,7 @@ fn lock_numbers(chunk: Logical, rows: Range<u64>) -> BTreeSet<u64> {
 }
 
 impl RowLocks {
-    /// Acquires locks in an order that all callers use.
+    /// Acquires row locks in an order that all callers use.
     fn take(&self, numbers: &BTreeSet<u64>) -> Vec<MutexGuard<'_, (), RowLock>> {
         let mut numbers: Vec<u64> = numbers.iter().copied().collect();
         if buttress_faults::on("lock-rows-unordered") {
@@ -288,7 +288,7 @@ impl Rows {
         });
     }
 
-    /// Locks all rows, in an order that all callers use.
+    /// Locks all rows that a batch writes, in an order that all callers use.
     pub(super) fn lock<'a>(&self, locks: &'a RowLocks) -> RowsWritten<'a> {
         let own = self.rows.keys().map(|(start, row)| lock_number(*start, *row));
         let mut numbers: BTreeSet<u64> = own.chain(self.others.iter().flatten().copied()).collect();
@@ -377,7 +377,7 @@ impl Row {
         start.unwrap_or(0)..end.unwrap_or(0)
     }
 
-    /// Returns the chunk's offset of a byte of a column, which may lie beyond the chunk's end.
+    /// Returns the offset in the chunk of a byte of a column, which may lie beyond the chunk's end.
     fn chunk_offset(&self, column: usize, within: usize) -> Option<ChunkOffset> {
         let layout = self.chunk.layout();
         let columns = ByteCount::of(layout.data_columns()).get();
@@ -407,8 +407,8 @@ impl Row {
         self.gaps()
     }
 
-    /// Returns the parts of the span that the sorted pieces do not cover. Skips the part beyond the
-    /// chunk's end, which counts as zeros.
+    /// Returns the parts of the span that the sorted pieces do not cover. Skips the part of the row
+    /// beyond the chunk's end, which counts as zeros.
     fn gaps(&self) -> Vec<Gap> {
         let span = self.span();
         let mut gaps = Vec::new();

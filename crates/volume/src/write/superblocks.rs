@@ -101,8 +101,8 @@ impl Volume {
             }
         }
         if !targets.is_empty() {
-            // The superblock of a device without device extents is written one step later. No
-            // cut-off commit then has its newest superblock on this device alone.
+            // The superblock of a device without device extents is written one step after the
+            // others. No cut-off commit then has its newest superblock on this device alone.
             idle.iter_mut().for_each(Target::step_back);
         }
         targets.append(&mut idle);
@@ -207,8 +207,8 @@ impl Volume {
         Ok(())
     }
 
-    /// Performs one step of a superblock write. Devices that fail in it take no part in later
-    /// steps. `needed` may not fail.
+    /// Performs one step of a superblock write. Devices that fail in this step take no part in
+    /// later steps. `needed` may not fail.
     fn step(
         &self,
         targets: &mut Vec<Target>,
@@ -337,7 +337,7 @@ impl Target {
         self.then = core::mem::take(&mut self.first);
     }
 
-    /// Exchanges the steps of the primary and of its copies.
+    /// Exchanges the steps of the primary and of its copies, so that the copies are written first.
     fn put_copies_first(&mut self) {
         match self.first.is_empty() {
             true => core::mem::swap(&mut self.then, &mut self.last),

@@ -177,8 +177,8 @@ fn one_failure_more_than_is_tolerated_stops_writing_and_says_which_chunk_needs_t
     for (profile, stripes) in TOLERANT {
         let tolerated = usize::from(profile.tolerated_failures());
         let what = format!("{profile:?} on {stripes}");
-        // The system chunk needs the first device. Profiles that tolerate fewer devices have it
-        // missing from the start.
+        // The system chunk needs the first device. For profiles that tolerate fewer missing
+        // devices, that device is missing from the start.
         let lab = Lab::without(profile, stripes, &[0]);
         let mut model = lab.image.data.clone();
         let batches = batches();

@@ -356,8 +356,9 @@ fn a_crash_between_superblocks_leaves_no_device_stale() {
         generation,
         ..Super::new(device, 2)
     };
-    // The columns are the generations of the first device's primary and copy, and whether the
-    // second device missed a commit. The generations of the second device are 10.
+    // The columns of the test's table are the generations of the first device's primary and copy,
+    // and whether the second device missed a commit. The superblocks of the second device have
+    // generation 10.
     for (primary, copy, is_stale) in [
         (11, Some(10), false),
         (11, Some(11), true),

@@ -500,8 +500,8 @@ proptest! {
         prop_assert!(*data == image.data[start..start + length]);
         let wanted = &image.data[start..start + length];
         let mut verify = |bytes: bytes::Bytes| if bytes == wanted { Ok(()) } else { Err(Rejection::new("differs")) };
-        // The number of tried combinations of copies is limited, so only short runs must verify as
-        // one block.
+        // The number of tried combinations of copies is limited, so the test verifies only short
+        // runs as one block.
         if length <= UNIT {
             prop_assert!(volume.read_verified(read(start, length), &mut verify).is_ok());
         }
@@ -511,8 +511,8 @@ proptest! {
 #[test]
 fn failing_reads_are_faults_of_their_device() {
     let mut image = image(Profile::Raid1, 2);
-    // The second stripe's device ends in the middle. Reads beyond it fail, and the mirror provides
-    // the bytes.
+    // In this image, the second stripe's device ends in the middle of the stripe. Reads beyond it
+    // fail, and the mirror provides the bytes.
     let end = image.stripe_range(1).start + UNIT;
     image.devices[1].truncate(end);
     let volume = image.open(&[]);

@@ -46,7 +46,7 @@ impl WritableFilesystem {
         Ok(placed)
     }
 
-    /// Frees space that was allocated and is not needed.
+    /// Frees space that a write-back allocated and does not need.
     pub(super) fn give_back_extents(&self, placed: Vec<Placed>) {
         let mut handle = self.start_unchecked();
         placed
@@ -172,7 +172,8 @@ fn place(handle: &mut Handle<'_>, extents: Vec<NewExtent>, placed: &mut Vec<Plac
             rest.push(head.split_off(room.left));
             placed.push(room.take(room.left, head));
         } else {
-            // Search a range for the whole extent; otherwise store it like plain content.
+            // Search a free range for the whole extent; otherwise store the extent like plain
+            // content.
             room.give_back(handle);
             match handle.allocate_data(ByteCount::new(wanted)) {
                 Ok(range) => {

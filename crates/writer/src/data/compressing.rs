@@ -67,7 +67,7 @@ impl NewExtent {
             .fold(0, |sum, part| sum.saturating_add(length_of(part)))
     }
 
-    /// Cuts a plain extent in two, and returns the rest.
+    /// Cuts a plain extent in two, and returns the second part.
     pub(super) fn split_off(&mut self, length: u64) -> Self {
         let mut rest = Vec::new();
         let mut kept = Vec::new();
@@ -96,7 +96,7 @@ impl NewExtent {
         }
     }
 
-    /// Returns the same extent stored plain.
+    /// Returns the same extent for storage without compression.
     pub(super) fn into_plain(self) -> Self {
         match self.plain {
             Some(plain) => Self {
@@ -129,7 +129,7 @@ enum Outcome {
     Compressed(Bytes, Vec<u8>),
     /// The piece is stored uncompressed, because the estimate advised against compression.
     Plain,
-    /// Stored plain, because compression saved no sector.
+    /// The piece is stored uncompressed, because compression saved no sector.
     Failed,
 }
 

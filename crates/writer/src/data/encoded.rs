@@ -43,7 +43,7 @@ impl EncodedExtent {
 
 /// Whether and how the caller's bytes can be stored.
 pub(super) enum Fit {
-    /// The bytes are stored as an extent, unchanged.
+    /// The encoded bytes are stored as an extent, unchanged.
     Extent,
     /// The encoded bytes are stored as an inline extent, unchanged.
     Inline,

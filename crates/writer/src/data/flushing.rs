@@ -61,7 +61,8 @@ impl WritableFilesystem {
                 }
         });
         match written {
-            // Content without space on the host stays dirty while memory for more remains.
+            // Content without space on the host stays dirty while memory for more dirty data
+            // remains.
             Err(Error::OutOfHostSpace(_)) if !table.is_over_limit() => Ok(()),
             written => written,
         }

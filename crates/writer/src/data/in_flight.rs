@@ -2,12 +2,12 @@
 //!
 //! A write-back takes dirty data out of memory, writes it, and lands it: extents with this data are
 //! then in the tree. A call that needs the file's extents holds the file lock for its whole length.
-//! Write-backs by the background, a commit or a sync release the lock while content is in flight,
-//! so that a writer of that file waits for no device.
+//! Write-backs by the background, a commit or a sync release the file lock while content is in
+//! flight, so writers of the file wait for no device.
 //!
 //! Invariants:
-//! - A file never has two write-backs in flight. A call that needs more of the file than to write
-//!   waits for landing.
+//! - A file never has two write-backs of its content in flight. A call that needs more of the file
+//!   than to write waits until content in flight has landed.
 //! - Newer writes cover in-flight content, and in-flight content covers extents. A write also waits
 //!   for landing if it needs the file's items: for a clean part of a sector, for a possibly inline
 //!   file, or for lack of space.

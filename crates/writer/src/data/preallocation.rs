@@ -29,7 +29,7 @@ pub enum AllocateMode {
     PunchHole,
     /// The range reads as zeros and is allocated. The file grows to the range's end.
     ZeroRange,
-    /// As [`ZeroRange`](Self::ZeroRange), but the file keeps its size.
+    /// Like [`ZeroRange`](Self::ZeroRange), but the file keeps its size.
     ZeroRangeKeepSize,
 }
 
@@ -268,7 +268,7 @@ impl Operation<'_> {
         self.ledgers().reserve_data(wanted)?;
         self.ledgers().release_data(wanted);
         let disk = self.ledgers().allocate_data(ByteCount::new(wanted))?;
-        // The space is allocated, so the operation must not be retried.
+        // The preallocation has allocated space, so the operation must not be retried.
         self.begin();
         let end = gap.start.saturating_add(disk.length.get());
         self.put_room(location, &(gap.start..end), disk)?;

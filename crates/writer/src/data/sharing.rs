@@ -337,7 +337,7 @@ impl Content<'_> {
             let forgotten = self.change_dirty(|pending| pending.remove(&sectors));
             self.release(forgotten);
         }
-        // If nothing can be shared, the range keeps its content.
+        // If the files can share nothing, the range keeps its content.
         self.out_of_tree(Self::write_back)?;
         let mut at = 0;
         let length = sectors.end.saturating_sub(sectors.start);

@@ -121,8 +121,8 @@ impl Content<'_> {
     }
 
     /// Removes the extents in a range of whole sectors, last ones first, in several steps. If
-    /// another call removes the file meanwhile, its extents go too, and this call counts as
-    /// earlier.
+    /// another call removes the file during the truncation, its extents go too, and the truncation
+    /// counts as earlier.
     pub(super) fn remove_extents(&self, range: &Range<u64>) -> Result<()> {
         match self.remove_extents_in_steps(range) {
             Err(error)

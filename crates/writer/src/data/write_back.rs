@@ -9,8 +9,8 @@
 //!    After the content has extents, the inode's size follows.
 //!
 //! Until step 4 no tree refers to the new extents, so a crash or an error leaves the file
-//! unchanged. [`super::in_flight`] takes dirty data out of memory before, and puts it back after an
-//! error.
+//! unchanged. [`super::in_flight`] takes dirty data out of memory before the write-back, and puts
+//! it back after an error.
 
 use super::allocation::writes_of;
 use super::compressing::{CompressionPlan, NewExtent, PartOfExtent, length_of, with_compressor};
@@ -104,8 +104,8 @@ impl Content<'_> {
         pieces: &Pieces,
         plan: Option<&CompressionPlan>,
     ) -> Result<(Vec<Insertion>, Vec<Sums>, bool)> {
-        // From this check until the write ends, no commit freezes a state that shares the
-        // overwritten data.
+        // From the check for in-place writes until the write ends, no commit freezes a state that
+        // shares the overwritten data.
         let locks = may_be_in_place(item) && !buttress_faults::on("in-place-unlocked");
         let _in_place = locks.then(|| self.filesystem.data().in_place.read());
         let mut insertions = Vec::new();

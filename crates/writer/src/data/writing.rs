@@ -140,7 +140,7 @@ impl WritableFilesystem {
 pub(super) enum Source {
     /// A write call at a given offset.
     CallAt(u64),
-    /// A write call at the end of the file.
+    /// A write call that appends at the end of the file.
     CallAtEnd,
     /// A cache that received the content from an earlier call for this offset.
     Cache(u64),
@@ -292,7 +292,8 @@ impl Content<'_> {
         Ok(())
     }
 
-    /// Makes sector 0 dirty if the file's content is inline, because other content will follow it.
+    /// Makes sector 0 dirty if the file's content is inline, because a write will add content after
+    /// it.
     pub(super) fn load_inline(&mut self) -> Result<()> {
         if self.look_at_dirty(|pending| pending.has(0)) || self.size()? == 0 {
             return Ok(());

@@ -211,8 +211,8 @@ impl WritableFilesystem {
     }
 
     /// Returns the inode as `stat(2)` shows it, as
-    /// [`Filesystem::metadata`](buttress_fs::Filesystem::metadata) does. Size, times and allocated
-    /// bytes include dirty data. Allocated bytes count dirty data as uncompressed.
+    /// [`Filesystem::metadata`](buttress_fs::Filesystem::metadata) does. The inode's size, times
+    /// and allocated bytes include dirty data. Allocated bytes count dirty data as uncompressed.
     ///
     /// # Errors
     /// Fails with [`Error::InodeNotFound`], [`Error::SubvolumeNotFound`], or with an error of the

@@ -48,7 +48,8 @@ impl WritableFilesystem {
         Ok(entries)
     }
 
-    /// Faults in the blocks that lookups of these keys of a tree will need. The keys are in order.
+    /// Faults in the blocks that lookups of these keys of a tree will need. The keys must be in
+    /// order.
     fn fault_in_to_look(&self, id: TreeId, keys: &[Key]) -> Result<()> {
         let tree = self.live_tree(id)?;
         let mut reads = FaultIn::default();

@@ -1,7 +1,7 @@
 //! The inodes that must be logged together, so that a replay leads to a consistent state.
 //!
-//! A log holds a part of the changes. The part is chosen so that its replay on the last commit
-//! leaves no change half done:
+//! A log holds a part of the changes. The logged part is chosen so that its replay on the last
+//! commit leaves no change half done:
 //!
 //! - The log has all current names and all attributes of each inode in it. If the inode lost names
 //!   that the last commit has, a range item in their directory's log removes these names.
@@ -15,7 +15,8 @@
 //! - If a logged inode has lost names since, the next batch updates its names.
 //!
 //! If a log cannot express a change, the sync commits instead and records the cause. The collection
-//! looks up everything in memory, under the edit lock, in time proportional to the new changes.
+//! looks up all names and inodes in memory, under the edit lock, in time proportional to the new
+//! changes.
 
 use super::batch::Batch;
 use super::gathered::Gathered;
@@ -34,8 +35,8 @@ use buttress_fs::error::{Corruption, Defect, Error};
 use smallvec::SmallVec;
 use std::collections::HashSet;
 
-/// The most inodes, and bytes of items, in one batch. For more inodes or bytes than this, a commit
-/// is cheaper than a log.
+/// The maximum number of inodes, and of item bytes, in one batch of a log. For more inodes or bytes
+/// than this, a commit is cheaper than a log.
 pub(super) const INODES_MAX: usize = 1 << 14;
 const BYTES_MAX: usize = 16 << 20;
 

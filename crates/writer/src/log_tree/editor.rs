@@ -160,7 +160,7 @@ impl Editor<'_> {
             .map(|(key, data)| (*key, data.as_slice()))
             .collect();
         if let Some((first, _)) = entries.first() {
-            // A failed sync may have left these items.
+            // A failed sync may have left these items in the log.
             let object = inode.object_id();
             let behind = Key::new(object, ItemType::DIR_INDEX, u64::MAX);
             self.remove_range(*first..behind)?;

@@ -3,7 +3,7 @@
 use super::inode_batch::NamesAndAttributes;
 use buttress_format::{InodeItem, InodeNumber};
 
-/// The number of inodes whose memory is kept for the next sync.
+/// The number of inodes for which memory is kept for the next sync.
 const KEPT_INODES: usize = 256;
 
 /// The items that the collection read, in order of inodes. Most requests follow that order.

@@ -25,7 +25,7 @@ fn is_other(item_type: ItemType) -> bool {
     item_type > ItemType::XATTR_ITEM && item_type < ItemType::DIR_LOG_ITEM
 }
 
-/// Returns the inodes of an ordered list from `inode` on.
+/// Returns those inodes of an ordered list that are not below `inode`.
 fn from_inode(mut inodes: &[InodeNumber], inode: InodeNumber) -> &[InodeNumber] {
     while let Some((_, behind)) = inodes.split_first().filter(|(first, _)| **first < inode) {
         inodes = behind;

@@ -6,7 +6,7 @@
 //! volume. The devices themselves may be open read-only, and nothing is written to them.
 //!
 //! If the log cannot be replayed, because it is damaged or uses an unsupported feature, the volume
-//! shows its last commit. A notice names the cause.
+//! shows its last commit. A notice names the cause for which the log is not shown.
 
 use crate::WritableFilesystem;
 use buttress_device::Device;

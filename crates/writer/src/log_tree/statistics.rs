@@ -28,7 +28,7 @@ pub enum CommitCause {
     /// A device failed while the log was written. Only a commit gives it an older generation than
     /// the other devices.
     DeviceLost,
-    /// A failure left the log of the running transaction incomplete.
+    /// A failed sync left the log of the running transaction incomplete.
     Incomplete,
 }
 

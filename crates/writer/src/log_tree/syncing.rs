@@ -9,8 +9,9 @@
 //!    roots, and flushes. It then writes the primary superblocks with the new root, and flushes.
 //!    Calls that come meanwhile wait for the next round, and one of them leads it.
 //!
-//! Later changes of the trees never change the meaning of a log. A commit makes every log of its
-//! transaction obsolete: its superblock names none, and the log blocks are then free.
+//! Changes of the trees after a log was written never change the meaning of the log. A commit makes
+//! every log of its transaction obsolete: its superblock names none, and the log blocks are then
+//! free.
 //!
 //! # Invariants
 //!
@@ -92,7 +93,7 @@ impl WritableFilesystem {
     /// Makes the current state of an inode durable, as `fsync(2)` does: its content, attributes and
     /// names. If the inode is a directory, its entries become durable too.
     ///
-    /// After this returns, that state survives a crash.
+    /// After this call returns, the synced state survives a crash.
     ///
     /// # Errors
     /// Fails with `Error::InodeNotFound`; `Error::NoSpace` for dirty data, or with an error that
@@ -213,7 +214,7 @@ impl WritableFilesystem {
         Ok(Synced::Committed(cause))
     }
 
-    /// Does step 2 of a sync.
+    /// Performs step 2 of a sync: adds the changes to the log.
     fn log(&self, location: Location, only_data: bool) -> Result<Logging> {
         let tree = location.subvolume.tree();
         let new = || Arc::new(SharedLog::new(tree));

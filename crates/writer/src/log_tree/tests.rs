@@ -34,7 +34,7 @@ impl Environment for Still {
     }
 }
 
-/// A memory backend with a slow flush, so that other calls wait for it.
+/// A memory backend with a slow flush, so that other syncs wait for it.
 #[derive(Debug)]
 struct Slow(MemoryBackend);
 

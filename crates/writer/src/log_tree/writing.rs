@@ -83,7 +83,7 @@ impl WritableFilesystem {
         };
         drop(guards);
         let Some(write) = write else {
-            // The previous round, or a commit since, has everything.
+            // The previous round, or a commit since, has written all changes of this sync.
             count(&self.logs().counters.joined, 1);
             return Ok(Written::UpTo(applied));
         };
@@ -114,8 +114,8 @@ impl WritableFilesystem {
         Ok(Written::UpTo(applied))
     }
 
-    /// Gives addresses to the blocks of all changed logs, and freezes them. Returns `None` if
-    /// nothing is left to write.
+    /// Gives addresses to the blocks of all changed logs, and freezes them. Returns `None` if no
+    /// log has unwritten changes.
     fn freeze_logs(
         &self,
         guards: &mut Guards<'_>,

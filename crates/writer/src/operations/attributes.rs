@@ -60,7 +60,7 @@ impl WritableFilesystem {
     }
 
     /// Sets times for a call that requests the current time instead of explicit times. Append-only
-    /// inodes allow that.
+    /// inodes allow setting the current time.
     ///
     /// # Errors
     /// Fails as [`WritableFilesystem::set_attributes`] does.

@@ -88,8 +88,8 @@ impl WritableFilesystem {
         Ok(None)
     }
 
-    /// Inserts the names as [`put_names`](Self::put_names) does, and returns an error for a name
-    /// that cannot be inserted.
+    /// Inserts the deferred names as [`put_names`](Self::put_names) does, and returns an error for
+    /// a name that cannot be inserted.
     pub(super) fn put_all_names(&self, subvolume: SubvolumeId) -> Result<()> {
         match self.put_names(subvolume)? {
             None => Ok(()),

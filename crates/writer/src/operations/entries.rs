@@ -202,7 +202,8 @@ impl Operation<'_> {
         if open.defers_names() {
             return open.change_names(|names| names.add(key, &item)).map_err(broken);
         }
-        // Another name seldom has the same hash, so this one insertion nearly always suffices.
+        // Another name in the directory seldom has the same hash, so this one insertion nearly
+        // always suffices.
         match self.edit().insert(tree, &key, &data) {
             Err(Error::Tree(error)) if matches!(error.cause(), Cause::ItemExists(_)) => {
                 self.append(tree, &key, &mut |data| {

@@ -35,7 +35,7 @@ pub(super) const REMOVED_AT_ONCE: u64 = 300;
 pub(super) enum Left {
     /// The inode has other names, or is held open.
     Nothing,
-    /// The inode is removed.
+    /// The inode is removed, and only its dirty data may be left.
     Gone(Location),
     /// The inode is an orphan that must still be removed.
     Orphan(Location),

@@ -232,7 +232,7 @@ impl Operation<'_> {
         Ok(())
     }
 
-    /// Adds the entries of the files: items under their indexes, and waiting names.
+    /// Adds the directory entries of the files: items under their indexes, and deferred names.
     fn add_entries(
         &mut self,
         subvolume: SubvolumeId,

@@ -112,7 +112,7 @@ impl WritableFilesystem {
                 operation.remove_orphan_step(location, |_| ())
             })?;
             if is_gone {
-                // Discard the remaining dirty data too.
+                // Discard the remaining dirty data of the file too.
                 return self.write_back_file(location);
             }
         }
@@ -152,7 +152,7 @@ impl WritableFilesystem {
     }
 
     /// Removes the inodes without names in one subvolume that a crash, or a hold without end, left.
-    /// Returns the number of removed inodes. Inodes that are held now remain.
+    /// Returns the number of removed inodes. Inodes that are held open now remain.
     ///
     /// # Errors
     /// Fails with an error of the tree; [`Error::NoSpace`].

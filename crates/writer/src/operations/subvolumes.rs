@@ -119,9 +119,10 @@ impl WritableFilesystem {
     /// # Errors
     /// Fails with [`Error::SubvolumeNotFound`]. Fails with [`Error::HoldsSubvolume`] if the
     /// subvolume contains others. Fails with [`Error::NotPermitted`] for the top level and the
-    /// default subvolume. Fails with [`Error::NotPermitted`] also if its directory or its root
-    /// directory is immutable or append-only. Fails with [`Error::ReadOnlySubvolume`] if its
-    /// directory is in a read-only subvolume.
+    /// default subvolume. Also fails with [`Error::NotPermitted`] if the subvolume's parent
+    /// directory or root directory is immutable or append-only. Fails with
+    /// [`Error::ReadOnlySubvolume`] if the subvolume's parent directory is in a read-only
+    /// subvolume.
     pub fn delete_subvolume(&self, id: SubvolumeId) -> Result<()> {
         let location = Location::root_of(id);
         let refuse = |why| Err(Error::NotPermitted { location, why });

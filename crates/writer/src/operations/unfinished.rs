@@ -1,5 +1,5 @@
-//! Unfinished subvolumes, which no reader sees until they are complete. Receiving a stream makes
-//! such subvolumes.
+//! Unfinished subvolumes, which no reader sees until they are complete. Receiving a send stream
+//! makes unfinished subvolumes.
 //!
 //! An unfinished subvolume is a tree with an orphan item and a root item without references. On
 //! disk, an unfinished subvolume equals a deleted subvolume that is not yet dropped, except for the

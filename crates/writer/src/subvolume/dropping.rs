@@ -44,7 +44,7 @@ const CHILDREN_AHEAD: usize = 256;
 /// The reason why dropping a tree stopped.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Stop {
-    /// The whole tree is dropped.
+    /// The drop of the whole tree is complete.
     Gone,
     /// The step did enough work, and other threads may acquire the lock.
     Enough,
@@ -237,7 +237,7 @@ impl WritableFilesystem {
         if let Stop::Missing(pointer) = &stop
             && memory.is_known(pointer)
         {
-            // The block was read, but the cache did not keep it.
+            // An earlier step read the missing block, but the cache did not keep it.
             (stop, _) = drop_below(&mut handle, tree, progress, memory)?;
         }
         match &stop {
@@ -422,7 +422,8 @@ impl<'m> SnapshotDropper<'m> {
         Ok(())
     }
 
-    /// Returns the references of a block. Only a block that may be shared is looked up.
+    /// Returns the state of the references to a block. Only a block that may be shared is looked
+    /// up.
     fn state(
         &self,
         running: &Running,

@@ -92,7 +92,7 @@ fn a_long_run_of_creations_stays_within_the_budget() {
         }
         filesystem.commit().unwrap();
         let commits = filesystem.committed_generation().get() - first.get();
-        // Memory that readahead does not use belongs to the cache.
+        // The read-ahead memory that is not in use belongs to the cache.
         let (whole, cached) = (cache.get(), most_cached);
         assert!(limit + cached <= whole, "{limit} beside {cached} of {whole}");
         // The changes of a commit itself are not part of the limit.
@@ -173,7 +173,7 @@ fn changes_dirty_for_long_are_committed() {
         filesystem.commit_if_due(interval).unwrap()
     };
     let first = filesystem.committed_generation();
-    // Nothing is dirty.
+    // No changes are dirty.
     assert!(!due(0) && !due(100));
     let file = filesystem
         .create(ROOT, b"file", &NewInode::of_root(0o644))

@@ -123,7 +123,7 @@ fn a_tree_stays_open_until_its_blocks_are_on_the_device() {
     filesystem.commit().unwrap();
 }
 
-/// A commit that still reads blocks for convergence has not reached its superblocks. A sync
+/// A commit that still reads blocks for convergence has not written its superblocks. A sync
 /// meanwhile logs against the previous commit.
 #[test]
 fn a_sync_does_not_wait_for_a_commit_that_settles() {

@@ -437,7 +437,7 @@ fn check(case: &Case, images: &[PathBuf]) -> Result<()> {
     Ok(())
 }
 
-/// Mounts the volume, writes, and reads back after another mount.
+/// Mounts the volume, writes files, and reads them back after another mount.
 fn use_it(images: &[PathBuf]) -> Result<()> {
     let bytes: Vec<u8> = (0..3_000_000_u32)
         .map(|number| (number / 7).to_le_bytes()[0])

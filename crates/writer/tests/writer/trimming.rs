@@ -141,7 +141,7 @@ fn trim_discards_removed_content_and_keeps_the_rest() {
         if data.parity_stripes() == 0 {
             assert_eq!(left, 0, "{data:?}");
         } else {
-            // Rows that also contain other data are left unchanged.
+            // A trim leaves rows that also contain other data unchanged.
             assert!(left < gone / 2, "{data:?}: {left} of {gone}");
         }
         // After a trim, the trimmed space can be used again, and a second trim of the same space
@@ -189,7 +189,7 @@ fn short_ranges_and_other_addresses_are_left_alone() {
 }
 
 /// A trim keeps the space outside of chunks from being used. An edit that needs a chunk waits for
-/// the trim, whatever needs the chunk: dirty data, preallocation, a snapshot.
+/// the trim, whether dirty data, preallocation or a snapshot needs that chunk.
 #[test]
 fn a_trim_causes_no_want_of_space() {
     let written = edits_beside_trim(|filesystem, number| {

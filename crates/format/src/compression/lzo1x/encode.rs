@@ -3,8 +3,8 @@
 //! A table maps a hash of four bytes to their last position. If the four bytes there are equal, the
 //! encoder extends the match as far as possible. Otherwise the position advances, in longer steps
 //! the more positions had no match. Matches are at least four bytes long and reach back up to
-//! [`DISTANCE_MAX`]. Length and distance select the instruction, by the table in the documentation
-//! of the decoder. Noise grows by one byte in 255, plus the end mark.
+//! [`DISTANCE_MAX`]. The length and distance of a match select the instruction, by the table in the
+//! documentation of the decoder. Noise grows by one byte in 255, plus the end mark.
 //!
 //! Streams begin with a literal, never with 17, which would announce the run-length extension.
 

@@ -77,7 +77,7 @@ fn removed_whole_leaves_are_not_copied() {
     );
 }
 
-/// Records the children of blocks at the time of their copy.
+/// A test context that records the children of blocks at the time of their copy.
 struct Children {
     generation: Generation,
     seen: BTreeSet<u64>,
@@ -278,7 +278,8 @@ fn views_are_read_by_other_threads_while_the_tree_changes() {
             })
         })
         .collect();
-    // Every transaction moves one unit from one item to another, so the sum stays constant.
+    // Every transaction of the test moves one unit from one item to another, so the sum stays
+    // constant.
     let mut random = Random::new(buttress_oracle::seeds::seed(
         "tree::edit::costs",
         "BUTTRESS_SEED",

@@ -185,7 +185,7 @@ fn run(seed: u64, node_bytes: u32, steps: u64, keys: u64) {
         assert_eq!(all(&view), model);
     }
     run.commit();
-    // The tree is emptied and refilled.
+    // The step empties the tree and refills it.
     for place in run.model.keys().copied().collect::<Vec<_>>() {
         assert!(run.tree.remove(&mut run.scratch.account, &place).unwrap());
         run.model.remove(&place);

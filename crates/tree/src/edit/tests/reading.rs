@@ -180,7 +180,7 @@ fn changes_find_what_differs_in_memory() {
             assert_eq!(differences(&sample.old, &view, mode), expected, "{mode:?}");
             assert_eq!(differences(&view, &view, mode), []);
         }
-        // Both versions are in memory, and share the unchanged blocks.
+        // Both versions of the tree are in memory, and share the unchanged blocks.
         let context = &mut sample.scratch.account;
         sample.tree.put(context, &key(7001), &[1, 2, 3]).unwrap();
         let newer = sample.tree.view();

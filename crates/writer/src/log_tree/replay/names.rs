@@ -169,7 +169,8 @@ impl Replay<'_, '_> {
         let Some(entry) = DirItems::parse(&key, item.data()).map_err(broken)?.next() else {
             return Ok(());
         };
-        // Names that the log of their inode has are added with the inode's other names.
+        // The replay adds names that the log of their inode has together with the inode's other
+        // names.
         let Some(inode) = Self::target(&entry) else {
             return Ok(());
         };
@@ -221,7 +222,7 @@ impl Replay<'_, '_> {
         Ok(is_there)
     }
 
-    /// Does step 3 of the replay for all names of an inode.
+    /// Performs step 3 of the log replay for all names of an inode.
     pub(super) fn names(&mut self, inode: InodeNumber) -> Result<()> {
         self.require_inode(&Key::new(
             buttress_format::ObjectId::new(inode.get()),

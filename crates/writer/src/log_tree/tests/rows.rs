@@ -99,7 +99,7 @@ fn a_row_of_new_names_of_all_kinds_is_there_after_a_crash() {
     filesystem.close().unwrap();
 }
 
-/// On devices that do not spin, a log reuses addresses of earlier ones: syncs use little more space
+/// On devices that do not spin, a log reuses addresses of earlier logs: syncs use little more space
 /// than the last log.
 #[test]
 fn logs_reuse_addresses_of_earlier_logs() {

@@ -1,6 +1,6 @@
-//! Runs the same operations on the kernel's btrfs and here. Each operation must end with the same
-//! error number. Afterwards the items of both subvolumes must be equal, except for transaction
-//! numbers and current times.
+//! Runs the same operations on the kernel's btrfs and on this crate's. Each operation must end with
+//! the same error number. Afterwards the items of both subvolumes must be equal, except for
+//! transaction numbers and current times.
 //!
 //! Paths use few names, so that operations meet each other's results, and many fail.
 

@@ -227,7 +227,7 @@ fn nothing_of_a_deleted_subvolume_reaches_the_next_one() {
         .create(Location::root_of(new), b"another", &file)
         .unwrap();
     filesystem.commit().unwrap();
-    // Dropping the holds removes the inodes completely.
+    // Dropping the handles that hold the inodes open removes the inodes completely.
     drop((held, unnamed));
     filesystem.commit().unwrap();
     image.check();
@@ -247,7 +247,7 @@ fn an_entry_that_stands_for_a_subvolume_is_not_that_subvolume() {
     filesystem
         .rename(inside, b"inner", copied, b"real", RenameMode::NoReplace)
         .unwrap();
-    // Now the snapshot has both subvolumes as placeholders.
+    // Now the snapshot has placeholders in place of both subvolumes.
     for (from, to, mode) in [
         (&b"inner"[..], &b"real"[..], RenameMode::Replace),
         (b"inner", b"real", RenameMode::Exchange),
@@ -290,9 +290,9 @@ fn an_entry_that_stands_for_a_subvolume_is_not_that_subvolume() {
     image.check();
 }
 
-/// Blocks from the transaction that made a snapshot belong to the snapshot, and it holds the
-/// references to their children. If a second snapshot shares these blocks and the first is dropped,
-/// the blocks must hold the references themselves.
+/// Blocks from the transaction that made a snapshot belong to the snapshot, and the snapshot holds
+/// the references to their children. If a second snapshot shares these blocks and the first is
+/// dropped, the blocks must hold the references themselves.
 #[test]
 fn blocks_of_dropped_snapshot_survive_in_second_snapshot() {
     let Some(image) = Image::make(&["-n", "4096"]) else {

@@ -113,7 +113,7 @@ impl SnapshotDropper<'_> {
         }))
     }
 
-    /// Converts the references of one block to its address.
+    /// Converts one block's references to full back references, which hold the block's address.
     fn turn(&self, running: &mut Running, pointer: &BlockPointer, block: &TreeBlock) -> Result<()> {
         let core = &mut running.core;
         core.refer_below(block, Form::FullBackReference(pointer.logical), 1)
