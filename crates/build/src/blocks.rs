@@ -1,9 +1,9 @@
 //! Trees packed into blocks in one pass over their items.
 //!
 //! A [`Packer`] fills leaves to the end in key order. The packer makes a node as soon as all
-//! children that fit are known. Each finished block takes the next address and goes to the
-//! [`BlockLog`]. The blocks of one tree are adjacent, at addresses that belong to metadata alone.
-//! The places of the blocks on devices are determined when all blocks exist.
+//! children that fit into the node are known. Each finished block takes the next address and goes
+//! to the [`BlockLog`]. The blocks of one tree are adjacent, at addresses that belong to metadata
+//! alone. The places of the blocks on devices are determined when all blocks exist.
 //!
 //! [`Shape`] packs in the same way, but only counts. `Shape` predicts the number of a tree's blocks
 //! and their levels before any block is written.

@@ -4,9 +4,9 @@
 //! A file is split into *segments*, each of which is one job for one worker, so all workers help
 //! with a large file. A job of a file with holes covers several segments ([`span`]), so the number
 //! of jobs depends on the data, not on the file's size. Jobs are started and their results are
-//! taken in the order in which they were made. The output therefore does not depend on the number
-//! of workers. The pieces of each job queue in a channel of that job. A new job is made only while
-//! the bytes in flight stay below a limit ([`Budget`]).
+//! taken in the order in which they were made. The output of the build therefore does not depend on
+//! the number of workers. The pieces of each job queue in a channel of that job. A new job is made
+//! only while the bytes in flight stay below a limit ([`Budget`]).
 
 use crate::entry::{Compress, FileContent};
 use crate::error::{Error, Result, shown};
@@ -20,7 +20,7 @@ use core::ops::Range;
 use crossbeam_channel::{Receiver, Sender, bounded};
 use std::sync::Arc;
 
-/// The number of bytes of a file that one job reads. A multiple of [`PIECE_BYTES`].
+/// The number of bytes of a file that one job reads. The number is a multiple of [`PIECE_BYTES`].
 pub(crate) const SEGMENT_BYTES: u64 = 4 << 20;
 
 /// The maximum length of a piece.
@@ -63,7 +63,7 @@ pub(crate) enum Piece {
     Begin {
         data_bytes: u64,
     },
-    /// The whole content, which is short.
+    /// The whole content of a short file.
     Inline {
         stored: Vec<u8>,
         compression: Compression,
@@ -199,7 +199,8 @@ impl Worker<'_> {
         Ok(())
     }
 
-    /// Reads content that is short enough to be inline. Returns false if it is too long after all.
+    /// Reads content that is short enough to be inline. Returns false if the content is longer than
+    /// expected.
     fn inline(&mut self, job: &Job, reader: &mut dyn ContentReader) -> Result<bool> {
         let size = job.file.content.size.get();
         if size > self.shop.inline_bytes && job.method.is_none() {
@@ -304,7 +305,8 @@ fn digest(stored: &[u8], compression: Compression) -> Digest {
     Digest(bytes, compression.to_raw())
 }
 
-/// Passes a piece to the pass. Fails if the pass has ended early and needs no more pieces.
+/// Sends a piece of content from a job to the pass. Fails if the pass has ended early and needs no
+/// more pieces.
 fn send(job: &Job, piece: Piece) -> Result<()> {
     job.to.send(Ok(piece)).map_err(|_| Error::Cancelled)
 }

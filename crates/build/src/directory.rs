@@ -176,8 +176,8 @@ impl DirectorySource {
     }
 }
 
-/// Returns true if a volume keeps attributes of this name. Other attributes belong to the file
-/// system that holds them.
+/// Returns true if a volume keeps attributes of this name. Attributes of other name spaces belong
+/// to the file system that holds the source directory.
 fn is_kept(name: &[u8]) -> bool {
     let prefixes: [&[u8]; 5] = [
         b"user.",

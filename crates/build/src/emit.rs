@@ -445,7 +445,7 @@ impl<'a> Emitter<'a> {
         let mut open = self.open.take().ok_or(Error::Defect {
             what: "the end of no file",
         })?;
-        // If this file has the same content as another, these are the other's extents.
+        // If this file has the same content as another file, these are the other file's extents.
         let mut extents = match open.same {
             None => core::mem::take(&mut open.shared.extents),
             Some(_) => Vec::new(),

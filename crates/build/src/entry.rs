@@ -149,7 +149,8 @@ pub enum EntryKind {
 pub struct SubvolumeMark {
     /// True if the subvolume is read-only.
     pub read_only: bool,
-    /// True if it is the default subvolume, mounted without a `subvol=` option. At most one is.
+    /// True if it is the default subvolume, mounted without a `subvol=` option. At most one
+    /// subvolume is the default.
     pub default: bool,
 }
 
@@ -162,7 +163,7 @@ pub struct Attributes {
     pub uid: u32,
     /// The group that owns it.
     pub gid: u32,
-    /// The time of the last change of its content.
+    /// The time of the last change of the inode's content.
     pub mtime: Timestamp,
     /// The times of access, change and creation. `None` means that the time equals
     /// [`mtime`](Self::mtime). The default makes images of equal trees equal, because reading or

@@ -55,7 +55,7 @@ pub(crate) struct Finish<'a> {
 pub(crate) enum Sizes {
     /// A given number of bytes for each device.
     Given(Vec<u64>),
-    /// As few bytes as possible, plus this number.
+    /// The image takes as few bytes as possible, plus this number.
     Least(u64),
 }
 
@@ -64,7 +64,7 @@ pub(crate) struct Finished {
     pub(crate) superblock: Superblock,
     pub(crate) devices: Vec<DeviceItem>,
     pub(crate) chunks: Vec<PlannedChunk>,
-    /// The chunks that the volume does not know yet.
+    /// The chunks that the finish planned and that the volume does not know yet.
     pub(crate) new_chunks: Vec<PlannedChunk>,
     /// The blocks of the chunk tree.
     pub(crate) chunk_blocks: BlockLog,

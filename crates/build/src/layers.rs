@@ -25,7 +25,7 @@ pub(crate) struct Placed {
     pub(crate) hidden: bool,
 }
 
-/// A path from the root to the current position.
+/// A level of the path from the root to the current position.
 #[derive(Debug)]
 struct Level {
     path: Vec<u8>,

@@ -196,7 +196,7 @@ struct Frame {
     inode: InodeNumber,
     item: InodeItem,
     next_index: u64,
-    /// Flags for all inodes below, from the options.
+    /// The flags that options set for all inodes below.
     flags: InodeFlags,
 }
 
@@ -334,7 +334,7 @@ impl Pass<'_> {
         self.items.push(&item_key(tree, key), data)
     }
 
-    /// Opens a directory.
+    /// Adds a directory and makes it the innermost one.
     fn directory(
         &mut self,
         path: Vec<u8>,

@@ -12,11 +12,11 @@ const SUFFIX_BYTES: usize = 2 + ORDER_BYTES;
 /// The length of source, precedence and class.
 const ORDER_BYTES: usize = 2 + 8 + 1;
 
-/// The order of entries of one precedence.
+/// The order of entries of one path and precedence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub(crate) enum Class {
-    /// An entry that an adapter left out.
+    /// The order class of an entry that an adapter left out.
     LeftOut = 0,
     Whiteout = 1,
     Opaque = 2,

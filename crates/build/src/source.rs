@@ -5,8 +5,8 @@
 //! several in parallel. A source that can be read only once (a pipe, a compressed archive) spools
 //! contents to a file of its own while it passes on entries.
 //!
-//! A source owns its input, and the builder owns entries once it has received them. Content is
-//! requested only after the last entry, and only for entries of the final tree.
+//! A source owns its input, and the builder owns entries once it has received them. The builder
+//! requests content only after the last entry, and only for entries of the final tree.
 
 use crate::entry::{Entry, EntryPath, FileContent};
 use buttress_exact::Exact as _;
@@ -72,7 +72,7 @@ pub trait ContentReader: Send {
     /// [`SourceError::Changed`].
     fn read_exact_at(&mut self, at: FileOffset, into: &mut [u8]) -> Result<(), SourceError>;
 
-    /// Returns the file of this system with the same content at the same offsets. An image may
+    /// Returns an open file of the host that has the same content at the same offsets. An image may
     /// share the blocks of this file.
     fn host_file(&self) -> Option<BorrowedFd<'_>> {
         None
@@ -137,8 +137,8 @@ impl SourceError {
     }
 }
 
-/// Entries and contents in memory: for programs that make a tree themselves, and for tests. A
-/// file's locator is its content.
+/// Entries and contents in memory: for programs that make a tree themselves, and for tests. In this
+/// source, a file's locator is its content.
 #[derive(Debug, Default)]
 pub struct MemorySource {
     entries: std::vec::IntoIter<Entry>,

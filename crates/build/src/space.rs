@@ -113,7 +113,8 @@ impl Placer {
     pub(crate) fn trim(&mut self, chunk: &mut PlannedChunk, used: u64) -> Option<()> {
         let profile = chunk.profile();
         let devices = match profile {
-            // The second half lies after the first half, and cannot be moved.
+            // The second stripe of DUP lies after the first one on the same device, and cannot be
+            // moved.
             Profile::Dup => return Some(()),
             _ => chunk.stripes.len(),
         };

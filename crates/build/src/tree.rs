@@ -41,7 +41,7 @@ pub(crate) struct Name {
 /// A resolved name of a group.
 #[derive(Debug)]
 pub(crate) struct Link {
-    /// The number of the name that holds the inode.
+    /// The number of the name in the group that holds the inode.
     pub(crate) holder: u64,
     /// The number of the inode's names.
     pub(crate) names: u64,
@@ -118,7 +118,7 @@ impl Tree {
 struct Numbering<'a> {
     names: Spool,
     groups: Sorter,
-    /// Subvolumes that options name and that the pass has not reached.
+    /// Subvolumes that options name and that the pass over the entries has not reached.
     wanted: HashMap<&'a [u8], SubvolumeMark>,
     /// Subvolumes that contain the current position.
     open: Vec<(Vec<u8>, u64)>,

@@ -83,7 +83,7 @@ fn metadata_bound(totals: &Totals, settings: &Settings) -> u64 {
         .min(totals.data_bytes);
     let items = totals.item_bytes.saturating_add(inline);
     let all = items.saturating_add(checksums).saturating_add(extents);
-    // Leaves are never quite full.
+    // Leaves of a packed tree are never quite full.
     all.saturating_add(all >> 2).saturating_add(4 << 20)
 }
 
@@ -97,7 +97,7 @@ pub(crate) fn enough_bytes(gathered: &Gathered) -> ByteCount {
         Size::Devices => 0,
     };
     let sum = data.saturating_add(metadata).saturating_add(slack);
-    // The sum also covers superblock copies, the system chunk, and the ends of chunks.
+    // The estimated sum also covers superblock copies, the system chunk, and the ends of chunks.
     let sum = sum.saturating_add(data >> 8).saturating_add(128 << 20);
     ByteCount::new(sum.checked_next_multiple_of(1 << 20).unwrap_or(sum))
 }

@@ -110,7 +110,7 @@ pub trait Backend: Send + Sync + fmt::Debug {
     fn flush(&self) -> io::Result<()>;
 
     /// Releases the lock that excludes other programs, for a caller that no longer needs it. Does
-    /// nothing without a lock.
+    /// nothing if the backend holds no lock.
     fn unlock(&self) {}
 
     /// Discards bytes that are no longer needed. Later reads of them return arbitrary bytes. A

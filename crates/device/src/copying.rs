@@ -2,7 +2,7 @@
 //! at once.
 //!
 //! Neighbouring writes are merged as in the queue ([`crate::queue::plug`]), and the statistics
-//! count the same. Nothing is queued, so no thread has to receive the requests and be awaited. The
+//! count the same. The writes are not queued, so no thread has to receive and complete them. The
 //! log of an fsync writes such a batch.
 //!
 //! Left out: all other writes, which go through the queue.

@@ -31,8 +31,8 @@ use crate::schedule::{Schedule, ScheduledEngine};
 /// Options for opening a file or block device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OpenOptions {
-    /// Opens for writing too. Block devices are then opened exclusively, so that no other program
-    /// uses them.
+    /// Opens for writing too. A block device is then opened exclusively, so that no other program
+    /// uses it.
     pub write: bool,
     /// The block device that the caller has already opened exclusively, for example to pass it to a
     /// mount.
@@ -101,7 +101,7 @@ struct Inner {
     notices: Vec<String>,
     rotational: bool,
     /// The state that an overlay over the device would record. Only files and block devices have
-    /// it.
+    /// such a state.
     #[cfg(target_os = "linux")]
     base_state: Option<BaseState>,
 }
@@ -568,8 +568,8 @@ impl Device {
         result.map_err(|cause| core.error(Operation::Zero, offset_bytes, length_bytes, &cause))
     }
 
-    /// Returns the queue's statistics since the device was opened. For a span, take two readings
-    /// and [`QueueStatistics::since`].
+    /// Returns the queue's statistics since the device was opened. For the statistics of a span of
+    /// time, take two readings and call [`QueueStatistics::since`].
     #[must_use]
     pub fn statistics(&self) -> QueueStatistics {
         self.inner.engine.catch_up();

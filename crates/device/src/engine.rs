@@ -9,7 +9,7 @@
 //! - [`crate::schedule`]: in virtual time, as a caller's [`crate::Schedule`] decides. For simulated
 //!   disks.
 //!
-//! Engines are chosen at run time, and return equal bytes.
+//! Engines are chosen at run time, and all engines read and write equal bytes.
 
 pub(crate) mod inline;
 // The list names the processors that the crate `io-uring` supports. Cargo.toml lists the same

@@ -11,8 +11,8 @@
 //! Invariants:
 //!
 //! - the overlay's base is never written while the overlay is in use. An overlay refuses a base
-//!   that changed since, by its size or the time of its last change, because the overlay's blocks
-//!   would not match it;
+//!   whose size or modification time has changed, because the overlay's blocks would not match the
+//!   base;
 //! - a block's bit is on disk only after the block is. A crash loses unflushed data, as on any
 //!   device;
 //! - applying may be interrupted and repeated. Until an apply is done, the side file is marked, and

@@ -6,8 +6,8 @@
 //! partition.
 //!
 //! Tables are not trusted. An entry that lies outside the device, overflows, or forms a cycle is an
-//! error or is skipped. At most [`gpt::TABLE_BYTES`] are read, and at most [`mbr::MAX_LOGICAL`]
-//! links are followed.
+//! error or is skipped. The parser reads at most [`gpt::TABLE_BYTES`], and follows at most
+//! [`mbr::MAX_LOGICAL`] links.
 //!
 //! Clamps: a partition table may contain any numbers; ranges beyond the device are refused.
 
@@ -29,7 +29,7 @@ pub enum Offset {
     /// The volume begins at the first byte. The volume may use the whole device.
     #[default]
     Whole,
-    /// At this byte of the device. The volume may use all bytes from there.
+    /// At this byte of the device. The volume may use all bytes from this offset on.
     Bytes(u64),
     /// At the start of the partition with this number, counted from 1 as in `sda1`. The volume ends
     /// at the partition's end.

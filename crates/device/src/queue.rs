@@ -251,7 +251,7 @@ impl Drop for Completes<'_> {
     }
 }
 
-/// Allocates buffers for all requests of a dispatch, for its read to fill.
+/// Allocates buffers for all requests of a dispatch, which its read will fill.
 pub(crate) fn uncleared_buffers(dispatch: &Dispatch) -> Vec<Buffer> {
     dispatch
         .segments

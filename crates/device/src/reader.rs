@@ -28,7 +28,7 @@ pub struct ReaderBackend {
 
 impl ReaderBackend {
     /// Makes a device of `size_bytes`. `read` fills a buffer from an offset on. Several threads may
-    /// call it at once.
+    /// call `read` at once.
     #[must_use]
     pub fn new(
         name: impl Into<String>,

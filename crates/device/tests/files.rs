@@ -434,7 +434,7 @@ fn copies_out_of_the_page_cache_are_not_counted_as_requests() {
     file.as_file().write_all_at(&vec![7; BYTES as usize], 0).unwrap();
     file.as_file().sync_all().unwrap();
     let advise = |advice| rustix::fs::fadvise(file.as_file(), 0, None, advice).unwrap();
-    // Reads through this opening trigger no read-ahead.
+    // Reads through this file descriptor trigger no read-ahead.
     advise(Advice::Random);
     let small: Vec<ReadRequest> = (0..8)
         .map(|number| ReadRequest {
@@ -482,7 +482,7 @@ fn copies_out_of_the_page_cache_are_not_counted_as_requests() {
             );
             assert_eq!(cold.reads.bytes, request.length as u64, "{engine}");
         }
-        // The page cache holds half of the file. The cached half is copied once.
+        // The page cache holds half of the file. The call copies the cached half once.
         advise(Advice::DontNeed);
         file.as_file().read_exact_at(&mut [0; 4096], 1 << 20).unwrap();
         let before = device.statistics();

@@ -100,7 +100,7 @@ impl Engine {
         }
     }
 
-    /// Commits if changes have been dirty for `interval`, as far as earlier calls saw. Returns
+    /// Commits if changes have been dirty for `interval`, as earlier calls observed. Returns
     /// whether the call committed.
     pub fn commit_if_due(&self, interval: Duration) -> Result<bool> {
         if !self.has_uncommitted() || self.require_writing().is_err() {

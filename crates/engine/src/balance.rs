@@ -76,7 +76,7 @@ pub fn plan_unwritten(filesystem: &Filesystem, item: &BalanceItem) -> Result<Cho
     Ok(choose(item, candidates))
 }
 
-/// Returns every block group as the filters see it.
+/// Returns every block group with the properties that the filters test.
 fn candidates(groups: &BlockGroups, volume: &Volume) -> Result<Vec<Candidate>> {
     let map = volume.chunk_map();
     let candidate = |group: &Group| {
@@ -145,7 +145,8 @@ impl Engine {
     /// to move.
     ///
     /// # Errors
-    /// [`BalanceRefusal::NotInProgress`], [`BalanceRefusal::Running`]; a refusal of Linux's.
+    /// Fails with [`BalanceRefusal::NotInProgress`], [`BalanceRefusal::Running`], or a refusal that
+    /// Linux also makes.
     pub fn resume_balance(&self) -> Result<Choice> {
         let item = {
             let running = self.shared.running.lock();

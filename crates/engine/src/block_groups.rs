@@ -273,7 +273,7 @@ pub struct BlockGroups {
     /// The space of all block groups, summed for each purpose and cached until the next change,
     /// because every edit reads it.
     rooms: Cell<[Option<Room>; 3]>,
-    /// Groups of these profiles come first.
+    /// Allocations try groups of these profiles first.
     targets: TargetProfiles,
 }
 

@@ -90,7 +90,7 @@ impl Running {
             return Ok(());
         }
         // An edit in several steps removes and reinserts checksums of neighbours. Readers must not
-        // see the state between.
+        // see the checksum tree between the steps.
         let tree = self.open_tree(TreeId::CHECKSUM)?.tree.clone();
         tree.edit_as_one(|| self.put_checksums(logical, sums))
     }

@@ -52,8 +52,8 @@ const BATCH_BUFFERS: usize = 8;
 /// The number of inodes that one part of the commit writes back.
 const INODES_AT_ONCE: usize = 256;
 
-/// The number of slices after which a commit no longer pauses. The commit then ends, however many
-/// edits run meanwhile.
+/// The number of slices after which a commit no longer pauses. The commit then ends without another
+/// pause, however many edits run at the same time.
 const SLICES_MAX: usize = 4096;
 
 /// A frozen state, and the locks and counts of the moment at which it was frozen.
@@ -64,7 +64,7 @@ struct Moment<'a, T> {
     prepared: Option<Box<Prepared>>,
     /// The result of the caller's function at that moment.
     answer: T,
-    /// The last durable generation at that moment.
+    /// The last durable generation at the moment of the freeze.
     durable: Generation,
     /// The count of changes that the frozen state contains.
     changes: Counted,
@@ -77,9 +77,9 @@ impl Engine {
     /// When this call returns, every change from before the call is durable.
     ///
     /// # Errors
-    /// Fails if writing has stopped, or stops now. Fails with [`Error::OutOfHostSpace`] if content
-    /// found no space on the host. All other changes are then durable, and that content stays
-    /// dirty.
+    /// Fails if writing has stopped, or if this commit stops it. Fails with
+    /// [`Error::OutOfHostSpace`] if content found no space on the host. All other changes are then
+    /// durable, and that content stays dirty.
     pub fn commit(&self) -> Result<Generation> {
         let content = self.shared.account.content();
         let written = match self.write_back_for_commit() {
@@ -198,8 +198,8 @@ impl Engine {
                 true => Slice::begin(),
                 false => Slice::endless(),
             };
-            // No write in place may be in progress on extents that a snapshot of this state will
-            // share.
+            // No write in place may be in progress on extents that a snapshot of the frozen state
+            // will share.
             let is_late = buttress_faults::on("lock-in-place-after-edit");
             let in_place = (!is_late).then(|| self.data().in_place.write());
             let mut handle = self.start_unchecked();
@@ -269,7 +269,7 @@ impl Engine {
                 return Ok(Preparation::Paused);
             }
         }
-        // Nothing that a reader sees changes from here on until the edit lock is released.
+        // No state that a reader observes changes from here on until the edit lock is released.
         drop(self.shared.give_view(handle));
         match handle.settle_transaction(reads, convergence, slice, may_freeze)? {
             None => handle.freeze(self.forest().volume()),
@@ -435,7 +435,8 @@ fn runs_of(blocks: &[(TreeId, FrozenBlock)], bytes: &Bytes, node_bytes: usize) -
 }
 
 impl Shared {
-    /// Releases space that the commit freed: step 4. Returns the ranges that are free from now on.
+    /// Releases space that the commit freed: step 4. Returns the ranges that become free with this
+    /// step.
     fn finish_commit(&self, prepared: Prepared) -> Vec<(u64, u64)> {
         let mut running = self.running.lock();
         for frozen in &prepared.frozen {

@@ -67,7 +67,7 @@ pub struct Convergence {
 
 /// The result of one call of [`Running::converge`].
 pub enum Converged {
-    /// No work is left.
+    /// No work of the commit is left.
     Done,
     /// The caller must release the edit lock and read these blocks before the commit continues.
     Missing(Vec<BlockPointer>),
@@ -228,8 +228,8 @@ impl Running {
         let Self { core, trees, .. } = self;
         let references = &mut core.references;
         let mut assign = |level: u8, first_key: Key| {
-            // The allocator returned one address for each node. An invented address would be
-            // written to.
+            // The allocator returned one address for each node. A commit would write the block to
+            // any address that this code invented.
             let logical = places.next().ok_or_else(|| {
                 Error::from(Defect::new("a commit found fewer places than it has tree blocks"))
             })?;

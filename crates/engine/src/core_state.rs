@@ -58,8 +58,8 @@ pub struct Core {
     pub reserved_data_bytes: u64,
     /// The part of `reserved_data_bytes` that is reserved ahead and that no file uses yet.
     pub ahead: Arc<ReservedAhead>,
-    /// The number of ranges not yet recorded in the free-space tree. Non-zero only while a
-    /// converging commit has released the edit lock.
+    /// The number of ranges not yet recorded in the free-space tree. The number is non-zero only
+    /// while a converging commit has released the edit lock.
     pub unrecorded_ranges: u64,
     /// The number of nodes to which commits gave addresses since the volume was opened.
     pub nodes_addressed: u64,

@@ -16,7 +16,8 @@ lock_class!(pub SeveralStepsLock, "several_steps", Rank::new(5).over_device());
 lock_class!(pub InPlaceLock, "in_place", Rank::new(30).over_device_when_shared());
 
 /// The largest number of files with dirty data. Dirty data of one file may wait for adjacent data.
-/// Dirty data of very many files only takes memory from other dirty state.
+/// Dirty data of very many files only takes memory from other dirty state, so their number is
+/// limited.
 pub const FILES_MAX: usize = 1024;
 
 /// The files with dirty data, or with a call in progress.

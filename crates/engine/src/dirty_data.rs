@@ -97,7 +97,7 @@ impl DirtyData {
         self.pieces.insert(0, content);
     }
 
-    /// Stores the beginning of the content, at least one byte. Returns the stored length.
+    /// Stores the beginning of the content, at least one byte. Returns the stored length, in bytes.
     fn write_some(&mut self, offset: u64, bytes: &[u8], sector_bytes: u64) -> usize {
         let next = self
             .pieces

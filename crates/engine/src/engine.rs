@@ -79,15 +79,15 @@ pub(crate) struct Shared {
     pub(crate) whole_commits: AtomicU64,
     /// The moment since which changes are dirty, as the background thread observed it.
     pub(crate) dirty_since: Mutex<DirtySince, DirtySinceLock>,
-    /// Held exclusively by an operation from its first edit to its end. Live lookups share this
-    /// lock, so they see all edits of an operation or none.
+    /// Held exclusively by an operation from its first edit to its end. Live lookups share the
+    /// steps lock, so they see all edits of an operation or none.
     pub(crate) steps: Steps,
     /// Space reserved for data before writes need it.
     pub(crate) ahead: Arc<ReservedAhead>,
     /// The table of open trees and live inodes, for readers.
     pub(crate) trees: Arc<LiveTrees>,
     pub(crate) inodes: Arc<LiveInodes>,
-    /// Dirty data of files.
+    /// The dirty data of all files.
     pub(crate) data: DataTable,
     /// Counts of uncommitted changes.
     pub(crate) account: Account,

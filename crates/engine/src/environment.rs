@@ -33,7 +33,7 @@ pub trait Environment: fmt::Debug + Send + Sync {
     /// [`abandon`](crate::Engine::abandon). The default implementation prints a line about the loss
     /// on standard error.
     fn lost(&self, lost: &Uncommitted) {
-        // An error of standard error cannot be reported anywhere else.
+        // A failed write to standard error cannot be reported anywhere else.
         let _ = writeln!(
             std::io::stderr(),
             "buttress: lost without a commit: {lost}; the volume stays at generation {} (`close` commits, `abandon` discards without this message)",

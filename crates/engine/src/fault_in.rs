@@ -38,7 +38,7 @@ const READS_MAX: usize = 1024;
 /// The blocks that were read for one piece of work, and whether more reads help.
 #[derive(Debug, Default)]
 pub struct FaultIn {
-    /// The addresses of the last read, in order.
+    /// The addresses of the blocks in the last read, in order.
     last: Vec<Logical>,
     count: usize,
     are_futile: bool,
@@ -47,7 +47,7 @@ pub struct FaultIn {
 /// While this guard exists, it decides how lookups treat blocks that are not in memory.
 #[derive(Debug)]
 pub enum Look {
-    /// A lookup ends at a missing block.
+    /// A lookup in this state ends at a missing block.
     Resident(NonBlocking),
     /// A lookup reads a missing block under any lock, because faulting it in earlier did not help.
     Reading(Excused),

@@ -224,7 +224,7 @@ mod tests {
             }
         }
 
-        /// Units larger than one keep their alignment.
+        /// Free runs of units larger than one keep the alignment of units.
         #[test]
         fn runs_are_aligned(free in prop::collection::vec((0..1000_u64, 1..100_u64), 1..10), wanted in 1..8_u64) {
             let mut ranges = FreeRanges::default();

@@ -111,7 +111,7 @@ impl Running {
         if !missing.is_empty() {
             return Ok(Some(Preparation::Missing(missing)));
         }
-        // Every commit has a root tree block of its own generation.
+        // Every commit writes a root tree block of its own generation.
         self.touch_root_tree()?;
         Ok(match self.converge(reads, convergence, slice)? {
             Converged::Done if may_freeze => None,

@@ -56,7 +56,7 @@ impl Running {
         };
         let item =
             InodeItem::parse(&key, found.data()).map_err(|error| Corruption::Item { tree: id.0, error })?;
-        // Only the writer changes items, so a reader that loaded the item first loaded the same
+        // Only the writer changes items, so a reader that loaded the item first loaded an equal
         // item.
         let item = *inode.write().item.get_or_insert(item);
         Ok((inode, item))

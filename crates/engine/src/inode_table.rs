@@ -7,7 +7,7 @@
 //! calls on inodes.
 //!
 //! The table also holds the next free inode number of each tree and the next free index of each
-//! directory. The first use searches the tree; later uses count up.
+//! directory. The first use of a next number searches the tree; later uses count up.
 //!
 //! Invariants:
 //! - An inode with an inode item in memory always has an item in its tree.
@@ -117,7 +117,7 @@ impl InodeTable {
     }
 
     /// Caches the attributes that new inodes inherit from a directory. `None` drops the cached
-    /// attributes because they change.
+    /// attributes because the directory's attributes change.
     pub fn set_inherited(&self, location: Location, inherited: Option<Arc<Inherited>>) {
         self.live
             .update(id_of(location), |state| state.inherited = inherited);

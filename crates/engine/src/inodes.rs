@@ -32,7 +32,7 @@ use std::sync::Arc;
 lock_class!(ShardLock, "shards", Rank::new(44));
 lock_class!(pub InodeLock, "LiveInode", Rank::new(46));
 
-/// The number of inodes above which the table drops unchanged ones.
+/// The number of inodes above which the table drops unchanged inodes.
 pub const INODES_MAX: usize = 1 << 16;
 
 /// The number of shards is large, so threads with separate files seldom write to one shard's lock.

@@ -1,8 +1,8 @@
 //! Blocks of logs, which lie in metadata block groups like other tree blocks, and belong to no
 //! extent.
 //!
-//! A log block is pinned from its allocation until the commit. An address that no durable log leads
-//! to any more is *spare*. The next log may reuse a spare address.
+//! A log block is pinned from its allocation until the commit. A log block's address to which no
+//! durable log leads any more is *spare*. The next log may reuse a spare address.
 //!
 //! On devices that do not spin, a log uses spare blocks first. A device's caches still hold
 //! recently written blocks. A place without earlier writes costs an image file, or a flash drive,
@@ -207,7 +207,8 @@ impl Running {
         Ok(true)
     }
 
-    /// Frees unused addresses, the last ones that were taken. Spare addresses stay pinned.
+    /// Frees unused addresses, the last ones that were taken. Spare addresses of earlier logs stay
+    /// pinned.
     pub fn give_back_log_blocks(&mut self, spare: &mut Spare, places: &[Place]) {
         let is_spare = |place: &&Place| place.is_spare;
         spare.extend(places.iter().filter(is_spare).map(|place| place.logical));

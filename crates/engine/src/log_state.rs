@@ -57,7 +57,7 @@ impl LogState {
     }
 }
 
-/// Changed ranges of a file, in order and not touching.
+/// The changed ranges of a file, in order, without overlap and not adjacent.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ChangedRanges(Vec<Range<u64>>);
 

@@ -6,7 +6,7 @@
 //! exclusively.
 //!
 //! A read-only call can change state that exists only in memory: open handles of inodes, inherited
-//! attributes of a directory, and the log state of inodes. No commit writes that state.
+//! attributes of a directory, and the log state of inodes. No commit writes this in-memory state.
 
 use super::core_state::Core;
 use super::data_extents::DataRange;

@@ -10,9 +10,10 @@
 //! Invariants:
 //!
 //! - No new chunk takes a place on a part of a device that is being emptied ([`Emptying`]).
-//! - A device leaves, or is cut, only when neither the running transaction nor the last durable state has a device
-//!   extent on that part.
-//! - One change of the devices is in progress at a time. None is while a device is replaced or brought up to date.
+//! - A device leaves, or is cut, only when neither the running transaction nor the last durable
+//!   state has a device extent on the removed part.
+//! - Only one change of the devices is in progress at a time. None is while a device is replaced or
+//!   brought up to date.
 //!
 //! A crash leaves the volume before the commit or after it. [`buttress_volume::membership`] says
 //! why a new device belongs to both. A removed device keeps the superblock of the commit before its
@@ -20,7 +21,8 @@
 //!
 //! [`joining`] adds devices, and [`emptying`] takes parts of devices away.
 //!
-//! This module leaves out moving content from a device, which is a job above, and the size of image files.
+//! This module leaves out the size of image files, and moving content from a device, which is a job
+//! in a higher layer.
 
 mod emptying;
 mod joining;
@@ -45,7 +47,8 @@ pub use joining::JoinOptions;
 /// The least size of a device, which holds the reserved first MiB and one chunk of each kind.
 pub const LEAST_DEVICE_BYTES: ByteCount = ByteCount::new(16 << 20);
 
-/// Places that a change of one device edits: its item in the chunk tree, its statistics in the device tree.
+/// The number of places that a change of one device edits: its item in the chunk tree, its
+/// statistics in the device tree.
 const PLACES: u64 = 2;
 
 impl Engine {

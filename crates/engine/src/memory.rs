@@ -1,13 +1,13 @@
 //! The memory of uncommitted state, which shares one budget with the cache of clean tree blocks.
 //!
-//! Three kinds of state use this memory. *Dirty* state is blocks that edits changed, delayed
-//! references and changed inodes. *Frozen* state is the blocks of a commit that is being written.
-//! *Pending* state is file content, counted by [`crate::data_table`]. Together, dirty, frozen and
-//! pending state may use ten sixteenths of the cache's budget. The cache of clean blocks has two
-//! sixteenths while the volume is open for writing, plus the unused part of a quarter for
-//! readahead. The share of dirty state is large because each commit rewrites every leaf to which
-//! names of many files hash, and the nodes above. Fewer commits rewrite less. Lookups find dirty
-//! blocks as they find cached ones.
+//! Three kinds of state use the memory of uncommitted state. *Dirty* state is blocks that edits
+//! changed, delayed references and changed inodes. *Frozen* state is the blocks of a commit that is
+//! being written. *Pending* state is file content, counted by [`crate::data_table`]. Together,
+//! dirty, frozen and pending state may use ten sixteenths of the cache's budget. The cache of clean
+//! blocks has two sixteenths while the volume is open for writing, plus the unused part of a
+//! quarter for readahead. The share of dirty state is large because each commit rewrites every leaf
+//! to which names of many files hash, and the nodes above. Fewer commits rewrite less. Lookups find
+//! dirty blocks as they find cached ones.
 //!
 //! The shares of the budget are fixed. Shrinking the cache while dirty state grows would free
 //! little memory, because evicted blocks are scattered between kept blocks.
@@ -101,7 +101,7 @@ impl DirtyMemory {
             self.dirty_bytes.load(Ordering::Relaxed),
             self.frozen_bytes.load(Ordering::Relaxed),
         );
-        // Content alone never causes a commit that would write almost nothing.
+        // Content alone never causes a commit, which would write almost no tree blocks.
         let rest = self
             .limit_bytes
             .saturating_sub(delalloc_bytes)

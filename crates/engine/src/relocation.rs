@@ -102,7 +102,7 @@ pub struct RelocationSummary {
     pub longest_hold: Duration,
 }
 
-/// A job under way.
+/// A relocation in progress.
 struct Job<'a> {
     engine: &'a Engine,
     options: &'a RelocationOptions,
@@ -113,8 +113,9 @@ struct Job<'a> {
 }
 
 impl Engine {
-    /// Sets the profiles of all chunks and extents from now on, those of other writers included, until the next call. Balances
-    /// with a conversion set them before their first group and reset them at their end.
+    /// Sets the profiles of all chunks and extents from now on, those of other writers included,
+    /// until the next call. Balances with a conversion set the target profiles before their first
+    /// group and reset them at their end.
     pub fn set_target_profiles(&self, targets: TargetProfiles) {
         self.shared.running.lock().core.groups.set_targets(targets);
     }
@@ -132,7 +133,7 @@ impl Engine {
         self.require_writing()?;
         options.progress.check()?;
         let emptying = Emptying::begin(self, groups)?;
-        // A caller with more groups than these has stated the length of its whole job.
+        // A caller with more block groups than these has stated the length of its whole job.
         if options.progress.snapshot().expected == ByteCount::ZERO {
             options.progress.expect(ByteCount::new(emptying.used_bytes()));
         }

@@ -106,8 +106,8 @@ impl Engine {
         if !volume.devices().iter().any(|slot| slot.id() == source) {
             return Err(buttress_volume::Error::from(WriteRefusal::NoSuchDevice { device: source }).into());
         }
-        // The copy writes nothing between superblocks, so old signatures there would remain on the
-        // target.
+        // The copy writes nothing between superblocks, so old signatures between them would remain
+        // on the target.
         buttress_volume::wiping::forget(&target).map_err(buttress_volume::Error::from)?;
         let uuid = self.new_uuid();
         let replacement = volume.begin_replacement(source, target, uuid)?;

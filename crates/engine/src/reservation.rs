@@ -143,8 +143,8 @@ impl Engine {
     pub fn start(&self, need: Need) -> Result<Handle<'_>> {
         for attempt in 0..COMMITS_FOR_SPACE {
             self.require_writing()?;
-            // A commit would apply these references anyway. Applied here, they dirty blocks that
-            // the reservation counts while a commit is still possible.
+            // A commit would apply these delayed references anyway. Applied here, they dirty blocks
+            // that the reservation counts while a commit is still possible.
             let mut handle = self.start_with_few_references(REFERENCES_MAX, REFERENCES_AT_ONCE)?;
             let is_over_limit = attempt == 0 && self.is_over_limit(&handle);
             if !is_over_limit {

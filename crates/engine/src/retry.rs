@@ -5,7 +5,8 @@ use buttress_fs::error::{Error, Result};
 use buttress_tree::Forest;
 
 /// The largest number of retries of a lookup that misses a block. A lookup path has a few levels in
-/// a few trees. If the cache is too small to keep these blocks, the lookup reads the rest itself.
+/// a few trees. If the cache is too small to keep these blocks, the lookup reads the remaining
+/// blocks itself.
 const RETRIES_MAX: usize = 64;
 
 /// Drives one non-blocking lookup: look up, read the missing block, look up again. All non-blocking

@@ -32,7 +32,8 @@ impl Slice {
         Self { end: None }
     }
 
-    /// Returns whether the commit should release the lock after the part that it just did.
+    /// Returns whether the commit should release the edit lock after the part that it has just
+    /// done.
     pub fn is_over(&self) -> bool {
         self.end.is_some_and(|end| Instant::now() >= end)
     }

@@ -243,7 +243,7 @@ impl LiveTree {
     pub fn missing_along(&self, keys: &[Key]) -> Result<Vec<BlockPointer>> {
         let tree = self.0.tree.read();
         let mut missing = Vec::new();
-        // The end of the known keys; `None` at the end of the tree.
+        // The end of the range of known keys; `None` at the end of the tree.
         let mut known_to = Some(Key::MIN);
         for key in keys {
             if known_to.is_none_or(|end| *key < end) {

@@ -76,7 +76,8 @@ impl Trimmed {
 /// The ranges of block groups to be trimmed.
 #[derive(Debug)]
 struct Wanted {
-    /// Ranges of addresses. A trim skips the parts of these ranges that are not free.
+    /// Ranges of logical addresses in block groups. A trim skips the parts of these ranges that are
+    /// not free.
     ranges: FreeRanges,
     /// The least length of a free range; shorter ranges are skipped.
     shortest: u64,
@@ -230,8 +231,8 @@ impl Engine {
 
 impl Running {
     /// Takes the next free ranges at or after `at` out of the free space, so that nothing can
-    /// allocate them. Returns the taken ranges and the address at which to continue; `None` at the
-    /// end. A missing tree block ends the call before it takes any range.
+    /// allocate them. Returns the taken ranges, and the address at which the trim continues; `None`
+    /// at the end. A missing tree block ends the call before it takes any range.
     fn take_to_trim(&mut self, wanted: &Wanted, at: u64) -> Result<(Option<u64>, Taken)> {
         let Some((start, length)) = wanted.ranges.from(at).next() else {
             return Ok((None, Taken::new()));
@@ -432,7 +433,7 @@ mod tests {
             pieces(&some, &everything(0), 0..192, 20),
             [(0, 8), (16, 4), (32, 8)]
         );
-        // The rest of a long range still counts as long enough.
+        // The remainder of a long range still counts as long enough.
         assert_eq!(pieces(&some, &everything(8), 90..192, 20), [(90, 6), (128, 14)]);
         assert_eq!(pieces(&some, &everything(0), 0..192, 0), []);
         assert_eq!(pieces(&some, &everything(0), 192..300, 10), []);

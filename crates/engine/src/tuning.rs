@@ -63,10 +63,10 @@ impl Tuning {
         Ok(())
     }
 
-    /// Changes the fsid of a volume with so many devices.
+    /// Changes the fsid of a volume with `devices` devices.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for a nil fsid, and for several devices.
+    /// Returns [`Error::Invalid`] for a nil fsid, and for several devices.
     pub fn change_fsid(&mut self, fsid: Uuid, devices: usize) -> Result<()> {
         if fsid.is_nil() {
             return Err(Error::Invalid {

@@ -24,7 +24,7 @@ impl Engine {
             if let Some(view) = self.shared.view.lock().as_ref() {
                 return view.clone();
             }
-            // A commit that holds the lock makes a view before it starts work that takes long.
+            // A commit that holds the edit lock makes a view before it starts work that takes long.
             let Some(running) = self.shared.running.try_lock_for(VIEW_LOOK_EVERY) else {
                 continue;
             };

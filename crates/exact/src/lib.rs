@@ -84,7 +84,7 @@ pub trait Exact: Copy + Display + PartialOrd {
     /// The largest value.
     const LARGEST: Self;
 
-    /// Returns the sum.
+    /// Returns the sum of this number and `more`.
     #[must_use]
     fn exact_add(self, more: Self) -> Self;
 

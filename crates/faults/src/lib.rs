@@ -32,7 +32,7 @@ pub fn on(name: &'static str) -> bool {
     if is_on {
         REACHED.call_once(|| {
             use std::io::Write as _;
-            // The message bypasses the capture of the test harness.
+            // The message bypasses the test harness's capture of output.
             let _ = writeln!(std::io::stderr(), "buttress-faults: {name} was reached");
         });
     }

@@ -75,8 +75,9 @@ impl BlockGroupFlags {
         None
     }
 
-    /// Returns the profile as one bit in a set of profiles, as in balance items. Such sets have a
-    /// bit for the profile single. The method keeps the bits of an invalid combination of profiles.
+    /// Returns the profile as one bit in a set of profiles, as in balance items. Such sets of
+    /// profiles have a bit for the profile single. The method keeps the bits of an invalid
+    /// combination of profiles.
     #[must_use]
     pub const fn profile_in_set(self) -> Self {
         let profile = self.intersection(Self::PROFILES);

@@ -131,7 +131,7 @@ impl<'a> InodeExtrefs<'a> {
     /// Checks an `INODE_EXTREF`, all its names, and that each of them has the hash in the key.
     ///
     /// # Errors
-    /// An [`ItemError`] with the first check that fails.
+    /// Returns an [`ItemError`] with the first check that fails.
     pub fn parse(key: &Key, data: &'a [u8]) -> Result<Self, ItemError> {
         let mut rest = data;
         loop {

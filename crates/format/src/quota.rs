@@ -45,7 +45,7 @@ impl QgroupId {
         self.0 >> Self::LEVEL_SHIFT
     }
 
-    /// Returns the number of the group in its level. At level 0, it is the subvolume's id.
+    /// Returns the number of the group in its level. At level 0, the number is the subvolume's id.
     #[must_use]
     pub const fn number(self) -> u64 {
         self.0 & ((1 << Self::LEVEL_SHIFT) - 1)

@@ -1,5 +1,5 @@
-//! The item of a device replacement, running or ended. The item lies in the device tree under `(0
-//! DEV_REPLACE 0)`.
+//! The item of a device replacement, running or ended. The replace item lies in the device tree
+//! under `(0 DEV_REPLACE 0)`.
 //!
 //! Source: on-disk format documentation, section "Device replace item"; btrfs-replace(8).
 

@@ -184,7 +184,7 @@ impl Acl {
     }
 
     /// Applies a change of mode: owner, other, and mask take the permissions of the mode. Without a
-    /// mask, the owning group takes them.
+    /// mask, the owning group's entry takes the group permissions of the mode.
     pub fn follow_mode(&mut self, mode: u32) {
         let has_mask = self.has_mask();
         for (tag, permission) in &mut self.entries {

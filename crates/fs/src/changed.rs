@@ -34,7 +34,8 @@ pub struct ChangedInodes {
 }
 
 impl ChangedInodes {
-    /// Returns true if this inode, or an inode below it, can differ between the two subvolumes.
+    /// Returns true if this inode, or an inode below it in the tree of directories, can differ
+    /// between the two subvolumes.
     #[must_use]
     pub fn contains(&self, inode: InodeNumber) -> bool {
         self.inodes.contains(&inode)

@@ -107,7 +107,7 @@ pub enum Planned {
     Ready(Chunk),
     /// Compressed inline content.
     Inline(Location, FileOffset, InlineContent, ByteCount),
-    /// A run that needs a read.
+    /// A run of content that needs a read.
     Read(Piece),
 }
 

@@ -185,7 +185,7 @@ fn entries_of(tree: &Tree, directory: Location, item_type: ItemType, from: u64) 
 }
 
 impl ReadDir {
-    /// Lists from the index `from` on. Only a listing from 0 is checked for missing entries.
+    /// Lists from the index `from` on. Only a listing from index 0 is checked for missing entries.
     pub fn new(filesystem: &Filesystem, tree: Tree, directory: Location, size: ByteCount, from: u64) -> Self {
         let items = entries_of(&tree, directory, ItemType::DIR_INDEX, from);
         Self {

@@ -226,7 +226,7 @@ pub enum Error {
     HoldsSubvolume {
         /// The subvolume.
         subvolume: SubvolumeId,
-        /// The first contained subvolume.
+        /// The first of the contained subvolumes.
         nested: SubvolumeId,
         /// The name of the subvolume that the directory contains.
         name: Name,
@@ -234,7 +234,7 @@ pub enum Error {
     /// A link or a rename would cross subvolumes.
     #[error("the source and the destination are in different subvolumes")]
     CrossesSubvolumes,
-    /// A rule for all callers forbids the change.
+    /// A rule that applies to all callers forbids the change.
     #[error("{location}: not permitted: {why}")]
     NotPermitted {
         /// The inode to change.

@@ -80,7 +80,7 @@ impl<T> core::fmt::Debug for Task<T> {
 }
 
 impl<T> Task<T> {
-    /// Returns the result. Waits for it, or runs the job on this thread.
+    /// Waits for the job, and returns its result. Waits for it, or runs the job on this thread.
     ///
     /// # Errors
     /// Returns a [`Defect`] if the result is gone. A result is taken once, by value, so this cannot

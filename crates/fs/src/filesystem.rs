@@ -48,7 +48,7 @@ struct Shared {
     running: HashMap<TreeId, Arc<KnownTree>>,
     /// In a view of a volume with a new label: the last commit's superblock with the current label.
     relabelled: Option<Arc<Superblock>>,
-    /// Pins the addresses that the view needs.
+    /// The hold that pins the addresses that the view needs.
     _hold: Option<Box<dyn Hold>>,
     executor: Arc<Executor>,
     loaders: Arc<Executor>,
@@ -185,7 +185,7 @@ impl Filesystem {
     }
 
     /// Returns the superblock in use: that of opening, or that of the last commit. In a view of a
-    /// volume that is open for writing, it has the label of the view's moment.
+    /// volume that is open for writing, the superblock has the label of the view's moment.
     #[must_use]
     pub fn superblock(&self) -> Arc<Superblock> {
         let relabelled = self.shared.relabelled.as_ref();

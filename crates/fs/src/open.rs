@@ -12,7 +12,7 @@
 //! This module does not replay a pending log tree: the volume has the state of its last commit, and
 //! a [`Notice`] reports this. The crate `writer` replays the log: on the volume if it is opened for
 //! writing, in memory if it is opened for reading. Unlike in the kernel, an unreadable tree does
-//! not prevent opening. A notice names it, and calls that need it fail.
+//! not prevent opening. A notice names the unreadable tree, and calls that need the tree fail.
 
 use crate::error::{Corruption, Error, Result};
 use crate::executor::Executor;
@@ -84,7 +84,8 @@ impl OpenOptions {
     }
 
     /// Sets whether to continue if the root tree cannot be read, to inspect the chunk tree and
-    /// blocks by address. A notice reports this, and trees that need the root tree are not found.
+    /// blocks by address. A notice reports the unreadable root tree, and trees that need it are not
+    /// found.
     pub fn for_inspection(mut self, for_inspection: bool) -> Self {
         self.for_inspection = for_inspection;
         self

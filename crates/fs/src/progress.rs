@@ -3,7 +3,7 @@
 //!
 //! A job receives a [`Progress`], adds to its counters, and calls [`Progress::check`] at least once
 //! for each batch of work. Another thread reads a [`Snapshot`] at any time, and calls
-//! [`Progress::cancel`] to stop the job. Counters only grow. Progress uses no clock.
+//! [`Progress::cancel`] to stop the job. The counters of a job only grow. Progress uses no clock.
 
 use crate::error::{Error, Result};
 use buttress_format::ByteCount;

@@ -160,7 +160,8 @@ impl FileReader {
         }
     }
 
-    /// Inserts a hole before a chunk to fill a gap, and drops bytes that were already returned.
+    /// Inserts a hole before a chunk to fill a gap, and drops bytes that the stream has already
+    /// returned.
     fn in_order(&mut self, chunk: Chunk) -> Option<Chunk> {
         if chunk.length == ByteCount::ZERO && matches!(chunk.content, Content::Damaged(_)) {
             return Some(chunk);

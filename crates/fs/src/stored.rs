@@ -1,7 +1,8 @@
 //! Extents in their stored form: compressed bytes that are verified, but not decompressed.
 //!
 //! This module serves jobs that pass compressed extents on unchanged, such as a send stream with
-//! encoded writes. Only compressed extents are read, whose size the format limits to 128 KiB.
+//! encoded writes. The module reads only compressed extents, whose size the format limits to 128
+//! KiB.
 //!
 //! Reads are started one by one and awaited later in any order. Worker threads verify them against
 //! the checksum tree, unless the inode has no checksums or the volume was opened with

@@ -205,8 +205,8 @@ impl World {
         roots.insert(key(id, ItemType::ROOT_BACKREF, FS), bytes);
     }
 
-    /// Returns the image. `change` receives the finished trees of the root tree before they are
-    /// written.
+    /// Returns the bytes of the test image. `change` receives the finished trees of the root tree
+    /// before they are written.
     pub fn image(mut self) -> Vec<u8> {
         let shape = TreeShape {
             items_per_leaf: 40,

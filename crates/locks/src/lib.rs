@@ -16,8 +16,8 @@
 //!   held during device I/O.
 //!
 //! [`Mutex::try_lock`] cannot deadlock, so the check skips it, but it checks the locks that are
-//! acquired afterwards. Other builds contain no checks. The check only inspects the thread's own
-//! locks. The check tests the order, so any run that acquires the locks finds a deadlock, even
+//! acquired afterwards. Other builds contain no checks. The check inspects only the locks of its
+//! own thread. The check tests the order, so any run that acquires the locks finds a deadlock, even
 //! without a second thread.
 //!
 //! With `--cfg buttress_shuttle`, the locks, [`atomic`] and [`thread_local!`] are those of the

@@ -5,10 +5,10 @@
 //! the second number of `schedstat`. Each thread keeps its `schedstat` file open and reads it.
 //! Without the file, the run delay is 0.
 //!
-//! Reading the `schedstat` file takes some microseconds, longer than most locks are held. The
-//! stopwatch reads it at the end of work that took a millisecond or more. At the beginning, it
-//! reads the file only if the thread's last reading is older than [`OLDEST_READING`]. The run delay
-//! may be too long by this time.
+//! Reading the `schedstat` file takes some microseconds, longer than most locks are held. A
+//! stopwatch reads the file at the end of work that took a millisecond or more. At the beginning,
+//! it reads the file only if the thread's last reading is older than [`OLDEST_READING`]. The run
+//! delay may be too long by this time.
 
 use core::cell::Cell;
 use core::sync::atomic::{AtomicBool, Ordering};

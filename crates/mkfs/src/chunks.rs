@@ -188,7 +188,7 @@ pub(super) fn least_bytes(devices: usize, settings: &Settings) -> ByteCount {
 
 /// Returns the minimum device size with which a file can be written, by this program and by Linux.
 /// Both programs reserve space for the nodes that an operation on a file changes in its worst case.
-/// The numbers were measured with nodes of 4, 16 and 64 KiB.
+/// The minimum sizes were measured with nodes of 4, 16 and 64 KiB.
 pub(super) fn least_bytes_for_a_file(devices: usize, settings: &Settings) -> ByteCount {
     const NODES: u64 = 100;
     const MORE_BYTES: u64 = 768 << 10;

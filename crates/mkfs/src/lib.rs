@@ -59,7 +59,7 @@ use buttress_volume::wiping::{forget, forget_superblocks, zero_ends};
 use options::Settings;
 use trees::Plan;
 
-/// The external inputs of a new volume. Equal inputs yield equal bytes.
+/// The external inputs of a new volume. Equal inputs yield volumes of equal bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Identity {
     /// The volume's uuid.

@@ -161,8 +161,8 @@ pub struct Settings {
     pub incompat: Incompat,
     /// Features that writers must support.
     pub compat_ro: CompatRo,
-    /// The quotas. A caller that makes only empty volumes refuses them, because their numbers come
-    /// with the content.
+    /// The quotas. A caller that makes only empty volumes refuses quotas, because the quota numbers
+    /// come with the content.
     pub quotas: Option<Quotas>,
     /// The number of bytes to use of each device, instead of all.
     pub device_bytes: Option<ByteCount>,

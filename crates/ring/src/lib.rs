@@ -1,15 +1,15 @@
 //! FUSE requests over io_uring: a ring that delivers one request at a time, and takes its answer.
 //!
-//! The kernel has a queue of requests for each processor. A server registers entries of memory with
-//! a queue. The kernel writes a call made on that processor into one of these entries. The server
-//! writes the answer into the same memory. Submitting the answer to one request also asks the
-//! kernel for the next request. A [`Ring`] is one such entry with an io_uring of its own, for one
-//! thread.
+//! The kernel has a queue of requests for each processor. A server registers ring entries of memory
+//! with such a queue. The kernel writes a call made on that processor into one of these entries.
+//! The server writes the answer into the same memory. Submitting the answer to one request also
+//! asks the kernel for the next request. A [`Ring`] is one such entry with an io_uring of its own,
+//! for one thread.
 //!
-//! A ring supports nothing else. Before it is enabled, it is restricted to commands
-//! (`IORING_OP_URING_CMD`) for the one descriptor of its construction, without registrations. A
-//! process that restricted itself with a system call filter cannot bypass the filter through its
-//! rings.
+//! A ring supports only this exchange of requests and answers. Before it is enabled, it is
+//! restricted to commands (`IORING_OP_URING_CMD`) for the one descriptor of its construction,
+//! without registrations. A process that restricted itself with a system call filter cannot bypass
+//! the filter through its rings.
 //!
 //! `unsafe` is needed because the kernel writes to memory by address. The invariants of the
 //! `unsafe` code are:
@@ -54,7 +54,7 @@ const DEVICE: types::Fixed = types::Fixed(0);
 enum Place {
     /// The kernel does not know the ring entry yet.
     New,
-    /// The kernel holds the entry, for the next request.
+    /// The kernel holds the ring entry, for the next request.
     Asked,
     /// The ring entry holds a request of the kernel. Contains the kernel's id of the request.
     Brought(u64),
@@ -147,8 +147,8 @@ impl Ring {
     /// Submits the answer to the previous request, if there is one, and waits for the next request.
     ///
     /// # Errors
-    /// Fails if the kernel refuses the memory, the answer, or the ring. The ring then delivers no
-    /// more requests.
+    /// Fails if the kernel refuses the memory, the answer, or the ring. After an error, the ring
+    /// delivers no more requests.
     pub fn fetch(&mut self) -> io::Result<Fetched> {
         loop {
             let command = match self.place {

@@ -146,7 +146,7 @@ fn payload_of(mapping: NonNull<c_void>) -> *mut u8 {
 impl Drop for Memory {
     fn drop(&mut self) {
         if self.is_given_up {
-            // A command that the kernel has not read yet also uses these addresses.
+            // A registration that the kernel has not read yet also uses these addresses.
             const NONE: libc::iovec = libc::iovec {
                 iov_base: std::ptr::null_mut(),
                 iov_len: 0,

@@ -11,7 +11,7 @@
 //! happens to the target's name. A later layer may delete one of two names. Each name of a file
 //! with several names therefore becomes a complete entry, and a [`LinkKey`] joins them. Every
 //! archive is read twice for this purpose, the first time only for link targets. Memory grows only
-//! with the number of files that have several names.
+//! with the number of files in the archive that have several names.
 //!
 //! A member below a symbolic link is placed at the link's target (`symlinks`).
 //!
@@ -38,7 +38,7 @@ use symlinks::Symlinks;
 
 mod symlinks;
 
-/// The prefix of marks' names.
+/// The prefix of whiteout names in a layer.
 const MARK: &[u8] = b".wh.";
 /// The mark that deletes the content of a directory.
 const OPAQUE: &[u8] = b".wh..wh..opq";
@@ -343,7 +343,7 @@ impl Layers {
         }
         let deleted = name.strip_prefix(MARK).unwrap_or_default();
         if deleted.starts_with(MARK) {
-            // A union file system kept this file for itself.
+            // A union file system kept this file for its own use, so the layer does not contain it.
             return Ok(None);
         }
         if matches!(deleted, b"" | b"." | b"..") {

@@ -59,7 +59,7 @@ pub enum OciError {
     /// A JSON document of the image is not valid.
     #[error("{file}: {cause}")]
     Document {
-        /// The path below the layout.
+        /// The path of the file below the layout's directory.
         file: String,
         /// The reason, with line and column.
         #[source]
@@ -99,7 +99,7 @@ pub enum OciError {
     Digest {
         /// The blob.
         file: String,
-        /// The bytes that were digested.
+        /// The kind of object whose bytes were digested.
         what: &'static str,
         /// The digest of the bytes.
         found: String,

@@ -6,8 +6,8 @@
 //! directory for temporary files, so it disappears however the program ends. Memory is bounded by a
 //! buffer. The spool takes as much space as the uncompressed archive.
 //!
-//! The first bytes, not the name, determine the compression: gzip, zstd, xz or bzip2, also with
-//! several concatenated streams.
+//! The archive's first bytes, not its name, determine the compression: gzip, zstd, xz or bzip2,
+//! also with several concatenated streams.
 
 use buttress_exact::Exact as _;
 use std::fs::File;

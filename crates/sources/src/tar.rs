@@ -4,9 +4,9 @@
 //! [`Member`] holds the place of its content. [`Layers`](crate::layers::Layers) converts members to
 //! entries of an image.
 //!
-//! The parser is own code, instead of the crate `tar`. The crate `tar` supports one of the four
-//! forms of sparse files, ignores global extended headers, reads only sequentially, and reports
-//! errors without their place.
+//! The tar parser is part of this crate; the crate `tar` is not used. The crate `tar` supports one
+//! of the four forms of sparse files, ignores global extended headers, reads only sequentially, and
+//! reports errors without their place.
 //!
 //! Several headers describe a member, in this order: a global extended header (`g`), the member's
 //! own (`x`), GNU's long names (`K`, `L`), the header. Invariants: the same bytes yield the same
@@ -41,7 +41,7 @@ const GLOBAL_BYTES_MAX: u64 = 64 << 10;
 const PATH_BYTES_MAX: usize = 32 << 10;
 /// The maximum length of a symbolic link's target, which is the kernel's limit for paths.
 const TARGET_BYTES_MAX: usize = 4095;
-/// The number of bytes that are read at a header.
+/// The number of bytes that the reader reads at a time from a header on.
 const WINDOW_BYTES: usize = 8192;
 
 /// A range of a file's data, and its place in the archive.
@@ -62,7 +62,7 @@ pub enum Kind {
     File {
         /// The size of the file.
         size: u64,
-        /// The ranges that are not holes.
+        /// The ranges of the file that are not holes.
         segments: Vec<Segment>,
     },
     /// A directory.
@@ -134,7 +134,7 @@ impl Reader {
     }
 
     /// Makes a reader that begins at a known member's offset. The reader ignores global headers
-    /// before this offset.
+    /// before this member's offset.
     #[must_use]
     pub fn at(store: Store, offset: u64) -> Self {
         Self {

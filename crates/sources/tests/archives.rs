@@ -1,5 +1,5 @@
 //! Tests that archives of GNU tar, in each of its formats and forms of sparse files, yield the
-//! packed files. Each program compresses them.
+//! packed files. The test compresses archives with each supported program.
 #![allow(
     missing_docs,
     clippy::unwrap_used,
@@ -23,7 +23,8 @@ use buttress_format::FileOffset;
 use buttress_fs::Progress;
 use buttress_sources::Layers;
 
-/// Returns a tree with cases that are difficult for archives. The names fit ustar.
+/// Returns a tree with cases that are difficult for archives. The names fit the ustar format unless
+/// `long_names` is set.
 fn tree(long_names: bool) -> tempfile::TempDir {
     let root = tempfile::tempdir().unwrap();
     let at = |path: &str| root.path().join(path);

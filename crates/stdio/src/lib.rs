@@ -82,7 +82,7 @@ pub fn close(descriptor: OwnedFd) -> io::Result<()> {
     match unsafe { libc::close(number) } {
         0 => Ok(()),
         _ => match io::Error::last_os_error() {
-            // Linux has closed the descriptor.
+            // On this error, Linux has closed the descriptor.
             error if error.kind() == io::ErrorKind::Interrupted => Ok(()),
             error => Err(error),
         },

@@ -98,7 +98,7 @@ fn main() {
         files
     };
     for first in (0..removed).step_by(BATCH as usize) {
-        // A step that shares no divisor with the number of files visits each of them.
+        // A step that shares no divisor with the number of files visits each file once.
         let batch = (first..files.min(first + BATCH)).map(|step| (step * 7919) % files);
         let items: Vec<_> = batch.flat_map(|file| items(file, &inline)).collect();
         let start = cpu_seconds();

@@ -81,7 +81,7 @@ impl BlocksByAddress {
         {
             if self.known.is_empty() {
                 // The vector of pointers is allocated in one step, because growing it would need
-                // old and new memory together. Unused pages of it are never touched.
+                // old and new memory together. Unused pages of this vector are never touched.
                 self.known
                     .reserve_exact(self.known_max.exact_add(block.item_count()));
             }

@@ -41,8 +41,8 @@ const BLOCK_OVERHEAD_BYTES: u64 = 320;
 /// useless parts.
 const SHARD_BYTES_MIN: u64 = 4 << 20;
 
-/// The maximum number of shards. More shards gain nothing: a hit holds its shard's lock for some
-/// tens of nanoseconds.
+/// The maximum number of shards. More shards gain nothing: a cache hit holds its shard's lock for
+/// some tens of nanoseconds.
 const SHARDS_MAX: u64 = 32;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

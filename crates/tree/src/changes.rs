@@ -58,9 +58,9 @@ pub struct Changes {
 
 /// Returns a walk over the items that differ between `old` and `new`, in key order.
 ///
-/// Every mode yields the same items. [`ReadAhead::Sweep`] fetches differing blocks in windows of
-/// the given size. For the kernel's modes, the windows are small: as many bytes as the mode fetches
-/// at most.
+/// Every read-ahead mode yields the same items. [`ReadAhead::Sweep`] fetches differing blocks in
+/// windows of the given size. For the kernel's modes, the windows are small: as many bytes as the
+/// mode fetches at most.
 #[must_use]
 pub fn changes(old: &Tree, new: &Tree, read_ahead: ReadAhead) -> Changes {
     changes_where(old, new, read_ahead, |_, _| true)
@@ -70,7 +70,7 @@ pub fn changes(old: &Tree, new: &Tree, read_ahead: ReadAhead) -> Changes {
 /// a subtree may have, and the exclusive end of its keys, or `None` if its keys have no end.
 ///
 /// The walk may still return items outside the wanted subtrees. Blocks of the two trees need not
-/// end at the same keys, so these items may even be equal in both trees.
+/// end at the same keys, so such items may even be equal in both trees.
 #[must_use]
 pub fn changes_where(
     old: &Tree,

@@ -204,7 +204,8 @@ impl Cursor {
     /// item and the method returns false.
     ///
     /// # Errors
-    /// Fails if the previous leaf cannot be read. The next call continues before that leaf.
+    /// Fails if the previous leaf cannot be read. The next call continues before the unreadable
+    /// leaf.
     pub fn previous(&mut self) -> Result<bool> {
         match self.place {
             Place::Before => Ok(false),

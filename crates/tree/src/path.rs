@@ -4,7 +4,7 @@
 //! [`Path::enter`] turns a parent's link into a child's block. The link of a parent in memory leads
 //! to a child that is also in memory. All other children come from the cache or the volume. Cursors
 //! and walks do not distinguish blocks in memory from other blocks. Steps hold their blocks, so a
-//! path stays readable even if the cache evicts them.
+//! path stays readable even if the cache evicts these blocks.
 
 use crate::edit::Node;
 use crate::error::Result;
@@ -72,7 +72,7 @@ pub(crate) enum Aim<'a> {
     Key(&'a Key),
 }
 
-/// Steps from the root down. Empty until the root is read.
+/// Steps from the root down. The list of steps is empty until the root is read.
 #[derive(Debug, Default)]
 pub(crate) struct Path {
     steps: Vec<Step>,

@@ -67,7 +67,7 @@ pub enum ReadAhead {
     Forward,
     /// When a leaf must be read, fetches following leaves at any address, up to 128 KiB. When a
     /// node must be read, fetches the two nodes after it. `ForwardAlways` had this form when it was
-    /// first proposed for the kernel; it serves for comparison.
+    /// first proposed for the kernel; this mode serves for comparison.
     ForwardOnMiss,
     /// Fetches the same blocks as `ForwardOnMiss`, at every visit of a leaf or a node.
     ForwardAlways,

@@ -111,8 +111,8 @@ impl BlockReader {
 
     /// Returns the block, if the page cache holds it and it passes its checks.
     ///
-    /// A copy that fails is read again like any other block. The second read skips the copy, and
-    /// reports and records the failure.
+    /// A cached copy that fails its checks is read again like any other block. The second read
+    /// skips the copy, and reports and records the failure.
     pub(crate) fn read_cached(&self, pointer: &BlockPointer) -> Option<TreeBlock> {
         let bytes = self.volume.read_cached(self.extent(pointer))?.into_bytes();
         let block = TreeBlock::check(bytes, &self.format, &pointer.expectation()).ok()?;
@@ -131,7 +131,8 @@ impl BlockReader {
         })
     }
 
-    /// Waits for a started read, and checks the block. If a copy fails, reads the next copy.
+    /// Waits for a started read, and checks the block. If one copy of the block fails, reads the
+    /// next copy.
     pub(crate) fn finish(&self, read: PendingExtent, pointer: &BlockPointer) -> Result<TreeBlock> {
         self.checked(pointer, |verify| read.wait_verified(&self.volume, verify))
     }

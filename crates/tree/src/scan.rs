@@ -6,7 +6,8 @@
 //! [`Scanner`]. The scanner also decides for every child if it is wanted. A job that records
 //! addresses can thus visit shared blocks once. The scanner chooses a tag for each block, which
 //! leads from the block to its children. A thread starts no reads for batches that seem to be in
-//! the page cache. The thread copies each of these blocks just before it processes the block.
+//! the page cache. The thread copies each of these cached blocks just before it processes the
+//! block.
 //!
 //! # Bounds
 //!
@@ -35,8 +36,8 @@ pub const LEAVES_MAX: usize = 1 << 16;
 /// The number of bytes of blocks that are read at once.
 const BATCH_BYTES: u32 = 1 << 20;
 
-/// The number of batches in flight while a thread processes another batch. This number keeps the
-/// devices busy even while all threads process blocks.
+/// The number of batches in flight while a thread processes another batch. This number of batches
+/// keeps the devices busy even while all threads process blocks.
 const BATCHES_AHEAD: usize = 4;
 
 /// The operations of a scan on its blocks.
@@ -60,7 +61,7 @@ pub trait Scanner: Sync {
     /// Records a block that cannot be read. The scan skips all blocks below it.
     fn failed(&self, tally: &mut Self::Tally, error: Error, tag: Self::Tag);
 
-    /// Returns true if the scan is to stop. Called before each batch.
+    /// Returns true if the scan is to stop. The scan calls this method before each batch.
     fn is_cancelled(&self) -> bool;
 }
 

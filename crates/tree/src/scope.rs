@@ -47,7 +47,7 @@ impl Scope {
         let wanted = self.wanted.as_ref();
         !self.ends_before(pointer)
             && wanted
-                // Clamp: a root begins before every key.
+                // Clamp: a root block begins before every key.
                 .is_none_or(|wanted| wanted(&pointer.first_key.unwrap_or(Key::MIN), pointer.end_key.as_ref()))
     }
 }

@@ -85,7 +85,7 @@ impl Default for ImageOptions {
 pub struct TreeShape {
     /// At most this many items in a leaf.
     pub items_per_leaf: usize,
-    /// At most this many children of a node; at least two.
+    /// The maximum number of children of a node; at least two.
     pub children_per_node: usize,
 }
 

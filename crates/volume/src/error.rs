@@ -310,7 +310,7 @@ pub enum DevicesError {
         second: String,
         /// The device id that both devices have.
         device: DeviceId,
-        /// The uuid that both have.
+        /// The device uuid that both devices have.
         uuid: Uuid,
     },
     /// Two devices were each written without the other. Each lacks the changes of the other.
@@ -377,7 +377,8 @@ impl fmt::Display for MissingList<'_> {
 pub struct Attempt {
     /// The number of the copy, from 1. With parity, copies from 2 on are ways to rebuild the bytes.
     pub copy: u32,
-    /// The device that failed. For a rebuild, it is the device of a column that the rebuild needs.
+    /// The device that failed. For a rebuild, the device is that of a column that the rebuild
+    /// needs.
     pub device: DeviceId,
     /// The physical address on the device.
     pub physical: Physical,

@@ -1,11 +1,11 @@
 //! Excluded ranges: addresses that are never allocated, although no extent covers them.
 //!
-//! Three kinds of addresses are excluded. For each kind of excluded address, a chunk excludes the
-//! part that its stripes cover:
+//! Three kinds of addresses are excluded from allocation. For each kind of excluded address, a
+//! chunk excludes the part that its stripes cover:
 //!
 //! - the first 64 KiB of the logical address space: file extents use address 0 for a hole, and
 //!   superblocks use it for a missing tree. The first chunk of volumes that old versions of
-//!   mkfs.btrfs made begins there;
+//!   mkfs.btrfs made begins at this address;
 //! - the addresses of superblock copies;
 //! - the first MiB of each device, which is reserved for boot loaders. Since about 2015, no new
 //!   chunk begins there. The kernel honours this only when it makes chunks. In older chunks, it
@@ -143,7 +143,7 @@ mod tests {
     }
 
     /// The test maps every sector of chunks of every profile in both directions. The tested chunks
-    /// begin where old versions of mkfs.btrfs put them: inside the reserved range, over a
+    /// begin where old versions of mkfs.btrfs put chunks: inside the reserved range, over a
     /// superblock copy, and outside both.
     #[test]
     fn exactly_the_addresses_on_reserved_bytes_are_excluded() {

@@ -329,8 +329,8 @@ impl Layout {
 
     /// Returns the number of ways to read a byte, which is also btrfs's number of mirrors. Without
     /// parity, the ways to read a byte are the copies. With parity, the ways to read a byte are the
-    /// direct read and each way to rebuild: one for RAID5. RAID6 rebuilds from `P`, from `Q`, or
-    /// from both without one other column.
+    /// direct read and each way to rebuild: one for RAID5. RAID6 rebuilds a byte from `P`, from
+    /// `Q`, or from both without one other column.
     #[must_use]
     pub fn ways(&self) -> u32 {
         let ways = match self.profile {

@@ -13,7 +13,7 @@
 //!
 //! A commit that removes a device writes no superblock to that device
 //! ([`Volume::write_superblocks_without`]). The device's superblock then belongs to the previous
-//! commit. The caller wipes it last.
+//! commit. The caller wipes the removed device last.
 //!
 //! After a crash, opening counts a device without device extents as current, although the device's
 //! superblock may be older.

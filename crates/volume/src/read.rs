@@ -6,7 +6,8 @@
 //! two ways:
 //!
 //! - [`PendingExtent::wait_verified`], for tree blocks: the verifier receives the whole extent and
-//!   accepts or rejects it. After a rejection, the other ways are tried for the whole extent;
+//!   accepts or rejects it. After a rejection, the reader tries the other ways for the whole
+//!   extent;
 //! - [`PendingExtent::wait_data`], for file data: the verifier names the sectors that do not match.
 //!   Only the sectors that fail verification are read again, each from any good copy.
 //!
@@ -56,7 +57,7 @@ pub struct PendingExtent {
     plan: Result<SmallVec<[PendingSegment; 1]>, Error>,
 }
 
-/// A segment, and the read of its first way if it was started.
+/// A segment of an extent, and the read of its first way if that read was started.
 #[derive(Debug)]
 pub(crate) struct PendingSegment {
     pub(crate) segment: Segment,

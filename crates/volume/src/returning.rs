@@ -10,7 +10,8 @@
 //! the returning device counts as lost, and nothing unverified is read from it.
 //!
 //! A return is a replacement whose target is the device itself ([`crate::replacement`]), without an
-//! item in the device tree. Linux sees a device that missed commits, before and after a crash.
+//! item in the device tree. During a return, Linux sees a device that missed commits, before and
+//! after a crash.
 //!
 //! A stripe is *moved* if the device's own state uses its place for something else. A moved
 //! stripe's content goes to another place on the returning device. The chunk names the new place by

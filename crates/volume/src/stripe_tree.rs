@@ -6,9 +6,9 @@
 //! each copy. The chunk still determines which devices hold a byte; the tree replaces only the
 //! address on them. The stripe tree leaves the mapping of metadata and system chunks unchanged.
 //!
-//! An entry lists the copies of one contiguous run, without lengths. For RAID0 and RAID10, it
-//! therefore locates at most one unit of striping: bytes of an entry beyond the unit in which it
-//! begins are an error.
+//! An entry of the RAID stripe tree lists the copies of one contiguous run, without lengths. For
+//! RAID0 and RAID10, it therefore locates at most one unit of striping: bytes of an entry beyond
+//! the unit in which it begins are an error.
 //!
 //! Trees are above this layer, so the layer above provides the lookup as a [`StripeResolver`].
 //!
@@ -75,8 +75,8 @@ impl dyn StripeResolver + '_ {
     }
 }
 
-/// A placeholder until the tree is connected. A volume with a stripe tree must not be read as if it
-/// had none.
+/// The resolver until the RAID stripe tree is connected. A volume with a stripe tree must not be
+/// read as if it had none.
 #[derive(Debug)]
 pub(crate) struct Unconnected;
 

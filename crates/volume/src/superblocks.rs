@@ -192,7 +192,8 @@ pub(crate) fn copy_generations(device: &Device, superblock: &Superblock) -> Vec<
         .collect()
 }
 
-/// Returns the ids in a damaged primary. The ids are useful only if a copy holds the same ids.
+/// Returns the ids in a damaged primary. The ids in a damaged primary are useful only if a copy
+/// holds the same ids.
 fn identity_of_damaged(device: &Device, at: Physical) -> Option<(Uuid, Uuid)> {
     let bytes = read_raw(device, at).ok()?;
     let raw = Superblock::raw(&bytes).ok()?;

@@ -79,7 +79,8 @@ pub struct Volume {
 impl Volume {
     /// Opens the volume of the given devices, as far as its superblocks describe it.
     ///
-    /// Devices may come in any order. The newest generation leads; see [`crate::open`].
+    /// Devices may come in any order. The device with the newest generation leads; see
+    /// [`crate::open`].
     ///
     /// # Errors
     /// Fails without a valid superblock, with unknown incompat features, with devices of different
@@ -202,7 +203,7 @@ impl Volume {
         drop(before);
     }
 
-    /// Adds a chunk item. `start` is the offset of its key. System chunks are added twice.
+    /// Adds a chunk item. `start` is the offset of its key. The caller may add system chunks twice.
     ///
     /// # Errors
     /// Fails if the chunk overlaps another, if its profile does not allow it, or if its stripes

@@ -116,7 +116,7 @@ struct Edits<'a> {
 /// How far an operation has progressed.
 #[derive(Clone, Copy)]
 enum Progress {
-    /// The operation changed nothing, and may run again.
+    /// The operation has changed nothing, and may run again.
     NotBegun,
     /// The operation has begun its edits.
     Begun,

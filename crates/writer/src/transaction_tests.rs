@@ -30,7 +30,7 @@ use bytes::Bytes;
 use std::path::Path;
 use std::process::Command;
 
-/// Makes an image. Without mkfs.btrfs, the test is skipped.
+/// Makes an image of a new volume. Without mkfs.btrfs, the test is skipped.
 #[track_caller]
 fn image(directory: &Path, size: &str, options: &[&str]) -> Option<std::path::PathBuf> {
     if skips(any_missing(&["mkfs.btrfs", "btrfs"])) {
@@ -326,7 +326,7 @@ fn data_is_allocated_shared_and_freed() {
 }
 
 fn data_and_snapshots(options: &[&str]) {
-    // These edits look up their blocks under the lock.
+    // These edits look up their blocks under the edit lock.
     let _excused = Excused::from_device_rule();
     let directory = tempfile::tempdir().unwrap();
     let Some(path) = image(directory.path(), "512M", options) else {

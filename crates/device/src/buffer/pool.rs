@@ -16,7 +16,7 @@ use parking_lot::Mutex;
 
 use super::{ALIGNMENT_BYTES, Block, Home, pages};
 
-/// The granularity of block sizes. Untouched pages take up no memory.
+/// The granularity of block sizes. Untouched pages of a block take up no memory.
 const STEP_BYTES: usize = 128 << 10;
 
 /// The pool's budget. Idle memory beyond it returns to the system.

@@ -1,9 +1,9 @@
 //! Small blocks of memory, packed in slabs.
 //!
 //! A cache holds tens of thousands of tree blocks, which many threads fill and release in any
-//! order. As single aligned allocations, they would leave gaps of almost a page between them, in
-//! one arena for each thread. The gaps would take half as much memory again as the cache may have.
-//! Buffers of up to [`BLOCK_BYTES_MAX`] are therefore slots of equal size in slabs of
+//! order. As single aligned allocations, tree blocks would leave gaps of almost a page between
+//! them, in one arena for each thread. The gaps would take half as much memory again as the cache
+//! may have. Buffers of up to [`BLOCK_BYTES_MAX`] are therefore slots of equal size in slabs of
 //! [`SLAB_BYTES`]. Each power of two has one class, which all threads share. An unused slab returns
 //! to the system, except for a few ([`IDLE_SLABS_MAX`]) whose memory stays warm.
 //!

@@ -41,7 +41,7 @@ use crate::queue::{Core, uncleared_buffers};
 lock_class!(ReaperLock, "reaper", Rank::LEAF);
 lock_class!(SubmissionsLock, "submissions", Rank::LEAF);
 
-/// The identity of the completion that makes the reaper check if the device was closed.
+/// The identity of the completion that makes the reaper thread check if the device was closed.
 const STOP: u64 = u64::MAX;
 
 pub(crate) struct IoUringEngine {
@@ -258,9 +258,9 @@ impl Shared {
         if added.is_empty() || self.enter().is_ok() {
             return;
         }
-        // The ring is unusable, which never happens to a running ring. The kernel may or may not
-        // have seen the new reads. The reads' buffers are leaked, and the reads are repeated
-        // without the ring.
+        // The submission failed because the ring is unusable, which never happens to a running
+        // ring. The kernel may or may not have seen the new reads. The reads' buffers are leaked,
+        // and the reads are repeated without the ring.
         for identity in added {
             let Some(lost) = self.submissions.lock().in_flight.remove(&identity) else {
                 continue;

@@ -301,7 +301,7 @@ mod tests {
         }
     }
 
-    // If fewer workers were started, the test would not end.
+    // If the engine started fewer workers, the test would not end.
     #[test]
     fn as_many_reads_wait_for_the_medium_as_the_depth_allows() {
         let depth = usize::try_from(DEFAULT_DEPTH).unwrap();
@@ -342,7 +342,7 @@ mod tests {
             length: 4096,
         };
         let pending = device.start_reads([request]);
-        // A worker has started the request, so this thread does not serve it itself.
+        // A worker has started the request, so the waiting thread does not run the request itself.
         asked.recv().unwrap();
         for read in pending {
             let told = read.wait().unwrap_err().to_string();

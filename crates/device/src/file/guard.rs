@@ -59,7 +59,7 @@ pub(super) fn claim(file: &File, path: &Path, is_block_device: bool, write: bool
 /// is open. A child process that this program is starting holds a copy until it executes its own
 /// program.
 pub(crate) fn release(file: &File) {
-    // A file that cannot be unlocked was not locked, and closing it does the rest.
+    // A file that cannot be unlocked was not locked; closing it releases any lock.
     let _unlocked = rustix::fs::flock(file, FlockOperation::Unlock);
 }
 

@@ -217,7 +217,8 @@ pub(super) fn read_cached_vectored(file: BorrowedFd<'_>, offset: u64, buffers: &
     answer.unwrap_or(0)
 }
 
-/// Frees a range of a file, which then reads as zeros. Returns false if the file system cannot.
+/// Frees a range of a file, which then reads as zeros. Returns false if the file system does not
+/// support this.
 pub(crate) fn punch_hole(file: &File, offset: u64, length: u64) -> io::Result<bool> {
     if length == 0 {
         return Ok(true);

@@ -6,8 +6,8 @@
 //! back.
 //!
 //! Invariants:
-//! - Two widened writes never run at once: they may share a sector. The lock `widening` enforces
-//!   this.
+//! - Two widened writes never run at once, because they may share a sector. The lock `widening`
+//!   enforces this.
 //! - A widened write never leaves the file longer than it was.
 
 use buttress_exact::Exact as _;
@@ -75,7 +75,7 @@ impl FileBackend {
         let start = offset.exact_sub(byte_length(lead));
         self.file.write_all_at(&buffer, start)?;
         if !self.is_block_device && start.exact_add(byte_length(buffer.len())) > self.size() {
-            // Widening made the file longer than before.
+            // Writing whole sectors may have made the file longer than before.
             self.file.set_len(self.size())?;
         }
         Ok(())

@@ -384,7 +384,7 @@ impl Map {
         dirty.into_iter().filter_map(page).collect()
     }
 
-    /// Restores parts that could not be written.
+    /// Restores the changed parts that could not be written.
     pub(super) fn give_back(&mut self, pages: BTreeMap<u64, Vec<u8>>) {
         self.dirty.extend(pages.into_keys());
     }

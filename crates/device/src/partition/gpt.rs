@@ -191,8 +191,8 @@ pub(super) mod tests {
     use super::*;
     use crate::memory::MemoryBackend;
 
-    /// Returns a device of `sectors` sectors with a table of 4 entries. `parts` gives number, first
-    /// and last sector.
+    /// Returns a device of `sectors` sectors with a table of 4 entries. `parts` holds number, first
+    /// and last sector of each partition.
     pub(in super::super) fn build(sector: usize, sectors: u64, parts: &[(usize, u64, u64)]) -> Vec<u8> {
         let mut bytes = vec![0; sector * sectors as usize];
         let mut entries = vec![0; 4 * 128];

@@ -1,8 +1,9 @@
 //! Image files on systems other than Linux, with positioned reads and writes only.
 //!
 //! This backend has no `O_DIRECT`, block devices, side files, holes or access to the page cache's
-//! state. The backend refuses options that need one of these, except options that only make a job
-//! faster. The backend zeroes a range by writing zeros. A discarded range keeps its bytes.
+//! state. The backend refuses options that need one of these features, except options that only
+//! make a job faster. The backend zeroes a range by writing zeros. A discarded range keeps its
+//! bytes.
 //!
 //! Linux compiles this module for its tests.
 

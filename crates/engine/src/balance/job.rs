@@ -102,7 +102,7 @@ pub enum BalanceEnd {
 pub struct NotRelocated {
     /// Its start.
     pub group: Logical,
-    /// Bytes that its content takes.
+    /// The bytes that the block group's content takes.
     pub used: ByteCount,
 }
 

@@ -10,9 +10,9 @@
 //! | pinned | bytes that were freed, or may still be read, and must not be reused yet |
 //!
 //! Once a group's free ranges are loaded, the shares and the unaccounted bytes (superblock copies,
-//! lost space) add up to the group's length after every move. Wrong shares would allocate bytes
-//! twice or never again. An imbalance of shares is a [`Defect`] with the numbers, and writing stops
-//! before wrong data reaches the devices.
+//! lost space) add up to the group's length after every move. Wrong shares would let the allocator
+//! use bytes twice or never again. An imbalance of shares is a [`Defect`] with the numbers, and
+//! writing stops before wrong data reaches the devices.
 //!
 //! The records of a volume may be wrong since before the opening: more free bytes than the group
 //! has, or less used bytes than are freed. Wrong records on disk are [`Corruption`] errors.
@@ -79,8 +79,8 @@ impl Group {
                 }
                 Err(self.told("the shares of a block group do not add up to its length"))
             }
-            // The free ranges are not loaded, and a volume may record more used bytes than the
-            // group has.
+            // This case is allowed: the free ranges are not loaded, and a volume may record more
+            // used bytes than the group has.
             _ => Ok(()),
         }
     }

@@ -66,7 +66,8 @@ impl Engine {
         }
     }
 
-    /// Adds a device, which forgets what it held: commits that. New chunks may use it from then on.
+    /// Adds a device, which forgets what it held: commits that. New chunks may use the added device
+    /// from then on.
     ///
     /// # Errors
     /// As for [`require_new_device`](Self::require_new_device); the device fails; another change of devices is in progress;

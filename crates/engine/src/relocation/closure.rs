@@ -357,7 +357,7 @@ impl Running {
         let blocks = u64_of(closure.blocks.len());
         let data = u64_of(closure.data.len());
         let items = u64_of(closure.items.len());
-        // Two records of each extent, and two runs of checksums.
+        // Each moved data extent changes two records of extents, and two runs of checksums.
         blocks
             .exact_add(data)
             .exact_mul(2)

@@ -3,7 +3,7 @@
 //! Invariants:
 //! - Before a group is marked, all that it holds has space in other groups. Chunks are planned before one is made, so that a
 //!   volume without space stays as it was.
-//! - A group that was not emptied takes extents again at the end of the job.
+//! - A block group that was not emptied takes extents again at the end of the relocation.
 
 use crate::block_groups::{Group, Purpose};
 use crate::engine::Engine;
@@ -25,7 +25,7 @@ const PLACES_BESIDE: u64 = 64;
 /// How long a job waits for readers of older states before it checks again.
 const READERS_WAIT: Duration = Duration::from_millis(20);
 
-/// How many commits without readers remove an empty group.
+/// The number of commits without readers that remove an empty group.
 const COMMITS_MAX: usize = 8;
 
 const PURPOSES: [Purpose; 3] = [Purpose::System, Purpose::Metadata, Purpose::Data];
@@ -87,7 +87,7 @@ impl<'a> Emptying<'a> {
         group.is_none_or(|group| group.used == 0 && group.allocated_bytes == 0)
     }
 
-    /// Bytes in use in all of the groups.
+    /// Returns the bytes in use in all block groups of this set.
     pub(super) fn used_bytes(&self) -> u64 {
         let running = self.engine.shared.running.lock();
         let used = self
@@ -97,7 +97,8 @@ impl<'a> Emptying<'a> {
         used.fold(0, |sum: u64, group| sum.exact_add(group.used))
     }
 
-    /// Waits until commits have removed the groups. Readers of older states keep them.
+    /// Waits until commits have removed the groups. Readers of older states keep the groups from
+    /// being removed.
     pub(super) fn wait_for_removal(&self, progress: &Progress) -> Result<()> {
         let is_there = |handle: &Handle<'_>, start: &Logical| {
             let group = handle.core.groups.holding(start.get());

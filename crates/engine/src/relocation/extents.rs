@@ -88,7 +88,7 @@ impl Core {
     /// Returns the extent that begins here, with its references.
     ///
     /// # Errors
-    /// Items that fail their checks; blocks that cannot be read.
+    /// Fails for items that fail their checks, and for blocks that cannot be read.
     pub(super) fn extent_with_references(&self, logical: Logical) -> Result<Option<Extent>> {
         let mut found: Option<Extent> = None;
         let mut failure = None;

@@ -512,7 +512,7 @@ impl Renaming {
         lengths.fold(0, u64::exact_add)
     }
 
-    /// The same reference after the move.
+    /// Returns the same reference as it is after the relocation.
     fn reference(&self, reference: Reference) -> Reference {
         // Clamp: a block that does not move keeps its address.
         let moved = |parent: Logical| self.blocks.get(&parent).copied().unwrap_or(parent);

@@ -185,8 +185,8 @@ fn first_checksum(filesystem: &Filesystem, logical: u64) -> Option<Vec<u8>> {
     Some(checksum.to_vec())
 }
 
-/// Compares both extent trees. Returns `None` if the volume has an extent older than the device
-/// that the device lacks.
+/// Compares the extent trees of the device's own state and of the volume. Returns `None` if the
+/// volume has an extent older than the device that the device lacks.
 pub(crate) fn compare(
     view: &Filesystem,
     own: Option<&OwnState>,

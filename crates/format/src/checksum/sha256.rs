@@ -65,8 +65,8 @@ mod lanes {
         0x748f_82ee, 0x78a5_636f, 0x84c8_7814, 0x8cc7_0208, 0x90be_fffa, 0xa450_6ceb, 0xbef9_a3f7, 0xc671_78f2,
     ];
 
-    /// Computes the digests of whole sectors of `data` in groups of sixteen. Returns the remaining
-    /// bytes.
+    /// Computes the digests of whole sectors of `data` in groups of sixteen. Returns the bytes that
+    /// do not fill a group.
     pub(super) fn compute_sectors<'a>(data: &'a [u8], sector_bytes: usize, out: &mut Vec<u8>) -> &'a [u8] {
         let whole = sector_bytes > 0 && sector_bytes.is_multiple_of(BLOCK_BYTES);
         let bits = sector_bytes

@@ -23,8 +23,9 @@
 //! btrfs does not use the format's run-length extension: streams that begin with 17 and a version.
 //! The LZO decoder refuses such a stream, because its first match begins before the content.
 //!
-//! Every copy is checked against both buffers. For speed, short copies move 16 bytes at once if the
-//! buffers have space. Such copies may overwrite bytes of `out` beyond the returned length.
+//! The decoder checks every copy against both buffers. For speed, short copies move 16 bytes at
+//! once if the buffers have space. Such copies may overwrite bytes of `out` beyond the returned
+//! length.
 //!
 //! Source: "LZO stream format as understood by Linux' LZO decompressor", the kernel's
 //! documentation.

@@ -177,8 +177,8 @@ impl InlineReference {
         body_bytes.saturating_add(1)
     }
 
-    /// Returns true if both references come from the same place. The counts of the references may
-    /// differ.
+    /// Returns true if both references come from the same place. The counts of the two references
+    /// may differ.
     #[must_use]
     pub fn is_same_place(&self, other: &Self) -> bool {
         match (self, other) {

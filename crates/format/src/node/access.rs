@@ -183,7 +183,7 @@ impl TreeBlock {
 
     /// Returns the free space as btrfs-progs prints it. For a leaf, the free space is the bytes
     /// between item heads and item data. For a node, the free space is "free spc", the number of
-    /// pointers that still fit. Returns zero for a damaged block with invalid numbers.
+    /// pointers that still fit. Returns zero for a damaged block whose numbers are invalid.
     #[must_use]
     pub fn free_space(&self) -> usize {
         let room = self.bytes.len().saturating_sub(HEADER_BYTES);
@@ -245,8 +245,8 @@ impl Iterator for Pointers<'_> {
 
 impl ExactSizeIterator for Pointers<'_> {}
 
-/// Searches an array of raw structs by key. The comparison compiles without branches: the processor
-/// cannot predict them, and a misprediction costs more than the rest of the search.
+/// Searches an array of raw structs by key. The comparison compiles without branches: a
+/// mispredicted branch would cost more than the rest of the search.
 fn search<Raw>(row: &[Raw], key_of: impl Fn(&Raw) -> &RawKey, key: &Key) -> Result<usize, usize> {
     let rest = |item_type: u8, offset: u64| (u128::from(item_type) << u64::BITS) | u128::from(offset);
     let (objectid, wanted) = (key.objectid.get(), rest(key.item_type.0, key.offset));

@@ -134,8 +134,8 @@ impl TreeBlock {
         self.header.generation = generation;
     }
 
-    /// Returns the same content under another address. The bytes stay shared. Sealing the block
-    /// writes the address.
+    /// Returns the same content under another address. The content bytes stay shared between both
+    /// blocks. Sealing the block writes the address.
     #[must_use]
     pub fn with_logical(&self, logical: Logical) -> Self {
         let header = Header {

@@ -42,8 +42,8 @@ struct Covered {
 }
 
 impl Covered {
-    /// Records the range `[start, end)` of `object`. The range must not begin before the end of the
-    /// previous range.
+    /// Records the range `[start, end)` of `object`. The item's range must not begin before the end
+    /// of the previous range.
     fn extend(&mut self, key: &Key, object: u64, start: u64, end: u64) -> Result<(), ItemError> {
         let previous_end = if self.object == object { self.end } else { 0 };
         *self = Self { object, end };
@@ -168,8 +168,8 @@ impl<'a> Items<'a> {
     }
 
     /// Checks that the previous item in a subvolume belongs to the same inode, unless this is its
-    /// inode item. The checker cannot check the first item of a leaf, because it does not know the
-    /// item before it.
+    /// inode item. The checker does not check the first item of a leaf, because it does not know
+    /// the item in the leaf before.
     fn check_led_by_inode(&self, previous: Option<Key>, key: &Key) -> Result<(), ItemError> {
         match previous {
             Some(previous) if self.is_file_tree && previous.objectid != key.objectid => {

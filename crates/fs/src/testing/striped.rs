@@ -112,7 +112,7 @@ pub(crate) struct Striped {
 impl Striped {
     /// Makes a volume whose file [`FILE`] is one extent of `content`. On the devices, the extent
     /// consists of runs; `runs` lists their lengths in sectors, repeated as needed. Striped
-    /// profiles also end runs at the units.
+    /// profiles also end runs at the bounds of stripe units.
     pub(crate) fn new(shape: Shape, content: Vec<u8>, runs: &[u64]) -> Self {
         let mut world = World::new();
         let size = content.len() as u64;
@@ -268,7 +268,7 @@ impl Striped {
 }
 
 fn device_uuid(id: u64) -> [u8; 16] {
-    // The first device holds the metadata, which the image's builder made.
+    // The first device holds the metadata, which the builder of the image made.
     if id == 1 {
         *b"test-device-uuid"
     } else {

@@ -233,7 +233,7 @@ fn missing_devices_are_made_up_for_when_opened_degraded() {
             assert_eq!(start / UNIT % shape.stripes, 1);
             assert!(error.to_string().contains("device missing"), "{error}");
         }
-        // An unavailable copy is still at the place in the stripe tree.
+        // The location of an unavailable copy is still its place in the stripe tree.
         for entry in lost {
             let logical = Logical::new(DATA_LOGICAL + entry.offset);
             let found = filesystem

@@ -173,7 +173,7 @@ fn each_layer_state_is_complete_and_shares_contents() {
     for at in [1, 5, 6, 8, 9] {
         assert_eq!(share(&entries[at]), share(&entries[0]));
     }
-    // Two names are one file within a state, but not across states.
+    // Two names are one file within one state of the tree, but not across states.
     assert_eq!(entries[0].attributes.link, entries[1].attributes.link);
     assert_eq!(entries[5].attributes.link, entries[6].attributes.link);
     assert_ne!(entries[0].attributes.link, entries[5].attributes.link);

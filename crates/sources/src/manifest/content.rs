@@ -22,7 +22,7 @@ const INLINE: u8 = 0;
 const HOST: u8 = 1;
 /// The image holds the content, at the path of the entry.
 const IMAGE: u8 = 2;
-/// The stamp holds seconds, nanoseconds and inode.
+/// The stamp of a host file holds seconds, nanoseconds and inode.
 const STAMP_BYTES: usize = 24;
 
 /// The location of file contents that no table names.

@@ -20,7 +20,7 @@ pub struct VolumeWishes {
     pub checksum: Option<String>,
     /// The size of tree blocks.
     pub node_size: Option<u64>,
-    /// The unit of data.
+    /// The sector size in bytes.
     pub sector_size: Option<u64>,
     /// The number of bytes to use of each device.
     pub size: Option<u64>,

@@ -102,7 +102,7 @@ pub fn write(
         progress: options.progress.clone(),
         ..WalkOptions::without_content()
     };
-    // All entries below this directory belong to a snapshot that is written as one.
+    // If set, all entries below this directory belong to a snapshot that is written as one.
     let mut inside: Option<Vec<u8>> = None;
     let mut text = String::new();
     for item in filesystem.walk(start, walk) {
@@ -250,7 +250,7 @@ struct Writer<'a> {
 }
 
 impl Writer<'_> {
-    /// Writes a table. Returns true if it already covers everything below.
+    /// Writes a table. Returns true if the table already covers everything below.
     fn entry(
         &self,
         text: &mut String,

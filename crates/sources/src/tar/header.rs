@@ -48,7 +48,7 @@ impl Header {
         for (at, byte) in block.iter().enumerate() {
             let byte = if (148..156).contains(&at) { b' ' } else { *byte };
             unsigned = unsigned.wrapping_add(i64::from(byte));
-            // Some old programs summed signed bytes.
+            // Some old programs summed the header as signed bytes.
             signed = signed.wrapping_add(i64::from(byte.cast_signed()));
         }
         if stored != unsigned && stored != signed {

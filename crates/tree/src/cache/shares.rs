@@ -3,9 +3,10 @@
 //! A quarter of the budget bounds the blocks that all cursors have read ahead and not yet used
 //! ([`ReadAheadPool`]). The rest belongs to the cache. Shares change their owner:
 //!
-//! - The cache uses the unused part of the read-ahead quarter. The unused part moves in steps
-//!   ([`CLAIM_STEPS`]), because the cache evicts blocks when its share shrinks. Blocks of the cache
-//!   and of read-ahead lie in the same slabs, so no memory is lost between them.
+//! - The cache uses the unused part of the read-ahead quarter. The unused part of the read-ahead
+//!   quarter moves in steps ([`CLAIM_STEPS`]), because the cache evicts blocks when its share
+//!   shrinks. Blocks of the cache and of read-ahead lie in the same slabs, so no memory is lost
+//!   between them.
 //! - A writer takes the memory that it may hold until a commit ([`NodeCache::hold_outside`]). The
 //!   cache always keeps a minimum part of its budget.
 //! - A sweep that holds back blocks on a spinning disk may borrow two thirds of the cache's own
@@ -232,8 +233,8 @@ pub(crate) struct Loan {
 }
 
 impl Loan {
-    /// Borrows a part of the cache's budget, unless it is already lent. `pool` holds the lent
-    /// bytes, and is empty without a loan.
+    /// Borrows a part of the cache's budget, unless it is already lent. `pool` holds the bytes that
+    /// are lent, and is empty without a loan.
     pub(crate) fn new(cache: &Arc<NodeCache>, pool: &Arc<ReadAheadPool>) -> Option<Self> {
         let mut shares = cache.shares.lock();
         if shares.lent_bytes > 0 {

@@ -68,7 +68,7 @@ pub(super) struct Stages {
     /// The current window of leaves, in bytes.
     window_bytes: u64,
     window_bytes_max: u64,
-    /// True if windows may exceed this limit once.
+    /// True if a window may exceed this limit once.
     sweeps: bool,
     /// The predicate for wanted subtrees, called with the first key and the exclusive end of a
     /// subtree.
@@ -88,7 +88,7 @@ struct Stage {
     /// The planned blocks, each with its tree and its first key.
     order: VecDeque<(Side, Key)>,
     /// The planned blocks in flight, one queue for each forest. If both trees belong to one forest,
-    /// the first queue holds all.
+    /// the first queue holds all planned blocks.
     queues: [Queue; 2],
     /// The unreadable block one level up, with its first key. No block after the unreadable block
     /// is planned.

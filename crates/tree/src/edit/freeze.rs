@@ -46,7 +46,7 @@ impl EditableTree {
     /// returns it. Proceeds level by level, leaves first, each level in key order.
     ///
     /// # Errors
-    /// Fails if `assign` fails. The blocks before the failed one keep their addresses.
+    /// Fails if `assign` fails. The blocks before the failed assignment keep their addresses.
     pub fn for_each_unassigned(
         &mut self,
         assign: &mut dyn FnMut(u8, Key) -> Result<Logical, ContextError>,
@@ -288,7 +288,7 @@ impl Frozen {
         seal(&self.root, checksum_type)
     }
 
-    /// Returns the blocks in address order. Needs no lock.
+    /// Returns the blocks in address order. This call needs no lock.
     ///
     /// # Errors
     /// Fails if a block has no address, because it would never be written.

@@ -424,8 +424,8 @@ fn insert_links(node: &mut Node, slot: usize, new: Siblings) -> bool {
 }
 
 impl Editor<'_> {
-    /// Moves items, and fails if they do not fit. Otherwise they would be in neither leaf, or in
-    /// both.
+    /// Moves items, and fails if they do not fit. If the move failed silently, the items would be
+    /// in neither leaf, or in both.
     fn move_items(&self, from: &mut Node, to: &mut Node, slots: Range<usize>, at: usize) -> Result<()> {
         match move_items(from, to, slots, at) {
             true => Ok(()),

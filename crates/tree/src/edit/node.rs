@@ -12,8 +12,8 @@ const FIRST_IDENTITY: u64 = 0xf000_0000_0000_0000;
 
 static NEXT_IDENTITY: AtomicU64 = AtomicU64::new(FIRST_IDENTITY);
 
-/// Returns a placeholder address for a block that may still change. Each version of a block has its
-/// own.
+/// Returns a placeholder address for a block that may still change. Each version of a block has a
+/// separate placeholder.
 pub(super) fn new_identity() -> Logical {
     Logical::new(NEXT_IDENTITY.fetch_add(1, Ordering::Relaxed))
 }

@@ -50,7 +50,8 @@ impl Batch {
         }
     }
 
-    /// Makes a batch of blocks that seem to be in the page cache. The check reads them.
+    /// Makes a batch of blocks that seem to be in the page cache. The check of the batch reads
+    /// these blocks.
     pub(crate) const fn cached(pointers: Vec<BlockPointer>) -> Self {
         Self {
             state: Mutex::new(State::Cached(pointers)),
@@ -158,7 +159,8 @@ impl Arriving {
     pub(crate) fn wait(self, reader: &BlockReader, pointer: &BlockPointer) -> Result<TreeBlock> {
         match self {
             Self::Here(block) => Ok(block),
-            // A batch returns each block once. In every other case, the block is read again.
+            // A batch returns each block once. In every other case, the reader reads the block
+            // again.
             Self::InBatch(batch, index) => batch.take(index, reader).unwrap_or_else(|| reader.read(pointer)),
         }
     }

@@ -23,7 +23,8 @@ use std::collections::VecDeque;
 /// The distance in bytes up to which leaves count as near.
 const NEAR_BYTES: u64 = 64 << 10;
 
-/// The limit of bytes fetched for one missing leaf. Fetching stops once the limit is exceeded.
+/// The limit of bytes fetched for one missing leaf. Fetching of neighbours stops once the limit is
+/// exceeded.
 pub(crate) const NEAR_BYTES_MAX: u64 = 64 << 10;
 
 /// The limit of bytes fetched ahead of a leaf at any distance. Fetching stops once the limit is
@@ -165,7 +166,7 @@ impl Near {
     }
 
     /// Starts reads of `target` and as many of `neighbours` as the budget allows, in one plug.
-    /// Returns `target`'s read.
+    /// Returns the started read of `target`.
     fn start(
         &mut self,
         forest: &Forest,

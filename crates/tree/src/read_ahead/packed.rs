@@ -52,6 +52,6 @@ impl Packed {
 
 /// Returns the simulated cost for one block.
 fn cost(per_4_kib: Duration, reader: &BlockReader) -> Duration {
-    // Clamp: the cost is a simulated time.
+    // Clamp: the cost is a simulated duration.
     per_4_kib.saturating_mul(reader.node_bytes().quotient(4096).max(1))
 }

@@ -10,7 +10,7 @@
 //! Entries are numbered in the walk's order. Three bounds move over the entries' numbers:
 //!
 //! - the front of the pass: the next entry for the walk; `first` is its number;
-//! - `pack_from`: the number from which leaves are packed when they arrive;
+//! - `pack_from`: the number from which the pass packs leaves when they arrive;
 //! - `horizon`: the number from which leaves are not read, because there would be no memory to hold
 //!   them.
 //!
@@ -80,7 +80,7 @@ pub(crate) struct Pass {
     head: Logical,
     /// True if `unread` holds no leaf before the horizon.
     nothing_to_ask: bool,
-    /// Leaves whose reads have started, in that order.
+    /// The numbers of leaves whose reads have started, in the order of the starts.
     in_flight: VecDeque<u64>,
     window_blocks: usize,
     block_bytes: u64,
@@ -178,7 +178,7 @@ impl Pass {
         });
     }
 
-    /// Appends a block from another queue as the last entry.
+    /// Appends a block from another queue as the pass's last entry.
     pub(crate) fn pass_on(&mut self, taken: Taken) {
         self.entries.push_back(Entry {
             pointer: taken.pointer,
@@ -412,7 +412,7 @@ impl Pass {
     }
 
     /// Drops the held-back leaf that is wanted last, if it is wanted after `number`. Moves the
-    /// horizon down to it.
+    /// read-ahead horizon down to the dropped leaf.
     fn drop_last(&mut self, number: u64) -> bool {
         let mut last = self.horizon.min(self.end());
         while last > number.exact_add(1) {

@@ -20,7 +20,7 @@ use std::sync::Arc;
 #[derive(Debug, Default)]
 pub(crate) struct Queue {
     entries: VecDeque<Entry>,
-    /// The number of entries without [`Content::Passed`].
+    /// The number of queued entries, except those with [`Content::Passed`].
     blocks: u64,
     /// The number of last entries that are [`Content::Planned`] or were passed on since.
     unasked: usize,
@@ -86,7 +86,7 @@ impl Queue {
         self.blocks
     }
 
-    /// Returns the number of blocks in the queue that were passed on to it.
+    /// Returns the number of blocks in the queue that another queue passed on to it.
     pub(crate) fn passed(&self) -> u64 {
         u64_of(self.entries.len()).exact_sub(self.blocks)
     }

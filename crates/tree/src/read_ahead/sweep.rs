@@ -4,7 +4,8 @@
 //! follows the same order as its cursor, some megabytes ahead of it, on a path of its own:
 //!
 //! 1. Each level has a [`Stage`]. The stage holds the blocks of the level that are available or in
-//!    flight, in key order. The stage also holds the node above whose children come next.
+//!    flight, in key order. The stage also holds the node on the level above, whose children come
+//!    next.
 //! 2. When a stage has less than a quarter of a window ahead of the cursor, the sweep refills it to
 //!    a whole window. The reads of the new blocks start in one plug, so each device receives them
 //!    in address order, with neighbours merged.
@@ -23,9 +24,9 @@
 //!
 //! A sweep delivers blocks in key order, so it can read only one window at a time in address order.
 //! If neighbours in the tree are neighbours on disk, this is as good as reading all blocks in
-//! address order. If blocks are scattered, each window crosses the disk once. A crossing of the
-//! disk costs seconds on a spinning disk, so the sweep switches to a [`Pass`] after a slow window.
-//! A job that needs no key order walks with
+//! address order. If blocks are scattered over the disk, each window crosses it once. A crossing of
+//! the disk costs seconds on a spinning disk, so the sweep switches to a [`Pass`] after a slow
+//! window. A job that needs no key order walks with
 //! [`Tree::blocks_by_address`](crate::Tree::blocks_by_address).
 //!
 //! # Memory
@@ -68,7 +69,7 @@ pub(crate) const NODES_AHEAD_MIN: u64 = 4;
 /// hostile tree could have any number of nodes without readable children.
 const ABOVE_MAX: u64 = 64;
 
-/// The minimum size of a window from which the speed of the disk is measured.
+/// The minimum size of a window from which the sweep measures the speed of the disk.
 const PASS_AFTER_BYTES: u64 = 512 << 10;
 
 /// The speed below which leaves count as scattered: half of a spinning disk's speed at its inner
@@ -107,14 +108,14 @@ pub(crate) struct Sweep {
 /// A level of a sweep.
 #[derive(Debug, Default)]
 struct Stage {
-    /// The node above whose children come next, with the slot of its first child that is not
-    /// fetched.
+    /// The node above the stage whose children come next, with the slot of its first child that is
+    /// not fetched.
     parent: Option<Step>,
     /// The queue of this stage: blocks of its level, and between them blocks of higher levels,
     /// parents before children. The queue has the order in which the walk requests them.
     queue: Queue,
-    /// The pass that follows the queue, if the sweep has become a pass over a spinning disk. Only
-    /// on the lowest level.
+    /// The pass that follows the queue, if the sweep has become a pass over a spinning disk. The
+    /// pass exists only on the lowest level.
     pass: Option<Box<Pass>>,
 }
 
@@ -191,7 +192,8 @@ impl Sweep {
         }
     }
 
-    /// Makes the leaves that the sweep reads bypass the cache. Called before the first fetch.
+    /// Makes the leaves that the sweep reads bypass the cache. The caller must call this before the
+    /// first fetch.
     pub(crate) const fn pass_leaves(&mut self) {
         self.passes_leaves = true;
     }
@@ -317,7 +319,7 @@ impl Sweep {
     /// Returns true if the last window was so slow that the disk must have moved its head back and
     /// forth.
     fn is_slow(&self) -> bool {
-        // The window was doubled after its reads started.
+        // The window was doubled after its reads had started.
         let bytes = self.window_bytes.quotient(2);
         let ample = bytes.exact_mul(1_000_000_000) / SLOW_BYTES_PER_SECOND;
         bytes >= PASS_AFTER_BYTES && self.waited > Duration::from_nanos(ample)

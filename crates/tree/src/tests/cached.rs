@@ -66,8 +66,8 @@ impl Backend for PartlyCached {
     }
 }
 
-/// Opens the tree of an image over such memory. Returns the tree with the count of reads from the
-/// medium.
+/// Opens the tree of an image on a test device whose cached bytes `is_cached` determines. Returns
+/// the tree with the count of reads from the medium.
 fn open(image: Image, budget: u64, is_cached: fn(u64) -> bool) -> (Tree, Arc<AtomicUsize>) {
     let waited = Arc::new(AtomicUsize::new(0));
     let counter = Arc::clone(&waited);

@@ -205,7 +205,7 @@ fn with_looks_ahead_and_behind(
                 behind.next().map(|(key, data)| (*key, data.as_slice()))
             );
         }
-        // The next leaf begins at the end of this leaf.
+        // In the new tree, the next leaf begins at the end of this leaf.
         assert_eq!(walk.following_end(), behind.next().map(|(key, _)| *key));
     }
     (differences, behind_count)

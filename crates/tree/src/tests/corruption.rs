@@ -337,8 +337,8 @@ fn keys_beyond_the_parents_bound_are_refused() {
     });
 }
 
-/// Every node points twice at the one block below. 2^7 paths lead to the leaf, or 121^7 with full
-/// nodes.
+/// Every node of this tree points twice at the one block below it. 2^7 paths lead to the leaf, or
+/// 121^7 with full nodes.
 #[test]
 fn shared_children_are_visited_once() {
     let mut builder = ImageBuilder::new(ImageOptions::default());

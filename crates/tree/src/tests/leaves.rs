@@ -72,7 +72,7 @@ fn subtrees_that_are_not_wanted_are_not_read() {
             mode,
             ReadAhead::Forward | ReadAhead::ForwardOnMiss | ReadAhead::ForwardAlways
         ) {
-            // These modes drop blocks before they arrive, and read them twice.
+            // These read-ahead modes drop blocks before they arrive, and read them twice.
             continue;
         }
         // The test's tree has 100 items for each node of level 1, in 20 leaves.

@@ -5,9 +5,9 @@ use crate::ReadAhead;
 use crate::testing::{ImageOptions, Placement, TreeShape};
 use buttress_format::ByteCount;
 
-/// Returns the numbers of 16 KiB blocks read after the visits of the first three leaves. Beside the
-/// leaves, these are the root and the node of the first 200 leaves. If nodes are read ahead, they
-/// include two more of the four nodes.
+/// Returns the numbers of 16 KiB blocks read after the visits of the first three leaves. In
+/// addition to leaves, the mode reads the root and the node of the first 200 leaves. If nodes are
+/// read ahead, they include two more of the four nodes.
 fn fetched(placement: Placement, mode: ReadAhead) -> [u64; 3] {
     let items = (0..3200).map(|number| (key(number), vec![1; 3000])).collect();
     let options = ImageOptions {

@@ -11,7 +11,7 @@ use buttress_device::{Device, IoError};
 use buttress_format::{ByteCount, Logical, Physical};
 use std::sync::Arc;
 
-/// A range of one stripe.
+/// A range of bytes within one stripe.
 pub(super) struct Part {
     stripe_index: usize,
     pub(super) physical: Physical,

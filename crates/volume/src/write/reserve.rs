@@ -25,8 +25,8 @@ impl Volume {
     }
 
     /// Reserves the space that writes to `[logical, logical + length)` need, on all devices that
-    /// hold the range. On RAID5 and RAID6, whole rows get space, parity included. Changes no byte.
-    /// Does nothing on devices that cannot reserve.
+    /// hold the range. On RAID5 and RAID6, whole rows get space, parity included. The call changes
+    /// no byte of the devices. Does nothing on devices that cannot reserve space.
     ///
     /// # Errors
     /// Returns [`Error::Io`] that [is for lack of

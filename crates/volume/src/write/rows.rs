@@ -136,7 +136,7 @@ impl RowLocks {
         numbers.iter().filter_map(number)
     }
 
-    /// Locks rows of a chunk against writers.
+    /// Locks rows of a chunk against other writers.
     pub(crate) fn lock(&self, chunk: Logical, rows: Range<u64>) -> RowsLocked<'_> {
         RowsLocked {
             _locked: self.take(&lock_numbers(chunk, rows)),
@@ -247,7 +247,7 @@ impl Rows {
         self.rows.is_empty()
     }
 
-    /// Makes this set lock rows without parity too.
+    /// Makes this set lock rows of profiles without parity too.
     pub(super) fn lock_all(&mut self) {
         self.others = Some(BTreeSet::new());
     }

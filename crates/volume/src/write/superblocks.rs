@@ -169,8 +169,8 @@ impl Volume {
     }
 
     /// Names a log in the superblock in use: writes the primaries and flushes. All blocks of the
-    /// log, and the data that it refers to, must be durable. The copies keep the last commit's
-    /// state. All changes lie in the first 512 bytes, which no device tears.
+    /// log, and the data that it refers to, must be durable. The superblock copies keep the last
+    /// commit's state. All changes lie in the first 512 bytes, which no device tears.
     ///
     /// # Errors
     /// Fails as [`Volume::write_superblocks`] does.

@@ -3,7 +3,7 @@
 //! that, writing stops.
 //!
 //! The image's only system chunk is single on the first device, and no test writes to it. The first
-//! device is therefore one that another chunk needs.
+//! device is therefore always a device that another chunk than the tested one needs.
 #![allow(
     clippy::arithmetic_side_effects,
     clippy::cast_possible_truncation,

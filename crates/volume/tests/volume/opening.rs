@@ -201,7 +201,7 @@ fn the_newest_device_leads_and_a_stale_one_is_read_last() {
             };
             put(&mut image.devices[id - 1], 65536, &newer.bytes(65536));
         }
-        // The stale device holds old bytes everywhere.
+        // The stale device of this test holds old bytes everywhere.
         image.spoil(0);
         let volume = image.open(&[]);
         assert_eq!(volume.superblock().generation.get(), 12);

@@ -162,8 +162,8 @@ fn noise_in_as_many_stripes_as_the_profile_tolerates_is_passed_over_and_reported
                     .any(|stripe| image.stripe_range(*stripe).contains(&at));
                 assert!(inside, "{profile:?} with noise in {spoiled:?}: {fault}");
             }
-            // A mirror may never read the bad copy, and parity is only read for rebuilds. Data with
-            // one copy is always read.
+            // A mirror may never read the bad copy, and parity is only read for rebuilds. The test
+            // always reads data with one copy.
             let mappings = volume
                 .map(Logical::new(CHUNK_AT), ByteCount::of(DATA_BYTES))
                 .unwrap();
@@ -426,7 +426,8 @@ fn stripe_tree_locates_mirrored_data() {
                 (DeviceId::new(device as u64 + 1), range.start as u64)
             })
             .collect();
-        // The preferred copy has one bad place. The stripe tree also locates the other copies.
+        // The preferred copy has one bad place. The stripe tree also holds the locations of the
+        // other copies.
         let first = if profile == Profile::Dup {
             0
         } else {

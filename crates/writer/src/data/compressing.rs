@@ -3,9 +3,9 @@
 //!
 //! Content is compressed in pieces of 128 KiB on all cores. A piece that would not save a sector by
 //! compression stays plain, and adjacent plain pieces become one extent. Unless compression is
-//! forced, an estimate decides whether a piece is compressed at all. After one failed attempt, the
-//! inode is marked and later write-backs skip compression, except if the inode's own property asks
-//! for it.
+//! forced, an estimate decides whether a piece is compressed at all. After one failed attempt to
+//! compress, the inode is marked. Later write-backs skip compression, except if the inode's own
+//! property requests it.
 //!
 //! Source: btrfs(5), section "Compression".
 
@@ -263,7 +263,7 @@ fn pieces(run: &[(u64, Bytes)]) -> Vec<(u64, Bytes)> {
     pieces
 }
 
-/// Returns the plain extents of adjacent pieces.
+/// Returns extents that store adjacent pieces uncompressed.
 pub(super) fn plain_extents(pieces: impl Iterator<Item = (u64, Bytes)>) -> Vec<NewExtent> {
     let mut extents: Vec<NewExtent> = Vec::new();
     for (start, bytes) in pieces {

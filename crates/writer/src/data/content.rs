@@ -166,7 +166,8 @@ impl Content<'_> {
         let _found = inodes.update(file_id(self.location), |inode| change(&mut inode.pending));
     }
 
-    /// Reserves space for `bytes` more of content. If none is free, writes back and commits first.
+    /// Reserves space for `bytes` more of content. If no space is free, writes back and commits
+    /// first.
     pub(super) fn reserve(&mut self, bytes: u64) -> Result<()> {
         if bytes == 0 {
             return Ok(());

@@ -1,8 +1,8 @@
 //! Calls on a file's content: how each call acquires the file lock, and what it does on release.
 //!
 //! A call holds the file lock from its begin to its end, also during device I/O. While content is
-//! in flight, no call holds the lock. Writes that need nothing of that content continue. All other
-//! calls wait until the content has landed.
+//! in flight, no call holds the lock. Writes that need none of the content in flight continue. All
+//! other calls wait until the content has landed.
 //!
 //! Left out: the change that a call makes to the content.
 

@@ -69,7 +69,8 @@ impl WritableFilesystem {
     }
 
     /// Writes back content before a caller adds more, if dirty data is at its limit and the last
-    /// write found no space on the host. Without this check, dirty data would grow without bounds.
+    /// write found no space on the host. Without the check for host space, dirty data would grow
+    /// without bounds.
     ///
     /// # Errors
     /// Fails with [`Error::OutOfHostSpace`], before any content is added.
@@ -82,7 +83,7 @@ impl WritableFilesystem {
     }
 
     /// Starts or does write-back after a call added content. Content that finds no space on the
-    /// host stays dirty. The next call then fails
+    /// host stays dirty. If content stays dirty for lack of host space, the next call fails
     /// ([`require_host_space`](Self::require_host_space)).
     pub(crate) fn write_back_taken_in(&self) -> Result<()> {
         match self.write_back_excess() {

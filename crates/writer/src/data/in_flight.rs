@@ -1,4 +1,4 @@
-//! Content in flight from memory to extents, and the file lock meanwhile.
+//! Content in flight from memory to extents, and the file lock during the flight.
 //!
 //! A write-back takes dirty data out of memory, writes it, and lands it: extents with this data are
 //! then in the tree. A call that needs the file's extents holds the file lock for its whole length.
@@ -9,8 +9,8 @@
 //! - A file never has two write-backs of its content in flight. A call that needs more of the file
 //!   than to write waits until content in flight has landed.
 //! - Newer writes cover in-flight content, and in-flight content covers extents. A write also waits
-//!   for landing if it needs the file's items: for a clean part of a sector, for a possibly inline
-//!   file, or for lack of space.
+//!   until content in flight has landed if it needs the file's items: for a clean part of a sector,
+//!   for a possibly inline file, or for lack of space.
 //! - The size, the times, the number of writes, and the reservation leave the file together with
 //!   its content. Later changes of these stay.
 

@@ -2,8 +2,8 @@
 //!
 //! All functions of this module take file ranges of whole sectors. Each item holds one reference to
 //! its extent on disk. Cutting an item keeps its reference, splitting adds one, removing drops one.
-//! An item adds its length in the file to the inode's `nbytes`; inline content adds its size, and a
-//! hole adds nothing.
+//! An extent item adds its length in the file to the inode's `nbytes`; inline content adds its
+//! size, and a hole adds nothing.
 
 use super::stored::{Stored, hole};
 use crate::operations::Access;
@@ -195,9 +195,9 @@ impl Operation<'_> {
     }
 }
 
-/// Changes an inode's `nbytes`: adds `more`, subtracts `less`. Older programs left volumes whose
-/// inodes count less than they have; such a count ends at zero. In tests, where only this program
-/// wrote the volume, it is a defect.
+/// Changes an inode's `nbytes`: adds `more`, subtracts `less`. Inodes of older programs may count
+/// fewer bytes than they have; such a count ends at zero. In tests, where only this program wrote
+/// the volume, it is a defect.
 pub(crate) fn change_bytes(item: &mut InodeItem, more: u64, less: u64) -> Result<(), Defect> {
     let less = match buttress_faults::on("ledger-inode-bytes-keep-cut") {
         true => 0,

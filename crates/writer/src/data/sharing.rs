@@ -1,6 +1,6 @@
 //! Extents that several files share, or one file several times: reflink, dedupe, copy.
 //!
-//! Whole sectors are shared by adding items that refer to the same extents. Inline content cannot
+//! Files share whole sectors by adding items that refer to the same extents. Inline content cannot
 //! be shared and is written again.
 
 use super::content::Content;

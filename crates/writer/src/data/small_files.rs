@@ -30,7 +30,7 @@ use buttress_fs::error::{Defect, Result};
 use buttress_fs::location::Location;
 use buttress_volume::ExtentWrite;
 
-/// Files with less dirty data than this are small.
+/// The limit of dirty data below which a file is small.
 pub(super) const SMALL_BYTES: u64 = 1 << 20;
 
 /// The maximum dirty data, and the maximum number of files, of a batch of small files.
@@ -57,7 +57,7 @@ struct SmallFile<'c, 'a> {
 }
 
 impl WritableFilesystem {
-    /// Returns how many of these files, from the first on, form a batch.
+    /// Returns how many of `files`, from the first on, form a batch of small files.
     pub(super) fn count_small_files(&self, files: &[Location]) -> usize {
         let files = files.get(..BATCH_FILES).unwrap_or(files);
         let mut sum = 0_u64;

@@ -16,8 +16,8 @@ use core::ops::Range;
 /// The number of file extent items that are removed under one hold of the edit lock.
 const STEP_ITEMS: usize = 1000;
 
-/// The places of such a step: the ends of the run of items, and the extent that the new end cuts in
-/// two.
+/// The places of a truncation step: the ends of the run of items, and the extent that the new end
+/// cuts in two.
 const STEP_PLACES: u64 = 4;
 
 impl WritableFilesystem {
@@ -64,7 +64,7 @@ impl Content<'_> {
     }
 
     /// Inline content becomes dirty if it cannot stay inline in the larger file; the write-back
-    /// does the rest.
+    /// stores it as an extent.
     pub(super) fn grow(&mut self, size: u64) -> Result<()> {
         let has_first = self.look_at_dirty(|pending| pending.has(0));
         if !has_first && self.size()? <= self.sector_bytes {

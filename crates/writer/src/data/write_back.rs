@@ -97,7 +97,7 @@ impl Content<'_> {
             })
     }
 
-    /// Does steps 1 to 3 of a write-back.
+    /// Performs steps 1 to 3 of a write-back.
     fn write_extents(
         &self,
         item: &InodeItem,

@@ -93,7 +93,7 @@ impl WritableFilesystem {
     pub(crate) fn reserve_for_new_file(&self, bytes: u64) -> Result<()> {
         match self.reserve_data(bytes) {
             Err(error) if error.is_out_of_space() => {
-                // A commit frees the space that edits gave up.
+                // A commit frees the space that earlier edits released.
                 self.commit_metadata()?;
                 self.reserve_data(bytes)
             }
@@ -244,7 +244,7 @@ impl Content<'_> {
         })
     }
 
-    /// Makes content dirty for which space is reserved. Returns the offset of the content.
+    /// Makes content dirty whose space is already reserved. Returns the offset of the content.
     fn put_in(&mut self, place: &Place, source: Source, bytes: &[u8]) -> u64 {
         {
             // The content and the file's size change under one lock; otherwise a reader would see
@@ -320,7 +320,7 @@ impl Content<'_> {
         Ok(length)
     }
 
-    /// Reads the content of extents, and zeros elsewhere.
+    /// Reads the content of extents into `buffer`, and zeros elsewhere.
     pub(super) fn read_items(&self, offset: u64, buffer: &mut [u8]) -> Result<()> {
         self.filesystem.read_extents(self.location, offset, buffer)
     }

@@ -78,8 +78,8 @@ impl Found {
 
 impl WritableFilesystem {
     /// Reads at `offset` into `buffer`, including dirty data. Returns the number of bytes read,
-    /// which is smaller than the buffer only at the end of the file. A read of more than 4 MiB
-    /// shows several moments.
+    /// which is smaller than the buffer only at the end of the file. A read of more than 4 MiB may
+    /// show several states of the file.
     ///
     /// # Errors
     /// Fails with [`Error::InodeNotFound`], [`Error::IsADirectory`], or with an error of reading a

@@ -55,7 +55,7 @@ pub(super) enum Extent {
 /// A name of an inode, with its directory.
 type OwnName = (InodeNumber, SmallVec<[u8; 32]>);
 
-/// The work that a sync must do.
+/// The work that a sync must do after the collection.
 #[derive(Debug)]
 pub(super) enum Collected {
     /// Nothing: the last commit has all of it.
@@ -214,7 +214,7 @@ impl<'a, 'b> Collector<'a, 'b> {
         }
     }
 
-    /// Returns the inode, if it has names.
+    /// Returns the inode's item, if the inode has names.
     pub(super) fn living(&mut self, inode: InodeNumber) -> Walk<Option<InodeItem>> {
         if let Some(item) = self.gathered.item(inode) {
             if cfg!(debug_assertions) && item != self.operation.inode(self.at(inode))? {
@@ -285,7 +285,7 @@ impl<'a, 'b> Collector<'a, 'b> {
         self.bytes = bytes.fold(self.bytes, usize::saturating_add);
         let mut names = SmallVec::new();
         let mut take = |name: buttress_format::InodeName<'_>| {
-            // The root directory's reference to itself is no name.
+            // The root directory's reference to itself is not a name.
             if name.parent != inode {
                 names.push((name.parent, SmallVec::from_slice(name.name)));
             }

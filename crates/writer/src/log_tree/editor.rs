@@ -97,7 +97,7 @@ impl Editor<'_> {
 
     /// Inserts the items of inodes that are not in the log yet, in order.
     pub(super) fn insert_new(&mut self, inodes: &[(InodeNumber, &InodeBatch)]) -> Result<()> {
-        // Insert one part at a time, which stays in the processor's cache.
+        // Insert one part of the inodes at a time, which stays in the processor's cache.
         for part in inodes.chunks(INSERTED_AT_ONCE) {
             let head_of = |(inode, batch): &(InodeNumber, &InodeBatch)| {
                 let item = batch.item.map(InodeItem::to_bytes);

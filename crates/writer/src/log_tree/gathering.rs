@@ -1,9 +1,9 @@
 //! Reads inode items, names and attributes of many inodes in one pass.
 //!
-//! A directory with many new names leads to as many inodes. Inodes that were made one after another
-//! are adjacent in the tree. A single scan then reads them, instead of a descent for each. If other
-//! items lie between two inodes, the scan descends to the next inode. Items that are newer in
-//! memory than in the tree are taken from memory.
+//! A directory with many new names leads the sync to as many inodes. Inodes that were made one
+//! after another are adjacent in the tree. A single scan then reads them, instead of a descent for
+//! each. If other items lie between two inodes, the scan descends to the next inode. If an item in
+//! memory is newer than in the tree, the gathering uses the item in memory.
 
 use super::collecting::{Collector, Stop, Walk};
 use super::gathered::{Gathered, Row};
@@ -95,8 +95,8 @@ impl Collector<'_, '_> {
         Ok(())
     }
 
-    /// Replaces items that were read by their newer versions in memory. If very many changed, keeps
-    /// none: requests then look them up.
+    /// Replaces items that were read from the tree by their newer versions in memory. If very many
+    /// inodes changed, keeps none of the read items: requests then look them up.
     fn gather_changed_items(&mut self, inodes: &[InodeNumber], items: &mut Row<InodeItem>) {
         let (Some(first), Some(last)) = (inodes.first(), inodes.last()) else {
             return;

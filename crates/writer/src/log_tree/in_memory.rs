@@ -1,7 +1,7 @@
 //! A volume opened for reading, shown with its log replayed in memory.
 //!
 //! The devices are opened once more, under overlays that keep writes in memory. The log is replayed
-//! and committed there, as on a volume that is opened for writing, and the result is opened for
+//! and committed under these overlays, as on a volume opened for writing. The result is opened for
 //! reading. Every reading call, including back references, space and checks, then sees an ordinary
 //! volume. The devices themselves may be open read-only, and nothing is written to them.
 //!

@@ -44,7 +44,7 @@ pub(super) struct InodeBatches {
     /// In the order of collection: batches are large and should not be moved.
     all: Vec<InodeBatch>,
     places: BTreeMap<InodeNumber, usize>,
-    /// Reusable memory for entries.
+    /// Reusable memory for the items of directory entries.
     entries: Vec<Item>,
 }
 

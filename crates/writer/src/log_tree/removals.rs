@@ -2,7 +2,7 @@
 //!
 //! If a replay removes a name of an inode that still exists, the log also has the inode's current
 //! names. The log also has the inode that now has the removed name. A deleted inode loses all its
-//! names. For a deleted directory, the same holds for all its entries.
+//! names in a replay. For a deleted directory, the same holds for all its entries.
 
 use super::collecting::{Collector, Extent, Stop, Walk};
 use super::statistics::CommitCause;
@@ -35,7 +35,7 @@ impl Collector<'_, '_> {
         Ok(())
     }
 
-    /// Adds the inode that has a removed name now: readers saw both changes together, or neither.
+    /// Adds the inode that now has a removed name: readers saw both changes together, or neither.
     fn want_successor(&mut self, removed: &RemovedName) -> Walk {
         if self.living(removed.directory)?.is_none() || buttress_faults::on("log-forgets-successor") {
             return Ok(());

@@ -78,7 +78,7 @@ struct Replay<'a, 'b> {
     unused: &'a mut BTreeMap<Logical, DataRange>,
     /// Inodes whose names may have changed.
     touched: BTreeSet<InodeNumber>,
-    /// Logged inodes without names, which no path would reach.
+    /// Logged inodes without names, whose items no path would reach.
     ignored: HashSet<InodeNumber>,
 }
 
@@ -281,7 +281,7 @@ impl Replay<'_, '_> {
         found.ok_or_else(|| wrong(key, "neither the log nor the subvolume has the item's inode"))
     }
 
-    /// Does step 4 of the replay.
+    /// Performs step 4 of the log replay.
     fn count_links(&mut self) -> Result<()> {
         while let Some(inode) = self.touched.pop_first() {
             let location = self.at(inode);

@@ -84,7 +84,7 @@ pub struct LogStatistics {
     pub written: u64,
     /// Written log blocks.
     pub blocks: u64,
-    /// The bytes of these blocks.
+    /// The bytes of the written log blocks.
     pub bytes: u64,
     /// Syncs that were commits, by cause.
     pub commits: Vec<(CommitCause, u64)>,

@@ -23,8 +23,8 @@
 //!   to the commit, are not needed.
 //! - An incomplete log is never written. Until the next commit, every sync is then a commit.
 //! - A log block stays pinned from its allocation until the commit is durable. Only a later log may
-//!   reuse the block's address before the commit, once no durable log leads to the block. Data that
-//!   logs refer to is reused only after the commit is durable.
+//!   reuse the block's address before the commit, once no durable log leads to the block. The space
+//!   of data that logs refer to is reused only after the commit is durable.
 
 use super::collecting::Collected;
 use super::deciding::collect;

@@ -292,7 +292,8 @@ fn expect_promises_kept(fault: impl FnOnce(u64, u64) -> Fault) {
     filesystem.close().unwrap();
 }
 
-/// Chance decides which call waits for which when the device fails, so the test repeats.
+/// The timing of threads decides which call waits for which when the device fails, so the test
+/// repeats.
 #[test]
 fn nobody_is_promised_what_a_failed_flush_wrote() {
     for _ in 0..3 {
@@ -321,7 +322,7 @@ fn logs_take_turns_at_the_same_places() {
         filesystem.write_at(file, FileOffset::MIN, &content).unwrap();
         assert_eq!(filesystem.fsync(file).unwrap(), Synced::Logged, "round {round}");
         if round % 500 == 499 {
-            // Simulate a crash now, on a copy.
+            // Simulate a crash at this moment, on a copy of the devices.
             let copy: Vec<Arc<FaultyBackend>> = backends
                 .iter()
                 .map(|backend| {

@@ -1,8 +1,9 @@
 //! Writes logs: blocks, the tree of log roots, a flush, the primary superblocks, a flush.
 //!
-//! A round writes all changed logs of subvolumes, for all waiting calls. Blocks get addresses under
-//! the edit lock; the rest runs without it. During a round no commit is frozen or written: rounds
-//! and commits hold the superblock lock. A commit may converge meanwhile.
+//! A round writes all changed logs of subvolumes, for all waiting calls. Log blocks get addresses
+//! under the edit lock; the rest of the round runs without this lock. During a round of log
+//! writing, no commit is frozen or written: rounds and commits hold the superblock lock. A commit
+//! may converge during a round of log writing.
 //!
 //! Logs replace some of their blocks between two rounds. Once the second round is durable, nothing
 //! leads to the replaced blocks, and the next round may reuse their addresses

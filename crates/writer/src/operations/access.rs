@@ -145,8 +145,8 @@ impl Access<'_> {
         Ok(())
     }
 
-    /// Returns whether a subvolume is unfinished, so that no reader sees it. Inode flags forbid
-    /// nothing in an unfinished subvolume.
+    /// Returns whether a subvolume is unfinished, so that no reader sees it. In an unfinished
+    /// subvolume, inode flags forbid no change.
     pub(crate) fn is_unfinished(&mut self, subvolume: SubvolumeId) -> Result<bool> {
         match self.look().open_tree(subvolume.tree()) {
             Ok(open) => Ok(open.tree.is_unfinished()),

@@ -271,7 +271,7 @@ impl WritableFilesystem {
     }
 
     /// Makes an inode with a name. Returns the location and the item of the inode. `made` runs
-    /// once, in the same edit.
+    /// once, in the edit that makes the inode.
     pub(super) fn make_planned(
         &self,
         directory: Location,

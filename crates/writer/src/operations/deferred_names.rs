@@ -57,7 +57,7 @@ impl WritableFilesystem {
         self.forest().hold_unread()
     }
 
-    /// Returns the most names that should wait: they share memory with other dirty state.
+    /// Returns the most names that should be deferred: they share memory with other dirty state.
     #[must_use]
     pub fn deferred_names_max(&self) -> u64 {
         self.waiting_bytes_max().get() >> 10
@@ -99,7 +99,7 @@ impl WritableFilesystem {
 }
 
 impl Operation<'_> {
-    /// Inserts the names waiting under these keys into the tree.
+    /// Inserts the names that are deferred under these keys into the tree.
     fn put_names(
         &mut self,
         subvolume: SubvolumeId,

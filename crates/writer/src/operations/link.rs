@@ -46,7 +46,7 @@ pub(super) enum Left {
 /// Decides whether an inode must be held open when its last name is removed.
 pub type Keeps<'a> = &'a dyn Fn(Location) -> bool;
 
-/// Keeps no inode, for callers without open inodes.
+/// Keeps no inode: the callback of callers without open inodes.
 pub(super) const fn keep_none(_: Location) -> bool {
     false
 }

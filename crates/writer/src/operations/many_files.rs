@@ -140,7 +140,8 @@ impl WritableFilesystem {
 }
 
 impl Operation<'_> {
-    /// Makes the files. Returns the inode number of the first file; the others follow it.
+    /// Makes the files of one batch in one operation. Returns the inode number of the first file;
+    /// the other files get the following numbers.
     fn make_many(
         &mut self,
         subvolume: SubvolumeId,

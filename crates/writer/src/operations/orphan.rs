@@ -26,7 +26,7 @@ use buttress_tree::ReadAhead;
 /// The number of file extent items that one step removes.
 const STEP_ITEMS: usize = 2000;
 
-/// The places of a step: the ends of the run of items, the inode, and the orphan item.
+/// The places of one removal step: the ends of the run of items, the inode, and the orphan item.
 const STEP_PLACES: u64 = 4;
 
 /// The number of orphans that are read at once.
@@ -61,7 +61,7 @@ impl Drop for OpenInode {
         }
         let is_orphan = self.filesystem.note(|operation| {
             let is_last = operation.begin().inodes.release(self.location);
-            // A deleted subvolume is dropped with all its inodes.
+            // A deleted subvolume is dropped as a whole, with all its inodes.
             operation.require_subvolume(self.location.subvolume)?;
             Ok(is_last && operation.inode(self.location)?.nlink == 0)
         });
@@ -224,8 +224,8 @@ impl WritableFilesystem {
             .collect()
     }
 
-    /// Removes an orphan, or only its orphan item if the inode is gone or has names. Older kernels
-    /// marked truncations with an orphan item, and a truncated file needs no other cleanup.
+    /// Removes an orphan inode, or only its orphan item if the inode is gone or has names. Older
+    /// kernels marked truncations with an orphan item, and a truncated file needs no other cleanup.
     fn clean_orphan(&self, location: Location) -> Result<bool> {
         let (is_held, nlink) = self.look(|operation| {
             let nlink = match operation.inode(location) {
@@ -251,8 +251,8 @@ impl WritableFilesystem {
 }
 
 impl Operation<'_> {
-    /// Removes an inode without names, or the first of its extents if it has many. Returns whether the inode is gone. `begun`
-    /// runs once, before the first edit.
+    /// Removes an inode without names, or the first of its extents if it has many. Returns whether
+    /// the inode is gone. `begun` runs once, before the first edit of the step.
     fn remove_orphan_step(&mut self, location: Location, begun: impl FnOnce(&InodeTable)) -> Result<bool> {
         // Cache the next number while the inode exists: a transaction must not reuse a number.
         self.look().next_inode_number(location.subvolume.tree())?;
@@ -272,7 +272,7 @@ impl Operation<'_> {
         Ok(true)
     }
 
-    /// Returns the key after a step's extents, if a file has more than these.
+    /// Returns the key after the extents that one step removes, if the file has more extents.
     fn end_of_step(&mut self, location: Location) -> Result<Option<Key>> {
         let item = self.inode(location)?;
         if self.is_small(&item) {

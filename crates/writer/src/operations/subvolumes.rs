@@ -79,8 +79,9 @@ impl WritableFilesystem {
     /// Makes a snapshot of the source, in the state that this call's commit freezes. The time does
     /// not depend on the source's size.
     ///
-    /// As on Linux, the snapshot is durable when this returns. The snapshot gets its name after the
-    /// commit that froze the source, so a second commit follows, which writes metadata only.
+    /// As on Linux, the snapshot is durable when this call returns. The snapshot gets its name
+    /// after the commit that froze the source, so a second commit follows, which writes metadata
+    /// only.
     ///
     /// # Errors
     /// Fails with [`Error::SubvolumeNotFound`], [`Error::Exists`], or as

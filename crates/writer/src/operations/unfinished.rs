@@ -7,8 +7,8 @@
 //! it. The next opening for writing, by this library or the kernel, drops it. [`finish_subvolumes`]
 //! makes the new subvolume an ordinary subvolume, in one step of one transaction.
 //!
-//! The caller sets all attributes of its inodes. Directories pass no attributes on to new inodes,
-//! and the flags of immutable and append-only inodes forbid nothing until the end.
+//! The caller sets all attributes of its inodes. In an unfinished subvolume, directories pass no
+//! attributes on, and the flags of immutable and append-only inodes forbid nothing until the end.
 //!
 //! New names of an unfinished subvolume may be deferred, so that many go into each leaf at once
 //! ([`defer_names`]).

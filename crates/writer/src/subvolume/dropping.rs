@@ -57,7 +57,7 @@ enum Stop {
 enum Advance {
     /// The step is complete.
     Done,
-    /// No block is left.
+    /// No block below is left to drop.
     AtEnd,
     /// The step stopped half-way so that other threads get the lock, and must be repeated.
     Interrupted,
@@ -74,7 +74,7 @@ struct Step {
     reference: Reference,
 }
 
-/// How many of the last missing blocks are remembered.
+/// The number of recently missing blocks that the drop remembers.
 const MISSING_KNOWN: usize = 16;
 
 /// State of one tree that is kept between two holds of the lock.
@@ -89,7 +89,7 @@ struct Memory {
 }
 
 impl Memory {
-    /// Returns whether a block was missing recently, and remembers it.
+    /// Returns whether a block was missing recently, and remembers the block.
     fn is_known(&mut self, pointer: &BlockPointer) -> bool {
         if self.missing.contains(&pointer.logical) {
             return true;
@@ -287,7 +287,7 @@ fn drop_below(
             Err(error) => match missing(error) {
                 Ok(stop) => break stop,
                 Err(error) => {
-                    // Dropped references stay dropped, so the progress must be recorded.
+                    // Dropped references stay dropped, so the drop progress must be recorded.
                     way.remember(running)?;
                     return Err(error);
                 }
@@ -333,7 +333,7 @@ fn remove_dead_root(running: &mut Running, tree: TreeId) -> Result<()> {
 
 impl<'m> SnapshotDropper<'m> {
     /// Finds where the drop continues: at the recorded drop progress, or at the root. Returns
-    /// `None` if other threads should get the lock first.
+    /// `None` if the drop should first release the lock for other threads.
     fn resume(running: &mut Running, tree: TreeId, memory: &'m mut Memory) -> Result<Option<Self>> {
         let open = running.open_tree(tree)?;
         let offset = open.item_offset;
@@ -369,7 +369,7 @@ impl<'m> SnapshotDropper<'m> {
             let Some((child, reference)) = step.child(tree) else {
                 break;
             };
-            // The child is on the path itself, so this level continues after it.
+            // The child is on the path itself, so this level continues after the child.
             step.slot = slot.saturating_add(1);
             let depth = drop.steps.len();
             if !drop.enter(running, child, reference)? {
@@ -382,8 +382,8 @@ impl<'m> SnapshotDropper<'m> {
         Ok(Some(drop))
     }
 
-    /// Returns whether the path ends at a node with remaining children: only such a place can be
-    /// recorded.
+    /// Returns whether the path ends at a node with remaining children: only the position in such a
+    /// node can be recorded.
     fn can_stop(&self) -> bool {
         self.steps
             .last()
@@ -542,7 +542,7 @@ impl Step {
         }
     }
 
-    /// Returns the child in the slot, and this block's form of reference to it.
+    /// Returns the child in the current slot, and the form of this block's reference to the child.
     fn child(&self, tree: TreeId) -> Option<(BlockPointer, Reference)> {
         let child = self.pointer.child(&self.block, self.slot)?;
         let reference = match self.form(tree) {

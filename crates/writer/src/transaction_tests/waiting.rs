@@ -131,8 +131,8 @@ fn content_is_written_back_beside_writers() {
             .write_at(*file, FileOffset::MIN, &vec![b'x'; piece])
             .unwrap();
     }
-    // Background write-back ends at a quarter. Later writes wake the background thread only from
-    // half of the limit on.
+    // Background write-back ends at a quarter of the limit. Later writes wake the background thread
+    // only from half of the limit on.
     while filesystem.data().delalloc_bytes() > limit / 2 {
         std::thread::yield_now();
     }

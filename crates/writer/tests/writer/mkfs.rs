@@ -2,7 +2,7 @@
 //! `btrfs check`.
 //!
 //! The comparison needs mkfs.btrfs 6.14 or newer, root for mounting, and a kernel with btrfs. On
-//! other machines, a test reports that it was skipped, and why.
+//! other machines, each test reports that it was skipped, and why.
 #![allow(
     clippy::arithmetic_side_effects,
     clippy::indexing_slicing,

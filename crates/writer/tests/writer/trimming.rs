@@ -23,7 +23,8 @@ const ROOT: Location = Location::root_of(SubvolumeId::TOP_LEVEL);
 const DEVICE_BYTES: usize = 192 << 20;
 const ALL: core::ops::Range<Logical> = Logical::MIN..Logical::new(u64::MAX);
 
-/// The content of files that stay, and below of files that are removed.
+/// The content of files that the test keeps; the constant below is the content of files that it
+/// removes.
 const STAYS: &[u8; 16] = b"this is to stay.";
 const GOES: &[u8; 16] = b"this is to go!!!";
 
@@ -326,7 +327,7 @@ fn commit_with_discard_discards_freed_ranges() {
     remove(&filesystem, 0..10);
     filesystem.close().unwrap();
     assert_eq!(disks.count(GOES), filled, "nobody asked for it");
-    // The volume was opened again, so its free space is not in memory yet.
+    // The test opened the volume again, so its free space is not in memory yet.
     let filesystem = disks.open_with(WriteOptions {
         discard: true,
         ..WriteOptions::default()

@@ -151,7 +151,7 @@ impl<'a> LeafEdit<'a> {
         let new_start = old.end.checked_sub(size_bytes)?;
         let kept = old.len().min(size_bytes);
         let next = slot.checked_add(1)?;
-        // Data that shrinks moves before its neighbours move. Data that grows moves after its
+        // Item data that shrinks moves before its neighbours move. Data that grows moves after its
         // neighbours have moved.
         if more == 0 {
             if keep_beginning {

@@ -10,7 +10,7 @@ struct Run {
     views: Vec<(Tree, Items)>,
     random: Random,
     node_bytes: u32,
-    /// The addresses of the other tree, which does not change.
+    /// The addresses of the second tree, which does not change.
     other: BTreeSet<u64>,
 }
 

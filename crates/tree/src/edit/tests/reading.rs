@@ -113,7 +113,7 @@ fn cursors_and_ranges_read_what_is_in_memory() {
                     );
                 }
             }
-            // The cursor walks the whole tree backwards.
+            // The cursor walks the whole test tree backwards.
             assert!(cursor.seek_last().unwrap());
             let mut count = 1;
             while cursor.previous().unwrap() {

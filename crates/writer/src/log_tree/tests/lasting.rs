@@ -60,7 +60,7 @@ fn a_name_that_was_taken_over_is_always_there() {
     filesystem
         .rename(ROOT, b"temporary", ROOT, b"name", RenameMode::Replace)
         .unwrap();
-    // A sync of another file takes the removal into account.
+    // A sync of another file must log the removal.
     write(&filesystem, other, b'q', 5000);
     assert_eq!(filesystem.fsync(other).unwrap(), Synced::Logged);
     filesystem.abandon();
@@ -112,7 +112,7 @@ fn the_index_of_a_name_that_was_removed_is_not_given_again() {
     filesystem.commit().unwrap();
     let after = filesystem.next_index(directory).unwrap();
     drop(filesystem);
-    // Nothing about the directory is in memory yet.
+    // After the new opening, nothing about the directory is in memory.
     let filesystem = open(&backends);
     filesystem.unlink(directory, b"last").unwrap();
     assert_eq!(filesystem.next_index(directory).unwrap(), after);
