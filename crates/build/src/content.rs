@@ -140,7 +140,7 @@ pub(crate) fn work(shop: &Shop, jobs: &Receiver<Job>) {
             .map_err(Error::from)
             .and_then(|()| worker.job(&job))
         {
-            // The receiver may be gone.
+            // The receiver of a failed job's error may already be gone.
             let _ = job.to.send(Err(error));
         }
     }
@@ -305,8 +305,8 @@ fn digest(stored: &[u8], compression: Compression) -> Digest {
     Digest(bytes, compression.to_raw())
 }
 
-/// Sends a piece of content from a job to the pass. Fails if the pass has ended early and needs no
-/// more pieces.
+/// Sends a piece of content from a job to the pass. Fails if the pass over the items has ended
+/// early and needs no more pieces.
 fn send(job: &Job, piece: Piece) -> Result<()> {
     job.to.send(Ok(piece)).map_err(|_| Error::Cancelled)
 }

@@ -93,7 +93,8 @@ impl DirectorySource {
             let cause = io::ErrorKind::NotADirectory.into();
             return Err(Self::failed("reading", &self.root, cause));
         }
-        // A link may lead to the root itself, but not to entries below.
+        // A symbolic link may lead to the root itself, but the source follows no link below the
+        // root.
         let root = self.root.canonicalize();
         self.root = root.map_err(|cause| Self::failed("looking at", &self.root, cause))?;
         self.pending.push(Vec::new());
@@ -214,7 +215,7 @@ pub fn data_of_file(at: &Path, metadata: &Metadata) -> Option<DataExtent> {
     if !seen.sparse {
         return None;
     }
-    // Reading the file later reports a failure to open it.
+    // If this open fails, a later read of the file reports the failure.
     let file = open_file(at).ok()?;
     let mut found = DataExtent::default();
     let mut from = 0;

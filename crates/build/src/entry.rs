@@ -10,8 +10,8 @@
 //! - of two entries that are not both directories, the entry with the higher precedence stays. If
 //!   the entry that stays replaces a directory, all entries of lower precedence below the directory
 //!   disappear;
-//! - two directories merge. The attributes of the higher one apply, and the entries below both
-//!   exist;
+//! - two directories merge. The attributes of the directory of higher precedence apply, and the
+//!   entries below both directories exist;
 //! - a [`EntryKind::Whiteout`] removes its path and everything below, if of lower precedence;
 //! - an [`EntryKind::Opaque`] removes everything below its path, if of lower precedence.
 //!
@@ -98,8 +98,8 @@ impl EntryPath {
     }
 }
 
-/// The precedence among entries of one path: the highest stays. The precedence compares entries of
-/// one source. A source that was added later always takes precedence.
+/// The precedence among entries of one path: the highest stays. The precedence compares only
+/// entries of one source. A source that was added later always takes precedence.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Precedence(pub u64);
 
@@ -207,8 +207,8 @@ pub struct FileContent {
     /// The data of the content, if the source knows its holes. `None` if all of the content may be
     /// data.
     pub data: Option<DataExtent>,
-    /// The place at which the source finds the content. The source chooses its form, and receives
-    /// it back unchanged. The locator of a content should be short.
+    /// The place at which the source finds the content. The source chooses the locator's form, and
+    /// receives the locator back unchanged. The locator of a content should be short.
     pub locator: Vec<u8>,
     /// The identity of contents that share their extents. Contents of one source with one key have
     /// the same bytes. Such contents are read once and share their extents.

@@ -59,7 +59,7 @@ pub(crate) enum Sizes {
     Least(u64),
 }
 
-/// The remaining data to write.
+/// The data that the build must still write at its end.
 pub(crate) struct Finished {
     pub(crate) superblock: Superblock,
     pub(crate) devices: Vec<DeviceItem>,

@@ -7,7 +7,7 @@
 
 use crate::entry::Precedence;
 
-/// The length of the key's part after the path.
+/// The length of the sort key's part after the path.
 const SUFFIX_BYTES: usize = 2 + ORDER_BYTES;
 /// The length of source, precedence and class.
 const ORDER_BYTES: usize = 2 + 8 + 1;

@@ -1,9 +1,9 @@
 //! Sources of entries and contents.
 //!
 //! A [`Source`] first passes on all of its entries, in any order, and then [`Contents`]. The
-//! builder's workers ask it for the content of each file once, in the order of the tree's layout,
-//! several in parallel. A source that can be read only once (a pipe, a compressed archive) spools
-//! contents to a file of its own while it passes on entries.
+//! builder's workers request the content of each file once from [`Contents`], in the order of the
+//! tree's layout, several in parallel. A source that can be read only once (a pipe, a compressed
+//! archive) spools contents to a file while it passes on entries.
 //!
 //! A source owns its input, and the builder owns entries once it has received them. The builder
 //! requests content only after the last entry, and only for entries of the final tree.

@@ -76,7 +76,7 @@ fn metadata_bound(totals: &Totals, settings: &Settings) -> u64 {
         .files
         .saturating_add(totals.data_bytes >> 17)
         .saturating_mul(256);
-    // Inline content, which then has no extent.
+    // Inline content is part of a tree item, and then has no extent.
     let inline = totals
         .files
         .saturating_mul(u64::from(settings.sector_bytes))

@@ -82,7 +82,7 @@ fn old() -> Vec<u8> {
     device.read(0, SIZE).unwrap().to_vec()
 }
 
-/// Returns the volume that opens, if one does. The volume must be complete, except for copies of
+/// Returns the volume that opens, if one does. That volume must be complete, except for copies of
 /// its superblock.
 fn opens(device: &Device, what: &str) -> Option<Uuid> {
     let filesystem = OpenOptions::new(vec![device.clone()]).open().ok()?;

@@ -178,8 +178,8 @@ fn steps_follow_the_ranges_of_data() {
     );
 }
 
-/// All data of the long file lies in one job. The job's worker waits for the pass, and the pass
-/// continues.
+/// All data of the long file lies in one job. The job's worker waits for the pass over the items,
+/// and the pass continues.
 #[test]
 fn data_in_one_place_of_a_long_file_is_built() {
     let mut ranges: Vec<Range<u64>> = (0..24)

@@ -7,8 +7,8 @@
 //! time. Small allocations use each thread's own cache in any case, and large allocations go to
 //! this crate or the system.
 //!
-//! Only programs should call this, and at their start, because it is a setting of the whole
-//! process. Other C libraries have no arenas, and the call does nothing there.
+//! Only programs should call this function, and at their start, because it changes a setting of the
+//! whole process. Other C libraries have no arenas, and the call does nothing there.
 
 /// Makes new threads share the first arena.
 pub fn share_one() {

@@ -78,7 +78,7 @@ impl Default for OpenOptions {
 }
 
 /// The default number of requests in service at once. On the SSD of the measurements, 16 KiB random
-/// reads gain little beyond it (docs/internals/performance.md, "Device").
+/// reads gain little beyond this depth (docs/internals/performance.md, "Device").
 pub const DEFAULT_DEPTH: u32 = 16;
 
 /// The default maximum size in bytes of a merged request.

@@ -109,7 +109,7 @@ const CACHED_BYTES: u64 = 64 << 10;
 /// The dispatches of a batch that remain to be executed.
 struct Rest<'a> {
     dispatches: &'a [Arc<Dispatch>],
-    /// True if the first of them is known to be only on the medium.
+    /// True if the first of the remaining dispatches is known to be only on the medium.
     is_cold: bool,
 }
 

@@ -307,7 +307,7 @@ impl Backend for FileBackend {
         if byte_length(got) == wanted {
             return Ok(Source::Memory);
         }
-        // Bytes that were already copied are skipped.
+        // Bytes that the read has already copied are skipped.
         let mut skipped = got;
         let mut rest: Vec<&mut [u8]> = Vec::with_capacity(buffers.len());
         for buffer in buffers {

@@ -48,8 +48,8 @@ pub(crate) struct Partition {
 
 /// Returns the part of `whole` that `offset` names, as a backend of its own.
 ///
-/// `sector_bytes` is the device's logical sector, the unit of partition tables. The argument is
-/// `None` for image files, whose sector is unknown. A GUID table reveals the sector by its
+/// `sector_bytes` is the device's logical sector, the unit of partition tables. `sector_bytes` is
+/// `None` for image files, whose sector size is unknown. A GUID table reveals the sector by its
 /// position, and a master boot record is assumed to use 512 bytes.
 ///
 /// # Errors

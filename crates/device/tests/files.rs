@@ -467,7 +467,7 @@ fn copies_out_of_the_page_cache_are_not_counted_as_requests() {
         );
         assert_eq!(warm.copies.reads, 1 + 8 + 1, "{engine}: {warm:?}");
         assert_eq!(warm.copies.bytes, 5000 + 8 * (16 << 10) + (1 << 20), "{engine}");
-        // The page cache holds nothing of the test file. The test makes one read only, because the
+        // The page cache holds nothing of the test file. The test makes only one read, because the
         // kernel may read ahead.
         for request in [small[0], large] {
             advise(Advice::DontNeed);

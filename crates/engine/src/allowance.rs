@@ -39,8 +39,8 @@ impl Allowance {
         }
     }
 
-    /// Asserts that the edit allocated no more nodes than it may. The nodes of a new data chunk
-    /// count for the commit.
+    /// Asserts that the edit allocated no more nodes than it may. The nodes that a new data chunk
+    /// needs count for the commit, not for the edit.
     pub(crate) fn check(self, running: &Running) {
         let (shape, nodes) = running.shape();
         let groups = running.core.groups.iter().count();

@@ -39,7 +39,7 @@ const STEP_BYTES: u64 = 4 << 20;
 const SYSTEM_STEP_BYTES: u64 = 1 << 20;
 
 /// The bytes of one request to a host file system that is full. Ranges that already have host space
-/// are larger.
+/// are larger than this size.
 const PIECE_BYTES: u64 = 256 << 10;
 
 /// The maximum number of allocation requests to a full host in one call. The next call continues
@@ -152,7 +152,8 @@ impl Running {
         }
     }
 
-    /// Finds free ranges that already have host space. Such ranges need no space of a full host.
+    /// Finds free ranges that already have host space. Ranges that already have host space need no
+    /// space of a full host.
     fn back_what_has_space(&mut self, purpose: Purpose) -> Result<Backing> {
         let from = self.core.asked_host_at;
         let groups = self.core.groups.iter();

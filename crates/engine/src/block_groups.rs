@@ -11,7 +11,7 @@
 //! became used and free again, or the reverse, does not count as changed.
 //!
 //! Invariants:
-//! - A byte is free here only if no committed extent, no extent of the running transaction, no
+//! - A byte counts as free only if no committed extent, no extent of the running transaction, no
 //!   pinned range and no excluded range covers it.
 //! - `used` always counts exactly the extents that the extent tree has, or will have after the
 //!   delayed references are applied.
@@ -146,7 +146,7 @@ impl Group {
         }
         match &self.free {
             Some(free) => free.total_bytes(),
-            // The space on the host is unknown until the group is loaded.
+            // The block group's space on the host is unknown until its free ranges are loaded.
             None if self.is_backed => 0,
             None => self.estimated_free_bytes(),
         }

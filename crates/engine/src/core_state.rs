@@ -98,8 +98,8 @@ impl Core {
         })
     }
 
-    /// Stops writing if a change to a ledger failed, for callers that cannot return the error.
-    /// Nothing derived from a wrong ledger then reaches the devices.
+    /// Stops writing if a change to a ledger failed, for callers that cannot return the error. No
+    /// state derived from a wrong ledger then reaches the devices.
     pub fn settle(&self, changed: Result<()>) {
         if let Err(error) = changed {
             self.forest.volume().stop_writing(&error);

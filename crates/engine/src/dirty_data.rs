@@ -76,8 +76,8 @@ impl DirtyData {
         range.end.saturating_sub(range.start).saturating_sub(present)
     }
 
-    /// Stores written content. If a write covers a clean sector only in part, zeros fill the rest
-    /// of the sector. The caller must first store the sector's old content.
+    /// Stores written content. If a write covers a clean sector only in part, zeros fill the
+    /// remaining bytes of the sector. The caller must first store the sector's old content.
     pub fn write(&mut self, mut offset: u64, mut bytes: &[u8], sector_bytes: u64) {
         while !bytes.is_empty() {
             let taken = self.write_some(offset, bytes, sector_bytes);
@@ -237,7 +237,8 @@ impl DirtyData {
         self.pieces.extend(tail.map(|tail| (at, tail)));
     }
 
-    /// Puts back pieces that could not be written. Newer dirty data wins over the restored pieces.
+    /// Puts back pieces that could not be written. Where both exist, newer dirty data replaces the
+    /// restored pieces.
     pub fn restore(&mut self, pieces: Vec<(u64, Bytes)>) {
         let newer = self.take();
         for (start, piece) in pieces {

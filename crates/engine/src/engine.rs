@@ -2,8 +2,8 @@
 //! locks.
 //!
 //! This module holds the state and lends it to modules above, which act on the state. Each of these
-//! modules adds the calls of one job to [`Engine`]. [`CommitStages`] is defined here because the
-//! engine owns its stages, and a stage receives the engine.
+//! higher modules adds the calls of one job to [`Engine`]. [`CommitStages`] is defined here because
+//! the engine owns its stages, and a stage receives the engine.
 
 use crate::data_table::DataTable;
 use crate::environment::Environment;

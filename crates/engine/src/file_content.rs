@@ -8,7 +8,7 @@
 //! - Newer content stays in the file's state in memory until extents with this content are in the
 //!   tree.
 //! - A call holds the layout lock if it changes extents in several steps under content that readers
-//!   could have seen.
+//!   could have observed.
 
 use super::dirty_data::DirtyData;
 use crate::trees::LiveTree;
@@ -41,7 +41,7 @@ pub struct FileContent {
     pub state: Mutex<FileState, FileLock>,
     /// Signalled when no content of the file is in flight any more.
     pub has_landed: Condvar,
-    /// Shared by readers, and exclusive for calls that change extents in several steps.
+    /// Shared by readers of the file, and exclusive for calls that change extents in several steps.
     pub layout: RwLock<(), LayoutLock>,
     /// Content without extents, locked only while a call copies it.
     pub waiting: RwLock<Waiting, WaitingLock>,
@@ -125,8 +125,8 @@ pub struct Waiting {
 
 impl Waiting {
     /// Adds the size and the space of pending content to an inode item, as `stat(2)` shows them.
-    /// The compressed size of content is unknown until write-back. Until write-back, the space of
-    /// content counts as at most the file's length.
+    /// The compressed size of content is unknown until write-back. Until write-back, the counted
+    /// space of dirty content is at most the file's length.
     pub fn show_in(&self, item: &mut InodeItem, sector_bytes: u32) {
         item.size = self.size.map_or(item.size, ByteCount::new);
         let waiting = ByteCount::new(self.in_flight_bytes().saturating_add(self.pending.bytes()));

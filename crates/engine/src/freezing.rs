@@ -125,7 +125,7 @@ impl Running {
     }
 
     /// Does the work before convergence: removes empty block groups, records device statistics, and
-    /// opens trees. Returns the missing blocks of the root tree.
+    /// opens trees. Returns the missing blocks of the root tree that this work needs.
     fn open_for_commit(&mut self) -> Result<Vec<BlockPointer>> {
         self.remove_empty_groups()?;
         self.record_device_errors()?;

@@ -63,8 +63,8 @@ impl Running {
     }
 
     /// Changes the item of an inode, and marks the item as changed by the running transaction. The
-    /// inode item receives the pending times first. `change` sees the newest times, and a time that
-    /// `change` sets wins.
+    /// inode item receives the pending times first. `change` receives the newest times, and a time
+    /// that `change` sets takes precedence.
     ///
     /// # Errors
     /// Fails as [`Running::inode`] does.

@@ -10,8 +10,8 @@
 //! Invariants:
 //! - An inode item in memory is never older than the item in its tree: loading and changing an item
 //!   both hold the state's lock.
-//! - Each inode has at most one object. The inode's object leaves the table only if no other thread
-//!   has the object and its tree has all of its state.
+//! - Each inode has at most one object in memory. The inode's object leaves the table only if no
+//!   other thread has the object and its tree has all of its state.
 //!
 //! Memory is bounded: a full shard drops objects whose state is in their trees.
 
@@ -204,7 +204,7 @@ impl LiveInodes {
         Arc::clone(inode)
     }
 
-    /// Drops objects that can be loaded again, if the shard has very many.
+    /// Drops inode objects that can be loaded again, if the shard has very many.
     fn make_room(&self, shard: &mut Shard) {
         let most = (INODES_MAX / SHARDS).max(shard.kept.saturating_mul(2));
         if shard.inodes.len() >= most {

@@ -52,7 +52,7 @@ impl Spare {
     }
 
     /// Takes the `count` spare addresses nearest to each other, in order of address. Returns `None`
-    /// if these addresses span more than `span_bytes`.
+    /// if the nearest addresses span more than `span_bytes`.
     fn take_near(&mut self, count: usize, span_bytes: u64) -> Option<Vec<Place>> {
         let mut last: Vec<Logical> = self.0.iter().rev().take(LOOKED_AT.max(count)).copied().collect();
         last.reverse();

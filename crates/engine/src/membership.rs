@@ -96,7 +96,7 @@ impl Engine {
         })
     }
 
-    /// Refuses a size that the device does not have, or that is too small. Returns it in whole sectors.
+    /// Refuses a size that exceeds the device, or that is too small. Returns it in whole sectors.
     fn require_size(&self, slot: &DeviceSlot, size: ByteCount) -> Result<ByteCount> {
         let missing = || refused(MembershipRefusal::Missing { device: slot.id() });
         let device = slot.device().ok_or_else(missing)?;

@@ -26,7 +26,8 @@ const PLACES_OF_PROMISED: u64 = 8;
 /// The most that an edit may allocate.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Need {
-    /// Places of trees that it changes: runs of adjacent items that fit into one leaf.
+    /// The number of tree places that the edit changes: runs of adjacent items that fit into one
+    /// leaf.
     pub places: u64,
     /// The space that the edit may use.
     pub claim: Claim,

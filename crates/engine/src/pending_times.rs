@@ -7,7 +7,7 @@
 //!
 //! Invariants:
 //! - A change of the item never finds pending times, so an older write cannot undo it.
-//! - Pending times are never dropped, except with the file. A change of one time keeps the others.
+//! - Pending times are dropped only together with the file. A change of one time keeps the others.
 //! - The table of dirty files keeps a file that has pending times, so the next write-back merges
 //!   them.
 //!

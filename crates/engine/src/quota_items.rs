@@ -3,8 +3,8 @@
 //! With simple quotas, an extent counts for the subvolume that made it until it is freed, even if
 //! other subvolumes share it. A data extent names the subvolume that made it in the extent item; a
 //! tree block names its maker in its header. Extents older than the generation in which quotas were
-//! enabled count for no subvolume. A change of a subvolume's group also changes the groups above
-//! it. The writer does not enforce quota limits.
+//! enabled count for no subvolume. A change of a subvolume's quota group also changes the groups
+//! above it. The writer does not enforce quota limits.
 //!
 //! Classic quotas would require the writer to follow every reference. For classic quotas, the
 //! status item records instead that a rescan is due. The kernel expects this status on a volume

@@ -34,8 +34,8 @@ struct Sums {
 }
 
 impl Sums {
-    /// Returns the ledger of a changed group; `None` if its records were wrong when its free space
-    /// was loaded.
+    /// Returns the ledger of a changed block group; `None` if the group's records were wrong when
+    /// its free space was loaded.
     fn of(group: &Group) -> Option<Self> {
         let kept_out = group.excluded_ranges.iter();
         let kept_out = kept_out.map(|range| range.end.saturating_sub(range.start));

@@ -55,13 +55,15 @@ use std::time::Instant;
 
 pub use crate::block_groups::TargetProfiles;
 
-/// The content of a batch, in bytes. An extent that is longer is a batch of its own.
+/// The maximum content of a relocation batch, in bytes. An extent that is longer is a batch of its
+/// own.
 const BATCH_BYTES: u64 = 32 << 20;
 
 /// The maximum number of extents in one batch of a relocation.
 const BATCH_EXTENTS: usize = 256;
 
-/// The passes over a group: writers may still bring in extents that they had allocated before the first one.
+/// The maximum number of passes over a group: writers may still insert extents that they allocated
+/// before the first pass.
 const PASSES_MAX: usize = 64;
 
 /// The fewest extents of a batch that holds the lock for long.
@@ -113,7 +115,7 @@ struct Job<'a> {
 }
 
 impl Engine {
-    /// Sets the profiles of all chunks and extents from now on, those of other writers included,
+    /// Sets the profiles of all chunks and extents from now on, including those of other writers,
     /// until the next call. Balances with a conversion set the target profiles before their first
     /// group and reset them at their end.
     pub fn set_target_profiles(&self, targets: TargetProfiles) {

@@ -48,7 +48,7 @@ pub const fn is_open(item: &ReplaceItem) -> bool {
     matches!(item.state, ReplaceState::Started | ReplaceState::Suspended)
 }
 
-/// Resumes writing to the target of an earlier replacement. Refuses the volume if the target is
+/// Resumes writing to the target of an unfinished replacement. Refuses the volume if the target is
 /// missing, unless the caller wants to cancel the replacement.
 pub fn take_up(filesystem: &Filesystem, gives_up: bool) -> Result<Option<Replacing>> {
     let Some(mut item) = replacement_item(filesystem)?.filter(is_open) else {
@@ -63,7 +63,7 @@ pub fn take_up(filesystem: &Filesystem, gives_up: bool) -> Result<Option<Replaci
             }));
         };
         if target.generation != filesystem.superblock().generation {
-            // The writes that the target missed may lie anywhere on the device.
+            // The writes that the replacement's target missed may lie anywhere on the device.
             item.cursor_left = Physical::MIN;
             item.cursor_right = Physical::MIN;
         }
@@ -294,8 +294,8 @@ impl Running {
         self.core.replacing.is_some_and(|replacing| replacing.is_changed)
     }
 
-    /// Updates the replacement's item in the device tree. A missing tree block ends the call before
-    /// any change.
+    /// Updates the replacement's item in the device tree. If a tree block is missing, the call ends
+    /// before any change.
     pub fn record_replacement(&mut self) -> Result<()> {
         let Some(replacing) = self.core.replacing.filter(|replacing| replacing.is_changed) else {
             return Ok(());

@@ -69,7 +69,8 @@ impl ReservedAhead {
         self.is_short.load(Ordering::Relaxed)
     }
 
-    /// Returns the bytes of content that may be dirty when space is short, as of the last refill.
+    /// Returns the bytes of content that may be dirty when space is short, as computed at the last
+    /// refill.
     pub fn spared_bytes(&self) -> u64 {
         self.spared_bytes.load(Ordering::Relaxed)
     }

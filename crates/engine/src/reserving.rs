@@ -35,7 +35,7 @@ impl Running {
             || self.has_space_for_chunks(Purpose::Metadata, CHUNKS_PLENTIFUL)
     }
 
-    /// As [`reserve_space`](Self::reserve_space), with a rule for chunks.
+    /// Reserves space as [`reserve_space`](Self::reserve_space) does, with a rule for new chunks.
     pub(crate) fn reserve(&mut self, need: Need, new_chunks: NewChunks) -> Result<bool> {
         let wanted = |bytes: u64| match buttress_faults::on("space-unreserved") {
             true => 0,

@@ -19,7 +19,7 @@ pub struct Retry {
 
 /// The outcome of a non-blocking lookup.
 pub enum Looked<T> {
-    /// The lookup ended with a value or with an error of its own.
+    /// The lookup ended with a value or with its own error, not with a missing block.
     Done(Result<T>),
     /// The missing block was read: look up again.
     Again,

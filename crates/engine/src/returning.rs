@@ -2,9 +2,9 @@
 //! state.
 //!
 //! The superblock of a device that missed commits leads to an older state. If the profiles allow,
-//! the device alone can be read in that state. The volume may since have freed blocks of the
-//! device's older state and reused their addresses. Invariants while such a device is brought up to
-//! date:
+//! the returning device alone can be read in its older state. The volume may since have freed
+//! blocks of the device's older state and reused their addresses. Invariants while such a device is
+//! brought up to date:
 //!
 //! - No address that the device's own state uses is allocated. Free ranges of the returning
 //!   device's own state are pinned. A hold on the device's generation keeps later freed ranges

@@ -6,8 +6,8 @@
 //! reach the state that edits of any tree need.
 //!
 //! Invariants: the version of a tree in [`Running::trees`] is always the newest. The root item of
-//! such a tree here is newer than the item in the root tree if `item_changed` is set or the root
-//! has moved. The root and chunk trees have no root item: the superblock names them.
+//! an open tree is newer than the item in the root tree if `item_changed` is set or the root has
+//! moved. The root and chunk trees have no root item: the superblock names them.
 
 use crate::core_state::Core;
 use crate::cow::{CowOnlyTree, ShareableTree, own_error, whole_edit};

@@ -20,7 +20,7 @@ pub struct Slice {
 }
 
 impl Slice {
-    /// Begins a slice now.
+    /// Begins a time slice of a commit now.
     pub fn begin() -> Self {
         Self {
             end: Instant::now().checked_add(SLICE),

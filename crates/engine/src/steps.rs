@@ -44,8 +44,8 @@ impl Steps {
     pub fn look_once<T>(&self, look: impl Fn() -> T) -> T {
         let before = self.begun.load(Ordering::Acquire);
         // If an operation is in progress, wait for it. Otherwise this reader could see the
-        // operation's first edit now and miss a later one on its next read. Later lookups see an
-        // operation that begins after this one as a whole.
+        // operation's first edit now and miss a later one on its next read. Later lookups observe
+        // all of an operation that begins after this lookup, or nothing.
         if !self.steps.is_locked_exclusive() {
             let found = look();
             let is_whole = self.begun.load(Ordering::Acquire) == before;

@@ -93,8 +93,8 @@ impl LiveTree {
     }
 
     /// Clears the record that the subvolume is writable, because the root item may change or the
-    /// tree closes. A holder of this object then fetches the current one. The caller holds the edit
-    /// lock.
+    /// tree closes. A holder of this tree object then fetches the current one. The caller holds the
+    /// edit lock.
     pub fn forget_writable(&self) {
         self.0.is_writable.store(false, Ordering::Release);
     }
@@ -129,7 +129,7 @@ impl LiveTree {
     }
 
     /// Sets whether new names of the unfinished subvolume wait for their directories. The caller
-    /// holds the edit lock.
+    /// must hold the edit lock.
     pub fn set_defers_names(&self, defers: bool) {
         self.0.defers_names.store(defers, Ordering::Release);
     }
@@ -334,7 +334,7 @@ pub struct OpenTrees {
 pub struct OpenTree {
     /// The newest version of the tree.
     pub tree: LiveTree,
-    /// `None` for the root tree and the chunk tree.
+    /// The root item is `None` for the root tree and the chunk tree.
     pub item: Option<RootItem>,
     /// The offset in the key of the tree's root item.
     pub item_offset: u64,
@@ -344,7 +344,7 @@ pub struct OpenTree {
 
 impl OpenTree {
     /// Returns the generation of the last snapshot of the tree. Snapshots may share blocks that are
-    /// not newer.
+    /// not newer than this generation.
     pub fn last_snapshot(&self) -> Generation {
         self.item
             .as_ref()

@@ -24,7 +24,7 @@
 //!   around superblocks do not count as free either.
 //!
 //! In block groups that need space on the host, a discarded range loses that space and becomes
-//! unbacked ([`super::backing`]). Space promised to edits keeps its host space.
+//! unbacked ([`super::backing`]). A range whose space is promised to edits keeps its host space.
 //!
 //! Left out: read-only block groups, and devices that are not written.
 
@@ -232,7 +232,7 @@ impl Engine {
 impl Running {
     /// Takes the next free ranges at or after `at` out of the free space, so that nothing can
     /// allocate them. Returns the taken ranges, and the address at which the trim continues; `None`
-    /// at the end. A missing tree block ends the call before it takes any range.
+    /// at the end. If a tree block is missing, the call ends before it takes any range.
     fn take_to_trim(&mut self, wanted: &Wanted, at: u64) -> Result<(Option<u64>, Taken)> {
         let Some((start, length)) = wanted.ranges.from(at).next() else {
             return Ok((None, Taken::new()));

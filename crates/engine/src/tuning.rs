@@ -5,7 +5,8 @@
 //! the opening. A caller that changes features therefore commits, closes the volume, and opens it
 //! again.
 //!
-//! Invariant: tree blocks never change with the fsid. They carry the metadata uuid, which stays.
+//! Invariant: tree blocks never change with the fsid. The tree blocks carry the metadata uuid,
+//! which stays.
 //!
 //! Left out: a new fsid on several devices. A crash between the superblock writes of two devices
 //! would leave different fsids, which neither Linux nor this version opens together.

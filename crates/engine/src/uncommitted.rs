@@ -60,7 +60,7 @@ pub struct Account {
     is_abandoned: AtomicBool,
 }
 
-/// A value of the counts at one moment.
+/// The value of the change counts at one moment.
 #[derive(Clone, Copy, Debug)]
 pub struct Counted(u64);
 

@@ -1,9 +1,9 @@
 //! Names of an unfinished subvolume that are not in their directories yet.
 //!
-//! A directory entry's key is the hash of its name. Names in the order of a stream therefore go to
-//! leaves all over a large directory, and each commit rewrites most of those leaves. No reader sees
-//! an unfinished subvolume, so its names may wait here, in order of their keys, until many of them
-//! go into each leaf at once.
+//! A directory entry's key is the hash of its name. Names in the order of a send stream therefore
+//! go to leaves all over a large directory, and each commit rewrites most of those leaves. No
+//! reader sees an unfinished subvolume, so its names may wait here, in order of their keys, until
+//! many of them go into each leaf at once.
 //!
 //! Only the hashed entry waits. The tree already has the deferred name's index entry, the inode's
 //! reference and the directory's size. Name lookups search the deferred names before the tree.
@@ -41,7 +41,7 @@ impl WaitingNames {
         }
     }
 
-    /// Adds an entry that does not wait yet.
+    /// Adds an entry that is not deferred yet.
     pub fn add(&mut self, key: Key, entry: &DirItem<'_>) -> Result<(), buttress_format::ItemProblem> {
         DirItems::push(self.entries.entry(key).or_default(), entry)
     }

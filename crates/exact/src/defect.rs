@@ -3,7 +3,7 @@
 use core::fmt;
 
 /// A violated rule or a wrong sum of this program, with its numbers. Writing stops before the
-/// consequences reach the volume.
+/// consequences of a defect reach the volume.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Defect {
     what: &'static str,

@@ -138,7 +138,7 @@ impl fmt::Display for BlockGroupFlags {
 pub enum Profile {
     /// A single copy on one device.
     Single,
-    /// Two copies, which may lie on one device.
+    /// Two copies of the data, which may lie on one device.
     Dup,
     /// Striped over devices without redundancy.
     Raid0,

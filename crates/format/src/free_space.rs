@@ -161,8 +161,8 @@ impl<'a> FreeSpaceBitmap<'a> {
         })
     }
 
-    /// Returns true if the sector with this index in the range is free. Returns false beyond the
-    /// range.
+    /// Returns true if the sector with this index in the range is free. Returns false for an index
+    /// beyond the range.
     #[must_use]
     pub fn is_free(&self, sector: usize) -> bool {
         let byte = sector.checked_div(8).and_then(|index| self.bits.get(index));

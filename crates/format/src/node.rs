@@ -56,7 +56,8 @@ pub struct BlockFormat {
     /// The uuid of the chunk tree that the blocks carry. `None` if it is unknown or not to be
     /// checked.
     pub chunk_tree_uuid: Option<Uuid>,
-    /// The superblock's generation. A log tree's blocks may be one ahead of it.
+    /// The superblock's generation. The blocks of a log tree may be one generation ahead of the
+    /// superblock.
     pub generation: CommittedGeneration,
     /// The incompatible features of the volume.
     pub incompat: Incompat,

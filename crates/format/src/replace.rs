@@ -81,7 +81,7 @@ pub struct ReplaceItem {
     pub cursor_left: Physical,
     /// The end of the range that is being copied.
     pub cursor_right: Physical,
-    /// The use of the source for reads: 0 always, 1 only if no other copy can be read.
+    /// How reads use the source of a replacement: 0 always, 1 only if no other copy can be read.
     pub source_reading_mode: u64,
     /// The state of the replacement.
     pub state: ReplaceState,

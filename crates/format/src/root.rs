@@ -119,8 +119,8 @@ pub struct RootItem {
     pub drop_level: u8,
     /// Level of the root block.
     pub level: u8,
-    /// Equal to `generation` if the fields after this one are valid. Otherwise they read as zero.
-    /// Zero in the short form.
+    /// Equal to `generation` if the fields after this one are valid. If the generations differ, the
+    /// fields after this one read as zero. Zero in the short form.
     pub generation_v2: Generation,
     /// The subvolume's own uuid; nil for subvolumes of old kernels and for other trees.
     pub uuid: Uuid,
@@ -218,7 +218,7 @@ impl RootItem {
     /// Checks that no generation exceeds `limit`: the superblock's generation plus one.
     ///
     /// # Errors
-    /// Returns [`ItemProblem::GenerationInFuture`] with the field's name.
+    /// Returns [`ItemProblem::GenerationInFuture`] with the name of the wrong field.
     pub fn check_generations(&self, key: &Key, limit: Generation) -> Result<(), ItemError> {
         let fields = [
             ("generation", self.generation),
@@ -320,7 +320,7 @@ pub enum RootProblem {
     FlagsUnknown {
         /// All flags.
         flags: u64,
-        /// The bits without a meaning.
+        /// The flag bits without a meaning.
         unknown: u64,
     },
     /// A deletion has begun, but the item does not hold the level at which to resume.

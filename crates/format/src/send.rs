@@ -88,8 +88,8 @@ impl Version {
 
     /// Returns the maximum payload of one command in bytes.
     ///
-    /// In version 1, a command with its header fits 64 KiB. Later versions set no limit. The limit
-    /// here is far above the 144 KiB that the kernel writes at most, so that a damaged length
+    /// In version 1, a command with its header fits 64 KiB. Versions after 1 set no limit. The
+    /// limit here is far above the 144 KiB that the kernel writes at most, so that a damaged length
     /// cannot cause a huge allocation.
     #[must_use]
     pub const fn payload_bytes_max(self) -> usize {

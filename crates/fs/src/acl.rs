@@ -87,8 +87,8 @@ impl Acl {
     /// means no list.
     ///
     /// # Errors
-    /// Returns [`Error::Invalid`] if the value is no list. [`Acl::check`] then tests if the list is
-    /// valid.
+    /// Returns [`Error::Invalid`] if the value is no list. [`Acl::check`] then tests if the access
+    /// control list is valid.
     pub fn parse(value: &[u8]) -> Result<Option<Self>> {
         let Some((version, rest)) = value.split_first_chunk::<HEADER_BYTES>() else {
             return Err(invalid("an access control list that ends inside its version"));

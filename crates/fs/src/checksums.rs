@@ -2,8 +2,8 @@
 //! extent.
 //!
 //! An item holds the checksums of consecutive sectors, packed. The item's key holds the address of
-//! the first sector. A sector that no item covers has no checksum. `ChecksumReader` keeps its
-//! position in the tree, so reads in address order look up each item once.
+//! the first sector. A sector that no checksum item covers has no checksum. `ChecksumReader` keeps
+//! its position in the tree, so reads in address order look up each item once.
 //!
 //! Source: on-disk format documentation, section "EXTENT_CSUM".
 
@@ -94,8 +94,8 @@ impl ExpectedChecksums {
         reader.expected(logical, length)
     }
 
-    /// What the sectors of `[logical, +length)` must hash to. Address and length must be whole
-    /// sectors.
+    /// Looks up the checksums that the sectors of `[logical, +length)` must match. Address and
+    /// length must be whole sectors.
     pub fn look_up(
         items: &mut impl ChecksumItems,
         checksum_type: ChecksumType,
@@ -223,7 +223,7 @@ pub trait ChecksumItems {
     /// Returns the addresses that the item covers, as `(start, end)`.
     fn covered(&self) -> Option<(u64, u64)>;
 
-    /// Returns a part of the item's data.
+    /// Returns the checksums of a range of the item's sectors.
     fn sums(&self, range: Range<usize>) -> Option<&[u8]>;
 }
 

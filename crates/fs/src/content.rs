@@ -111,8 +111,8 @@ pub enum Planned {
     Read(Piece),
 }
 
-/// Returns true if the planned reads provide every byte of a range without gaps. The caller then
-/// need not clear the buffer. Holes are not read.
+/// Returns true if the planned reads provide every byte of a range without gaps. With such reads,
+/// the caller need not clear the buffer first. Holes are not read.
 #[must_use]
 pub fn covers(planned: &[Planned], range: &Range<FileOffset>) -> bool {
     let mut next = range.start;
@@ -354,8 +354,8 @@ fn lost_error(error: buttress_volume::Error) -> Option<Error> {
     (!only_checksums).then(|| error.into())
 }
 
-/// Decompresses into `ram_bytes` bytes. Bytes beyond the decompressed content are zero, as in the
-/// kernel.
+/// Decompresses into `ram_bytes` bytes. Bytes of the extent beyond the decompressed content are
+/// zero, as in the kernel.
 fn inflate(
     compression: Compression,
     stored: &[u8],

@@ -157,7 +157,7 @@ pub enum Error {
     TooBig {
         /// The object that grew too large.
         what: &'static str,
-        /// The inode with the object.
+        /// The inode to which the object belongs.
         location: Location,
         /// The limit, with its unit.
         limit: ByteCount,

@@ -157,7 +157,7 @@ impl<N: Names> Walk<'_, N> {
         Ok(())
     }
 
-    /// Puts the names of a symlink's target before the remaining names.
+    /// Puts the names of a symlink's target before the remaining names of the path.
     fn follow(&mut self, entry: &DirEntry) -> Result<()> {
         self.symlinks = self.symlinks.exact_add(1);
         if self.symlinks > SYMLINK_LIMIT {

@@ -71,8 +71,8 @@ pub fn flags_with(property: Option<CompressionProperty>, mut flags: InodeFlags) 
     flags
 }
 
-/// Returns true if inodes of this kind can have the property: those with content, and directories,
-/// which pass it on.
+/// Returns true if inodes of this kind can have the property: inodes with content, and directories,
+/// which pass the property on.
 pub fn is_for(kind: FileKind) -> bool {
     matches!(kind, FileKind::Regular | FileKind::Directory)
 }

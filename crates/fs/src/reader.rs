@@ -70,7 +70,7 @@ enum Work {
 pub(crate) enum Prefetched {
     /// A run of content that is available.
     Chunk(Chunk),
-    /// Content to wait for.
+    /// A job that will return content.
     Task(Task<Chunks>),
 }
 
@@ -140,7 +140,8 @@ impl FileReader {
     /// range. Damage of the map that loses no bytes has length zero.
     ///
     /// # Errors
-    /// Fails if the map of the file or its checksums cannot be read at all. The stream then ends.
+    /// Fails if the map of the file or its checksums cannot be read at all. The stream of chunks
+    /// ends after this error.
     pub fn next_chunk(&mut self) -> Result<Option<Chunk>> {
         loop {
             while let Some(chunk) = self.ready.pop_front() {

@@ -51,7 +51,7 @@ impl StoredReader {
     ///
     /// # Errors
     /// Returns [`Corruption::CompressedTooLarge`] with the sizes if the extent is not compressed,
-    /// which is a caller's mistake. Also fails if its checksums cannot be looked up.
+    /// which is a caller's mistake. Also fails if the extent's checksums cannot be looked up.
     pub fn start(
         &mut self,
         metadata: &Metadata,

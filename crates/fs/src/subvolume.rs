@@ -233,7 +233,7 @@ impl Filesystem {
         Ok(path)
     }
 
-    /// Sets the path of each subvolume. Determines the path of each place once.
+    /// Sets the path of each subvolume. Determines the path of each subvolume's place once.
     fn find_paths(&self, infos: &mut [SubvolumeInfo]) {
         let inside: Vec<Option<Vec<u8>>> = infos
             .iter()
@@ -261,7 +261,7 @@ impl Filesystem {
     }
 
     /// Returns the default subvolume, which a mount without options shows. The root tree's
-    /// directory names it; otherwise it is the top level.
+    /// directory names the default subvolume; without such an entry, it is the top level.
     ///
     /// # Errors
     /// Fails if the root tree cannot be read.

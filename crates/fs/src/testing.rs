@@ -1,7 +1,8 @@
 //! Volumes in memory for tests of this crate and of the crates above: files, directories and
 //! subvolumes, item by item. Feature `testing`.
 //!
-//! The functions make the items of a valid volume. A test then removes items or adds wrong ones.
+//! The functions of this module make the items of a valid volume. A test then removes items or adds
+//! wrong ones.
 #![allow(
     clippy::arithmetic_side_effects,
     clippy::indexing_slicing,

@@ -168,7 +168,8 @@ pub(crate) fn stopwatch(class: &Class) -> Option<Stopwatch> {
     is_measured(class).then(Stopwatch::start)
 }
 
-/// Switches measuring on or off. A hold counts if it was measured from its beginning.
+/// Switches measuring on or off. While measuring is on, a hold counts if it was measured from its
+/// beginning.
 pub fn measure(on: bool) {
     MEASURING.store(on, Ordering::Relaxed);
 }

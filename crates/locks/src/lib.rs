@@ -17,8 +17,8 @@
 //!
 //! [`Mutex::try_lock`] cannot deadlock, so the check skips it, but it checks the locks that are
 //! acquired afterwards. Other builds contain no checks. The check inspects only the locks of its
-//! own thread. The check tests the order, so any run that acquires the locks finds a deadlock, even
-//! without a second thread.
+//! own thread. The check tests the lock order, so any run that acquires the locks finds a deadlock,
+//! even without a second thread.
 //!
 //! With `--cfg buttress_shuttle`, the locks, [`atomic`] and [`thread_local!`] are those of the
 //! model checker `shuttle`. All threads are then its own, and it chooses at each of them which

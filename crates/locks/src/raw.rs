@@ -13,8 +13,8 @@ pub(crate) use checked::{Condvar, Mutex, MutexGuard};
 pub(crate) use parking_lot::{Condvar, Mutex, MutexGuard};
 pub(crate) use shared::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-/// `shuttle`'s mutexes with the interface of `parking_lot`'s. A run ends with the first panic, so
-/// no lock is ever poisoned.
+/// `shuttle`'s mutexes with the interface of `parking_lot`'s. A run of the checker ends with the
+/// first panic, so no lock is ever poisoned.
 #[cfg(buttress_shuttle)]
 mod checked {
     #![allow(

@@ -40,8 +40,8 @@ impl<T, C: LockClass> RwLock<T, C> {
         }
     }
 
-    /// Makes a lock of a class of which [several](crate::Rank::several) may be held together. Such
-    /// locks are acquired in ascending order of their places.
+    /// Makes a lock of a class of which [several](crate::Rank::several) may be held together. Locks
+    /// of such a class are acquired in ascending order of their places.
     pub const fn with_place(value: T, place: u128) -> Self {
         Self {
             place: Place::new(place),

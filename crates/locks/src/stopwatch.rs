@@ -6,9 +6,10 @@
 //! Without the file, the run delay is 0.
 //!
 //! Reading the `schedstat` file takes some microseconds, longer than most locks are held. A
-//! stopwatch reads the file at the end of work that took a millisecond or more. At the beginning,
-//! it reads the file only if the thread's last reading is older than [`OLDEST_READING`]. The run
-//! delay may be too long by this time.
+//! stopwatch reads the file at the end of work that took a millisecond or more. At the start of a
+//! measurement, a stopwatch reads the file only if the thread's last reading is older than
+//! [`OLDEST_READING`]. The run delay may be too long by the time since the last reading, at most
+//! this time.
 
 use core::cell::Cell;
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -97,7 +98,7 @@ impl Stopwatch {
         }
     }
 
-    /// Returns the time since the start. Called on the thread that started it.
+    /// Returns the time since the stopwatch's start. Called on the thread that started it.
     #[must_use]
     pub fn taken(&self) -> Taken {
         let time = self.start.elapsed();
@@ -157,8 +158,8 @@ mod tests {
         }
     }
 
-    /// More threads than processors are busy. The run delay of each is at most its time, and its
-    /// time includes it.
+    /// More threads than processors are busy. The run delay of each thread is at most its time,
+    /// because this time includes the delay.
     #[test]
     #[cfg_attr(miri, ignore = "the run delay comes from /proc")]
     fn a_run_delay_is_a_part_of_the_time() {

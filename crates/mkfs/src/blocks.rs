@@ -65,7 +65,7 @@ fn leaves(items: &[Item], node_bytes: u32) -> Vec<Shape> {
 }
 
 /// Makes a block of a tree. `new` is the header of the block, with its address. Returns `None` if
-/// an item does not fit a block, which never happens in mkfs.
+/// an item does not fit into a block, which never happens in mkfs.
 pub(super) fn build(
     shape: &Shape,
     new: &NewBlock,

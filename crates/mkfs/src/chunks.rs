@@ -212,7 +212,8 @@ fn least_bytes_where(
         plan(&vec![sectors.saturating_mul(sector_bytes); devices], settings)
             .is_ok_and(|chunks| is_enough(&chunks))
     };
-    // The search starts from a bound on the least extents that holds for all profiles.
+    // The search for the minimum size starts from a bound on the least extents that holds for all
+    // profiles.
     let (mut low, mut high) = (0, 1 << 20);
     while !fits(high) && high < 1 << 40 {
         high = high.saturating_mul(2);

@@ -112,7 +112,7 @@ impl Ring {
     /// Fails if the system has no such rings, or refuses them to this process.
     pub fn new(device: BorrowedFd<'_>, queue: u16, payload_bytes: usize) -> io::Result<Self> {
         let mut builder = IoUring::builder();
-        // The waiting thread writes the requests, during its wait.
+        // The kernel writes the requests on the waiting thread, during its wait.
         builder.setup_single_issuer().setup_defer_taskrun();
         let ring = builder.setup_r_disabled().build(1)?;
         ring.submitter().register_files(&[device.as_raw_fd()])?;

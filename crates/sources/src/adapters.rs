@@ -3,8 +3,8 @@
 //!
 //! Each adapter becomes a function for
 //! [`ImageBuilder::adapt`](buttress_build::ImageBuilder::adapt). Owner maps can fail, so they wrap
-//! a source instead of becoming a function. The result depends on the entry alone, so the order of
-//! entries does not matter.
+//! a source instead of becoming a function. The result of an adapter depends on the entry alone, so
+//! the order of entries does not matter.
 
 mod contexts;
 mod exclude;

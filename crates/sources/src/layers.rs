@@ -8,10 +8,10 @@
 //! own layer.
 //!
 //! A hard link is another name of the target's file at the moment of the link, whatever later
-//! happens to the target's name. A later layer may delete one of two names. Each name of a file
-//! with several names therefore becomes a complete entry, and a [`LinkKey`] joins them. Every
-//! archive is read twice for this purpose, the first time only for link targets. Memory grows only
-//! with the number of files in the archive that have several names.
+//! happens to the target's name. A later layer may delete one of a file's two names. Each name of a
+//! file with several names therefore becomes a complete entry, and a [`LinkKey`] joins them. Every
+//! archive is read twice to find the names of a file, the first time only for link targets. Memory
+//! grows only with the number of files in the archive that have several names.
 //!
 //! A member below a symbolic link is placed at the link's target (`symlinks`).
 //!
@@ -54,7 +54,7 @@ pub struct Layer {
     pub store: Store,
 }
 
-/// Archives, the lowest first.
+/// The archives of the layers, the lowest first.
 #[derive(Debug)]
 pub struct Layers {
     name: String,
@@ -79,7 +79,7 @@ struct State {
     layer: usize,
     reader: Option<Reader>,
     order: u64,
-    /// The member that is currently at each link target.
+    /// The member that currently has the path of each link target.
     targets: HashMap<u64, (usize, u64)>,
     /// Symbolic links above members.
     symlinks: Symlinks,
@@ -193,7 +193,7 @@ impl Layers {
         }
     }
 
-    /// Begins the next state of the tree. Returns false after the last.
+    /// Begins to return the next state of the tree. Returns false after the last state.
     fn next_view(&mut self) -> bool {
         let view = self.state.view.saturating_add(1);
         let Some(directory) = self.snapshots.as_ref().filter(|_| view <= self.layers.len()) else {
@@ -236,7 +236,7 @@ impl Layers {
                     linked.insert(hash(&symlinks.follow(target).map_err(failed)?));
                 }
                 let Ok(path) = EntryPath::new(&member.path) else {
-                    // The second read reports this error.
+                    // The second read of the archive reports this error.
                     continue;
                 };
                 let path = symlinks.follow(path).map_err(failed)?;

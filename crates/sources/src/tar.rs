@@ -166,7 +166,7 @@ impl Reader {
     /// Returns the next member; `None` at the end of the archive.
     ///
     /// # Errors
-    /// Fails with the problem and the place. The reader returns nothing after an error.
+    /// Fails with the problem and the place. After an error, the reader returns no further members.
     pub fn next_member(&mut self) -> Result<Option<Member>, TarError> {
         if self.ended {
             return Ok(None);

@@ -34,7 +34,7 @@ const REFILL_PARTS: u64 = 4;
 pub struct BlocksByAddress {
     tree: Tree,
     nodes: Blocks,
-    /// Leaves of visited parents, before the walk sorts them.
+    /// The pointers to leaves of visited parents, before the walk sorts them.
     known: Vec<BlockPointer>,
     /// Leaves in memory that a transaction changed. The walk visits them first.
     linked: VecDeque<Visit>,

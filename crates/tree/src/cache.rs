@@ -6,8 +6,9 @@
 //! The key is address *and* generation. An address is reused after its block was freed, and the
 //! generation distinguishes the new block from the old one. Blocks in the cache are clean and
 //! immutable, so a hit needs no check of its bytes. In a hostile tree, another pointer with other
-//! expectations can lead to the same block. The cache therefore compares a hit with its pointer. A
-//! hit that does not match counts as a miss, and reading the block again yields the exact error.
+//! expectations can lead to the same block. On a hit, the cache therefore compares the block with
+//! the pointer of the request. A hit that does not match counts as a miss, and reading the block
+//! again yields the exact error.
 //!
 //! The cache evicts by quick_cache's S3-FIFO. This policy evicts blocks touched once first, so a
 //! walk over a large tree does not evict the blocks in constant use. If two readers miss the same

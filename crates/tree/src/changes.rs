@@ -136,7 +136,7 @@ impl Changes {
     }
 
     /// Returns the first key that the new tree may have after all of [`Changes::following`], or
-    /// `None` if it has none.
+    /// `None` if no key follows.
     #[must_use]
     pub fn following_end(&self) -> Option<Key> {
         let [_, new] = &self.leaves;

@@ -9,8 +9,8 @@
 //!
 //! If a block cannot be read, the method returns the error, and the cursor stays in the gap that
 //! the block's items would fill. [`Cursor::next`] then continues after the gap, and
-//! [`Cursor::previous`] before it. A caller that wants all readable items calls again, and reaches
-//! the end after finitely many errors.
+//! [`Cursor::previous`] before it. A caller that wants all readable items calls the method again
+//! after an error, and reaches the end after finitely many errors.
 
 use crate::error::Result;
 use crate::items::OwnedItem;
@@ -98,7 +98,7 @@ impl Cursor {
     }
 
     /// Returns the blocks on the path to the current item, from the root to the leaf. Skips blocks
-    /// that the running transaction made: they have no address yet, and nothing else refers to
+    /// that the running transaction made: they have no address yet, and only this tree refers to
     /// them.
     pub fn path(&self) -> impl Iterator<Item = BlockPointer> + '_ {
         let stands = self.current_step().is_some();

@@ -85,7 +85,8 @@ pub trait EditContext {
 
     /// A committed or frozen block left this tree. The block's content is in a copy, in a neighbour
     /// that absorbed it, or in items that [`EditableTree::remove_range`] will report to its caller.
-    /// Called once for each such block, parents before children, after the tree has lost the block.
+    /// The tree calls this method once for each such block, parents before children, after it has
+    /// lost the block.
     ///
     /// # Errors
     /// Any error. The edit fails with the error of this method, and the tree must not be committed.
@@ -170,8 +171,9 @@ impl EditableTree {
         Self::of_root(forest, tree, Node::new(block, Vec::new(), 1))
     }
 
-    /// Makes a new tree with the content of a committed tree. The new root is a copy in memory under
-    /// the new tree's id. Both trees share the blocks below; the caller adds references to them.
+    /// Makes a new tree with the content of a committed tree. The new root is a copy in memory
+    /// under the new tree's id. The new and the copied tree share the blocks below the root; the
+    /// caller adds references to these blocks.
     ///
     /// # Errors
     /// Fails if the root cannot be read, or has no address yet.

@@ -102,7 +102,7 @@ impl Leaves {
     /// Lends the next leaf that has items in the range, or returns `None` at the end.
     ///
     /// # Errors
-    /// Fails if the next block cannot be read. The next call continues after that block.
+    /// Fails if the next block cannot be read. The next call continues after the unreadable block.
     #[expect(
         clippy::should_implement_trait,
         reason = "a walk that lends its leaves; an iterator cannot"

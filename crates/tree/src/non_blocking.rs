@@ -7,7 +7,8 @@
 //!
 //! Invariant: a lookup that ends with this error has changed nothing. Non-blocking mode is for
 //! lookups and for [`EditableTree::reach`](crate::EditableTree::reach), not for edits. An edit that
-//! failed half-way with this error and was retried would copy a block twice, and release it once.
+//! failed half-way with a missing block and was retried would copy a block twice, and release it
+//! once.
 
 use crate::error::{Cause, Error, Result};
 use crate::pointer::BlockPointer;

@@ -120,7 +120,7 @@ impl BlockReader {
     }
 
     /// Returns true if a sample of these blocks is in the page cache. The caller is about to read
-    /// all of them.
+    /// all of these blocks.
     pub(crate) fn seem_cached<'a>(&self, pointers: impl ExactSizeIterator<Item = &'a BlockPointer>) -> bool {
         let step = pointers.len().div_ceil(CACHED_SAMPLE).max(1);
         pointers.step_by(step).all(|pointer| {

@@ -3,19 +3,19 @@
 //!
 //! Each thread takes batches of pointers. Each thread starts reads of some batches in address order
 //! while it processes the batch before. The thread checks its blocks and passes them to the
-//! [`Scanner`]. The scanner also decides for every child if it is wanted. A job that records
-//! addresses can thus visit shared blocks once. The scanner chooses a tag for each block, which
-//! leads from the block to its children. A thread starts no reads for batches that seem to be in
-//! the page cache. The thread copies each of these cached blocks just before it processes the
-//! block.
+//! [`Scanner`]. The scanner also decides for every child block if the scan should visit it. A job
+//! that records addresses can thus visit shared blocks once. The scanner chooses a tag for each
+//! block, which leads from the block to its children. A thread starts no reads for batches that
+//! seem to be in the page cache. The thread copies each of these cached blocks just before it
+//! processes the block.
 //!
 //! # Bounds
 //!
-//! A child's level is its parent's less one, and its keys must lie between its neighbours'. Every
-//! tree therefore ends, and no block is visited twice from one root. Once [`LEAVES_MAX`] leaves are
-//! known, they are read before more nodes. The queue of a scan is therefore bounded, whatever the
-//! size of the volume. Blocks come from the devices and bypass the cache, so a scan sees the
-//! current bytes on the devices.
+//! In each tree, a child's level is one less than its parent's, and its keys must lie between its
+//! neighbours'. Every tree therefore ends, and no block is visited twice from one root. Once
+//! [`LEAVES_MAX`] leaves are known, the scan reads these leaves before more nodes. The queue of a
+//! scan is therefore bounded, whatever the size of the volume. Blocks come from the devices and
+//! bypass the cache, so a scan sees the current bytes on the devices.
 
 use crate::error::Error;
 use crate::forest::Forest;
@@ -58,7 +58,7 @@ pub trait Scanner: Sync {
     /// Processes one block of the scan.
     fn visit(&self, tally: &mut Self::Tally, pointer: &BlockPointer, block: &TreeBlock, tag: Self::Tag);
 
-    /// Records a block that cannot be read. The scan skips all blocks below it.
+    /// Records a block that cannot be read. The scan skips all blocks below the unreadable block.
     fn failed(&self, tally: &mut Self::Tally, error: Error, tag: Self::Tag);
 
     /// Returns true if the scan is to stop. The scan calls this method before each batch.

@@ -105,7 +105,7 @@ impl Tree {
     }
 
     /// Returns the leaves that hold items with keys in `range`, in order. Read-ahead stops at the
-    /// range's end. This is the cheapest walk over many items.
+    /// range's end. A walk leaf by leaf is the cheapest walk over many items.
     #[must_use]
     pub fn leaves(&self, range: impl RangeBounds<Key>, read_ahead: ReadAhead) -> Leaves {
         let (start, end) = (range.start_bound().cloned(), range.end_bound().cloned());
@@ -129,8 +129,8 @@ impl Tree {
         Leaves::new(self, start, end, read_ahead, |scope| scope.only(Arc::new(wanted)))
     }
 
-    /// Returns every node and leaf, parents before their children. The walk continues after
-    /// unreadable blocks.
+    /// Returns every node and leaf, parents before their children. The walk over all blocks
+    /// continues after unreadable blocks.
     #[must_use]
     pub fn blocks(&self, read_ahead: ReadAhead) -> Blocks {
         Blocks::new(self.clone(), BlockOrder::Depth, read_ahead)

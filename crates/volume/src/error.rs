@@ -45,7 +45,7 @@ pub enum Error {
     StripeTree {
         /// The address.
         logical: Logical,
-        /// The kind of the failure.
+        /// The kind of the error that the failure causes.
         kind: ErrorKind,
         /// The failure, as the layer above the volume reports it.
         reason: String,
@@ -189,7 +189,7 @@ pub enum Corruption {
     Unmapped {
         /// The first address without a chunk.
         logical: Logical,
-        /// The number of bytes requested from there.
+        /// The number of bytes requested from that address on.
         length: ByteCount,
     },
     /// A stripe leaves the physical address space of its device.
@@ -252,8 +252,8 @@ pub enum Corruption {
 }
 
 impl Corruption {
-    /// Returns [`ErrorKind::Corrupt`]. Returns another kind if the only superblock could not be
-    /// read or uses unknown features.
+    /// Returns [`ErrorKind::Corrupt`]. Returns another kind than that if the only superblock could
+    /// not be read or uses unknown features.
     #[must_use]
     pub const fn kind(&self) -> ErrorKind {
         match self {
@@ -313,7 +313,8 @@ pub enum DevicesError {
         /// The device uuid that both devices have.
         uuid: Uuid,
     },
-    /// Two devices were each written without the other. Each lacks the changes of the other.
+    /// Two devices were each written without the other. Each of the two devices lacks the changes
+    /// of the other.
     #[error(
         "{first} is at generation {first_generation}, {second} at generation {second_generation}, and neither state follows from the other: each device was written without the other. Open each alone with --degraded, and save files that exist on only one. Then replace the other device with `buttress replace start`"
     )]

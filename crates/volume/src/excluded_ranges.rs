@@ -6,10 +6,10 @@
 //! - the first 64 KiB of the logical address space: file extents use address 0 for a hole, and
 //!   superblocks use it for a missing tree. The first chunk of volumes that old versions of
 //!   mkfs.btrfs made begins at this address;
-//! - the addresses of superblock copies;
+//! - the addresses of superblock copies on each device;
 //! - the first MiB of each device, which is reserved for boot loaders. Since about 2015, no new
-//!   chunk begins there. The kernel honours this only when it makes chunks. In older chunks, it
-//!   also uses the bytes between 68 KiB and 1 MiB.
+//!   chunk begins there. The kernel honours this only when it makes chunks. In older chunks, the
+//!   kernel also uses the bytes between 68 KiB and 1 MiB.
 //!
 //! Data in excluded addresses of an older volume stays there until its extents are freed. Then the
 //! addresses are not used again.
@@ -58,8 +58,8 @@ pub fn excluded_ranges(addresses: Range<Logical>, layout: &Layout, stripes: &[Ph
             let stop = reserved.end.min(stripe.get().saturating_add(device_extent_bytes));
             while at < stop {
                 let offset = StripeOffset::new(at.saturating_sub(stripe.get()));
-                // The loop checks step by step, because a unit of striping may begin anywhere in
-                // the excluded range.
+                // The loop checks the range in small steps, because a stripe unit may begin
+                // anywhere in the excluded range.
                 if layout.has_parity() {
                     ranges.push(row_of(start, layout, offset));
                 } else if let Some(Content::Data(data)) = layout.content(index, offset) {

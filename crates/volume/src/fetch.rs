@@ -63,8 +63,8 @@ pub(crate) fn fetch(
 }
 
 fn rebuild(segment: &Segment, way: Way, recovery: Recovery, part: Range<usize>) -> Result<Buffer, Attempt> {
-    // All columns lie on different devices. The reads of all columns start together and are then
-    // awaited in turn.
+    // All columns of a row lie on different devices. The reads of all columns start together and
+    // are then awaited in turn.
     let mut pending = Vec::new();
     for (column, stripe_index) in segment.needed_columns(recovery) {
         // Clamp: `reachable` refuses the last address.

@@ -11,10 +11,11 @@
 //! | RAID10 | units go round groups of `sub_stripes` neighbouring stripes; each in a group holds a copy |
 //! | RAID5, RAID6 | a *row* is one unit from each stripe at the same offset: `n-1` or `n-2` data columns, then `P` (and `Q`); row `r` starts at stripe `r mod n`, so that parity rotates |
 //!
-//! Invariants: making a [`Layout`] checks it. After that, no function fails for an offset inside
-//! the chunk, and an offset outside returns `None`. Every data byte has one [`Place`], and every
-//! byte of a stripe has one [`Content`]. The two mappings are inverse to each other. Left out: the
-//! devices of the stripes, and the choice of copies to read (the module `mirror`).
+//! Invariants: making a [`Layout`] checks it. Once a [`Layout`] is made, no function fails for an
+//! offset inside the chunk, and an offset outside returns `None`. Every data byte has one
+//! [`Place`], and every byte of a stripe has one [`Content`]. The two mappings are inverse to each
+//! other. Left out: the devices of the stripes, and the choice of copies to read (the module
+//! `mirror`).
 //!
 //! Source: on-disk format documentation, section "CHUNK_ITEM", and `btrfs(5)`, section "Profiles".
 

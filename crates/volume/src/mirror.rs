@@ -13,8 +13,8 @@
 //!
 //! Ways that need a missing device, or a device that was left out, do not exist. The ways that read
 //! a stale device come last. Among copies on several devices, the first choice alternates with the
-//! address, every mebibyte. Thus both disks of a mirror work, neighbouring blocks still merge, and
-//! two runs behave alike. Copies on one device are tried in order.
+//! address, every mebibyte. Thus both disks of a mirror serve reads, neighbouring blocks still
+//! merge, and two runs behave alike. Copies on one device are tried in order.
 
 use crate::chunk_map::MappedChunk;
 use crate::error::{Attempt, Corruption, Error, Unreadable};

@@ -30,8 +30,8 @@ pub enum Notice {
         /// The names of the features.
         names: Vec<String>,
     },
-    /// A device missed the last commits. The device's copies are used only if no other copy can be
-    /// read.
+    /// A device missed the last commits. The copies on a stale device are used only if no other
+    /// copy can be read.
     StaleDevice {
         /// The device's name.
         device: String,

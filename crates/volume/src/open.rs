@@ -51,7 +51,7 @@ pub struct Rescue {
     pub no_log_replay: bool,
 }
 
-/// The result of reading the superblocks.
+/// The result of reading the superblocks of all devices.
 pub(crate) struct Opened {
     pub(crate) lead: Device,
     pub(crate) superblock: Superblock,
@@ -128,7 +128,7 @@ pub(crate) fn choose(devices: Vec<Device>) -> Result<Opened, Error> {
             newest: superblock.generation,
         };
         let stale = behind.then_some(generations);
-        // The newest commit seems to be cut off between the superblock writes of the devices.
+        // The newest commit seems to have ended between the superblock writes of the devices.
         let is_older = own.fsid == superblock.fsid && own.generation < superblock.generation;
         let in_doubt = (is_older && !behind).then_some(generations);
         // [`Volume::settle_idle_devices`] decides with the device's item whether the device missed
@@ -166,7 +166,7 @@ fn take_targets(candidates: &mut Vec<Candidate>) -> Vec<Candidate> {
         .collect()
 }
 
-/// Returns the volume's own target; the newest if there are several.
+/// Returns the volume's own replacement target; the newest if there are several.
 fn target_among(
     targets: Vec<Candidate>,
     lead: &Device,

@@ -27,7 +27,7 @@ pub enum Recovery {
     /// Rebuilds from `P`, `Q` and the data blocks, without the block of column `other`, which may
     /// be bad too.
     WithPAndQ {
-        /// The second column that is not read.
+        /// The second column that a rebuild does not read.
         other: usize,
     },
 }

@@ -37,7 +37,7 @@ pub use data::LostRange;
 pub const MAXIMUM_READ_BYTES: usize = 256 << 20;
 
 /// A verifier that finds the sectors of an extent that do not match their checksums. The verifier
-/// appends their ranges, in order.
+/// appends the ranges of these sectors, in order.
 pub type VerifySectors<'a> = dyn Fn(&[u8], &mut Vec<Range<usize>>) + 'a;
 
 /// A range of logical addresses to read.
@@ -156,7 +156,7 @@ impl Volume {
     }
 
     /// Returns true if the first byte of an extent is in memory. Unlike
-    /// [`read_cached`](Self::read_cached), counts no read.
+    /// [`read_cached`](Self::read_cached), this query counts no read.
     #[must_use]
     pub fn seems_cached(&self, read: ExtentRead) -> bool {
         self.first_copy(read)
@@ -263,7 +263,7 @@ fn start_first_ways(extents: &mut [PendingExtent]) {
         else {
             continue;
         };
-        // The wait reports unreachable segments, with their location.
+        // The later wait reports unreachable segments, with their location.
         let Ok(device) = reachable(&segment.chunk, *stripe_index, *physical, segment.length()) else {
             continue;
         };

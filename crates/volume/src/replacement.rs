@@ -255,8 +255,8 @@ impl Volume {
     }
 
     /// Writes superblocks like [`write_superblocks`](Self::write_superblocks), with the target in
-    /// place of the source, which makes the target the device. All blocks must be durable on all
-    /// devices, including the target.
+    /// place of the source, which makes the target the device. All blocks of the commit must be
+    /// durable on all devices, including the target.
     ///
     /// # Errors
     /// Returns [`WriteRefusal::NoTarget`] if no target exists or it failed. A failure of the target

@@ -14,8 +14,8 @@
 //! after a crash.
 //!
 //! A stripe is *moved* if the device's own state uses its place for something else. A moved
-//! stripe's content goes to another place on the returning device. The chunk names the new place by
-//! the time the superblock changes ([`Volume::move_stripes`]).
+//! stripe's content goes to another place on the returning device. The chunk item names the new
+//! place by the time the superblock changes ([`Volume::move_stripes`]).
 //!
 //! Left out: the choice of addresses that may be written without harm to the device's own state.
 //! The writer above excludes the space of the device's own state from allocation, and decides which
@@ -74,7 +74,7 @@ impl Volume {
     ///
     /// # Errors
     /// Returns [`WriteRefusal::NoTarget`] if no device is being brought up to date, or if a write
-    /// to it failed. On an error, the returning device keeps its old generation.
+    /// to that device failed. On an error, the returning device keeps its old generation.
     pub fn end_return(&self) -> Result<(), Error> {
         let _alone = self.writes().write();
         let replacement = self

@@ -7,7 +7,7 @@
 //! address on them. The stripe tree leaves the mapping of metadata and system chunks unchanged.
 //!
 //! An entry of the RAID stripe tree lists the copies of one contiguous run, without lengths. For
-//! RAID0 and RAID10, it therefore locates at most one unit of striping: bytes of an entry beyond
+//! RAID0 and RAID10, an entry therefore locates at most one stripe unit: bytes of an entry beyond
 //! the unit in which it begins are an error.
 //!
 //! Trees are above this layer, so the layer above provides the lookup as a [`StripeResolver`].

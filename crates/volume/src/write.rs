@@ -315,8 +315,8 @@ impl Batch {
         Ok(())
     }
 
-    /// Starts the batch on all devices, waits for it, and returns the failures. A device that was
-    /// left out since the batch was planned gets no more requests.
+    /// Starts the batch of writes on all devices, waits for the batch, and returns the failures. A
+    /// device that was left out since the batch was planned gets no more requests.
     fn write(self) -> Failures {
         let plugs = self.plugs.iter().filter(|plug| plug.slot.is_written());
         write_all(plugs.map(|plug| (&plug.slot, &plug.device, &plug.requests[..])))

@@ -103,8 +103,8 @@ impl WritableFilesystem {
     /// Commits and drops this handle. Other handles of the volume keep it open.
     ///
     /// # Errors
-    /// Fails as [`Engine::commit`] does. Changes that could not be committed are lost when the last
-    /// handle is dropped.
+    /// Fails as [`Engine::commit`] does. Uncommitted changes are lost when the last handle is
+    /// dropped after a failed commit.
     pub fn close(self) -> Result<Generation> {
         self.engine.close()
     }

@@ -30,7 +30,7 @@ use bytes::Bytes;
 use std::path::Path;
 use std::process::Command;
 
-/// Makes an image of a new volume. Without mkfs.btrfs, the test is skipped.
+/// Makes an image of a new volume. Without mkfs.btrfs, the caller skips the test.
 #[track_caller]
 fn image(directory: &Path, size: &str, options: &[&str]) -> Option<std::path::PathBuf> {
     if skips(any_missing(&["mkfs.btrfs", "btrfs"])) {
@@ -370,7 +370,7 @@ fn data_and_snapshots(options: &[&str]) {
 /// Rounds that fill a small volume with metadata until it has no space, and then empty it.
 #[test]
 fn a_full_volume_says_so_and_can_be_emptied() {
-    // These edits look up their blocks under the lock.
+    // The edits of these tests look up their blocks under the edit lock.
     let _excused = Excused::from_device_rule();
     let directory = tempfile::tempdir().unwrap();
     let Some(path) = image(directory.path(), "64M", &["-M"]) else {

@@ -81,7 +81,7 @@ impl Finish<'_> {
         let of = subvolume.and_then(|subvolume| subvolume.snapshot_of);
         let read_only = subvolume.is_some_and(|subvolume| subvolume.mark.read_only);
         RootItem {
-            // Blocks up to this generation may be shared.
+            // A snapshot may share blocks up to this generation.
             last_snapshot: if self.layout.snapshots.iter().any(shares) {
                 GENERATION
             } else {

@@ -62,7 +62,7 @@ impl Idle {
     }
 
     /// Keeps an allocation if the pool's budget has space for it, or evicts one of another size.
-    /// That size was used earlier, and the pool must follow a change of request size. Returns the
+    /// The pool used the other size earlier, and must follow a change of request size. Returns the
     /// allocations that the pool does not keep.
     fn put(&mut self, allocation: Allocation) -> [Option<Allocation>; 2] {
         let capacity = allocation.capacity;
@@ -124,8 +124,8 @@ impl Allocation {
         }
     }
 
-    /// Takes over the allocation of a block that has its own. Blocks do not free their memory, so
-    /// it has one owner.
+    /// Takes over the allocation of a block that has its own. The block does not free its memory,
+    /// so the memory still has one owner.
     fn from_block(block: &Block) -> Self {
         Self {
             start: block.start,

@@ -73,8 +73,8 @@ struct Mapping {
 unsafe impl Send for Mapping {}
 
 impl Mapping {
-    /// Maps zero pages, which take up memory on their first write. With `huge_pages`, they take it
-    /// all at once, if the system has a huge page.
+    /// Maps zero pages, which take up memory on their first write. With `huge_pages`, the pages
+    /// take up all their memory at once, if the system has a huge page.
     fn new(huge_pages: bool) -> Self {
         let start = pages::take(SLAB_BYTES, SLAB_BYTES);
         if huge_pages {

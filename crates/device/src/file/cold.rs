@@ -15,8 +15,8 @@ fn drop_from_cache(file: &std::fs::File) {
 
 #[test]
 fn reads_bypass_the_page_cache_for_cold_files_only() {
-    // The file is beside the build's output. A temporary directory may be in memory, which is never
-    // cold.
+    // The file is beside the build's output. A temporary directory may be in memory, and files in
+    // memory are never cold.
     let mut file = tempfile::NamedTempFile::new_in(env!("CARGO_MANIFEST_DIR")).unwrap();
     let content: Vec<u8> = (0..1_u32 << 20).flat_map(u32::to_le_bytes).collect();
     file.write_all(&content).unwrap();

@@ -101,7 +101,7 @@ impl HostSpace {
     }
 
     /// Returns true if a failed write to a loop device means that the file system of its backing
-    /// file is full. The driver returns EIO for every failure of the file.
+    /// file is full. The loop driver returns EIO for every failure of the backing file.
     pub(super) fn is_full_below(&self, file: &File, cause: &io::Error, length: u64) -> bool {
         self.is_below_device()
             && cause.raw_os_error() == Some(libc::EIO)

@@ -8,7 +8,7 @@
 //! see the same bytes.
 //!
 //! Unaligned memory is first copied into aligned buffers. If the file system does not support
-//! `O_DIRECT`, the file has no second opening.
+//! `O_DIRECT`, the file has no second descriptor for large writes.
 
 use buttress_exact::{Exact as _, copy_into};
 use std::fs::File;
@@ -26,7 +26,7 @@ pub(super) const LARGE_WRITE_BYTES: u64 = 128 << 10;
 /// The number of bytes staged at once for a write from unaligned memory.
 const STAGED_BYTES: usize = 1 << 20;
 
-/// The second opening of a file.
+/// The second descriptor of a file, which bypasses the page cache for large writes.
 #[derive(Debug)]
 pub(super) struct LargeWrites {
     file: File,

@@ -20,7 +20,7 @@ const BLKDISCARD: libc::Ioctl = 0x1277;
 const BLKZEROOUT: libc::Ioctl = 0x127f;
 const BLKGETSIZE64: libc::Ioctl = 0x8008_1272;
 
-/// Returns the size of a block device in bytes. The metadata of a block device states 0.
+/// Returns the size of a block device in bytes. The `stat(2)` size of a block device is 0.
 pub(super) fn block_device_bytes(file: &File) -> io::Result<u64> {
     let mut bytes = 0_u64;
     // SAFETY: BLKGETSIZE64 writes one u64 to the address it is given, which is a live local

@@ -2,8 +2,8 @@
 //! sector.
 //!
 //! An unaligned read reads the whole sectors into an aligned buffer, and the caller copies its part
-//! of them. A write reads the sectors at both ends first, changes its part, and writes all of them
-//! back.
+//! of them. A widened write reads the sectors at both ends first, changes its part, and writes all
+//! of them back.
 //!
 //! Invariants:
 //! - Two widened writes never run at once, because they may share a sector. The lock `widening`

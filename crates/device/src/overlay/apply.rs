@@ -78,7 +78,7 @@ pub fn apply(
 }
 
 /// Refuses a base that the overlay was not made over. An apply that has begun has changed the base,
-/// so only its size is compared.
+/// so only the base's size is compared.
 fn require_base(side: &SideFile, device: &Device) -> std::io::Result<()> {
     let known = side.base();
     let same = match (device.base_state(), side.state) {

@@ -206,7 +206,7 @@ impl Backend for Overlay {
 
     fn discard(&self, offset_bytes: u64, length_bytes: u64) -> io::Result<()> {
         self.check_write(offset_bytes, length_bytes)?;
-        // Whole blocks of the side file need not be kept. The overlay's base keeps its bytes.
+        // The old content of a whole block need not be kept. The overlay's base keeps its bytes.
         let end = offset_bytes.exact_add(length_bytes);
         let first = offset_bytes.div_ceil(BLOCK_BYTES);
         let last = end.quotient(BLOCK_BYTES);

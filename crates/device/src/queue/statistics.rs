@@ -78,8 +78,8 @@ impl Copies {
     }
 }
 
-/// A device's activity in a span of time. Prints (`{}`) as a row of `iostat -x`, under
-/// [`Self::HEADER`].
+/// A device's activity in a span of time. The statistics print (`{}`) as a row of `iostat -x`,
+/// under [`Self::HEADER`].
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct QueueStatistics {
     /// The device's name.

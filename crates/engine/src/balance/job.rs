@@ -34,7 +34,7 @@ struct Counters {
 pub struct BalanceCounts {
     /// The number of block groups to move.
     pub expected: u64,
-    /// Those that were compared with the filters so far.
+    /// The number of block groups that were compared with the filters so far.
     pub considered: u64,
     /// The number of block groups that the balance moved.
     pub relocated: u64,
@@ -89,7 +89,7 @@ impl BalanceControl {
 /// How a run of a balance ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BalanceEnd {
-    /// All block groups were visited.
+    /// The balance has visited all block groups.
     Finished,
     /// The balance was paused, and can be resumed.
     Paused,
@@ -115,7 +115,7 @@ pub struct BalanceSummary {
     pub counts: BalanceCounts,
     /// Block groups that the balance could not relocate for lack of space.
     pub without_space: Vec<NotRelocated>,
-    /// What was moved.
+    /// The blocks and extents that the balance has moved.
     pub moved: RelocationSummary,
 }
 

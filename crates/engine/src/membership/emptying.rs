@@ -127,7 +127,8 @@ impl Emptying<'_> {
         Ok(Arc::clone(&self.slot))
     }
 
-    /// Cuts the device at the new end: commits that, and wipes copies of the superblock past it.
+    /// Cuts the device at the new end. Commits the cut, and wipes superblock copies past the new
+    /// end.
     ///
     /// # Errors
     /// Fails if device extents are still past the new end, or if the commit or the wiping fails.

@@ -29,8 +29,9 @@ impl Engine {
     /// Refuses a device that cannot join the volume, before anything changes.
     ///
     /// # Errors
-    /// The device is read-only or too small, is a device of the volume, or cannot be read; without
-    /// [`overwrites`](JoinOptions::overwrites), it seems to hold something.
+    /// Fails if the device is read-only or too small, belongs to the volume, or cannot be read.
+    /// Without [`overwrites`](JoinOptions::overwrites), also fails if it seems to hold other
+    /// content.
     pub fn require_new_device(&self, device: &Device, options: JoinOptions) -> Result<()> {
         let volume = self.forest().volume();
         let name = || device.name().to_owned();
@@ -160,7 +161,8 @@ impl DeviceSpaceLeft {
     }
 }
 
-/// Makes a device forget what it held. No moment leaves half of it for a whole volume.
+/// Makes a device forget its former content. No moment leaves a half-erased volume that could pass
+/// for a whole volume.
 fn forget_all(device: &Device, options: JoinOptions) -> core::result::Result<(), IoError> {
     forget(device)?;
     if options.discards {

@@ -5,8 +5,8 @@
 //! address names the block above. For a reference by tree, the tree is searched for the pointer. A pointer in memory needs no
 //! copy: that block has no address yet, and it changes in place.
 //!
-//! Computing the closure changes nothing. Blocks that are not in memory are collected, so that the
-//! caller reads all of them at once.
+//! Computing the closure changes nothing. The computation collects blocks that are not in memory,
+//! so that the caller reads all of them at once.
 //!
 //! Invariants: the caller holds the lock of commits and the edit lock, and no delayed reference waits.
 

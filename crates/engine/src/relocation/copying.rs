@@ -1,8 +1,9 @@
 //! The content of data extents: read in large requests, verified, and written to new places. A copy
 //! holds no lock during device I/O.
 //!
-//! Each sector comes from a copy that its checksum accepts. Sectors without a checksum come from devices that missed no commit.
-//! The content cannot change: nothing overwrites it in place, since its group is being emptied.
+//! Each sector comes from a copy that its checksum accepts. Sectors without a checksum come from
+//! devices that missed no commit. The content cannot change during the copy: nothing overwrites it
+//! in place, since its block group is being emptied.
 
 use super::closure::Moved;
 use crate::block_groups::{Found, Purpose};

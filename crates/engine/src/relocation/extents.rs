@@ -1,6 +1,6 @@
 //! Extents of the running transaction with all of their references, and the extents of a block group in order.
 //!
-//! Invariant: no delayed reference waits, so the extent tree has them all.
+//! Invariant: no delayed reference is pending, so the extent tree has all references.
 
 use crate::core_state::Core;
 use buttress_accounts::delayed_references::{ExtentKind, Reference};

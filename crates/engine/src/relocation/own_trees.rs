@@ -87,7 +87,7 @@ impl Running {
         Ok(found)
     }
 
-    /// Has a block copied to a new place by an edit of its tree. If a block is not in memory, the
+    /// Copies a tree block to a new place, by an edit of its tree. If a block is not in memory, the
     /// method ends before it changes anything.
     fn touch_block(&mut self, block: Logical) -> Result<()> {
         let Some(tree) = self.only_tree_of(block)? else {

@@ -10,7 +10,8 @@
 //! | pointers and items in memory | the new addresses, in place |
 //! | the last snapshot in the root items of trees that share a copy | this transaction, so that the trees know that they share it |
 //!
-//! Invariants: everything that can fail comes before the first change. A failure after that stops writing.
+//! Invariants: everything that can fail comes before the first change. A failure after the first
+//! change stops writing.
 
 use super::closure::{Block, Closure, Data};
 use crate::block_groups::{Found, Purpose};

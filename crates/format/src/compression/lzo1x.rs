@@ -24,7 +24,7 @@
 //! The LZO decoder refuses such a stream, because its first match begins before the content.
 //!
 //! The decoder checks every copy against both buffers. For speed, short copies move 16 bytes at
-//! once if the buffers have space. Such copies may overwrite bytes of `out` beyond the returned
+//! once if the buffers have space. Fast copies may overwrite bytes of `out` beyond the returned
 //! length.
 //!
 //! Source: "LZO stream format as understood by Linux' LZO decompressor", the kernel's
@@ -119,7 +119,7 @@ enum Before {
 struct Match {
     length: usize,
     distance: usize,
-    /// The number of literals that follow.
+    /// The number of literals that follow the instruction.
     literals: usize,
 }
 

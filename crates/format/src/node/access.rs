@@ -87,7 +87,7 @@ impl TreeBlock {
 
     /// Returns `data` as bytes that share the block's memory, if `data` is part of the block, such
     /// as an item's data. The result keeps the whole block in memory. Data outside the block is
-    /// copied.
+    /// copied to new memory.
     #[must_use]
     pub fn shared(&self, data: &[u8]) -> Bytes {
         let start = data.as_ptr().addr().checked_sub(self.bytes.as_ptr().addr());

@@ -117,7 +117,7 @@ impl TreeBlock {
     }
 
     /// Returns a copy under another address for all trees that refer to this block. The owner stays
-    /// the same. The flag of a relocation by Linux is kept, because it implies full back
+    /// the same. The copy keeps the relocation flag of Linux, because this flag implies full back
     /// references.
     #[must_use]
     pub fn copy_to_relocate(&self, logical: Logical, generation: Generation) -> Self {

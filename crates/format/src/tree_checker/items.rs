@@ -1,8 +1,8 @@
 //! The checks of a leaf's items: each item alone, and against earlier items of the leaf.
 //!
-//! An item that stands for a range must not overlap the next range of its kind. Items of other
-//! kinds may lie between the two, such as references between extents, and block groups between
-//! extents. The checker therefore stores the end of the last range of each kind.
+//! An item that stands for a range must not overlap the next item's range of the same kind. Items
+//! of other kinds may lie between the two, such as references between extents, and block groups
+//! between extents. The checker therefore stores the end of the last range of each kind.
 
 use super::is_file_tree;
 use crate::balance::BalanceItem;
@@ -57,7 +57,8 @@ impl Covered {
     }
 }
 
-/// The checker of one leaf's items. The caller passes it all items in order.
+/// The checker of one leaf's items. The caller passes all items of the leaf to the checker, in
+/// order.
 pub(super) struct Items<'a> {
     format: &'a BlockFormat,
     /// True if the leaf's tree is a subvolume. Only in a subvolume's tree does an inode item

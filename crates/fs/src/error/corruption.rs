@@ -11,7 +11,7 @@ use buttress_format::{
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Corruption {
-    /// An item fails its checks, although its block passed them.
+    /// An item fails its checks, although its tree block passed them.
     #[error("tree {tree}: {error}")]
     Item {
         /// The tree that holds the item.

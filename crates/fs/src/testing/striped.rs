@@ -145,7 +145,7 @@ impl Striped {
 
     fn store(&mut self, runs: &[u64]) {
         let size = self.content.len() as u64;
-        // The tops differ, so that one copy's place is wrong for another copy.
+        // The tops of the stripes' data differ, so that one copy's place is wrong for another copy.
         let mut tops: Vec<u64> = (0..self.shape.stripes)
             .map(|stripe| self.stripe_start(stripe) + STRIPE_BYTES - stripe * 12_288)
             .collect();

@@ -297,7 +297,8 @@ proptest! {
             let at = model.len() as u64;
             world.range(257, at, extent, run.inside * 4096, run.length * 4096);
             if run.preallocated {
-                // The form is the byte after generation, size and three encodings.
+                // The form of the extent item is the byte after generation, size and three
+                // encodings.
                 let item = world.items(5).get_mut(&crate::testing::key(257, ItemType::EXTENT_DATA, at)).unwrap();
                 item[20] = 2;
                 model.resize(model.len() + usize::try_from(run.length * 4096).unwrap(), 0);

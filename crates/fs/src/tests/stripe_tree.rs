@@ -14,8 +14,8 @@ use std::io::Read;
 const SECTOR: usize = 4096;
 const SECTORS: usize = 100;
 
-/// The numbers of sectors of the items. With striped profiles, items also end at the bounds of
-/// stripe units.
+/// The lengths of the stripe tree's items, in sectors. With striped profiles, items also end at the
+/// bounds of stripe units.
 const RUNS: [u64; 6] = [1, 7, 30, 2, 16, 5];
 
 fn content() -> Vec<u8> {
@@ -188,7 +188,7 @@ fn damaged_copy_is_replaced_and_the_fault_reported() {
                 reported += 1;
             }
         }
-        // Only the copy that is tried first can be found bad.
+        // A read can find only the copy bad that it tries first.
         assert_eq!(reported, 1, "{shape:?}");
 
         let mut striped = striped(shape);

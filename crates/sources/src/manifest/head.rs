@@ -7,8 +7,8 @@ use super::error::{ManifestError, Problem};
 use super::tables::Table;
 use super::{at, toml_error};
 
-/// The volume options of a manifest, which apply if the command line does not set them. Values are
-/// those of the flags of mkfs.
+/// The volume options of a manifest, which apply if the command line does not set them. The values
+/// are those of the flags of mkfs.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct VolumeWishes {

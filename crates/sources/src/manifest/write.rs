@@ -73,8 +73,8 @@ pub enum Lost {
     },
 }
 
-/// Writes the manifest of a volume, from its top level on. Passes everything that was left out to
-/// `lost`.
+/// Writes the manifest of a volume, from its top level on. Passes everything that the manifest
+/// leaves out to `lost`.
 ///
 /// # Errors
 /// Fails if the volume's own trees cannot be read, or if writing fails.

@@ -1,8 +1,8 @@
 //! One header block: 512 bytes, checked once.
 //!
-//! Three dialects share the header: v7 (no magic), ustar (`ustar\0`), GNU (`ustar  \0`). Numbers
-//! are octal text. If the high bit of the first byte is set, they are binary in base 256. GNU tar
-//! and star use this form for large numbers.
+//! Three dialects share the header: v7 (no magic), ustar (`ustar\0`), GNU (`ustar \0`). Numbers are
+//! octal text. If the high bit of a number's first byte is set, the number is binary in base 256.
+//! GNU tar and star use this form for large numbers.
 //!
 //! Source: POSIX.1-2017, pax, "ustar Interchange Format"; GNU tar manual, "Basic Tar Format".
 
@@ -30,7 +30,8 @@ pub(super) struct Header {
 }
 
 impl Header {
-    /// Checks a block. Returns `None` for a block of zeros, which marks the archive's end.
+    /// Checks a 512-byte header block. Returns `None` for a block of zeros, which marks the
+    /// archive's end.
     pub(super) fn check(block: &[u8; 512]) -> Result<Option<Self>, Problem> {
         if block.iter().all(|byte| *byte == 0) {
             return Ok(None);

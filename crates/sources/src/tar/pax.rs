@@ -96,7 +96,7 @@ impl Extended {
             b"SCHILY.acl.access" => self.access_list(b"system.posix_acl_access", value)?,
             b"SCHILY.acl.default" => self.access_list(b"system.posix_acl_default", value)?,
             b"RHT.security.selinux" => {
-                // The attribute includes the terminating zero byte, as in the kernel.
+                // The attribute's value includes the terminating zero byte, as in the kernel.
                 let mut label = value.to_vec();
                 label.push(0);
                 self.xattr(b"security.selinux".to_vec(), label)?;

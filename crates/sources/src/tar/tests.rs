@@ -177,7 +177,7 @@ fn one_wrong_bit_in_a_header_is_found() {
     for at in 0..512 * 8 {
         let mut bad = good;
         bad[at / 8] ^= 1 << (at % 8);
-        // The checksum's own digits have several valid forms.
+        // The checksum's own digits have several valid forms in a header.
         if !(148 * 8..156 * 8).contains(&at) {
             assert!(read(&bad).is_err(), "bit {at}");
         }

@@ -1,7 +1,8 @@
 //! The shares of the budget for blocks in memory.
 //!
 //! A quarter of the budget bounds the blocks that all cursors have read ahead and not yet used
-//! ([`ReadAheadPool`]). The rest belongs to the cache. Shares change their owner:
+//! ([`ReadAheadPool`]). The other three quarters of the budget belong to the cache. Shares change
+//! their owner:
 //!
 //! - The cache uses the unused part of the read-ahead quarter. The unused part of the read-ahead
 //!   quarter moves in steps ([`CLAIM_STEPS`]), because the cache evicts blocks when its share
@@ -223,7 +224,7 @@ const LENT_PARTS: u64 = 2;
 const LENT_OF: u64 = 3;
 
 /// A loan of a part of the cache's budget, for one borrower at a time. Dropping the loan returns
-/// the part to the cache.
+/// the borrowed part to the cache.
 ///
 /// The borrower must have returned its memory reservations before that drop.
 #[derive(Debug)]

@@ -236,7 +236,7 @@ impl Stages {
         }
     }
 
-    /// Plans the read of a block. Postpones it and returns false if no memory is available.
+    /// Plans the read of a block. Postpones the block and returns false if no memory is available.
     fn plan(&mut self, level: usize, side: Side, next: Next) -> bool {
         let Some(stage) = self.levels.get_mut(level) else {
             return false;

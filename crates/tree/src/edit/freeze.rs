@@ -239,8 +239,8 @@ fn forget(link: &mut Arc<Node>, epoch: u64) {
 }
 
 impl Root {
-    /// Returns the pointer to the current root, with its address, or with a placeholder while the
-    /// root may still change.
+    /// Returns the pointer to the current root. While the root may still change, the pointer has a
+    /// placeholder address.
     pub(super) fn pointer(&self, tree: TreeId, epoch: u64) -> RootPointer {
         match &self.node {
             None => self.pointer,

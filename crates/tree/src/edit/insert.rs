@@ -1,9 +1,9 @@
 //! Insertion: pushing items to a neighbour, and splitting leaves and nodes.
 //!
 //! A row of insertions with ascending keys fills leaves to the end, both at the end of the tree and
-//! inside it. A leaf is split at the position of the row. Other insertions push items to a
-//! neighbour in memory that has a quarter of its space free, until both are equally full. If no
-//! neighbour has the space, the leaf is split in the middle.
+//! inside it. A full leaf is split at the position at which the row of insertions continues. Other
+//! insertions push items to a neighbour in memory that has a quarter of its space free, until both
+//! are equally full. If no neighbour has the space, the leaf is split in the middle.
 
 use super::Root;
 use super::editor::Editor;
@@ -50,7 +50,8 @@ pub(super) fn put_into(leaf: &mut Node, slot: usize, key: &Key, data: &[u8]) -> 
     done
 }
 
-/// Inserts adjacent items into a leaf at `slot`, as many as fit. Returns their number.
+/// Inserts adjacent items into a leaf at `slot`, as many as fit. Returns the number of inserted
+/// items.
 pub(super) fn put_run(leaf: &mut Node, slot: usize, items: &[(Key, &[u8])]) -> usize {
     let count = leaf.block.edit_leaf(|leaf| leaf.insert_run(slot, items));
     if count > 0 {
@@ -192,7 +193,7 @@ impl Editor<'_> {
             self.move_items(leaf, &mut right, from..count.exact_sub(kept), 0)?;
             siblings.push(Arc::new(right));
         }
-        // The item's place is left of the split, or right of it. If it fits on neither side, it
+        // The new item's place is left of the split, or right of it. If it fits on neither side, it
         // gets a leaf in between.
         if item.slot <= from && put_into(leaf, item.slot, item.key, item.data) {
             return Ok(siblings);
@@ -205,7 +206,7 @@ impl Editor<'_> {
         self.split_around(leaf, siblings, from, item)
     }
 
-    /// Puts the item into a leaf of its own, at its place in a leaf that was split at `from`.
+    /// Puts the item into a separate leaf, at its place in a leaf that was split at `from`.
     fn split_around(
         &mut self,
         leaf: &mut Node,

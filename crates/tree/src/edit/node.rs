@@ -26,7 +26,8 @@ pub(super) fn new_identity() -> Logical {
 #[derive(Debug)]
 pub(crate) struct Node {
     pub(crate) block: TreeBlock,
-    /// For each slot of a node, the child, if it is in memory. Empty for a leaf.
+    /// For each slot of a node, the child, if it is in memory. The list of children is empty for a
+    /// leaf.
     pub(super) links: Vec<Option<Arc<Node>>>,
     /// The epoch in which the block was made. The block may be changed only during this epoch of
     /// its tree.
@@ -39,7 +40,7 @@ pub(crate) struct Node {
     /// True if the block existed in an earlier epoch. A block that was changed twice will probably
     /// change again.
     pub(super) is_copy: bool,
-    /// The number of items or pointers in the earlier epoch.
+    /// The number of items or pointers that the block had in the earlier epoch.
     pub(super) count_before: usize,
 }
 

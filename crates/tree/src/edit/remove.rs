@@ -102,7 +102,8 @@ impl Editor<'_> {
         Ok(())
     }
 
-    /// Returns the neighbour of a small child, if it is in memory and both fit into one block.
+    /// Returns the neighbour of a small child, if the neighbour is in memory and both fit into one
+    /// block.
     fn fitting(&self, node: &Node, slot: usize, neighbour: usize) -> Option<Gone> {
         let child = node.link(slot)?;
         let gone = match node.link(neighbour) {

@@ -1,7 +1,7 @@
 //! Routes: the path of an edit down to a leaf, looked up before any change, and lookups without a
 //! cursor.
 //!
-//! A [`Route`] holds the slots of the path and its clean blocks. The edit that follows reads
+//! A [`Route`] holds the slots of the path and its clean blocks. The edit after the lookup reads
 //! nothing, so it cannot fail half-way because of an unreadable block.
 
 use super::EditableTree;

@@ -35,7 +35,7 @@ use std::sync::Arc;
 /// The memory of an entry: its pointer and content, and its node in the address order.
 const ENTRY_BYTES: u64 = 192;
 
-/// The part of the memory that pointers may take.
+/// The part of the pass's memory that pointers may take.
 const ENTRIES_PARTS: u64 = 6;
 
 /// The fraction of the pass's memory that blocks in flight may take.
@@ -48,7 +48,7 @@ const WINDOW_BYTES_MIN: u64 = 128 << 10;
 const NEXT_PARTS: usize = 4;
 
 /// The number of successive leaves with no gain from packing after which packing stops. Packing
-/// resumes when memory is free.
+/// resumes when memory is free again.
 const FUTILE_MAX: u32 = 32;
 
 /// The memory of a block beyond its bytes.
@@ -284,12 +284,12 @@ impl Pass {
         }
     }
 
-    /// Moves the bounds up when half of the memory is free.
+    /// Moves the pass's bounds up when half of its memory is free.
     fn relax(&mut self) {
         let half = self.loan.pool().capacity().get().quotient(2);
         if self.horizon.min(self.pack_from) < u64::MAX && self.memory.bytes() <= half {
             if self.horizon < u64::MAX {
-                // The new span is the earlier span and a quarter more.
+                // The new span of the pass is the earlier span and a quarter more.
                 let more = self.span.quotient(4);
                 // Clamp: a bound at the largest number limits nothing.
                 let span = self.span.saturating_add(more).max(self.leaves_max.quotient(64));

@@ -41,7 +41,7 @@ struct Entry {
 
 #[derive(Debug)]
 enum Content {
-    /// The read has not started.
+    /// The read of the queued block has not started.
     Planned,
     /// The block is available or in flight.
     Arriving(Arriving),

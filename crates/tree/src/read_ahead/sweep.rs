@@ -23,7 +23,7 @@
 //! # Order of address
 //!
 //! A sweep delivers blocks in key order, so it can read only one window at a time in address order.
-//! If neighbours in the tree are neighbours on disk, this is as good as reading all blocks in
+//! If neighbours in the tree are neighbours on disk, a sweep is as good as reading all blocks in
 //! address order. If blocks are scattered over the disk, each window crosses it once. A crossing of
 //! the disk costs seconds on a spinning disk, so the sweep switches to a [`Pass`] after a slow
 //! window. A job that needs no key order walks with
@@ -101,7 +101,8 @@ pub(crate) struct Sweep {
     may_pass: bool,
     /// The time that the walk has waited for blocks of the sweep's last window.
     waited: Duration,
-    /// The stages of the sweep, the lowest level first. Empty until the sweep starts.
+    /// The stages of the sweep, the lowest level first. The list of stages is empty until the sweep
+    /// starts.
     stages: Vec<Stage>,
 }
 

@@ -148,7 +148,7 @@ fn a_sweep_over_cached_leaves_waits_for_no_device() {
             count += 1;
         }
         assert_eq!(count, 400);
-        // The reads are those of the path to the first leaf.
+        // The counted reads are those of the path to the first leaf.
         assert!(waited.load(Ordering::Relaxed) - before <= 3);
         let kept = tree.forest().cache_statistics().blocks;
         assert!(

@@ -13,8 +13,8 @@ use std::ops::Range;
 /// Bytes of an extent that no copy provides.
 #[derive(Clone, Debug)]
 pub struct LostRange {
-    /// The half-open range of the extent. The bytes in the range are those of the last copy, or
-    /// zeros if no copy could be read.
+    /// The half-open range of the extent. The bytes in the lost range are those of the last copy,
+    /// or zeros if no copy could be read.
     pub range: Range<usize>,
     /// The error that lists every attempt to read the bytes.
     pub error: Error,

@@ -50,7 +50,7 @@ pub struct NeededDevice {
     pub profile: &'static str,
     /// The number of the chunk's stripes that would be lost.
     pub lost: usize,
-    /// The number of stripes that the profile tolerates to lose.
+    /// The number of lost stripes that the profile tolerates.
     pub tolerated: usize,
 }
 

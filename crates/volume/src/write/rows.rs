@@ -1,12 +1,13 @@
 //! Writes to rows of RAID5 and RAID6: new data and the parity over it.
 //!
-//! A row is one unit of each stripe at the same offset. A batch's writes to a row span a range of
-//! offsets in the units. The parity of this range needs the data of all columns in this range:
+//! A row is one unit of each stripe at the same offset. The writes of a batch to one row span a
+//! range of offsets in the row's units. The parity of this range needs the data of all columns in
+//! this range:
 //!
 //! - if the batch provides all columns, as for whole rows, nothing is read;
-//! - missing data is read first, in the ordinary way. A column on a missing device is rebuilt from
-//!   the current row, and so is a damaged tree block ([`restore`]). As its last step, a row write
-//!   writes data and parity.
+//! - otherwise, the missing data is read first, like any other data. A column on a missing device
+//!   is rebuilt from the current row, and so is a damaged tree block ([`restore`]). As its last
+//!   step, a row write writes data and parity.
 //!
 //! Between the read and the write of a row, no other thread may write other parts of it:
 //! [`RowLocks`]. A reader that rebuilds a column without a lock reads the row again, locked, if it

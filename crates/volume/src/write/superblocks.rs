@@ -169,8 +169,8 @@ impl Volume {
     }
 
     /// Names a log in the superblock in use: writes the primaries and flushes. All blocks of the
-    /// log, and the data that it refers to, must be durable. The superblock copies keep the last
-    /// commit's state. All changes lie in the first 512 bytes, which no device tears.
+    /// log, and the data that the log refers to, must be durable. The superblock copies keep the
+    /// last commit's state. All changes lie in the first 512 bytes, which no device tears.
     ///
     /// # Errors
     /// Fails as [`Volume::write_superblocks`] does.
@@ -218,8 +218,8 @@ impl Volume {
         let failures = step(targets);
         let is_needed = |slot: &Arc<DeviceSlot>| needed.is_some_and(|needed| Arc::ptr_eq(needed, slot));
         if let Some((_, failure)) = failures.iter().find(|(slot, _)| is_needed(slot)) {
-            // Other devices may name the target by now, and the device that it replaces is still
-            // complete.
+            // Other devices may name the replacement's target by now, and the device that it
+            // replaces is still complete.
             return self.stop_if_failed(Err(failure.clone().into()));
         }
         self.go_on_without(failures)?;

@@ -110,7 +110,7 @@ fn writes_of(profile: Profile, stripes: usize, device: usize) -> u64 {
 }
 
 /// Makes the device fail from its write `first` on, and work again once the volume has noticed.
-/// From then on, no write and no read may use the device.
+/// After the failure, no write and no read may use the device.
 fn fail_from(profile: Profile, stripes: usize, device: usize, first: u64) {
     let what = format!("{profile:?} on {stripes}, device {device} from write {first} on");
     let lab = Lab::new(profile, stripes);

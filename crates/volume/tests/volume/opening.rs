@@ -89,8 +89,7 @@ fn superblock_copies_of_another_volume_are_not_used() {
     };
     let mut image = device(&primary, Some(&other));
     // Three superblocks would need 256 GiB. With two superblocks, a single foreign copy is used if
-    // nothing contradicts it. A damaged primary that still names its volume does not get the copy
-    // preferred.
+    // nothing contradicts it. The ids in the damaged primary match no copy, so they have no effect.
     image[65536 + 0x100] ^= 1;
     let volume = open(vec![image]).unwrap();
     assert_eq!(volume.superblock().fsid, Uuid::from_u128(5));

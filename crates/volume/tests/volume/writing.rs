@@ -223,7 +223,7 @@ fn a_failed_write_or_flush_stops_writing_for_good_and_says_why() {
             let error = lab.volume.write(&[extent(0, &vec![7; UNIT * 3])]).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Io);
         }
-        // The device works again, but its lost writes stay lost.
+        // The device works again after the failure, but its lost writes stay lost.
         lab.backends[1].heal();
         let refused = [
             lab.volume.write(&[extent(0, &[8; 4096])]).unwrap_err(),

@@ -182,7 +182,8 @@ fn place(handle: &mut Handle<'_>, extents: Vec<NewExtent>, placed: &mut Vec<Plac
                         left: range.length.get(),
                     };
                     if room.left < wanted && extent.plain.is_none() {
-                        // The plain content is not available here, so the caller must write it.
+                        // The plain content is not available to this call, so the caller must write
+                        // it.
                         break Err(handle.no_data_space(ByteCount::new(wanted)));
                     } else if room.left < wanted {
                         rest.push(extent.into_plain());

@@ -41,7 +41,7 @@ impl EncodedExtent {
     }
 }
 
-/// Whether and how the caller's bytes can be stored.
+/// Whether and how the caller's encoded bytes can be stored.
 pub(super) enum Fit {
     /// The encoded bytes are stored as an extent, unchanged.
     Extent,

@@ -2,7 +2,7 @@
 //!
 //! A call holds the file lock from its begin to its end, also during device I/O. While content is
 //! in flight, no call holds the lock. Writes that need none of the content in flight continue. All
-//! other calls wait until the content has landed.
+//! other calls on the file wait until the content in flight has landed.
 //!
 //! Left out: the change that a call makes to the content.
 
@@ -174,8 +174,8 @@ impl WritableFilesystem {
         })
     }
 
-    /// Runs `body` on the content of two files, under both file locks. The locks are acquired in
-    /// the order of the inodes. The first content is `None` if both are the same file.
+    /// Runs `body` on the content of two files, under both file locks. The two file locks are
+    /// acquired in the order of the inodes. The first content is `None` if both are the same file.
     pub(super) fn with_two<T>(
         &self,
         source: Location,

@@ -1,9 +1,10 @@
 //! Write-back of many files: when it runs, in which order, and on which thread.
 //!
 //! A background thread begins at half of the limit of dirty data, with the oldest files, and ends
-//! at a quarter. Writers continue while the background thread writes back. At the full limit,
-//! writers write back themselves, newest files first. A commit writes back all dirty data. Several
-//! large files are written back side by side, small files [many at a time](super::small_files).
+//! at a quarter. Writers continue while the background thread writes back. When dirty data reaches
+//! its full limit, writers write back themselves, newest files first. A commit writes back all
+//! dirty data. Several large files are written back side by side, small files [many at a
+//! time](super::small_files).
 
 use super::small_files::SMALL_BYTES;
 use crate::WritableFilesystem;

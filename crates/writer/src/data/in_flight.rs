@@ -97,7 +97,7 @@ impl Flight<'_> {
         self.filesystem
             .leave_content(self.location, &self.file, &mut state, before);
         drop(state);
-        // Drop the pieces after releasing the lock: returning much memory to the system takes
+        // Drop the pieces after releasing the file lock: returning much memory to the system takes
         // milliseconds.
         drop(taken);
         landed
@@ -226,7 +226,7 @@ impl Content<'_> {
         }
     }
 
-    /// Ends a write-back: its data is in extents, or is obsolete, or becomes dirty again.
+    /// Ends a write-back: the data is in extents, or is obsolete, or becomes dirty again.
     fn land(&mut self, taken: &mut Taken, written: Result<()>) -> Result<()> {
         match written {
             Ok(()) => {

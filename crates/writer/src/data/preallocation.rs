@@ -27,7 +27,7 @@ pub enum AllocateMode {
     AllocateKeepSize,
     /// The range becomes a hole; its content is removed. The file keeps its size.
     PunchHole,
-    /// The range reads as zeros and is allocated. The file grows to the range's end.
+    /// The range then reads as zeros and is allocated. The file grows to the range's end.
     ZeroRange,
     /// Like [`ZeroRange`](Self::ZeroRange), but the file keeps its size.
     ZeroRangeKeepSize,
@@ -212,8 +212,8 @@ impl Content<'_> {
         self.require_changeable()?;
         let size = self.size()?;
         self.write_back()?;
-        // Hold the layout lock until the file has its new size, so that readers see both changes or
-        // neither.
+        // Hold the layout lock until the file has its new size, so that readers observe extents and
+        // size together or not at all.
         let mut layout = Some(self.file.layout.write());
         let whole = self.clear(range, size)?;
         if buttress_faults::on("live-zero-range-half-seen") {

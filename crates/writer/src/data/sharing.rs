@@ -1,7 +1,7 @@
 //! Extents that several files share, or one file several times: reflink, dedupe, copy.
 //!
 //! Files share whole sectors by adding items that refer to the same extents. Inline content cannot
-//! be shared and is written again.
+//! be shared, so a copy writes it again.
 
 use super::content::Content;
 use super::write_back::is_of_gone_file;
@@ -167,8 +167,8 @@ impl WritableFilesystem {
             while done < share.length {
                 let length = share.length.saturating_sub(done).min(PIECE_BYTES);
                 match copy_piece(&mut from, to, &share, done..done.saturating_add(length)) {
-                    // Another call removed a file after the first part became visible: this call
-                    // counts as earlier.
+                    // Another call removed a file after the first shared part became visible: this
+                    // call counts as earlier.
                     Err(error) if done > 0 && is_of_gone_file(&error) => return Ok(done),
                     copied => copied?,
                 }

@@ -1,4 +1,5 @@
-//! Writes at any offset, and a call's reads of its own file. Other readers use [`crate::live`].
+//! Writes at any offset, and a call's reads of its own file. Readers outside a write call use
+//! [`crate::live`].
 
 use super::content::{Content, Of};
 use super::stored::is_inline;

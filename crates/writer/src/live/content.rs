@@ -46,7 +46,8 @@ struct Gathered {
     /// The number of bytes of the buffer that lie inside the file.
     length: usize,
     planned: Vec<Planned>,
-    /// Whether the buffer holds dirty data, and zeros elsewhere; otherwise the buffer is unchanged.
+    /// Whether the buffer already holds the dirty data, and zeros elsewhere; otherwise the buffer
+    /// is unchanged.
     is_cleared: bool,
     /// A hold that keeps the extents from being reused.
     hold: Option<Hold>,
@@ -237,8 +238,8 @@ impl WritableFilesystem {
     }
 
     /// Returns the planned reads of extents for ranges of a file. If the reads need devices, also
-    /// returns a hold on the transaction in which the extents were found. The hold is taken before
-    /// any of the extents can leave the tree.
+    /// returns a hold on the transaction in which the extents were found. The hold on the
+    /// transaction begins before any of the extents can leave the tree.
     fn plan_held(
         &self,
         [of_file, checksums]: &[LiveTree; 2],

@@ -3,8 +3,8 @@
 //! Invariants:
 //! - The open file's inode is the object in the table of live inodes while the inode has items: the
 //!   table keeps an object in use.
-//! - The trees are the open ones, or [`LiveFile::is_current`] returns false and each call searches
-//!   them again.
+//! - The trees of a live file are the open ones, or [`LiveFile::is_current`] returns false and each
+//!   call searches them again.
 //! - Deleting a subvolume marks its open tree before its inodes leave the table.
 
 use crate::WritableFilesystem;

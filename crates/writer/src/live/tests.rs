@@ -31,7 +31,7 @@ fn new_volume() -> WritableFilesystem {
     WritableFilesystem::new(filesystem, WriteOptions::default()).unwrap()
 }
 
-/// Reads everything about a directory. Equal results give equal texts.
+/// Reads everything about a directory. Equal results of the reads give equal texts.
 fn all_reads(filesystem: &WritableFilesystem, directory: Location) -> String {
     let mut told = String::new();
     for entry in filesystem.list(directory, 0, 100).unwrap() {

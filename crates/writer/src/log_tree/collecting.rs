@@ -1,7 +1,7 @@
 //! The inodes that must be logged together, so that a replay leads to a consistent state.
 //!
-//! A log holds a part of the changes. The logged part is chosen so that its replay on the last
-//! commit leaves no change half done:
+//! A log holds a part of the changes of a transaction. The logged part is chosen so that its replay
+//! on the last commit leaves no change half done:
 //!
 //! - The log has all current names and all attributes of each inode in it. If the inode lost names
 //!   that the last commit has, a range item in their directory's log removes these names.
@@ -58,7 +58,7 @@ type OwnName = (InodeNumber, SmallVec<[u8; 32]>);
 /// The work that a sync must do after the collection.
 #[derive(Debug)]
 pub(super) enum Collected {
-    /// Nothing: the last commit has all of it.
+    /// Nothing is left to do: the last commit has all changes of the inode.
     Committed,
     /// The sync waits for the commit in progress, which contains all changes of the inode.
     Committing,

@@ -68,7 +68,7 @@ impl Collector<'_, '_> {
         let mut targets = Vec::with_capacity(items.len());
         self.batch.inodes.reserve(items.len());
         self.waiting.reserve(items.len());
-        // Push the entries in reverse, so that they are visited in order.
+        // Push the directory entries in reverse, so that the walk visits them in order.
         for (key, data) in items.iter().rev() {
             self.bytes = self.bytes.saturating_add(data.len());
             let mut entries = DirItems::parse(key, data).map_err(|error| self.broken(error))?;

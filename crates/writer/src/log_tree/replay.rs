@@ -58,7 +58,7 @@ impl WritableFilesystem {
                 let replay = Replay::new(operation, *subvolume, tree.clone(), &mut unused);
                 replay.run()?;
             }
-            // Free the data of inodes that the replay skipped.
+            // Free the data extents of inodes that the replay skipped.
             for range in unused.into_values() {
                 operation.edit().give_back_data(range);
             }

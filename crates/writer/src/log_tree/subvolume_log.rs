@@ -21,7 +21,8 @@ pub(super) struct SubvolumeLog {
     /// Inodes that the log has as a whole.
     pub(super) whole: InodeSet,
     pub(super) names_seen: usize,
-    /// For each directory in the log, the number of removed names that it takes into account.
+    /// For each directory in the log, the number of removed names that the directory's log takes
+    /// into account.
     pub(super) names_seen_by: HashMap<InodeNumber, usize>,
     /// Reusable memory for collecting and reading the inodes of the next sync.
     pub(super) room: InodeBatches,

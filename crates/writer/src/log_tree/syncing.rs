@@ -10,8 +10,8 @@
 //!    Calls that come meanwhile wait for the next round, and one of them leads it.
 //!
 //! Changes of the trees after a log was written never change the meaning of the log. A commit makes
-//! every log of its transaction obsolete: its superblock names none, and the log blocks are then
-//! free.
+//! every log of its transaction obsolete: the commit's superblock names no log, and the log blocks
+//! are then free.
 //!
 //! # Invariants
 //!
@@ -52,7 +52,7 @@ pub enum Synced {
 
 /// The remaining work of a sync once its changes are in the log.
 enum Logging {
-    /// Nothing: the changes are committed.
+    /// Nothing is left to do: the changes are committed.
     Durable,
     /// Wait for the commit in progress.
     Committing,
@@ -231,7 +231,8 @@ impl WritableFilesystem {
             }
             Collected::Commit(cause) => return Ok(Logging::Commit(cause)),
         };
-        // The log states of other inodes need no update: a sync of such an inode logs it again.
+        // The log states of other inodes need no update: a sync of such an inode logs the inode
+        // again.
         let marks: Vec<InodeNumber> = batch
             .inodes
             .iter()

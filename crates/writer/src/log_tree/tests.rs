@@ -309,7 +309,7 @@ fn nobody_is_promised_what_lies_behind_any_failed_write() {
     }
 }
 
-/// The logs of any number of syncs in a transaction use no more space than the few logs that exist
+/// The logs of any number of syncs in a transaction take no more space than the few logs that exist
 /// at once.
 #[test]
 fn logs_take_turns_at_the_same_places() {
@@ -434,8 +434,8 @@ fn a_replaced_file_has_its_new_content() {
     filesystem.close().unwrap();
 }
 
-/// The last commit lacks a new chunk, so a log cannot refer to it: a sync after the chunk was made
-/// is a commit.
+/// The last commit lacks a new chunk, so a log cannot refer to that chunk: a sync after the chunk
+/// was made is a commit.
 #[test]
 fn a_log_refers_to_no_new_chunk() {
     let backends = made(&[512 * MIB], None);

@@ -182,7 +182,7 @@ impl WritableFilesystem {
             .iter_mut()
             .filter(|(_, _, log)| log.generation != generation)
         {
-            // The transaction of this log is committed.
+            // The transaction of this log is committed, so the log is empty.
             **log = SubvolumeLog::default();
         }
         if running.core.has_new_chunk && guards.iter().any(|(_, _, log)| log.is_dirty) {

@@ -129,8 +129,8 @@ impl Operation<'_> {
         Corruption::Item { tree, error }.into()
     }
 
-    /// Returns the entry of this name, for a removal or a move. Fails if the name waits although
-    /// the tree also has it, since such a name could never be inserted.
+    /// Returns the entry of this name, for a removal or a move. Fails if the name is deferred
+    /// although the tree also has it, since such a name could never be inserted.
     pub(super) fn require_entry(&mut self, directory: Location, name: &[u8]) -> Result<Entry> {
         if let Some(waiting) = self.waiting_entry(directory, name)? {
             let key = DirItem::key(directory.inode, name);
@@ -169,7 +169,7 @@ impl Operation<'_> {
         Ok(index)
     }
 
-    /// Reaches the first item of an inode, the end of its items, and its orphan item.
+    /// Reads the blocks of the first item of an inode, the end of its items, and its orphan item.
     pub(super) fn reach_inode(&mut self, inode: Location) -> Result<()> {
         let keys = [
             InodeItem::key(inode.inode),

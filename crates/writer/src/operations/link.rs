@@ -24,7 +24,8 @@ use buttress_fs::location::Location;
 /// inodes, an orphan item.
 const LINK_ITEMS: u64 = 6;
 
-/// The places of removing a name and its inode, whose adjacent items have two ends.
+/// The places that an edit changes to remove a name and its inode, whose adjacent items have two
+/// ends.
 const UNLINK_PLACES: u64 = LINK_ITEMS + 2;
 
 /// The most items of an inode that is removed in one step.
@@ -295,8 +296,8 @@ impl Operation<'_> {
         Ok(())
     }
 
-    /// Removes a name and, with the last name, the inode. If `keeps` returns true, holds the inode
-    /// open instead.
+    /// Removes a name and, with the last name, the inode. If `keeps` returns true, the call holds
+    /// the inode open instead of removing it.
     pub(super) fn unlink(
         &mut self,
         directory: Location,

@@ -37,7 +37,7 @@ pub struct NewFile<'a> {
     pub name: &'a [u8],
     /// The attributes of the file.
     pub attributes: AttributeChanges,
-    /// The content of the file, moved out of this vector.
+    /// The content of the file, which the call moves out of this vector.
     pub content: &'a mut Vec<u8>,
     /// Extents to store unchanged instead of `content`, in order of their file ranges, which do not
     /// overlap.

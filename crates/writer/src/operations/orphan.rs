@@ -99,7 +99,7 @@ impl WritableFilesystem {
         Ok(OpenInode::held(self.clone(), location))
     }
 
-    /// Removes an inode without names and without holds, in steps of bounded size.
+    /// Removes an inode without names that no handle holds, in steps of bounded size.
     pub(super) fn remove_orphan(&self, location: Location) -> Result<()> {
         loop {
             let is_gone = self.operate(Need::freeing(STEP_PLACES), |operation| {
@@ -199,7 +199,7 @@ impl WritableFilesystem {
             let Some(id) = id.filter(|_| key.item_type == ItemType::ROOT_ITEM) else {
                 continue;
             };
-            // A deleted subvolume is dropped with all its inodes.
+            // A deleted subvolume is dropped as a whole, with all its inodes.
             if view.root_item(id.tree())?.references == 0 {
                 continue;
             }

@@ -35,7 +35,7 @@ pub enum RenameMode {
     /// The moved entry replaces an entry of the new name, if that has the same kind and is empty.
     #[default]
     Replace,
-    /// An entry of the new name makes the rename fail.
+    /// An existing entry of the new name makes the rename fail.
     NoReplace,
     /// The two entries exchange places.
     Exchange,

@@ -37,7 +37,7 @@ pub const LABEL_BYTES_MAX: usize = 255;
 /// subvolume equals its original.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReceivedUuid {
-    /// The subvolume does not become writable.
+    /// The received subvolume does not become writable.
     Refuse,
     /// The received uuid is cleared.
     Clear,
@@ -119,8 +119,8 @@ impl WritableFilesystem {
     ///
     /// # Errors
     /// Fails with [`Error::SubvolumeNotFound`]. Fails with [`Error::HoldsSubvolume`] if the
-    /// subvolume contains others. Fails with [`Error::NotPermitted`] for the top level and the
-    /// default subvolume. Also fails with [`Error::NotPermitted`] if the subvolume's parent
+    /// subvolume contains other subvolumes. Fails with [`Error::NotPermitted`] for the top level
+    /// and the default subvolume. Also fails with [`Error::NotPermitted`] if the subvolume's parent
     /// directory or root directory is immutable or append-only. Fails with
     /// [`Error::ReadOnlySubvolume`] if the subvolume's parent directory is in a read-only
     /// subvolume.
@@ -202,8 +202,8 @@ impl WritableFilesystem {
     /// Fails with [`Error::SubvolumeNotFound`]; [`Error::NotPermitted`] for a received subvolume
     /// that would become writable while `received` is [`ReceivedUuid::Refuse`].
     pub fn set_read_only(&self, id: SubvolumeId, read_only: bool, received: ReceivedUuid) -> Result<()> {
-        // Calls of several steps end first, so that no content changes after readers saw the
-        // subvolume read-only.
+        // Calls of several steps end before this lock is acquired, so that no content changes after
+        // readers saw the subvolume read-only.
         let _no_steps = self.data().several_steps.write();
         self.operate(Need::places(4), |operation| {
             operation.require_subvolume(id)?;

@@ -7,8 +7,9 @@
 //! it. The next opening for writing, by this library or the kernel, drops it. [`finish_subvolumes`]
 //! makes the new subvolume an ordinary subvolume, in one step of one transaction.
 //!
-//! The caller sets all attributes of its inodes. In an unfinished subvolume, directories pass no
-//! attributes on, and the flags of immutable and append-only inodes forbid nothing until the end.
+//! The caller sets all attributes of the unfinished subvolume's inodes. In an unfinished subvolume,
+//! directories pass no attributes on, and the flags of immutable and append-only inodes forbid
+//! nothing until the end.
 //!
 //! New names of an unfinished subvolume may be deferred, so that many go into each leaf at once
 //! ([`defer_names`]).
@@ -177,7 +178,7 @@ impl Access<'_> {
         Err(Error::SubvolumeNotFound { subvolume: id })
     }
 
-    /// Reaches the places of an unfinished subvolume's items.
+    /// Reads the tree blocks at which an unfinished subvolume's items are located.
     fn reach_unfinished(&mut self) -> Result<()> {
         self.reach_new_inode(TreeId::ROOT)?;
         let id = self.look().next_inode_number(TreeId::ROOT)?;
@@ -186,7 +187,7 @@ impl Access<'_> {
 }
 
 impl Operation<'_> {
-    /// Hides a subvolume that was just made from readers.
+    /// Hides a subvolume that was just made from all readers.
     fn hide(&mut self, id: SubvolumeId) -> Result<()> {
         let running = self.edit();
         let item = running.root_item_mut(id.tree())?;

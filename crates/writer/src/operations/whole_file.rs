@@ -1,5 +1,5 @@
-//! Small files made at once, with name, attributes and content. Also directories, nodes and
-//! symlinks with their attributes.
+//! Small files made at once, with name, attributes and content. The module also makes directories,
+//! nodes and symlinks with their attributes.
 //!
 //! A receiver of a stream knows everything about a small file before it makes the file. Separate
 //! calls would need one operation for its name, one dirty write for each piece, and one operation

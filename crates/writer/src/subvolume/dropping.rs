@@ -519,7 +519,7 @@ impl<'m> SnapshotDropper<'m> {
                 .core
                 .refer_below(&step.block, form, -1)
                 .inspect_err(|error| {
-                    // Some references are dropped, and no record shows which.
+                    // After this error, some references are dropped, and no record shows which.
                     running.core.forest.volume().stop_writing(error);
                 })?;
         }

@@ -95,7 +95,7 @@ fn a_long_run_of_creations_stays_within_the_budget() {
         // The read-ahead memory that is not in use belongs to the cache.
         let (whole, cached) = (cache.get(), most_cached);
         assert!(limit + cached <= whole, "{limit} beside {cached} of {whole}");
-        // The changes of a commit itself are not part of the limit.
+        // The changes that a commit itself makes are not part of the limit.
         assert!(peak <= limit + limit / 8, "{peak} of {limit}");
         assert!(peak > limit / 4 && cached > 0, "{peak}, {cached}");
         assert!(commits >= 5, "{commits}");
@@ -131,8 +131,8 @@ fn content_is_written_back_beside_writers() {
             .write_at(*file, FileOffset::MIN, &vec![b'x'; piece])
             .unwrap();
     }
-    // Background write-back ends at a quarter of the limit. Later writes wake the background thread
-    // only from half of the limit on.
+    // Background write-back ends at a quarter of the limit. After that, writes wake the background
+    // thread only from half of the limit on.
     while filesystem.data().delalloc_bytes() > limit / 2 {
         std::thread::yield_now();
     }

@@ -186,7 +186,7 @@ fn a_view_keeps_what_came_while_a_commit_was_under_way() {
     filesystem.commit().unwrap();
     filesystem.commit().unwrap();
 
-    // This file takes all remaining space.
+    // This test file takes all remaining space.
     let other = filesystem
         .create(ROOT, b"other", &NewInode::of_root(0o600))
         .unwrap();

@@ -241,8 +241,8 @@ impl<'a> LeafEdit<'a> {
         }
     }
 
-    /// Moves the data of all items from `slot` on. The data ends at `end` before and at `new_end`
-    /// after the move.
+    /// Moves the data of all items from `slot` on. The data ends at `end` before the move and at
+    /// `new_end` after the move.
     fn move_data(&mut self, slot: usize, new_end: usize, end: usize) -> Option<()> {
         if slot >= self.count || new_end == end {
             return Some(());

@@ -96,7 +96,7 @@ impl TreeBlock {
         }
     }
 
-    /// Returns the range of the block's free space.
+    /// Returns the byte range of the block's free space.
     fn free_range(&self) -> Range<usize> {
         if self.is_leaf() {
             let heads = self.item_count().saturating_mul(size_of::<RawItem>());

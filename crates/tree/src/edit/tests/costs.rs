@@ -132,7 +132,8 @@ fn children_of_frozen_blocks_have_their_addresses() {
     drop(frozen);
 }
 
-/// A written tree has no blocks in memory. An edited tree has the blocks changed since.
+/// A tree has no blocks in memory once they are written. An edited tree has the blocks changed
+/// since.
 #[test]
 fn written_blocks_are_let_go() {
     let (mut scratch, mut tree) = committed(5000);
@@ -198,7 +199,7 @@ fn kept_blocks_are_changed_where_they_are() {
     }
 }
 
-/// A view of kept blocks shows their old content.
+/// A view of blocks that the tree kept shows their old content.
 #[test]
 fn kept_blocks_with_a_view_are_copied() {
     let (mut scratch, mut tree) = committed(5000);

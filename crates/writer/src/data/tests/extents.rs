@@ -463,7 +463,7 @@ fn all_that_is_available_can_be_preallocated() {
     image.commit_and_check(&filesystem);
 }
 
-/// Its last sector ends one byte after the largest file size.
+/// The last sector of this file ends one byte after the largest file size.
 #[test]
 fn the_largest_file_has_a_last_sector() {
     for features in [&[][..], &["-O", "^no-holes"]] {

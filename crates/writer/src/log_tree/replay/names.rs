@@ -1,9 +1,9 @@
 //! Replay of names, on the directory's side and on the inode's side.
 //!
 //! The log of a directory has entries by index, and ranges of indexes of which it has all entries.
-//! A replay removes the subvolume's entries in such a range that the log lacks. The log of an inode
-//! has all its names in the directories that the log mentions. An entry that conflicts with a
-//! logged name, by name or by index, is removed.
+//! A replay removes those entries of the subvolume in such a range that the log lacks. The log of
+//! an inode has all its names in the directories that the log mentions. The replay removes an entry
+//! that conflicts with a logged name, by name or by index.
 
 use super::{Replay, inode_of, keys_of, wrong};
 use buttress_engine::entry::{Entry, Target};
@@ -114,7 +114,7 @@ impl Replay<'_, '_> {
         }
     }
 
-    /// Removes a name, on both sides. Times stay unchanged.
+    /// Removes a name, on both sides. The times of the inodes stay unchanged.
     fn unlink(&mut self, directory: InodeNumber, name: &[u8], inode: InodeNumber, index: u64) -> Result<()> {
         let (directory, location) = (self.at(directory), self.at(inode));
         self.operation.remove_link(location, directory.inode, name)?;
@@ -231,8 +231,8 @@ impl Replay<'_, '_> {
         ))?;
         let logged = names_in(&self.log, inode)?;
         let present = self.names_of(inode)?;
-        // Old names in the logged directories are removed first: a name may exist there under
-        // another index.
+        // Old names in the logged directories are removed first: a logged name may exist there
+        // under another index.
         let parents: Vec<InodeNumber> = logged.iter().map(|name| name.parent).collect();
         for old in &present {
             if parents.contains(&old.parent) && !logged.contains(old) {

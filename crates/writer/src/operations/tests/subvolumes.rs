@@ -291,8 +291,8 @@ fn an_entry_that_stands_for_a_subvolume_is_not_that_subvolume() {
 }
 
 /// Blocks from the transaction that made a snapshot belong to the snapshot, and the snapshot holds
-/// the references to their children. If a second snapshot shares these blocks and the first is
-/// dropped, the blocks must hold the references themselves.
+/// the references to their children. If a second snapshot shares the blocks of a dropped snapshot,
+/// the blocks must hold the references themselves.
 #[test]
 fn blocks_of_dropped_snapshot_survive_in_second_snapshot() {
     let Some(image) = Image::make(&["-n", "4096"]) else {
