@@ -1,8 +1,8 @@
 //! Pointers: the facts about a tree block that are known before it is read.
 //!
-//! A parent names its child by address and generation. The shape of the parent node implies more:
-//! the child's level is one less, its first key is the pointer's key, and all its keys are below
-//! the next pointer's key. The block at a pointer's address must satisfy every expectation that the
+//! A parent names its child by address and generation. The parent node implies more: the child's
+//! level is one less. The child's first key is the pointer's key, and all its keys are below the
+//! next pointer's key. The block at a pointer's address must satisfy every expectation that the
 //! pointer states.
 
 use buttress_format::node::{Expectation, TreeBlock};

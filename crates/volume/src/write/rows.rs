@@ -6,8 +6,8 @@
 //!
 //! - if the batch provides all columns, as for whole rows, nothing is read;
 //! - otherwise, the missing data is read first, like any other data. A column on a missing device
-//!   is rebuilt from the current row, and so is a damaged tree block ([`restore`]). As its last
-//!   step, a row write writes data and parity.
+//!   and a damaged tree block are rebuilt from the current row ([`restore`]). As its last step, a
+//!   row write writes data and parity.
 //!
 //! Between the read and the write of a row, no other thread may write other parts of it:
 //! [`RowLocks`]. A reader that rebuilds a column without a lock reads the row again, locked, if it

@@ -8,9 +8,9 @@
 //! Invariants:
 //! - A file never has two write-backs of its content in flight. A call that needs more of the file
 //!   than to write waits until content in flight has landed.
-//! - Newer writes cover in-flight content, and in-flight content covers extents. A write also waits
-//!   until content in flight has landed if it needs the file's items: for a clean part of a sector,
-//!   for a possibly inline file, or for lack of space.
+//! - Newer writes cover in-flight content, and in-flight content covers extents. A write that needs
+//!   the file's items also waits until content in flight has landed. A write needs the items for a
+//!   clean part of a sector, a possibly inline file, or lack of space.
 //! - The size, the times, the number of writes, and the reservation leave the file together with
 //!   its content. Later changes of these stay.
 

@@ -80,7 +80,7 @@ const MISSING_KNOWN: usize = 16;
 /// State of one tree that is kept between two holds of the lock.
 #[derive(Debug, Default)]
 struct Memory {
-    /// The blocks that the drop most recently found missing and then read.
+    /// The blocks that were most recently missing and that the drop then read.
     missing: VecDeque<Logical>,
     /// Nodes whose subtrees hold full back references for everything that this tree made.
     turned: BTreeSet<Logical>,
