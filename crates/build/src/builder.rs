@@ -110,7 +110,7 @@ impl core::fmt::Debug for Gathered {
 
 impl Gathered {
     /// Returns a device size that suffices for the volume on a single device. The volume may
-    /// finally take less.
+    /// finally take less than this size.
     #[must_use]
     pub fn enough_bytes(&self) -> ByteCount {
         write::enough_bytes(self)

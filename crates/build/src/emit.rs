@@ -3,8 +3,8 @@
 //!
 //! The emitting pass reads items ahead, queues jobs for the contents that it finds, and continues
 //! while workers read. The emitting pass takes the result of a job when the turn of the job's inode
-//! comes. In parallel, a thread writes data to the devices. Tree blocks are kept aside, because
-//! their places are known only when the data ends.
+//! comes. During this pass, a thread writes data to the devices. The pass keeps tree blocks aside,
+//! because their places are known only when the data ends.
 
 use crate::blocks::{BlockLog, Packer, Root};
 use crate::content::{Job, Piece, SEGMENT_BYTES, channel, method, span};

@@ -167,7 +167,7 @@ pub struct Attributes {
     pub mtime: Timestamp,
     /// The times of access, change and creation. `None` means that the time equals
     /// [`mtime`](Self::mtime). The default makes images of equal trees equal, because reading or
-    /// copying a tree changes these times.
+    /// copying a source tree changes these times.
     pub atime: Option<Timestamp>,
     /// The time of change; see [`atime`](Self::atime).
     pub ctime: Option<Timestamp>,
@@ -211,7 +211,7 @@ pub struct FileContent {
     /// receives the locator back unchanged. The locator of a content should be short.
     pub locator: Vec<u8>,
     /// The identity of contents that share their extents. Contents of one source with one key have
-    /// the same bytes. Such contents are read once and share their extents.
+    /// the same bytes. Contents with equal keys are read once and share their extents.
     pub share: Option<ShareKey>,
 }
 

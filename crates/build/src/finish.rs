@@ -2,9 +2,9 @@
 //! chunks, roots.
 //!
 //! These trees describe the blocks that hold them. The addresses depend only on the number of
-//! blocks in each tree, because the trees' blocks are adjacent. The builder guesses the numbers,
-//! lists and counts the trees, and repeats until the count equals the guess. The repetition ends
-//! after a few rounds, because more blocks can only mean more items. Only then are the trees
+//! blocks in each tree, because the trees' blocks are adjacent. The builder guesses the numbers of
+//! blocks, lists and counts the trees, and repeats until the count equals the guess. The repetition
+//! ends after a few rounds, because more blocks can only mean more items. Only then are the trees
 //! packed.
 
 use crate::blocks::{BlockLog, Packer, Root, Shape};

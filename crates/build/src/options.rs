@@ -59,8 +59,8 @@ pub enum Size {
     /// The image is as large as its devices.
     #[default]
     Devices,
-    /// The smallest size for its content, plus additional space. A minimal size is possible on one
-    /// device only.
+    /// The smallest size for the image's content, plus additional space. A minimal size is possible
+    /// on one device only.
     Least {
         /// The additional space.
         slack: ByteCount,

@@ -151,7 +151,7 @@ impl Sorted {
 }
 
 /// The first record of a sorted run that was not returned yet. A heap returns its greatest element,
-/// so the order is reversed.
+/// so the order of records is reversed.
 #[derive(Debug, PartialEq, Eq)]
 struct Head {
     record: Record,

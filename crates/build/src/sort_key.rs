@@ -1,9 +1,9 @@
 //! The sort key of entries, which makes a walk over the sorted entries a walk over the tree.
 //!
-//! A key is the path with zero bytes in place of slashes, two zero bytes, the number of the source,
-//! the precedence, and the class. A directory precedes the entries below it, and they precede its
-//! next sibling. In the sort order, names in one directory are in byte order. Of entries with one
-//! path, the entry with the highest precedence comes last.
+//! The sort key is the path with zero bytes in place of slashes, two zero bytes, the number of the
+//! source, the precedence, and the class. A directory precedes the entries below it, and these
+//! entries precede the directory's next sibling. In the sort order, names in one directory are in
+//! byte order. Of entries with one path, the entry with the highest precedence comes last.
 
 use crate::entry::Precedence;
 

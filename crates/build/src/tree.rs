@@ -2,9 +2,9 @@
 //! resolved.
 //!
 //! [`Tree::new`] stores the output of [`layers`](crate::layers), numbered. A separate sort groups
-//! the names of one inode. Of each group in each subvolume, the first name *holds* the inode, and
-//! the other names refer to it. Names of one group in two subvolumes cannot be one inode. Each of
-//! the two subvolumes then has an inode of its own, and the inodes share their content.
+//! the names of one inode. In each subvolume, the first name of a group *holds* the inode, and the
+//! other names refer to it. Names of one group in two subvolumes cannot name one inode. Each of the
+//! two subvolumes then has an inode of its own, and the inodes share their content.
 
 use crate::entry::{Attributes, Entry, EntryKind, EntryPath, Precedence, ShareKey, SubvolumeMark};
 use crate::error::{Error, Result, shown};

@@ -98,9 +98,9 @@ fn opens(device: &Device, what: &str) -> Option<Uuid> {
     Some(fsid)
 }
 
-/// The power is cut at every write. After the power cut, unflushed writes are kept, lost, or mixed.
-/// After a failed build the path holds the old volume unchanged, no volume, or the complete new
-/// volume.
+/// The test cuts the power at every write. After the power cut, unflushed writes are kept, lost, or
+/// mixed. After a failed build the path holds the old volume unchanged, no volume, or the complete
+/// new volume.
 #[test]
 fn power_cuts_leave_a_complete_volume_or_none() {
     let lab = CrashLab::new();

@@ -3,9 +3,9 @@
 //! glibc gives threads arenas of their own, up to eight for each processor. Memory freed in one
 //! arena serves no other arena, and seldom returns to the system. If one thread allocates a job's
 //! blocks and another frees them, the job keeps its peak memory several times over. Receiving an
-//! incremental stream took 331 MiB with a budget of 256, and takes 232 with one arena, in the same
-//! time. Small allocations use each thread's own cache in any case, and large allocations go to
-//! this crate or the system.
+//! incremental send stream took 331 MiB with a budget of 256 MiB, and takes 232 MiB with one arena,
+//! in the same time. Small allocations use each thread's own cache in any case, and large
+//! allocations go to this crate or the system.
 //!
 //! Only programs should call this function, and at their start, because it changes a setting of the
 //! whole process. Other C libraries have no arenas, and the call does nothing there.

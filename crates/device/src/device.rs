@@ -542,9 +542,9 @@ impl Device {
         self.core().backend.may_run_out()
     }
 
-    /// Reserves the space that writes to the range will need, so that they cannot fail for lack of
-    /// it. Changes no byte. Does nothing if the device does not support reservations. Waits for no
-    /// medium.
+    /// Reserves the space that writes to the range will need, so that these writes cannot fail for
+    /// lack of space. The call changes no byte of the device. Does nothing if the device does not
+    /// support reservations. The reservation waits for no medium.
     ///
     /// # Errors
     /// Returns [`IoError::is_out_of_space`] if too little space exists; a part of the range may

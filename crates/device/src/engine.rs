@@ -82,7 +82,8 @@ pub(crate) trait RunRequests: Send + Sync + fmt::Debug {
     /// Called for a queued dispatch that was cancelled and will not be started.
     fn forget(&self, dispatch: &Arc<Dispatch>);
 
-    /// Advances the simulated engine to the clock's time. Does nothing on real devices.
+    /// Advances the simulated engine to the clock's time. Does nothing on real devices, which have
+    /// no simulated clock.
     fn catch_up(&self) {}
 
     /// Lets a simulated device finish its queue. Does nothing on real devices, whose callers wait

@@ -124,8 +124,9 @@ impl FileBackend {
             Err(cause) if cause.raw_os_error() == Some(libc::EINVAL) => Ok(false),
             // A direct write needs blocks at once. A direct write cannot use blocks that the file
             // system is about to free or holds for dirty pages. The caller then retries with a
-            // buffered write, whose result counts. The buffered write writes the same bytes to the
-            // same place, so a part that is already written does no harm.
+            // buffered write, whose result counts. A failed direct write may have written a part.
+            // The buffered write writes the same bytes to the same place, so that part does no
+            // harm.
             Err(cause) if is_out_of_space(&cause) && !self.is_block_device => Ok(false),
             answer => answer.map(|()| true),
         }

@@ -2,8 +2,9 @@
 //! Builds with debug assertions compare the two numbers.
 //!
 //! An edit that allocates more nodes than its need allows may leave a commit without space. A
-//! commit without space loses the transaction. [`Allowance`] compares both numbers at the end of
-//! each edit. [`CommitAllowance`] compares the nodes of a commit with its reservation.
+//! commit without space loses the transaction. [`Allowance`] compares the allowed and the allocated
+//! nodes at the end of each edit. [`CommitAllowance`] compares the nodes of a commit with its
+//! reservation.
 //!
 //! Left out: edits that keep a promise ([`super::reservation::Claim::Reserved`]) may use all of
 //! their places, although they reserve fewer.

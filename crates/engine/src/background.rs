@@ -2,8 +2,8 @@
 //! changes stay dirty for long.
 //!
 //! Each volume that is open for writing has one commit thread. Edits wake this thread at half of
-//! the limit of dirty memory ([`super::memory`]). The thread commits while edits continue. Once a
-//! second the background thread also inspects how long changes have been dirty. After the
+//! the limit of dirty memory ([`super::memory`]). The commit thread commits while edits continue.
+//! Once a second the background thread also inspects how long changes have been dirty. After the
 //! environment's interval ([`crate::Environment::commit_interval`]), the thread writes content back
 //! and commits. A caller that never commits loses no more than the changes of that interval.
 //!

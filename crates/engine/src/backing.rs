@@ -11,17 +11,17 @@
 //! - In a backed block group, each free byte has space on the host ([`BlockGroups::allocate`] takes
 //!   no other byte).
 //! - A discarded range loses its space on the host, and becomes unbacked ([`super::trimming`]).
-//! - When the host has no space, edits that need more fail as they do on a full volume. Edits that
-//!   free space use a part of the reserve, which has space on the host since the first edit.
+//! - When the host has no space, edits that need host space fail as they do on a full volume. Edits
+//!   that free space use a part of the reserve, which has space on the host since the first edit.
 //!
 //! The engine reserves host space in steps, as edits need it, so an image with few writes stays
 //! small. Before the first edit of a session nothing is reserved, though free ranges may have host
 //! space from earlier sessions. On a full host, requests for small pieces find the free ranges that
 //! already have host space.
 //!
-//! Block groups of data do not reserve space on the host. A write-back that finds the host full
-//! leaves its data in memory. Mixed block groups have reserved space on the host, including their
-//! data.
+//! Block groups of data do not reserve space on the host. A write-back that finds the host's file
+//! system full leaves its data in memory. Mixed block groups have reserved space on the host,
+//! including their data.
 //!
 //! [`BlockGroups::allocate`]: super::block_groups::BlockGroups::allocate
 
@@ -43,7 +43,7 @@ const SYSTEM_STEP_BYTES: u64 = 1 << 20;
 const PIECE_BYTES: u64 = 256 << 10;
 
 /// The maximum number of allocation requests to a full host in one call. The next call continues
-/// after these requests.
+/// after the requests of this call.
 const PIECES_MAX: usize = 64;
 
 /// The result of a request for space on the host.

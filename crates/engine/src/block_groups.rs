@@ -7,8 +7,9 @@
 //! ([`super::pins`]).
 //!
 //! Each group also collects *changes* for the free-space tree and the block group items. A change
-//! is a range that became used or free since these trees were last brought up to date. A range that
-//! became used and free again, or the reverse, does not count as changed.
+//! is a range that became used or free since the free-space tree and the block group items were
+//! last brought up to date. A range that became used and free again, or the reverse, does not count
+//! as changed.
 //!
 //! Invariants:
 //! - A byte counts as free only if no committed extent, no extent of the running transaction, no
@@ -426,8 +427,8 @@ impl BlockGroups {
     }
 
     /// Allocates `wanted` bytes for a kind of extent, starting at the end of the last allocation.
-    /// If no free range is that long, allocates as much as the longest range has, but at least
-    /// `least` bytes.
+    /// If no free range has the wanted length, the call allocates the length of the longest range,
+    /// but at least `least` bytes.
     ///
     /// # Errors
     /// Fails with a [`Defect`] if the group's shares do not add up.

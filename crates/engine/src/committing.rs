@@ -6,10 +6,10 @@
 //!    next transaction begins here. If a tree block is missing, the commit releases the lock, reads
 //!    the block, and retries the step, including edits made meanwhile.
 //! 3. After releasing the lock, the commit computes checksums on all cores, and writes the nodes in
-//!    large requests by address. Then the commit flushes all devices, writes the primary
-//!    superblocks, flushes, writes their copies, and flushes.
-//! 4. Under the edit lock again, space that this transaction freed becomes free, unless a reader
-//!    needs it.
+//!    large requests by address. After writing the nodes, the commit flushes all devices, writes
+//!    the primary superblocks, flushes, writes their copies, and flushes.
+//! 4. The commit acquires the edit lock again. Space that its transaction freed becomes free,
+//!    unless a reader needs it.
 //!
 //! Commits never run at the same time. From the end of convergence until it is durable, a commit
 //! holds the superblock lock, which log writers acquire too. Before the end of convergence, syncs

@@ -10,12 +10,12 @@
 //! The order of the stages within a round is [`STAGES`]. The root tree follows the other trees
 //! because root items record where those trees begin.
 //!
-//! A stage works in parts. Before each part it inspects the places that the part will edit. If
-//! blocks are missing there, convergence returns them. Convergence also returns at the end of the
-//! commit's slice of time ([`super::slice`]). After releasing the edit lock, the caller reads the
-//! blocks or lets other threads edit. Convergence then continues, and includes the edits made
-//! meanwhile: a node with an address may still change until it is frozen. Convergence ends only
-//! after a whole round without any work, under one hold of the lock.
+//! A stage of convergence works in parts. Before each part, the stage inspects the places that the
+//! part will edit. If blocks are missing at these places, convergence returns them. Convergence
+//! also returns at the end of the commit's slice of time ([`super::slice`]). After releasing the
+//! edit lock, the caller reads the blocks or lets other threads edit. Convergence then continues,
+//! and includes the edits made meanwhile: a node with an address may still change until it is
+//! frozen. Convergence ends only after a whole round without any work, under one hold of the lock.
 
 use super::backing::Backing;
 use super::block_groups::{Found, Purpose};
@@ -27,8 +27,8 @@ use buttress_format::{ByteCount, ItemType, Key, Logical, TreeId};
 use buttress_fs::error::{Defect, Error, Result};
 use buttress_tree::BlockPointer;
 
-/// The limit of rounds. Convergence needs a handful of rounds; more rounds mean that a stage undoes
-/// its own work.
+/// The maximum number of rounds of convergence. Convergence needs a handful of rounds; more rounds
+/// mean that a stage undoes its own work.
 const ROUNDS_MAX: usize = 64;
 
 /// How many references one part applies. All blocks that one part's references change must be in
@@ -89,7 +89,7 @@ const STAGES: [Stage; 7] = [
 impl Running {
     /// Works until every dirty node has an address and every tree agrees with every other. Returns
     /// early if blocks are missing or the time slice is over. The next call includes all edits made
-    /// between the calls in one more round.
+    /// between the two calls in one more round.
     pub fn converge(&mut self, reads: &FaultIn, at: &mut Convergence, slice: &Slice) -> Result<Converged> {
         while at.rounds < ROUNDS_MAX {
             while let Some(stage) = STAGES.get(at.stage).copied() {

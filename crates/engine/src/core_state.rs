@@ -117,8 +117,8 @@ impl Core {
     }
 
     /// Returns whether new chunks of a profile may use a device. The device must exist, be up to
-    /// date, be open for writing, and have failed no write. A returning device gets all writes to
-    /// such a chunk. The chunk must survive without the returning device until that device's
+    /// date, be open for writing, and have failed no write. A returning device gets all writes to a
+    /// chunk on it. The chunk must survive without the returning device until that device's
     /// superblock is written.
     pub fn device_takes_chunks(&self, uuid: Uuid, profile: Profile) -> bool {
         let volume = self.forest.volume();

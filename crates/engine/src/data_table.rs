@@ -40,8 +40,8 @@ pub struct DataTable {
     /// write ends. A commit holds this lock for writing while it freezes its state, so no in-place
     /// write changes shared data.
     pub in_place: RwLock<(), InPlaceLock>,
-    /// Calls that change content in several steps hold this lock for reading. A snapshot holds it
-    /// for writing while it freezes its source, so the snapshot contains all steps or none.
+    /// Calls that change content in several steps hold this lock for reading. A snapshot holds this
+    /// lock for writing while it freezes its source, so the snapshot contains all steps or none.
     pub several_steps: RwLock<(), SeveralStepsLock>,
 }
 

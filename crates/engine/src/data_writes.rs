@@ -9,8 +9,8 @@ use std::collections::HashMap;
 
 impl Engine {
     /// Writes data. If the write covers rows with parity partly, checksums of the last commit
-    /// verify the rows' other data. These checksums are valid, because a freed address is not
-    /// reused before the commit that freed it.
+    /// verify the rows' other data. The checksums of the last commit are valid, because a freed
+    /// address is not reused before the commit that freed it.
     ///
     /// # Errors
     /// Fails as [`buttress_volume::Volume::write_data`] does.

@@ -1,10 +1,10 @@
 //! The free-space tree, kept equal to the ranges that the extent tree leaves free.
 //!
 //! Each block group has an info item, and either one item for each free range or bitmaps. Groups
-//! with many small ranges use bitmaps. The changes that a commit applied to the extent tree arrive
-//! here merged, one group after another ([`super::block_groups`]), so adjacent extents make one
-//! edit. A block group switches to free-space bitmaps and back at the same numbers of ranges as in
-//! the kernel.
+//! with many small ranges use bitmaps. The changes that a commit applied to the extent tree are
+//! merged for each block group ([`super::block_groups`]), so adjacent extents make one edit. A
+//! block group switches to free-space bitmaps and back at the same numbers of ranges as in the
+//! kernel.
 //!
 //! Source: on-disk format documentation, sections "Free space info", "Free space extent", "Free
 //! space bitmap".

@@ -3,9 +3,9 @@
 //! [`LiveInodes`] finds an inode's state by subvolume and number, in shards, so that threads that
 //! use different inodes seldom share a lock. The state holds the newest inode item, pending times,
 //! dirty data, the number of open handles, and the directory's next index. For a directory, the
-//! state also holds the attributes that new inodes inherit. Any thread reads the state, and an edit
-//! changes it under the edit lock. The file's own lock protects content and pending times. Any
-//! thread that needs an inode item may load it.
+//! inode's state also holds the attributes that new inodes inherit. Any thread reads an inode's
+//! state, and an edit changes it under the edit lock. The file's own lock protects content and
+//! pending times. Any thread that needs an inode item may load it.
 //!
 //! Invariants:
 //! - An inode item in memory is never older than the item in its tree: loading and changing an item

@@ -5,14 +5,15 @@
 //! durable log leads any more is *spare*. The next log may reuse a spare address.
 //!
 //! On devices that do not spin, a log uses spare blocks first. A device's caches still hold
-//! recently written blocks. A place without earlier writes costs an image file, or a flash drive,
-//! space and time.
+//! recently written blocks. A log place without earlier writes costs an image file, or a flash
+//! drive, space and time.
 //!
 //! On a spinning disk one separate write costs as much as all blocks together, so the blocks of one
 //! sync should lie together. On spinning disks, a log uses adjacent spare blocks, or else a run of
 //! free space. While free space is plentiful, logs leave scattered spare blocks unused. When free
-//! space is short, logs use these blocks, nearest to each other first, before the rest of free
-//! space. A transaction with very many syncs therefore needs only a part of the space for metadata.
+//! space is short, logs use these scattered blocks, nearest to each other first, before the rest of
+//! free space. A transaction with very many syncs therefore needs only a part of the space for
+//! metadata.
 
 use crate::backing::Backing;
 use crate::block_groups::{Found, Purpose, Share};

@@ -15,9 +15,10 @@
 //! - Only one change of the devices is in progress at a time. None is while a device is replaced or
 //!   brought up to date.
 //!
-//! A crash leaves the volume before the commit or after it. [`buttress_volume::membership`] says
-//! why a new device belongs to both. A removed device keeps the superblock of the commit before its
-//! removal until the caller wipes it; no later commit lists the device.
+//! A crash during the change leaves the volume as before the commit or as after it.
+//! [`buttress_volume::membership`] says why a new device belongs to both states. A removed device
+//! keeps the superblock of the commit before its removal until the caller wipes it; no later commit
+//! lists the device.
 //!
 //! [`joining`] adds devices, and [`emptying`] takes parts of devices away.
 //!

@@ -20,7 +20,7 @@ pub(crate) enum NewChunks {
 }
 
 /// The places of an edit that inserts reserved items of dirty data: the paths to both ends of its
-/// ranges. The items themselves were reserved before.
+/// ranges. The reservation of the dirty data already covers the items themselves.
 const PLACES_OF_PROMISED: u64 = 8;
 
 /// The most that an edit may allocate.
@@ -56,7 +56,8 @@ impl Need {
     }
 
     /// Returns the need of an edit at `places` places that frees space in the end. Removing a run
-    /// of items counts as two places: the run's two ends. The leaves between are freed whole.
+    /// of items counts as two places: the run's two ends. The leaves between the two ends are freed
+    /// whole.
     pub const fn freeing(places: u64) -> Self {
         Self {
             places,

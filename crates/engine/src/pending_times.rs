@@ -2,8 +2,9 @@
 //!
 //! A write changes dirty data and acquires no edit lock, so it cannot change the inode item. The
 //! live inode keeps the times of a write as pending times. Every other change of times goes to the
-//! item through [`Running::change_inode`](crate::running::Running::change_inode), which merges the
-//! pending times first. Each field of the inode item therefore has the value that was set last.
+//! inode item through [`Running::change_inode`](crate::running::Running::change_inode), which
+//! merges the pending times first. Each field of the inode item therefore has the value that was
+//! set last.
 //!
 //! Invariants:
 //! - A change of the item never finds pending times, so an older write cannot undo it.

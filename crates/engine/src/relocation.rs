@@ -1,9 +1,11 @@
 //! Relocation: moves all content of a set of block groups to other places, and removes the groups.
 //!
-//! A move is a *renaming of addresses*. Each extent gets a copy at a new address. Each tree block that points to it gets a
-//! copy as well, and so on up to the roots. The extent items move along, with all references. A reference by tree stays as it
-//! is. A reference by address gets the new address. Each block is copied once, however many snapshots share it, and no count
-//! changes. Blocks of the volume's own trees belong to one tree: an edit without a change moves them.
+//! A move of tree blocks is a *renaming of addresses*. Each extent gets a copy at a new address.
+//! Each tree block that points to it gets a copy as well, and so on up to the roots. The extent
+//! items move along, with all references. A reference by tree stays as it is. A reference by
+//! address gets the new address. Each block is copied once, however many snapshots share it, and no
+//! count changes. Blocks of the volume's own trees belong to one tree: an edit without a change
+//! moves them.
 //!
 //! | step | module | holds |
 //! |---|---|---|
@@ -16,8 +18,10 @@
 //!
 //! # Invariants
 //!
-//! - A batch is part of one transaction: a crash leaves all of it or nothing.
-//! - A group that is being emptied gets no new extent, and nothing in it is overwritten in place.
+//! - A batch of a relocation is part of one transaction: a crash leaves all of the batch or
+//!   nothing.
+//! - A group that a relocation is emptying gets no new extent, and nothing in it is overwritten in
+//!   place.
 //! - The job visits the groups of its list alone, and none that it made.
 //! - A tree looks up a copy before it changes the copy, if the tree shares it or if it has full back references. The tree's root
 //!   item names this transaction as the last snapshot.
@@ -93,8 +97,8 @@ pub struct RelocationSummary {
     pub data_extents: u64,
     /// The length of the moved data extents on disk, in bytes.
     pub data_bytes: u64,
-    /// Moved tree blocks of the groups. Copies of the tree blocks above the moved blocks do not
-    /// count.
+    /// The number of moved tree blocks of the groups. Copies of the tree blocks above the moved
+    /// blocks do not count.
     pub tree_blocks: u64,
     /// All tree blocks that got a copy, those above moved extents included.
     pub copied_blocks: u64,
@@ -122,8 +126,8 @@ impl Engine {
         self.shared.running.lock().core.groups.set_targets(targets);
     }
 
-    /// Moves all content out of these block groups, and removes the groups. A group that does not
-    /// exist any more is passed over.
+    /// Moves all content out of these block groups, and removes the groups. A block group that no
+    /// longer exists is skipped.
     ///
     /// A job that ends early leaves a sound volume. Extents that it moved stay moved, and the groups take new extents again.
     ///

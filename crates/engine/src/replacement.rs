@@ -8,9 +8,9 @@
 //! | [finish](Engine::finish_replacement) | the item says *finished*; the target has the source's id and uuid, the source no newer superblock. No chunk changes |
 //! | [cancel](Engine::cancel_replacement) | the item says *canceled*; then the target's superblocks are wiped |
 //!
-//! A crash therefore leaves a replacement that is finished, or one that continues at its cursor. An
-//! interrupted replacement continues here, or when Linux mounts the volume with both devices. A
-//! target that missed a commit is filled from the beginning again.
+//! A crash therefore leaves a replacement that is finished, or a replacement that continues at its
+//! cursor. An interrupted replacement continues here, or when Linux mounts the volume with both
+//! devices. A replacement whose target missed a commit fills the target from the beginning again.
 //!
 //! Left out: copying, which is a job above this module. The job also wipes the source at the end,
 //! or the target of a cancelled replacement.
@@ -89,7 +89,8 @@ impl Engine {
     }
 
     /// Starts replacing the device `source` by `target`, and commits. The target device loses its
-    /// old content. From here on every write to the source also goes to the target.
+    /// old content. From the start of a replacement on, every write to the source also goes to the
+    /// target.
     ///
     /// # Errors
     /// Fails if a replacement is in progress, if the target is too small, or if the commit fails.

@@ -1,10 +1,10 @@
 //! Starting an edit: acquires the edit lock, and promises that the commit will find enough space.
 //!
 //! Dirty nodes take no space until the commit, so promising space needs only arithmetic. The engine
-//! adds up nodes without an address, delayed references, dirty data, and the worst case of this
-//! edit. The sum must fit into the free space of block groups, besides a reserve for edits that
-//! free space. If the sum does not fit, the engine makes a chunk at once, so that no other edit can
-//! take the counted space of the devices. If there is no space for a chunk, the engine commits,
+//! adds up nodes without an address, delayed references, dirty data, and the worst case of the edit
+//! that starts. The sum must fit into the free space of block groups, besides a reserve for edits
+//! that free space. If the sum of the reservations does not fit, the engine makes a chunk at once,
+//! so no other edit takes the counted space. If there is no space for a chunk, the engine commits,
 //! since the commit may free space. If space is still lacking after commits, the edit fails with
 //! `NoSpace`.
 

@@ -1,9 +1,9 @@
 //! Space reserved for data before writes need it, so that a small write need not acquire the edit
 //! lock.
 //!
-//! A small write takes its reservation from the pool without the edit lock. If the pool has too
-//! little, the write acquires the edit lock and reserves a batch more than it needs. Released
-//! reservations return to the pool, up to one batch. The pool counts as reserved
+//! A small write takes its reservation from the pool without the edit lock. If the pool has too few
+//! reserved bytes, the write acquires the edit lock and reserves a batch more than it needs.
+//! Released reservations return to the pool, up to one batch. The pool counts as reserved
 //! ([`Core::reserved_data_bytes`](crate::core_state::Core::reserved_data_bytes)). The engine gives
 //! the pool up before any call fails for lack of space.
 //!

@@ -19,7 +19,7 @@ const CHUNKS_PLENTIFUL: u64 = 4;
 
 impl Running {
     /// Returns whether the reserved need fits into block groups, with space on the host. Makes
-    /// chunks while it does not fit.
+    /// chunks while the need does not fit.
     pub fn reserve_space(&mut self, need: Need) -> Result<bool> {
         self.reserve(need, NewChunks::Always)
     }

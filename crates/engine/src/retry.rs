@@ -29,7 +29,7 @@ pub enum Looked<T> {
 
 impl Retry {
     /// Handles the result of a non-blocking lookup: reads the block that the lookup missed. The
-    /// caller must hold no lock.
+    /// caller must hold no lock during this call.
     pub fn after<T>(&mut self, forest: &Forest, looked: Result<T>) -> Looked<T> {
         let Some(pointer) = looked.as_ref().err().and_then(Error::missing_block) else {
             return Looked::Done(looked);
@@ -39,8 +39,8 @@ impl Retry {
             return Looked::Futile;
         }
         self.last = Some(pointer.logical);
-        // An unreadable block may have left the tree since the lookup. If not, the next lookup
-        // returns the error.
+        // An unreadable block may have left the tree since the lookup. If the block is still in the
+        // tree, the next lookup returns the error.
         match forest.read_block(&pointer) {
             Ok(_) => Looked::Again,
             Err(_) => Looked::Futile,

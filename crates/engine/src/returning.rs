@@ -8,7 +8,7 @@
 //!
 //! - No address that the device's own state uses is allocated. Free ranges of the returning
 //!   device's own state are pinned. A hold on the device's generation keeps later freed ranges
-//!   pinned. [`Pins`](super::pins::Pins) enforces this invariant.
+//!   pinned. [`Pins`](super::pins::Pins) enforces that no address of this state is allocated.
 //! - No byte that the device's own state uses is overwritten on the device. If an address is
 //!   already in use again, the chunk's whole stripe on the device moves to a place that neither
 //!   state uses.

@@ -8,7 +8,7 @@
 //!
 //! Invariant: the count of operations changes only under the exclusive lock, before the operation's
 //! first edit. A reader that sees an edit, through the lock of the edited object, therefore also
-//! sees the count.
+//! sees the operation count.
 
 use buttress_locks::atomic::{AtomicU64, Ordering};
 use buttress_locks::{Rank, RwLock, RwLockReadGuard, RwLockWriteGuard, lock_class};
@@ -39,8 +39,8 @@ impl Steps {
         self.steps.read()
     }
 
-    /// Reads one object in memory with a lock of its own, between two operations. `look` may run
-    /// twice.
+    /// Reads one object in memory with a lock of its own, between two operations. A concurrent
+    /// operation can make `look` run twice.
     pub fn look_once<T>(&self, look: impl Fn() -> T) -> T {
         let before = self.begun.load(Ordering::Acquire);
         // If an operation is in progress, wait for it. Otherwise this reader could see the

@@ -4,9 +4,9 @@
 //! 1. The trim commits, so that space freed before the call is free.
 //! 2. Under the edit lock, the trim removes some free ranges from a block group, which excludes
 //!    them from allocation.
-//! 3. Without the lock, the trim checks that the extent tree of the last commit has no extent
-//!    there. After this check, the devices discard the ranges of the trim. A wrong free-space tree
-//!    ends the trim, because a discard would destroy all its data at once.
+//! 3. Without the edit lock, the trim checks that the last commit's extent tree has no extent in
+//!    these ranges. After this check, the devices discard the ranges of the trim. A wrong
+//!    free-space tree ends the trim, because a discard would destroy all its data at once.
 //! 4. After the discards, the trim acquires the edit lock again and frees the ranges again.
 //!
 //! Afterwards the trim discards the space of each device that no chunk has. A volume opened with
@@ -59,7 +59,8 @@ const OTHER_ITEMS: u64 = 64;
 /// The bytes that devices discarded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Trimmed {
-    /// The trimmed free space of block groups. Each address counts once, for any number of copies.
+    /// The trimmed free space of block groups. Each logical address counts once, for any number of
+    /// copies.
     pub block_groups: ByteCount,
     /// Bytes of devices that belong to no chunk.
     pub unallocated: ByteCount,

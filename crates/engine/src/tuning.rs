@@ -1,9 +1,9 @@
 //! Changes of fields that only the superblock holds: features, the fsid, and the seed flag.
 //!
-//! A change waits in [`Tuning`] until the next commit, which writes it with the superblock. The
-//! running volume keeps its old features: blocks that are read later are checked by the features of
-//! the opening. A caller that changes features therefore commits, closes the volume, and opens it
-//! again.
+//! A change of superblock fields is pending in [`Tuning`] until the next commit, which writes it
+//! with the superblock. The running volume keeps its old features: blocks that are read later are
+//! checked by the features of the opening. A caller that changes features therefore commits, closes
+//! the volume, and opens it again.
 //!
 //! Invariant: tree blocks never change with the fsid. The tree blocks carry the metadata uuid,
 //! which stays.

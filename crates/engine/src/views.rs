@@ -15,7 +15,7 @@ const VIEW_LOOK_EVERY: Duration = Duration::from_millis(1);
 
 impl Engine {
     /// Returns a view of the current state, including the running transaction. The view never
-    /// changes, and its space is not reused before it is dropped. The call waits for no commit.
+    /// changes, and its space is not reused before it is dropped. This call waits for no commit.
     /// Making a view waits for a device only to read leaves of changed inodes.
     #[must_use]
     pub fn view(&self) -> Filesystem {

@@ -46,7 +46,7 @@ impl WaitingNames {
         DirItems::push(self.entries.entry(key).or_default(), entry)
     }
 
-    /// Removes a name. Returns whether the removed name was pending.
+    /// Removes a deferred name. Returns whether the removed name was pending.
     pub fn remove(&mut self, key: &Key, name: &[u8]) -> bool {
         let Some(data) = self.entries.get_mut(key) else {
             return false;

@@ -236,9 +236,9 @@ pub fn extref_hash(parent: InodeNumber, name: &[u8]) -> u64 {
 }
 
 /// Returns the hash of a keyed back reference to data, made of its tree, inode and offset. The hash
-/// is the first offset that a search for the `EXTENT_DATA_REF` key tries. The hash also orders
-/// these references inside an extent item. The hashed `offset` is the file offset minus the offset
-/// in the extent, and wraps below zero.
+/// is the first offset that a search for the `EXTENT_DATA_REF` key tries. The same hash also orders
+/// inline references to data inside an extent item. The hashed `offset` is the file offset minus
+/// the offset in the extent, and wraps below zero.
 #[must_use]
 pub fn extent_data_reference_hash(root: TreeId, inode: InodeNumber, offset: u64) -> u64 {
     let high = crc32c(u32::MAX, &root.get().to_le_bytes());

@@ -7,7 +7,7 @@
 //!   file offset 0 can be inline;
 //! - regular: a window of an extent on disk. `disk_bytes` at `disk` hold the extent as it is
 //!   stored, and `ram_bytes` is its length after decompression. The file shows `[offset, offset +
-//!   num_bytes)` of the decompressed extent. If `disk` is zero, the part is a hole;
+//!   num_bytes)` of the decompressed extent. If `disk` is zero, the part of the file is a hole;
 //! - preallocated: has the same layout as regular, but the extent has no content yet and reads as
 //!   zeros.
 //!

@@ -4,9 +4,9 @@
 //! In the free space tree each block group has one `FREE_SPACE_INFO`. Beside its info item, each
 //! block group has `FREE_SPACE_EXTENT` items, one for each range and without data, or
 //! `FREE_SPACE_BITMAP` items. A bitmap has a bit for each sector of its range, lowest bit first.
-//! The key's object id and offset are start and length. The old v1 cache has one header
-//! ([`FreeSpaceHeader`]) for each block group in the root tree. The header names an inode that
-//! holds the content.
+//! The object id and offset of a free-space item's key are start and length. The old v1 cache has
+//! one header ([`FreeSpaceHeader`]) for each block group in the root tree. The header names an
+//! inode that holds the content.
 //!
 //! Source: on-disk format documentation, sections "Free space info", "Free space extent", "Free
 //! space bitmap".

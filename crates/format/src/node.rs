@@ -141,8 +141,8 @@ pub struct Expectation {
     /// The generation in the parent's pointer to the block.
     pub generation: Option<Generation>,
     /// The id of the tree that the reader walks. Subvolumes may share blocks, so any subvolume may
-    /// own the block of a subvolume. Relocation trees hold blocks of any tree, so their owner is
-    /// not checked.
+    /// own the block of another subvolume. Relocation trees hold blocks of any tree, so their owner
+    /// is not checked.
     pub owner: Option<TreeId>,
     /// The first key in the parent's pointer to the block.
     pub first_key: Option<Key>,

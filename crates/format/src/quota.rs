@@ -304,8 +304,8 @@ fn five(numbers: [u64; 5]) -> [u8; size_of::<RawFive>()] {
     zerocopy::transmute!(numbers.map(U64::new))
 }
 
-/// The membership of one quota group in another. The volume stores it under two keys, one for each
-/// direction. The parent qgroup has the higher level.
+/// The membership of one quota group in another. The volume stores the membership under two keys,
+/// one for each direction. The parent qgroup has the higher level.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QgroupRelation {
     /// The group in the key's object id.

@@ -1,8 +1,9 @@
 //! The tree checker: all rules for one tree block, checked when the block is read.
 //!
 //! The tree checker is at least as strict as the tree checker of Linux 6.18: the kernel accepts all
-//! blocks that pass here. Every block that the kernel writes passes these checks. The checker sees
-//! one block. Rules between two blocks are tested by the tree and by the check job.
+//! blocks that pass here. Every block that the kernel writes passes these checks. The tree checker
+//! inspects one block at a time. Rules between two blocks are tested by the tree and by the check
+//! job.
 //!
 //! The rules for nodes: at least one pointer and no more than fit, ascending keys, and pointers to
 //! aligned addresses with generations up to the node's own. The rules for leaves: ascending keys,

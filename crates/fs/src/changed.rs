@@ -119,8 +119,8 @@ impl Filesystem {
         Ok(directories)
     }
 
-    /// Returns the names of an inode, each with the directory that holds it. Returns no names for
-    /// the root of a subvolume, and for an inode that does not exist.
+    /// Returns the names of an inode, each with its parent directory. Returns no names for the root
+    /// of a subvolume, and for an inode that does not exist.
     ///
     /// # Errors
     /// Returns [`Error::TooBig`] for more than a million names. Also fails if the names cannot be

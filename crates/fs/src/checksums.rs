@@ -19,7 +19,8 @@ use std::ops::Range;
 pub struct ExpectedChecksums {
     checksum_type: ChecksumType,
     sector_bytes: usize,
-    /// The packed checksums, one for each sector. A sector without a checksum has zeros.
+    /// The packed checksums, one for each sector. A sector without a checksum has zeros in its
+    /// place.
     packed: Vec<u8>,
     /// The ranges of the extent without checksums, in whole sectors, in order.
     missing: Vec<Range<usize>>,

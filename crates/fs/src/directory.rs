@@ -205,7 +205,7 @@ impl ReadDir {
     }
 
     /// Returns the listing's position, so that the listing can resume later and meanwhile use
-    /// little memory. Returns `None` if it cannot be suspended now.
+    /// little memory. Returns `None` if the listing cannot be suspended at its position.
     pub(crate) fn suspend(&self) -> Option<Suspended> {
         match &self.stage {
             Stage::Listing { .. } if self.ready.is_empty() => Some(Suspended {

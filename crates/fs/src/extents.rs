@@ -153,8 +153,8 @@ impl FileRangeBuilder {
     /// Returns a length in whole sectors.
     fn whole_sectors(&self, length: ByteCount) -> ByteCount {
         let aligned = length.checked_align_up(u64::from(self.sector_bytes));
-        // Clamp: the extent's length comes from disk. Such a range is refused because it ends
-        // beyond the last offset.
+        // Clamp: the extent's length comes from disk. A range of this length is refused because it
+        // ends beyond the last offset.
         aligned.unwrap_or(length)
     }
 

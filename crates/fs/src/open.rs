@@ -4,8 +4,9 @@
 //! 2. The chunk tree lies in system chunks. A walk over the chunk tree yields all chunks and
 //!    devices, and the volume decides if enough devices are present. If the walk fails and devices
 //!    are missing, the error names the missing devices.
-//! 3. The root tree is that of the superblock. With `rescue=usebackuproot`, it is the newest backup
-//!    root whose root tree and mandatory trees can be read.
+//! 3. By default, the root tree is the root tree that the superblock names. With
+//!    `rescue=usebackuproot`, the root tree is the newest backup root whose root tree and mandatory
+//!    trees can be read.
 //! 4. With the raid-stripe-tree feature, data addresses go through that tree, which is passed down
 //!    to the volume.
 //!

@@ -1,7 +1,7 @@
 //! Properties: attributes that btrfs itself interprets. The only property is `btrfs.compression`.
 //!
-//! Setting it to an algorithm sets the inode's flag to compress. `no` and `none` set the flag not
-//! to compress. Removing the compression property clears both inode flags. New files and
+//! Setting this property to an algorithm sets the inode's flag to compress. `no` and `none` set the
+//! flag not to compress. Removing the compression property clears both inode flags. New files and
 //! directories inherit the property from their directory if it names an algorithm.
 //!
 //! Source: btrfs-property(8); btrfs(5), section "Compression".

@@ -137,7 +137,7 @@ impl FileReader {
 
     /// Returns the next run of the file: content, a hole, or damage. Returns `None` at the end. The
     /// returned runs are in order and without gaps, and end exactly at the end of the requested
-    /// range. Damage of the map that loses no bytes has length zero.
+    /// range. A chunk that reports damage of the extent map, but loses no bytes, has length zero.
     ///
     /// # Errors
     /// Fails if the map of the file or its checksums cannot be read at all. The stream of chunks

@@ -18,7 +18,7 @@
 //!   its own ([`crate::Corruption::DirectoryLinkedTwice`]). The entered directories therefore form
 //!   a tree.
 //! - A bad file or directory becomes a [`WalkItem::Failed`], and the walk continues.
-//! - The sizes of batches bound memory (`pipeline`); paths count too.
+//! - The sizes of batches, including paths, bound the memory of a walk (`pipeline`).
 //! - A walk reports hard links ([`WalkEntry::hard_link`]) while the names for which it expects
 //!   further names fit into 64 MiB.
 //!

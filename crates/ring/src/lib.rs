@@ -18,8 +18,8 @@
 //! - the kernel accesses them only while a command is in flight (`Place::Asked`), from its
 //!   submission until its completion is taken out. References to the command's memory exist only
 //!   elsewhere and end before the next submission, because both need the ring;
-//! - a ring that is dropped while a command is in flight leaks its memory to the kernel. The memory
-//!   is never reused;
+//! - a ring that is dropped while a command is in flight leaks its memory to the kernel. Leaked
+//!   ring memory is never reused;
 //! - the submission side and the completion side are used only through `&mut self`.
 //!
 //! Left out: rings with more than one entry, and notifications, which the kernel does not accept in

@@ -1,14 +1,14 @@
 //! The memory of a ring's entry, which the kernel knows by address.
 //!
 //! The memory of a ring's entry is a mapping of its own: a page for the head, then the payload.
-//! Unused pages cost nothing.
+//! Unused pages of the mapping cost nothing.
 //!
 //! The head has the layout of `fuse_uring_req_header`. The first 128 bytes hold the head of the
 //! request or answer, and the next 128 bytes the operation's structure. Another 32 bytes of the
 //! head hold flags, the kernel's id of the request, and the payload's length.
 //!
-//! Invariants: the `ring` crate's documentation lists them. Methods that make references take `&mut
-//! self`, and [`super::Ring`] calls them only while no command is in flight.
+//! Invariants: the `ring` crate's documentation lists them. Methods that make references to the
+//! memory take `&mut self`, and [`super::Ring`] calls them only while no command is in flight.
 
 use super::{ANSWER_HEAD_BYTES, HEAD_BYTES, Request};
 use io_uring::opcode::UringCmd80;

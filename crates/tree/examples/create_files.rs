@@ -3,7 +3,8 @@
 //!
 //! A file has five items: an inode item, a reference to its name, 2,000 bytes of inline data, and
 //! two entries in one of four directories in turn. After the example created all files, it removes
-//! them one by one in a different order. No commit runs in between, so only the edits are measured.
+//! them one by one in a different order. No commit runs during the measurement, so only the edits
+//! are measured.
 #![allow(
     clippy::unwrap_used,
     clippy::indexing_slicing,

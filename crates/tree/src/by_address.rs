@@ -8,7 +8,7 @@
 //! The walk visits nodes first, parents before children. The walk's budget limits the number of
 //! known leaves, to about a million for each gigabyte of budget. At the limit, the walk visits the
 //! known leaves in address order, then more nodes. The walk returns an error for each unreadable
-//! block and continues, as in [`crate::blocks`], with the same bounds.
+//! block and continues. Its bounds are those of [`crate::blocks`].
 
 use crate::blocks::{BlockOrder, Blocks, Visit};
 use crate::cache::Reservation;

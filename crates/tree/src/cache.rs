@@ -125,7 +125,7 @@ impl NodeCache {
                 DefaultLifecycle::default(),
             ),
             // Building the cache cannot fail, because both capacities are given. The fallback is
-            // the same cache without shards.
+            // the same block cache without shards.
             Err(_) => Cache::with(
                 items.narrow::<usize>(),
                 capacity.get(),

@@ -25,12 +25,12 @@
 //! 1. [`EditableTree::for_each_unassigned`] assigns addresses. The assignment runs again after
 //!    every later edit of this tree, until [`EditableTree::unassigned_nodes`] is zero.
 //! 2. [`EditableTree::freeze`] fixes the tree's state for the commit. The next edit copies the
-//!    blocks that it changes, with the context's next generation. Frozen blocks may also be written
-//!    during a transaction to free memory. An edit then copies a changed block to a new address.
-//!    The transaction must not reuse the old one, because the cache identifies blocks by address
-//!    and generation.
-//! 3. [`Frozen::blocks`] lists the blocks, [`FrozenBlock::seal`] seals each on any thread, the
-//!    caller writes them, and [`Forest::keep_written`] caches them.
+//!    blocks that it changes, in the next generation that the context returns. Frozen blocks may
+//!    also be written during a transaction to free memory. An edit then copies a changed block to a
+//!    new address. The transaction must not reuse the old one, because the cache identifies blocks
+//!    by address and generation.
+//! 3. [`Frozen::blocks`] lists the frozen blocks, and [`FrozenBlock::seal`] seals each on any
+//!    thread. The caller writes the blocks, and [`Forest::keep_written`] caches them.
 //! 4. [`EditableTree::forget_written`] releases the blocks, and the caller drops the [`Frozen`].
 //!    Instead, [`EditableTree::keep_written`] keeps them: an edit then changes a written block in
 //!    place if nothing else holds it. The edit context is notified as if the edit had copied the
@@ -92,9 +92,9 @@ pub trait EditContext {
     /// Any error. The edit fails with the error of this method, and the tree must not be committed.
     fn copied(&mut self, tree: TreeId, old: &BlockPointer, block: &TreeBlock) -> Result<(), ContextError>;
 
-    /// A block in memory left the tree. The block had an address and was not frozen, and its
-    /// content was moved or removed before. Blocks without an address leave the tree without this
-    /// call.
+    /// A block in memory left the tree. The dropped block had an address and was not frozen, and
+    /// its content was moved or removed before. Blocks without an address leave the tree without
+    /// this call.
     ///
     /// # Errors
     /// Any error, as for [`EditContext::copied`].

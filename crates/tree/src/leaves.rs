@@ -1,8 +1,8 @@
 //! A walk over a key range leaf by leaf, for jobs that read millions of items.
 //!
 //! [`Leaves`] lends one leaf at a time, with the slots that lie in the range. The job reads the
-//! items without calls into the walk, without reference counts, and without copies. The walk over
-//! leaves skips unwanted subtrees before it reads them ([`Tree::leaves_where`]).
+//! items of a lent leaf without calls into the walk, without reference counts, and without copies.
+//! The walk over leaves skips unwanted subtrees before it reads them ([`Tree::leaves_where`]).
 
 use crate::error::Result;
 use crate::path::{Path, Step};

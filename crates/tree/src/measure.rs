@@ -2,8 +2,8 @@
 //! address order.
 //!
 //! The measurement is meant for simulated devices: time is virtual there, and two runs yield the
-//! same numbers. On real devices, the comparison measures real time. Each walk has a forest of its
-//! own, so it begins with an empty node cache.
+//! same numbers. On real devices, the comparison measures real time. Each measured walk has a
+//! separate forest, so the walk begins with an empty node cache.
 
 use crate::blocks::{BlockOrder, Visit};
 use crate::error::{Error, Result};

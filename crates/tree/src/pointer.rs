@@ -29,7 +29,7 @@ pub struct RootPointer {
 /// A pointer to a tree block, with all facts that the parent implies about the block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct BlockPointer {
-    /// The tree that the reader walks. A block that a snapshot shares may carry another subvolume's
+    /// The tree that the walk reads. A block that a snapshot shares may carry another subvolume's
     /// id.
     pub tree: TreeId,
     /// Address of the block.

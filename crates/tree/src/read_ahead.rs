@@ -38,8 +38,8 @@ use sweep::Sweep;
 pub const SWEEP_WINDOW: ByteCount = ByteCount::new(16 << 20);
 
 /// The largest window of read-ahead blocks that are in the page cache. On no measured device does a
-/// larger window help. With this size, a block that was copied and checked is still in the
-/// processor's cache when the walk visits it.
+/// larger window help. With a window of this size, a block that was copied and checked is still in
+/// the processor's cache when the walk visits it.
 const CACHED_WINDOW_BYTES: u64 = 4 << 20;
 
 /// Returns the size of the window after one of `window_bytes`. `cached` is true if its blocks were

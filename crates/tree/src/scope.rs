@@ -1,7 +1,7 @@
 //! The scope of a walk: the keys below an end, and the wanted subtrees among them.
 //!
 //! A parent node implies the range of keys below each child: from the child's key up to the next
-//! child's key. Decisions from this range alone save reads: neither a walk nor its read-ahead
+//! child's key. Decisions from the key range alone save reads: neither a walk nor its read-ahead
 //! fetches an unwanted subtree.
 
 use crate::pointer::BlockPointer;

@@ -1,10 +1,11 @@
 //! Threads that check blocks after read-ahead. All sweeps of a forest share them.
 //!
-//! The threads start with the first sweep, and end before the forest is dropped. After their end,
-//! the threads hold no reference to the volume, so it can be opened again at once. A simulated
-//! device has no such threads: the reader that needs a block checks it, so that runs can be
-//! repeated. A full queue does no harm either. If no thread has begun a batch, the reader that
-//! needs its result checks the batch itself.
+//! The checking threads start with the first sweep, and end before the forest is dropped. After the
+//! threads' end, no thread holds a reference to the volume, so the volume can be opened again at
+//! once. A simulated device has no such threads: the reader that needs a block checks it, so that
+//! runs can be repeated. A full queue of checks does no harm: readers check the remaining batches
+//! themselves. If no thread has begun a batch, the reader that needs its result checks the batch
+//! itself.
 
 use buttress_device::placement;
 use crossbeam_channel::{Receiver, Sender, TrySendError, bounded};

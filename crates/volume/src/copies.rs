@@ -176,7 +176,7 @@ impl Volume {
 
     /// Returns two devices whose copies of a tree block differ, although both are whole and of this
     /// address and generation. The devices with these different copies were written apart from each
-    /// other. Returns `None` if no two whole copies differ.
+    /// other. Returns `None` if no two intact copies differ.
     #[must_use]
     pub fn differing_copies(
         &self,

@@ -290,7 +290,8 @@ impl DeviceSlot {
     }
 }
 
-/// The table of a volume's device slots. Slots are added and exchanged, but never removed.
+/// The table of a volume's device slots. The device table adds and exchanges slots, but never
+/// removes them.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct DeviceTable {
     slots: Vec<Arc<DeviceSlot>>,

@@ -11,8 +11,8 @@
 //!   chunk begins there. The kernel honours this only when it makes chunks. In older chunks, the
 //!   kernel also uses the bytes between 68 KiB and 1 MiB.
 //!
-//! Data in excluded addresses of an older volume stays there until its extents are freed. Then the
-//! addresses are not used again.
+//! Data in excluded addresses of an older volume stays there until its extents are freed. Once
+//! freed, excluded addresses are not used again.
 //!
 //! Source: on-disk format documentation, section "Superblock"; btrfs(5), section "Bootloader
 //! support".
@@ -43,9 +43,9 @@ pub fn of_chunk(chunk: &MappedChunk) -> Vec<Range<u64>> {
 }
 
 /// Returns the excluded addresses like [`of_chunk`], for a chunk with these addresses whose stripes
-/// begin at `stripes` on their devices. With parity, the whole row is excluded. Parity that covers
-/// a superblock would be wrong after the next commit, and would overwrite superblocks in its own
-/// unit.
+/// begin at `stripes` on their devices. With parity, the whole row that covers the reserved bytes
+/// is excluded. Parity that covers a superblock would be wrong after the next commit, and would
+/// overwrite superblocks in its own unit.
 pub fn excluded_ranges(addresses: Range<Logical>, layout: &Layout, stripes: &[Physical]) -> Vec<Range<u64>> {
     let (start, end) = (addresses.start.get(), addresses.end.get());
     // The excluded range at the chunk's start is empty unless the chunk begins below the first
@@ -113,7 +113,7 @@ mod tests {
     const MIB: u64 = 1 << 20;
     const SECTOR: u64 = 4096;
 
-    /// Returns true if a sector must stay free. The function maps the sector, or with parity its
+    /// Returns true if no extent may use a sector. The function maps the sector, or with parity its
     /// whole row, to the devices.
     fn must_stay_free(start: u64, layout: &Layout, stripes: &[u64], sector: u64) -> bool {
         let place = layout.place(ChunkOffset::new(sector)).unwrap();

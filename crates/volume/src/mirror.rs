@@ -189,9 +189,9 @@ impl Segment {
         }
     }
 
-    /// Leaves out the ways that read a device which missed commits. Reads of bytes without a
-    /// checksum use this. If a chunk needs all of its devices, the plan keeps the stale devices
-    /// too. The volume could not be written without the device, so its bytes are current.
+    /// Leaves out the ways that read a device with missed commits. Reads of bytes without a
+    /// checksum leave out these ways. If a chunk needs all of its devices, the plan keeps the stale
+    /// devices too. The volume could not be written without the device, so its bytes are current.
     pub(crate) fn distrust_stale(&mut self) {
         let may_be_behind = self.chunk.has_stale() && self.chunk.tolerated_stripes() > 0;
         if may_be_behind && !buttress_faults::on("volume-stale-data-served") {

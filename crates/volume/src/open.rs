@@ -15,7 +15,7 @@
 //!   have one generation and different roots, or their backup roots of the older generation differ.
 //!
 //! Finally, the features of the leading superblock are checked. An opening refuses unknown incompat
-//! bits, and names them. Unknown compat_ro bits make the volume read-only.
+//! bits, and names them. Unknown `compat_ro` feature bits make the volume read-only.
 
 use crate::devices::DeviceSlot;
 use crate::error::{DevicesError, Error, Stale};
@@ -227,7 +227,7 @@ fn state_of(superblock: &Superblock) -> Vec<Notice> {
 /// is pending. If the newest devices hold only older superblock copies, a device with a primary of
 /// the copies' generation missed no blocks. If a device was absent during a complete commit, the
 /// other devices hold newer superblock copies. If a device was away only during the cut-off commit,
-/// its missing blocks reveal it ([`crate::in_doubt`]).
+/// the blocks that it lacks reveal this ([`crate::in_doubt`]).
 fn last_on_all_devices(candidates: &[Candidate], newest: &Superblock) -> Generation {
     // Clamp: the number comes from disk; no superblock has generation 0.
     let before = Generation::new(newest.generation.get().saturating_sub(1));

@@ -10,9 +10,9 @@
 //!
 //! Invariants: block order is column order (not device order: parity rotates over devices, see
 //! [`crate::layout`]); `g` has order 255, so a RAID6 row has at most [`MAX_RAID6_DATA_BLOCKS`] data
-//! blocks. The loops are plain byte loops over slices, in a form that the compiler vectorises. If
-//! the blocks have unequal lengths, only the length of the shortest counts. Left out: reading and
-//! writing rows.
+//! blocks. The parity loops are plain byte loops over slices, in a form that the compiler
+//! vectorises. If the blocks have unequal lengths, only the length of the shortest counts. Left
+//! out: reading and writing rows.
 
 /// The maximum number of data blocks for which the coefficients of `Q` are distinct.
 pub const MAX_RAID6_DATA_BLOCKS: usize = 255;

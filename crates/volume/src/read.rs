@@ -214,8 +214,8 @@ impl Volume {
         extent
     }
 
-    /// Records in the fault log that `part` of a segment failed. `part` counts from the segment's
-    /// start.
+    /// Records in the fault log that `part` of a segment failed. `part` counts in bytes from the
+    /// segment's start.
     fn record_fault(&self, segment: &Segment, attempt: &Attempt, part: Range<usize>) {
         let slots = segment.chunk.devices();
         let name = slots.iter().find(|slot| slot.id() == attempt.device);

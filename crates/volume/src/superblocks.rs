@@ -5,10 +5,10 @@
 //! primary's fsid and device uuid is used. If the primary no longer names these ids, all valid
 //! copies must agree.
 //!
-//! Zoned devices have sequential zones that cannot be overwritten, so they keep the primary in a
-//! log. In a zoned device, a log holds superblocks one after another from byte 0 on, in two
-//! alternating zones. A superblock at byte 0 identifies an image of such a device. The reader uses
-//! the newest superblock of both zones.
+//! Zoned devices have sequential zones that cannot be overwritten, so they keep the primary
+//! superblock in a log. In a zoned device, a log holds superblocks one after another from byte 0
+//! on, in two alternating zones. A superblock at byte 0 identifies an image of a zoned device. The
+//! reader uses the newest superblock of both zones.
 //!
 //! Source: on-disk format documentation, sections "Superblock" and "Zoned mode" (manual page
 //! btrfs(5)).
@@ -223,8 +223,8 @@ fn newest_in_log(device: &Device) -> Option<(Physical, Superblock)> {
     Some(newest)
 }
 
-/// Returns a valid superblock of a log at `offset`. Each superblock in the log has the address of
-/// the primary, at any position in the log.
+/// Returns a valid superblock at `offset` in the superblock log of a zone. Each superblock in the
+/// log has the address of the primary, at any position in the log.
 fn log_entry(device: &Device, offset: u64) -> Option<Superblock> {
     let bytes = read_raw(device, Physical::new(offset)).ok()?;
     let [primary_at, ..] = SUPERBLOCK_OFFSETS;

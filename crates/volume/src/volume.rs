@@ -11,9 +11,10 @@
 //!
 //! A writer adds and removes chunks. A commit replaces the superblock and the device items.
 //!
-//! Invariants: a slot leaves with its device ([`crate::membership`]), or in exchange for another. A
-//! slot that was left out of writes stays left out. A reader keeps the map and the superblock of
-//! its start. The volume holds no lock during I/O, except row locks and the lock of writers.
+//! Invariants: a device's slot leaves with the device ([`crate::membership`]), or in exchange for
+//! another slot. A slot that was left out of writes stays left out. A reader keeps the chunk map
+//! and the superblock that were current when it started. The volume holds no lock during I/O,
+//! except row locks and the lock of writers.
 
 use crate::chunk_map::{Added, ChunkMap, MappedChunk};
 use crate::devices::{DeviceSlot, DeviceTable};
@@ -114,9 +115,9 @@ impl Volume {
     }
 
     /// Makes a volume that does not exist on disk yet, and reads nothing. The caller first passes
-    /// its chunks to [`Volume::add_chunk`], including the system chunks. The blocks are written
-    /// next, then the superblocks ([`Volume::write_superblocks`]). A device that fails before the
-    /// superblocks are written fails the volume, whatever the profiles tolerate.
+    /// its chunks to [`Volume::add_chunk`], including the system chunks. The caller writes the
+    /// blocks next, and then the superblocks ([`Volume::write_superblocks`]). A device that fails
+    /// before the superblocks are written fails the volume, whatever the profiles tolerate.
     ///
     /// # Errors
     /// Fails without a device, or with two devices of one uuid.

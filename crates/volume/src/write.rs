@@ -1,10 +1,10 @@
 //! Writes of logical extents: to every copy, every stripe, and their parity.
 //!
-//! [`Volume::write`] takes a batch. The call splits each extent at stripe and chunk ends, and
-//! writes each run to all stripes that hold it. For RAID5 and RAID6, the rows that the batch
-//! touches get new parity (`rows`). The call submits all requests of a device in one plug, so that
-//! neighbours merge, and all devices work in parallel. The write returns when all devices have the
-//! bytes. The bytes are durable after a [`Volume::flush`].
+//! [`Volume::write`] takes a batch of extents. The call splits each extent at stripe and chunk
+//! ends, and writes each run to all stripes that hold it. For RAID5 and RAID6, the rows that the
+//! batch touches get new parity (`rows`). The call submits all requests of a device in one plug, so
+//! that neighbours merge, and all devices work in parallel. The write returns when all devices have
+//! the bytes. The bytes are durable after a [`Volume::flush`].
 //!
 //! Degraded writes: a write leaves out a device that is missing, or that missed commits
 //! ([`Stale`]). If the profile cannot recover the bytes of a left-out device, the write writes
@@ -12,10 +12,10 @@
 //! brought up to date ([`crate::returning`]) or replaced. A stale device's superblock is not
 //! written, so that no opening takes it for a good device.
 //!
-//! Lack of space: writes to a sparse image file fail when the file system that holds it is full.
-//! Space for metadata is reserved in advance ([`Volume::reserve`]). A write of data without space
-//! fails alone ([`Volume::write_data`]). No item refers to the range of a failed data write, and
-//! the bytes on the device are known.
+//! Lack of space is an exception: writes to a sparse image file fail when the file system that
+//! holds it is full. Space for metadata is reserved in advance ([`Volume::reserve`]). A write of
+//! data without space fails alone ([`Volume::write_data`]). No item refers to the range of a failed
+//! data write, and the bytes on the device are known.
 //!
 //! Failures: a device that fails a write or a flush is left out from then on, like a missing
 //! device, if all chunks can do without it (`failures`). If chunks need the failed device, its

@@ -30,11 +30,11 @@
 //!
 //! # Locks
 //!
-//! Each file with a call in progress has a lock of its own. Calls hold the file lock during device
-//! I/O; only write-backs by the background, a commit or a sync release it. Calls acquire the edit
-//! lock after the file lock, for lookups and for inserting items, and never hold it during I/O. A
-//! commit that an edit makes for lack of space writes no content back, so it waits for no file
-//! lock.
+//! Each file with a call in progress has its own file lock. A call holds the file lock during
+//! device I/O; only write-backs by the background, a commit or a sync release it. Calls acquire the
+//! edit lock after the file lock, for lookups and for inserting items, and never hold it during
+//! I/O. A commit that an edit makes for lack of space writes no content back, so it waits for no
+//! file lock.
 //!
 //! # Invariants
 //!

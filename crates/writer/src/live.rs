@@ -24,8 +24,8 @@
 //!
 //! # Guarantees to readers
 //!
-//! Each call returns a state that existed between its begin and its end. Two calls of live lookups
-//! may return two states.
+//! Each live read returns a state that existed between the call's begin and its end. Two calls of
+//! live lookups may return two states.
 
 mod content;
 mod direct_reads;
@@ -45,8 +45,8 @@ use buttress_tree::NonBlocking;
 
 impl WritableFilesystem {
     /// Runs a lookup of the live state without the edit lock, between two operations. `look` may
-    /// run several times, if operations overlap the lookup. A run that ends with a missing block
-    /// must leave no effect.
+    /// run several times, if operations overlap the lookup. A run of the lookup that ends with a
+    /// missing block must leave no effect.
     pub(crate) fn look_live<T>(&self, mut look: impl FnMut() -> Result<T>) -> Result<T> {
         self.retry_live(|| {
             let _whole = self.steps().read();

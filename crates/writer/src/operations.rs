@@ -29,10 +29,10 @@
 //! # How an operation runs
 //!
 //! An operation begins as an `Access`: lookups and checks, and no edits. A read-only look uses an
-//! `Access` alone. An `Operation` consumes an `Access` and adds edits. An error before the first
-//! edit changes nothing. After a later error (a tree block that cannot be read), half of the
-//! operation is in memory. No commit may write half an operation, so writing stops, and changes
-//! since the last commit are lost.
+//! `Access` alone. An `Operation` consumes an `Access` and adds edits. An error before an
+//! operation's first edit changes nothing. After an error past the first edit (a tree block that
+//! cannot be read), half of the operation is in memory. No commit may write half an operation, so
+//! writing stops, and changes since the last commit are lost.
 //!
 //! No operation waits for a device under the edit lock. Before its first edit, an operation finds
 //! tree blocks only in memory. If a block is missing, `attempt` releases the edit lock, reads the

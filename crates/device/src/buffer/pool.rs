@@ -1,8 +1,8 @@
 //! The pool of large idle blocks of memory.
 //!
 //! Sizes are rounded up to multiples of [`STEP_BYTES`], and an idle block serves the next request
-//! of its size. Sizes repeat, like those of stripes and requests. The buffer pool never holds more
-//! than [`POOL_BYTES`], and no block larger than [`POOLED_BLOCK_BYTES`].
+//! of its size. The sizes of stripes and requests repeat. The buffer pool never holds more than
+//! [`POOL_BYTES`], and no block larger than [`POOLED_BLOCK_BYTES`].
 //!
 //! Each block of the pool consists of whole system pages, which return to the system at once if the
 //! pool has no space. A global allocator would keep large idle blocks, in one arena for each

@@ -69,8 +69,9 @@ pub(super) fn block_device_sector_bytes(file: &File) -> io::Result<u32> {
     Ok(if bytes.is_power_of_two() { bytes } else { 512 })
 }
 
-/// Returns the alignment in bytes that O_DIRECT on a file requires. The kernel reports it since 6.1
-/// (statx). On older kernels the alignment is 4096, which suits every disk.
+/// Returns the alignment in bytes that O_DIRECT on a file requires. The kernel reports this
+/// alignment since Linux 6.1 (statx). On older kernels the alignment is 4096, which suits every
+/// disk.
 pub(super) fn direct_alignment_bytes(file: &File) -> u32 {
     const DIOALIGN: u32 = 0x2000;
     let flags = rustix::fs::StatxFlags::from_bits_retain(DIOALIGN);
@@ -282,8 +283,8 @@ pub(super) fn discard_blocks(file: &File, offset: u64, length: u64, sector_bytes
     }
 }
 
-/// Zeroes a range of whole sectors of a block device. Returns false if the caller must write zeros
-/// instead.
+/// Zeroes a range of whole sectors of a block device. Returns false if the device cannot, so that
+/// the caller must write zeros.
 pub(super) fn zero_blocks(file: &File, offset: u64, length: u64, sector_bytes: u32) -> io::Result<bool> {
     let unit = u64::from(sector_bytes);
     if offset.checked_rem(unit) != Some(0) || length.checked_rem(unit) != Some(0) {

@@ -344,7 +344,7 @@ fn data_start(base_bytes: u64) -> u64 {
 }
 
 /// The blocks that a side file holds, and changes of its map that are not written yet. The memory
-/// of the map is proportional to the changes.
+/// of the overlay's map is proportional to the changes.
 #[derive(Debug, Default)]
 pub(super) struct Map {
     pages: BTreeMap<u64, Vec<u8>>,

@@ -74,7 +74,7 @@ impl Completion {
         Self::take_from(&mut self.result.lock())
     }
 
-    /// Waits for the result. Returns `None` only if the result was taken before.
+    /// Waits for the result of the request. Returns `None` only if the result was taken before.
     pub(crate) fn wait(&self) -> Option<Result<Buffer, IoError>> {
         let mut result = self.result.lock();
         while matches!(*result, Arrival::Awaited) {
@@ -181,8 +181,8 @@ impl Dispatch {
         self.segments.len().exact_sub(1)
     }
 
-    /// Claims the dispatch. Returns true to exactly one caller, which must then complete the
-    /// dispatch.
+    /// Claims the dispatch for execution by the caller. Returns true to exactly one caller, which
+    /// must then complete the dispatch.
     pub(crate) fn start(&self) -> bool {
         self.state
             .compare_exchange(QUEUED, STARTED, Ordering::AcqRel, Ordering::Acquire)

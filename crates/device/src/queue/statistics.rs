@@ -353,8 +353,8 @@ mod tests {
     }
 
     /// Computed by hand: A [0, 10) ms and B [5, 20) ms overlap, then nothing runs until C [30, 40).
-    /// The three requests keep the device busy for 20 + 10 ms. The requests wait 10 + 15 + 10 = 35
-    /// ms in 50 ms, a mean depth of 0.7.
+    /// The three requests keep the device busy for 20 + 10 ms. The test's requests wait 10 + 15 +
+    /// 10 = 35 ms in 50 ms, a mean depth of 0.7.
     #[test]
     fn overlapping_requests_are_busy_once_and_waited_twice() {
         let ms = Duration::from_millis;

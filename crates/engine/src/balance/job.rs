@@ -1,8 +1,8 @@
 //! A balance under way: block group after block group, until its end, a pause or a cancellation.
 //!
 //! If no space exists for a block group, the balance skips and reports that group, as Linux does.
-//! Any other failure ends the balance. A pause keeps the item in the root tree; the end and a
-//! cancellation remove it. Block groups that were moved stay moved.
+//! Any failure other than lack of space ends the balance. A pause keeps the item in the root tree;
+//! the end and a cancellation remove it. Block groups that were moved stay moved.
 
 use super::choice::Choice;
 use crate::engine::Engine;

@@ -14,8 +14,8 @@
 //! use bytes twice or never again. An imbalance of shares is a [`Defect`] with the numbers, and
 //! writing stops before wrong data reaches the devices.
 //!
-//! The records of a volume may be wrong since before the opening: more free bytes than the group
-//! has, or less used bytes than are freed. Wrong records on disk are [`Corruption`] errors.
+//! The records of a volume may have been wrong before the opening: more free bytes than the group
+//! has, or fewer used bytes than are freed. Wrong records on disk are [`Corruption`] errors.
 
 use super::{BlockGroups, Group, Purpose};
 use crate::free_ranges::FreeRanges;

@@ -1,8 +1,8 @@
 //! A part of a device is emptied, and goes.
 //!
 //! While an [`Emptying`] exists, no new chunk is placed on the part of the device that it empties.
-//! A job above moves the content of the chunks that are there. Then the device leaves the volume,
-//! or is cut.
+//! A job above moves the content of the chunks that are there. After the job, the device leaves the
+//! volume, or is cut to its new size.
 //!
 //! Invariant: what goes holds no device extent, neither of the running transaction nor of the last durable state.
 
@@ -61,7 +61,8 @@ impl Emptying<'_> {
     }
 
     /// Refuses the removal if block groups and unallocated space elsewhere are too small for the
-    /// content on the part. It may still find too little, since profiles divide devices.
+    /// content on the part. A volume that passes this check may still have too little space, since
+    /// profiles divide devices.
     ///
     /// # Errors
     /// [`MembershipRefusal::NoPlace`].

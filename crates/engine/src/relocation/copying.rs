@@ -149,8 +149,8 @@ fn not_moved(view: &Filesystem, group: Logical, moved: &Moved, cause: Error) -> 
 }
 
 impl Running {
-    /// Allocates a contiguous range for the copy of an extent. A block that is missing ends it
-    /// before anything changed.
+    /// Allocates a contiguous range for the copy of an extent. If a block is not in memory, the
+    /// method ends before it changes anything.
     fn allocate_copy(&mut self, length: ByteCount) -> Result<Logical> {
         let bytes = length.get();
         loop {

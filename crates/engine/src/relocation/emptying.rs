@@ -249,8 +249,8 @@ impl Running {
         }
     }
 
-    /// Makes chunks for what these groups hold. If a block is missing, making chunks stops between
-    /// two chunks.
+    /// Makes chunks for the content that these block groups hold. If a block is missing, making
+    /// chunks stops between two chunks.
     fn make_space(&mut self, groups: &[Logical]) -> Result<()> {
         for purpose in self.purposes_of(groups) {
             loop {

@@ -81,7 +81,8 @@ impl Running {
         self.reserve_space(Need::freeing(Self::places_of(&renaming.closure)))
     }
 
-    /// Takes addresses for so many tree blocks. Nothing stays taken after an error, or without enough space.
+    /// Takes addresses for `count` tree blocks. After an error, or without enough space, no address
+    /// stays taken.
     fn take_block_places(&mut self, count: usize) -> Result<Option<Vec<Logical>>> {
         let mut places = Vec::with_capacity(count);
         let taken = self.take_some_places(count, &mut places);

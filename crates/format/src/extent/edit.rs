@@ -120,9 +120,10 @@ impl ExtentItem {
         Ok(())
     }
 
-    /// Removes an inline reference. Lowers the count of the reference from the same place by this
-    /// reference's count, and removes it at zero. Lowers the reference count of the extent item by
-    /// the same number. Returns `Ok(false)` if the item has no such inline reference.
+    /// Removes an inline reference. Lowers the count of the inline reference from the same place by
+    /// this reference's count, and removes that reference at zero. Lowers the reference count of
+    /// the extent item by the same number. Returns `Ok(false)` if the item has no such inline
+    /// reference.
     ///
     /// # Errors
     /// Returns [`ExtentProblem::CountTooSmall`] if the item holds fewer references. On this error

@@ -245,7 +245,7 @@ impl<'a> InlineReferences<'a> {
     }
 
     /// Splits one raw struct off the remaining bytes of the item. `type_bytes` is the length of the
-    /// type byte before it.
+    /// type byte before the raw struct.
     fn take<Raw>(&mut self) -> Result<&'a Raw, ExtentProblem>
     where
         Raw: FromBytes + Immutable + KnownLayout + Unaligned,

@@ -65,8 +65,8 @@ fn entry_at(striped: &Striped, offset: u64) -> Entry {
 #[test]
 fn data_is_read_from_where_the_items_say() {
     let content = content();
-    // Items that describe one sector each fill several leaves of the stripe tree. A single item is
-    // larger than most reads.
+    // Items that describe one sector each fill several leaves of the stripe tree. A single item of
+    // all sectors is larger than most reads.
     for runs in [&RUNS[..], &[1], &[SECTORS as u64]] {
         for shape in Shape::ALL {
             let filesystem = open(Striped::new(shape, content.clone(), runs));

@@ -2,7 +2,7 @@
 //! --file-contexts` would set.
 //!
 //! A line is `REGEX [TYPE] CONTEXT`. The expression matches the whole path from the image's root.
-//! Among several matches, a line without metacharacters precedes one with metacharacters, and a
+//! If several lines match, a line without metacharacters precedes a line with metacharacters, and a
 //! later line precedes an earlier one. `<<none>>` leaves the file unchanged. The SELinux context is
 //! the attribute `security.selinux`, with the terminating zero byte that the kernel's own tools
 //! write.

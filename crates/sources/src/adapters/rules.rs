@@ -21,7 +21,7 @@ pub struct Rule {
     pub gid: Option<u32>,
     /// The time of the last change of content.
     pub mtime: Option<Timestamp>,
-    /// The flags to add. Inode flags about content apply only to files and directories.
+    /// The inode flags to add. Inode flags about content apply only to files and directories.
     pub flags: InodeFlags,
     /// The compression of files.
     pub compression: Option<Compress>,

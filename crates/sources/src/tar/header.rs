@@ -113,7 +113,8 @@ pub(super) fn number(bytes: &[u8], field: &'static str) -> Result<i64, Problem> 
         return Ok(0);
     };
     if first & 0x80 != 0 {
-        // Numbers in base 256 are in two's complement. The top bit is only a mark.
+        // Numbers in base 256 are in two's complement. The top bit of the first byte is only a
+        // mark.
         let negative = first & 0x40 != 0;
         let mut number: i128 = if negative { -1 } else { 0 };
         for (at, byte) in bytes.iter().enumerate() {

@@ -2,7 +2,7 @@
 //!
 //! - old: kind `S`, four ranges in the header, 21 more in each block that follows;
 //! - Form 0.0: records `GNU.sparse.offset` and `GNU.sparse.numbytes` in turn;
-//! - 0.1: a record `GNU.sparse.map` with all of them, `GNU.sparse.name` with the name;
+//! - 0.1: a record `GNU.sparse.map` with all offsets and lengths, `GNU.sparse.name` with the name;
 //! - 1.0: the map as decimal lines at the beginning of the content, padded to a block.
 //!
 //! The reader checks the map of every form: ranges ascend, do not overlap, and end within the file.

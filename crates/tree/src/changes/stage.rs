@@ -3,8 +3,8 @@
 //! A [`Stage`] merges the pointers that two trees hold to blocks of one level. The pointers come
 //! from the differing blocks one level up, and from a tree's root at this level. Equal pointers of
 //! one volume are dropped. The other blocks are planned in order of their first keys. If both trees
-//! have the same first key, the old tree's block comes first. The blocks are fetched in windows,
-//! and passed to the stage below in this order.
+//! have the same first key, the old tree's block comes first. The stage fetches blocks in windows,
+//! and passes them to the stage below in this order.
 //!
 //! Blocks of one tree and level have disjoint ranges of keys, and a checked block has no key
 //! outside its range. If the next block of either tree begins no later than all available children,

@@ -181,7 +181,7 @@ impl Editor<'_> {
     }
 
     /// Returns the leaf at the end of a route. The returned leaf and all blocks above it may be
-    /// changed. If `lowest` is below the first key on the path, it becomes the first key.
+    /// changed. If `lowest` is below the first key on the path, `lowest` becomes the first key.
     pub(super) fn leaf<'r>(
         &mut self,
         root: &'r mut Root,

@@ -132,9 +132,9 @@ impl EditableTree {
 }
 
 impl EditableTree {
-    /// Releases written blocks like [`forget_written`](Self::forget_written), for a tree that
-    /// changes with every commit. Blocks that the next edits probably change stay in memory, up to
-    /// about a thousand. The next edit uses these kept blocks without a copy.
+    /// Releases a tree's written blocks like [`forget_written`](Self::forget_written), for a tree
+    /// that changes with every commit. Blocks that the next edits will probably change stay in
+    /// memory, up to about a thousand. The next edit uses these kept blocks without a copy.
     pub fn keep_written(&mut self, frozen: Frozen) {
         self.kept = self.kept.exact_add(frozen.nodes);
         if self.kept > KEPT_MAX {

@@ -20,9 +20,9 @@ pub(super) fn new_identity() -> Logical {
 
 /// A block in memory.
 ///
-/// The block's header holds a placeholder for its address, and its bytes hold arbitrary addresses
-/// for linked children. Sealing the block writes both its address and its children's addresses into
-/// it.
+/// The header of a block in memory holds a placeholder for its address, and its pointers to linked
+/// children hold arbitrary addresses. Sealing the block writes both its address and its children's
+/// addresses into it.
 #[derive(Debug)]
 pub(crate) struct Node {
     pub(crate) block: TreeBlock,

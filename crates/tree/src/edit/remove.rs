@@ -1,8 +1,8 @@
 //! Removal of items and whole leaves, and merging of blocks that removals made small.
 //!
 //! A block that falls below a third of its capacity is merged with a neighbour, if an eighth of the
-//! merged block stays free. The neighbour must be in memory, as a node of the tree or in the cache.
-//! An edit never reads a block only for a merge.
+//! merged block stays free. The neighbour to merge with must be in memory, as a node of the tree or
+//! in the cache. An edit never reads a block only for a merge.
 
 use super::editor::{Editor, Gone, links_for};
 use super::insert::sync_key;

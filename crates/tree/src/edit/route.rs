@@ -220,8 +220,8 @@ impl EditableTree {
         self.scan_leaves(*from, false, look)
     }
 
-    /// Lends items like [`scan`](Self::scan). If no item has the key `from`, the scan starts with
-    /// the last item before `from`.
+    /// Lends items to a callback like [`scan`](Self::scan). If no item has the key `from`, the scan
+    /// starts with the last item before `from`.
     ///
     /// # Errors
     /// Fails as [`scan`](Self::scan) does.

@@ -1,12 +1,12 @@
 //! Batches: neighbouring blocks of a sweep that are checked together.
 //!
-//! The first thread that needs a batch waits for its blocks and checks them. This thread is a
-//! checking thread, or the walk's own thread if no thread has begun its batch. Batches of sixteen
+//! The first thread that needs a batch waits for the batch's blocks and checks them. This thread is
+//! a checking thread, or the walk's own thread if no thread has begun its batch. Batches of sixteen
 //! blocks keep the cost of passing work between threads small compared with the checks.
 //!
 //! The thread that checks a block also reads it if it seems to be in the page cache. Copying a
-//! block costs as much as checking it. After copying a block, the same thread checks it from its
-//! processor cache, without queueing a request.
+//! block from the page cache costs as much as checking it. After copying a block, the same thread
+//! checks it from its processor cache, without queueing a request.
 
 use crate::error::Result;
 use crate::pointer::BlockPointer;

@@ -1,9 +1,9 @@
 //! The kernel's read-ahead: a few neighbours of the requested block.
 //!
 //! The limits are the kernel's. The kernel fetches until the requested bytes *exceed* the limit, so
-//! the last block goes beyond it. The read-ahead fetches all these neighbours and the wanted block
-//! in one plug. The kernel requests each block by itself, the wanted block last, and the block
-//! layer decides which requests to merge.
+//! the last block goes beyond the limit. The read-ahead fetches all these neighbours and the wanted
+//! block in one plug. The kernel requests each block by itself, the wanted block last, and the
+//! block layer decides which requests to merge.
 //!
 //! The facts come from the commit "btrfs: improve btree readahead for full send operations" and its
 //! description of the read-ahead before it.

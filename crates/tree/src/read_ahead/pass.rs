@@ -5,7 +5,7 @@
 //! therefore plans as many of the next leaves as it has memory for pointers, and reads them in
 //! address order. The pass holds back leaves that arrive before their turn: unpacked while memory
 //! lasts, then packed ([`Packed`]), starting with the last ones needed. If memory is still short,
-//! the pass drops the leaves wanted last, and a later pass reads them again.
+//! the pass drops those leaves that the walk wants last, and a later pass reads them again.
 //!
 //! Entries are numbered in the walk's order. Three bounds move over the entries' numbers:
 //!
@@ -366,8 +366,9 @@ impl Pass {
         found
     }
 
-    /// Takes memory for leaf `number`. To take memory for a leaf, packs or drops leaves that the
-    /// walk needs later. Returns false if there are none: the leaf then lies beyond the horizon.
+    /// Takes memory for the leaf with this number. To take memory for a leaf, packs or drops leaves
+    /// that the walk needs later. Returns false if no later leaves exist: the leaf then lies beyond
+    /// the horizon.
     fn make_room(&mut self, forest: &Forest, number: u64) -> bool {
         loop {
             if number >= self.horizon {

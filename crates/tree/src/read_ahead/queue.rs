@@ -3,7 +3,7 @@
 //! The owner of the queue plans blocks, each with a reservation of the forest's budget. The owner
 //! starts the reads of all planned blocks in one plug, and takes blocks from the front. In between,
 //! the devices read them, and the forest's threads check them in batches. On simulated devices, a
-//! block is checked when it is taken.
+//! block is checked when the reader takes it from the queue.
 
 use crate::cache::Reservation;
 use crate::edit::Node;

@@ -12,13 +12,14 @@
 //! 3. The forest's threads check the blocks in batches as they arrive. On simulated devices, the
 //!    walk checks them.
 //! 4. The cursor requests blocks in the order of the stages' queues, and takes each from the front
-//!    of its queue. If it requests a block further back, it has skipped the blocks before. If the
-//!    queue does not hold the block, the sweep restarts from the cursor's path.
+//!    of its queue. If the cursor requests a block further back in the queue, it has skipped the
+//!    blocks before that block. If the queue does not hold the requested block, the sweep restarts
+//!    from the cursor's path.
 //!
-//! A sweep starts with a small window and doubles it with each refill, so a walk over a few leaves
-//! reads few. Each higher stage has a smaller window of its own, because it has fewer nodes. The
-//! sweep refills a higher stage before the stage below needs its next node. The sweep reads nothing
-//! outside the walk's [`Scope`].
+//! A sweep starts with a small window and doubles the window with each refill, so a walk over a few
+//! leaves reads few blocks ahead. Each higher stage has a smaller window, because its level has
+//! fewer nodes. The sweep refills a higher stage before the stage below needs its next node. The
+//! sweep reads nothing outside the walk's [`Scope`].
 //!
 //! # Order of address
 //!
@@ -364,7 +365,7 @@ impl Sweep {
 
     /// Returns the next block of a stage's level. Takes nodes from the stage above as needed. The
     /// sweep does not fetch a block that is in memory. On the lowest level it is skipped, because
-    /// the walk does not request it. On higher levels it stays, for the blocks below it.
+    /// the walk does not request it. On higher levels, the block stays for the blocks below it.
     fn next_pointer(&mut self, forest: &Forest, index: usize) -> Option<(BlockPointer, Option<Arc<Node>>)> {
         let above_max = self.above_max(forest);
         loop {

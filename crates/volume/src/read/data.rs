@@ -37,9 +37,9 @@ impl PendingExtent {
     /// reads of other copies.
     ///
     /// # Errors
-    /// The error of planning the extent, or a [`Defect`] if bytes do not fit their place. Lost
-    /// ranges of an extent are not an error of the call. Ranges that the RAID stripe tree does not
-    /// map are also lost ranges.
+    /// Fails with the error of planning the extent, or a [`Defect`] if bytes do not fit their
+    /// place. Lost ranges of an extent are not an error of the call. Ranges that the RAID stripe
+    /// tree does not map are also lost ranges, which the result lists.
     pub fn wait_data(
         self,
         volume: &Volume,

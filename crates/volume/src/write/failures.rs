@@ -6,13 +6,13 @@
 //! At the next open, a left-out device's older generation identifies it ([`crate::open`]). The
 //! other stripes of a left-out device's chunks hold the bytes that it missed, as copies or parity.
 //!
-//! All chunks determine if the volume can do without the device, not only those of the failed
+//! The decision to continue without the device considers all chunks, not only those of the failed
 //! batch. In each chunk with a stripe on the failed device, the lost stripes must not exceed the
 //! profile's tolerance. Stripes on missing and stale devices also count as lost. The kernel uses
-//! the same condition for degraded writable mounts. Otherwise the failure stops writing
-//! ([`Volume::stop_writing`]). The device stays in use for reading, because it may hold the only
-//! copy of committed data. The next commit finds a chunk that was added since on a device that was
-//! left out.
+//! the same condition for degraded writable mounts. If the lost stripes exceed the tolerance, the
+//! failure stops writing ([`Volume::stop_writing`]). The device stays in use for reading, because
+//! it may hold the only copy of committed data. If a chunk was added on a device that has been left
+//! out since, the next commit finds that chunk.
 //!
 //! A volume that is being made ([`Volume::create`]) tolerates no failure.
 //!

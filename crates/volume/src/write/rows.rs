@@ -144,8 +144,9 @@ impl RowLocks {
         }
     }
 
-    /// Reads columns of a row in one state. Retries if the row was written during the read; after
-    /// too many retries, locks the row. Writers lock the row that they write.
+    /// Reads columns of a row in one state, without a write between the reads. Retries if the row
+    /// was written during the read; after too many retries, locks the row. Writers of a row hold
+    /// the lock of that row.
     pub(crate) fn read_steadily<T>(&self, chunk: Logical, row: u64, read: impl Fn() -> T) -> T {
         if WRITING.get() > 0 || buttress_faults::on("volume-rebuild-unsteady") {
             return read();
@@ -548,8 +549,8 @@ impl Row {
         })
     }
 
-    /// Adds a write to the parity row, for one column of data or parity. Skips a device out of
-    /// reach: an earlier check proved that the row can do without it.
+    /// Adds a write to the parity row, for one column of data or parity. Skips a write to a device
+    /// out of reach: an earlier check proved that the row can do without this device.
     fn add_write(
         &self,
         volume: &Volume,

@@ -1,12 +1,12 @@
 //! Flushes, and the superblock writes that complete a commit.
 //!
 //! This module ensures the order of writes (design: "Nothing live is overwritten"). The caller of
-//! [`Volume::write_superblocks`] has flushed all blocks to the devices. The steps are then: write
-//! all primaries, flush, write their copies, flush. A crash in between leaves each device with at
-//! least one valid superblock, the old or the new one, because the first flush ends before any copy
-//! is written. If the current superblock names a log, unlike its copies, the steps are: write
-//! copies, flush, write primaries, flush. A device that fails is left out of the remaining steps,
-//! if the volume can do without it. Each step must end on all devices that stay.
+//! [`Volume::write_superblocks`] has flushed all blocks to the devices. Without a pending log, the
+//! steps are: write all primaries, flush, write their copies, flush. A crash in between leaves each
+//! device with at least one valid superblock, the old or the new one, because the first flush ends
+//! before any copy is written. If the current superblock names a log, unlike its copies, the steps
+//! are: write copies, flush, write primaries, flush. A device that fails is left out of the
+//! remaining steps, if the volume can do without it. Each step must end on all devices that stay.
 //!
 //! Source: on-disk format documentation, section "Superblock", for the addresses of the copies:
 //! those that end within the device.
@@ -44,7 +44,7 @@ impl Volume {
     }
 
     /// Writes the superblock to all devices, and makes it the volume's current superblock. All
-    /// blocks that it leads to must be durable.
+    /// blocks that the superblock leads to must be durable.
     ///
     /// `superblock` holds the fields that all devices share. The call sets `physical`,
     /// `device_item` and the checksum for each device and address. `items` are the device items of
@@ -239,8 +239,8 @@ impl Volume {
     }
 
     /// Writes superblocks to a device that was brought up to date: copies, flush, primary, flush. A
-    /// flush before them makes the earlier writes to the device durable. If the flush or a
-    /// superblock write fails, the device is left out.
+    /// flush before the superblock writes makes the earlier writes to the device durable. If the
+    /// flush or a superblock write fails, the device is left out.
     pub(crate) fn write_superblocks_of_returned(
         &self,
         slot: &Arc<DeviceSlot>,

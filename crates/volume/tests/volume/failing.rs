@@ -1,6 +1,6 @@
 //! Tests of devices that begin to fail while the volume is written. The volume continues without
-//! the failed devices if every chunk can, and the remaining devices hold the written data. Beyond
-//! that, writing stops.
+//! the failed devices if every chunk can, and the remaining devices hold the written data. If a
+//! chunk does not tolerate the failure, writing stops.
 //!
 //! The image's only system chunk is single on the first device, and no test writes to it. The first
 //! device is therefore always a device that another chunk than the tested one needs.

@@ -345,7 +345,7 @@ fn discards_reach_all_copies_and_leave_the_rest() {
         lab.volume.discard(logical, ByteCount::of(length)).unwrap();
         let found = read_all(&lab.volume);
         // Memory devices of this test fill discarded bytes with a pattern. Profiles with parity
-        // discard whole rows only.
+        // discard only whole rows.
         let changed: Vec<usize> = (0..DATA_BYTES)
             .filter(|byte| found[*byte] != model[*byte])
             .collect();

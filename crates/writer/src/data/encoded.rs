@@ -1,8 +1,8 @@
 //! Extents whose stored bytes the caller provides: compressed content is stored as it is, and never
 //! decoded.
 //!
-//! A call writes these extents at once, without keeping them in memory. Before it writes encoded
-//! extents, the call writes back the file's dirty data.
+//! A call writes the provided extents at once, without keeping them in memory. Before it writes
+//! encoded extents, the call writes back the file's dirty data.
 
 use super::compressing::{COMPRESSED_BYTES_MAX, NewExtent, PartOfExtent, length_of};
 use super::content::Content;

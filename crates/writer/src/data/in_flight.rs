@@ -167,9 +167,9 @@ impl Content<'_> {
         self.land(&mut taken, written)
     }
 
-    /// Takes out the dirty data of a range or of the whole file. The call takes the whole file if
-    /// the file's size differs from its item's, or if the file fits inline. Returns `None` if the
-    /// file has no dirty data, or if the file is deleted.
+    /// Takes out the dirty data of a range or of the whole file. The write-back takes the whole
+    /// file if the file's size differs from its item's, or if the file fits inline. Returns `None`
+    /// if the file has no dirty data, or if the file is deleted.
     fn take_out(&mut self, range: Option<&Range<u64>>) -> Result<Option<Taken>> {
         let range = range.map(|range| self.align_down(range.start)..self.align_up(range.end));
         if !self.has_to_write_back(range.as_ref()) {

@@ -81,7 +81,7 @@ impl Operation<'_> {
     }
 
     /// Removes the file's items in `range`, and the extent references of these items. Returns the
-    /// bytes that the removed items added to `nbytes`.
+    /// bytes that the removed items had added to the inode's `nbytes`.
     pub(crate) fn drop_range(&mut self, location: Location, range: &Range<u64>) -> Result<u64> {
         if range.start >= range.end {
             return Ok(0);

@@ -177,8 +177,8 @@ impl Content<'_> {
         })
     }
 
-    /// Zeroes a range: parts of sectors in memory, whole sectors as holes. Returns the whole
-    /// sectors. The caller blocks readers of the range during this change.
+    /// Zeroes a range: parts of sectors in memory, whole sectors as holes. Returns the range of
+    /// whole sectors. The caller blocks readers of the range during this change.
     fn clear(&mut self, range: &Range<u64>, size: u64) -> Result<Range<u64>> {
         // Content after the end of the file need not be preserved.
         let end = if range.end >= size {

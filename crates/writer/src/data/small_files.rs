@@ -1,13 +1,14 @@
 //! Write-back of small files, many at a time.
 //!
 //! The write-back of one file acquires the edit lock several times, and needs a device request and
-//! a checksum task. A batch shares this cost. A batch allocates adjacent space once, writes it by
-//! one large request, and adds its checksums as few items. The items of many files are inserted
-//! under one hold of the edit lock. The steps are those of `write_back`.
+//! a checksum task. A batch of small files shares this cost. A batch of small files allocates
+//! adjacent space once, writes it by one large request, and adds its checksums as few items. The
+//! items of many files are inserted under one hold of the edit lock. The steps of writing small
+//! files are those of `write_back`.
 //!
-//! The invariants of `write_back` hold here too. A batch holds the file locks of all its files
-//! during device I/O. A batch of small files skips files whose lock is held. If a file is removed
-//! meanwhile, the insertion skips its extents and checksums.
+//! The invariants of `write_back` hold here too. A batch of small files holds the file locks of all
+//! its files during device I/O. A batch of small files skips files whose lock is held. If a file is
+//! removed during the batch, the insertion skips the file's extents and checksums.
 //!
 //! Left out, and written back separately: a file that is compressed, has no checksums, may be
 //! overwritten in place, fits inline, or has many dirty ranges.
@@ -334,8 +335,8 @@ impl SmallFile<'_, '_> {
         content.settle(operation, self.size, counted, false)
     }
 
-    /// Ends the write-back: the extents are in the tree, or the file is removed. Returns the
-    /// reserved bytes that the ended write-back must release.
+    /// Ends the write-back of one file: its extents are in the tree, or the file is removed.
+    /// Returns the reserved bytes that the ended write-back must release.
     fn end(&mut self, is_there: bool) -> u64 {
         let insertions = core::mem::take(&mut self.insertions);
         if !is_there {

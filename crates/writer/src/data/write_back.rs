@@ -146,7 +146,8 @@ impl Content<'_> {
         }
     }
 
-    /// Does step 4 of a write-back. Step 4 of a write-back: inserts the extents, and counts them.
+    /// Performs step 4 of a write-back: inserts the new extents into the trees. Step 4 of a
+    /// write-back: inserts the extents, and counts them.
     pub(super) fn insert(
         &self,
         item: &InodeItem,

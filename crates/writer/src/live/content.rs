@@ -13,9 +13,9 @@
 //!   lookups share this lock.
 //! - Extents and their checksums are looked up under one hold of the file's tree. Under the hold,
 //!   no extent leaves the tree, so no extent loses its checksums.
-//! - The size of a file without a writing call is that of its item. The size changes only in a call
-//!   that stores its content beside the item. The reader compares the number of such calls before
-//!   and after.
+//! - The current size of a file without a writing call is the size in its inode item. The size of a
+//!   file changes only in a call that stores its content beside the item. The reader compares the
+//!   number of such calls before and after.
 //! - A call that removes a file's inode marks the file before it removes the items. The reader
 //!   acquires its hold while it holds the file's tree, and checks the running generation
 //!   afterwards. A transaction that began during the read may have extents that the hold does not

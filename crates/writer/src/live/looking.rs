@@ -2,7 +2,7 @@
 //!
 //! A view preserves the whole state, so later edits must copy the blocks that they change. Callers
 //! that alternate reads and changes, or that need the newest state, should use the live lookups.
-//! Each call reads a leaf or two, and preserves nothing.
+//! Each call of this module reads a leaf or two, and preserves no state.
 
 use crate::WritableFilesystem;
 use crate::operations::entries::place_in;
@@ -222,7 +222,8 @@ impl WritableFilesystem {
     }
 
     /// Returns the inode as [`WritableFilesystem::metadata`] does, and whether it has dirty data at
-    /// the same moment. With dirty data, its allocated bytes can change without a call.
+    /// the same moment. While the inode has dirty data, its allocated bytes can change without a
+    /// call.
     ///
     /// # Errors
     /// Fails as [`WritableFilesystem::metadata`] does.

@@ -1,9 +1,9 @@
 //! Readahead for changes: a caller that knows which inodes it will change reads their blocks at
 //! once, side by side. Without readahead, each change would read block after block.
 //!
-//! Readahead is a hint. The change itself returns errors of unreadable or missing blocks. The cache
-//! keeps read-ahead blocks like any others, so callers should read ahead only for changes that
-//! follow soon.
+//! Readahead for changes is a hint, so callers may ignore its errors. The change itself returns
+//! errors of unreadable or missing blocks. The cache keeps read-ahead blocks like any others, so
+//! callers should read ahead only for changes that follow soon.
 
 use crate::WritableFilesystem;
 use buttress_engine::fault_in::FaultIn;

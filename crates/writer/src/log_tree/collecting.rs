@@ -372,8 +372,8 @@ impl<'a, 'b> Collector<'a, 'b> {
     }
 }
 
-/// Returns the item of an inode that is logged by existence only. An inode without content has size
-/// zero.
+/// Returns the item of an inode that is logged by existence only. Such an item has size zero if the
+/// inode has no content.
 fn existence_of(item: &InodeItem) -> InodeItem {
     let mut logged = *item;
     logged.generation = Generation::MIN;

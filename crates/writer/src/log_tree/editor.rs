@@ -1,9 +1,9 @@
 //! Edits of a log's own trees: inserting and removing items.
 //!
-//! Blocks of a log belong to no extent. Log blocks get their addresses when the log is written. A
-//! block that changes again gets another address. The log's editor records the old address of a
-//! changed block. A later log may reuse it once the log that no longer needs it is durable
-//! ([`super::writing`]).
+//! The blocks of a log belong to no extent. Log blocks get their addresses when the log is written.
+//! A log block that changes again gets another address. The log's editor records the old address of
+//! a changed block. A later log may reuse the old address once the log that no longer needs the
+//! block is durable ([`super::writing`]).
 
 use super::inode_batch::{Data, InodeBatch, Item};
 use crate::data::stored::{Stored, is_inline};

@@ -6,7 +6,8 @@ use buttress_format::{InodeItem, InodeNumber};
 /// The number of inodes for which memory is kept for the next sync.
 const KEPT_INODES: usize = 256;
 
-/// The items that the collection read, in order of inodes. Most requests follow that order.
+/// The items that the collection read, in order of inodes. Most requests follow the order of the
+/// inodes.
 #[derive(Debug, Default)]
 pub(super) struct Gathered {
     pub(super) items: Row<InodeItem>,

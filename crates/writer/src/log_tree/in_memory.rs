@@ -64,7 +64,7 @@ fn replay(options: OpenOptions) -> Result<Filesystem> {
         ..WriteOptions::default()
     };
     let replayed = WritableFilesystem::in_memory(options.clone().open()?, writing)?;
-    // The replay itself is committed already. Readers see nothing of the opening's later work on
+    // The replay itself is committed already. Readers do not observe the opening's later work on
     // orphans.
     replayed.abandon();
     options.open()

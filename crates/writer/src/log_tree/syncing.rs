@@ -3,11 +3,12 @@
 //! 1. The sync writes the file's dirty data back, into extents that no commit uses.
 //! 2. Under the lock of the subvolume's log, it collects new changes from the trees of the running
 //!    transaction. The collection runs in memory, under the edit lock ([`super::collecting`]). The
-//!    sync then adds the changes to the log's own tree, without the edit lock.
+//!    sync then adds the collected changes to the log's own tree, without the edit lock.
 //! 3. Of all waiting sync calls, one writes the log for all. Under the edit lock, changed log
 //!    blocks get addresses. Without the lock, that call writes the blocks and then the tree of log
-//!    roots, and flushes. It then writes the primary superblocks with the new root, and flushes.
-//!    Calls that come meanwhile wait for the next round, and one of them leads it.
+//!    roots, and flushes. The leading call then writes the primary superblocks with the new root of
+//!    the log, and flushes. Calls that come meanwhile wait for the next round, and one of them
+//!    leads it.
 //!
 //! Changes of the trees after a log was written never change the meaning of the log. A commit makes
 //! every log of its transaction obsolete: the commit's superblock names no log, and the log blocks
@@ -21,7 +22,7 @@
 //! - A superblock with a log differs from the superblock before only in its first 512 bytes. A torn
 //!   superblock therefore equals the old or the new superblock. The superblock copies, which belong
 //!   to the commit, are not needed.
-//! - An incomplete log is never written. Until the next commit, every sync is then a commit.
+//! - An incomplete log is never written. Until the next commit, every sync then makes a commit.
 //! - A log block stays pinned from its allocation until the commit is durable. Only a later log may
 //!   reuse the block's address before the commit, once no durable log leads to the block. The space
 //!   of data that logs refer to is reused only after the commit is durable.

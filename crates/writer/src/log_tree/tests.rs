@@ -345,7 +345,7 @@ fn logs_take_turns_at_the_same_places() {
 }
 
 /// If a device fails while a log is written, its superblock has the generation of the devices with
-/// the log. A commit makes the generations differ.
+/// the log. In this test, a commit makes the generations differ.
 #[test]
 fn a_device_left_out_while_logging_makes_the_sync_a_commit() {
     let backends = made(&[160 * MIB; 2], Some(Profile::Raid1));

@@ -44,8 +44,8 @@ pub struct AttributeChanges {
 
 impl WritableFilesystem {
     /// Changes mode, owner or times of an inode. A new owner or group of a file removes its set-id
-    /// bits and its capabilities, as `chown(2)` does, unless the call also sets a mode. An access
-    /// control list follows the mode. Times after
+    /// bits and its capabilities, as `chown(2)` does, unless the call also sets a mode. A change of
+    /// mode also changes the inode's access control list. Times after
     /// [`Environment::latest`](crate::Environment::latest) are reduced to that time.
     ///
     /// # Errors

@@ -1,9 +1,9 @@
 //! Inserts the deferred names of unfinished subvolumes into their directories, in order of their
 //! keys.
 //!
-//! The leaves are read ahead of the edits, side by side. Each operation inserts some names, which
-//! then no longer wait. Other threads may acquire the edit lock between two operations, and commits
-//! may run.
+//! The leaves of the directories are read ahead of the edits, side by side. Each operation inserts
+//! some deferred names, which are then in the tree. Other threads may acquire the edit lock between
+//! two operations, and commits may run.
 //!
 //! If the directory already has a name, the insertion fails, not the earlier call that made it. A
 //! deferred name whose insertion fails stays deferred, and its subvolume cannot be finished.

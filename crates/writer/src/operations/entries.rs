@@ -77,8 +77,8 @@ impl Access<'_> {
     /// Loads the items of a directory entry, by name and by index.
     ///
     /// Loading the entry also caches the directory's next index. Without this cache, a lookup after
-    /// the removal of the last name would reuse that name's index. Linux refuses a log in which a
-    /// new name has an index that the last commit still uses, and does not mount.
+    /// the removal of the last name would reuse that name's index. A log must not give a new name
+    /// an index that the last commit still uses: Linux refuses such a log and does not mount.
     pub(super) fn reach_entry(&mut self, directory: Location, name: &[u8], index: u64) -> Result<()> {
         if !buttress_faults::on("directory-index-of-removed-name") {
             self.look().next_index(directory)?;
@@ -159,9 +159,9 @@ impl Operation<'_> {
         })
     }
 
-    /// Reaches all items of an inode's name, from the first of the inode's items to their end,
-    /// which may be in two leaves. Also reaches the orphan item. Returns the index of the directory
-    /// entry with this name.
+    /// Reads the blocks of all items of an inode's name, from the first of the inode's items to
+    /// their end, which may be in two leaves. Also reaches the orphan item. Returns the index of
+    /// the directory entry with this name.
     pub(super) fn reach_name(&mut self, directory: Location, name: &[u8], inode: Location) -> Result<u64> {
         let index = self.link_index(inode, directory.inode, name)?;
         self.reach_entry(directory, name, index)?;

@@ -181,7 +181,7 @@ impl WritableFilesystem {
     }
 
     /// Removes what remains of an inode without names: its orphan, or its dirty data, which is
-    /// obsolete. Returns the hold on an inode that is kept.
+    /// obsolete. Returns the hold on an inode that stays open.
     pub(super) fn finish_removal(&self, left: Left) -> Result<Option<OpenInode>> {
         match left {
             Left::Nothing => {}

@@ -72,9 +72,9 @@ impl Drop for OpenInode {
     }
 }
 
-/// Turns an error of a damaged subvolume into `None`. A volume with such a subvolume can still be
-/// written, to save or delete the subvolume. Reads of the damaged subvolume return the error, and
-/// its orphans remain for a later opening.
+/// Turns an error of a damaged subvolume into `None`. A volume with a damaged subvolume can still
+/// be written, to save or delete that subvolume. Reads of the damaged subvolume return the error,
+/// and its orphans remain for a later opening.
 pub(crate) fn unless_damaged<T>(result: Result<T>) -> Result<Option<T>> {
     match result {
         Err(error) if error.kind() == ErrorKind::Corrupt && !error.is_defect() => Ok(None),

@@ -145,8 +145,8 @@ impl WritableFilesystem {
     }
 
     /// Sets the flags of an inode of an unfinished subvolume, in the form of the inode item. For a
-    /// file with content, the flags that describe how content is written stay. Inode flags that the
-    /// file system itself controls also stay.
+    /// file with content, the method keeps the flags that describe how content is written. Inode
+    /// flags that the file system itself controls also stay.
     ///
     /// # Errors
     /// Fails with [`Error::InodeNotFound`]; [`Error::SubvolumeNotFound`] for a finished subvolume.

@@ -116,8 +116,8 @@ struct SnapshotDropper<'m> {
     /// The transaction in which a snapshot made this tree, from the root item's key: older blocks
     /// are not the tree's own. For blocks of exactly this generation, the owner in their header
     /// decides. With the kernel's keys, blocks of this generation belong to the snapshot's source.
-    /// Keys that name the transaction itself may be older than blocks that the snapshot changed in
-    /// it.
+    /// The snapshot's keys that name its own transaction may be older than blocks that the snapshot
+    /// changed in this transaction.
     origin: Generation,
     steps: Vec<Step>,
     /// Blocks to be read together with the missing block.
