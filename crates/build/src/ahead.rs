@@ -3,8 +3,8 @@
 //!
 //! Entries travel in batches, so passing them on costs next to nothing. Few batches of entries are
 //! queued, so memory does not depend on the speed of a source. A batch keeps the order of the
-//! source. The receiver may stop at any entry, and the source is then asked for a bounded number of
-//! further entries.
+//! source. The receiver may stop at any entry, and the source then still returns a bounded number
+//! of entries.
 
 use crate::entry::{Entry, EntryKind};
 use crate::error::{Error, Result};

@@ -1,9 +1,9 @@
 //! Trees packed into blocks in one pass over their items.
 //!
 //! A [`Packer`] fills leaves to the end in key order. The packer makes a node as soon as all
-//! children that fit are known. Each finished block takes the next address and goes to the
-//! [`BlockLog`]. The blocks of one tree are adjacent, at addresses that belong to metadata alone.
-//! The places of the blocks on devices are determined when all blocks exist.
+//! children that fit into the node are known. Each finished block takes the next address and goes
+//! to the [`BlockLog`]. The blocks of one tree are adjacent, at addresses that belong to metadata
+//! alone. The places of the blocks on devices are determined when all blocks exist.
 //!
 //! [`Shape`] packs in the same way, but only counts. `Shape` predicts the number of a tree's blocks
 //! and their levels before any block is written.
@@ -309,7 +309,7 @@ impl Packer {
         };
         let (heads, data) = (&self.heads, &self.data);
         let logical = log.push(note, |block| fill_leaf(block, heads, data))?;
-        // The memory of the previously finished block is reused.
+        // The memory of the previously finished block is reused for this block.
         let (mut heads, mut data) = match core::mem::replace(&mut self.last, Top::Node(Vec::new())) {
             Top::Leaf(heads, data) => (heads, data),
             Top::Node(_) => Default::default(),
@@ -430,7 +430,7 @@ impl Shape {
         shape.finish()
     }
 
-    /// Adds an item with data of this length.
+    /// Adds an item with data of this length to the leaf.
     pub(crate) fn push(&mut self, key: &Key, length: usize) {
         let needed = length.saturating_add(ITEM_HEAD_BYTES);
         if self.taken.saturating_add(needed) > self.leaf_bytes && self.taken > 0 {

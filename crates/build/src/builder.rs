@@ -1,7 +1,7 @@
 //! [`ImageBuilder`]: sources in, a volume out.
 //!
 //! 1. [`ImageBuilder::gather`] reads all entries, sorts them and lays out the tree: `gather`,
-//!    `links`, `layers`, `tree`, `layout`. Nothing is written.
+//!    `links`, `layers`, `tree`, `layout`. This stage writes nothing.
 //! 2. [`Gathered::write`] wipes the devices, reads contents, and writes data and blocks, and
 //!    finally the superblocks: `write`.
 
@@ -30,8 +30,8 @@ pub enum Verdict {
 }
 
 /// An adapter, which inspects every entry first and may change its owner, contexts or exclusion.
-/// Adapters receive entries in the order of the source, which has no meaning. The result must
-/// depend on the entry alone.
+/// Adapters receive entries in the source's order, which has no meaning. The result must depend on
+/// the entry alone.
 pub type Adapter = Box<dyn Fn(&mut Entry) -> Verdict + Send + Sync>;
 
 /// Builds a volume from sources. A later source lies above earlier sources.
@@ -110,7 +110,7 @@ impl core::fmt::Debug for Gathered {
 
 impl Gathered {
     /// Returns a device size that suffices for the volume on a single device. The volume may
-    /// finally take less.
+    /// finally take less than this size.
     #[must_use]
     pub fn enough_bytes(&self) -> ByteCount {
         write::enough_bytes(self)

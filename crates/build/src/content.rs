@@ -3,10 +3,10 @@
 //!
 //! A file is split into *segments*, each of which is one job for one worker, so all workers help
 //! with a large file. A job of a file with holes covers several segments ([`span`]), so the number
-//! of jobs depends on the data, not on the size. Jobs are started and their results are taken in
-//! the order in which they were made. The output therefore does not depend on the number of
-//! workers. Each job's pieces queue in a channel of its own. A new job is made only while the bytes
-//! in flight stay below a limit ([`Budget`]).
+//! of jobs depends on the data, not on the file's size. Jobs are started and their results are
+//! taken in the order in which they were made. The output of the build therefore does not depend on
+//! the number of workers. The pieces of each job queue in a channel of that job. A new job is made
+//! only while the bytes in flight stay below a limit ([`Budget`]).
 
 use crate::entry::{Compress, FileContent};
 use crate::error::{Error, Result, shown};
@@ -20,7 +20,7 @@ use core::ops::Range;
 use crossbeam_channel::{Receiver, Sender, bounded};
 use std::sync::Arc;
 
-/// The number of bytes of a file that one job reads. A multiple of [`PIECE_BYTES`].
+/// The number of bytes of a file that one job reads. The number is a multiple of [`PIECE_BYTES`].
 pub(crate) const SEGMENT_BYTES: u64 = 4 << 20;
 
 /// The maximum length of a piece.
@@ -34,8 +34,8 @@ const PIECES_MAX: usize = 40;
 /// data may be unevenly spread.
 const SPARSE_JOBS: u64 = 4;
 
-/// Returns the maximum inline content: Linux's default, and less than a sector. More would save
-/// reads of contents, but would cost as much for readers of names and inodes only
+/// Returns the maximum inline content: Linux's default, and less than a sector. A larger maximum
+/// would save reads of contents, but would cost as much for readers of names and inodes only
 /// (docs/internals/performance.md, "Building images").
 pub(crate) fn inline_bytes_max(sector_bytes: u32) -> u64 {
     u64::from(sector_bytes.saturating_sub(1)).min(2048)
@@ -45,7 +45,8 @@ pub(crate) fn inline_bytes_max(sector_bytes: u32) -> u64 {
 pub(crate) struct Job {
     pub(crate) file: Arc<FileInfo>,
     pub(crate) start: u64,
-    /// The start of the next job. Start and end are multiples of [`SEGMENT_BYTES`].
+    /// The offset in the file at which the next job starts. Start and end are multiples of
+    /// [`SEGMENT_BYTES`].
     pub(crate) end: u64,
     pub(crate) is_first: bool,
     pub(crate) method: Option<CompressionMethod>,
@@ -62,7 +63,7 @@ pub(crate) enum Piece {
     Begin {
         data_bytes: u64,
     },
-    /// The whole content, which is short.
+    /// The whole content of a short file.
     Inline {
         stored: Vec<u8>,
         compression: Compression,
@@ -139,7 +140,7 @@ pub(crate) fn work(shop: &Shop, jobs: &Receiver<Job>) {
             .map_err(Error::from)
             .and_then(|()| worker.job(&job))
         {
-            // The receiver may be gone.
+            // The receiver of a failed job's error may already be gone.
             let _ = job.to.send(Err(error));
         }
     }
@@ -198,7 +199,8 @@ impl Worker<'_> {
         Ok(())
     }
 
-    /// Reads content that is short enough to be inline. Returns false if it is too long after all.
+    /// Reads content that is short enough to be inline. Returns false if the content is longer than
+    /// expected.
     fn inline(&mut self, job: &Job, reader: &mut dyn ContentReader) -> Result<bool> {
         let size = job.file.content.size.get();
         if size > self.shop.inline_bytes && job.method.is_none() {
@@ -303,12 +305,13 @@ fn digest(stored: &[u8], compression: Compression) -> Digest {
     Digest(bytes, compression.to_raw())
 }
 
-/// Passes a piece to the pass. Fails if the pass has ended early and needs no more pieces.
+/// Sends a piece of content from a job to the pass. Fails if the pass over the items has ended
+/// early and needs no more pieces.
 fn send(job: &Job, piece: Piece) -> Result<()> {
     job.to.send(Ok(piece)).map_err(|_| Error::Cancelled)
 }
 
-/// Ranges of data in whole sectors, in order and not adjacent.
+/// A file's ranges of data in whole sectors, in order and not adjacent.
 struct Scan {
     sector_bytes: u64,
     at: u64,

@@ -70,7 +70,7 @@ pub(crate) struct Owner {
 /// A function that adds a chunk to the volume under construction.
 type AddChunk<'a> = Box<dyn Fn(&PlannedChunk) -> Result<()> + 'a>;
 
-/// The writer that assigns addresses to data and passes it on.
+/// The writer that assigns addresses to data and passes the data on.
 pub(crate) struct DataWriter<'a> {
     pub(crate) space: DataSpace,
     /// References to extents, sorted by address and owner.
@@ -280,7 +280,7 @@ impl<'a> DataWriter<'a> {
         Ok(())
     }
 
-    /// Finishes the writing.
+    /// Finishes writing the data.
     pub(crate) fn into_parts(self) -> DataParts {
         DataParts {
             space: self.space,

@@ -93,7 +93,8 @@ impl DirectorySource {
             let cause = io::ErrorKind::NotADirectory.into();
             return Err(Self::failed("reading", &self.root, cause));
         }
-        // A link may lead to the root itself, but not to entries below.
+        // A symbolic link may lead to the root itself, but the source follows no link below the
+        // root.
         let root = self.root.canonicalize();
         self.root = root.map_err(|cause| Self::failed("looking at", &self.root, cause))?;
         self.pending.push(Vec::new());
@@ -176,8 +177,8 @@ impl DirectorySource {
     }
 }
 
-/// Returns true if a volume keeps attributes of this name. Other attributes belong to the file
-/// system that holds them.
+/// Returns true if a volume keeps attributes of this name. Attributes of other name spaces belong
+/// to the file system that holds the source directory.
 fn is_kept(name: &[u8]) -> bool {
     let prefixes: [&[u8]; 5] = [
         b"user.",
@@ -214,7 +215,7 @@ pub fn data_of_file(at: &Path, metadata: &Metadata) -> Option<DataExtent> {
     if !seen.sparse {
         return None;
     }
-    // Reading the file later reports a failure to open it.
+    // If this open fails, a later read of the file reports the failure.
     let file = open_file(at).ok()?;
     let mut found = DataExtent::default();
     let mut from = 0;
@@ -379,7 +380,7 @@ impl Seen {
         })
     }
 
-    /// Returns the difference to the current state as text.
+    /// Returns the difference from the file's current state as text.
     fn difference(&self, now: &Self) -> Option<String> {
         if now.inode != self.inode {
             return Some("another file has replaced it".to_owned());

@@ -3,8 +3,8 @@
 //!
 //! The emitting pass reads items ahead, queues jobs for the contents that it finds, and continues
 //! while workers read. The emitting pass takes the result of a job when the turn of the job's inode
-//! comes. In parallel, a thread writes data to the devices. Tree blocks are kept aside, because
-//! their places are known only when the data ends.
+//! comes. During this pass, a thread writes data to the devices. The pass keeps tree blocks aside,
+//! because their places are known only when the data ends.
 
 use crate::blocks::{BlockLog, Packer, Root};
 use crate::content::{Job, Piece, SEGMENT_BYTES, channel, method, span};
@@ -102,7 +102,7 @@ struct MoreSegments {
     first: Option<(Receiver<Result<Piece>>, u64)>,
 }
 
-/// The rules of the pass.
+/// The rules of the pass that emits all items.
 pub(crate) struct EmitRules<'a> {
     pub(crate) compression: Compress,
     pub(crate) jobs: Sender<Job>,
@@ -445,7 +445,7 @@ impl<'a> Emitter<'a> {
         let mut open = self.open.take().ok_or(Error::Defect {
             what: "the end of no file",
         })?;
-        // If this file has the same content as another, these are the other's extents.
+        // If this file has the same content as another file, these are the other file's extents.
         let mut extents = match open.same {
             None => core::mem::take(&mut open.shared.extents),
             Some(_) => Vec::new(),

@@ -4,14 +4,14 @@
 //! of a regular file, only its length and the place where the source finds it ([`FileContent`]).
 //! Entries are small, can be written to a spool and read back, and borrow nothing.
 //!
-//! Several entries may have one path. The entries' [`Precedence`] decides between them, never their
-//! order:
+//! Several entries may have one path. For several entries of one path, their [`Precedence`] decides
+//! between them, never their order:
 //!
 //! - of two entries that are not both directories, the entry with the higher precedence stays. If
 //!   the entry that stays replaces a directory, all entries of lower precedence below the directory
 //!   disappear;
-//! - two directories merge. The attributes of the higher one apply, and the entries below both
-//!   exist;
+//! - two directories merge. The attributes of the directory of higher precedence apply, and the
+//!   entries below both directories exist;
 //! - a [`EntryKind::Whiteout`] removes its path and everything below, if of lower precedence;
 //! - an [`EntryKind::Opaque`] removes everything below its path, if of lower precedence.
 //!
@@ -98,8 +98,8 @@ impl EntryPath {
     }
 }
 
-/// The precedence among entries of one path: the highest stays. The precedence compares entries of
-/// one source. A source that was added later always takes precedence.
+/// The precedence among entries of one path: the highest stays. The precedence compares only
+/// entries of one source. A source that was added later always takes precedence.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Precedence(pub u64);
 
@@ -135,7 +135,8 @@ pub enum EntryKind {
     Symlink(Vec<u8>),
     /// A device, pipe or socket.
     Node(NodeKind),
-    /// Another name of the entry at this path of the same source. Chains are followed.
+    /// Another name of the entry at this path of the same source. A chain of hard links is followed
+    /// to its end.
     HardLink(EntryPath),
     /// A whiteout: removes the path's entries of lower precedence.
     Whiteout,
@@ -148,7 +149,8 @@ pub enum EntryKind {
 pub struct SubvolumeMark {
     /// True if the subvolume is read-only.
     pub read_only: bool,
-    /// True if it is the default subvolume, mounted without a `subvol=` option. At most one is.
+    /// True if it is the default subvolume, mounted without a `subvol=` option. At most one
+    /// subvolume is the default.
     pub default: bool,
 }
 
@@ -161,11 +163,11 @@ pub struct Attributes {
     pub uid: u32,
     /// The group that owns it.
     pub gid: u32,
-    /// The time of the last change of its content.
+    /// The time of the last change of the inode's content.
     pub mtime: Timestamp,
     /// The times of access, change and creation. `None` means that the time equals
     /// [`mtime`](Self::mtime). The default makes images of equal trees equal, because reading or
-    /// copying a tree changes these times.
+    /// copying a source tree changes these times.
     pub atime: Option<Timestamp>,
     /// The time of change; see [`atime`](Self::atime).
     pub ctime: Option<Timestamp>,
@@ -173,7 +175,7 @@ pub struct Attributes {
     pub otime: Option<Timestamp>,
     /// Extended attributes, in any order, each name once.
     pub xattrs: Vec<Xattr>,
-    /// Flags such as [`InodeFlags::NODATACOW`], for this inode alone.
+    /// Flags such as [`InodeFlags::NODATACOW`], which apply only to this inode.
     pub flags: InodeFlags,
     /// The compression of the content; `None` means the builder's options.
     pub compression: Option<Compress>,
@@ -205,11 +207,11 @@ pub struct FileContent {
     /// The data of the content, if the source knows its holes. `None` if all of the content may be
     /// data.
     pub data: Option<DataExtent>,
-    /// The place at which the source finds the content. The source chooses its form, and receives
-    /// it back unchanged. The locator should be short.
+    /// The place at which the source finds the content. The source chooses the locator's form, and
+    /// receives the locator back unchanged. The locator of a content should be short.
     pub locator: Vec<u8>,
     /// The identity of contents that share their extents. Contents of one source with one key have
-    /// the same bytes. Such contents are read once and share their extents.
+    /// the same bytes. Contents with equal keys are read once and share their extents.
     pub share: Option<ShareKey>,
 }
 
@@ -232,8 +234,8 @@ impl DataExtent {
         }
     }
 
-    /// Returns the maximum bytes that the data takes in sectors. A range may begin and end inside a
-    /// sector.
+    /// Returns the maximum bytes that this data takes in whole sectors. A range may begin and end
+    /// inside a sector.
     pub(crate) fn bytes_in_sectors(self, sector_bytes: u32) -> u64 {
         let ends = self
             .ranges

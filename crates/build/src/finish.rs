@@ -2,9 +2,9 @@
 //! chunks, roots.
 //!
 //! These trees describe the blocks that hold them. The addresses depend only on the number of
-//! blocks in each tree, because the trees' blocks are adjacent. The builder guesses the numbers,
-//! lists and counts the trees, and repeats until the count equals the guess. The repetition ends
-//! after a few rounds, because more blocks can only mean more items. Only then are the trees
+//! blocks in each tree, because the trees' blocks are adjacent. The builder guesses the numbers of
+//! blocks, lists and counts the trees, and repeats until the count equals the guess. The repetition
+//! ends after a few rounds, because more blocks can only mean more items. Only then are the trees
 //! packed.
 
 use crate::blocks::{BlockLog, Packer, Root, Shape};
@@ -55,16 +55,16 @@ pub(crate) struct Finish<'a> {
 pub(crate) enum Sizes {
     /// A given number of bytes for each device.
     Given(Vec<u64>),
-    /// As few bytes as possible, plus this number.
+    /// The image takes as few bytes as possible, plus this number.
     Least(u64),
 }
 
-/// The remaining data to write.
+/// The data that the build must still write at its end.
 pub(crate) struct Finished {
     pub(crate) superblock: Superblock,
     pub(crate) devices: Vec<DeviceItem>,
     pub(crate) chunks: Vec<PlannedChunk>,
-    /// The chunks that the volume does not know yet.
+    /// The chunks that the finish planned and that the volume does not know yet.
     pub(crate) new_chunks: Vec<PlannedChunk>,
     /// The blocks of the chunk tree.
     pub(crate) chunk_blocks: BlockLog,
@@ -224,7 +224,7 @@ impl Finish<'_> {
         })
     }
 
-    /// Packs the trees whose items are counted into blocks, and finishes the build.
+    /// Packs the items of the counted trees into blocks.
     fn settle(mut self, log: &mut BlockLog, guess: &Guess, plan: Plan) -> Result<Finished> {
         let mut chunk_blocks = BlockLog::new(log.format, self.system.logical, self.folder, 64 << 20);
         let before = log.notes().len();

@@ -2,7 +2,7 @@
 //! hidden, and missing parent directories are added.
 //!
 //! The layers' tree is built in one pass in the order of a walk. Each path from the root to the
-//! current position has a [`Level`]. The level holds the precedence from which entries below are
+//! current position has a [`Level`]. A level holds the precedence from which entries below are
 //! visible, and whether the path is in the tree. A directory without an entry is added before the
 //! first entry below it.
 
@@ -25,7 +25,7 @@ pub(crate) struct Placed {
     pub(crate) hidden: bool,
 }
 
-/// A path from the root to the current position.
+/// A level of the path from the root to the current position.
 #[derive(Debug)]
 struct Level {
     path: Vec<u8>,

@@ -137,7 +137,7 @@ pub(crate) fn item_place(bytes: &[u8]) -> Option<(TreeId, Key)> {
     Some((TreeId::new(u64::from_be_bytes(*tree)), key))
 }
 
-/// The inputs of the layout besides the tree.
+/// The inputs of the layout besides the tree of entries.
 pub(crate) struct Rules<'a> {
     pub(crate) inode_flags: &'a [(EntryPath, InodeFlags)],
     pub(crate) node_bytes: u32,
@@ -196,7 +196,7 @@ struct Frame {
     inode: InodeNumber,
     item: InodeItem,
     next_index: u64,
-    /// Flags for all inodes below, from the options.
+    /// The flags that options set for all inodes below.
     flags: InodeFlags,
 }
 
@@ -334,7 +334,7 @@ impl Pass<'_> {
         self.items.push(&item_key(tree, key), data)
     }
 
-    /// Opens a directory.
+    /// Adds a directory and makes it the innermost one.
     fn directory(
         &mut self,
         path: Vec<u8>,
@@ -361,7 +361,7 @@ impl Pass<'_> {
             }
         };
         if inode == InodeNumber::ROOT_DIRECTORY {
-            // The root of a subvolume is its own parent.
+            // The parent of a subvolume's root directory is this directory itself.
             let mut data = Vec::new();
             let pushed = InodeRefs::push(&mut data, 0, b"..");
             pushed.map_err(|_| Error::Defect {

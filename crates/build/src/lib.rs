@@ -2,16 +2,17 @@
 //!
 //! [`ImageBuilder`] reads the entries of any number of [`Source`]s, sorts them, and writes a volume
 //! that holds them. Trees are packed and contiguous, and each block is written once. Contents are
-//! adjacent, in the order in which a walk over the tree reads them. The builder needs no
+//! adjacent on disk, in the order in which a walk over the tree reads them. The builder needs no
 //! transaction, no mount and no root privileges.
 //!
 //! # Sorting and ownership
 //!
-//! Sources sort nothing. A source may pass on its entries in any order. The builder sorts entries
-//! by path, on disk if the entries exceed the memory limit. Entries in another order yield the same
-//! volume bytes. The builder also handles layers, whiteouts and hard links ([`entry`] gives the
-//! rules). A source owns its input, and guarantees that contents still match their entries
-//! ([`source`]). The builder owns the received entries, the worker threads, and the devices.
+//! Sources do not sort their entries. A source may pass on its entries in any order. The builder
+//! sorts entries by path, on disk if the entries exceed the memory limit. Entries in another order
+//! yield the same volume bytes. The builder also handles layers, whiteouts and hard links
+//! ([`entry`] gives the rules). A source owns its input, and guarantees that contents still match
+//! their entries ([`source`]). The builder owns the received entries, the worker threads, and the
+//! devices.
 //!
 //! | module | holds |
 //! |---|---|

@@ -31,7 +31,8 @@ pub struct BuildOptions {
     /// copied (`FICLONERANGE`). With shared files, the data profile must be single or DUP.
     /// Compressed content is copied.
     pub share_files: bool,
-    /// The number of threads that read, compress and checksum; the number of processors by default.
+    /// The number of threads that read, compress and checksum contents; the number of processors by
+    /// default.
     pub workers: Option<usize>,
     /// The memory limit for entries and finished blocks. Beyond this limit, entries and blocks are
     /// spooled to files.
@@ -44,9 +45,9 @@ pub struct BuildOptions {
 /// Owners that replace those in the sources.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Owners {
-    /// The user who owns everything.
+    /// The user who owns all entries.
     pub uid: Option<u32>,
-    /// The group that owns everything.
+    /// The group that owns all entries.
     pub gid: Option<u32>,
     /// User, group and optional permissions of the root directory, which take precedence.
     pub root: Option<(u32, u32, Option<u32>)>,
@@ -58,8 +59,8 @@ pub enum Size {
     /// The image is as large as its devices.
     #[default]
     Devices,
-    /// The smallest size for its content, plus additional space. A minimal size is possible on one
-    /// device only.
+    /// The smallest size for the image's content, plus additional space. A minimal size is possible
+    /// on one device only.
     Least {
         /// The additional space.
         slack: ByteCount,

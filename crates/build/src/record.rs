@@ -1,7 +1,7 @@
 //! Entries as bytes, for sorting and spooling.
 //!
 //! Numbers are written seven bits at a time, lowest first. Byte strings follow their length. The
-//! decoder reads only bytes that this process wrote.
+//! decoder of spooled records reads only bytes that this process wrote.
 
 use crate::entry::{
     Attributes, Compress, DataExtent, Entry, EntryKind, EntryPath, FileContent, LinkKey, Precedence,

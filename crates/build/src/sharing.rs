@@ -1,14 +1,15 @@
 //! Contents that are shared instead of copied: the target's file shares the blocks of a file of
 //! this system.
 //!
-//! For shared blocks, workers read contents as usual, to compute checksums. A piece with an address
-//! is then shared instead of written. The file is opened again, its blocks are shared with the
-//! places of its copies on the target, and it is compared with its entry. A change of the file in
-//! between is therefore detected, and shared bytes match the computed checksums.
+//! For shared blocks, workers read contents as usual, to compute checksums. A piece whose address
+//! is known is then shared instead of written. The build opens the file again, shares its blocks
+//! with the places of its copies on the target, and compares the file with its entry. A change of
+//! the source file during the build is therefore detected, and shared bytes match the computed
+//! checksums.
 //!
 //! Only whole sectors within the file are shared; an incomplete last sector is written. Sharing
-//! needs chunks of single or DUP, because in others a file's bytes are not contiguous on a device.
-//! Contents that are not in a file of this system are written, not shared.
+//! needs chunks of single or DUP, because with other profiles a file's bytes are not contiguous on
+//! a device. Contents that are not in a file of this system are written, not shared.
 
 use crate::data::DataWriter;
 use crate::error::{Error, Result, shown};
@@ -24,7 +25,7 @@ pub(crate) struct Sharing<'a> {
     contents: &'a [Arc<dyn Contents>],
     devices: &'a [Device],
     sector_bytes: u64,
-    /// The last opened file, because its pieces follow each other.
+    /// The last opened source file, kept because pieces of one file follow each other.
     open: Option<(Arc<FileInfo>, Box<dyn ContentReader>)>,
 }
 

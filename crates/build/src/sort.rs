@@ -43,7 +43,7 @@ impl Sorter {
     pub(crate) fn new(folder: &SpoolFolder, limit: usize) -> Self {
         Self {
             folder: folder.clone(),
-            // Positions in the arena are 32-bit numbers.
+            // Positions in the sorter's arena are 32-bit numbers.
             limit: limit.min(1 << 30),
             arena: Vec::new(),
             slots: Vec::new(),
@@ -151,7 +151,7 @@ impl Sorted {
 }
 
 /// The first record of a sorted run that was not returned yet. A heap returns its greatest element,
-/// so the order is reversed.
+/// so the order of records is reversed.
 #[derive(Debug, PartialEq, Eq)]
 struct Head {
     record: Record,

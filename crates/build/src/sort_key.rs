@@ -1,22 +1,22 @@
 //! The sort key of entries, which makes a walk over the sorted entries a walk over the tree.
 //!
-//! A key is the path with zero bytes in place of slashes, two zero bytes, the number of the source,
-//! the precedence, and the class. A directory precedes the entries below it, and they precede its
-//! next sibling. In the sort order, names in one directory are in byte order. Of entries with one
-//! path, the entry with the highest precedence comes last.
+//! The sort key is the path with zero bytes in place of slashes, two zero bytes, the number of the
+//! source, the precedence, and the class. A directory precedes the entries below it, and these
+//! entries precede the directory's next sibling. In the sort order, names in one directory are in
+//! byte order. Of entries with one path, the entry with the highest precedence comes last.
 
 use crate::entry::Precedence;
 
-/// The length of the key's part after the path.
+/// The length of the sort key's part after the path.
 const SUFFIX_BYTES: usize = 2 + ORDER_BYTES;
 /// The length of source, precedence and class.
 const ORDER_BYTES: usize = 2 + 8 + 1;
 
-/// The order of entries of one precedence.
+/// The order of entries of one path and precedence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub(crate) enum Class {
-    /// An entry that an adapter left out.
+    /// The order class of an entry that an adapter left out.
     LeftOut = 0,
     Whiteout = 1,
     Opaque = 2,

@@ -1,12 +1,12 @@
 //! Sources of entries and contents.
 //!
 //! A [`Source`] first passes on all of its entries, in any order, and then [`Contents`]. The
-//! builder's workers ask it for the content of each file once, in the order of the tree's layout,
-//! several in parallel. A source that can be read only once (a pipe, a compressed archive) spools
-//! contents to a file of its own while it passes on entries.
+//! builder's workers request the content of each file once from [`Contents`], in the order of the
+//! tree's layout, several in parallel. A source that can be read only once (a pipe, a compressed
+//! archive) spools contents to a file while it passes on entries.
 //!
-//! A source owns its input, and the builder owns entries once it has received them. Content is
-//! requested only after the last entry, and only for entries of the final tree.
+//! A source owns its input, and the builder owns entries once it has received them. The builder
+//! requests content only after the last entry, and only for entries of the final tree.
 
 use crate::entry::{Entry, EntryPath, FileContent};
 use buttress_exact::Exact as _;
@@ -72,8 +72,8 @@ pub trait ContentReader: Send {
     /// [`SourceError::Changed`].
     fn read_exact_at(&mut self, at: FileOffset, into: &mut [u8]) -> Result<(), SourceError>;
 
-    /// Returns the file of this system with the same content at the same offsets. A target may
-    /// share its blocks.
+    /// Returns an open file of the host that has the same content at the same offsets. An image may
+    /// share the blocks of this file.
     fn host_file(&self) -> Option<BorrowedFd<'_>> {
         None
     }
@@ -109,7 +109,7 @@ pub enum SourceError {
     /// The content of the source violates its format, or cannot be stored in a volume.
     #[error("{place}: {problem}")]
     Invalid {
-        /// The file, and the place in it.
+        /// The file in which the problem is, and the place in this file.
         place: String,
         /// The problem.
         problem: Box<dyn std::error::Error + Send + Sync>,
@@ -137,8 +137,8 @@ impl SourceError {
     }
 }
 
-/// Entries and contents in memory: for programs that make a tree themselves, and for tests. A
-/// file's locator is its content.
+/// Entries and contents in memory: for programs that make a tree themselves, and for tests. In this
+/// source, a file's locator is its content.
 #[derive(Debug, Default)]
 pub struct MemorySource {
     entries: std::vec::IntoIter<Entry>,

@@ -113,7 +113,8 @@ impl Placer {
     pub(crate) fn trim(&mut self, chunk: &mut PlannedChunk, used: u64) -> Option<()> {
         let profile = chunk.profile();
         let devices = match profile {
-            // The second half lies after the first half, and cannot be moved.
+            // The second stripe of DUP lies after the first one on the same device, and cannot be
+            // moved.
             Profile::Dup => return Some(()),
             _ => chunk.stripes.len(),
         };
@@ -178,8 +179,8 @@ impl DataSpace {
         }
     }
 
-    /// Places a chunk of about `wanted` bytes if none exists, because writers take the profile of
-    /// new chunks from existing ones.
+    /// Places a chunk of about `wanted` bytes if no data chunk exists, because writers take the
+    /// profile of new chunks from existing ones.
     pub(crate) fn keep_profile(&mut self, wanted: u64) -> Result<()> {
         if !self.chunks.is_empty() {
             return Ok(());

@@ -2,9 +2,9 @@
 //! resolved.
 //!
 //! [`Tree::new`] stores the output of [`layers`](crate::layers), numbered. A separate sort groups
-//! the names of one inode. Of each group in each subvolume, the first name *holds* the inode, and
-//! the other names refer to it. Names of one group in two subvolumes cannot be one inode. Each of
-//! the two subvolumes then has an inode of its own, and the inodes share their content.
+//! the names of one inode. In each subvolume, the first name of a group *holds* the inode, and the
+//! other names refer to it. Names of one group in two subvolumes cannot name one inode. Each of the
+//! two subvolumes then has an inode of its own, and the inodes share their content.
 
 use crate::entry::{Attributes, Entry, EntryKind, EntryPath, Precedence, ShareKey, SubvolumeMark};
 use crate::error::{Error, Result, shown};
@@ -28,7 +28,7 @@ pub(crate) struct Tree {
     linked: Option<Sorted>,
 }
 
-/// A name of the tree.
+/// A name in the tree of the image.
 #[derive(Debug)]
 pub(crate) struct Name {
     pub(crate) source: u16,
@@ -41,7 +41,7 @@ pub(crate) struct Name {
 /// A resolved name of a group.
 #[derive(Debug)]
 pub(crate) struct Link {
-    /// The number of the name that holds the inode.
+    /// The number of the name in the group that holds the inode.
     pub(crate) holder: u64,
     /// The number of the inode's names.
     pub(crate) names: u64,
@@ -118,7 +118,7 @@ impl Tree {
 struct Numbering<'a> {
     names: Spool,
     groups: Sorter,
-    /// Subvolumes that options name and that the pass has not reached.
+    /// Subvolumes that options name and that the pass over the entries has not reached.
     wanted: HashMap<&'a [u8], SubvolumeMark>,
     /// Subvolumes that contain the current position.
     open: Vec<(Vec<u8>, u64)>,
@@ -172,8 +172,8 @@ impl Numbering<'_> {
         self.names.append(&encoder.0)
     }
 
-    /// Records a name, and its inode if it has one, under its group. Hidden inodes have the last
-    /// number.
+    /// Records a name, and its inode if it has one, under its group. Hidden inodes go under the
+    /// group of the last number.
     fn group(&mut self, placed: &Placed, number: u64) -> Result<()> {
         let Some(group) = &placed.group else {
             return Ok(());
@@ -214,7 +214,7 @@ struct Group {
     subvolumes: Vec<(u64, Vec<u64>)>,
 }
 
-/// Resolves each name of a group, by its number.
+/// Resolves each name of a group to its inode, by the name's number.
 fn settle(groups: &Sorted, folder: &SpoolFolder, memory: usize) -> Result<Sorted> {
     let mut linked = Sorter::new(folder, memory);
     let mut reader = groups.reader()?;

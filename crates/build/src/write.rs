@@ -70,19 +70,20 @@ fn metadata_bound(totals: &Totals, settings: &Settings) -> u64 {
         .checked_div(u64::from(settings.sector_bytes))
         .unwrap_or(0);
     let checksums = sectors.saturating_mul(settings.checksum.size_bytes() as u64);
-    // The bound counts a file extent and an extent item for each file and for each 128 KiB.
+    // The bound on items counts a file extent and an extent item for each file and for each 128
+    // KiB.
     let extents = totals
         .files
         .saturating_add(totals.data_bytes >> 17)
         .saturating_mul(256);
-    // Inline content, which then has no extent.
+    // Inline content is part of a tree item, and then has no extent.
     let inline = totals
         .files
         .saturating_mul(u64::from(settings.sector_bytes))
         .min(totals.data_bytes);
     let items = totals.item_bytes.saturating_add(inline);
     let all = items.saturating_add(checksums).saturating_add(extents);
-    // Leaves are never quite full.
+    // Leaves of a packed tree are never quite full.
     all.saturating_add(all >> 2).saturating_add(4 << 20)
 }
 
@@ -96,7 +97,7 @@ pub(crate) fn enough_bytes(gathered: &Gathered) -> ByteCount {
         Size::Devices => 0,
     };
     let sum = data.saturating_add(metadata).saturating_add(slack);
-    // The sum also covers superblock copies, the system chunk, and the ends of chunks.
+    // The estimated sum also covers superblock copies, the system chunk, and the ends of chunks.
     let sum = sum.saturating_add(data >> 8).saturating_add(128 << 20);
     ByteCount::new(sum.checked_next_multiple_of(1 << 20).unwrap_or(sum))
 }
@@ -330,8 +331,9 @@ impl Writing<'_> {
                     .spawn_scoped(scope, move || work(shop, &taken));
                 readers.push(reader.map_err(spawn_failed)?);
             }
-            // Each thread owns its end of a channel. When the last worker or the writer ends, sends
-            // and receives on the other end fail instead of blocking.
+            // Each thread owns its end of a channel, so this thread drops its receiver. When the
+            // last worker or the writer ends, sends and receives on the other end fail instead of
+            // blocking.
             drop(taken);
             let writer = thread::Builder::new()
                 .name("buttress-build-write".to_owned())

@@ -82,7 +82,7 @@ fn old() -> Vec<u8> {
     device.read(0, SIZE).unwrap().to_vec()
 }
 
-/// Returns the volume that opens, if one does. The volume must be complete, except for copies of
+/// Returns the volume that opens, if one does. That volume must be complete, except for copies of
 /// its superblock.
 fn opens(device: &Device, what: &str) -> Option<Uuid> {
     let filesystem = OpenOptions::new(vec![device.clone()]).open().ok()?;
@@ -98,9 +98,9 @@ fn opens(device: &Device, what: &str) -> Option<Uuid> {
     Some(fsid)
 }
 
-/// The power is cut at every write. After the power cut, unflushed writes are kept, lost, or mixed.
-/// After a failed build the path holds the old volume unchanged, no volume, or the complete new
-/// volume.
+/// The test cuts the power at every write. After the power cut, unflushed writes are kept, lost, or
+/// mixed. After a failed build the path holds the old volume unchanged, no volume, or the complete
+/// new volume.
 #[test]
 fn power_cuts_leave_a_complete_volume_or_none() {
     let lab = CrashLab::new();

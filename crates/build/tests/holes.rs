@@ -111,8 +111,8 @@ fn read_exact(file: &File, from: u64, into: &mut [u8]) {
     }
 }
 
-/// Builds a volume of the file, and compares its content. Returns how often the build opened the
-/// file, and how often it queried the file's ranges.
+/// Builds a volume of one file with these ranges, and compares its content. Returns how often the
+/// build opened the file, and how often it queried the file's ranges.
 fn build(ranges: Vec<Range<u64>>) -> (u64, u64) {
     let source = Holes::new(ranges.clone());
     let (opened, asked) = (Arc::clone(&source.opened), Arc::clone(&source.asked));
@@ -178,7 +178,8 @@ fn steps_follow_the_ranges_of_data() {
     );
 }
 
-/// All data lies in one job. The job's worker waits for the pass, and the pass continues.
+/// All data of the long file lies in one job. The job's worker waits for the pass over the items,
+/// and the pass continues.
 #[test]
 fn data_in_one_place_of_a_long_file_is_built() {
     let mut ranges: Vec<Range<u64>> = (0..24)

@@ -118,7 +118,7 @@ fn noise(seed: u64, length: usize) -> Vec<u8> {
     (0..length).map(step).collect()
 }
 
-/// Returns a tree with all kinds of entries.
+/// Returns a test tree with all kinds of entries.
 fn tree() -> Vec<Entry> {
     let mut entries = vec![directory(""), directory("d"), directory("d/e")];
     for number in 0..200_usize {
@@ -394,8 +394,8 @@ impl Source for BrokenSource {
     }
 }
 
-/// The devices held a volume before. After a failure, they hold neither that volume nor a part of
-/// the new one.
+/// In this test, the devices held a volume before the build. After a failed build, the devices hold
+/// neither that volume nor a part of the new one.
 #[test]
 fn failed_build_leaves_no_volume() {
     let device = of(tree()).unwrap();
@@ -479,7 +479,7 @@ fn equal_content_is_stored_once_where_that_is_asked_for() {
             assert!(content(&filesystem, path) == *wanted, "{path}");
         }
         if compression == Compress::No {
-            // The saved bytes are those of a, all of b, the first MiB of c, and all of d except its
+            // The test saves the bytes of a, all of b, the first MiB of c, and all of d except its
             // last part.
             let saved = used_bytes(&plain) - used_bytes(&filesystem);
             assert!((3_400_000..3_800_000).contains(&saved), "{saved} bytes saved");
@@ -504,9 +504,9 @@ fn snapshot(path: &str, of: &str, read_only: bool) -> Entry {
     entry(path, EntryKind::Snapshot { of, mark })
 }
 
-/// The tree has subvolumes of one block and of many, each with snapshots. Some snapshots precede
-/// their source in the tree, and some are snapshots of snapshots. For every kind of quotas, the
-/// check verifies the counts, and each snapshot shows its source's content.
+/// The test tree has subvolumes of one block and of many, each with snapshots. Some snapshots
+/// precede their source in the tree, and some are snapshots of snapshots. For every kind of quotas,
+/// the check verifies the counts, and each snapshot shows its source's content.
 #[test]
 fn snapshots_share_their_source_s_tree_and_quotas_count_that() {
     let entries = || {

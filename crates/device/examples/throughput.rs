@@ -1,10 +1,10 @@
 //! Measures the request queue on a file: `cargo run --release -p buttress-device --example
 //! throughput -- FILE`.
 //!
-//! Reads the whole file through the page cache (in a second run, the cache is warm). Then reads 16
-//! KiB blocks at random, warm and with `O_DIRECT`. The reference for each measurement is plain
-//! `pread` into one buffer. The figures in docs/internals/performance.md, section "Device", come from this
-//! program.
+//! Reads the whole file through the page cache (in a second run, the cache is warm). Then the
+//! example reads 16 KiB blocks at random, warm and with `O_DIRECT`. The reference for each
+//! measurement is plain `pread` into one buffer. The figures in docs/internals/performance.md,
+//! section "Device", come from this program.
 #![allow(
     clippy::arithmetic_side_effects,
     clippy::unwrap_used,

@@ -1,9 +1,9 @@
 //! The trait below every device: positioned reads and writes of bytes.
 //!
 //! A backend performs one operation at a time, on the calling thread, and returns its result. The
-//! request queue above it does everything else: order, merging, parallelism, statistics, virtual
-//! time; see [`crate::Device`]. A backend is therefore easy to write, and easy to wrap: partitions,
-//! injected faults and simulated disks are wrappers of another backend.
+//! request queue above a backend does everything else: order, merging, parallelism, statistics,
+//! virtual time; see [`crate::Device`]. A backend is therefore easy to write, and easy to wrap:
+//! partitions, injected faults and simulated disks are wrappers of another backend.
 
 use buttress_exact::Exact as _;
 use std::fmt;
@@ -38,8 +38,8 @@ pub trait Backend: Send + Sync + fmt::Debug {
         ))
     }
 
-    /// Returns the smallest unit that the medium reads and writes, in bytes. Unaligned requests are
-    /// allowed, but cost more.
+    /// Returns the smallest unit that the medium reads and writes, in bytes. The device accepts
+    /// unaligned requests, but they cost more.
     fn sector_bytes(&self) -> u32 {
         512
     }
@@ -84,11 +84,12 @@ pub trait Backend: Send + Sync + fmt::Debug {
     /// [`flush`](Self::flush).
     ///
     /// # Errors
-    /// Fails if any byte was not written. The number of written bytes is then unspecified.
+    /// Fails if any byte was not written. After an error, the number of written bytes is
+    /// unspecified.
     fn write_at(&self, offset_bytes: u64, bytes: &[u8]) -> io::Result<()>;
 
     /// Writes all of `parts`, one after another, from `offset_bytes` on. The medium receives one
-    /// request if it supports that.
+    /// request if it supports vectored writes.
     ///
     /// # Errors
     /// Fails as [`write_at`](Self::write_at) does.
@@ -109,7 +110,7 @@ pub trait Backend: Send + Sync + fmt::Debug {
     fn flush(&self) -> io::Result<()>;
 
     /// Releases the lock that excludes other programs, for a caller that no longer needs it. Does
-    /// nothing without a lock.
+    /// nothing if the backend holds no lock.
     fn unlock(&self) {}
 
     /// Discards bytes that are no longer needed. Later reads of them return arbitrary bytes. A
@@ -187,12 +188,12 @@ pub enum Source {
 #[cfg(target_os = "linux")]
 #[derive(Clone, Copy, Debug)]
 pub struct RingTarget<'a> {
-    /// The open file.
+    /// The open file of the backend.
     pub file: BorrowedFd<'a>,
     /// The offset in the file at which the backend's byte 0 lies.
     pub start_bytes: u64,
     /// The required alignment of offsets, lengths and addresses. The alignment is 1 if the page
-    /// cache handles alignment.
+    /// cache handles unaligned requests.
     pub alignment_bytes: u64,
     /// True if the file was opened for writing.
     pub writable: bool,

@@ -6,13 +6,13 @@
 //! memory is therefore kept for the next buffer. A sequential reader reuses the same few megabytes.
 //! [`pool`] keeps large blocks, and [`slabs`] keeps small ones.
 //!
-//! Invariant: a buffer's memory is always initialised. The system provides it zeroed, and later
-//! code only writes to it. A buffer may hold bytes of an earlier read until it is filled. A
+//! Invariant: a buffer's memory is always initialised. The system provides the memory zeroed, and
+//! later code only writes to it. A buffer may hold bytes of an earlier read until it is filled. A
 //! [`Buffer`] leaves this crate only after a read has filled all of it, through [`Buffer::zeroed`],
 //! or without bytes ([`Buffer::with_capacity`]).
 //!
 //! This module and its submodules contain `unsafe` for the allocation and for access to it as a
-//! slice. `lib.rs` names the other places with `unsafe`.
+//! slice. `lib.rs` names the other places of the crate with `unsafe`.
 
 mod pages;
 mod pool;
@@ -173,7 +173,7 @@ struct Block {
 /// The owner to which a block's memory returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Home {
-    /// An allocation of its own.
+    /// The memory is a separate allocation, not from a pool.
     Own,
     /// A place in a slab.
     Slab(slabs::Place),

@@ -10,7 +10,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Virtual time since the clock was made, in nanoseconds. All clones show the same time.
+/// Virtual time since the clock was made, in nanoseconds. All clones of a virtual clock show the
+/// same time.
 #[derive(Clone, Debug, Default)]
 pub struct VirtualClock {
     nanoseconds: Arc<AtomicU64>,

@@ -1,9 +1,9 @@
 //! Small batches of writes that only copy into the system's page cache, which the caller performs
 //! at once.
 //!
-//! Neighbours are merged as in the queue ([`crate::queue::plug`]), and the statistics count the
-//! same. Nothing is queued, so no thread has to receive the requests and be awaited. The log of an
-//! fsync writes such a batch.
+//! Neighbouring writes are merged as in the queue ([`crate::queue::plug`]), and the statistics
+//! count the same. The writes are not queued, so no thread has to receive and complete them. The
+//! log of an fsync writes such a batch.
 //!
 //! Left out: all other writes, which go through the queue.
 
@@ -42,7 +42,7 @@ impl Device {
         let runs = || plug::runs(&order, self.max_request_bytes());
         let total = bytes_of(order.iter().map(|item| item.length));
         let lengths = runs().map(|run| bytes_of(run.iter().map(|item| item.length)));
-        // Clamp: an empty list of parts has no length.
+        // Clamp: an empty list of parts has no longest part.
         if !self.engine_of().is_small_copy(total, lengths.max().unwrap_or(0)) {
             return None;
         }
@@ -103,8 +103,8 @@ mod tests {
     }
 
     /// Neighbours form one request, whatever their order in the batch. Separate ranges form
-    /// separate requests. A batch that is large or not on the device goes to the queue, and none of
-    /// it is written here.
+    /// separate requests. A batch that is large or not on the device goes to the queue, and the
+    /// direct path writes nothing of it.
     #[test]
     fn small_batches_are_written_at_once() {
         let file = tempfile::NamedTempFile::new().unwrap();

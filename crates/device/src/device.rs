@@ -31,8 +31,8 @@ use crate::schedule::{Schedule, ScheduledEngine};
 /// Options for opening a file or block device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OpenOptions {
-    /// Opens for writing too. Block devices are then opened exclusively, so that no other program
-    /// uses them.
+    /// Opens for writing too. A block device is then opened exclusively, so that no other program
+    /// uses it.
     pub write: bool,
     /// The block device that the caller has already opened exclusively, for example to pass it to a
     /// mount.
@@ -78,7 +78,7 @@ impl Default for OpenOptions {
 }
 
 /// The default number of requests in service at once. On the SSD of the measurements, 16 KiB random
-/// reads gain little beyond it (docs/internals/performance.md, "Device").
+/// reads gain little beyond this depth (docs/internals/performance.md, "Device").
 pub const DEFAULT_DEPTH: u32 = 16;
 
 /// The default maximum size in bytes of a merged request.
@@ -101,7 +101,7 @@ struct Inner {
     notices: Vec<String>,
     rotational: bool,
     /// The state that an overlay over the device would record. Only files and block devices have
-    /// it.
+    /// such a state.
     #[cfg(target_os = "linux")]
     base_state: Option<BaseState>,
 }
@@ -155,8 +155,8 @@ impl Device {
         )
     }
 
-    /// Makes a read-only device over anything that reads and seeks. Requests are served one at a
-    /// time.
+    /// Makes a read-only device over anything that reads and seeks. The reader serves requests one
+    /// at a time.
     ///
     /// # Errors
     /// Fails if the reader cannot seek to its end.
@@ -175,7 +175,8 @@ impl Device {
     }
 
     fn build(backend: Arc<dyn Backend>, engine: Engine, options: &OpenOptions) -> Self {
-        // Determines the processors on this thread, which is not bound to one of them.
+        // Determines the pool threads' processors on this thread, which is not bound to one of
+        // them.
         crate::placement::processors();
         let core = Arc::new(Core {
             name: backend.name().into(),
@@ -249,8 +250,8 @@ impl Device {
         &self.core().backend
     }
 
-    /// Makes a device that begins with this one's content, and keeps writes in memory. This device
-    /// stays unchanged, and may be open for reading only.
+    /// Makes a device that begins with this one's content, and keeps writes in memory. This base
+    /// device stays unchanged, and may be open for reading only.
     #[must_use]
     pub fn with_changes_in_memory(&self) -> Self {
         let overlay = VolatileOverlay::new(Arc::clone(&self.core().backend));
@@ -322,8 +323,8 @@ impl Device {
     }
 
     /// Returns true if the medium is known to be rotational: a simulated spinning disk, or a block
-    /// device that the kernel calls rotational. For an image file, the block device below counts.
-    /// Virtual disks often claim to be rotational.
+    /// device that the kernel calls rotational. For an image file, the block device that holds the
+    /// file counts. Hypervisors often report virtual disks as rotational.
     #[must_use]
     pub fn is_rotational(&self) -> bool {
         self.inner.rotational
@@ -441,10 +442,10 @@ impl Device {
     /// Starts a batch of writes in one plug. The writes are sorted by offset, neighbours are
     /// merged, and all are queued before this returns, without waiting for any (except with the
     /// inline engine). The results are in the order of the requests. The writes are durable after a
-    /// [`flush`](Self::flush) that begins after they were awaited.
+    /// [`flush`](Self::flush) that begins after the caller awaited the writes.
     ///
-    /// A request for a range that is not on the device fails alone. The order of overlapping writes
-    /// is unspecified.
+    /// A request for a range that is not on the device fails, and the other requests of the batch
+    /// continue. The order of overlapping writes is unspecified.
     pub fn start_writes(&self, requests: impl AsRef<[WriteRequest]>) -> Vec<PendingWrite> {
         let core = self.core();
         let (valid, refusals) = split(requests.as_ref(), |request| {
@@ -521,7 +522,8 @@ impl Device {
             .map_err(|cause| core.error(Operation::Share, offset_bytes, length_bytes, &cause))
     }
 
-    /// Discards bytes that are no longer needed. Later reads of them return arbitrary bytes.
+    /// Discards bytes that are no longer needed. Later reads of discarded bytes return arbitrary
+    /// bytes.
     ///
     /// # Errors
     /// Fails as [`write`](Self::write) does.
@@ -540,9 +542,9 @@ impl Device {
         self.core().backend.may_run_out()
     }
 
-    /// Reserves the space that writes to the range will need, so that they cannot fail for lack of
-    /// it. Changes no byte. Does nothing if the device does not support reservations. Waits for no
-    /// medium.
+    /// Reserves the space that writes to the range will need, so that these writes cannot fail for
+    /// lack of space. The call changes no byte of the device. Does nothing if the device does not
+    /// support reservations. The reservation waits for no medium.
     ///
     /// # Errors
     /// Returns [`IoError::is_out_of_space`] if too little space exists; a part of the range may
@@ -566,8 +568,8 @@ impl Device {
         result.map_err(|cause| core.error(Operation::Zero, offset_bytes, length_bytes, &cause))
     }
 
-    /// Returns the queue's statistics since the device was opened. For a span, take two readings
-    /// and [`QueueStatistics::since`].
+    /// Returns the queue's statistics since the device was opened. For the statistics of a span of
+    /// time, take two readings and call [`QueueStatistics::since`].
     #[must_use]
     pub fn statistics(&self) -> QueueStatistics {
         self.inner.engine.catch_up();

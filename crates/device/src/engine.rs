@@ -9,7 +9,7 @@
 //! - [`crate::schedule`]: in virtual time, as a caller's [`crate::Schedule`] decides. For simulated
 //!   disks.
 //!
-//! Engines are chosen at run time, and return equal bytes.
+//! Engines are chosen at run time, and all engines read and write equal bytes.
 
 pub(crate) mod inline;
 // The list names the processors that the crate `io-uring` supports. Cargo.toml lists the same
@@ -65,8 +65,8 @@ impl fmt::Display for Engine {
     }
 }
 
-/// The operations that a device requests of its engine. Dropping an engine ends its work. No
-/// request stays undone while a caller can still wait for it, because a waiting caller holds the
+/// The operations that a device requests of its engine. Dropping an engine ends the engine's work.
+/// No request stays undone while a caller can still wait for it, because a waiting caller holds the
 /// device.
 pub(crate) trait RunRequests: Send + Sync + fmt::Debug {
     fn kind(&self) -> Engine;
@@ -75,14 +75,15 @@ pub(crate) trait RunRequests: Send + Sync + fmt::Debug {
     /// medium, except in the inline engine.
     fn submit(&self, dispatches: &[Arc<Dispatch>]);
 
-    /// Called before a thread blocks until this dispatch completes. An engine may do the work on
-    /// this thread.
+    /// Called before a thread blocks until this dispatch completes. An engine may perform the
+    /// dispatch on this thread.
     fn help(&self, dispatch: &Arc<Dispatch>);
 
     /// Called for a queued dispatch that was cancelled and will not be started.
     fn forget(&self, dispatch: &Arc<Dispatch>);
 
-    /// Advances the simulated engine to the clock's time. Does nothing on real devices.
+    /// Advances the simulated engine to the clock's time. Does nothing on real devices, which have
+    /// no simulated clock.
     fn catch_up(&self) {}
 
     /// Lets a simulated device finish its queue. Does nothing on real devices, whose callers wait
@@ -95,7 +96,8 @@ pub(crate) trait RunRequests: Send + Sync + fmt::Debug {
         false
     }
 
-    /// Writes on this thread. A simulated device advances its clock by the duration of the write.
+    /// Writes on this thread. For a write, a simulated device advances its clock by the write's
+    /// duration.
     fn write(&self, core: &Core, offset_bytes: u64, bytes: &[u8]) -> io::Result<()> {
         core.backend.write_at(offset_bytes, bytes)
     }
@@ -108,7 +110,7 @@ const CACHED_BYTES: u64 = 64 << 10;
 /// The dispatches of a batch that remain to be executed.
 struct Rest<'a> {
     dispatches: &'a [Arc<Dispatch>],
-    /// True if the first of them is known to be only on the medium.
+    /// True if the first of the remaining dispatches is known to be only on the medium.
     is_cold: bool,
 }
 

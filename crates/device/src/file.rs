@@ -1,10 +1,10 @@
 //! Image files and block devices.
 //!
-//! Image files and block devices have the same type. Both kinds differ in their size, in locks that
-//! exclude other programs ([`opening`]), and in the calls that discard and zero ([`system`]). Reads
-//! use the page cache, or bypass it with `O_DIRECT`. Large writes always bypass it ([`large`]).
-//! Unaligned requests with `O_DIRECT` are [widened](widening). Sparse image files depend on the
-//! free space of their file system ([`host`]).
+//! Image files and block devices have the same type. Image files and block devices differ in their
+//! size, in locks that exclude other programs ([`opening`]), and in the calls that discard and zero
+//! ([`system`]). Reads use the page cache, or bypass it with `O_DIRECT`. Large writes always bypass
+//! the page cache ([`large`]). Unaligned requests with `O_DIRECT` are [widened](widening). Sparse
+//! image files depend on the free space of their file system ([`host`]).
 //!
 //! The kernel's own read-ahead for the page cache stays enabled. Read-ahead only begins with
 //! sequential reads, where it helps. Callers that read ahead with large requests do not trigger the
@@ -114,8 +114,8 @@ impl FileBackend {
         self.size_bytes.load(Ordering::Acquire)
     }
 
-    /// Writes data that is large enough directly, bypassing the page cache. Returns false if it is
-    /// too small, or if the file system refuses the direct write.
+    /// Writes data that is large enough directly, bypassing the page cache. Returns false if the
+    /// data is too small, or if the file system refuses the direct write.
     fn write_large(&self, offset: u64, length: u64, parts: &[&[u8]]) -> io::Result<bool> {
         let Some(large) = self.large.as_ref().filter(|large| large.takes(offset, length)) else {
             return Ok(false);
@@ -124,8 +124,9 @@ impl FileBackend {
             Err(cause) if cause.raw_os_error() == Some(libc::EINVAL) => Ok(false),
             // A direct write needs blocks at once. A direct write cannot use blocks that the file
             // system is about to free or holds for dirty pages. The caller then retries with a
-            // buffered write, whose result counts. The buffered write writes the same bytes to the
-            // same place, so a part that is already written does no harm.
+            // buffered write, whose result counts. A failed direct write may have written a part.
+            // The buffered write writes the same bytes to the same place, so that part does no
+            // harm.
             Err(cause) if is_out_of_space(&cause) && !self.is_block_device => Ok(false),
             answer => answer.map(|()| true),
         }
@@ -307,7 +308,7 @@ impl Backend for FileBackend {
         if byte_length(got) == wanted {
             return Ok(Source::Memory);
         }
-        // Bytes that were already copied are skipped.
+        // Bytes that the read has already copied are skipped.
         let mut skipped = got;
         let mut rest: Vec<&mut [u8]> = Vec::with_capacity(buffers.len());
         for buffer in buffers {

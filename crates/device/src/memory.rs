@@ -32,7 +32,7 @@ pub struct MemoryBackend {
 struct Pages {
     bytes: Vec<u8>,
     /// For each page, the byte that fills it if the page in `bytes` is out of date. The last page
-    /// may be partial.
+    /// of the range may be partial.
     fills: Vec<Option<u8>>,
 }
 
@@ -44,7 +44,7 @@ impl Pages {
 
     /// Changes the device's length: removes bytes at the end, or appends zeros.
     fn resize(&mut self, length: usize) -> Option<()> {
-        // A fill stands for a whole page, and this change affects a part of the page.
+        // A fill pattern stands for a whole page, and this change affects a part of the page.
         let last = length.min(self.bytes.len());
         let start = page_range(last / PAGE_BYTES).start;
         if let Some(Some(byte)) = self.fills.get(last / PAGE_BYTES).copied() {
@@ -58,7 +58,7 @@ impl Pages {
     }
 
     /// Calls `each` with the number, the position in `bytes` and the length of each page's part of
-    /// this range. Returns true if the range lies in the device.
+    /// this range. Returns true if the range lies on the device.
     fn parts(&self, offset: u64, length: usize, mut each: impl FnMut(usize, Range<usize>)) -> bool {
         let Some(range) = index_range(offset, length).filter(|range| range.end <= self.bytes.len()) else {
             return false;
@@ -110,7 +110,7 @@ impl Pages {
     }
 
     /// Fills the pages at the ends of this range in `bytes`, if they are out of date. The caller
-    /// overwrites the range, so whole pages in it need no filling.
+    /// overwrites the range, so whole pages in the range need no filling.
     fn bring_up_to_date(&mut self, offset: u64, length: usize) -> Option<()> {
         let range = index_range(offset, length).filter(|range| range.end <= self.bytes.len())?;
         for page in range.start / PAGE_BYTES..range.end.div_ceil(PAGE_BYTES) {

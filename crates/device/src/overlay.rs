@@ -10,12 +10,12 @@
 //! The module `side` documents the side file's format, and docs/overlay.md documents it for users.
 //! Invariants:
 //!
-//! - the base is never written while the overlay is in use. An overlay refuses a base that changed
-//!   since, by its size or the time of its last change, because the overlay's blocks would not
-//!   match it;
+//! - the overlay's base is never written while the overlay is in use. An overlay refuses a base
+//!   whose size or modification time has changed, because the overlay's blocks would not match the
+//!   base;
 //! - a block's bit is on disk only after the block is. A crash loses unflushed data, as on any
 //!   device;
-//! - applying may be interrupted and repeated. Until it is done, the side file is marked, and
+//! - applying may be interrupted and repeated. Until an apply is done, the side file is marked, and
 //!   cannot be used otherwise.
 
 #[cfg(target_os = "linux")]

@@ -6,8 +6,8 @@
 //! partition.
 //!
 //! Tables are not trusted. An entry that lies outside the device, overflows, or forms a cycle is an
-//! error or is skipped. At most [`gpt::TABLE_BYTES`] are read, and at most [`mbr::MAX_LOGICAL`]
-//! links are followed.
+//! error or is skipped. The parser reads at most [`gpt::TABLE_BYTES`], and follows at most
+//! [`mbr::MAX_LOGICAL`] links.
 //!
 //! Clamps: a partition table may contain any numbers; ranges beyond the device are refused.
 
@@ -29,7 +29,7 @@ pub enum Offset {
     /// The volume begins at the first byte. The volume may use the whole device.
     #[default]
     Whole,
-    /// The partition that begins at this byte offset. The volume may use all bytes from there.
+    /// At this byte of the device. The volume may use all bytes from this offset on.
     Bytes(u64),
     /// At the start of the partition with this number, counted from 1 as in `sda1`. The volume ends
     /// at the partition's end.
@@ -48,8 +48,8 @@ pub(crate) struct Partition {
 
 /// Returns the part of `whole` that `offset` names, as a backend of its own.
 ///
-/// `sector_bytes` is the device's logical sector, the unit of partition tables. The argument is
-/// `None` for image files, whose sector is unknown. A GUID table reveals the sector by its
+/// `sector_bytes` is the device's logical sector, the unit of partition tables. `sector_bytes` is
+/// `None` for image files, whose sector size is unknown. A GUID table reveals the sector by its
 /// position, and a master boot record is assumed to use 512 bytes.
 ///
 /// # Errors

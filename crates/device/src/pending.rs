@@ -69,7 +69,7 @@ impl fmt::Debug for PendingRead {
     }
 }
 
-/// A started write. Dropping it waits for it, and discards its result.
+/// A started write. Dropping the handle waits for the write, and discards its result.
 #[must_use = "what became of the write comes with `wait`"]
 pub struct PendingWrite {
     state: Pending,

@@ -21,7 +21,7 @@ pub fn processors() -> usize {
 }
 
 /// Lets this thread run on all processors of the process. Does nothing if the system does not
-/// report or allow this.
+/// report these processors or does not allow the change.
 pub fn run_anywhere() {
     #[cfg(target_os = "linux")]
     if let Ok(all) = sched_getaffinity(Some(getpid())) {

@@ -79,8 +79,8 @@ impl Core {
     }
 
     /// Executes a read like [`execute`](Self::execute), but only if the bytes are in memory. If the
-    /// bytes are not in memory, returns false and does nothing. No other thread may be able to
-    /// start the dispatch.
+    /// bytes are not in memory, returns false and does nothing. The caller must be the only thread
+    /// that can start the dispatch.
     pub(crate) fn execute_if_cached(&self, dispatch: &Dispatch) -> bool {
         match self.read_if_cached(dispatch) {
             Some(buffers) if dispatch.start() => {
@@ -251,7 +251,7 @@ impl Drop for Completes<'_> {
     }
 }
 
-/// Allocates buffers for all requests of a dispatch, for its read to fill.
+/// Allocates buffers for all requests of a dispatch, which its read will fill.
 pub(crate) fn uncleared_buffers(dispatch: &Dispatch) -> Vec<Buffer> {
     dispatch
         .segments

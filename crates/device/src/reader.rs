@@ -1,9 +1,9 @@
 //! A device over any reader: a file in an archive, a decompressed stream, an object of a store.
 //!
-//! [`ReaderBackend`] reads at positions through a closure. [`ReaderBackend::seeking`] makes one
-//! from a [`Read`] and [`Seek`], which serves one request at a time.
+//! [`ReaderBackend`] reads at offsets through a closure. [`ReaderBackend::seeking`] makes a device
+//! backend from a [`Read`] and [`Seek`], which serves one request at a time.
 //!
-//! Left out: writes. Such a device is read-only.
+//! Left out: writes. A device over a reader is read-only.
 
 use std::fmt;
 use std::io::{self, Read, Seek, SeekFrom};
@@ -28,7 +28,7 @@ pub struct ReaderBackend {
 
 impl ReaderBackend {
     /// Makes a device of `size_bytes`. `read` fills a buffer from an offset on. Several threads may
-    /// call it at once.
+    /// call `read` at once.
     #[must_use]
     pub fn new(
         name: impl Into<String>,

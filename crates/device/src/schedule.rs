@@ -2,9 +2,9 @@
 //! requests.
 //!
 //! Each plugged batch goes to a [`Schedule`]. A simulated disk's schedule decides when each request
-//! begins and completes, on a [`VirtualClock`](crate::VirtualClock). The bytes come from the
-//! device's backend, like those of any other device. The crate `buttress-lab` has schedules that
-//! behave like drives.
+//! begins and completes, on a [`VirtualClock`](crate::VirtualClock). The bytes of a scheduled read
+//! come from the device's backend, like those of any other device. The crate `buttress-lab` has
+//! schedules that behave like drives.
 
 use std::fmt;
 use std::io;

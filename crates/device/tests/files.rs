@@ -33,15 +33,16 @@ fn run(program: &str, arguments: &[&str]) -> String {
 struct Loop(PathBuf);
 
 impl Loop {
-    /// Attaches an image. Returns `None` if the machine has no loop devices, and the test is
-    /// skipped.
+    /// Attaches an image. Returns `None`, so that the test is skipped, if the machine has no loop
+    /// devices.
     #[track_caller]
     fn attach(image: &Path, sector_bytes: u32) -> Option<Self> {
         if skips(any_missing(&["root", "loop-devices", "losetup"])) {
             return None;
         }
         let sector = sector_bytes.to_string();
-        // Without `-P`, the kernel would keep the image's partitions for the next attached image.
+        // Without the option `-P`, the kernel would keep the image's partitions for the next
+        // attached image.
         let path = run(
             "losetup",
             &["-P", "-f", "--show", "-b", &sector, image.to_str().unwrap()],
@@ -261,7 +262,7 @@ fn tables_made_by_sgdisk_are_read() {
     run("sgdisk", &["-n", "1:1M:+8M", "-n", "7:16M:+4M", path]);
     // In sgdisk's arguments, "+8M" is a length.
     check_table(&file, &[(1, MIB, 8 * MIB), (7, 16 * MIB, 4 * MIB)]);
-    // After the loss of the primary header, the backup is used.
+    // After the loss of the primary GPT header, the backup header is used.
     file.as_file().write_all_at(&[0; 512], 512).unwrap();
     check_table(&file, &[(1, MIB, 8 * MIB), (7, 16 * MIB, 4 * MIB)]);
 }
@@ -307,7 +308,8 @@ fn tables_on_devices_with_large_sectors_are_read() {
         let device = open(&device_node.0, &options);
         assert_eq!(device.size_bytes(), 16 * MIB, "{label}");
         if label == "gpt" {
-            // The image does not state its sector size, but the table's position reveals it.
+            // The image does not state its sector size, but the partition table's position reveals
+            // it.
             assert_eq!(open(file.path(), &options).size_bytes(), 16 * MIB);
         }
     }
@@ -432,7 +434,7 @@ fn copies_out_of_the_page_cache_are_not_counted_as_requests() {
     file.as_file().write_all_at(&vec![7; BYTES as usize], 0).unwrap();
     file.as_file().sync_all().unwrap();
     let advise = |advice| rustix::fs::fadvise(file.as_file(), 0, None, advice).unwrap();
-    // Reads through this opening trigger no read-ahead.
+    // Reads through this file descriptor trigger no read-ahead.
     advise(Advice::Random);
     let small: Vec<ReadRequest> = (0..8)
         .map(|number| ReadRequest {
@@ -465,7 +467,7 @@ fn copies_out_of_the_page_cache_are_not_counted_as_requests() {
         );
         assert_eq!(warm.copies.reads, 1 + 8 + 1, "{engine}: {warm:?}");
         assert_eq!(warm.copies.bytes, 5000 + 8 * (16 << 10) + (1 << 20), "{engine}");
-        // The page cache holds nothing of the file. The test makes one read only, because the
+        // The page cache holds nothing of the test file. The test makes only one read, because the
         // kernel may read ahead.
         for request in [small[0], large] {
             advise(Advice::DontNeed);
@@ -480,7 +482,7 @@ fn copies_out_of_the_page_cache_are_not_counted_as_requests() {
             );
             assert_eq!(cold.reads.bytes, request.length as u64, "{engine}");
         }
-        // The page cache holds half of the file. The cached half is copied once.
+        // The page cache holds half of the file. The call copies the cached half once.
         advise(Advice::DontNeed);
         file.as_file().read_exact_at(&mut [0; 4096], 1 << 20).unwrap();
         let before = device.statistics();

@@ -1,5 +1,5 @@
 //! Tests of the request queue against a byte vector, through every engine. Random batches of reads,
-//! awaited in any order or dropped, with writes between them, must return the vector's bytes.
+//! awaited in any order or dropped, with writes between them, must return the byte vector's bytes.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -382,7 +382,7 @@ fn a_batch_of_writes_keeps_a_simulated_disk_busy_in_order() {
         let memory = Arc::new(MemoryBackend::new("memory", vec![0; 64 << 20]));
         let clock = VirtualClock::new();
         let device = buttress_lab::simulated(memory, &Model::spinning_7200(), &clock);
-        // The requests are far apart and in descending order.
+        // The test's requests are far apart and in descending order.
         let requests: Vec<_> = (0..32_u64)
             .rev()
             .map(|index| WriteRequest {

@@ -1,9 +1,10 @@
 //! The most nodes that an edit or a commit may allocate, compared with the nodes that it allocated.
-//! Builds with debug assertions make this comparison.
+//! Builds with debug assertions compare the two numbers.
 //!
 //! An edit that allocates more nodes than its need allows may leave a commit without space. A
-//! commit without space loses the transaction. [`Allowance`] compares both numbers at the end of
-//! each edit. [`CommitAllowance`] compares the nodes of a commit with its reservation.
+//! commit without space loses the transaction. [`Allowance`] compares the allowed and the allocated
+//! nodes at the end of each edit. [`CommitAllowance`] compares the nodes of a commit with its
+//! reservation.
 //!
 //! Left out: edits that keep a promise ([`super::reservation::Claim::Reserved`]) may use all of
 //! their places, although they reserve fewer.
@@ -39,8 +40,8 @@ impl Allowance {
         }
     }
 
-    /// Asserts that the edit allocated no more nodes than it may. The nodes of a new data chunk
-    /// count for the commit.
+    /// Asserts that the edit allocated no more nodes than it may. The nodes that a new data chunk
+    /// needs count for the commit, not for the edit.
     pub(crate) fn check(self, running: &Running) {
         let (shape, nodes) = running.shape();
         let groups = running.core.groups.iter().count();

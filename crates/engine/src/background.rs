@@ -2,14 +2,14 @@
 //! changes stay dirty for long.
 //!
 //! Each volume that is open for writing has one commit thread. Edits wake this thread at half of
-//! the limit of dirty memory ([`super::memory`]). The thread commits while edits continue. Once a
-//! second the background thread also inspects how long changes have been dirty. After the
+//! the limit of dirty memory ([`super::memory`]). The commit thread commits while edits continue.
+//! Once a second the background thread also inspects how long changes have been dirty. After the
 //! environment's interval ([`crate::Environment::commit_interval`]), the thread writes content back
 //! and commits. A caller that never commits loses no more than the changes of that interval.
 //!
-//! A second thread writes back content once half of the limit of dirty content is reached
-//! ([`crate::data_table`]), until a quarter is left. Callers continue to write meanwhile. Only at
-//! the full limit are writers throttled to the pace of the devices.
+//! When dirty content reaches half of its limit ([`crate::data_table`]), a second thread writes
+//! content back until a quarter is left. Callers continue to write meanwhile. Writers are throttled
+//! to the pace of the devices only when dirty content reaches its full limit.
 //!
 //! The background threads do not exist if the environment gives no interval, or if all work runs on
 //! the caller's thread. In deterministic runs, therefore, only explicit calls commit. Dropping the
@@ -60,8 +60,8 @@ fn write_back(writer: &Weak<Shared>, woken: &Receiver<()>) {
             return;
         };
         if !filesystem.shared.account.is_abandoned() {
-            // Data that cannot be written back stays dirty. The next `fsync` or commit returns the
-            // error.
+            // Data that cannot be written back stays dirty, so this error is ignored. The next
+            // `fsync` or commit returns the error.
             drop(filesystem.stages().write_back_in_background(&filesystem));
         }
     }
@@ -85,7 +85,8 @@ fn run(writer: &Weak<Shared>, woken: &Receiver<()>, interval: Duration) {
         } else {
             filesystem.commit_if_due(interval).map(drop)
         };
-        // The volume keeps an error that stopped writing. The thread retries after any other error.
+        // The volume keeps an error that stopped writing. After an error that did not stop writing,
+        // the thread retries.
         drop(done);
     }
 }
@@ -100,7 +101,7 @@ impl Engine {
         }
     }
 
-    /// Commits if changes have been dirty for `interval`, as far as earlier calls saw. Returns
+    /// Commits if changes have been dirty for `interval`, as earlier calls observed. Returns
     /// whether the call committed.
     pub fn commit_if_due(&self, interval: Duration) -> Result<bool> {
         if !self.has_uncommitted() || self.require_writing().is_err() {

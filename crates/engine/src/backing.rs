@@ -11,16 +11,17 @@
 //! - In a backed block group, each free byte has space on the host ([`BlockGroups::allocate`] takes
 //!   no other byte).
 //! - A discarded range loses its space on the host, and becomes unbacked ([`super::trimming`]).
-//! - When the host has no space, edits that need more fail as they do on a full volume. Edits that
-//!   free space use a part of the reserve, which has space on the host since the first edit.
+//! - When the host has no space, edits that need host space fail as they do on a full volume. Edits
+//!   that free space use a part of the reserve, which has space on the host since the first edit.
 //!
 //! The engine reserves host space in steps, as edits need it, so an image with few writes stays
 //! small. Before the first edit of a session nothing is reserved, though free ranges may have host
-//! space from earlier sessions. On a full host, requests for small pieces find such ranges.
+//! space from earlier sessions. On a full host, requests for small pieces find the free ranges that
+//! already have host space.
 //!
-//! Block groups of data do not reserve space on the host. A write-back that finds the host full
-//! leaves its data in memory. Mixed block groups have reserved space on the host, including their
-//! data.
+//! Block groups of data do not reserve space on the host. A write-back that finds the host's file
+//! system full leaves its data in memory. Mixed block groups have reserved space on the host,
+//! including their data.
 //!
 //! [`BlockGroups::allocate`]: super::block_groups::BlockGroups::allocate
 
@@ -31,18 +32,18 @@ use buttress_exact::Exact as _;
 use buttress_format::{BlockGroupFlags, ByteCount, Logical};
 use buttress_fs::error::{Error, Result};
 
-/// The least number of bytes that one step reserves, if one free range has that length.
+/// The least number of bytes that one step reserves on the host, if one free range has that length.
 const STEP_BYTES: u64 = 4 << 20;
 
 /// The least number of bytes that one step reserves for the chunk tree.
 const SYSTEM_STEP_BYTES: u64 = 1 << 20;
 
 /// The bytes of one request to a host file system that is full. Ranges that already have host space
-/// are larger.
+/// are larger than this size.
 const PIECE_BYTES: u64 = 256 << 10;
 
 /// The maximum number of allocation requests to a full host in one call. The next call continues
-/// after these requests.
+/// after the requests of this call.
 const PIECES_MAX: usize = 64;
 
 /// The result of a request for space on the host.
@@ -50,9 +51,9 @@ const PIECES_MAX: usize = 64;
 pub enum Backing {
     /// Block groups gained free bytes with space reserved on the host.
     More,
-    /// Block groups have no free range without host space. A new block group may help.
+    /// Block groups have no free range that lacks host space. A new block group may help.
     AllBacked,
-    /// The host is full.
+    /// The host's file system is full.
     HostFull,
 }
 
@@ -151,7 +152,8 @@ impl Running {
         }
     }
 
-    /// Finds free ranges that already have host space. Such ranges need no space of a full host.
+    /// Finds free ranges that already have host space. Ranges that already have host space need no
+    /// space of a full host.
     fn back_what_has_space(&mut self, purpose: Purpose) -> Result<Backing> {
         let from = self.core.asked_host_at;
         let groups = self.core.groups.iter();

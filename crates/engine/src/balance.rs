@@ -35,7 +35,7 @@ use choice::{Candidate, Choice, choose};
 /// Returns the item of a balance that is in progress or paused.
 ///
 /// # Errors
-/// The root tree cannot be read, or the item is corrupt.
+/// Fails if the root tree cannot be read, or if the balance item is corrupt.
 pub fn balance_item(filesystem: &Filesystem) -> Result<Option<BalanceItem>> {
     let Some(found) = filesystem.root_tree().get(&BalanceItem::KEY)? else {
         return Ok(None);
@@ -59,7 +59,7 @@ pub(crate) fn targets(item: &BalanceItem) -> TargetProfiles {
 /// Returns the block groups that a new balance with this item would move on a volume that is open for reading.
 ///
 /// # Errors
-/// A refusal of Linux's; block groups cannot be read.
+/// Fails with a refusal that Linux also makes, or if block groups cannot be read.
 pub fn plan_unwritten(filesystem: &Filesystem, item: &BalanceItem) -> Result<Choice> {
     let superblock = filesystem.superblock();
     let tree_id = match superblock.compat_ro.contains(CompatRo::BLOCK_GROUP_TREE) {
@@ -76,7 +76,7 @@ pub fn plan_unwritten(filesystem: &Filesystem, item: &BalanceItem) -> Result<Cho
     Ok(choose(item, candidates))
 }
 
-/// Returns every block group as the filters see it.
+/// Returns every block group with the properties that the filters test.
 fn candidates(groups: &BlockGroups, volume: &Volume) -> Result<Vec<Candidate>> {
     let map = volume.chunk_map();
     let candidate = |group: &Group| {
@@ -118,8 +118,8 @@ impl Engine {
         self.start_to_look().plan_balance(item)
     }
 
-    /// Starts a balance: its item is durable when this returns, and new chunks get its profiles. Returns the block groups to
-    /// move.
+    /// Starts a balance: the balance item is durable when this call returns, and new chunks get the
+    /// balance's target profiles. Returns the block groups to move.
     ///
     /// # Errors
     /// [`BalanceRefusal::InProgress`]; a refusal of Linux's; the commit fails.
@@ -145,7 +145,8 @@ impl Engine {
     /// to move.
     ///
     /// # Errors
-    /// [`BalanceRefusal::NotInProgress`], [`BalanceRefusal::Running`]; a refusal of Linux's.
+    /// Fails with [`BalanceRefusal::NotInProgress`], [`BalanceRefusal::Running`], or a refusal that
+    /// Linux also makes.
     pub fn resume_balance(&self) -> Result<Choice> {
         let item = {
             let running = self.shared.running.lock();
@@ -158,7 +159,7 @@ impl Engine {
         self.plan_balance(&choice::resumed(item))
     }
 
-    /// Ends the balance, finished or cancelled: its item is gone when this returns.
+    /// Ends the balance, finished or cancelled: the balance item is gone when this method returns.
     ///
     /// # Errors
     /// [`BalanceRefusal::NotInProgress`]; the commit fails.

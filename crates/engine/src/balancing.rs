@@ -6,7 +6,7 @@ use buttress_format::BalanceItem;
 #[derive(Clone, Copy, Debug)]
 pub struct Balancing {
     pub(crate) item: BalanceItem,
-    /// Whether the root tree has an older item, or none.
+    /// Whether the root tree has an older balance item, or none.
     pub(crate) is_changed: bool,
     /// Whether the next commit removes the item.
     pub(crate) ends: bool,

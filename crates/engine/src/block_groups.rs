@@ -7,11 +7,12 @@
 //! ([`super::pins`]).
 //!
 //! Each group also collects *changes* for the free-space tree and the block group items. A change
-//! is a range that became used or free since these trees were last brought up to date. A range that
-//! became used and free again, or the reverse, does not count as changed.
+//! is a range that became used or free since the free-space tree and the block group items were
+//! last brought up to date. A range that became used and free again, or the reverse, does not count
+//! as changed.
 //!
 //! Invariants:
-//! - A byte is free here only if no committed extent, no extent of the running transaction, no
+//! - A byte counts as free only if no committed extent, no extent of the running transaction, no
 //!   pinned range and no excluded range covers it.
 //! - `used` always counts exactly the extents that the extent tree has, or will have after the
 //!   delayed references are applied.
@@ -35,7 +36,7 @@ use std::ops::Range;
 pub enum Purpose {
     /// File content.
     Data,
-    /// All trees except the chunk tree.
+    /// Tree blocks of all trees except the chunk tree.
     Metadata,
     /// The chunk tree.
     System,
@@ -86,7 +87,7 @@ pub struct Group {
     pub excluded_ranges: Vec<Range<u64>>,
     /// Whether allocation from this block group is forbidden.
     pub read_only: bool,
-    /// Whether the free-space tree has no item for this group yet.
+    /// Whether the free-space tree has no item for this block group yet.
     pub needs_free_space_info: bool,
     /// Ranges that became used since the free-space tree was last brought up to date.
     pub became_used: FreeRanges,
@@ -138,14 +139,15 @@ impl Group {
         self.flags.contains(purpose.flag())
     }
 
-    /// Returns the bytes that could be allocated now; an estimate if the group is not loaded.
+    /// Returns the bytes that could be allocated now; an estimate if the free ranges of the block
+    /// group are not loaded.
     pub fn free_bytes(&self) -> u64 {
         if self.read_only {
             return 0;
         }
         match &self.free {
             Some(free) => free.total_bytes(),
-            // The space on the host is unknown until the group is loaded.
+            // The block group's space on the host is unknown until its free ranges are loaded.
             None if self.is_backed => 0,
             None => self.estimated_free_bytes(),
         }
@@ -222,7 +224,7 @@ impl Group {
 /// the volume has for that kind of extent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TargetProfiles {
-    /// For file data. In mixed block groups, this one counts for both.
+    /// For file data. In mixed block groups, this profile counts for data and metadata.
     pub data: Option<Profile>,
     /// The profile of new tree blocks.
     pub metadata: Option<Profile>,
@@ -272,7 +274,7 @@ pub struct BlockGroups {
     /// The space of all block groups, summed for each purpose and cached until the next change,
     /// because every edit reads it.
     rooms: Cell<[Option<Room>; 3]>,
-    /// Groups of these profiles come first.
+    /// Allocations try groups of these profiles first.
     targets: TargetProfiles,
 }
 
@@ -357,7 +359,7 @@ impl BlockGroups {
         room
     }
 
-    /// The profiles that new chunks get, and whose groups come first.
+    /// The profiles of new chunks; new extents go first to block groups with these profiles.
     pub(crate) const fn targets(&self) -> TargetProfiles {
         self.targets
     }
@@ -374,7 +376,7 @@ impl BlockGroups {
         target.is_none_or(|target| group.is_some_and(|group| group.flags.profile() == Some(target)))
     }
 
-    /// Returns the free bytes of the groups that new extents for a purpose get first.
+    /// Returns the free bytes of the block groups from which new extents for a purpose come first.
     pub(crate) fn preferred_free_bytes(&self, purpose: Purpose) -> u64 {
         let serving = self.groups.values().filter(|group| group.serves(purpose));
         serving
@@ -402,7 +404,7 @@ impl BlockGroups {
         self.cursors.insert(purpose, cursor);
     }
 
-    /// Returns the starts of groups in the order in which an allocation tries them.
+    /// Returns the starts of block groups in the order in which an allocation tries them.
     pub fn in_turn(&self, cursor: u64) -> impl Iterator<Item = u64> {
         let current = self.holding(cursor).map(|group| group.start);
         let after = self.groups.range(cursor..).map(|(start, _)| *start);
@@ -425,8 +427,8 @@ impl BlockGroups {
     }
 
     /// Allocates `wanted` bytes for a kind of extent, starting at the end of the last allocation.
-    /// If no free range is that long, allocates as much as the longest range has, but at least
-    /// `least` bytes.
+    /// If no free range has the wanted length, the call allocates the length of the longest range,
+    /// but at least `least` bytes.
     ///
     /// # Errors
     /// Fails with a [`Defect`] if the group's shares do not add up.

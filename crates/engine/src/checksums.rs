@@ -2,7 +2,7 @@
 //!
 //! Each checksum item holds the checksums of adjacent sectors, of one extent or of several. New
 //! checksums are appended to the item that ends at their first sector, as long as that item has
-//! space. Removing a range cuts items.
+//! space. Removing the checksums of a range cuts checksum items.
 //!
 //! Source: on-disk format documentation, section "EXTENT_CSUM".
 
@@ -90,7 +90,7 @@ impl Running {
             return Ok(());
         }
         // An edit in several steps removes and reinserts checksums of neighbours. Readers must not
-        // see the state between.
+        // see the checksum tree between the steps.
         let tree = self.open_tree(TreeId::CHECKSUM)?.tree.clone();
         tree.edit_as_one(|| self.put_checksums(logical, sums))
     }
@@ -126,7 +126,7 @@ impl Running {
             return Ok(());
         }
         // An edit of checksums in several steps removes and reinserts neighbouring checksums.
-        // Readers must not see the state between.
+        // Readers must not see the checksum tree between the steps.
         let tree = self.open_tree(TreeId::CHECKSUM)?.tree.clone();
         tree.edit_as_one(|| self.take_checksums(logical, length))
     }

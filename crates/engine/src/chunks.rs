@@ -64,8 +64,8 @@ impl Running {
             self.core.devices.release(&freed);
             return reached.map(|()| false);
         }
-        // A log cannot use the new chunk: a replay starts from the last commit, which does not have
-        // the chunk.
+        // A log cannot use a new chunk: a replay starts from the last commit, which does not have
+        // that chunk.
         self.core.has_new_chunk = !buttress_faults::on("log-in-new-chunk");
         let (types, _) = self.profile_for(purpose);
         if let Some(feature) = feature_of(plan.profile) {

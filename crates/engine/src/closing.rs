@@ -7,8 +7,8 @@ use buttress_format::Generation;
 use buttress_fs::error::Result;
 
 impl Engine {
-    /// Returns the changes that are not committed yet. Acquires no lock that a commit holds for
-    /// long.
+    /// Returns the changes that are not committed yet. Acquires no lock that a commit holds for a
+    /// long time.
     #[must_use]
     pub fn uncommitted(&self) -> Uncommitted {
         self.shared.account.since_commit()
@@ -24,8 +24,8 @@ impl Engine {
     }
 
     /// Drops this handle without a commit, and returns the uncommitted changes. The volume then
-    /// stays at the last commit, which a background thread may have made. Other handles may still
-    /// commit the changes; otherwise the changes are lost.
+    /// stays at the last commit. A background thread may have made that commit. Other handles may
+    /// still commit the changes; otherwise the changes are lost.
     pub fn abandon(self) -> Uncommitted {
         self.shared.account.abandon();
         self.uncommitted()

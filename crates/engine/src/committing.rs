@@ -6,10 +6,10 @@
 //!    next transaction begins here. If a tree block is missing, the commit releases the lock, reads
 //!    the block, and retries the step, including edits made meanwhile.
 //! 3. After releasing the lock, the commit computes checksums on all cores, and writes the nodes in
-//!    large requests by address. Then the commit flushes all devices, writes the primary
-//!    superblocks, flushes, writes their copies, and flushes.
-//! 4. Under the edit lock again, space that this transaction freed becomes free, unless a reader
-//!    needs it.
+//!    large requests by address. After writing the nodes, the commit flushes all devices, writes
+//!    the primary superblocks, flushes, writes their copies, and flushes.
+//! 4. The commit acquires the edit lock again. Space that its transaction freed becomes free,
+//!    unless a reader needs it.
 //!
 //! Commits never run at the same time. From the end of convergence until it is durable, a commit
 //! holds the superblock lock, which log writers acquire too. Before the end of convergence, syncs
@@ -52,8 +52,8 @@ const BATCH_BUFFERS: usize = 8;
 /// The number of inodes that one part of the commit writes back.
 const INODES_AT_ONCE: usize = 256;
 
-/// The number of slices after which a commit no longer pauses. The commit then ends, however many
-/// edits run meanwhile.
+/// The number of slices after which a commit no longer pauses. The commit then ends without another
+/// pause, however many edits run at the same time.
 const SLICES_MAX: usize = 4096;
 
 /// A frozen state, and the locks and counts of the moment at which it was frozen.
@@ -64,7 +64,7 @@ struct Moment<'a, T> {
     prepared: Option<Box<Prepared>>,
     /// The result of the caller's function at that moment.
     answer: T,
-    /// The last durable generation at that moment.
+    /// The last durable generation at the moment of the freeze.
     durable: Generation,
     /// The count of changes that the frozen state contains.
     changes: Counted,
@@ -77,9 +77,9 @@ impl Engine {
     /// When this call returns, every change from before the call is durable.
     ///
     /// # Errors
-    /// Fails if writing has stopped, or stops now. Fails with [`Error::OutOfHostSpace`] if content
-    /// found no space on the host. All other changes are then durable, and that content stays
-    /// dirty.
+    /// Fails if writing has stopped, or if this commit stops it. Fails with
+    /// [`Error::OutOfHostSpace`] if content found no space on the host. All other changes are then
+    /// durable, and that content stays dirty.
     pub fn commit(&self) -> Result<Generation> {
         let content = self.shared.account.content();
         let written = match self.write_back_for_commit() {
@@ -119,7 +119,7 @@ impl Engine {
 
     /// Commits as [`commit_then`](Self::commit_then) does, for a snapshot. The frozen state
     /// contains a content change of several steps as a whole or not at all. Calls of several steps
-    /// block only while the state is being frozen.
+    /// block a snapshot's commit only while it freezes the state.
     pub fn commit_for_snapshot<T>(
         &self,
         then: impl FnOnce(Handle<'_>, Option<&Prepared>) -> T,
@@ -157,8 +157,8 @@ impl Engine {
             answer,
             durable,
             changes,
-            // The guard is held until this commit is durable. The next log then follows this
-            // commit.
+            // The guard against log writers is held until this commit is durable. The guard keeps
+            // log writers out until this commit is durable, so the next log follows this commit.
             no_logs,
         } = self.freeze_then(then).inspect_err(|error| {
             self.forest().volume().stop_writing(error);
@@ -198,8 +198,8 @@ impl Engine {
                 true => Slice::begin(),
                 false => Slice::endless(),
             };
-            // No write in place may be in progress on extents that a snapshot of this state will
-            // share.
+            // No write in place may be in progress on extents that a snapshot of the frozen state
+            // will share.
             let is_late = buttress_faults::on("lock-in-place-after-edit");
             let in_place = (!is_late).then(|| self.data().in_place.write());
             let mut handle = self.start_unchecked();
@@ -269,7 +269,7 @@ impl Engine {
                 return Ok(Preparation::Paused);
             }
         }
-        // Nothing that a reader sees changes from here on until the edit lock is released.
+        // No state that a reader observes changes from here on until the edit lock is released.
         drop(self.shared.give_view(handle));
         match handle.settle_transaction(reads, convergence, slice, may_freeze)? {
             None => handle.freeze(self.forest().volume()),
@@ -351,8 +351,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Seals one block and adds the block to the cache. Cache and devices share the bytes of the
-    /// block.
+    /// Seals one block and adds the block to the cache. The cache and the devices share the bytes
+    /// of the block.
     fn seal_alone(
         &self,
         tree: TreeId,
@@ -392,7 +392,8 @@ impl Engine {
                 let seal = move || {
                     let mut buffer = Buffer::zeroed(part.len().saturating_mul(node_bytes));
                     for ((tree, block), place) in part.iter().zip(buffer.chunks_mut(node_bytes)) {
-                        // All blocks have the volume's node size, so the buffer divides evenly.
+                        // All tree blocks have the volume's node size, so the buffer divides evenly
+                        // into blocks.
                         let header = block.seal_into(place, checksum_type);
                         let is_likely = block.is_likely_to_change() || forest.has_room_for_block();
                         if let Some(header) = header.filter(|_| caches && is_likely) {
@@ -434,7 +435,8 @@ fn runs_of(blocks: &[(TreeId, FrozenBlock)], bytes: &Bytes, node_bytes: usize) -
 }
 
 impl Shared {
-    /// Releases space that the commit freed: step 4. Returns the ranges that are free from now on.
+    /// Releases space that the commit freed: step 4. Returns the ranges that become free with this
+    /// step.
     fn finish_commit(&self, prepared: Prepared) -> Vec<(u64, u64)> {
         let mut running = self.running.lock();
         for frozen in &prepared.frozen {

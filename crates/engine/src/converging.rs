@@ -7,15 +7,15 @@
 //! block group. A commit's own edits converge: a transaction copies a node at most once, so each
 //! round finds fewer unassigned nodes.
 //!
-//! The order within a round is [`STAGES`]. The root tree follows the other trees because root items
-//! record where those trees begin.
+//! The order of the stages within a round is [`STAGES`]. The root tree follows the other trees
+//! because root items record where those trees begin.
 //!
-//! A stage works in parts. Before each part it inspects the places that the part will edit. If
-//! blocks are missing there, convergence returns them. Convergence also returns at the end of the
-//! commit's slice of time ([`super::slice`]). After releasing the edit lock, the caller reads the
-//! blocks or lets other threads edit. Convergence then continues, and includes the edits made
-//! meanwhile: a node with an address may still change until it is frozen. Convergence ends only
-//! after a whole round without any work, under one hold of the lock.
+//! A stage of convergence works in parts. Before each part, the stage inspects the places that the
+//! part will edit. If blocks are missing at these places, convergence returns them. Convergence
+//! also returns at the end of the commit's slice of time ([`super::slice`]). After releasing the
+//! edit lock, the caller reads the blocks or lets other threads edit. Convergence then continues,
+//! and includes the edits made meanwhile: a node with an address may still change until it is
+//! frozen. Convergence ends only after a whole round without any work, under one hold of the lock.
 
 use super::backing::Backing;
 use super::block_groups::{Found, Purpose};
@@ -27,8 +27,8 @@ use buttress_format::{ByteCount, ItemType, Key, Logical, TreeId};
 use buttress_fs::error::{Defect, Error, Result};
 use buttress_tree::BlockPointer;
 
-/// The limit of rounds. Convergence needs a handful of rounds; more rounds mean that a stage undoes
-/// its own work.
+/// The maximum number of rounds of convergence. Convergence needs a handful of rounds; more rounds
+/// mean that a stage undoes its own work.
 const ROUNDS_MAX: usize = 64;
 
 /// How many references one part applies. All blocks that one part's references change must be in
@@ -67,7 +67,7 @@ pub struct Convergence {
 
 /// The result of one call of [`Running::converge`].
 pub enum Converged {
-    /// No work is left.
+    /// No work of the commit is left.
     Done,
     /// The caller must release the edit lock and read these blocks before the commit continues.
     Missing(Vec<BlockPointer>),
@@ -89,7 +89,7 @@ const STAGES: [Stage; 7] = [
 impl Running {
     /// Works until every dirty node has an address and every tree agrees with every other. Returns
     /// early if blocks are missing or the time slice is over. The next call includes all edits made
-    /// between the calls in one more round.
+    /// between the two calls in one more round.
     pub fn converge(&mut self, reads: &FaultIn, at: &mut Convergence, slice: &Slice) -> Result<Converged> {
         while at.rounds < ROUNDS_MAX {
             while let Some(stage) = STAGES.get(at.stage).copied() {
@@ -125,16 +125,16 @@ impl Running {
         why
     }
 
-    /// Prepares for edits of other threads while convergence pauses. Convergence then inspects
-    /// everything in another round.
+    /// Prepares for edits of other threads while convergence pauses. After the pause, convergence
+    /// inspects everything in another round.
     pub fn let_others_in(&mut self, at: &mut Convergence) {
         at.is_busy = true;
         at.rounds = 0;
         self.note_gap();
     }
 
-    /// Counts the ranges that convergence must still record in the free-space tree. Other edits
-    /// must not use their space.
+    /// Counts a range that convergence must still record in the free-space tree. Edits outside of
+    /// convergence must not use the space of these ranges.
     fn note_gap(&mut self) {
         let ranges = self.core.groups.iter().fold(0_usize, |sum, group| {
             sum.saturating_add(group.became_used.count())
@@ -228,8 +228,8 @@ impl Running {
         let Self { core, trees, .. } = self;
         let references = &mut core.references;
         let mut assign = |level: u8, first_key: Key| {
-            // The allocator returned one address for each node. An invented address would be
-            // written to.
+            // The allocator returned one address for each node. A commit would write the block to
+            // any address that this code invented.
             let logical = places.next().ok_or_else(|| {
                 Error::from(Defect::new("a commit found fewer places than it has tree blocks"))
             })?;
@@ -297,8 +297,8 @@ impl Running {
                 .allocate(purpose, wanted, node_bytes, node_bytes)?
             {
                 Found::Range(start, length) => {
-                    // The allocator returned at least one node's length, as requested. Zero nodes
-                    // would repeat this loop forever.
+                    // The allocator returned at least the length of one node, as requested. A run
+                    // of zero nodes would repeat this loop forever.
                     let count = length.checked_div(node_bytes).unwrap_or(0).max(1);
                     for index in 0..count {
                         places.push(Logical::new(

@@ -58,8 +58,8 @@ pub struct Core {
     pub reserved_data_bytes: u64,
     /// The part of `reserved_data_bytes` that is reserved ahead and that no file uses yet.
     pub ahead: Arc<ReservedAhead>,
-    /// The number of ranges not yet recorded in the free-space tree. Non-zero only while a
-    /// converging commit has released the edit lock.
+    /// The number of ranges not yet recorded in the free-space tree. The number is non-zero only
+    /// while a converging commit has released the edit lock.
     pub unrecorded_ranges: u64,
     /// The number of nodes to which commits gave addresses since the volume was opened.
     pub nodes_addressed: u64,
@@ -98,8 +98,8 @@ impl Core {
         })
     }
 
-    /// Stops writing if a change to a ledger failed, for callers that cannot return the error.
-    /// Nothing derived from a wrong ledger then reaches the devices.
+    /// Stops writing if a change to a ledger failed, for callers that cannot return the error. No
+    /// state derived from a wrong ledger then reaches the devices.
     pub fn settle(&self, changed: Result<()>) {
         if let Err(error) = changed {
             self.forest.volume().stop_writing(&error);
@@ -117,8 +117,8 @@ impl Core {
     }
 
     /// Returns whether new chunks of a profile may use a device. The device must exist, be up to
-    /// date, be open for writing, and have failed no write. A returning device gets all writes to
-    /// such a chunk. The chunk must survive without the returning device until that device's
+    /// date, be open for writing, and have failed no write. A returning device gets all writes to a
+    /// chunk on it. The chunk must survive without the returning device until that device's
     /// superblock is written.
     pub fn device_takes_chunks(&self, uuid: Uuid, profile: Profile) -> bool {
         let volume = self.forest.volume();

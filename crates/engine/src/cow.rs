@@ -240,9 +240,9 @@ impl Core {
     }
 }
 
-/// Returns guards that let an edit read missing blocks itself, so that the edit completes. No edit
-/// may run during a non-blocking lookup. In a release build, an edit that misses blocks reads under
-/// the lock, which is better than ending half-way.
+/// Returns guards that let an edit read missing blocks during the edit, so that it completes. No
+/// edit may run while the thread performs a non-blocking lookup. In a release build, an edit that
+/// misses blocks reads under the lock, which is better than ending half-way.
 pub(crate) fn whole_edit() -> (Blocking, Excused) {
     debug_assert!(!NonBlocking::is_held(), "an edit during a look");
     (NonBlocking::lift(), Excused::from_device_rule())

@@ -1,8 +1,8 @@
 //! Extents of file data: their space, their references, and the space promised before they exist.
 //!
-//! A write-back allocates data, not the write itself. Until then the bytes are *reserved*, so a
-//! full volume fails the write and not the commit. An allocated extent has no owner until an edit
-//! adds a reference. An extent that is given back before that leaves no trace.
+//! A write-back allocates data, not the write itself. Until the write-back the bytes are
+//! *reserved*, so a full volume fails the write and not the commit. An allocated extent has no
+//! owner until an edit adds a reference. An extent that is given back before that leaves no trace.
 
 use super::backing::Backing;
 use super::block_groups::{Found, Purpose, Share};
@@ -44,8 +44,8 @@ impl DataOwner {
 }
 
 impl Running {
-    /// Reserves space for data that will be written back later. Makes chunks while there is too
-    /// little space.
+    /// Reserves space for data that will be written back later. Makes chunks while the volume has
+    /// too little space for the data.
     pub fn reserve_data(&mut self, bytes: u64) -> Result<()> {
         let mut wanted = self.core.reserved_data_bytes;
         add(&mut wanted, bytes, "bytes promised to data")?;
@@ -83,7 +83,7 @@ impl Running {
 
     /// Reserves space on the host for the items of all dirty data, and for the reserve. Without
     /// this reservation, edits that free space could fail once data has filled the host. Returns
-    /// false if the host is full.
+    /// false if the host's file system is full.
     fn back_items_of_data(&mut self) -> Result<bool> {
         if !self.core.groups.iter().any(|group| group.is_backed) {
             return Ok(true);
@@ -106,8 +106,8 @@ impl Running {
         self.host_failure().unwrap_or_else(|| self.no_data_space(wanted))
     }
 
-    /// Reserves host space for more of the free bytes, or makes a chunk. Returns false if neither
-    /// is possible.
+    /// Reserves host space for more of the free bytes, or makes a chunk. Returns false if the
+    /// volume can neither reserve host space nor make a chunk.
     pub(crate) fn add_data_space(&mut self, lacking: u64) -> Result<bool> {
         match self.back_more(Purpose::Data, lacking)? {
             Backing::More => Ok(true),
@@ -241,8 +241,8 @@ impl Running {
         );
     }
 
-    /// Drops one reference of a file extent item to an extent. After the last drop, the commit
-    /// frees the extent and its checksums.
+    /// Drops one reference of a file extent item to an extent. After the extent's last reference is
+    /// dropped, the commit frees the extent and its checksums.
     pub fn drop_data_reference(&mut self, extent: DataRange, owner: DataOwner) {
         self.core.references.change(
             extent.logical,

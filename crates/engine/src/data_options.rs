@@ -7,7 +7,7 @@ use buttress_format::{ByteCount, InodeFlags};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DataOptions {
     /// The compression of files without a compression property. `None` compresses only files whose
-    /// flags or properties ask.
+    /// flags or properties request compression.
     pub compression: Option<CompressionMethod>,
     /// Whether content is compressed despite the inode's flags and the estimated gain.
     pub compress_force: bool,

@@ -16,7 +16,8 @@ lock_class!(pub SeveralStepsLock, "several_steps", Rank::new(5).over_device());
 lock_class!(pub InPlaceLock, "in_place", Rank::new(30).over_device_when_shared());
 
 /// The largest number of files with dirty data. Dirty data of one file may wait for adjacent data.
-/// Dirty data of very many files only takes memory from other dirty state.
+/// Dirty data of very many files only takes memory from other dirty state, so their number is
+/// limited.
 pub const FILES_MAX: usize = 1024;
 
 /// The files with dirty data, or with a call in progress.
@@ -39,8 +40,8 @@ pub struct DataTable {
     /// write ends. A commit holds this lock for writing while it freezes its state, so no in-place
     /// write changes shared data.
     pub in_place: RwLock<(), InPlaceLock>,
-    /// Calls that change content in several steps hold this lock for reading. A snapshot holds it
-    /// for writing while it freezes its source, so the snapshot contains all steps or none.
+    /// Calls that change content in several steps hold this lock for reading. A snapshot holds this
+    /// lock for writing while it freezes its source, so the snapshot contains all steps or none.
     pub several_steps: RwLock<(), SeveralStepsLock>,
 }
 
@@ -156,8 +157,8 @@ impl DataTable {
     }
 
     /// If no file has dirty data, checks that no memory is counted, and that nothing is reserved
-    /// except ahead of writes. The caller holds the edit lock. Calls reserve and release under that
-    /// lock, while their file is in the table.
+    /// except ahead of writes. The caller holds the edit lock. Calls reserve and release space
+    /// under the edit lock, while their file is in the table.
     pub fn balance(&self, reserved_bytes: u64, ahead: &ReservedAhead) -> Result<(), Defect> {
         let files = self.files.lock();
         let waiting = self.delalloc_bytes();

@@ -9,8 +9,8 @@ use std::collections::HashMap;
 
 impl Engine {
     /// Writes data. If the write covers rows with parity partly, checksums of the last commit
-    /// verify the rows' other data. These checksums are valid, because a freed address is not
-    /// reused before the commit that freed it.
+    /// verify the rows' other data. The checksums of the last commit are valid, because a freed
+    /// address is not reused before the commit that freed it.
     ///
     /// # Errors
     /// Fails as [`buttress_volume::Volume::write_data`] does.
@@ -21,7 +21,7 @@ impl Engine {
             return volume.write_data(writes, None);
         }
         let view = self.committed_view();
-        // Data without a checksum in the tree is not verified.
+        // File data without a checksum in the checksum tree is not verified.
         let expect = |read: &ExtentRead| {
             let expected = view.expected_checksums(read.logical, read.length);
             Some(((read.logical, read.length), expected.ok()??))

@@ -17,7 +17,7 @@ use buttress_volume::DeviceErrors;
 struct Unrecorded {
     id: DeviceId,
     uuid: Uuid,
-    /// All errors since the volume was opened.
+    /// All errors of the device since the volume was opened.
     all: DeviceErrors,
     /// The errors that the device's item already records.
     recorded: DeviceErrors,

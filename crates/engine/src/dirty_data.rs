@@ -5,7 +5,7 @@ use bytes::Bytes;
 use core::ops::Range;
 use std::collections::BTreeMap;
 
-/// The largest piece of content, in bytes. Growing a piece copies at most this much.
+/// The largest piece of content, in bytes. Growing a piece copies at most this many bytes.
 const PIECE_BYTES: usize = 1 << 20;
 
 /// The memory of a piece beside its content, in bytes.
@@ -76,8 +76,8 @@ impl DirtyData {
         range.end.saturating_sub(range.start).saturating_sub(present)
     }
 
-    /// Stores written content. If a write covers a clean sector only in part, zeros fill the rest
-    /// of the sector. The caller must first store the sector's old content.
+    /// Stores written content. If a write covers a clean sector only in part, zeros fill the
+    /// remaining bytes of the sector. The caller must first store the sector's old content.
     pub fn write(&mut self, mut offset: u64, mut bytes: &[u8], sector_bytes: u64) {
         while !bytes.is_empty() {
             let taken = self.write_some(offset, bytes, sector_bytes);
@@ -97,7 +97,7 @@ impl DirtyData {
         self.pieces.insert(0, content);
     }
 
-    /// Stores the beginning of the content, at least one byte. Returns the stored length.
+    /// Stores the beginning of the content, at least one byte. Returns the stored length, in bytes.
     fn write_some(&mut self, offset: u64, bytes: &[u8], sector_bytes: u64) -> usize {
         let next = self
             .pieces
@@ -237,7 +237,8 @@ impl DirtyData {
         self.pieces.extend(tail.map(|tail| (at, tail)));
     }
 
-    /// Puts back pieces that could not be written. Newer dirty data wins over the restored pieces.
+    /// Puts back pieces that could not be written. Where both exist, newer dirty data replaces the
+    /// restored pieces.
     pub fn restore(&mut self, pieces: Vec<(u64, Bytes)>) {
         let newer = self.take();
         for (start, piece) in pieces {
@@ -247,13 +248,13 @@ impl DirtyData {
             self.pieces.insert(start, Vec::from(piece));
         }
         for (start, piece) in newer {
-            // Pieces are whole sectors, so no sector needs filling.
+            // The pieces are whole sectors, so this write fills no partial sector.
             self.write(start, &piece, 1);
         }
     }
 }
 
-/// Appends as much as the piece has space for, and zeros up to the end of the sector.
+/// Appends as many bytes as the piece has space for, and zeros up to the end of the sector.
 fn append(
     piece: &mut Vec<u8>,
     bytes: &[u8],

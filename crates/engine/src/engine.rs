@@ -2,8 +2,8 @@
 //! locks.
 //!
 //! This module holds the state and lends it to modules above, which act on the state. Each of these
-//! modules adds the calls of one job to [`Engine`]. [`CommitStages`] is defined here because the
-//! engine owns its stages, and a stage receives the engine.
+//! higher modules adds the calls of one job to [`Engine`]. [`CommitStages`] is defined here because
+//! the engine owns its stages, and a stage receives the engine.
 
 use crate::data_table::DataTable;
 use crate::environment::Environment;
@@ -40,8 +40,8 @@ lock_class!(pub DirtySinceLock, "dirty_since", Rank::LEAF);
 ///
 /// Changes without a [commit](Self::commit) are lost when the last handle is dropped.
 /// [`close`](Self::close) commits uncommitted changes, and [`abandon`](Self::abandon) discards them
-/// on purpose. If the last handle is dropped without either call, [`Environment::lost`] reports the
-/// loss.
+/// on purpose. If the last handle is dropped without a call of `close` or `abandon`,
+/// [`Environment::lost`] reports the loss.
 #[derive(Clone, Debug)]
 pub struct Engine {
     pub(crate) shared: Arc<Shared>,
@@ -59,14 +59,14 @@ pub(crate) struct Shared {
     pub(crate) running: Mutex<Running, EditLock>,
     /// Held for the length of a change of the volume's devices.
     pub(crate) membership: Mutex<(), MembershipLock>,
-    /// Held for the whole length of a commit.
+    /// This lock is held for the whole length of a commit.
     pub(crate) committing: Mutex<(), CommitLock>,
     /// Held while a superblock is chosen and written: by a commit from freezing on, and by the log
     /// writer.
     pub(crate) superblocks: Mutex<(), SuperblocksLock>,
     /// This lock is held for the length of a relocation, so only one relocation runs at a time.
     pub(crate) relocating: Mutex<(), RelocationLock>,
-    /// Held while a trim keeps free space from being allocated.
+    /// This lock is held while a trim keeps free space from being allocated.
     pub(crate) trimming: Mutex<(), TrimmingLock>,
     /// The newest view; `None` after an edit.
     pub(crate) view: Mutex<Option<Filesystem>, ViewLock>,
@@ -79,15 +79,15 @@ pub(crate) struct Shared {
     pub(crate) whole_commits: AtomicU64,
     /// The moment since which changes are dirty, as the background thread observed it.
     pub(crate) dirty_since: Mutex<DirtySince, DirtySinceLock>,
-    /// Held exclusively by an operation from its first edit to its end. Live lookups share this
-    /// lock, so they see all edits of an operation or none.
+    /// Held exclusively by an operation from its first edit to its end. Live lookups share the
+    /// steps lock, so they see all edits of an operation or none.
     pub(crate) steps: Steps,
     /// Space reserved for data before writes need it.
     pub(crate) ahead: Arc<ReservedAhead>,
     /// The table of open trees and live inodes, for readers.
     pub(crate) trees: Arc<LiveTrees>,
     pub(crate) inodes: Arc<LiveInodes>,
-    /// Dirty data of files.
+    /// The dirty data of all files.
     pub(crate) data: DataTable,
     /// Counts of uncommitted changes.
     pub(crate) account: Account,
@@ -149,7 +149,8 @@ impl Engine {
         Arc::clone(&self.shared.stages)
     }
 
-    /// Returns the superblock lock. The lock's holder decides which superblock is written next.
+    /// Returns the superblock lock. The holder of this lock decides which superblock is written
+    /// next.
     pub fn superblocks(&self) -> &Mutex<(), SuperblocksLock> {
         &self.shared.superblocks
     }
@@ -195,7 +196,7 @@ impl Engine {
         self.shared.readers.hold_running()
     }
 
-    /// Returns whether the transaction of the hold is still running.
+    /// Returns whether the transaction that the hold protects is still running.
     pub fn is_running_still(&self, hold: &Hold) -> bool {
         self.shared.readers.is_running_still(hold)
     }

@@ -7,8 +7,8 @@ use std::fmt;
 use std::io::Write;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// The source of times and uuids for edits. An injected source makes the same edits produce the
-/// same bytes.
+/// The source of times and uuids for edits. An injected environment makes the same edits produce
+/// the same bytes.
 pub trait Environment: fmt::Debug + Send + Sync {
     /// Returns the time that inodes and subvolumes record.
     fn now(&self) -> Timestamp;
@@ -17,8 +17,8 @@ pub trait Environment: fmt::Debug + Send + Sync {
     fn new_uuid(&self) -> Uuid;
 
     /// Returns how long changes may stay dirty before a background thread commits them. With an
-    /// interval, background commits also begin when much is dirty. `None`, the default, means no
-    /// such thread: only calls commit.
+    /// interval, background commits also begin when much is dirty. `None`, the default, means that
+    /// no thread commits in the background: only calls commit.
     fn commit_interval(&self) -> Option<Duration> {
         None
     }
@@ -33,7 +33,7 @@ pub trait Environment: fmt::Debug + Send + Sync {
     /// [`abandon`](crate::Engine::abandon). The default implementation prints a line about the loss
     /// on standard error.
     fn lost(&self, lost: &Uncommitted) {
-        // An error of standard error cannot be reported anywhere else.
+        // A failed write to standard error cannot be reported anywhere else.
         let _ = writeln!(
             std::io::stderr(),
             "buttress: lost without a commit: {lost}; the volume stays at generation {} (`close` commits, `abandon` discards without this message)",

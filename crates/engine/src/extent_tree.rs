@@ -73,7 +73,7 @@ impl Running {
                 self.remove_checksums(logical, pending.length)?;
             }
             if is_data || self.core.relocated_blocks.contains(&logical) {
-                // The extent was written, and a view of this transaction may have seen it.
+                // The extent was written, and a view of this transaction may have read it.
                 let (start, length) = (logical.get(), pending.length.get());
                 let generation = self.core.generation;
                 let shifted = self

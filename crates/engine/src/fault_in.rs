@@ -31,13 +31,14 @@ use std::sync::Arc;
 /// request.
 const BLOCKS_A_JOB: usize = 64;
 
-/// The number of reads of missing blocks after which the rest is read under the lock.
+/// The number of reads of missing blocks after which the call reads all further blocks under the
+/// lock.
 const READS_MAX: usize = 1024;
 
 /// The blocks that were read for one piece of work, and whether more reads help.
 #[derive(Debug, Default)]
 pub struct FaultIn {
-    /// The addresses of the last read, in order.
+    /// The addresses of the blocks in the last read, in order.
     last: Vec<Logical>,
     count: usize,
     are_futile: bool,
@@ -46,7 +47,7 @@ pub struct FaultIn {
 /// While this guard exists, it decides how lookups treat blocks that are not in memory.
 #[derive(Debug)]
 pub enum Look {
-    /// A lookup ends at a missing block.
+    /// A lookup in this state ends at a missing block.
     Resident(NonBlocking),
     /// A lookup reads a missing block under any lock, because faulting it in earlier did not help.
     Reading(Excused),
@@ -83,7 +84,8 @@ impl FaultIn {
     }
 }
 
-/// Returns the missing blocks of a lookup that ended with this result. Other errors stay errors.
+/// Returns the missing blocks of a lookup that ended with this result. Errors other than a missing
+/// block stay errors.
 pub fn or_missing(looked: Result<Vec<BlockPointer>>) -> Result<Vec<BlockPointer>> {
     looked.or_else(|error| error.missing_block().map(|pointer| vec![pointer]).ok_or(error))
 }
@@ -95,7 +97,7 @@ struct LookAlong<'a> {
     open: &'a OpenTree,
     /// The end of the known keys: the end of the last leaf, or of the missing block.
     known_to: Option<Key>,
-    /// Whether the last leaf was reached or is missing.
+    /// Whether the lookup reached the last leaf, or found that leaf missing.
     is_at_end: bool,
 }
 
@@ -307,7 +309,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Faults in the blocks that edits of these ranges of keys will need. The ranges are in order.
+    /// Faults in the blocks that edits of these ranges of keys will need. The ranges of keys must
+    /// be in order.
     pub fn fault_in_places(&self, id: TreeId, places: &[(Key, Key)]) -> Result<()> {
         let mut reads = FaultIn::default();
         loop {
@@ -370,7 +373,7 @@ impl Engine {
                 Looked::Futile => break,
             }
         }
-        // The cache does not keep these blocks, or they cannot be read.
+        // The cache does not keep these missing blocks, or they cannot be read.
         let _excused = Excused::from_device_rule();
         let done = body(&mut handle)?;
         Ok((handle, done))

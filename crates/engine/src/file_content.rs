@@ -1,14 +1,14 @@
 //! A file's content that is newer than its extents, for readers that do not wait for writers.
 //!
 //! A call that changes content holds the file's state for its whole length, also during device I/O,
-//! except for a write-back. Readers do not acquire that state. Readers lock dirty and in-flight
-//! data only for the length of a copy.
+//! except for a write-back. Readers do not acquire that state. Readers lock a file's dirty and
+//! in-flight data only for the length of a copy.
 //!
 //! Invariants:
 //! - Newer content stays in the file's state in memory until extents with this content are in the
 //!   tree.
 //! - A call holds the layout lock if it changes extents in several steps under content that readers
-//!   could have seen.
+//!   could have observed.
 
 use super::dirty_data::DirtyData;
 use crate::trees::LiveTree;
@@ -19,7 +19,7 @@ use buttress_locks::{Condvar, Mutex, MutexGuard, Rank, RwLock, lock_class};
 use bytes::Bytes;
 use core::ops::Range;
 
-/// A subvolume's tree, and the number of a file in it.
+/// The identity of a file: its subvolume's tree, and its inode number in this tree.
 pub type FileId = (TreeId, InodeNumber);
 
 lock_class!(pub FileLock, "state", Rank::new(10).over_device().several());
@@ -41,7 +41,7 @@ pub struct FileContent {
     pub state: Mutex<FileState, FileLock>,
     /// Signalled when no content of the file is in flight any more.
     pub has_landed: Condvar,
-    /// Shared by readers, and exclusive for calls that change extents in several steps.
+    /// Shared by readers of the file, and exclusive for calls that change extents in several steps.
     pub layout: RwLock<(), LayoutLock>,
     /// Content without extents, locked only while a call copies it.
     pub waiting: RwLock<Waiting, WaitingLock>,
@@ -61,7 +61,7 @@ impl FileContent {
     }
 }
 
-/// The state of a file that only calls which change content need.
+/// The state of a file that only content-changing calls need.
 #[derive(Debug, Default)]
 pub struct FileState {
     /// The file's size; `None` until a call looks it up.
@@ -78,7 +78,7 @@ pub struct FileState {
     pub tree: Option<LiveTree>,
     /// Whether readers find this content through the live inode.
     pub is_shown: bool,
-    /// The table no longer contains this file.
+    /// The table of files no longer contains this file.
     pub is_gone: bool,
 }
 
@@ -125,8 +125,8 @@ pub struct Waiting {
 
 impl Waiting {
     /// Adds the size and the space of pending content to an inode item, as `stat(2)` shows them.
-    /// The compressed size of content is unknown until write-back. Until write-back, the space of
-    /// content counts as at most the file's length.
+    /// The compressed size of content is unknown until write-back. Until write-back, the counted
+    /// space of dirty content is at most the file's length.
     pub fn show_in(&self, item: &mut InodeItem, sector_bytes: u32) {
         item.size = self.size.map_or(item.size, ByteCount::new);
         let waiting = ByteCount::new(self.in_flight_bytes().saturating_add(self.pending.bytes()));

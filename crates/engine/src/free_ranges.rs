@@ -138,7 +138,7 @@ impl FreeRanges {
     /// bytes, or else the length of the largest range, at least `least`. The allocation prefers the
     /// first suitable range at or after `from`.
     ///
-    /// Returns start and length.
+    /// Returns start and length of the allocated range.
     pub fn allocate(&mut self, wanted: u64, least: u64, unit_bytes: u64, from: u64) -> Option<(u64, u64)> {
         let (start, length) = self
             .near(wanted, unit_bytes, from)
@@ -224,7 +224,7 @@ mod tests {
             }
         }
 
-        /// Units larger than one keep their alignment.
+        /// Free runs of units larger than one keep the alignment of units.
         #[test]
         fn runs_are_aligned(free in prop::collection::vec((0..1000_u64, 1..100_u64), 1..10), wanted in 1..8_u64) {
             let mut ranges = FreeRanges::default();

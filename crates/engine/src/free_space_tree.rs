@@ -1,10 +1,10 @@
 //! The free-space tree, kept equal to the ranges that the extent tree leaves free.
 //!
 //! Each block group has an info item, and either one item for each free range or bitmaps. Groups
-//! with many small ranges use bitmaps. The changes that a commit applied to the extent tree arrive
-//! here merged, one group after another ([`super::block_groups`]), so adjacent extents make one
-//! edit. A block group switches to free-space bitmaps and back at the same numbers of ranges as in
-//! the kernel.
+//! with many small ranges use bitmaps. The changes that a commit applied to the extent tree are
+//! merged for each block group ([`super::block_groups`]), so adjacent extents make one edit. A
+//! block group switches to free-space bitmaps and back at the same numbers of ranges as in the
+//! kernel.
 //!
 //! Source: on-disk format documentation, sections "Free space info", "Free space extent", "Free
 //! space bitmap".
@@ -144,7 +144,7 @@ impl Running {
     }
 
     /// Does the next part of updating the free-space tree: a whole group, or some ranges of a
-    /// group. Returns whether any change was pending.
+    /// group. Returns whether any change of the free-space tree was pending.
     pub fn update_free_space_tree(&mut self) -> Result<bool> {
         if !self.has_free_space_tree() {
             for group in self.core.groups.iter_mut() {
@@ -266,7 +266,7 @@ impl Running {
     }
 
     /// Adds a free range, and merges it with its neighbours. Returns the change of the number of
-    /// ranges.
+    /// free ranges.
     fn add_free_extent(&mut self, group: Extent, start: u64, length: u64) -> Result<i64> {
         let (mut first, mut end) = (start, start.saturating_add(length));
         let mut change = 1_i64;

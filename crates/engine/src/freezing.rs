@@ -43,7 +43,7 @@ pub struct Prepared {
 /// The result of preparing a commit.
 #[derive(Debug)]
 pub enum Preparation {
-    /// The transaction changed nothing.
+    /// The running transaction changed nothing.
     NothingToDo,
     /// The commit needs these blocks: the caller must release the lock and read them first.
     Missing(Vec<BlockPointer>),
@@ -111,7 +111,7 @@ impl Running {
         if !missing.is_empty() {
             return Ok(Some(Preparation::Missing(missing)));
         }
-        // Every commit has a root tree block of its own generation.
+        // Every commit writes a root tree block of its own generation.
         self.touch_root_tree()?;
         Ok(match self.converge(reads, convergence, slice)? {
             Converged::Done if may_freeze => None,
@@ -125,7 +125,7 @@ impl Running {
     }
 
     /// Does the work before convergence: removes empty block groups, records device statistics, and
-    /// opens trees. Returns the missing blocks of the root tree.
+    /// opens trees. Returns the missing blocks of the root tree that this work needs.
     fn open_for_commit(&mut self) -> Result<Vec<BlockPointer>> {
         self.remove_empty_groups()?;
         self.record_device_errors()?;

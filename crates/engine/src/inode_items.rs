@@ -28,7 +28,7 @@ impl Running {
         self.take_in_inode(location).map(|(_, item)| item)
     }
 
-    /// Returns the live inode and its item, loaded if necessary.
+    /// Returns the live inode and its item, loaded into memory if necessary.
     fn take_in_inode(&mut self, location: Location) -> Result<(Arc<LiveInode>, InodeItem)> {
         if location.placeholder().is_some() {
             return Err(Error::NotPermitted {
@@ -56,15 +56,15 @@ impl Running {
         };
         let item =
             InodeItem::parse(&key, found.data()).map_err(|error| Corruption::Item { tree: id.0, error })?;
-        // Only the writer changes items, so a reader that loaded the item first loaded the same
+        // Only the writer changes items, so a reader that loaded the item first loaded an equal
         // item.
         let item = *inode.write().item.get_or_insert(item);
         Ok((inode, item))
     }
 
     /// Changes the item of an inode, and marks the item as changed by the running transaction. The
-    /// item receives pending times first. `change` sees the newest times, and a time that `change`
-    /// sets wins.
+    /// inode item receives the pending times first. `change` receives the newest times, and a time
+    /// that `change` sets takes precedence.
     ///
     /// # Errors
     /// Fails as [`Running::inode`] does.
@@ -108,7 +108,7 @@ impl Running {
         Ok(())
     }
 
-    /// Records that a directory got a name with this index, for the log.
+    /// Records in the log state that a directory got a name with this index.
     pub fn note_new_index(&mut self, directory: Location, index: u64) -> Result<()> {
         let generation = self.core.generation;
         let (inode, _) = self.take_in_inode(directory)?;
@@ -119,7 +119,7 @@ impl Running {
         Ok(())
     }
 
-    /// Adds a new inode to the table. The inode's item was just inserted into the tree.
+    /// Adds a new inode to the table. The caller has just inserted the inode's item into the tree.
     pub fn know_inode(&mut self, location: Location, item: InodeItem) {
         let inode = self.inodes.live.entry(id_of(location));
         inode.write().item = Some(item);
@@ -238,8 +238,8 @@ impl Running {
         Ok(highest.map_or(FIRST_INDEX, |last| last.saturating_add(1)))
     }
 
-    /// Returns an unused index of a directory. An index is not returned twice while the directory
-    /// is in memory.
+    /// Returns an unused name index of a directory. An index is not returned twice while the
+    /// directory is in memory.
     ///
     /// # Errors
     /// Fails if the tree cannot be read.

@@ -7,7 +7,7 @@
 //! calls on inodes.
 //!
 //! The table also holds the next free inode number of each tree and the next free index of each
-//! directory. The first use searches the tree; later uses count up.
+//! directory. The first use of a next number searches the tree; later uses count up.
 //!
 //! Invariants:
 //! - An inode with an inode item in memory always has an item in its tree.
@@ -117,14 +117,14 @@ impl InodeTable {
     }
 
     /// Caches the attributes that new inodes inherit from a directory. `None` drops the cached
-    /// attributes because they change.
+    /// attributes because the directory's attributes change.
     pub fn set_inherited(&self, location: Location, inherited: Option<Arc<Inherited>>) {
         self.live
             .update(id_of(location), |state| state.inherited = inherited);
     }
 
-    /// If very many indexes are cached, drops those that the trees can return again. Not called
-    /// during an operation, which may have used some.
+    /// If very many indexes are cached, drops those that the trees can return again. An operation
+    /// must not call this function, because it may have used some of the cached indexes.
     pub fn forget_indexes(&mut self) {
         if self.indexes >= INODES_MAX {
             self.live.forget_indexes();
@@ -132,8 +132,8 @@ impl InodeTable {
         }
     }
 
-    /// Returns the log state of an inode in this transaction. Creates the state if the inode did
-    /// not change before. `None` means that the inode changed before without a log state.
+    /// Returns the log state of an inode in this transaction. Creates the log state if the inode
+    /// did not change before. `None` means that the inode changed before without a log state.
     pub(crate) fn log_state<'a>(
         &mut self,
         inode: &Arc<LiveInode>,

@@ -3,15 +3,15 @@
 //! [`LiveInodes`] finds an inode's state by subvolume and number, in shards, so that threads that
 //! use different inodes seldom share a lock. The state holds the newest inode item, pending times,
 //! dirty data, the number of open handles, and the directory's next index. For a directory, the
-//! state also holds the attributes that new inodes inherit. Any thread reads the state, and an edit
-//! changes it under the edit lock. The file's own lock protects content and pending times. Any
-//! thread that needs an inode item may load it.
+//! inode's state also holds the attributes that new inodes inherit. Any thread reads an inode's
+//! state, and an edit changes it under the edit lock. The file's own lock protects content and
+//! pending times. Any thread that needs an inode item may load it.
 //!
 //! Invariants:
-//! - An item here is never older than the item in its tree: loading and changing an item both hold
-//!   the state's lock.
-//! - Each inode has at most one object. The object leaves the table only if no other thread has it
-//!   and its tree has all of its state.
+//! - An inode item in memory is never older than the item in its tree: loading and changing an item
+//!   both hold the state's lock.
+//! - Each inode has at most one object in memory. The inode's object leaves the table only if no
+//!   other thread has the object and its tree has all of its state.
 //!
 //! Memory is bounded: a full shard drops objects whose state is in their trees.
 
@@ -32,7 +32,7 @@ use std::sync::Arc;
 lock_class!(ShardLock, "shards", Rank::new(44));
 lock_class!(pub InodeLock, "LiveInode", Rank::new(46));
 
-/// The number of inodes above which the table drops unchanged ones.
+/// The number of inodes above which the table drops unchanged inodes.
 pub const INODES_MAX: usize = 1 << 16;
 
 /// The number of shards is large, so threads with separate files seldom write to one shard's lock.
@@ -52,16 +52,16 @@ pub fn id_of(location: Location) -> InodeId {
 pub struct InodeState {
     /// The newest inode item, once a thread has loaded it.
     pub item: Option<InodeItem>,
-    /// Whether the item is newer than the item in the tree.
+    /// Whether the inode item in memory is newer than the item in the tree.
     pub changed: bool,
-    /// Times that writes set and that the item does not record yet.
+    /// The times that writes set and that the inode item does not record yet.
     pub pending: PendingTimes,
     /// The content of a file with dirty data, or with a call in progress.
     pub content: Option<Arc<FileContent>>,
     /// How many calls that may change content found no content in this state and stored their own.
     /// A reader whose second read of this count differs has seen two states.
     pub calls: u64,
-    /// Whether the inode's items are being removed.
+    /// Whether the inode's items are being removed from the tree.
     pub is_going: bool,
     /// The number of open handles of the inode.
     pub held: u32,
@@ -87,7 +87,7 @@ impl InodeState {
         self.is_going || self.held == 0 && self.item.is_some_and(|item| item.nlink == 0)
     }
 
-    /// Returns whether the tree has all of this state.
+    /// Returns whether the tree has all of the inode's state in memory.
     const fn is_in_tree(&self) -> bool {
         let is_settled = !self.changed && self.pending.is_empty();
         let is_plain = is_settled && self.content.is_none() && self.held == 0;
@@ -100,7 +100,7 @@ impl InodeState {
 pub struct LiveInode(RwLock<InodeState, InodeLock>);
 
 impl LiveInode {
-    /// Locks the state for reading.
+    /// Locks the inode's state for reading.
     pub fn read(&self) -> RwLockReadGuard<'_, InodeState, InodeLock> {
         self.0.read()
     }
@@ -180,7 +180,7 @@ impl LiveInodes {
         Some(look(&inode.read()))
     }
 
-    /// Changes the state of an inode that is in memory.
+    /// Changes the state of an inode that is in memory, if it is.
     pub fn update<T>(&self, id: InodeId, update: impl FnOnce(&mut InodeState) -> T) -> Option<T> {
         look_ups::count(|counts| &mut counts.inodes);
         let shard = self.shard(id).read();
@@ -204,7 +204,7 @@ impl LiveInodes {
         Arc::clone(inode)
     }
 
-    /// Drops objects that can be loaded again, if the shard has very many.
+    /// Drops inode objects that can be loaded again, if the shard has very many.
     fn make_room(&self, shard: &mut Shard) {
         let most = (INODES_MAX / SHARDS).max(shard.kept.saturating_mul(2));
         if shard.inodes.len() >= most {
@@ -235,7 +235,7 @@ impl LiveInodes {
         }
     }
 
-    /// Removes an inode whose items were removed.
+    /// Removes an inode whose items are gone from the table.
     pub fn forget(&self, id: InodeId) {
         if self.shard(id).write().inodes.remove(&id).is_some() {
             self.count.fetch_sub(1, Ordering::Relaxed);

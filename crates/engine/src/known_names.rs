@@ -20,7 +20,7 @@ use quick_cache::{Equivalent, Weighter};
 use std::collections::hash_map::DefaultHasher;
 use std::hash::{BuildHasherDefault, Hash, Hasher};
 
-/// The memory limit of all names.
+/// The memory limit of all cached names.
 const CAPACITY_BYTES: u64 = 4 << 20;
 
 /// The memory of a name beside its bytes: its directory, its inode, and the cache's own records.
@@ -99,7 +99,8 @@ impl KnownNames {
         self.0.get(&Asked::of(directory, name))
     }
 
-    /// Adds the result of a lookup. The caller makes sure that no operation began since the lookup.
+    /// Adds the result of a lookup. The caller makes sure that no operation began since this
+    /// lookup.
     pub fn learn(&self, directory: Location, name: &[u8], found: Found) {
         let known = KnownName {
             tree: directory.subvolume.tree(),

@@ -8,10 +8,10 @@
 //! only briefly. Readers take views ([`Engine::view`]), which never change and never wait for the
 //! writer.
 //!
-//! The modules form three layers, and imports between them have no cycles. State is at the bottom:
-//! each module keeps the invariants of its own state. [`engine`] and [`running`] combine the state.
-//! Behaviour is at the top: each module adds the calls of one job to [`Engine`] or
-//! [`Running`](running::Running).
+//! The modules form three layers, and imports between them have no cycles. The state modules are at
+//! the bottom: each of these modules keeps the invariants of its own state. [`engine`] and
+//! [`running`] combine the state. Behaviour is at the top: each module adds the calls of one job to
+//! [`Engine`] or [`Running`](running::Running).
 //!
 //! The state:
 //!

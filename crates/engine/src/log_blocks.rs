@@ -1,18 +1,19 @@
 //! Blocks of logs, which lie in metadata block groups like other tree blocks, and belong to no
 //! extent.
 //!
-//! A log block is pinned from its allocation until the commit. An address that no durable log leads
-//! to any more is *spare*. The next log may reuse a spare address.
+//! A log block is pinned from its allocation until the commit. A log block's address to which no
+//! durable log leads any more is *spare*. The next log may reuse a spare address.
 //!
 //! On devices that do not spin, a log uses spare blocks first. A device's caches still hold
-//! recently written blocks. A place without earlier writes costs an image file, or a flash drive,
-//! space and time.
+//! recently written blocks. A log place without earlier writes costs an image file, or a flash
+//! drive, space and time.
 //!
 //! On a spinning disk one separate write costs as much as all blocks together, so the blocks of one
 //! sync should lie together. On spinning disks, a log uses adjacent spare blocks, or else a run of
 //! free space. While free space is plentiful, logs leave scattered spare blocks unused. When free
-//! space is short, logs use these blocks, nearest to each other first, before the rest of free
-//! space. A transaction with very many syncs therefore needs only a part of the space for metadata.
+//! space is short, logs use these scattered blocks, nearest to each other first, before the rest of
+//! free space. A transaction with very many syncs therefore needs only a part of the space for
+//! metadata.
 
 use crate::backing::Backing;
 use crate::block_groups::{Found, Purpose, Share};
@@ -52,7 +53,7 @@ impl Spare {
     }
 
     /// Takes the `count` spare addresses nearest to each other, in order of address. Returns `None`
-    /// if these addresses span more than `span_bytes`.
+    /// if the nearest addresses span more than `span_bytes`.
     fn take_near(&mut self, count: usize, span_bytes: u64) -> Option<Vec<Place>> {
         let mut last: Vec<Logical> = self.0.iter().rev().take(LOOKED_AT.max(count)).copied().collect();
         last.reverse();
@@ -70,7 +71,7 @@ impl Spare {
         Some(nearest.iter().map(|address| Place::spare(*address)).collect())
     }
 
-    /// Takes the lowest spare addresses, at most `count`.
+    /// Removes the lowest spare addresses from the set, at most `count`, and returns them.
     fn take_any(&mut self, count: usize) -> impl Iterator<Item = Place> {
         let next = || self.0.pop_first().map(Place::spare);
         core::iter::from_fn(next).take(count)
@@ -207,7 +208,8 @@ impl Running {
         Ok(true)
     }
 
-    /// Frees unused addresses, the last ones that were taken. Spare addresses stay pinned.
+    /// Frees unused addresses, the last ones that were taken. Spare addresses of earlier logs stay
+    /// pinned.
     pub fn give_back_log_blocks(&mut self, spare: &mut Spare, places: &[Place]) {
         let is_spare = |place: &&Place| place.is_spare;
         spare.extend(places.iter().filter(is_spare).map(|place| place.logical));

@@ -3,8 +3,8 @@
 //!
 //! [`LogState`] begins with the first change of an inode in a transaction, or when the inode is
 //! logged. The item's `transid` tells whether a change is the first. If an inode changed in this
-//! transaction and has no state, its changes are unknown, and all of it must be logged. New inodes
-//! have no state either.
+//! transaction and has no log state, its changes are unknown, and all of it must be logged. New
+//! inodes have no state either.
 //!
 //! Invariants, while a state exists:
 //! - [`LogState::changed`] contains every range of a file whose items changed since the file was
@@ -57,7 +57,7 @@ impl LogState {
     }
 }
 
-/// Changed ranges of a file, in order and not touching.
+/// The changed ranges of a file, in order, without overlap and not adjacent.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ChangedRanges(Vec<Range<u64>>);
 

@@ -5,8 +5,8 @@
 //! edit in code that gets a look. Lookups open trees, so a look borrows the transaction
 //! exclusively.
 //!
-//! State that exists only in memory can change through a look: open handles of inodes, inherited
-//! attributes of a directory, and the log state of inodes. No commit writes that state.
+//! A read-only call can change state that exists only in memory: open handles of inodes, inherited
+//! attributes of a directory, and the log state of inodes. No commit writes this in-memory state.
 
 use super::core_state::Core;
 use super::data_extents::DataRange;

@@ -49,7 +49,7 @@ mod counting {
         });
     }
 
-    /// Returns the lookups of the current thread so far.
+    /// Returns the number of lookups of the current thread so far.
     #[must_use]
     pub fn so_far() -> LookUps {
         COUNTED.with(Cell::get)

@@ -10,17 +10,20 @@
 //! Invariants:
 //!
 //! - No new chunk takes a place on a part of a device that is being emptied ([`Emptying`]).
-//! - A device leaves, or is cut, only when neither the running transaction nor the last durable state has a device
-//!   extent on that part.
-//! - One change of the devices is in progress at a time. None is while a device is replaced or brought up to date.
+//! - A device leaves, or is cut, only when neither the running transaction nor the last durable
+//!   state has a device extent on the removed part.
+//! - Only one change of the devices is in progress at a time. None is while a device is replaced or
+//!   brought up to date.
 //!
-//! A crash leaves the volume before the commit or after it. [`buttress_volume::membership`] says
-//! why a new device belongs to both. A removed device keeps the superblock of the commit before its
-//! removal until the caller wipes it; no later commit lists the device.
+//! A crash during the change leaves the volume as before the commit or as after it.
+//! [`buttress_volume::membership`] says why a new device belongs to both states. A removed device
+//! keeps the superblock of the commit before its removal until the caller wipes it; no later commit
+//! lists the device.
 //!
 //! [`joining`] adds devices, and [`emptying`] takes parts of devices away.
 //!
-//! This module leaves out moving content from a device, which is a job above, and the size of image files.
+//! This module leaves out the size of image files, and moving content from a device, which is a job
+//! in a higher layer.
 
 mod emptying;
 mod joining;
@@ -42,10 +45,11 @@ use std::sync::Arc;
 pub use emptying::{ChunkInTheWay, Emptying};
 pub use joining::JoinOptions;
 
-/// The least size of a device: room for the reserved first MiB and for one chunk of each kind.
+/// The least size of a device, which holds the reserved first MiB and one chunk of each kind.
 pub const LEAST_DEVICE_BYTES: ByteCount = ByteCount::new(16 << 20);
 
-/// Places that a change of one device edits: its item in the chunk tree, its statistics in the device tree.
+/// The number of places that a change of one device edits: its item in the chunk tree, its
+/// statistics in the device tree.
 const PLACES: u64 = 2;
 
 impl Engine {
@@ -93,7 +97,7 @@ impl Engine {
         })
     }
 
-    /// Refuses a size that the device does not have, or that is too small. Returns it in whole sectors.
+    /// Refuses a size that exceeds the device, or that is too small. Returns it in whole sectors.
     fn require_size(&self, slot: &DeviceSlot, size: ByteCount) -> Result<ByteCount> {
         let missing = || refused(MembershipRefusal::Missing { device: slot.id() });
         let device = slot.device().ok_or_else(missing)?;
@@ -157,7 +161,8 @@ impl Engine {
 }
 
 impl DeviceSpaceLeft {
-    /// Changes the size. The part of the device that is cut off has no device extents.
+    /// Changes the size of the device. The part of the device that is cut off has no device
+    /// extents.
     fn set_size(&mut self, size: ByteCount) {
         let (old, new) = (self.item.total_bytes.get(), size.get());
         let (cut, added) = (old.saturating_sub(new), new.saturating_sub(old));

@@ -1,13 +1,13 @@
 //! The memory of uncommitted state, which shares one budget with the cache of clean tree blocks.
 //!
-//! Three kinds of state use this memory. *Dirty* state is blocks that edits changed, delayed
-//! references and changed inodes. *Frozen* state is the blocks of a commit that is being written.
-//! *Pending* state is file content, counted by [`crate::data_table`]. Together, dirty, frozen and
-//! pending state may use ten sixteenths of the cache's budget. The cache of clean blocks has two
-//! sixteenths while the volume is open for writing, plus the unused part of a quarter for
-//! readahead. The share of dirty state is large because each commit rewrites every leaf to which
-//! names of many files hash, and the nodes above. Fewer commits rewrite less. Lookups find dirty
-//! blocks as they find cached ones.
+//! Three kinds of state use the memory of uncommitted state. *Dirty* state is blocks that edits
+//! changed, delayed references and changed inodes. *Frozen* state is the blocks of a commit that is
+//! being written. *Pending* state is file content, counted by [`crate::data_table`]. Together,
+//! dirty, frozen and pending state may use ten sixteenths of the cache's budget. The cache of clean
+//! blocks has two sixteenths while the volume is open for writing, plus the unused part of a
+//! quarter for readahead. The share of dirty state is large because each commit rewrites every leaf
+//! to which names of many files hash, and the nodes above. Fewer commits rewrite less. Lookups find
+//! dirty blocks as they find cached ones.
 //!
 //! The shares of the budget are fixed. Shrinking the cache while dirty state grows would free
 //! little memory, because evicted blocks are scattered between kept blocks.
@@ -17,8 +17,8 @@
 //! commit, or commit themselves. If twice the growth during the previous commit would not fit into
 //! the last quarter, the commit begins that much earlier, but not before half of the rest is used.
 //!
-//! Not counted: looked-up names (4 MiB), state that views hold, buffers of writes in progress (some
-//! 16 MiB), and the map of free space.
+//! The limit of dirty memory does not count looked-up names (4 MiB), state of views, write buffers
+//! (some 16 MiB), and free space.
 
 use buttress_format::ByteCount;
 use buttress_locks::atomic::{AtomicU64, Ordering};
@@ -49,7 +49,7 @@ pub(crate) struct DirtyMemory {
 pub(crate) enum Pressure {
     /// No commit is needed.
     None,
-    /// Dirty memory suggests that a background commit should begin.
+    /// The amount of dirty memory suggests that a background commit should begin.
     Background,
     /// Dirty memory has reached its limit.
     Hard,
@@ -101,7 +101,7 @@ impl DirtyMemory {
             self.dirty_bytes.load(Ordering::Relaxed),
             self.frozen_bytes.load(Ordering::Relaxed),
         );
-        // Content alone never causes a commit that would write almost nothing.
+        // Content alone never causes a commit, which would write almost no tree blocks.
         let rest = self
             .limit_bytes
             .saturating_sub(delalloc_bytes)
@@ -115,7 +115,7 @@ impl DirtyMemory {
         }
     }
 
-    /// Returns the part of the limit that stays free for edits during a commit.
+    /// Returns the part of the limit of dirty memory that stays free for edits during a commit.
     fn ahead_bytes(&self, rest: u64) -> u64 {
         let came = self.came_bytes.load(Ordering::Relaxed);
         came.saturating_mul(2).clamp(rest >> 2, rest >> 1)

@@ -11,7 +11,7 @@ pub(crate) const OTHER_PLACES: u64 = 32;
 /// When a reservation may allocate a chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NewChunks {
-    /// Whenever the reservation does not fit.
+    /// The edit may commit whenever the reservation does not fit.
     Always,
     /// If chunks are plentiful, or if the reservation does not fit even without dirty data. If such
     /// space is short, the caller writes back data or commits, which lowers the worst case; the
@@ -20,13 +20,14 @@ pub(crate) enum NewChunks {
 }
 
 /// The places of an edit that inserts reserved items of dirty data: the paths to both ends of its
-/// ranges. The items themselves were reserved before.
+/// ranges. The reservation of the dirty data already covers the items themselves.
 const PLACES_OF_PROMISED: u64 = 8;
 
 /// The most that an edit may allocate.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Need {
-    /// Places of trees that it changes: runs of adjacent items that fit into one leaf.
+    /// The number of tree places that the edit changes: runs of adjacent items that fit into one
+    /// leaf.
     pub places: u64,
     /// The space that the edit may use.
     pub claim: Claim,
@@ -38,7 +39,7 @@ pub enum Claim {
     /// The edit may use only space outside the reserve and outside of promises.
     #[default]
     Ordinary,
-    /// Also the reserve, because the edit frees more space than it takes.
+    /// Free space and also the reserve, because the edit frees more space than it takes.
     Freeing,
     /// Free space and promised space, because the edit writes back data for which space was
     /// reserved.
@@ -55,7 +56,8 @@ impl Need {
     }
 
     /// Returns the need of an edit at `places` places that frees space in the end. Removing a run
-    /// of items counts as two places: the run's two ends. The leaves between are freed whole.
+    /// of items counts as two places: the run's two ends. The leaves between the two ends are freed
+    /// whole.
     pub const fn freeing(places: u64) -> Self {
         Self {
             places,

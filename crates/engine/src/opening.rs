@@ -1,11 +1,11 @@
 //! Opening a volume for writing: loads its state, and refuses volumes that must not be written.
 //!
 //! Opening refuses states that a writer would break or does not support yet, and names them. Such
-//! states are a replacement without its target, relocation trees, an interrupted change by btrfstune,
-//! and metadata images. Also refused are features that are not
-//! written: zoned, RAID stripe tree, extent tree v2, remap tree, unknown compat_ro bits, seeds. A
-//! bad primary superblock is not refused, because the next commit rewrites it. Opening reads the
-//! block group items at once. The free space of a group is read when an allocation needs it.
+//! states are a replacement without its target, relocation trees, an interrupted change by
+//! btrfstune, and metadata images. Opening for writing also refuses unsupported features: zoned,
+//! RAID stripe tree, extent tree v2, remap tree, unknown compat_ro bits, seeds. A bad primary
+//! superblock is not refused, because the next commit rewrites it. Opening reads the block group
+//! items at once. The free space of a group is read when an allocation needs it.
 
 use super::balance::{balance_item, targets};
 use super::balancing::Balancing;
@@ -48,8 +48,8 @@ pub struct WriteOptions {
     /// The source of times and uuids.
     pub environment: Arc<dyn Environment>,
     /// The limit of dirty memory before a commit: changed tree blocks, file content, and records
-    /// about both. This limit is part of the cache's budget. `None` means ten sixteenths of that
-    /// budget, and at least 8 MiB.
+    /// about both. This limit is part of the cache's budget. `None` means ten sixteenths of the
+    /// cache's budget, and at least 8 MiB.
     pub memory: Option<ByteCount>,
     /// Options for writing file content.
     pub data: DataOptions,
@@ -340,8 +340,8 @@ fn load(filesystem: &Filesystem) -> Result<Running> {
 }
 
 /// Returns whether the next commit must rewrite the superblock even without changes. The next
-/// commit must do so if a device was opened from a copy of its superblock, or if the superblock's
-/// count of used bytes is wrong.
+/// commit must rewrite the superblock if a device was opened from a superblock copy, or if the
+/// superblock's used bytes are wrong.
 fn needs_mending(volume: &Volume) -> bool {
     let is_wrong =
         |notice: &Notice| matches!(notice, Notice::SuperblockCopyUsed { .. } | Notice::UsedBytes(_));

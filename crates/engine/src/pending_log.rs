@@ -203,7 +203,8 @@ impl Running {
         Ok(())
     }
 
-    /// Allocates the data extents that only the log refers to. Returns the allocated extents.
+    /// Allocates the data extents that only the log refers to. Returns the data extents that the
+    /// call allocated.
     pub fn take_logged_data(&mut self, log: &PendingLog) -> Result<BTreeMap<Logical, DataRange>> {
         let mut taken = BTreeMap::new();
         for (logical, length) in &log.data {

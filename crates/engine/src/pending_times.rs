@@ -2,12 +2,13 @@
 //!
 //! A write changes dirty data and acquires no edit lock, so it cannot change the inode item. The
 //! live inode keeps the times of a write as pending times. Every other change of times goes to the
-//! item through [`Running::change_inode`](crate::running::Running::change_inode), which merges the
-//! pending times first. Each field therefore has the value that was set last.
+//! inode item through [`Running::change_inode`](crate::running::Running::change_inode), which
+//! merges the pending times first. Each field of the inode item therefore has the value that was
+//! set last.
 //!
 //! Invariants:
 //! - A change of the item never finds pending times, so an older write cannot undo it.
-//! - Pending times are never dropped, except with the file. A change of one time keeps the others.
+//! - Pending times are dropped only together with the file. A change of one time keeps the others.
 //! - The table of dirty files keeps a file that has pending times, so the next write-back merges
 //!   them.
 //!
@@ -26,7 +27,7 @@ pub struct PendingTimes {
 }
 
 impl PendingTimes {
-    /// Records a write.
+    /// Records a write to the file at the time `now`.
     pub const fn note_write(&mut self, now: Timestamp) {
         self.written = Some(now);
         self.count_write();

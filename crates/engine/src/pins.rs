@@ -2,10 +2,10 @@
 //!
 //! The last state on disk still contains the ranges that a transaction freed. Freed ranges may be
 //! overwritten only after the next superblock is durable. A reader of an older state may also still
-//! read such a range. Pins therefore keep each freed range with the generations in which it was
-//! allocated and freed. Only readers of the states between these generations need it. A reader that
-//! stays for a thousand commits keeps the ranges that it sees, not ranges allocated and freed
-//! since.
+//! read a freed range. Pins therefore keep each freed range with the generations in which it was
+//! allocated and freed. Only readers of the states between allocation and freeing need such a
+//! range. A reader that stays for a thousand commits keeps the ranges that it sees, not ranges
+//! allocated and freed since.
 
 use super::block_groups::BlockGroups;
 use buttress_exact::Exact as _;
@@ -122,8 +122,8 @@ pub struct Pins {
     waiting: BTreeMap<Generation, Vec<Pinned>>,
     /// The length of all pinned ranges, in bytes.
     bytes: u64,
-    /// The durable generation and departures at the last release. No range can be released until
-    /// one of them changes.
+    /// The durable generation and departures at the last release. No pinned range can be released
+    /// until one of these two values changes.
     looked_at: Option<(Generation, u64)>,
 }
 

@@ -1,14 +1,14 @@
 //! Quotas during writes: keeps simple quotas correct, and marks classic quotas as inconsistent.
 //!
 //! With simple quotas, an extent counts for the subvolume that made it until it is freed, even if
-//! other subvolumes share it. A data extent names its maker in the extent item; a tree block names
-//! it in its header. Extents older than the generation in which quotas were enabled count for no
-//! subvolume. A change of a subvolume's group also changes the groups above it. Limits are not
-//! enforced.
+//! other subvolumes share it. A data extent names the subvolume that made it in the extent item; a
+//! tree block names its maker in its header. Extents older than the generation in which quotas were
+//! enabled count for no subvolume. A change of a subvolume's quota group also changes the groups
+//! above it. The writer does not enforce quota limits.
 //!
-//! Classic quotas would have to follow every reference. The status item of classic quotas records
-//! instead that a rescan is due. The kernel expects this status on a volume that was changed
-//! without quota accounting.
+//! Classic quotas would require the writer to follow every reference. For classic quotas, the
+//! status item records instead that a rescan is due. The kernel expects this status on a volume
+//! that was changed without quota accounting.
 //!
 //! Source: on-disk format documentation, sections "QGROUP_STATUS", "QGROUP_INFO",
 //! "QGROUP_RELATION", "EXTENT_OWNER_REF"; btrfs-quota(8), section "Simple quotas".
@@ -52,7 +52,7 @@ impl Running {
         Ok(())
     }
 
-    /// Reaches all items that [`Running::write_quotas`] edits.
+    /// Reads the tree blocks of all items that [`Running::write_quotas`] edits.
     pub fn look_at_quotas(&mut self) -> Result<()> {
         let changed: Vec<TreeId> = self.core.quotas.changes.keys().copied().collect();
         for tree in changed {
@@ -66,7 +66,7 @@ impl Running {
         Ok(())
     }
 
-    /// Updates the quota items. Returns whether any change was pending.
+    /// Updates the quota items. Returns whether any quota change was pending.
     pub fn write_quotas(&mut self) -> Result<bool> {
         let changes = core::mem::take(&mut self.core.quotas.changes);
         let mut any = false;

@@ -24,7 +24,7 @@ pub(crate) struct Quotas {
     pub mode: QuotaMode,
     /// The change of each subvolume's bytes.
     pub changes: BTreeMap<TreeId, i64>,
-    /// Whether the status item already records this transaction.
+    /// Whether the quota status item already records this transaction.
     pub status_written: bool,
 }
 
@@ -38,7 +38,7 @@ impl Quotas {
         self.note(owner, length, 1);
     }
 
-    /// Records that an extent was freed. Tree `owner` made the extent in transaction `made`.
+    /// Records that an extent was freed. Tree `owner` made the freed extent in transaction `made`.
     pub(crate) fn note_freed(&mut self, owner: TreeId, length: ByteCount, made: Generation) {
         if let QuotaMode::Simple { enabled } = self.mode
             && made >= enabled

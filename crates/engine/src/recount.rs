@@ -4,7 +4,7 @@
 //! The recount runs in builds with debug assertions, between freezing and the first write. The
 //! recount reads frozen trees without the edit lock, and only blocks in memory. The recount skips a
 //! group whose blocks are not all in memory, and a group whose records were wrong before opening. A
-//! difference fails the commit.
+//! difference between a ledger and its recount fails the commit.
 
 use super::block_groups::Group;
 use super::loading::free_ranges_of_tree;
@@ -13,8 +13,8 @@ use buttress_format::{BlockFormat, ExtentItem, ItemType, Key, ObjectId, TreeId};
 use buttress_fs::error::{Defect, Result};
 use buttress_tree::{NonBlocking, ReadAhead, Tree};
 
-/// The most items of a recounted group. Larger groups are skipped, or tests of many files would do
-/// little else.
+/// The most items that a recounted block group may have. Larger groups are skipped, or tests of
+/// many files would do little else.
 const ITEMS_MAX: usize = 1 << 13;
 
 /// The block groups to be recounted. See the module's documentation.
@@ -34,8 +34,8 @@ struct Sums {
 }
 
 impl Sums {
-    /// Returns the ledger of a changed group; `None` if its records were wrong when its free space
-    /// was loaded.
+    /// Returns the ledger of a changed block group; `None` if the group's records were wrong when
+    /// its free space was loaded.
     fn of(group: &Group) -> Option<Self> {
         let kept_out = group.excluded_ranges.iter();
         let kept_out = kept_out.map(|range| range.end.saturating_sub(range.start));

@@ -1,9 +1,11 @@
 //! Relocation: moves all content of a set of block groups to other places, and removes the groups.
 //!
-//! A move is a *renaming of addresses*. Each extent gets a copy at a new address. Each tree block that points to it gets a
-//! copy as well, and so on up to the roots. The extent items move along, with all references. A reference by tree stays as it
-//! is. A reference by address gets the new address. Each block is copied once, however many snapshots share it, and no count
-//! changes. Blocks of the volume's own trees belong to one tree: an edit without a change moves them.
+//! A move of tree blocks is a *renaming of addresses*. Each extent gets a copy at a new address.
+//! Each tree block that points to it gets a copy as well, and so on up to the roots. The extent
+//! items move along, with all references. A reference by tree stays as it is. A reference by
+//! address gets the new address. Each block is copied once, however many snapshots share it, and no
+//! count changes. Blocks of the volume's own trees belong to one tree: an edit without a change
+//! moves them.
 //!
 //! | step | module | holds |
 //! |---|---|---|
@@ -16,8 +18,10 @@
 //!
 //! # Invariants
 //!
-//! - A batch is part of one transaction: a crash leaves all of it or nothing.
-//! - A group that is being emptied gets no new extent, and nothing in it is overwritten in place.
+//! - A batch of a relocation is part of one transaction: a crash leaves all of the batch or
+//!   nothing.
+//! - A group that a relocation is emptying gets no new extent, and nothing in it is overwritten in
+//!   place.
 //! - The job visits the groups of its list alone, and none that it made.
 //! - A tree looks up a copy before it changes the copy, if the tree shares it or if it has full back references. The tree's root
 //!   item names this transaction as the last snapshot.
@@ -55,13 +59,15 @@ use std::time::Instant;
 
 pub use crate::block_groups::TargetProfiles;
 
-/// The content of a batch, in bytes. An extent that is longer is a batch of its own.
+/// The maximum content of a relocation batch, in bytes. An extent that is longer is a batch of its
+/// own.
 const BATCH_BYTES: u64 = 32 << 20;
 
-/// The extents of a batch.
+/// The maximum number of extents in one batch of a relocation.
 const BATCH_EXTENTS: usize = 256;
 
-/// The passes over a group: writers may still bring in extents that they had allocated before the first one.
+/// The maximum number of passes over a group: writers may still insert extents that they allocated
+/// before the first pass.
 const PASSES_MAX: usize = 64;
 
 /// The fewest extents of a batch that holds the lock for long.
@@ -91,8 +97,8 @@ pub struct RelocationSummary {
     pub data_extents: u64,
     /// The length of the moved data extents on disk, in bytes.
     pub data_bytes: u64,
-    /// Moved tree blocks of the groups. Copies of the tree blocks above the moved blocks do not
-    /// count.
+    /// The number of moved tree blocks of the groups. Copies of the tree blocks above the moved
+    /// blocks do not count.
     pub tree_blocks: u64,
     /// All tree blocks that got a copy, those above moved extents included.
     pub copied_blocks: u64,
@@ -102,7 +108,7 @@ pub struct RelocationSummary {
     pub longest_hold: Duration,
 }
 
-/// A job under way.
+/// A relocation in progress.
 struct Job<'a> {
     engine: &'a Engine,
     options: &'a RelocationOptions,
@@ -113,14 +119,15 @@ struct Job<'a> {
 }
 
 impl Engine {
-    /// Sets the profiles of all chunks and extents from now on, those of other writers included, until the next call. Balances
-    /// with a conversion set them before their first group and reset them at their end.
+    /// Sets the profiles of all chunks and extents from now on, including those of other writers,
+    /// until the next call. Balances with a conversion set the target profiles before their first
+    /// group and reset them at their end.
     pub fn set_target_profiles(&self, targets: TargetProfiles) {
         self.shared.running.lock().core.groups.set_targets(targets);
     }
 
-    /// Moves all content out of these block groups, and removes the groups. A group that does not
-    /// exist any more is passed over.
+    /// Moves all content out of these block groups, and removes the groups. A block group that no
+    /// longer exists is skipped.
     ///
     /// A job that ends early leaves a sound volume. Extents that it moved stay moved, and the groups take new extents again.
     ///
@@ -132,7 +139,7 @@ impl Engine {
         self.require_writing()?;
         options.progress.check()?;
         let emptying = Emptying::begin(self, groups)?;
-        // A caller with more groups than these has stated the length of its whole job.
+        // A caller with more block groups than these has stated the length of its whole job.
         if options.progress.snapshot().expected == ByteCount::ZERO {
             options.progress.expect(ByteCount::new(emptying.used_bytes()));
         }
@@ -226,7 +233,7 @@ impl Job<'_> {
             .into())
     }
 
-    /// Moves everything that the extent tree has of a group, in order of address.
+    /// Moves all extents of a block group that the extent tree lists, in order of address.
     fn pass(&mut self, group: Logical) -> Result<()> {
         let Some(end) = self.engine.end_of_group(group) else {
             return Ok(());
@@ -315,7 +322,8 @@ impl Job<'_> {
         (moved, blocks): (&[Moved], &[Logical]),
         alone: bool,
     ) -> Result<Attempt> {
-        // No commit: what is in memory has no address yet, and everything else is written.
+        // No commit may run here: blocks in memory have no address yet, and all other blocks are
+        // written.
         let _no_commit = self.engine.shared.committing.lock();
         self.engine.require_writing()?;
         let mut handle = self.engine.start_without_references(reads)?;
@@ -441,7 +449,7 @@ fn first_batch(extents: &[ExtentItem]) -> &[ExtentItem] {
             is_first || bytes <= BATCH_BYTES
         })
         .count();
-    // Clamp: as many were just counted.
+    // Clamp: this code just counted `count` extents.
     extents.get(..count).unwrap_or_default()
 }
 

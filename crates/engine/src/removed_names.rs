@@ -28,7 +28,7 @@ pub struct RemovedName {
     pub inode: InodeNumber,
     /// Whether the inode is a directory.
     pub is_directory: bool,
-    /// Whether the last commit has the name.
+    /// Whether the last commit contains the name.
     pub is_committed: bool,
 }
 
@@ -126,7 +126,7 @@ impl RemovedNames {
 pub struct NameChanges(HashMap<TreeId, RemovedNames>);
 
 impl NameChanges {
-    /// Records a removed name.
+    /// Records a name that a directory lost.
     pub fn note_removed(&mut self, tree: TreeId, removed: RemovedName) {
         self.0.entry(tree).or_default().note(removed);
     }
@@ -136,7 +136,7 @@ impl NameChanges {
         self.0.entry(tree).or_default().with_subvolumes.insert(directory);
     }
 
-    /// Returns the names that a subvolume lost.
+    /// Returns the record of the names that a subvolume lost.
     pub fn of(&self, tree: TreeId) -> Option<&RemovedNames> {
         self.0.get(&tree)
     }

@@ -8,9 +8,9 @@
 //! | [finish](Engine::finish_replacement) | the item says *finished*; the target has the source's id and uuid, the source no newer superblock. No chunk changes |
 //! | [cancel](Engine::cancel_replacement) | the item says *canceled*; then the target's superblocks are wiped |
 //!
-//! A crash therefore leaves a replacement that is finished, or one that continues at its cursor. An
-//! interrupted replacement continues here, or when Linux mounts the volume with both devices. A
-//! target that missed a commit is filled from the beginning again.
+//! A crash therefore leaves a replacement that is finished, or a replacement that continues at its
+//! cursor. An interrupted replacement continues here, or when Linux mounts the volume with both
+//! devices. A replacement whose target missed a commit fills the target from the beginning again.
 //!
 //! Left out: copying, which is a job above this module. The job also wipes the source at the end,
 //! or the target of a cancelled replacement.
@@ -48,7 +48,7 @@ pub const fn is_open(item: &ReplaceItem) -> bool {
     matches!(item.state, ReplaceState::Started | ReplaceState::Suspended)
 }
 
-/// Resumes writing to the target of an earlier replacement. Refuses the volume if the target is
+/// Resumes writing to the target of an unfinished replacement. Refuses the volume if the target is
 /// missing, unless the caller wants to cancel the replacement.
 pub fn take_up(filesystem: &Filesystem, gives_up: bool) -> Result<Option<Replacing>> {
     let Some(mut item) = replacement_item(filesystem)?.filter(is_open) else {
@@ -63,7 +63,7 @@ pub fn take_up(filesystem: &Filesystem, gives_up: bool) -> Result<Option<Replaci
             }));
         };
         if target.generation != filesystem.superblock().generation {
-            // The writes that the target missed may lie anywhere on the device.
+            // The writes that the replacement's target missed may lie anywhere on the device.
             item.cursor_left = Physical::MIN;
             item.cursor_right = Physical::MIN;
         }
@@ -89,7 +89,8 @@ impl Engine {
     }
 
     /// Starts replacing the device `source` by `target`, and commits. The target device loses its
-    /// old content. From here on every write to the source also goes to the target.
+    /// old content. From the start of a replacement on, every write to the source also goes to the
+    /// target.
     ///
     /// # Errors
     /// Fails if a replacement is in progress, if the target is too small, or if the commit fails.
@@ -106,8 +107,8 @@ impl Engine {
         if !volume.devices().iter().any(|slot| slot.id() == source) {
             return Err(buttress_volume::Error::from(WriteRefusal::NoSuchDevice { device: source }).into());
         }
-        // The copy writes nothing between superblocks, so old signatures there would remain on the
-        // target.
+        // The copy writes nothing between superblocks, so old signatures between them would remain
+        // on the target.
         buttress_volume::wiping::forget(&target).map_err(buttress_volume::Error::from)?;
         let uuid = self.new_uuid();
         let replacement = volume.begin_replacement(source, target, uuid)?;
@@ -149,8 +150,8 @@ impl Engine {
         self.change_replacement(Some(item), false);
     }
 
-    /// Finishes the replacement and commits. The target then takes the source's place. Returns the
-    /// replacement with the source's former slot; the caller wipes the source device.
+    /// Finishes the replacement and commits. The target device then takes the source's place.
+    /// Returns the replacement with the source's former slot; the caller wipes the source device.
     ///
     /// # Errors
     /// Fails if no replacement is in progress, or if the commit fails, also on the target alone. On
@@ -294,8 +295,8 @@ impl Running {
         self.core.replacing.is_some_and(|replacing| replacing.is_changed)
     }
 
-    /// Updates the replacement's item in the device tree. A missing tree block ends the call before
-    /// any change.
+    /// Updates the replacement's item in the device tree. If a tree block is missing, the call ends
+    /// before any change.
     pub fn record_replacement(&mut self) -> Result<()> {
         let Some(replacing) = self.core.replacing.filter(|replacing| replacing.is_changed) else {
             return Ok(());

@@ -6,7 +6,7 @@ use buttress_format::ReplaceItem;
 #[derive(Clone, Copy, Debug)]
 pub struct Replacing {
     pub(crate) item: ReplaceItem,
-    /// Whether the item in the device tree is older than this one.
+    /// Whether the replacement item in the device tree is older than this item.
     pub is_changed: bool,
     /// Whether the next commit puts the target in the source's place.
     pub finishes: bool,

@@ -1,10 +1,10 @@
 //! Starting an edit: acquires the edit lock, and promises that the commit will find enough space.
 //!
 //! Dirty nodes take no space until the commit, so promising space needs only arithmetic. The engine
-//! adds up nodes without an address, delayed references, dirty data, and the worst case of this
-//! edit. The sum must fit into the free space of block groups, besides a reserve for edits that
-//! free space. If the sum does not fit, the engine makes a chunk at once, so that no other edit can
-//! take the counted space of the devices. If there is no space for a chunk, the engine commits,
+//! adds up nodes without an address, delayed references, dirty data, and the worst case of the edit
+//! that starts. The sum must fit into the free space of block groups, besides a reserve for edits
+//! that free space. If the sum of the reservations does not fit, the engine makes a chunk at once,
+//! so no other edit takes the counted space. If there is no space for a chunk, the engine commits,
 //! since the commit may free space. If space is still lacking after commits, the edit fails with
 //! `NoSpace`.
 
@@ -52,7 +52,7 @@ pub(crate) const RESERVED_NODES: u64 = 192;
 /// The metadata bytes that edits may need until the next commit.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Reservation {
-    /// The bytes of the need and of the reserve.
+    /// The bytes of an edit's need and of the reserve.
     pub all_bytes: u64,
     /// The part that must have space on the host.
     pub backed_bytes: u64,
@@ -138,13 +138,13 @@ impl Engine {
     /// Starts an edit.
     ///
     /// # Errors
-    /// Fails with [`Error::NoSpace`] if its worst case does not fit, or with the error that stopped
-    /// writing.
+    /// Fails with [`Error::NoSpace`] if the edit's worst case does not fit, or with the error that
+    /// stopped writing.
     pub fn start(&self, need: Need) -> Result<Handle<'_>> {
         for attempt in 0..COMMITS_FOR_SPACE {
             self.require_writing()?;
-            // A commit would apply these references anyway. Applied here, they dirty blocks that
-            // the reservation counts while a commit is still possible.
+            // A commit would apply these delayed references anyway. Applied here, they dirty blocks
+            // that the reservation counts while a commit is still possible.
             let mut handle = self.start_with_few_references(REFERENCES_MAX, REFERENCES_AT_ONCE)?;
             let is_over_limit = attempt == 0 && self.is_over_limit(&handle);
             if !is_over_limit {
@@ -259,7 +259,7 @@ impl Engine {
             reserved => reserved?,
         };
         handle.reserve_ahead();
-        // The state after this reservation, for writes that take from the batch.
+        // The spared bytes are those after this reservation, for writes that take from the batch.
         let spared_bytes = handle.spared_bytes();
         ahead.set_spared_bytes(spared_bytes);
         let is_much = self.data().delalloc_bytes() >= spared_bytes;
@@ -389,7 +389,8 @@ impl Running {
             .exact_add(shape.edited_nodes(PLACES_OF_COMMIT))
     }
 
-    /// Returns the space kept for edits that free space. In mixed block groups most of the total is data.
+    /// Returns the space kept for edits that free space. In mixed block groups, data takes most of
+    /// the total.
     fn reserve_bytes(&self) -> u64 {
         let total = self.core.groups.room(Purpose::Metadata).total_bytes;
         let least = self.core.node_bytes().get().saturating_mul(RESERVED_NODES);

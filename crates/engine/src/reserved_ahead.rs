@@ -1,9 +1,9 @@
 //! Space reserved for data before writes need it, so that a small write need not acquire the edit
 //! lock.
 //!
-//! A small write takes its reservation from the pool without the edit lock. If the pool has too
-//! little, the write acquires the edit lock and reserves a batch more than it needs. Released
-//! reservations return to the pool, up to one batch. The pool counts as reserved
+//! A small write takes its reservation from the pool without the edit lock. If the pool has too few
+//! reserved bytes, the write acquires the edit lock and reserves a batch more than it needs.
+//! Released reservations return to the pool, up to one batch. The pool counts as reserved
 //! ([`Core::reserved_data_bytes`](crate::core_state::Core::reserved_data_bytes)). The engine gives
 //! the pool up before any call fails for lack of space.
 //!
@@ -27,8 +27,8 @@ pub struct ReservedAhead {
 }
 
 impl ReservedAhead {
-    /// Takes a reservation of `bytes` from the pool. Returns false, and takes nothing, if the pool
-    /// has fewer bytes.
+    /// Claims a reservation of `bytes` from the pool. Returns false, and takes nothing, if the pool
+    /// has fewer than `bytes` bytes.
     pub fn take(&self, bytes: u64) -> bool {
         self.bytes
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |ahead| {
@@ -63,12 +63,14 @@ impl ReservedAhead {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// Returns whether dirty data took space that other edits need, as of the last refill.
+    /// Returns whether dirty data had taken space that other edits need at the last refill of the
+    /// pool.
     pub fn is_short(&self) -> bool {
         self.is_short.load(Ordering::Relaxed)
     }
 
-    /// Returns the bytes of content that may be dirty when space is short, as of the last refill.
+    /// Returns the bytes of content that may be dirty when space is short, as computed at the last
+    /// refill.
     pub fn spared_bytes(&self) -> u64 {
         self.spared_bytes.load(Ordering::Relaxed)
     }

@@ -19,7 +19,7 @@ const CHUNKS_PLENTIFUL: u64 = 4;
 
 impl Running {
     /// Returns whether the reserved need fits into block groups, with space on the host. Makes
-    /// chunks while it does not fit.
+    /// chunks while the need does not fit.
     pub fn reserve_space(&mut self, need: Need) -> Result<bool> {
         self.reserve(need, NewChunks::Always)
     }
@@ -35,7 +35,7 @@ impl Running {
             || self.has_space_for_chunks(Purpose::Metadata, CHUNKS_PLENTIFUL)
     }
 
-    /// As [`reserve_space`](Self::reserve_space), with a rule for chunks.
+    /// Reserves space as [`reserve_space`](Self::reserve_space) does, with a rule for new chunks.
     pub(crate) fn reserve(&mut self, need: Need, new_chunks: NewChunks) -> Result<bool> {
         let wanted = |bytes: u64| match buttress_faults::on("space-unreserved") {
             true => 0,

@@ -13,7 +13,7 @@ const BATCH_BYTES_MAX: u64 = 1 << 20;
 const PART_OF_FREE: u64 = 1024;
 
 impl Core {
-    /// Releases the space reserved ahead of writes. Returns whether there was any.
+    /// Releases the space reserved ahead of writes. Returns whether any space was reserved ahead.
     pub fn give_up_reserved_ahead(&mut self) -> bool {
         let ahead = self.ahead.take_all();
         let what = "more is reserved ahead than is promised to data";

@@ -4,8 +4,9 @@ use buttress_format::Logical;
 use buttress_fs::error::{Error, Result};
 use buttress_tree::Forest;
 
-/// The largest number of retries of a lookup that misses a block. A path has a few levels in a few
-/// trees. If the cache is too small to keep these blocks, the lookup reads the rest itself.
+/// The largest number of retries of a lookup that misses a block. A lookup path has a few levels in
+/// a few trees. If the cache is too small to keep these blocks, the lookup reads the remaining
+/// blocks itself.
 const RETRIES_MAX: usize = 64;
 
 /// Drives one non-blocking lookup: look up, read the missing block, look up again. All non-blocking
@@ -18,7 +19,7 @@ pub struct Retry {
 
 /// The outcome of a non-blocking lookup.
 pub enum Looked<T> {
-    /// The lookup ended with a value or with an error of its own.
+    /// The lookup ended with a value or with its own error, not with a missing block.
     Done(Result<T>),
     /// The missing block was read: look up again.
     Again,
@@ -28,7 +29,7 @@ pub enum Looked<T> {
 
 impl Retry {
     /// Handles the result of a non-blocking lookup: reads the block that the lookup missed. The
-    /// caller must hold no lock.
+    /// caller must hold no lock during this call.
     pub fn after<T>(&mut self, forest: &Forest, looked: Result<T>) -> Looked<T> {
         let Some(pointer) = looked.as_ref().err().and_then(Error::missing_block) else {
             return Looked::Done(looked);
@@ -38,8 +39,8 @@ impl Retry {
             return Looked::Futile;
         }
         self.last = Some(pointer.logical);
-        // An unreadable block may have left the tree since the lookup. If not, the next lookup
-        // returns the error.
+        // An unreadable block may have left the tree since the lookup. If the block is still in the
+        // tree, the next lookup returns the error.
         match forest.read_block(&pointer) {
             Ok(_) => Looked::Again,
             Err(_) => Looked::Futile,

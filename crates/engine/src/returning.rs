@@ -1,13 +1,14 @@
 //! A device that missed commits: its own state is preserved until the device has the volume's
 //! state.
 //!
-//! The device's superblock leads to an older state. If the profiles allow, the device alone can be
-//! read in that state. The volume may since have freed blocks of that state and reused their
-//! addresses. Invariants while such a device is brought up to date:
+//! The superblock of a device that missed commits leads to an older state. If the profiles allow,
+//! the returning device alone can be read in its older state. The volume may since have freed
+//! blocks of the device's older state and reused their addresses. Invariants while such a device is
+//! brought up to date:
 //!
 //! - No address that the device's own state uses is allocated. Free ranges of the returning
 //!   device's own state are pinned. A hold on the device's generation keeps later freed ranges
-//!   pinned. [`Pins`](super::pins::Pins) enforces this invariant.
+//!   pinned. [`Pins`](super::pins::Pins) enforces that no address of this state is allocated.
 //! - No byte that the device's own state uses is overwritten on the device. If an address is
 //!   already in use again, the chunk's whole stripe on the device moves to a place that neither
 //!   state uses.
@@ -88,7 +89,7 @@ impl Engine {
     /// # Errors
     /// Fails with [`Error::Cancelled`]; [`DevicesError::Diverged`] for a device whose history
     /// diverged from the volume's. Fails with [`WritingRefusal::NoPlaceOnDevice`] if the device has
-    /// no place for stripes that would overwrite its own state. Fails also with an error of reading
+    /// no place for stripes that would overwrite its own state. Also fails with an error of reading
     /// the extent tree, or as [`Volume::begin_return`] does.
     pub fn begin_return(&self, device: Uuid, progress: &Progress) -> Result<Return> {
         let volume = Arc::clone(self.forest().volume());
@@ -289,8 +290,8 @@ impl Running {
     }
 
     /// Finds places on a device for its stripes of some chunks. Neither the volume nor the device's
-    /// own state uses the returned places. New chunks avoid these places and the device's own
-    /// state, until [`Running::keep_no_more`].
+    /// own state uses the returned places. New chunks avoid the returned places and the device's
+    /// own state, until [`Running::keep_no_more`].
     fn places_for_moved(
         &mut self,
         own: &ChunkMap,

@@ -5,8 +5,8 @@
 //! delayed references, block groups, pins) and the other trees. An edit of one tree can therefore
 //! reach the state that edits of any tree need.
 //!
-//! Invariants: a tree in [`Running::trees`] is always the newest version. The root item of such a
-//! tree here is newer than the item in the root tree if `item_changed` is set or the root has
+//! Invariants: the version of a tree in [`Running::trees`] is always the newest. The root item of
+//! an open tree is newer than the item in the root tree if `item_changed` is set or the root has
 //! moved. The root and chunk trees have no root item: the superblock names them.
 
 use crate::core_state::Core;

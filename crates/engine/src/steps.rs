@@ -8,7 +8,7 @@
 //!
 //! Invariant: the count of operations changes only under the exclusive lock, before the operation's
 //! first edit. A reader that sees an edit, through the lock of the edited object, therefore also
-//! sees the count.
+//! sees the operation count.
 
 use buttress_locks::atomic::{AtomicU64, Ordering};
 use buttress_locks::{Rank, RwLock, RwLockReadGuard, RwLockWriteGuard, lock_class};
@@ -34,18 +34,18 @@ impl Steps {
         guard
     }
 
-    /// Blocks the edits of operations, for lookups of several things.
+    /// Blocks the edits of operations while a reader performs several lookups.
     pub fn read(&self) -> RwLockReadGuard<'_, (), StepsLock> {
         self.steps.read()
     }
 
-    /// Reads one object in memory with a lock of its own, between two operations. `look` may run
-    /// twice.
+    /// Reads one object in memory with a lock of its own, between two operations. A concurrent
+    /// operation can make `look` run twice.
     pub fn look_once<T>(&self, look: impl Fn() -> T) -> T {
         let before = self.begun.load(Ordering::Acquire);
         // If an operation is in progress, wait for it. Otherwise this reader could see the
-        // operation's first edit now and miss a later one on its next read. Later lookups see an
-        // operation that begins after this one as a whole.
+        // operation's first edit now and miss a later one on its next read. Later lookups observe
+        // all of an operation that begins after this lookup, or nothing.
         if !self.steps.is_locked_exclusive() {
             let found = look();
             let is_whole = self.begun.load(Ordering::Acquire) == before;

@@ -38,7 +38,7 @@ pub struct LiveTree(Arc<Live>);
 
 #[derive(Debug)]
 struct Live {
-    /// Held exclusively for several edits that readers must see together.
+    /// Held exclusively during several edits that readers must see together.
     edits: RwLock<(), TreeEditsLock>,
     tree: RwLock<EditableTree, TreeLock>,
     /// Set when an operation found the subvolume existing and not read-only, and cleared when its
@@ -51,8 +51,8 @@ struct Live {
     is_deleted: AtomicBool,
     /// The tree's subvolume is being made, and no reader sees it yet.
     is_unfinished: AtomicBool,
-    /// For an unfinished subvolume: whether new names wait for their directories, how many wait,
-    /// and which.
+    /// For an unfinished subvolume: whether new names are deferred, how many are deferred, and
+    /// which.
     defers_names: AtomicBool,
     names_waiting: AtomicU64,
     names: RwLock<WaitingNames, WaitingNamesLock>,
@@ -92,8 +92,9 @@ impl LiveTree {
         self.0.is_writable.store(true, Ordering::Release);
     }
 
-    /// Clears that record, because the root item may change or the tree closes. A holder of this
-    /// object then fetches the current one. The caller holds the edit lock.
+    /// Clears the record that the subvolume is writable, because the root item may change or the
+    /// tree closes. A holder of this tree object then fetches the current one. The caller holds the
+    /// edit lock.
     pub fn forget_writable(&self) {
         self.0.is_writable.store(false, Ordering::Release);
     }
@@ -128,7 +129,7 @@ impl LiveTree {
     }
 
     /// Sets whether new names of the unfinished subvolume wait for their directories. The caller
-    /// holds the edit lock.
+    /// must hold the edit lock.
     pub fn set_defers_names(&self, defers: bool) {
         self.0.defers_names.store(defers, Ordering::Release);
     }
@@ -151,7 +152,7 @@ impl LiveTree {
         self.0.names.read().find(directory, key, name)
     }
 
-    /// Runs `look` on the waiting names.
+    /// Runs `look` on the deferred names of the subvolume.
     pub fn with_names<T>(&self, look: impl FnOnce(&WaitingNames) -> T) -> T {
         look(&self.0.names.read())
     }
@@ -174,7 +175,8 @@ impl LiveTree {
         Ok(())
     }
 
-    /// Runs several edits that [`read_between_edits`](Self::read_between_edits) shows as one.
+    /// Runs several edits of a tree, which [`read_between_edits`](Self::read_between_edits) shows
+    /// as one.
     pub fn edit_as_one<T>(&self, edits: impl FnOnce() -> T) -> T {
         let _whole = self.0.edits.write();
         edits()
@@ -241,7 +243,7 @@ impl LiveTree {
     pub fn missing_along(&self, keys: &[Key]) -> Result<Vec<BlockPointer>> {
         let tree = self.0.tree.read();
         let mut missing = Vec::new();
-        // The end of the known keys; `None` at the end of the tree.
+        // The end of the range of known keys; `None` at the end of the tree.
         let mut known_to = Some(Key::MIN);
         for key in keys {
             if known_to.is_none_or(|end| *key < end) {
@@ -332,7 +334,7 @@ pub struct OpenTrees {
 pub struct OpenTree {
     /// The newest version of the tree.
     pub tree: LiveTree,
-    /// `None` for the root tree and the chunk tree.
+    /// The root item is `None` for the root tree and the chunk tree.
     pub item: Option<RootItem>,
     /// The offset in the key of the tree's root item.
     pub item_offset: u64,
@@ -342,7 +344,7 @@ pub struct OpenTree {
 
 impl OpenTree {
     /// Returns the generation of the last snapshot of the tree. Snapshots may share blocks that are
-    /// not newer.
+    /// not newer than this generation.
     pub fn last_snapshot(&self) -> Generation {
         self.item
             .as_ref()
@@ -351,7 +353,7 @@ impl OpenTree {
 }
 
 impl OpenTrees {
-    /// Returns the same trees, for readers.
+    /// Returns the same open trees, for readers.
     pub fn live(&self) -> Arc<LiveTrees> {
         Arc::clone(&self.live)
     }
@@ -371,7 +373,7 @@ impl OpenTrees {
 
     /// Closes the trees for which `keep` returns false.
     pub fn retain(&mut self, mut keep: impl FnMut(TreeId, &OpenTree) -> bool) {
-        // `keep` locks the trees themselves, so it runs without the lock of the table.
+        // `keep` locks the trees themselves, so it runs without the lock of the table of trees.
         let mut gone = Vec::new();
         self.open.retain(|id, open| {
             let stays = keep(*id, open);

@@ -4,9 +4,9 @@
 //! 1. The trim commits, so that space freed before the call is free.
 //! 2. Under the edit lock, the trim removes some free ranges from a block group, which excludes
 //!    them from allocation.
-//! 3. Without the lock, the trim checks that the extent tree of the last commit has no extent
-//!    there. After this check, the devices discard the ranges of the trim. A wrong free-space tree
-//!    ends the trim, because a discard would destroy all its data at once.
+//! 3. Without the edit lock, the trim checks that the last commit's extent tree has no extent in
+//!    these ranges. After this check, the devices discard the ranges of the trim. A wrong
+//!    free-space tree ends the trim, because a discard would destroy all its data at once.
 //! 4. After the discards, the trim acquires the edit lock again and frees the ranges again.
 //!
 //! Afterwards the trim discards the space of each device that no chunk has. A volume opened with
@@ -15,7 +15,7 @@
 //! lists.
 //!
 //! Invariants:
-//! - No write goes to a range between steps 2 and 4, because the range is not free.
+//! - No write goes to a trimmed range between steps 2 and 4, because the range is not free.
 //! - Promises of space stay valid: a trim takes at most the free space beside the promises, and at
 //!   most `BYTES_AT_ONCE`.
 //! - A trim never causes [`Error::NoSpace`]. An edit that finds no space acquires the lock
@@ -24,7 +24,7 @@
 //!   around superblocks do not count as free either.
 //!
 //! In block groups that need space on the host, a discarded range loses that space and becomes
-//! unbacked ([`super::backing`]). Space promised to edits keeps its host space.
+//! unbacked ([`super::backing`]). A range whose space is promised to edits keeps its host space.
 //!
 //! Left out: read-only block groups, and devices that are not written.
 
@@ -46,8 +46,8 @@ const BYTES_AT_ONCE: u64 = 64 << 20;
 /// The most ranges that one step of a trim keeps from being allocated.
 const RANGES_AT_ONCE: usize = 512;
 
-/// The most unallocated bytes of a device that one step keeps. A chunk made meanwhile uses other
-/// space.
+/// The most unallocated bytes of a device that one step keeps. A chunk that is made while a step
+/// keeps these bytes uses other space.
 const UNALLOCATED_AT_ONCE: u64 = 1 << 30;
 
 /// The bytes from the start of each superblock copy that a trim never discards.
@@ -59,7 +59,8 @@ const OTHER_ITEMS: u64 = 64;
 /// The bytes that devices discarded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Trimmed {
-    /// The trimmed free space of block groups. Each address counts once, for any number of copies.
+    /// The trimmed free space of block groups. Each logical address counts once, for any number of
+    /// copies.
     pub block_groups: ByteCount,
     /// Bytes of devices that belong to no chunk.
     pub unallocated: ByteCount,
@@ -76,7 +77,8 @@ impl Trimmed {
 /// The ranges of block groups to be trimmed.
 #[derive(Debug)]
 struct Wanted {
-    /// Ranges of addresses. A trim skips their parts that are not free.
+    /// Ranges of logical addresses in block groups. A trim skips the parts of these ranges that are
+    /// not free.
     ranges: FreeRanges,
     /// The least length of a free range; shorter ranges are skipped.
     shortest: u64,
@@ -153,7 +155,7 @@ impl Engine {
     }
 
     /// Requires that the last commit's extent tree has no extent in ranges that the free-space tree
-    /// lists as free. No edit can allocate these ranges meanwhile.
+    /// lists as free. No edit can allocate the trimmed ranges during this check.
     fn require_unused(&self, taken: &Taken) -> Result<()> {
         if buttress_faults::on("trim-free-space-trusted") {
             return Ok(());
@@ -229,9 +231,9 @@ impl Engine {
 }
 
 impl Running {
-    /// Takes the next free ranges at or after `at`, so that nothing can allocate them. Returns the
-    /// taken ranges and the address at which to continue; `None` at the end. A missing tree block
-    /// ends the call before it takes any range.
+    /// Takes the next free ranges at or after `at` out of the free space, so that nothing can
+    /// allocate them. Returns the taken ranges, and the address at which the trim continues; `None`
+    /// at the end. If a tree block is missing, the call ends before it takes any range.
     fn take_to_trim(&mut self, wanted: &Wanted, at: u64) -> Result<(Option<u64>, Taken)> {
         let Some((start, length)) = wanted.ranges.from(at).next() else {
             return Ok((None, Taken::new()));
@@ -297,7 +299,7 @@ impl Running {
     }
 
     /// Subtracts from the free space of a group's kind the promises to each purpose that the group
-    /// serves. Mixed groups serve two purposes.
+    /// serves. A mixed block group serves two purposes.
     fn beside_promises(
         &self,
         group: &Group,
@@ -432,7 +434,7 @@ mod tests {
             pieces(&some, &everything(0), 0..192, 20),
             [(0, 8), (16, 4), (32, 8)]
         );
-        // The rest of a long range still counts as long enough.
+        // The remainder of a long range still counts as long enough.
         assert_eq!(pieces(&some, &everything(8), 90..192, 20), [(90, 6), (128, 14)]);
         assert_eq!(pieces(&some, &everything(0), 0..192, 0), []);
         assert_eq!(pieces(&some, &everything(0), 192..300, 10), []);

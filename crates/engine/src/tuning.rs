@@ -1,11 +1,12 @@
 //! Changes of fields that only the superblock holds: features, the fsid, and the seed flag.
 //!
-//! A change waits in [`Tuning`] until the next commit, which writes it with the superblock. The
-//! running volume keeps its old features: blocks that are read later are checked by the features of
-//! the opening. A caller that changes features therefore commits, closes the volume, and opens it
-//! again.
+//! A change of superblock fields is pending in [`Tuning`] until the next commit, which writes it
+//! with the superblock. The running volume keeps its old features: blocks that are read later are
+//! checked by the features of the opening. A caller that changes features therefore commits, closes
+//! the volume, and opens it again.
 //!
-//! Invariant: tree blocks never change with the fsid. They carry the metadata uuid, which stays.
+//! Invariant: tree blocks never change with the fsid. The tree blocks carry the metadata uuid,
+//! which stays.
 //!
 //! Left out: a new fsid on several devices. A crash between the superblock writes of two devices
 //! would leave different fsids, which neither Linux nor this version opens together.
@@ -48,7 +49,7 @@ impl Tuning {
         }
     }
 
-    /// Sets feature flags.
+    /// Sets feature flags of the volume.
     ///
     /// # Errors
     /// [`Error::Invalid`] for a feature that needs more than its flag.
@@ -63,10 +64,10 @@ impl Tuning {
         Ok(())
     }
 
-    /// Changes the fsid of a volume with so many devices.
+    /// Changes the fsid of a volume with `devices` devices.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for a nil fsid, and for several devices.
+    /// Returns [`Error::Invalid`] for a nil fsid, and for several devices.
     pub fn change_fsid(&mut self, fsid: Uuid, devices: usize) -> Result<()> {
         if fsid.is_nil() {
             return Err(Error::Invalid {

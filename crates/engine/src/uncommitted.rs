@@ -3,11 +3,11 @@
 //! A writer that ends without a commit leaves the volume at the last commit
 //! (docs/decisions/0007-dropping-without-a-commit.md). The holder of the last handle decides about
 //! the uncommitted changes: [`Engine::close`](crate::Engine::close) commits the changes,
-//! [`Engine::abandon`](crate::Engine::abandon) discards them. Dropping the last handle discards
-//! them too, and [`Environment::lost`](super::Environment::lost) receives their counts.
+//! [`Engine::abandon`](crate::Engine::abandon) discards them. Dropping the last handle also
+//! discards the changes, and [`Environment::lost`](super::Environment::lost) receives their counts.
 //!
-//! The counts are of changing calls and of written bytes. The counts are upper bounds: a background
-//! commit between a change and its count leaves the change counted.
+//! The counts of uncommitted changes are of changing calls and of written bytes. The counts are
+//! upper bounds: a background commit between a change and its count leaves the change counted.
 
 use buttress_format::{ByteCount, Generation, Timestamp};
 use buttress_locks::Counter;
@@ -60,7 +60,7 @@ pub struct Account {
     is_abandoned: AtomicBool,
 }
 
-/// A value of the counts at one moment.
+/// The value of the change counts at one moment.
 #[derive(Clone, Copy, Debug)]
 pub struct Counted(u64);
 
@@ -135,7 +135,7 @@ impl Account {
     }
 }
 
-/// The time since which changes are dirty, as the background thread observed it.
+/// The time since which changes have been dirty, as the background thread observed it.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct DirtySince {
     pub since: Option<Timestamp>,

@@ -15,7 +15,7 @@ const VIEW_LOOK_EVERY: Duration = Duration::from_millis(1);
 
 impl Engine {
     /// Returns a view of the current state, including the running transaction. The view never
-    /// changes, and its space is not reused before it is dropped. The call waits for no commit.
+    /// changes, and its space is not reused before it is dropped. This call waits for no commit.
     /// Making a view waits for a device only to read leaves of changed inodes.
     #[must_use]
     pub fn view(&self) -> Filesystem {
@@ -24,7 +24,7 @@ impl Engine {
             if let Some(view) = self.shared.view.lock().as_ref() {
                 return view.clone();
             }
-            // A commit that holds the lock makes a view before it starts work that takes long.
+            // A commit that holds the edit lock makes a view before it starts work that takes long.
             let Some(running) = self.shared.running.try_lock_for(VIEW_LOOK_EVERY) else {
                 continue;
             };

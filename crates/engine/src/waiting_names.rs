@@ -1,12 +1,12 @@
 //! Names of an unfinished subvolume that are not in their directories yet.
 //!
-//! A directory entry's key is the hash of its name. Names in the order of a stream therefore go to
-//! leaves all over a large directory, and each commit rewrites most of those leaves. No reader sees
-//! an unfinished subvolume, so its names may wait here, in order of their keys, until many of them
-//! go into each leaf at once.
+//! A directory entry's key is the hash of its name. Names in the order of a send stream therefore
+//! go to leaves all over a large directory, and each commit rewrites most of those leaves. No
+//! reader sees an unfinished subvolume, so its names may wait here, in order of their keys, until
+//! many of them go into each leaf at once.
 //!
 //! Only the hashed entry waits. The tree already has the deferred name's index entry, the inode's
-//! reference and the directory's size. Name lookups search here first.
+//! reference and the directory's size. Name lookups search the deferred names before the tree.
 //!
 //! Invariants: a key in this table holds the entries to be added to the tree's item with the same
 //! key. A name is here or in the tree, never in both, except a name that was made twice. Inserting
@@ -28,7 +28,7 @@ pub struct WaitingNames {
 }
 
 impl WaitingNames {
-    /// Returns the number of keys with waiting names.
+    /// Returns the number of keys with deferred names.
     pub fn count(&self) -> usize {
         self.entries.len()
     }
@@ -41,12 +41,12 @@ impl WaitingNames {
         }
     }
 
-    /// Adds an entry that does not wait yet.
+    /// Adds an entry that is not deferred yet.
     pub fn add(&mut self, key: Key, entry: &DirItem<'_>) -> Result<(), buttress_format::ItemProblem> {
         DirItems::push(self.entries.entry(key).or_default(), entry)
     }
 
-    /// Removes a name. Returns whether the removed name was pending.
+    /// Removes a deferred name. Returns whether the removed name was pending.
     pub fn remove(&mut self, key: &Key, name: &[u8]) -> bool {
         let Some(data) = self.entries.get_mut(key) else {
             return false;
@@ -63,7 +63,7 @@ impl WaitingNames {
         self.entries.keys().take(count).copied().collect()
     }
 
-    /// Returns the waiting entries of these keys.
+    /// Returns the deferred entries of these keys.
     pub fn entries(&self, keys: &[Key]) -> Vec<(Key, Vec<u8>)> {
         let found = keys
             .iter()
@@ -71,7 +71,7 @@ impl WaitingNames {
         found.collect()
     }
 
-    /// Removes the entries of these keys.
+    /// Removes the deferred entries of these keys.
     pub fn forget<'a>(&mut self, keys: impl IntoIterator<Item = &'a Key>) {
         for key in keys {
             self.entries.remove(key);

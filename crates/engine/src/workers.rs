@@ -19,7 +19,7 @@ pub(crate) struct Worker {
 }
 
 impl Workers {
-    /// Wakes the thread that commits. Does nothing if a wake-up is already pending.
+    /// Wakes the thread that commits. Does nothing if a wake-up of that thread is already pending.
     pub(crate) fn wake(&self) {
         self.commits.wake();
     }

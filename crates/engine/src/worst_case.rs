@@ -15,7 +15,7 @@
 //! the reserve ([`super::reservation`]). The worst case counts a tree that an edit opens itself
 //! only from the next edit on.
 //!
-//! Left out: space that a chunk item takes in system block groups ([`super::chunks`]).
+//! Left out: the space that a chunk item takes in system block groups ([`super::chunks`]).
 
 use buttress_exact::Exact as _;
 use buttress_format::root::TREE_LEVELS_MAX;
@@ -90,7 +90,7 @@ pub(crate) struct Shape {
 }
 
 impl Shape {
-    /// Every reservation computes a shape, so a level without nodes costs no division.
+    /// Every reservation computes a tree's shape, so a level without nodes costs no division.
     #[must_use]
     pub(crate) fn new(node_bytes: u64, used_nodes: u64, roots: Roots) -> Self {
         let each = pointers_least(node_bytes);
@@ -101,7 +101,7 @@ impl Shape {
         let levels = above_max.iter_mut().zip(roots.0.iter().skip(1)).take(top);
         for (level, (nodes, roots)) in levels.enumerate() {
             below = below.quotient(each);
-            // Levels below the highest root also have nodes that are not roots.
+            // The levels below the highest root also have nodes that are not roots.
             let passed = if level.exact_add(1) < top {
                 below.exact_add(1)
             } else {
@@ -148,7 +148,8 @@ impl Shape {
             .exact_add(1)
     }
 
-    /// Returns the new leaves for adjacent new records of extents, which two trees record each.
+    /// Returns the new leaves for adjacent new records of extents, when two trees record each
+    /// extent.
     #[must_use]
     pub(crate) fn leaves_of_records(&self, extents: u64) -> u64 {
         extents.div_ceil(records_least(self.node_bytes)).exact_mul(2)
@@ -163,8 +164,8 @@ mod tests {
     const SIZES: [u64; 5] = [4096, 8192, 16384, 32768, 65536];
 
     /// Returns the number of nodes on each level, from the root down, in the smallest tree whose
-    /// root has this level. The root of that tree has two pointers, and each node below fills a
-    /// quarter of its capacity.
+    /// root has this level. The root of the smallest tree has two pointers, and each node below
+    /// fills a quarter of its capacity.
     fn levels_of_least(node_bytes: u64, level: u8) -> Vec<u64> {
         let mut levels = vec![1_u64];
         for _ in 0..level {

@@ -3,7 +3,7 @@
 use core::fmt;
 
 /// A violated rule or a wrong sum of this program, with its numbers. Writing stops before the
-/// consequences reach the volume.
+/// consequences of a defect reach the volume.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Defect {
     what: &'static str,
@@ -20,7 +20,7 @@ impl Defect {
         }
     }
 
-    /// Adds a number that shows the violation.
+    /// Adds a named number that shows the violation.
     #[must_use]
     pub fn with(mut self, name: &'static str, number: impl Into<i128>) -> Self {
         self.numbers.push((name, number.into()));

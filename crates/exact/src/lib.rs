@@ -3,7 +3,7 @@
 //! Numbers from a disk, a stream or a user can have any value: code checks them with `checked_*`
 //! and reports an ordinary error. The program's own numbers (positions in a buffer, counts of its
 //! own lists, lengths that a check has bounded) obey invariants. A clamp would turn a broken
-//! invariant into a plausible number. This crate has three answers instead:
+//! invariant into a plausible number. Instead of clamps, this crate has three answers:
 //!
 //! | situation | answer |
 //! |---|---|
@@ -84,7 +84,7 @@ pub trait Exact: Copy + Display + PartialOrd {
     /// The largest value.
     const LARGEST: Self;
 
-    /// Returns the sum.
+    /// Returns the sum of this number and `more`.
     #[must_use]
     fn exact_add(self, more: Self) -> Self;
 

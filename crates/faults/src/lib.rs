@@ -7,8 +7,8 @@
 //! process.
 //!
 //! The table in `xtask/src/faults/list` lists the faults, the tests that must catch each, and the
-//! harm that each would do to a user. `docs/internals/faults.md` explains how to add one. A test of xtask
-//! fails for a name that is not in the table, and for a name without a fault point.
+//! harm that each would do to a user. `docs/internals/faults.md` explains how to add a fault. A
+//! test of xtask fails for a name that is not in the table, and for a name without a fault point.
 #![forbid(unsafe_code)]
 
 /// Returns whether a fault is on: always false in this build.
@@ -32,7 +32,7 @@ pub fn on(name: &'static str) -> bool {
     if is_on {
         REACHED.call_once(|| {
             use std::io::Write as _;
-            // The message bypasses the capture of the test harness.
+            // The message bypasses the test harness's capture of output.
             let _ = writeln!(std::io::stderr(), "buttress-faults: {name} was reached");
         });
     }

@@ -99,7 +99,8 @@ const _: () = assert!(size_of::<RawBalanceItem>() == 448);
 pub struct BalanceArguments {
     /// The filters that are set.
     pub flags: BalanceArgumentFlags,
-    /// The profiles that the filter selects. A bit of its own stands for the profile single.
+    /// The profiles that the filter selects. A separate bit of the set stands for the profile
+    /// single.
     pub profiles: BlockGroupFlags,
     /// The minimum fill in per cent. With the flag `USAGE`, this field and the next form one
     /// number: the maximum fill.

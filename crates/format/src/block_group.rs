@@ -17,7 +17,7 @@ use zerocopy::little_endian::U64;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 bitflags::bitflags! {
-    /// Type and profile of a chunk or block group. Bits without a name are kept.
+    /// Type and profile of a chunk or block group. Flag bits without a name are kept.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
     pub struct BlockGroupFlags: u64 {
         /// Block groups of file content.
@@ -75,8 +75,9 @@ impl BlockGroupFlags {
         None
     }
 
-    /// Returns the profile as one bit in a set of profiles, as in balance items. Such sets have a
-    /// bit for the profile single. The method keeps the bits of an invalid combination of profiles.
+    /// Returns the profile as one bit in a set of profiles, as in balance items. Such sets of
+    /// profiles have a bit for the profile single. The method keeps the bits of an invalid
+    /// combination of profiles.
     #[must_use]
     pub const fn profile_in_set(self) -> Self {
         let profile = self.intersection(Self::PROFILES);
@@ -137,7 +138,7 @@ impl fmt::Display for BlockGroupFlags {
 pub enum Profile {
     /// A single copy on one device.
     Single,
-    /// Two copies, which may lie on one device.
+    /// Two copies of the data, which may lie on one device.
     Dup,
     /// Striped over devices without redundancy.
     Raid0,

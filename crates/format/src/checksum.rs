@@ -98,7 +98,7 @@ impl ChecksumType {
     }
 
     /// Appends the checksums of the consecutive sectors of `data` to `out`, packed as in checksum
-    /// items. A last sector that is incomplete is hashed as it is. If `sector_bytes` is zero,
+    /// items. An incomplete last sector is hashed in its actual length. If `sector_bytes` is zero,
     /// `data` counts as one sector.
     pub fn compute_sectors(self, data: &[u8], sector_bytes: usize, out: &mut Vec<u8>) {
         let sector_bytes = if sector_bytes == 0 {
@@ -236,9 +236,9 @@ pub fn extref_hash(parent: InodeNumber, name: &[u8]) -> u64 {
 }
 
 /// Returns the hash of a keyed back reference to data, made of its tree, inode and offset. The hash
-/// is the first offset that a search for the `EXTENT_DATA_REF` key tries. The hash also orders
-/// these references inside an extent item. The hashed `offset` is the file offset minus the offset
-/// in the extent, and wraps below zero.
+/// is the first offset that a search for the `EXTENT_DATA_REF` key tries. The same hash also orders
+/// inline references to data inside an extent item. The hashed `offset` is the file offset minus
+/// the offset in the extent, and wraps below zero.
 #[must_use]
 pub fn extent_data_reference_hash(root: TreeId, inode: InodeNumber, offset: u64) -> u64 {
     let high = crc32c(u32::MAX, &root.get().to_le_bytes());

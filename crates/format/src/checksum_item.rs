@@ -14,7 +14,7 @@ use crate::node::RawItem;
 use crate::raw;
 use crate::units::{ByteCount, Logical, ObjectId};
 
-/// A checked checksum item.
+/// A checksum item that passed its checks.
 #[derive(Clone, Copy, Debug)]
 pub struct ChecksumItem<'a> {
     /// Address of the first sector.
@@ -120,7 +120,8 @@ impl<'a> ChecksumItem<'a> {
 }
 
 impl ChecksumItem<'_> {
-    /// Returns the key `(-10 EXTENT_CSUM logical)`. The item is the array of checksums.
+    /// Returns the key `(-10 EXTENT_CSUM logical)`. The data of a checksum item is the array of
+    /// checksums.
     #[must_use]
     pub const fn key(logical: Logical) -> Key {
         Key::new(ObjectId::EXTENT_CHECKSUM, ItemType::EXTENT_CSUM, logical.get())

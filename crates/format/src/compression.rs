@@ -3,11 +3,11 @@
 //! A [`Compressor`] compresses one extent and returns the stored form if it saves at least a
 //! sector. [`looks_compressible`] predicts before the compression whether it will save a sector.
 //!
-//! [`decompress`] reads the stored bytes of one compressed extent: all its `disk_bytes`, or the
-//! inline content. The function fills a buffer with the beginning of the content. If the buffer is
-//! shorter than the content, the rest of the content is not decompressed. If the content is shorter
-//! than the buffer, the remaining bytes of the buffer are zeroed, as in the kernel. A stored extent
-//! is padded with zeros to whole sectors, so the decoder ignores bytes after a stream's end.
+//! [`decompress`] reads all stored bytes of one compressed extent: its `disk_bytes`, or the inline
+//! content. The function fills a buffer with the beginning of the content. If the buffer is shorter
+//! than the content, the rest of the content is not decompressed. If the content is shorter than
+//! the buffer, the remaining bytes of the buffer are zeroed, as in the kernel. A stored extent is
+//! padded with zeros to whole sectors, so the decoder ignores bytes after a stream's end.
 //!
 //! Invariants of decompression, for any input:
 //! - nothing is written outside the buffer, and every byte of it is written unless an error is
@@ -18,8 +18,8 @@
 //! A [`Decompressor`] keeps its decoders for reuse; [`decompress`] keeps one `Decompressor` for
 //! each thread.
 //!
-//! Left out of this module: checksums. The caller verifies stored bytes against the checksum tree
-//! before decompression. Like the kernel, this module ignores the Adler-32 at the end of a zlib
+//! Left out of this module: checksums. The caller of `decompress` verifies stored bytes against the
+//! checksum tree first. Like the kernel, this module ignores the Adler-32 at the end of a zlib
 //! stream.
 
 mod compressor;
@@ -58,7 +58,7 @@ impl Decompressor {
     }
 
     /// Fills `out` with the beginning of the content of one extent, and zeroes the rest. Returns
-    /// the number of bytes of content. `stored` is the whole extent as stored on disk. If `inline`
+    /// the number of bytes of content. `stored` is the whole extent in its stored form. If `inline`
     /// is set, `stored` is inline content, which LZO frames differently.
     ///
     /// # Errors

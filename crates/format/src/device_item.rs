@@ -98,8 +98,8 @@ impl DeviceItem {
         Ok(item)
     }
 
-    /// Converts the fields without any check. The superblock's copy of the item has no key to check
-    /// against.
+    /// Converts the fields without any check. The superblock's copy of a device item has no key to
+    /// check the fields against.
     #[must_use]
     pub fn from_raw(raw: &RawDeviceItem) -> Self {
         Self {

@@ -10,7 +10,7 @@ use crate::units::{DeviceId, ObjectId};
 use zerocopy::little_endian::U64;
 
 /// The number of failures of a device, by kind. Counters that an old volume does not have are zero.
-/// Counters that a later version may add are ignored.
+/// Parsing ignores counters that a later version may add.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DeviceStatistics {
     /// The device, from the key.

@@ -109,7 +109,7 @@ impl FileKind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DirItem<'a> {
     /// The key of the item that the entry names: `(inode INODE_ITEM 0)`, or `(tree ROOT_ITEM …)`
-    /// for a subvolume. All fields are zero for attributes.
+    /// for a subvolume. All fields of the location are zero for attributes.
     pub location: Key,
     /// The transaction that created the entry.
     pub transid: Generation,
@@ -130,7 +130,8 @@ pub struct DirItems<'a> {
 
 impl<'a> DirItems<'a> {
     /// Checks an item of directory entries or extended attributes, and everything in it. The key's
-    /// type selects one of the three item types.
+    /// type says whether the item holds directory entries by hash, a directory entry by index, or
+    /// attributes.
     ///
     /// # Errors
     /// Returns an [`ItemError`] with the first check that fails.

@@ -106,7 +106,7 @@ pub struct ExtentItem {
 }
 
 impl ExtentItem {
-    /// Parses an `EXTENT_ITEM` or `METADATA_ITEM`.
+    /// Parses an `EXTENT_ITEM` or `METADATA_ITEM` of the extent tree.
     ///
     /// # Errors
     /// Fails if the key is not aligned, the item is too small, or a generation lies in the future.

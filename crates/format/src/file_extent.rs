@@ -3,11 +3,11 @@
 //! The key's offset is the file offset at which the part begins. A file extent item has three
 //! forms:
 //!
-//! - inline: the content follows the head of 21 bytes, compressed or not. Only the part at file
-//!   offset 0 can be inline;
+//! - inline: the content follows the item's head of 21 bytes, compressed or not. Only the part at
+//!   file offset 0 can be inline;
 //! - regular: a window of an extent on disk. `disk_bytes` at `disk` hold the extent as it is
 //!   stored, and `ram_bytes` is its length after decompression. The file shows `[offset, offset +
-//!   num_bytes)` of the decompressed extent. If `disk` is zero, the part is a hole;
+//!   num_bytes)` of the decompressed extent. If `disk` is zero, the part of the file is a hole;
 //! - preallocated: has the same layout as regular, but the extent has no content yet and reads as
 //!   zeros.
 //!
@@ -68,7 +68,7 @@ pub struct RawExtentSlice {
     pub disk: U64,
     /// Length of the extent as it is stored.
     pub disk_bytes: U64,
-    /// The offset in the decompressed extent at which the part begins.
+    /// The offset in the decompressed extent at which the part of the file begins.
     pub offset: U64,
     /// Length of the part of the extent that the item uses.
     pub num_bytes: U64,

@@ -4,9 +4,9 @@
 //! In the free space tree each block group has one `FREE_SPACE_INFO`. Beside its info item, each
 //! block group has `FREE_SPACE_EXTENT` items, one for each range and without data, or
 //! `FREE_SPACE_BITMAP` items. A bitmap has a bit for each sector of its range, lowest bit first.
-//! The key's object id and offset are start and length. The old v1 cache has one header
-//! ([`FreeSpaceHeader`]) for each block group in the root tree. The header names an inode that
-//! holds the content.
+//! The object id and offset of a free-space item's key are start and length. The old v1 cache has
+//! one header ([`FreeSpaceHeader`]) for each block group in the root tree. The header names an
+//! inode that holds the content.
 //!
 //! Source: on-disk format documentation, sections "Free space info", "Free space extent", "Free
 //! space bitmap".
@@ -161,8 +161,8 @@ impl<'a> FreeSpaceBitmap<'a> {
         })
     }
 
-    /// Returns true if the sector with this index in the range is free. Returns false beyond the
-    /// range.
+    /// Returns true if the sector with this index in the range is free. Returns false for an index
+    /// beyond the range.
     #[must_use]
     pub fn is_free(&self, sector: usize) -> bool {
         let byte = sector.checked_div(8).and_then(|index| self.bits.get(index));
@@ -188,7 +188,8 @@ impl FreeSpaceInfo {
     }
 
     /// Returns the number of free ranges above which a block group of this length switches to
-    /// bitmaps. Above it, the items of the ranges would take more space than the bitmaps.
+    /// bitmaps. With more ranges than the returned number, the items of the ranges would take more
+    /// space than the bitmaps.
     #[must_use]
     pub fn bitmap_threshold(length: ByteCount, sector_bytes: u32) -> u32 {
         let bitmap_item_bytes = u64::try_from(size_of::<RawItem>().saturating_add(BITMAP_MAX_BYTES));

@@ -3,7 +3,7 @@
 //! An inode item is 160 bytes of fixed layout. [`InodeItem::parse`] makes all checks that need only
 //! the item and its key. [`InodeItem::check_generations`] adds the check that needs the volume's
 //! generation. Root items also hold an inode item, but neither the kernel nor this crate maintains
-//! its fields. [`InodeItem::from_raw`] converts it without checks.
+//! its fields. [`InodeItem::from_raw`] converts the inode item of a root item without checks.
 //!
 //! Nanoseconds may exceed one second. The kernel shows the stored number, so readers that compute
 //! with nanoseconds must accept any 32-bit number.
@@ -130,7 +130,7 @@ impl InodeFlags {
     /// The flags that determine how content is written.
     pub const OF_CONTENT: Self = Self::NODATACOW.union(Self::NODATASUM);
 
-    /// The remaining flags that `chattr` changes. Send streams carry them too.
+    /// The remaining flags that `chattr` changes. Send streams also carry these flags.
     pub const OF_CHATTR: Self = Self::NOCOMPRESS
         .union(Self::SYNC)
         .union(Self::IMMUTABLE)
@@ -342,7 +342,7 @@ pub enum InodeProblem {
     FlagsUnknown {
         /// All flags.
         flags: u64,
-        /// The bits without a meaning.
+        /// The flag bits without a meaning.
         unknown: u64,
     },
     /// The size exceeds the largest file offset.

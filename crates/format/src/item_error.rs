@@ -1,9 +1,9 @@
 //! The error of one item: its key, and the check that it failed.
 //!
 //! A check that several item types share is a variant of [`ItemProblem`]. Checks of one concept
-//! form an enum beside the concept's parser, which [`ItemProblem`] wraps. This module knows no
-//! slots and no blocks: the same error serves items in leaves, in the superblock's chunk array and
-//! in tests. [`crate::BlockError`] adds the block and the slot.
+//! form an enum beside the concept's parser, which [`ItemProblem`] wraps. The errors of this module
+//! contain no slots and no blocks: the same error serves leaves, the superblock's chunk array and
+//! tests. [`crate::BlockError`] adds the block and the slot.
 
 use crate::block_group::BlockGroupProblem;
 use crate::chunk::ChunkProblem;

@@ -2,8 +2,8 @@
 //!
 //! The key `(directory DIR_LOG_INDEX first)` and the item's only content, the last index, name a
 //! range of directory indexes. The log holds every entry of the directory with an index in `[first,
-//! last]`. An entry of that range that the log does not hold was removed. `DIR_LOG_ITEM` names a
-//! range of name hashes in the same way, and is no longer written.
+//! last]`. An entry in that range of indexes that the log does not hold was removed. `DIR_LOG_ITEM`
+//! names a range of name hashes in the same way, and is no longer written.
 //!
 //! Source: on-disk format documentation, sections "DIR_LOG_ITEM" and "DIR_LOG_INDEX".
 

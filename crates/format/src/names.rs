@@ -1,9 +1,9 @@
 //! Names of an inode, seen from the inode: `INODE_REF` and `INODE_EXTREF`.
 //!
 //! An `INODE_REF` holds the names that an inode has in one directory, packed one after the other.
-//! The directory is the key's offset. Names that do not fit an `INODE_REF` item go to
-//! `INODE_EXTREF` items. The key of an `INODE_EXTREF` holds a hash of directory and name, so each
-//! entry also names its directory. Both item types yield [`InodeName`]s.
+//! The key's offset of an `INODE_REF` is the directory. Names that do not fit an `INODE_REF` item
+//! go to `INODE_EXTREF` items. The key of an `INODE_EXTREF` holds a hash of directory and name, so
+//! each entry also names its directory. Both item types yield [`InodeName`]s.
 //!
 //! The iterator's constructor checks the whole reference item, so iterating over its names cannot
 //! fail. Names are borrowed from the leaf, not copied.
@@ -131,7 +131,7 @@ impl<'a> InodeExtrefs<'a> {
     /// Checks an `INODE_EXTREF`, all its names, and that each of them has the hash in the key.
     ///
     /// # Errors
-    /// An [`ItemError`] with the first check that fails.
+    /// Returns an [`ItemError`] with the first check that fails.
     pub fn parse(key: &Key, data: &'a [u8]) -> Result<Self, ItemError> {
         let mut rest = data;
         loop {

@@ -16,7 +16,7 @@
 //! leaf:  header 101 | item 0 | item 1 | … 25 each | free space | … | data 1 | data 0 |
 //! node:  header 101 | pointer 0 | pointer 1 | … 33 each | free space                 |
 //! ```
-//! Item offsets count from the end of the header.
+//! The offsets of a leaf's items count from the end of the header.
 //!
 //! Source: on-disk format documentation, section "Tree blocks".
 
@@ -56,7 +56,8 @@ pub struct BlockFormat {
     /// The uuid of the chunk tree that the blocks carry. `None` if it is unknown or not to be
     /// checked.
     pub chunk_tree_uuid: Option<Uuid>,
-    /// The superblock's generation. A log tree's blocks may be one ahead of it.
+    /// The superblock's generation. The blocks of a log tree may be one generation ahead of the
+    /// superblock.
     pub generation: CommittedGeneration,
     /// The incompatible features of the volume.
     pub incompat: Incompat,
@@ -140,8 +141,8 @@ pub struct Expectation {
     /// The generation in the parent's pointer to the block.
     pub generation: Option<Generation>,
     /// The id of the tree that the reader walks. Subvolumes may share blocks, so any subvolume may
-    /// own the block of a subvolume. Relocation trees hold blocks of any tree, so their owner is
-    /// not checked.
+    /// own the block of another subvolume. Relocation trees hold blocks of any tree, so their owner
+    /// is not checked.
     pub owner: Option<TreeId>,
     /// The first key in the parent's pointer to the block.
     pub first_key: Option<Key>,

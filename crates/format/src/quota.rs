@@ -45,7 +45,7 @@ impl QgroupId {
         self.0 >> Self::LEVEL_SHIFT
     }
 
-    /// Returns the number of the group in its level. At level 0, it is the subvolume's id.
+    /// Returns the number of the group in its level. At level 0, the number is the subvolume's id.
     #[must_use]
     pub const fn number(self) -> u64 {
         self.0 & ((1 << Self::LEVEL_SHIFT) - 1)
@@ -304,8 +304,8 @@ fn five(numbers: [u64; 5]) -> [u8; size_of::<RawFive>()] {
     zerocopy::transmute!(numbers.map(U64::new))
 }
 
-/// The membership of one quota group in another. The volume stores it under two keys, one for each
-/// direction. The parent qgroup has the higher level.
+/// The membership of one quota group in another. The volume stores the membership under two keys,
+/// one for each direction. The parent qgroup has the higher level.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QgroupRelation {
     /// The group in the key's object id.

@@ -1,5 +1,5 @@
-//! The item of a device replacement, running or ended. The item lies in the device tree under `(0
-//! DEV_REPLACE 0)`.
+//! The item of a device replacement, running or ended. The replace item lies in the device tree
+//! under `(0 DEV_REPLACE 0)`.
 //!
 //! Source: on-disk format documentation, section "Device replace item"; btrfs-replace(8).
 
@@ -81,7 +81,7 @@ pub struct ReplaceItem {
     pub cursor_left: Physical,
     /// The end of the range that is being copied.
     pub cursor_right: Physical,
-    /// The use of the source for reads: 0 always, 1 only if no other copy can be read.
+    /// How reads use the source of a replacement: 0 always, 1 only if no other copy can be read.
     pub source_reading_mode: u64,
     /// The state of the replacement.
     pub state: ReplaceState,

@@ -93,7 +93,8 @@ bitflags::bitflags! {
 /// A checked root item.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RootItem {
-    /// An inode item that no version maintains. The fields of this inode item are not checked.
+    /// An inode item that no kernel version maintains. The fields of this inode item are not
+    /// checked.
     pub inode: InodeItem,
     /// The transaction that last changed the tree.
     pub generation: Generation,
@@ -106,7 +107,7 @@ pub struct RootItem {
     /// The total size of the tree's blocks in bytes.
     pub bytes_used: ByteCount,
     /// The last transaction that made a snapshot of the subvolume. Snapshots may share blocks that
-    /// are older.
+    /// are older than this transaction.
     pub last_snapshot: Generation,
     /// See [`RootFlags`].
     pub flags: RootFlags,
@@ -118,8 +119,8 @@ pub struct RootItem {
     pub drop_level: u8,
     /// Level of the root block.
     pub level: u8,
-    /// Equal to `generation` if the fields after this one are valid. Otherwise they read as zero.
-    /// Zero in the short form.
+    /// Equal to `generation` if the fields after this one are valid. If the generations differ, the
+    /// fields after this one read as zero. Zero in the short form.
     pub generation_v2: Generation,
     /// The subvolume's own uuid; nil for subvolumes of old kernels and for other trees.
     pub uuid: Uuid,
@@ -217,7 +218,7 @@ impl RootItem {
     /// Checks that no generation exceeds `limit`: the superblock's generation plus one.
     ///
     /// # Errors
-    /// Returns [`ItemProblem::GenerationInFuture`] with the field's name.
+    /// Returns [`ItemProblem::GenerationInFuture`] with the name of the wrong field.
     pub fn check_generations(&self, key: &Key, limit: Generation) -> Result<(), ItemError> {
         let fields = [
             ("generation", self.generation),
@@ -319,7 +320,7 @@ pub enum RootProblem {
     FlagsUnknown {
         /// All flags.
         flags: u64,
-        /// The bits without a meaning.
+        /// The flag bits without a meaning.
         unknown: u64,
     },
     /// A deletion has begun, but the item does not hold the level at which to resume.

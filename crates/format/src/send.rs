@@ -88,8 +88,8 @@ impl Version {
 
     /// Returns the maximum payload of one command in bytes.
     ///
-    /// In version 1, a command with its header fits 64 KiB. Later versions set no limit. The limit
-    /// here is far above the 144 KiB that the kernel writes at most, so that a damaged length
+    /// In version 1, a command with its header fits 64 KiB. Versions after 1 set no limit. The
+    /// limit here is far above the 144 KiB that the kernel writes at most, so that a damaged length
     /// cannot cause a huge allocation.
     #[must_use]
     pub const fn payload_bytes_max(self) -> usize {
@@ -248,7 +248,7 @@ numbered! {
         Rmdir = 12, "rmdir", V1;
         /// Sets an extended attribute.
         SetXattr = 13, "set_xattr", V1;
-        /// Takes away an extended attribute.
+        /// Removes an extended attribute.
         RemoveXattr = 14, "remove_xattr", V1;
         /// Removes an extended attribute.
         Write = 15, "write", V1;
@@ -392,7 +392,7 @@ impl EncodedCompression {
         Self::Lzo64K,
     ];
 
-    /// Returns the number in the stream.
+    /// Returns the number of this version in a send stream.
     #[must_use]
     pub const fn to_raw(self) -> u32 {
         self as u32

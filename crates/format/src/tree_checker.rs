@@ -1,14 +1,15 @@
 //! The tree checker: all rules for one tree block, checked when the block is read.
 //!
 //! The tree checker is at least as strict as the tree checker of Linux 6.18: the kernel accepts all
-//! blocks that pass here. Every block that the kernel writes passes these checks. The checker sees
-//! one block. Rules between two blocks are tested by the tree and by the check job.
+//! blocks that pass here. Every block that the kernel writes passes these checks. The tree checker
+//! inspects one block at a time. Rules between two blocks are tested by the tree and by the check
+//! job.
 //!
 //! The rules for nodes: at least one pointer and no more than fit, ascending keys, and pointers to
 //! aligned addresses with generations up to the node's own. The rules for leaves: ascending keys,
 //! and item data packed from the end of the block towards the item heads, without gaps and
-//! overlaps. Each leaf item is also checked alone and against the item before it. The checker walks
-//! a leaf once. The checker allocates only for item types that hold a list.
+//! overlaps. The checker also checks each leaf item alone and against the item before it. The
+//! checker walks a leaf once. The checker allocates only for item types that hold a list.
 
 mod items;
 
@@ -21,7 +22,7 @@ use crate::superblock::{HIGHEST_LEVEL, Incompat};
 use crate::units::{Generation, Logical, ObjectId, TreeId};
 use core::ops::ControlFlow;
 
-/// Returns true if a tree holds files: the top level, and ids from 256 on. The id must not be
+/// Returns true if a tree holds files: the top level, and ids from 256 on. The tree id must not be
 /// negative as a signed number, and must have no quota group level in its upper 16 bits.
 pub(crate) const fn is_file_tree(tree: TreeId) -> bool {
     let id = tree.get();

@@ -1,8 +1,8 @@
 //! Units: one type for each kind of number with which btrfs names a place.
 //!
 //! A btrfs volume has several address spaces, whose addresses are all 64-bit numbers on disk. In C,
-//! code that confuses two address spaces compiles and loses data. Here each address space has its
-//! own type:
+//! code that confuses two address spaces compiles and loses data. In this crate, each address space
+//! has its own type:
 //!
 //! - [`Logical`]: a byte in the volume's logical address space (what tree pointers and extents
 //!   hold);
@@ -80,7 +80,7 @@ macro_rules! address {
             }
 
             /// Returns this address plus `length`, for a `length` that a check has bounded. Debug
-            /// builds assert that the sum does not overflow. Numbers from disk need
+            /// builds assert that the sum does not overflow. Lengths from disk need
             /// [`checked_add`](Self::checked_add).
             #[must_use]
             #[track_caller]

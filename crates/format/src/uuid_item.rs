@@ -1,11 +1,12 @@
 //! Uuid items: the index from uuids to subvolumes, in the uuid tree.
 //!
 //! The key holds the uuid: its first eight bytes are the object id and its last eight the offset,
-//! both little-endian. The type selects the relation. Subvolumes have the uuid as their own
+//! both little-endian. The type selects the relation. Subvolumes have the key's uuid as their own
 //! ([`ItemType::UUID_KEY_SUBVOL`]), or were received from it
 //! ([`ItemType::UUID_KEY_RECEIVED_SUBVOL`]). The item's data is an array of subvolume ids.
 //!
-//! The tree is only an index, which the kernel rebuilds. A wrong entry costs a search, not data.
+//! The tree is only an index, which the kernel rebuilds. A wrong entry in the uuid tree costs a
+//! search, not data.
 //!
 //! Source: on-disk format documentation, section "UUID tree".
 

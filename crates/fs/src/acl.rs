@@ -3,8 +3,8 @@
 //! The attributes `system.posix_acl_access` and `system.posix_acl_default` hold a version (2) and
 //! entries of a tag, a permission and an id, all little-endian. An access list that is equivalent
 //! to a mode is not stored. A directory's default list becomes the access list of new inodes in it,
-//! limited by the requested mode. The default list also becomes the default list of new directories
-//! in it.
+//! limited by the requested mode. A directory's default list also becomes the default list of new
+//! directories in it.
 //!
 //! Source: acl(5); POSIX 1003.1e draft 17, section 23.1. The layout is that of user space's
 //! `linux/posix_acl_xattr.h`.
@@ -35,7 +35,7 @@ pub enum Tag {
     Group(u32),
     /// The maximum permissions of users, groups and the owning group.
     Mask,
-    /// All other users.
+    /// All users whom no other entry covers.
     Other,
 }
 
@@ -72,7 +72,7 @@ impl Tag {
 }
 
 /// An access control list. A valid list has one owner, owning group and other. The list has a mask
-/// if it names users or groups. The list's entries are ordered by tag.
+/// if it names users or groups. The access control list's entries are ordered by tag.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Acl {
     entries: Vec<(Tag, u16)>,
@@ -87,8 +87,8 @@ impl Acl {
     /// means no list.
     ///
     /// # Errors
-    /// Returns [`Error::Invalid`] if the value is no list. [`Acl::check`] then tests if the list is
-    /// valid.
+    /// Returns [`Error::Invalid`] if the value is no list. [`Acl::check`] then tests if the access
+    /// control list is valid.
     pub fn parse(value: &[u8]) -> Result<Option<Self>> {
         let Some((version, rest)) = value.split_first_chunk::<HEADER_BYTES>() else {
             return Err(invalid("an access control list that ends inside its version"));
@@ -119,7 +119,7 @@ impl Acl {
     /// Checks that the access control list is valid.
     ///
     /// # Errors
-    /// Returns [`Error::Invalid`] if it is not.
+    /// Returns [`Error::Invalid`] if the access control list is not valid.
     pub fn check(&self) -> Result<()> {
         let is_rising = self.entries.is_sorted_by_key(|(tag, _)| tag.number());
         let count = |wanted: u16| {
@@ -149,7 +149,7 @@ impl Acl {
         Ok(())
     }
 
-    /// Returns the list as an attribute's value.
+    /// Returns the access control list as an attribute's value.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let mut value = VERSION.to_le_bytes().to_vec();
@@ -184,7 +184,7 @@ impl Acl {
     }
 
     /// Applies a change of mode: owner, other, and mask take the permissions of the mode. Without a
-    /// mask, the owning group takes them.
+    /// mask, the owning group's entry takes the group permissions of the mode.
     pub fn follow_mode(&mut self, mode: u32) {
         let has_mask = self.has_mask();
         for (tag, permission) in &mut self.entries {

@@ -34,7 +34,8 @@ pub struct ChangedInodes {
 }
 
 impl ChangedInodes {
-    /// Returns true if this inode, or an inode below it, can differ between the two subvolumes.
+    /// Returns true if this inode, or an inode below it in the tree of directories, can differ
+    /// between the two subvolumes.
     #[must_use]
     pub fn contains(&self, inode: InodeNumber) -> bool {
         self.inodes.contains(&inode)
@@ -55,8 +56,8 @@ impl ChangedInodes {
 
 impl Filesystem {
     /// Returns the inodes that can differ between two subvolumes of this volume, with the
-    /// directories above them. Returns `None` if more than four million inodes can differ.
-    /// Comparing all inodes is then as cheap.
+    /// directories above them. Returns `None` if more than four million inodes can differ. Beyond
+    /// this limit, comparing all inodes costs no more.
     ///
     /// # Errors
     /// Fails if a tree cannot be read, or if the job was cancelled.
@@ -118,8 +119,8 @@ impl Filesystem {
         Ok(directories)
     }
 
-    /// Returns the names of an inode, each with the directory that holds it. Returns no names for
-    /// the root of a subvolume, and for an inode that does not exist.
+    /// Returns the names of an inode, each with its parent directory. Returns no names for the root
+    /// of a subvolume, and for an inode that does not exist.
     ///
     /// # Errors
     /// Returns [`Error::TooBig`] for more than a million names. Also fails if the names cannot be

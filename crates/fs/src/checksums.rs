@@ -2,8 +2,8 @@
 //! extent.
 //!
 //! An item holds the checksums of consecutive sectors, packed. The item's key holds the address of
-//! the first sector. A sector that no item covers has no checksum. `ChecksumReader` keeps its
-//! position in the tree, so reads in address order look up each item once.
+//! the first sector. A sector that no checksum item covers has no checksum. `ChecksumReader` keeps
+//! its position in the tree, so reads in address order look up each item once.
 //!
 //! Source: on-disk format documentation, section "EXTENT_CSUM".
 
@@ -19,7 +19,8 @@ use std::ops::Range;
 pub struct ExpectedChecksums {
     checksum_type: ChecksumType,
     sector_bytes: usize,
-    /// The packed checksums, one for each sector. A sector without a checksum has zeros.
+    /// The packed checksums, one for each sector. A sector without a checksum has zeros in its
+    /// place.
     packed: Vec<u8>,
     /// The ranges of the extent without checksums, in whole sectors, in order.
     missing: Vec<Range<usize>>,
@@ -94,8 +95,8 @@ impl ExpectedChecksums {
         reader.expected(logical, length)
     }
 
-    /// What the sectors of `[logical, +length)` must hash to. Address and length must be whole
-    /// sectors.
+    /// Looks up the checksums that the sectors of `[logical, +length)` must match. Address and
+    /// length must be whole sectors.
     pub fn look_up(
         items: &mut impl ChecksumItems,
         checksum_type: ChecksumType,
@@ -223,7 +224,7 @@ pub trait ChecksumItems {
     /// Returns the addresses that the item covers, as `(start, end)`.
     fn covered(&self) -> Option<(u64, u64)>;
 
-    /// Returns a part of the item's data.
+    /// Returns the checksums of a range of the item's sectors.
     fn sums(&self, range: Range<usize>) -> Option<&[u8]>;
 }
 
@@ -252,8 +253,8 @@ impl ChecksumItems for ChecksumReader {
         }
         let key = Key::new(ObjectId::EXTENT_CHECKSUM, ItemType::EXTENT_CSUM, at);
         self.cursor.seek_at_or_before(&key)?;
-        // Nothing lies before the first item. If the item does not cover `at`, its end is at most
-        // `at`.
+        // Nothing lies before the first checksum item. If the found item does not cover `at`, the
+        // item's end is at most `at`.
         if self.cursor.current().is_none() {
             self.cursor.seek(&key)?;
         } else if self.covered().is_none_or(|(_, end)| end <= at) {

@@ -28,8 +28,8 @@ use std::ops::Range;
 
 pub use plan::plan;
 
-/// The largest read of plain data. The size is large enough for full speed, and small enough to
-/// spread over workers.
+/// The largest read of plain data. This read size is large enough for full speed, and small enough
+/// to spread over workers.
 pub const PIECE_BYTES: u64 = 512 << 10;
 
 /// A run of a file's content.
@@ -107,12 +107,12 @@ pub enum Planned {
     Ready(Chunk),
     /// Compressed inline content.
     Inline(Location, FileOffset, InlineContent, ByteCount),
-    /// A run that needs a read.
+    /// A run of content that needs a read.
     Read(Piece),
 }
 
-/// Returns true if the planned reads provide every byte of a range without gaps. The caller then
-/// need not clear the buffer. Holes are not read.
+/// Returns true if the planned reads provide every byte of a range without gaps. With such reads,
+/// the caller need not clear the buffer first. Holes are not read.
 #[must_use]
 pub fn covers(planned: &[Planned], range: &Range<FileOffset>) -> bool {
     let mut next = range.start;
@@ -354,8 +354,8 @@ fn lost_error(error: buttress_volume::Error) -> Option<Error> {
     (!only_checksums).then(|| error.into())
 }
 
-/// Decompresses into `ram_bytes` bytes. Bytes beyond the decompressed content are zero, as in the
-/// kernel.
+/// Decompresses into `ram_bytes` bytes. Bytes of the extent beyond the decompressed content are
+/// zero, as in the kernel.
 fn inflate(
     compression: Compression,
     stored: &[u8],
@@ -398,7 +398,8 @@ pub(crate) fn inflate_inline(
     let ram_bytes = inline.ram_bytes.exact_usize();
     match inflate(inline.compression, &inline.stored, ram_bytes, sector_bytes, true) {
         Ok(bytes) => {
-            // Inline content begins at offset 0, so the file offset is also the offset in it.
+            // Inline content begins at offset 0 of its file, so the file offset is also the offset
+            // in the content.
             let start = at_most(offset.get(), bytes.len());
             let end = start.exact_add(length.at_most(bytes.len().exact_sub(start)));
             Chunk {

@@ -4,11 +4,12 @@
 //! `DIR_INDEX` by index for listing. Like the kernel, listing follows the index, one item at a
 //! time. A directory of millions of names takes no more memory than one of ten.
 //!
-//! Index and name items should agree. The size of a directory's inode is twice the length of its
-//! names. Counting names during a listing thus detects at no cost if the index lacks an entry. Only
-//! then does [`ReadDir`] compare each entry from both sides. The listing adds the entries that the
-//! index lacks, and reports every missing half as an error entry. Invalid names (empty, `.`, `..`,
-//! with a slash or a zero byte) are reported and never returned.
+//! The index items and the name items of a directory should agree. The size of a directory's inode
+//! is twice the length of its names. Counting names during a listing thus detects, at no extra
+//! cost, whether the index lacks an entry. Only then does [`ReadDir`] compare each entry from both
+//! sides. The listing adds the entries that the index lacks, and reports every missing half as an
+//! error entry. Invalid names (empty, `.`, `..`, with a slash or a zero byte) are reported and
+//! never returned.
 //!
 //! The listing does not contain `.` and `..`.
 //!
@@ -31,7 +32,8 @@ use std::path::PathBuf;
 pub struct DirEntry {
     /// The name: not empty, without slashes and zero bytes.
     pub name: Vec<u8>,
-    /// The kind of file that the entry states. The kind should agree with the inode's mode.
+    /// The kind of file that the entry states. The entry's kind should agree with the file type in
+    /// the inode's mode.
     pub kind: FileKind,
     /// The index of the entry in its directory; 0 if the entry was found by name.
     pub index: u64,
@@ -166,7 +168,7 @@ enum Stage {
         tree: Tree,
         items: Items,
     },
-    /// Each entry by name is checked against the index.
+    /// The listing checks each entry by name against the index.
     CheckingNames {
         tree: Tree,
         items: Items,
@@ -183,7 +185,7 @@ fn entries_of(tree: &Tree, directory: Location, item_type: ItemType, from: u64) 
 }
 
 impl ReadDir {
-    /// Lists from the index `from` on. Only a listing from 0 is checked for missing entries.
+    /// Lists from the index `from` on. Only a listing from index 0 is checked for missing entries.
     pub fn new(filesystem: &Filesystem, tree: Tree, directory: Location, size: ByteCount, from: u64) -> Self {
         let items = entries_of(&tree, directory, ItemType::DIR_INDEX, from);
         Self {
@@ -203,7 +205,7 @@ impl ReadDir {
     }
 
     /// Returns the listing's position, so that the listing can resume later and meanwhile use
-    /// little memory. Returns `None` if it cannot be suspended now.
+    /// little memory. Returns `None` if the listing cannot be suspended at its position.
     pub(crate) fn suspend(&self) -> Option<Suspended> {
         match &self.stage {
             Stage::Listing { .. } if self.ready.is_empty() => Some(Suspended {
@@ -342,7 +344,7 @@ impl ReadDir {
             .any(|other| other.name == entry.name))
     }
 
-    /// Processes one more directory item. Returns false at the end.
+    /// Processes one more directory item. Returns false at the end of the directory.
     fn advance(&mut self) -> bool {
         match core::mem::replace(&mut self.stage, Stage::Done) {
             Stage::Listing { tree, mut items } => match items.next() {

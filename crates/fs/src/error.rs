@@ -159,7 +159,7 @@ pub enum Error {
     TooBig {
         /// The object that grew too large.
         what: &'static str,
-        /// The inode with the object.
+        /// The inode to which the object belongs.
         location: Location,
         /// The limit, with its unit.
         limit: ByteCount,
@@ -175,7 +175,7 @@ pub enum Error {
         what: &'static str,
         /// The requested number of bytes.
         wanted: ByteCount,
-        /// The freed bytes that are pinned because readers hold older states.
+        /// The freed bytes that are pinned because views hold older states.
         pinned_by_readers: ByteCount,
         /// The balance that would return space.
         reclaimable: Option<Reclaimable>,
@@ -231,7 +231,7 @@ pub enum Error {
     HoldsSubvolume {
         /// The subvolume.
         subvolume: SubvolumeId,
-        /// The first contained subvolume.
+        /// The first of the contained subvolumes.
         nested: SubvolumeId,
         /// The name of the subvolume that the directory contains.
         name: Name,
@@ -239,7 +239,7 @@ pub enum Error {
     /// A link or a rename would cross subvolumes.
     #[error("the source and the destination are in different subvolumes")]
     CrossesSubvolumes,
-    /// A rule for all callers forbids the change.
+    /// A rule that applies to all callers forbids the change.
     #[error("{location}: not permitted: {why}")]
     NotPermitted {
         /// The inode to change.
@@ -247,7 +247,7 @@ pub enum Error {
         /// The rule.
         why: &'static str,
     },
-    /// A rule on inodes of one kind forbids the change.
+    /// A rule on the use of inodes of this kind forbids the change.
     #[error("{location}: access denied: {why}")]
     AccessDenied {
         /// The inode to change.
@@ -312,8 +312,8 @@ pub enum Error {
     /// wrong data.
     #[error(transparent)]
     Defect(Box<Defect>),
-    /// Deleted subvolumes that cannot be dropped, each with its obstacle. All other deleted
-    /// subvolumes were dropped.
+    /// Deleted subvolumes that cannot be dropped, each with its obstacle. All deleted subvolumes
+    /// except these were dropped.
     #[error("{}; to find all damage, run `buttress check`", not_dropped(.failures))]
     NotDropped {
         /// The subvolumes and their errors, in the order in which they were tried.
@@ -334,7 +334,7 @@ pub enum Error {
         length: ByteCount,
         /// The first files that use the damaged extent, in all subvolumes.
         users: Vec<Location>,
-        /// The attempts to read the extent.
+        /// The error that lists the attempts to read the extent.
         cause: Box<Error>,
     },
     /// The job was cancelled by its caller.
@@ -539,8 +539,8 @@ impl Error {
         failure.is_out_of_space().then_some(failure)
     }
 
-    /// Returns the block that a lookup under the edit lock is missing. The caller must read it
-    /// without the lock.
+    /// Returns the block that a lookup under the edit lock is missing. The caller must read the
+    /// missing block without the edit lock.
     pub fn missing_block(&self) -> Option<buttress_tree::BlockPointer> {
         match self {
             Self::Tree(error) => error.would_block().copied(),
@@ -598,7 +598,8 @@ impl Error {
             Self::NotDropped { failures } => failures
                 .first()
                 .map_or(number::EUCLEAN, |(_, error)| error.errno()),
-            // Lost data is an I/O error for a reader. Broken metadata is not.
+            // Lost data is an I/O error for a reader. An error of broken metadata is not an I/O
+            // error.
             Self::Corrupt(corruption) => match **corruption {
                 Corruption::DataChecksum { .. }
                 | Corruption::DataChecksumMissing { .. }

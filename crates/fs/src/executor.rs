@@ -80,7 +80,7 @@ impl<T> core::fmt::Debug for Task<T> {
 }
 
 impl<T> Task<T> {
-    /// Returns the result. Waits for it, or runs the job on this thread.
+    /// Waits for the job, and returns its result. Waits for it, or runs the job on this thread.
     ///
     /// # Errors
     /// Returns a [`Defect`] if the result is gone. A result is taken once, by value, so this cannot
@@ -145,7 +145,7 @@ impl Executor {
     }
 
     const fn with(workers: Option<usize>) -> Self {
-        // A model checker's threads are its own, so all jobs run on the calling thread.
+        // A model checker runs its own threads, so all jobs run on the calling thread.
         let workers = if cfg!(buttress_shuttle) { Some(0) } else { workers };
         Self {
             workers,

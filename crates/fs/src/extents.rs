@@ -51,7 +51,7 @@ pub enum RangeKind {
     Hole,
     /// Content inside the tree itself, followed by zeros up to the end of its sector.
     Inline(InlineContent),
-    /// Content in an extent.
+    /// Content that is stored in an extent.
     Data(DiskExtent),
     /// A preallocated extent without content; it reads as zeros.
     Preallocated(DiskExtent),
@@ -124,9 +124,9 @@ impl FileRange {
 
 /// Turns the extent items of one file into ranges, in order.
 ///
-/// The builder serves jobs that walk the items of a tree themselves. Such jobs pass each extent
-/// item of a file, and receive the range that it describes. The range is checked against its extent
-/// and against the previous range.
+/// The builder serves jobs that walk the items of a tree themselves. Jobs pass each extent item of
+/// a file to the builder, and receive the range that the item describes. The builder checks each
+/// range against its extent and against the previous range.
 #[derive(Clone, Debug)]
 pub struct FileRangeBuilder {
     location: Location,
@@ -153,8 +153,8 @@ impl FileRangeBuilder {
     /// Returns a length in whole sectors.
     fn whole_sectors(&self, length: ByteCount) -> ByteCount {
         let aligned = length.checked_align_up(u64::from(self.sector_bytes));
-        // Clamp: the extent's length comes from disk. Such a range is refused because it ends
-        // beyond the last offset.
+        // Clamp: the extent's length comes from disk. A range of this length is refused because it
+        // ends beyond the last offset.
         aligned.unwrap_or(length)
     }
 

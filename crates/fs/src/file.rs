@@ -139,7 +139,7 @@ impl File {
         }
     }
 
-    /// Returns the ranges like [`File::extents`], from the range that covers `start` on.
+    /// Returns the file's ranges like [`File::extents`], from the range that covers `start` on.
     ///
     /// # Errors
     /// Fails as [`File::extents`] does.

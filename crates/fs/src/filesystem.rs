@@ -46,10 +46,9 @@ struct Shared {
     /// In a view of a volume that is open for writing: the trees that are newer than the root
     /// tree's items.
     running: HashMap<TreeId, Arc<KnownTree>>,
-    /// In such a view: the superblock of the last commit with the current label, if the label
-    /// differs.
+    /// In a view of a volume with a new label: the last commit's superblock with the current label.
     relabelled: Option<Arc<Superblock>>,
-    /// Pins the addresses that the view needs.
+    /// The hold that pins the addresses that the view needs.
     _hold: Option<Box<dyn Hold>>,
     executor: Arc<Executor>,
     loaders: Arc<Executor>,
@@ -186,7 +185,7 @@ impl Filesystem {
     }
 
     /// Returns the superblock in use: that of opening, or that of the last commit. In a view of a
-    /// volume that is open for writing, it has the label of the view's moment.
+    /// volume that is open for writing, the superblock has the label of the view's moment.
     #[must_use]
     pub fn superblock(&self) -> Arc<Superblock> {
         let relabelled = self.shared.relabelled.as_ref();
@@ -328,7 +327,7 @@ impl Filesystem {
         Ok(known)
     }
 
-    /// Returns the last root item of the tree. A tree has several only during a relocation.
+    /// Returns the newest root item of the tree. A tree has several only during a relocation.
     fn find_tree(&self, id: TreeId) -> Result<KnownTree> {
         let wanted = Key::new(id.object_id(), ItemType::ROOT_ITEM, u64::MAX);
         let mut cursor = self.root_tree().cursor(ReadAhead::None);

@@ -9,9 +9,9 @@
 //!   content;
 //! - device numbers hold the major number above bit 20 and the minor number below;
 //! - a nested subvolume inside a snapshot is an empty directory that no item describes. The kernel
-//!   gives it mode 0755, one link, and the owner and access time of its parent directory. The
-//!   directory's other times are those of the first lookup. In this crate, the other times are the
-//!   change time of the parent directory, so that two runs agree.
+//!   gives the placeholder mode 0755, one link, and the owner and access time of its parent
+//!   directory. The directory's other times are those of the first lookup. In this crate, the other
+//!   times are the change time of the parent directory, so that two runs agree.
 //!
 //! Source: on-disk format documentation, section "INODE_ITEM".
 
@@ -49,7 +49,8 @@ impl DeviceNumber {
 }
 
 impl DeviceNumber {
-    /// Returns the field of an inode item; `None` for numbers that it cannot hold.
+    /// Returns the device field of an inode item; `None` for device numbers that the field cannot
+    /// hold.
     #[must_use]
     pub const fn to_raw(self) -> Option<u64> {
         if self.major > 0xfff || self.minor > 0x000f_ffff {

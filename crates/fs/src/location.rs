@@ -6,7 +6,8 @@ use core::fmt;
 /// The number of the inode that stands for a nested subvolume inside a snapshot.
 ///
 /// A snapshot holds the directory entry of a subvolume that was nested in its source, but not the
-/// subvolume. The kernel shows an empty directory with this inode number in its place.
+/// subvolume. The kernel shows an empty directory with this inode number in place of the missing
+/// subvolume.
 pub const PLACEHOLDER_INODE: InodeNumber = InodeNumber::new(2);
 
 /// An inode of a subvolume, to which a path leads.

@@ -6,8 +6,8 @@
 //!
 //! Limits are those of the kernel: 255 bytes for a name, 4095 for a path, 40 symlinks for a path.
 //!
-//! The lookup of an inode's names follows `INODE_REF` and `INODE_EXTREF` items upwards. Items on
-//! disk may form a cycle. The ascent to an inode's path stops after as many steps as a path can
+//! The lookup of an inode's names follows `INODE_REF` and `INODE_EXTREF` items upwards. Inode names
+//! on disk may form a cycle. The ascent to an inode's path stops after as many steps as a path can
 //! have names.
 
 use crate::directory::DirEntry;
@@ -157,7 +157,7 @@ impl<N: Names> Walk<'_, N> {
         Ok(())
     }
 
-    /// Puts the names of a symlink's target before the remaining names.
+    /// Puts the names of a symlink's target before the remaining names of the path.
     fn follow(&mut self, entry: &DirEntry) -> Result<()> {
         self.symlinks = self.symlinks.exact_add(1);
         if self.symlinks > SYMLINK_LIMIT {

@@ -41,7 +41,8 @@ pub enum Notice {
         /// The reason why the superblock's own root was not used.
         reason: String,
     },
-    /// A tree is missing, or its root cannot be read. Operations that do not need it still work.
+    /// A tree is missing, or its root cannot be read. Operations that do not need the unreadable
+    /// tree still work.
     TreeUnreadable {
         /// The tree.
         tree: TreeId,

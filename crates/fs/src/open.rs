@@ -4,15 +4,16 @@
 //! 2. The chunk tree lies in system chunks. A walk over the chunk tree yields all chunks and
 //!    devices, and the volume decides if enough devices are present. If the walk fails and devices
 //!    are missing, the error names the missing devices.
-//! 3. The root tree is that of the superblock. With `rescue=usebackuproot`, it is the newest backup
-//!    root whose root tree and mandatory trees can be read.
+//! 3. By default, the root tree is the root tree that the superblock names. With
+//!    `rescue=usebackuproot`, the root tree is the newest backup root whose root tree and mandatory
+//!    trees can be read.
 //! 4. With the raid-stripe-tree feature, data addresses go through that tree, which is passed down
 //!    to the volume.
 //!
 //! This module does not replay a pending log tree: the volume has the state of its last commit, and
 //! a [`Notice`] reports this. The crate `writer` replays the log: on the volume if it is opened for
 //! writing, in memory if it is opened for reading. Unlike in the kernel, an unreadable tree does
-//! not prevent opening. A notice names it, and calls that need it fail.
+//! not prevent opening. A notice names the unreadable tree, and calls that need the tree fail.
 
 use crate::error::{Corruption, Error, Result};
 use crate::executor::Executor;
@@ -84,7 +85,8 @@ impl OpenOptions {
     }
 
     /// Sets whether to continue if the root tree cannot be read, to inspect the chunk tree and
-    /// blocks by address. A notice reports this, and trees that need the root tree are not found.
+    /// blocks by address. A notice reports the unreadable root tree, and trees that need it are not
+    /// found.
     pub fn for_inspection(mut self, for_inspection: bool) -> Self {
         self.for_inspection = for_inspection;
         self
@@ -252,8 +254,8 @@ fn load_chunks(volume: &Volume, chunk_tree: &Tree) -> Result<()> {
 /// The trees that every volume has.
 const ESSENTIAL_TREES: [TreeId; 4] = [TreeId::EXTENT, TreeId::DEVICE, TreeId::FS, TreeId::CHECKSUM];
 
-/// Reads the root block of the root tree. If `thorough` is set, also reads those of the trees that
-/// every volume has.
+/// Reads the root block of the root tree. If `thorough` is set, also reads the root blocks of the
+/// trees that every volume has.
 fn check_roots(forest: &Arc<Forest>, root_tree: &Tree, thorough: bool) -> Result<()> {
     root_tree.cursor(ReadAhead::None).seek(&Key::MIN)?;
     if thorough {

@@ -3,14 +3,14 @@
 //!
 //! A job receives a [`Progress`], adds to its counters, and calls [`Progress::check`] at least once
 //! for each batch of work. Another thread reads a [`Snapshot`] at any time, and calls
-//! [`Progress::cancel`] to stop the job. Counters only grow. No clock is involved.
+//! [`Progress::cancel`] to stop the job. The counters of a job only grow. Progress uses no clock.
 
 use crate::error::{Error, Result};
 use buttress_format::ByteCount;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// A handle on the progress of one job. All clones belong to the same job.
+/// A handle on the progress of one job. All clones of this handle belong to the same job.
 #[derive(Clone, Debug, Default)]
 pub struct Progress {
     cancelled: Arc<AtomicBool>,

@@ -1,7 +1,7 @@
 //! Properties: attributes that btrfs itself interprets. The only property is `btrfs.compression`.
 //!
-//! Setting it to an algorithm sets the inode's flag to compress. `no` and `none` set the flag not
-//! to compress. Removing the compression property clears both inode flags. New files and
+//! Setting this property to an algorithm sets the inode's flag to compress. `no` and `none` set the
+//! flag not to compress. Removing the compression property clears both inode flags. New files and
 //! directories inherit the property from their directory if it names an algorithm.
 //!
 //! Source: btrfs-property(8); btrfs(5), section "Compression".
@@ -60,7 +60,7 @@ impl CompressionProperty {
     }
 }
 
-/// Returns the flags of an inode with this property, or without one.
+/// Returns the inode's flags with this property, or without any.
 pub fn flags_with(property: Option<CompressionProperty>, mut flags: InodeFlags) -> InodeFlags {
     flags.remove(InodeFlags::COMPRESS | InodeFlags::NOCOMPRESS);
     match property {
@@ -71,8 +71,8 @@ pub fn flags_with(property: Option<CompressionProperty>, mut flags: InodeFlags) 
     flags
 }
 
-/// Returns true if inodes of this kind can have the property: those with content, and directories,
-/// which pass it on.
+/// Returns true if inodes of this kind can have the property: inodes with content, and directories,
+/// which pass the property on.
 pub fn is_for(kind: FileKind) -> bool {
     matches!(kind, FileKind::Regular | FileKind::Directory)
 }

@@ -9,7 +9,7 @@
 //! following chunks are returned. As a [`std::io::Read`], the reader returns the error once, then
 //! continues after the damage.
 //!
-//! Bounds: at most the window in bytes, and `QUEUE_MAX` in chunks.
+//! Bounds of the queued content: at most the window in bytes, and `QUEUE_MAX` in chunks.
 
 use crate::checksums::ChecksumReader;
 use crate::content::{Chunk, Chunks, Content, Piece, Planned, inflate_inline, plan};
@@ -68,9 +68,9 @@ enum Work {
 /// Content whose read the caller of this module started.
 #[derive(Debug)]
 pub(crate) enum Prefetched {
-    /// Content that is available.
+    /// A run of content that is available.
     Chunk(Chunk),
-    /// Content to wait for.
+    /// A job that will return content.
     Task(Task<Chunks>),
 }
 
@@ -94,7 +94,7 @@ impl FileReader {
         }
     }
 
-    /// Makes a stream whose reads were all started before.
+    /// Makes a stream of content whose reads were all started earlier.
     pub(crate) fn prefetched(file: File, content: impl IntoIterator<Item = Prefetched>) -> Self {
         let end = FileOffset::new(file.size().get());
         let mut reader = Self::new(file, FileOffset::MIN..end);
@@ -137,10 +137,11 @@ impl FileReader {
 
     /// Returns the next run of the file: content, a hole, or damage. Returns `None` at the end. The
     /// returned runs are in order and without gaps, and end exactly at the end of the requested
-    /// range. Damage of the map that loses no bytes has length zero.
+    /// range. A chunk that reports damage of the extent map, but loses no bytes, has length zero.
     ///
     /// # Errors
-    /// Fails if the map of the file or its checksums cannot be read at all. The stream then ends.
+    /// Fails if the map of the file or its checksums cannot be read at all. The stream of chunks
+    /// ends after this error.
     pub fn next_chunk(&mut self) -> Result<Option<Chunk>> {
         loop {
             while let Some(chunk) = self.ready.pop_front() {
@@ -160,7 +161,8 @@ impl FileReader {
         }
     }
 
-    /// Inserts a hole before a chunk to fill a gap, and drops bytes that were already returned.
+    /// Inserts a hole before a chunk to fill a gap, and drops bytes that the stream has already
+    /// returned.
     fn in_order(&mut self, chunk: Chunk) -> Option<Chunk> {
         if chunk.length == ByteCount::ZERO && matches!(chunk.content, Content::Damaged(_)) {
             return Some(chunk);
@@ -251,7 +253,8 @@ impl FileReader {
             self.extents = None;
             return false;
         }
-        // A hole may have any length. Data is planned for one window at a time.
+        // A hole may have any length, so a reader must not allocate memory by it. The reader plans
+        // data for one window at a time.
         let from = range.offset.max(self.planned_to).max(self.wanted.start);
         let window = ByteCount::of(self.window_bytes);
         let stop = if range.is_zero() {

@@ -1,7 +1,8 @@
 //! Extents in their stored form: compressed bytes that are verified, but not decompressed.
 //!
 //! This module serves jobs that pass compressed extents on unchanged, such as a send stream with
-//! encoded writes. Only compressed extents are read, whose size the format limits to 128 KiB.
+//! encoded writes. The module reads only compressed extents, whose size the format limits to 128
+//! KiB.
 //!
 //! Reads are started one by one and awaited later in any order. Worker threads verify them against
 //! the checksum tree, unless the inode has no checksums or the volume was opened with
@@ -50,7 +51,7 @@ impl StoredReader {
     ///
     /// # Errors
     /// Returns [`Corruption::CompressedTooLarge`] with the sizes if the extent is not compressed,
-    /// which is a caller's mistake. Also fails if its checksums cannot be looked up.
+    /// which is a caller's mistake. Also fails if the extent's checksums cannot be looked up.
     pub fn start(
         &mut self,
         metadata: &Metadata,
@@ -99,8 +100,8 @@ impl PendingStored {
     /// Returns the stored bytes, as many as the extent has on disk.
     ///
     /// # Errors
-    /// Returns [`Corruption::DataChecksum`] or [`Corruption::DataChecksumMissing`]. Also fails if
-    /// no copy can be read.
+    /// Returns [`Corruption::DataChecksum`] or [`Corruption::DataChecksumMissing`] if the stored
+    /// bytes cannot be verified. Also fails if no copy can be read.
     pub fn wait(self) -> Result<Bytes> {
         let mut good = None;
         for chunk in self.task.take()? {

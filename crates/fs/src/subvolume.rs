@@ -123,7 +123,8 @@ impl Filesystem {
     /// subvolume.
     ///
     /// # Errors
-    /// Fails if the root tree cannot be read. A path that cannot be determined is `None`.
+    /// Fails if the root tree cannot be read. The path of a subvolume is `None` if it cannot be
+    /// determined.
     pub fn subvolumes(&self) -> Result<Vec<SubvolumeInfo>> {
         let mut found = Vec::new();
         let first = Key::new(TreeId::FS.object_id(), ItemType::ROOT_ITEM, 0);
@@ -195,7 +196,7 @@ impl Filesystem {
     /// Returns the path of a subvolume from the top level, without a slash at its start.
     ///
     /// # Errors
-    /// Returns [`Error::SubvolumeNotFound`] if it or one of its parents has no place, or
+    /// Returns [`Error::SubvolumeNotFound`] if the subvolume or one of its parents has no place, or
     /// [`Corruption::ParentLoop`]. Also fails if a tree cannot be read.
     pub fn subvolume_path(&self, id: SubvolumeId) -> Result<Vec<u8>> {
         let mut parts: Vec<Vec<u8>> = Vec::new();
@@ -232,7 +233,7 @@ impl Filesystem {
         Ok(path)
     }
 
-    /// Sets the path of each subvolume. Determines the path of each place once.
+    /// Sets the path of each subvolume. Determines the path of each subvolume's place once.
     fn find_paths(&self, infos: &mut [SubvolumeInfo]) {
         let inside: Vec<Option<Vec<u8>>> = infos
             .iter()
@@ -260,7 +261,7 @@ impl Filesystem {
     }
 
     /// Returns the default subvolume, which a mount without options shows. The root tree's
-    /// directory names it; otherwise it is the top level.
+    /// directory names the default subvolume; without such an entry, it is the top level.
     ///
     /// # Errors
     /// Fails if the root tree cannot be read.
@@ -374,10 +375,10 @@ pub fn default_in(key: &Key, data: Option<&[u8]>) -> Result<SubvolumeId> {
     Ok(SubvolumeId::TOP_LEVEL)
 }
 
-/// Returns the place in a root reference of either direction.
+/// Returns the subvolume's place that a root reference of either direction holds.
 ///
 /// # Errors
-/// Fails if the item is invalid.
+/// Fails if the root reference is invalid.
 pub fn parse_place(key: &Key, data: &[u8]) -> Result<SubvolumePlace> {
     let reference = RootRef::parse(key, data).map_err(|error| Corruption::Item {
         tree: TreeId::ROOT,

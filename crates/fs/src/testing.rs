@@ -1,7 +1,8 @@
 //! Volumes in memory for tests of this crate and of the crates above: files, directories and
 //! subvolumes, item by item. Feature `testing`.
 //!
-//! The functions make the items of a valid volume. A test then removes items or adds wrong ones.
+//! The functions of this module make the items of a valid volume. A test then removes items or adds
+//! wrong ones.
 #![allow(
     clippy::arithmetic_side_effects,
     clippy::indexing_slicing,
@@ -37,7 +38,7 @@ pub(crate) mod striped;
 const FS: u64 = 5;
 const GENERATION: u64 = 7;
 
-/// A volume under construction.
+/// A test volume under construction.
 pub struct World {
     /// The items of each tree.
     pub trees: BTreeMap<u64, BTreeMap<Key, Vec<u8>>>,
@@ -158,7 +159,7 @@ impl World {
         self.items(FS).insert(key(inode, ItemType::EXTENT_DATA, 0), bytes);
     }
 
-    /// Adds a range of a file in an extent. `extent` is its address and size.
+    /// Adds a range of a file in an extent. `extent` is the extent's address and size.
     pub fn range(&mut self, inode: u64, at: u64, extent: (Logical, u64), inside: u64, length: u64) {
         let mut head = RawFileExtentHead::new_zeroed();
         head.generation = GENERATION.into();
@@ -205,8 +206,8 @@ impl World {
         roots.insert(key(id, ItemType::ROOT_BACKREF, FS), bytes);
     }
 
-    /// Returns the image. `change` receives the finished trees of the root tree before they are
-    /// written.
+    /// Returns the bytes of the test image. `change` receives the finished trees of the root tree
+    /// before they are written.
     pub fn image(mut self) -> Vec<u8> {
         let shape = TreeShape {
             items_per_leaf: 40,
@@ -254,7 +255,7 @@ impl World {
         builder.finish(&root, &chunk_root)
     }
 
-    /// Opens the volume.
+    /// Opens the test volume.
     pub fn open(self) -> Filesystem {
         open_image(self.image(), |options| options)
     }

@@ -18,7 +18,7 @@
 //!   its own ([`crate::Corruption::DirectoryLinkedTwice`]). The entered directories therefore form
 //!   a tree.
 //! - A bad file or directory becomes a [`WalkItem::Failed`], and the walk continues.
-//! - The sizes of batches bound memory (`pipeline`); paths count too.
+//! - The sizes of batches, including paths, bound the memory of a walk (`pipeline`).
 //! - A walk reports hard links ([`WalkEntry::hard_link`]) while the names for which it expects
 //!   further names fit into 64 MiB.
 //!
@@ -46,13 +46,13 @@ use std::sync::Arc;
 /// The order in which a walk visits entries.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum WalkOrder {
-    /// Depth first: a directory, then everything below its first entry, and so on, as tar and cp
-    /// need.
+    /// The walk goes depth first: a directory, then everything below its first entry, and so on, as
+    /// tar and cp need.
     #[default]
     Depth,
     /// All entries of a directory, then each of its directories in turn, as `ls -R` needs. `sorted`
-    /// returns the entries in byte order of their names, up to [`SORTED_MAX`] entries. Larger
-    /// directories are returned in the order of their index.
+    /// returns the entries in byte order of their names, up to [`SORTED_MAX`] entries. Directories
+    /// with more entries are returned in the order of their index.
     ByDirectory {
         /// True if entries are sorted by name.
         sorted: bool,
@@ -105,8 +105,8 @@ pub enum WalkItem {
     Entry(Box<WalkEntry>),
     /// The start of a directory: its entries follow.
     Enter(Arc<[u8]>),
-    /// The end of a directory: all its entries were returned. With [`WalkOrder::Depth`], everything
-    /// below them was returned too.
+    /// The end of a directory: all its entries were returned. With [`WalkOrder::Depth`], the walk
+    /// has also returned everything below the directory's entries.
     Leave(Arc<[u8]>),
     /// An entry that could not be read.
     Failed(WalkError),

@@ -27,7 +27,7 @@ pub struct Xattr {
     pub value: Vec<u8>,
 }
 
-/// Returns the error of an inode with more attributes than the limit.
+/// Returns the error for an inode with more extended attributes than the limit.
 pub fn too_big(location: Location) -> Error {
     Error::TooBig {
         what: "extended attributes",

@@ -21,7 +21,7 @@ pub struct Rank {
 
 impl Rank {
     /// The rank of a leaf lock. A leaf lock may be acquired under any lock that is not a leaf.
-    /// While it is held, no other lock is acquired.
+    /// While a leaf lock is held, no other lock is acquired.
     pub const LEAF: Self = Self {
         number: None,
         over_device: OverDevice::Never,

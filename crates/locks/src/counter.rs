@@ -1,9 +1,9 @@
 //! A counter for many writing threads and few readers.
 //!
 //! Each thread adds to one of several parts of the counter; parts have separate cache lines, so
-//! threads on different cores seldom share one. The sum reads the parts one after another. The sum
-//! includes every addition made before the call, and may include some additions made during the
-//! call.
+//! threads on different cores seldom share one. The sum of the counter reads the parts one after
+//! another. The counter's sum includes every addition made before the call, and may include some
+//! additions made during the call.
 
 use core::cell::Cell;
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};

@@ -7,7 +7,7 @@
 //!
 //! A runnable thread without a processor still holds its locks. Linux reports this time as the *run
 //! delay* of each thread. With [`measure_run_delay`], the longest times are also reported without
-//! the run delay. The remainder is the time of the code.
+//! the run delay. Without the run delay, the hold time is the time of the code itself.
 //!
 //! Left out: leaf locks, which are held for a moment, and single threads: the figures are sums over
 //! all threads.
@@ -47,13 +47,13 @@ pub struct Figures {
 /// The times of one kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TimeFigures {
-    /// The number of times.
+    /// The number of measured times.
     pub count: u64,
     /// The sum of all times.
     pub total: Duration,
     /// The longest time.
     pub longest: Duration,
-    /// The longest time without its thread's run delay, if the run delay was measured.
+    /// The longest time of a lock without its thread's run delay, if the run delay was measured.
     pub longest_without_run_delay: Duration,
 }
 
@@ -116,7 +116,7 @@ impl Times {
 }
 
 impl Figures {
-    /// Makes empty figures, for [`lock_class!`](crate::lock_class).
+    /// Makes empty figures of a lock class, for [`lock_class!`](crate::lock_class).
     #[must_use]
     pub const fn new(class: &'static Class) -> Self {
         Self {
@@ -168,7 +168,8 @@ pub(crate) fn stopwatch(class: &Class) -> Option<Stopwatch> {
     is_measured(class).then(Stopwatch::start)
 }
 
-/// Switches measuring on or off. A hold counts if it was measured from its beginning.
+/// Switches measuring on or off. While measuring is on, a hold counts if it was measured from its
+/// beginning.
 pub fn measure(on: bool) {
     MEASURING.store(on, Ordering::Relaxed);
 }

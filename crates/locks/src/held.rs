@@ -57,7 +57,7 @@ pub(crate) struct Identity {
     place: Place,
 }
 
-/// The place of a lock among the locks of its class, in builds that check it.
+/// The place of a lock among the locks of its class, kept in builds that check the order.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Place {
     #[cfg(debug_assertions)]

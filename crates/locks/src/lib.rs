@@ -4,7 +4,7 @@
 //! declares the class beside the lock: its name, its rank, and whether the lock may be held during
 //! device I/O. docs/internals/locking.md lists the classes in a table, which a test of `xtask`
 //! compares. [`Mutex`] wraps `parking_lot`'s mutex, and [`RwLock`] wraps that of `std`. The class
-//! is a type parameter.
+//! of a lock is a type parameter.
 //!
 //! In builds with debug assertions, each thread keeps a list of its locks. The following end in an
 //! assertion that names both locks, their ranks, and where they were acquired:
@@ -16,9 +16,9 @@
 //!   held during device I/O.
 //!
 //! [`Mutex::try_lock`] cannot deadlock, so the check skips it, but it checks the locks that are
-//! acquired afterwards. Other builds contain no checks. The check only inspects the thread's own
-//! locks. The check tests the order, so any run that acquires the locks finds a deadlock, even
-//! without a second thread.
+//! acquired afterwards. Other builds contain no checks. The check inspects only the locks of its
+//! own thread. The check tests the lock order, so any run that acquires the locks finds a deadlock,
+//! even without a second thread.
 //!
 //! With `--cfg buttress_shuttle`, the locks, [`atomic`] and [`thread_local!`] are those of the
 //! model checker `shuttle`. All threads are then its own, and it chooses at each of them which

@@ -19,7 +19,7 @@ pub struct Mutex<T, C: LockClass> {
 
 /// The guard of a held mutex.
 pub struct MutexGuard<'a, T, C: LockClass> {
-    // Dropped first, so that the lock is released before its entry.
+    // The mutex guard is dropped first, so that the lock is released before its entry.
     inner: raw::MutexGuard<'a, T>,
     _held: Held<C>,
 }
@@ -34,8 +34,8 @@ impl<T, C: LockClass> Mutex<T, C> {
         }
     }
 
-    /// Makes a mutex of a class of which [several](crate::Rank::several) may be held together. Such
-    /// mutexes are acquired in ascending order of their places.
+    /// Makes a mutex of a class of which [several](crate::Rank::several) may be held together.
+    /// Mutexes of such a class are acquired in ascending order of their places.
     pub const fn with_place(value: T, place: u128) -> Self {
         Self {
             place: Place::new(place),

@@ -13,8 +13,8 @@ pub(crate) use checked::{Condvar, Mutex, MutexGuard};
 pub(crate) use parking_lot::{Condvar, Mutex, MutexGuard};
 pub(crate) use shared::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-/// `shuttle`'s mutexes with the interface of `parking_lot`'s. A run ends with the first panic, so
-/// no lock is ever poisoned.
+/// `shuttle`'s mutexes with the interface of `parking_lot`'s. A run of the checker ends with the
+/// first panic, so no lock is ever poisoned.
 #[cfg(buttress_shuttle)]
 mod checked {
     #![allow(
@@ -131,8 +131,8 @@ mod checked {
     }
 }
 
-/// Read-write locks of `std` or of `shuttle`. A panic of a holder ends its job, but does not poison
-/// the lock.
+/// Read-write locks of `std` or of `shuttle`. A panic of the lock's holder ends the holder's job,
+/// but does not poison the lock.
 mod shared {
     use crate::atomic::{AtomicBool, Ordering};
     use core::fmt;
@@ -207,7 +207,7 @@ mod shared {
             tried(self.inner.try_write()).map(|inner| self.held(inner))
         }
 
-        /// A thread that saw a holder's change through another lock also sees this flag set.
+        /// A thread that saw a lock holder's change through another lock also sees this flag set.
         #[inline]
         pub(crate) fn is_locked_exclusive(&self) -> bool {
             self.is_exclusive.load(Ordering::Acquire)

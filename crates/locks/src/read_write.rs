@@ -25,7 +25,7 @@ pub struct RwLockReadGuard<'a, T, C: LockClass> {
 
 /// The guard of a lock that is held exclusively.
 pub struct RwLockWriteGuard<'a, T, C: LockClass> {
-    // Dropped first, so that the lock is released before its entry.
+    // The lock's guard is dropped first, so that the lock is released before its entry.
     inner: raw::RwLockWriteGuard<'a, T>,
     _held: Held<C>,
 }
@@ -40,8 +40,8 @@ impl<T, C: LockClass> RwLock<T, C> {
         }
     }
 
-    /// Makes a lock of a class of which [several](crate::Rank::several) may be held together. Such
-    /// locks are acquired in ascending order of their places.
+    /// Makes a lock of a class of which [several](crate::Rank::several) may be held together. Locks
+    /// of such a class are acquired in ascending order of their places.
     pub const fn with_place(value: T, place: u128) -> Self {
         Self {
             place: Place::new(place),

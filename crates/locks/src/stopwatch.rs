@@ -5,9 +5,10 @@
 //! the second number of `schedstat`. Each thread keeps its `schedstat` file open and reads it.
 //! Without the file, the run delay is 0.
 //!
-//! Reading the file takes some microseconds, longer than most locks are held. The stopwatch reads
-//! it at the end of work that took a millisecond or more. At the beginning, it reads the file only
-//! if the thread's last reading is older than [`OLDEST_READING`]. The run delay may be too long by
+//! Reading the `schedstat` file takes some microseconds, longer than most locks are held. A
+//! stopwatch reads the file at the end of work that took a millisecond or more. At the start of a
+//! measurement, a stopwatch reads the file only if the thread's last reading is older than
+//! [`OLDEST_READING`]. The run delay may be too long by the time since the last reading, at most
 //! this time.
 
 use core::cell::Cell;
@@ -21,7 +22,7 @@ use std::time::Instant;
 
 static MEASURING_RUN_DELAY: AtomicBool = AtomicBool::new(false);
 
-/// The maximum age of a reading that serves as the beginning.
+/// The maximum age of a clock reading that may serve as the start of a measurement.
 const OLDEST_READING: Duration = Duration::from_micros(200);
 
 /// The minimum duration for which the run delay is read.
@@ -70,8 +71,8 @@ pub struct Stopwatch {
 pub struct Taken {
     /// The time since the start.
     pub time: Duration,
-    /// The part of the time in which the thread was runnable without a processor. Zero if this is
-    /// not measured, and below a millisecond.
+    /// The part of the time in which the thread was runnable without a processor. The delay is zero
+    /// if it is not measured, and for a time below a millisecond.
     pub run_delay: Duration,
 }
 
@@ -97,7 +98,7 @@ impl Stopwatch {
         }
     }
 
-    /// Returns the time since the start. Called on the thread that started it.
+    /// Returns the time since the stopwatch's start. Called on the thread that started it.
     #[must_use]
     pub fn taken(&self) -> Taken {
         let time = self.start.elapsed();
@@ -157,8 +158,8 @@ mod tests {
         }
     }
 
-    /// More threads than processors are busy. The run delay of each is at most its time, and its
-    /// time includes it.
+    /// More threads than processors are busy. The run delay of each thread is at most its time,
+    /// because this time includes the delay.
     #[test]
     #[cfg_attr(miri, ignore = "the run delay comes from /proc")]
     fn a_run_delay_is_a_part_of_the_time() {

@@ -3,7 +3,7 @@
 //! beyond the requests.
 //!
 //! In other builds, they are the locks of this crate. With the model checker, these are plain locks
-//! without classes. No scheduled lock may be acquired under one.
+//! without classes. No scheduled lock may be acquired under an unscheduled lock.
 
 #[cfg(not(buttress_shuttle))]
 pub use crate::{Condvar, Mutex, MutexGuard, RwLock};

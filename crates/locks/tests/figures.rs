@@ -1,5 +1,5 @@
-//! Test of the hold times of locks while measuring is on. This file has a single test, because
-//! measuring is process-wide.
+//! Test of the hold times of locks while measuring is on. This test file has a single test, because
+//! measuring hold times is process-wide.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use buttress_locks::figures::{self, LockFigures};

@@ -64,8 +64,8 @@ fn leaves(items: &[Item], node_bytes: u32) -> Vec<Shape> {
     leaves
 }
 
-/// Makes a block of a tree. `new` is its header, with its address. Returns `None` if an item does
-/// not fit a block, which never happens in mkfs.
+/// Makes a block of a tree. `new` is the header of the block, with its address. Returns `None` if
+/// an item does not fit into a block, which never happens in mkfs.
 pub(super) fn build(
     shape: &Shape,
     new: &NewBlock,

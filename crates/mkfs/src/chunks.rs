@@ -1,7 +1,7 @@
 //! The placement of a new volume's first chunks.
 //!
-//! The places equal those of mkfs.btrfs, which makes a small volume on the first device and then
-//! lets it grow:
+//! The places of the chunks equal those of mkfs.btrfs, which makes a small volume on the first
+//! device and then lets it grow:
 //!
 //! 1. on the first device, from 1 MiB on, single: a system chunk of 4 MiB, a metadata chunk and
 //!    (unless groups are mixed) a data chunk of 8 MiB each, or a tenth of the device if that is
@@ -42,7 +42,7 @@ const FIRST_PHYSICAL: u64 = DEVICE_RESERVED_BYTES;
 /// A chunk of the new volume.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlannedChunk {
-    /// The chunk's logical address.
+    /// The logical address of the chunk.
     pub logical: Logical,
     /// The chunk's type and profile.
     pub flags: BlockGroupFlags,
@@ -187,8 +187,8 @@ pub(super) fn least_bytes(devices: usize, settings: &Settings) -> ByteCount {
 }
 
 /// Returns the minimum device size with which a file can be written, by this program and by Linux.
-/// Both programs reserve space for the nodes that an operation changes in its worst case. The
-/// numbers were measured with nodes of 4, 16 and 64 KiB.
+/// Both programs reserve space for the nodes that an operation on a file changes in its worst case.
+/// The minimum sizes were measured with nodes of 4, 16 and 64 KiB.
 pub(super) fn least_bytes_for_a_file(devices: usize, settings: &Settings) -> ByteCount {
     const NODES: u64 = 100;
     const MORE_BYTES: u64 = 768 << 10;
@@ -212,7 +212,8 @@ fn least_bytes_where(
         plan(&vec![sectors.saturating_mul(sector_bytes); devices], settings)
             .is_ok_and(|chunks| is_enough(&chunks))
     };
-    // The search starts from a bound on the least extents that holds for all profiles.
+    // The search for the minimum size starts from a bound on the least extents that holds for all
+    // profiles.
     let (mut low, mut high) = (0, 1 << 20);
     while !fits(high) && high < 1 << 40 {
         high = high.saturating_mul(2);
@@ -275,7 +276,7 @@ impl Planner {
         } else {
             extent
         };
-        // At least the required number of devices has this much space.
+        // At least the required number of devices has this much space for a stripe.
         let most_room = rooms
             .get(geometry.devices().saturating_sub(1))
             .copied()

@@ -92,7 +92,7 @@ pub enum Error {
     FeatureNeeds {
         /// The feature.
         feature: &'static str,
-        /// The feature that it needs.
+        /// The missing feature that the requested feature needs.
         needed: &'static str,
     },
     /// Both kinds of quotas were requested.

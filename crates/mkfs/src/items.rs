@@ -144,7 +144,8 @@ pub fn root_directory(
     Ok(items)
 }
 
-/// Returns the root item of a tree. `subvolume` is the uuid of a subvolume.
+/// Returns the root item of a tree. `subvolume` is the uuid of a subvolume, or `None` for other
+/// trees.
 #[must_use]
 pub fn root_item(
     settings: &Settings,

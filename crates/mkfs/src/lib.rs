@@ -1,7 +1,7 @@
 //! Making volumes: an empty volume of any profile, on one device or several.
 //!
-//! An empty volume has few trees, and these are small. The items of these trees are therefore
-//! listed, packed into blocks and written at once, without single edits.
+//! An empty volume has few trees, and these are small. The items of a new volume's trees are
+//! therefore listed, packed into blocks and written at once, without single edits.
 //!
 //! 1. [`Options`] are checked and completed ([`options`]);
 //! 2. `chunks` places the first chunks, as mkfs.btrfs does;
@@ -11,10 +11,10 @@
 //! 5. old contents are wiped, all blocks are written through the volume's write path and flushed,
 //!    then the superblocks.
 //!
-//! Deterministic: the uuids and the time come from the caller ([`Identity`]). A crash before the
-//! last step leaves devices without a file system.
+//! Deterministic: the uuids and the time come from the caller ([`Identity`]). A crash before `mkfs`
+//! writes the superblocks leaves devices without a file system.
 //!
-//! Left out: filling the volume, which ordinary writes do afterwards, and zoned devices.
+//! Left out: filling the volume with files, which ordinary writes do afterwards, and zoned devices.
 //!
 //! Sources: mkfs.btrfs(8) for options, defaults and profiles; on-disk format documentation for the
 //! items. Places and sizes of the first chunks follow the observed behaviour of mkfs.btrfs 6.14.
@@ -59,7 +59,7 @@ use buttress_volume::wiping::{forget, forget_superblocks, zero_ends};
 use options::Settings;
 use trees::Plan;
 
-/// The external inputs of a new volume. Equal inputs yield equal bytes.
+/// The external inputs of a new volume. Equal inputs yield volumes of equal bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Identity {
     /// The volume's uuid.
@@ -190,9 +190,9 @@ fn too_small(devices: &[Device], sizes: &[u64], settings: &Settings, device: usi
 
 /// Wipes a device's former content. The function first erases the superblock copies, then the
 /// primary. At each moment of the erasure, a volume is complete or absent, and no half-discarded
-/// volume is ever recognised. Then the function discards the content, if the device can. Finally
-/// the function zeroes both ends and the addresses of superblocks again, because discarded bytes
-/// may return.
+/// volume is ever recognised. After erasing the superblocks, the function discards the content, if
+/// the device can. Finally the function zeroes both ends and the addresses of superblocks again,
+/// because discarded bytes may return.
 ///
 /// # Errors
 /// Fails if the device fails.

@@ -161,8 +161,8 @@ pub struct Settings {
     pub incompat: Incompat,
     /// Features that writers must support.
     pub compat_ro: CompatRo,
-    /// The quotas. A caller that makes only empty volumes refuses them, because their numbers come
-    /// with the content.
+    /// The quotas. A caller that makes only empty volumes refuses quotas, because the quota numbers
+    /// come with the content.
     pub quotas: Option<Quotas>,
     /// The number of bytes to use of each device, instead of all.
     pub device_bytes: Option<ByteCount>,
@@ -193,7 +193,8 @@ impl Settings {
         let uses = |profiles: &[Profile]| profiles.contains(&data) || profiles.contains(&metadata);
         let flags = [
             (Incompat::MIXED_GROUPS, mixed),
-            // The feature marks nodes larger than 4 KiB, once the only size.
+            // The feature `big-metadata` marks nodes larger than 4 KiB, which was once the only
+            // size.
             (Incompat::BIG_METADATA, node_bytes > 4096),
             (Incompat::EXTENDED_IREF, has(Feature::ExtendedReferences)),
             (

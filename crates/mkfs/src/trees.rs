@@ -408,7 +408,7 @@ pub fn empty_superblock(settings: &Settings, identity: &Identity, devices: &[Dev
     }
 }
 
-/// A placeholder that is never used, because a volume has a device.
+/// Returns a placeholder device item that is never used, because a volume has a device.
 fn no_device(identity: &Identity) -> DeviceItem {
     DeviceItem {
         device: device_id(0),

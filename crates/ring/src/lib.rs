@@ -1,25 +1,25 @@
 //! FUSE requests over io_uring: a ring that delivers one request at a time, and takes its answer.
 //!
-//! The kernel has a queue of requests for each processor. A server registers entries of memory with
-//! a queue. The kernel writes a call made on that processor into one of these entries. The server
-//! writes the answer into the same memory. Submitting the answer to one request also asks the
-//! kernel for the next request. A [`Ring`] is one such entry with an io_uring of its own, for one
-//! thread.
+//! The kernel has a queue of requests for each processor. A server registers ring entries of memory
+//! with such a queue. The kernel writes a call made on that processor into one of these entries.
+//! The server writes the answer into the same memory. Submitting the answer to one request also
+//! asks the kernel for the next request. A [`Ring`] is one such entry with an io_uring of its own,
+//! for one thread.
 //!
-//! A ring supports nothing else. Before it is enabled, it is restricted to commands
-//! (`IORING_OP_URING_CMD`) for the one descriptor of its construction, without registrations. A
-//! process that restricted itself with a system call filter cannot bypass the filter through its
-//! rings.
+//! A ring supports only this exchange of requests and answers. Before it is enabled, it is
+//! restricted to commands (`IORING_OP_URING_CMD`) for the one descriptor of its construction,
+//! without registrations. A process that restricted itself with a system call filter cannot bypass
+//! the filter through its rings.
 //!
 //! `unsafe` is needed because the kernel writes to memory by address. The invariants of the
 //! `unsafe` code are:
-//! - the kernel knows two addresses, those of the two parts of `Memory`. The mapping has at least
-//!   the sizes that the kernel knows, and never moves;
+//! - the kernel knows two addresses of a ring's memory: those of the two parts of `Memory`. The
+//!   mapping has at least the sizes that the kernel knows, and never moves;
 //! - the kernel accesses them only while a command is in flight (`Place::Asked`), from its
 //!   submission until its completion is taken out. References to the command's memory exist only
 //!   elsewhere and end before the next submission, because both need the ring;
-//! - a ring that is dropped while a command is in flight leaks its memory to the kernel. The memory
-//!   is never reused;
+//! - a ring that is dropped while a command is in flight leaks its memory to the kernel. Leaked
+//!   ring memory is never reused;
 //! - the submission side and the completion side are used only through `&mut self`.
 //!
 //! Left out: rings with more than one entry, and notifications, which the kernel does not accept in
@@ -54,7 +54,7 @@ const DEVICE: types::Fixed = types::Fixed(0);
 enum Place {
     /// The kernel does not know the ring entry yet.
     New,
-    /// The kernel holds the entry, for the next request.
+    /// The kernel holds the ring entry, for the next request.
     Asked,
     /// The ring entry holds a request of the kernel. Contains the kernel's id of the request.
     Brought(u64),
@@ -112,7 +112,7 @@ impl Ring {
     /// Fails if the system has no such rings, or refuses them to this process.
     pub fn new(device: BorrowedFd<'_>, queue: u16, payload_bytes: usize) -> io::Result<Self> {
         let mut builder = IoUring::builder();
-        // The waiting thread writes the requests, during its wait.
+        // The kernel writes the requests on the waiting thread, during its wait.
         builder.setup_single_issuer().setup_defer_taskrun();
         let ring = builder.setup_r_disabled().build(1)?;
         ring.submitter().register_files(&[device.as_raw_fd()])?;
@@ -135,7 +135,8 @@ impl Ring {
         self.queue
     }
 
-    /// Enables the ring. From then on, only this thread may use it.
+    /// Enables the ring, so that the kernel accepts its submissions. From then on, only this thread
+    /// may use it.
     ///
     /// # Errors
     /// Fails if the system refuses.
@@ -146,8 +147,8 @@ impl Ring {
     /// Submits the answer to the previous request, if there is one, and waits for the next request.
     ///
     /// # Errors
-    /// Fails if the kernel refuses the memory, the answer, or the ring. The ring then delivers no
-    /// more requests.
+    /// Fails if the kernel refuses the memory, the answer, or the ring. After an error, the ring
+    /// delivers no more requests.
     pub fn fetch(&mut self) -> io::Result<Fetched> {
         loop {
             let command = match self.place {

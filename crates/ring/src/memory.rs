@@ -1,14 +1,14 @@
 //! The memory of a ring's entry, which the kernel knows by address.
 //!
 //! The memory of a ring's entry is a mapping of its own: a page for the head, then the payload.
-//! Unused pages cost nothing.
+//! Unused pages of the mapping cost nothing.
 //!
 //! The head has the layout of `fuse_uring_req_header`. The first 128 bytes hold the head of the
-//! request or answer, and the next 128 bytes the operation's structure. Another 32 bytes hold
-//! flags, the kernel's id of the request, and the payload's length.
+//! request or answer, and the next 128 bytes the operation's structure. Another 32 bytes of the
+//! head hold flags, the kernel's id of the request, and the payload's length.
 //!
-//! Invariants: the `ring` crate's documentation lists them. Methods that make references take `&mut
-//! self`, and [`super::Ring`] calls them only while no command is in flight.
+//! Invariants: the `ring` crate's documentation lists them. Methods that make references to the
+//! memory take `&mut self`, and [`super::Ring`] calls them only while no command is in flight.
 
 use super::{ANSWER_HEAD_BYTES, HEAD_BYTES, Request};
 use io_uring::opcode::UringCmd80;
@@ -38,7 +38,7 @@ const _: () = assert!(size_of::<Head>() <= PAYLOAD_AT);
 /// The offset of the field `len` in a submission, which has no setter for these commands.
 const LENGTH_AT: usize = 24;
 
-/// The memory of one entry; see the module's documentation.
+/// The memory of one ring entry; see the module's documentation.
 pub(crate) struct Memory {
     mapping: NonNull<c_void>,
     payload_bytes: usize,
@@ -56,7 +56,7 @@ impl Memory {
             .checked_add(PAYLOAD_AT)
             .ok_or(io::ErrorKind::InvalidInput)?;
         let protection = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a new mapping, at an address of the system's choice.
+        // SAFETY: the call makes a new mapping, at an address of the system's choice.
         let mapping = unsafe { mmap_anonymous(std::ptr::null_mut(), length, protection, MapFlags::PRIVATE) }?;
         let mapping = NonNull::new(mapping).ok_or(io::ErrorKind::OutOfMemory)?;
         let parts = Box::new([
@@ -146,7 +146,7 @@ fn payload_of(mapping: NonNull<c_void>) -> *mut u8 {
 impl Drop for Memory {
     fn drop(&mut self) {
         if self.is_given_up {
-            // A command that the kernel has not read yet also uses these addresses.
+            // A registration that the kernel has not read yet also uses these addresses.
             const NONE: libc::iovec = libc::iovec {
                 iov_base: std::ptr::null_mut(),
                 iov_len: 0,

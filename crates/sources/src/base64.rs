@@ -34,7 +34,7 @@ pub(crate) fn decode(text: &[u8]) -> Option<Vec<u8>> {
         }
     }
     let whole = letters.saturating_add(padding);
-    // A single last letter encodes less than a byte, and unused bits must be zero.
+    // A single last letter of base64 encodes less than a byte, and unused bits must be zero.
     let right = letters % 4 != 1 && (padding == 0 || (whole % 4 == 0 && padding < 3)) && bits == 0;
     right.then_some(bytes)
 }

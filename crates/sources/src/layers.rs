@@ -7,11 +7,11 @@
 //! one entry, and `.wh..wh..opq` deletes the content of a directory. Such names never affect their
 //! own layer.
 //!
-//! A hard link is another name of the target's file at that moment, whatever later happens to the
-//! target's own name. A later layer may delete one of two names. Each name of a file with several
-//! names therefore becomes a complete entry, and a [`LinkKey`] joins them. Every archive is read
-//! twice for this purpose, the first time only for link targets. Memory grows only with the number
-//! of files that have several names.
+//! A hard link is another name of the target's file at the moment of the link, whatever later
+//! happens to the target's name. A later layer may delete one of a file's two names. Each name of a
+//! file with several names therefore becomes a complete entry, and a [`LinkKey`] joins them. Every
+//! archive is read twice to find the names of a file, the first time only for link targets. Memory
+//! grows only with the number of files in the archive that have several names.
 //!
 //! A member below a symbolic link is placed at the link's target (`symlinks`).
 //!
@@ -38,11 +38,11 @@ use symlinks::Symlinks;
 
 mod symlinks;
 
-/// The prefix of marks' names.
+/// The prefix of whiteout names in a layer.
 const MARK: &[u8] = b".wh.";
 /// The mark that deletes the content of a directory.
 const OPAQUE: &[u8] = b".wh..wh..opq";
-/// The binary logarithm of the maximum number of members and marks of a layer.
+/// The binary logarithm of the maximum number of members and marks in a layer of an image.
 const LAYER_BITS: u32 = 40;
 
 /// An archive.
@@ -54,7 +54,7 @@ pub struct Layer {
     pub store: Store,
 }
 
-/// Archives, the lowest first.
+/// The archives of the layers, the lowest first.
 #[derive(Debug)]
 pub struct Layers {
     name: String,
@@ -73,12 +73,13 @@ pub struct Layers {
 /// The progress of returning entries.
 #[derive(Debug)]
 struct State {
-    /// The index of the tree's state: the state after all layers, then each state with a snapshot.
+    /// The index among the tree's states: the state after all layers, then each state with a
+    /// snapshot.
     view: usize,
     layer: usize,
     reader: Option<Reader>,
     order: u64,
-    /// The member that is currently at each link target.
+    /// The member that currently has the path of each link target.
     targets: HashMap<u64, (usize, u64)>,
     /// Symbolic links above members.
     symlinks: Symlinks,
@@ -192,7 +193,7 @@ impl Layers {
         }
     }
 
-    /// Begins the next state of the tree. Returns false after the last.
+    /// Begins to return the next state of the tree. Returns false after the last state.
     fn next_view(&mut self) -> bool {
         let view = self.state.view.saturating_add(1);
         let Some(directory) = self.snapshots.as_ref().filter(|_| view <= self.layers.len()) else {
@@ -235,7 +236,7 @@ impl Layers {
                     linked.insert(hash(&symlinks.follow(target).map_err(failed)?));
                 }
                 let Ok(path) = EntryPath::new(&member.path) else {
-                    // The second read reports this error.
+                    // The second read of the archive reports this error.
                     continue;
                 };
                 let path = symlinks.follow(path).map_err(failed)?;
@@ -331,7 +332,7 @@ impl Layers {
         true
     }
 
-    /// Returns the entry for a name with the prefix `.wh.`; `None` if the name has no meaning.
+    /// Returns the whiteout for a name with the prefix `.wh.`; `None` if the name has no meaning.
     fn mark(&mut self, path: &EntryPath, precedence: Precedence) -> Result<Option<Entry>, Problem> {
         let name = path.name();
         let directory = path.as_bytes().strip_suffix(name).unwrap_or_default().to_vec();
@@ -342,7 +343,7 @@ impl Layers {
         }
         let deleted = name.strip_prefix(MARK).unwrap_or_default();
         if deleted.starts_with(MARK) {
-            // A union file system kept this file for itself.
+            // A union file system kept this file for its own use, so the layer does not contain it.
             return Ok(None);
         }
         if matches!(deleted, b"" | b"." | b"..") {
@@ -364,7 +365,7 @@ impl Layers {
         reader.next_member().map_err(|error| error.problem)
     }
 
-    /// Places an entry in the current state of the tree.
+    /// Moves an entry to its place in the current state of the tree.
     fn placed(&self, mut entry: Entry) -> Entry {
         if let (Some(directory), view @ 1..) = (&self.snapshots, self.state.view) {
             let below_it = [view.to_string().as_bytes(), b"/", entry.path.as_bytes()].concat();

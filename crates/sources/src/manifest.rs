@@ -23,9 +23,9 @@
 //! manifest of millions of entries therefore takes no more memory than its largest table, and 16
 //! bytes for each path to detect duplicates.
 //!
-//! Paths of the host are relative to the manifest. Contents are files of the host, text in the
-//! manifest, or the content of the same path in another image. The caller who opens the manifest
-//! also opens that image ([`OpenImage`]).
+//! Host paths in a manifest are relative to the manifest's folder. Contents of a manifest's files
+//! are files of the host, text in the manifest, or the content of the same path in another image.
+//! The caller who opens the manifest also opens that image ([`OpenImage`]).
 //!
 //! [`mod@write`] writes the manifest of an existing image. `docs/manifest.md` describes the format.
 
@@ -67,7 +67,7 @@ pub struct Manifest {
     rules: Rules,
     contents: Arc<ManifestContents>,
     tables: Tables,
-    /// The first table after the rules, which was read with them.
+    /// The manifest's first table after the rules, which was read with them.
     pending: Option<Table>,
     default_time: Timestamp,
     /// The line of each path's description, by the path's hash.
@@ -110,7 +110,7 @@ impl Manifest {
     /// to `folder`.
     ///
     /// # Errors
-    /// Fails if the head or the rules are invalid.
+    /// Fails if the head or the rules of the manifest are invalid.
     pub fn new(
         name: &str,
         input: Box<dyn BufRead + Send>,

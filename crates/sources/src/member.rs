@@ -119,8 +119,9 @@ pub(crate) fn entry_of(member: Member, precedence: Precedence) -> Result<Entry, 
     })
 }
 
-/// Returns the place of the content. For a file without holes, it is the place of its data. For a
-/// sparse file, the place is that of the first header, whose map of ranges is read again.
+/// Returns the place of the content. For a file without holes, the place of the content is the
+/// place of its data. For a sparse file, the place is that of the first header, whose map of ranges
+/// is read again.
 fn locator(member: &Member) -> Vec<u8> {
     let tagged = |tag: u8, number: u64| [&[tag][..], &number.to_le_bytes()].concat();
     match &member.kind {

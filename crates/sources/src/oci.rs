@@ -29,7 +29,7 @@ use crate::store::{Store, StoreError};
 /// The size of the largest JSON document that is accepted. The OCI specification requires
 /// registries to accept documents of 4 MiB.
 const DOCUMENT_BYTES_MAX: u64 = 4 << 20;
-/// The maximum number of layers. Each layer is an open file.
+/// The maximum number of layers. Each layer of an image is an open file.
 const LAYERS_MAX: usize = 500;
 /// The maximum depth of nested indexes.
 const INDEXES_MAX: usize = 8;
@@ -59,7 +59,7 @@ pub enum OciError {
     /// A JSON document of the image is not valid.
     #[error("{file}: {cause}")]
     Document {
-        /// The path below the layout.
+        /// The path of the file below the layout's directory.
         file: String,
         /// The reason, with line and column.
         #[source]
@@ -99,7 +99,7 @@ pub enum OciError {
     Digest {
         /// The blob.
         file: String,
-        /// The bytes that were digested.
+        /// The kind of object whose bytes were digested.
         what: &'static str,
         /// The digest of the bytes.
         found: String,
@@ -119,7 +119,7 @@ pub enum OciError {
     Several {
         /// The number of images that match the selection.
         count: usize,
-        /// The available images.
+        /// The images that the layout has.
         there: String,
     },
     /// A blob has an unsupported media type.
@@ -129,7 +129,7 @@ pub enum OciError {
         file: String,
         /// The media type of the blob.
         media_type: String,
-        /// The reason why the type is unsupported.
+        /// The reason why the media type is unsupported.
         why: &'static str,
     },
     /// The manifest and the configuration list different numbers of layers.

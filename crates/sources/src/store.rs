@@ -1,13 +1,13 @@
 //! The bytes of an archive with random access: the archive itself, or a spool of it.
 //!
-//! Members are found one after another, but their contents are needed in the order of the image's
-//! layout. An uncompressed archive file is read in place. Every other archive (a pipe, a compressed
-//! archive) is first unpacked into a spool. The spool is a file without a name in the directory for
-//! temporary files, so it disappears however the program ends. Memory is bounded by a buffer. The
-//! spool takes as much space as the uncompressed archive.
+//! Members of an archive are found one after another, but their contents are needed in the order of
+//! the image's layout. An uncompressed archive file is read in place. Every other archive (from a
+//! pipe, or compressed) is first unpacked into a spool. The spool is a file without a name in the
+//! directory for temporary files, so it disappears however the program ends. Memory is bounded by a
+//! buffer. The spool takes as much space as the uncompressed archive.
 //!
-//! The first bytes, not the name, determine the compression: gzip, zstd, xz or bzip2, also with
-//! several concatenated streams.
+//! The archive's first bytes, not its name, determine the compression: gzip, zstd, xz or bzip2,
+//! also with several concatenated streams.
 
 use buttress_exact::Exact as _;
 use std::fs::File;
@@ -226,7 +226,7 @@ impl Store {
         Self::spooled(file, spool, progress)
     }
 
-    /// Reads to the end, unpacks, and keeps all bytes in a spool.
+    /// Reads the input to its end, unpacks it, and keeps all bytes in a spool.
     ///
     /// # Errors
     /// Fails if the input cannot be read, unpacked or spooled.

@@ -4,9 +4,9 @@
 //! [`Member`] holds the place of its content. [`Layers`](crate::layers::Layers) converts members to
 //! entries of an image.
 //!
-//! The parser is own code, instead of the crate `tar`. The crate `tar` supports one of the four
-//! forms of sparse files, ignores global extended headers, reads only sequentially, and reports
-//! errors without their place.
+//! The tar parser is part of this crate; the crate `tar` is not used. The crate `tar` supports one
+//! of the four forms of sparse files, ignores global extended headers, reads only sequentially, and
+//! reports errors without their place.
 //!
 //! Several headers describe a member, in this order: a global extended header (`g`), the member's
 //! own (`x`), GNU's long names (`K`, `L`), the header. Invariants: the same bytes yield the same
@@ -41,7 +41,7 @@ const GLOBAL_BYTES_MAX: u64 = 64 << 10;
 const PATH_BYTES_MAX: usize = 32 << 10;
 /// The maximum length of a symbolic link's target, which is the kernel's limit for paths.
 const TARGET_BYTES_MAX: usize = 4095;
-/// The number of bytes that are read at a header.
+/// The number of bytes that the reader reads at a time from a header on.
 const WINDOW_BYTES: usize = 8192;
 
 /// A range of a file's data, and its place in the archive.
@@ -62,7 +62,7 @@ pub enum Kind {
     File {
         /// The size of the file.
         size: u64,
-        /// The ranges that are not holes.
+        /// The ranges of the file that are not holes.
         segments: Vec<Segment>,
     },
     /// A directory.
@@ -104,7 +104,7 @@ pub struct Member {
 #[derive(Debug)]
 pub struct Reader {
     store: Store,
-    /// The offset of the next header.
+    /// The offset of the next member's header.
     at: u64,
     global: Extended,
     global_bytes: u64,
@@ -117,7 +117,7 @@ pub struct Reader {
 /// The extended headers before a member's header.
 #[derive(Debug, Default)]
 struct Before {
-    /// The offset of the first of them.
+    /// The offset of the first of these headers.
     first: Option<u64>,
     extended: Option<Extended>,
     name: Option<Vec<u8>>,
@@ -134,7 +134,7 @@ impl Reader {
     }
 
     /// Makes a reader that begins at a known member's offset. The reader ignores global headers
-    /// before this offset.
+    /// before this member's offset.
     #[must_use]
     pub fn at(store: Store, offset: u64) -> Self {
         Self {
@@ -166,7 +166,7 @@ impl Reader {
     /// Returns the next member; `None` at the end of the archive.
     ///
     /// # Errors
-    /// Fails with the problem and the place. The reader returns nothing after an error.
+    /// Fails with the problem and the place. After an error, the reader returns no further members.
     pub fn next_member(&mut self) -> Result<Option<Member>, TarError> {
         if self.ended {
             return Ok(None);
@@ -179,7 +179,7 @@ impl Reader {
         found.map_err(|problem| TarError { offset, problem })
     }
 
-    /// Searches for a member. `offset` is that of the current header.
+    /// Searches for a member. `offset` is that of the current member's header.
     fn find(&mut self, offset: &mut u64) -> Result<Option<Member>, Problem> {
         let mut before = Before::default();
         loop {
@@ -292,7 +292,7 @@ impl Reader {
         Ok(body)
     }
 
-    /// Skips content and its padding.
+    /// Skips the content of a member and its padding.
     fn pass(&mut self, bytes: u64, what: &'static str) -> Result<(), Problem> {
         let left = self.store.size().saturating_sub(self.at);
         if bytes > left {
@@ -445,7 +445,7 @@ impl Reader {
         })
     }
 
-    /// Returns the ranges in a header and in the blocks that follow it.
+    /// Returns the ranges in an old sparse header and in the blocks that follow it.
     fn old_ranges(&mut self, header: &Header) -> Result<Vec<(u64, u64)>, Problem> {
         let mut ranges = sparse::old_ranges(header)?;
         let mut more = header.field(482, 1) != [0];

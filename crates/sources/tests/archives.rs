@@ -1,5 +1,5 @@
 //! Tests that archives of GNU tar, in each of its formats and forms of sparse files, yield the
-//! packed files. Each program compresses them.
+//! packed files. The test compresses archives with each supported program.
 #![allow(
     missing_docs,
     clippy::unwrap_used,
@@ -23,7 +23,8 @@ use buttress_format::FileOffset;
 use buttress_fs::Progress;
 use buttress_sources::Layers;
 
-/// Returns a tree with cases that are difficult for archives. The names fit ustar.
+/// Returns a tree with cases that are difficult for archives. The names fit the ustar format unless
+/// `long_names` is set.
 fn tree(long_names: bool) -> tempfile::TempDir {
     let root = tempfile::tempdir().unwrap();
     let at = |path: &str| root.path().join(path);
@@ -219,7 +220,7 @@ fn every_format_and_form_of_sparse_files() {
         let root = tree(long_names);
         let sparse = options.contains(&"--sparse");
         if !sparse {
-            // 3 GiB of zeros would be packed.
+            // A plain archive would store 3 GiB of zeros.
             fs::remove_file(root.path().join("hole")).unwrap();
         }
         let mut wanted = on_host(root.path());

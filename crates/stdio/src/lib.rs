@@ -1,10 +1,10 @@
 //! The initial state of the standard streams, and the errors of closing them.
 //!
 //! Before `main`, Rust's runtime opens `/dev/null` in place of a closed standard stream. A command
-//! that prints to this stream would believe that its results arrived. [`was_closed`] reports the
-//! original state. The dynamic loader calls a function of this crate before the runtime checks the
-//! descriptors. The later state of a descriptor does not reveal the difference, because some
-//! programs start commands with `/dev/null` opened for reading and writing.
+//! that prints to a closed standard stream would believe that its results arrived. [`was_closed`]
+//! reports the original state. The dynamic loader calls a function of this crate before the runtime
+//! checks the descriptors. The later state of a descriptor does not reveal the difference, because
+//! some programs start commands with `/dev/null` opened for reading and writing.
 //!
 //! `unsafe` is needed for the section that the loader reads, and for calls on descriptors by
 //! number. Invariants: the function that runs before the runtime calls `fcntl` and stores to an
@@ -82,14 +82,15 @@ pub fn close(descriptor: OwnedFd) -> io::Result<()> {
     match unsafe { libc::close(number) } {
         0 => Ok(()),
         _ => match io::Error::last_os_error() {
-            // Linux has closed the descriptor.
+            // On this error, Linux has closed the descriptor.
             error if error.kind() == io::ErrorKind::Interrupted => Ok(()),
             error => Err(error),
         },
     }
 }
 
-/// Returns the error that closing standard output would return. Standard output stays open.
+/// Returns the error that closing standard output would return. Standard output stays open for
+/// later writes.
 ///
 /// # Errors
 /// Fails as [`close`] does.

@@ -1,9 +1,10 @@
 //! Measures tree edits that create and remove files: `cargo run --release --example create_files
-//! --features testing [FILES [keep]]`. With `keep`, the files are not removed.
+//! --features testing [FILES [keep]]`. With the argument `keep`, the files are not removed.
 //!
 //! A file has five items: an inode item, a reference to its name, 2,000 bytes of inline data, and
 //! two entries in one of four directories in turn. After the example created all files, it removes
-//! them one by one in a different order. No commit runs in between, so only the edits are measured.
+//! them one by one in a different order. No commit runs during the measurement, so only the edits
+//! are measured.
 #![allow(
     clippy::unwrap_used,
     clippy::indexing_slicing,
@@ -98,7 +99,7 @@ fn main() {
         files
     };
     for first in (0..removed).step_by(BATCH as usize) {
-        // A step that shares no divisor with the number of files visits each of them.
+        // A step that shares no divisor with the number of files visits each file once.
         let batch = (first..files.min(first + BATCH)).map(|step| (step * 7919) % files);
         let items: Vec<_> = batch.flat_map(|file| items(file, &inline)).collect();
         let start = cpu_seconds();

@@ -8,7 +8,7 @@
 //!
 //! The level of the tree's root bounds the depth of the walk. The number of blocks bounds the
 //! number of visits. Two places of one level have disjoint ranges of keys. The walk accepts a block
-//! only at the place whose range begins with the block's first key and holds all its keys. If a
+//! only at the place whose key range begins with the block's first key and holds all its keys. If a
 //! hostile tree shares one child between many parents, it has exponentially many paths, but the
 //! walk returns errors for all places except one. Memory is one block for each level, plus
 //! read-ahead.

@@ -2,13 +2,13 @@
 //!
 //! On a spinning disk, leaves that were written at different times lie far apart. A walk in key
 //! order crosses the disk again and again. Nodes of level 1 name all leaves, so the walk knows the
-//! leaves' addresses after it has read less than a hundredth of the tree. The walk reads the leaves
-//! in one pass over the disk.
+//! leaves' addresses after it has read less than a hundredth of the tree. The walk by address reads
+//! the leaves in one pass over the disk.
 //!
 //! The walk visits nodes first, parents before children. The walk's budget limits the number of
 //! known leaves, to about a million for each gigabyte of budget. At the limit, the walk visits the
 //! known leaves in address order, then more nodes. The walk returns an error for each unreadable
-//! block and continues, as in [`crate::blocks`], with the same bounds.
+//! block and continues. Its bounds are those of [`crate::blocks`].
 
 use crate::blocks::{BlockOrder, Blocks, Visit};
 use crate::cache::Reservation;
@@ -34,7 +34,7 @@ const REFILL_PARTS: u64 = 4;
 pub struct BlocksByAddress {
     tree: Tree,
     nodes: Blocks,
-    /// Leaves of visited parents, before the walk sorts them.
+    /// The pointers to leaves of visited parents, before the walk sorts them.
     known: Vec<BlockPointer>,
     /// Leaves in memory that a transaction changed. The walk visits them first.
     linked: VecDeque<Visit>,
@@ -42,7 +42,7 @@ pub struct BlocksByAddress {
     ordered: vec::IntoIter<BlockPointer>,
     /// Leaves whose reads are in flight.
     queue: Queue,
-    /// The reservation for the memory of the pointers.
+    /// The reservation of memory for the block pointers.
     reservation: Option<Reservation>,
     known_max: usize,
 }
@@ -54,7 +54,7 @@ impl BlocksByAddress {
         let bytes = pool.capacity().get().quotient(POINTER_PARTS);
         let reservation = pool.reserve(bytes);
         let pointer_bytes = u64_of(size_of::<BlockPointer>());
-        // Without a reservation, the walk visits the leaves of one node at a time.
+        // Without a reservation of memory, the walk visits the leaves of one node at a time.
         let known_max = reservation
             .as_ref()
             .and_then(|_| bytes.checked_div(pointer_bytes));
@@ -81,7 +81,7 @@ impl BlocksByAddress {
         {
             if self.known.is_empty() {
                 // The vector of pointers is allocated in one step, because growing it would need
-                // old and new memory together. Unused pages of it are never touched.
+                // old and new memory together. Unused pages of this vector are never touched.
                 self.known
                     .reserve_exact(self.known_max.exact_add(block.item_count()));
             }

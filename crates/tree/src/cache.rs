@@ -6,8 +6,9 @@
 //! The key is address *and* generation. An address is reused after its block was freed, and the
 //! generation distinguishes the new block from the old one. Blocks in the cache are clean and
 //! immutable, so a hit needs no check of its bytes. In a hostile tree, another pointer with other
-//! expectations can lead to the same block. The cache therefore compares a hit with its pointer. A
-//! hit that does not match counts as a miss, and reading the block again yields the exact error.
+//! expectations can lead to the same block. On a hit, the cache therefore compares the block with
+//! the pointer of the request. A hit that does not match counts as a miss, and reading the block
+//! again yields the exact error.
 //!
 //! The cache evicts by quick_cache's S3-FIFO. This policy evicts blocks touched once first, so a
 //! walk over a large tree does not evict the blocks in constant use. If two readers miss the same
@@ -33,7 +34,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 lock_class!(SharesLock, "shares", Rank::LEAF);
 
-/// The memory of a cached block beyond its bytes: header, reference counts, the cache's own
+/// The memory of a cached block beyond the block's bytes: header, reference counts, the cache's own
 /// records.
 const BLOCK_OVERHEAD_BYTES: u64 = 320;
 
@@ -41,8 +42,8 @@ const BLOCK_OVERHEAD_BYTES: u64 = 320;
 /// useless parts.
 const SHARD_BYTES_MIN: u64 = 4 << 20;
 
-/// The maximum number of shards. More shards gain nothing: a hit holds its shard's lock for some
-/// tens of nanoseconds.
+/// The maximum number of shards. More shards gain nothing: a cache hit holds its shard's lock for
+/// some tens of nanoseconds.
 const SHARDS_MAX: u64 = 32;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -124,7 +125,7 @@ impl NodeCache {
                 DefaultLifecycle::default(),
             ),
             // Building the cache cannot fail, because both capacities are given. The fallback is
-            // the same cache without shards.
+            // the same block cache without shards.
             Err(_) => Cache::with(
                 items.narrow::<usize>(),
                 capacity.get(),
@@ -183,7 +184,7 @@ impl NodeCache {
                 self.count_miss();
                 let block = read()?;
                 // The cache refuses the block if the entry was removed during the read. The block
-                // itself is still valid.
+                // that the cache refuses is still valid.
                 let _ = guard.insert(block.clone());
                 Ok(block)
             }

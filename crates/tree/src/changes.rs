@@ -3,18 +3,19 @@
 //! Snapshots of one history share all blocks that no transaction has changed since. Blocks that
 //! both trees share have the same address, generation and bytes. The comparison merges two rows of
 //! pointers at each level. The comparison drops pointers that occur in both rows, reads the
-//! remaining blocks, and merges their children as the rows of the next level. At the leaves, the
-//! rows are items. The comparison drops items with equal keys and equal bytes.
+//! remaining blocks, and merges their children as the rows of the next level. At the leaf level,
+//! the rows of the comparison are items. The comparison drops items with equal keys and equal
+//! bytes.
 //!
 //! The trees may differ in height: a root joins the row of its own level. The walk knows differing
 //! blocks one level ahead. The module `stage` fetches differing blocks in windows in address order,
 //! for both trees in one plug. The forest's threads check them. Memory is one window of blocks,
 //! plus one block for each level and tree.
 //!
-//! The two trees may also belong to two volumes, such as two images of the same history. There, an
-//! equal address and generation prove nothing, because copies that were both written to number
-//! their transactions alike. If the two trees do not share history, the comparison skips nothing
-//! and reads both trees completely.
+//! The two trees may also belong to two volumes, such as two images of the same history. In two
+//! volumes, an equal address and generation prove nothing, because copies of a volume that were
+//! both written number their transactions alike. If the two trees do not share history, the
+//! comparison skips nothing and reads both trees completely.
 
 mod stage;
 
@@ -58,9 +59,9 @@ pub struct Changes {
 
 /// Returns a walk over the items that differ between `old` and `new`, in key order.
 ///
-/// Every mode yields the same items. [`ReadAhead::Sweep`] fetches differing blocks in windows of
-/// the given size. For the kernel's modes, the windows are small: as many bytes as the mode fetches
-/// at most.
+/// Every read-ahead mode yields the same items. [`ReadAhead::Sweep`] fetches differing blocks in
+/// windows of the given size. For the kernel's modes, the windows are small: as many bytes as the
+/// mode fetches at most.
 #[must_use]
 pub fn changes(old: &Tree, new: &Tree, read_ahead: ReadAhead) -> Changes {
     changes_where(old, new, read_ahead, |_, _| true)
@@ -70,7 +71,7 @@ pub fn changes(old: &Tree, new: &Tree, read_ahead: ReadAhead) -> Changes {
 /// a subtree may have, and the exclusive end of its keys, or `None` if its keys have no end.
 ///
 /// The walk may still return items outside the wanted subtrees. Blocks of the two trees need not
-/// end at the same keys, so these items may even be equal in both trees.
+/// end at the same keys, so such items may even be equal in both trees.
 #[must_use]
 pub fn changes_where(
     old: &Tree,
@@ -103,8 +104,9 @@ impl Changes {
     /// Lends the next item that differs, or returns `None` at the end.
     ///
     /// # Errors
-    /// Fails if a differing block cannot be read. The walk then ends, because it could not tell
-    /// items of one tree from changes. After an error, all later calls return the same error.
+    /// Fails if a differing block cannot be read. The walk then ends, because it could not
+    /// distinguish items of one tree from changes. After an error, all later calls return the same
+    /// error.
     #[expect(
         clippy::should_implement_trait,
         reason = "a walk that lends its items; an iterator cannot"
@@ -127,16 +129,16 @@ impl Changes {
     }
 
     /// Returns the items of the new tree after the last change that [`Changes::next`] returned, if
-    /// the new tree has that item. The items lie in the same leaf, and may be equal in both trees.
-    /// The first of them is the next item of the tree. If none of these items may be equal, the
-    /// tree can still have further items.
+    /// the new tree has that item. These items of the new tree lie in the same leaf, and may be
+    /// equal in both trees. The first of these items is the next item of the new tree. If none of
+    /// these items may be equal, the tree can still have further items.
     pub fn following(&self) -> impl Iterator<Item = Item<'_>> {
         let [_, new] = &self.leaves;
         new.iter().flat_map(|leaf| leaf.block.items().skip(leaf.slot))
     }
 
     /// Returns the first key that the new tree may have after all of [`Changes::following`], or
-    /// `None` if it has none.
+    /// `None` if no key follows.
     #[must_use]
     pub fn following_end(&self) -> Option<Key> {
         let [_, new] = &self.leaves;
@@ -144,8 +146,8 @@ impl Changes {
     }
 
     /// Starts reads of up to `ahead` bytes of the leaves to compare next, and waits for none of
-    /// them. A caller uses this before other work. Only [`ReadAhead::Sweep`] supports it; in other
-    /// modes, the call does nothing.
+    /// them. A caller starts these reads before other work. Only [`ReadAhead::Sweep`] supports it;
+    /// in other modes, the call does nothing.
     pub fn look_ahead(&mut self, ahead: ByteCount) {
         if self.failure.is_none() {
             self.stages.look_ahead(ahead.get());
@@ -165,7 +167,7 @@ impl Changes {
                 if let Some(pulled) = self.stages.pull(0) {
                     let (side, leaf) = pulled?;
                     // The previous leaf of this tree has no items left: all its keys are below the
-                    // first key of this leaf.
+                    // first key of the new leaf.
                     *side.of_mut(&mut self.leaves) = Some(leaf);
                 }
                 self.front = self.stages.front(0);

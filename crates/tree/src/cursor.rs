@@ -9,8 +9,8 @@
 //!
 //! If a block cannot be read, the method returns the error, and the cursor stays in the gap that
 //! the block's items would fill. [`Cursor::next`] then continues after the gap, and
-//! [`Cursor::previous`] before it. A caller that wants all readable items calls again, and reaches
-//! the end after finitely many errors.
+//! [`Cursor::previous`] before it. A caller that wants all readable items calls the method again
+//! after an error, and reaches the end after finitely many errors.
 
 use crate::error::Result;
 use crate::items::OwnedItem;
@@ -98,7 +98,7 @@ impl Cursor {
     }
 
     /// Returns the blocks on the path to the current item, from the root to the leaf. Skips blocks
-    /// that the running transaction made: they have no address yet, and nothing else refers to
+    /// that the running transaction made: they have no address yet, and only this tree refers to
     /// them.
     pub fn path(&self) -> impl Iterator<Item = BlockPointer> + '_ {
         let stands = self.current_step().is_some();
@@ -106,7 +106,7 @@ impl Cursor {
     }
 
     /// Moves to the first item whose key is not below `key`, or after the last item. Returns true
-    /// if the key is `key`.
+    /// if the cursor's item has the key `key`.
     ///
     /// # Errors
     /// Fails if a block cannot be read.
@@ -134,7 +134,7 @@ impl Cursor {
     }
 
     /// Moves to the last item whose key is not above `key`, or before the first item. Returns true
-    /// if the key is `key`.
+    /// if the cursor's item has the key `key`.
     ///
     /// # Errors
     /// Fails if a block cannot be read.
@@ -200,11 +200,12 @@ impl Cursor {
         }
     }
 
-    /// Moves to the previous item. If there is no previous item, the cursor stays before the first
+    /// Moves to the previous item. If no previous item exists, the cursor stays before the first
     /// item and the method returns false.
     ///
     /// # Errors
-    /// Fails if the previous leaf cannot be read. The next call continues before that leaf.
+    /// Fails if the previous leaf cannot be read. The next call continues before the unreadable
+    /// leaf.
     pub fn previous(&mut self) -> Result<bool> {
         match self.place {
             Place::Before => Ok(false),

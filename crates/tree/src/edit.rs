@@ -1,8 +1,9 @@
 //! Edits of trees: copy-on-write in memory.
 //!
-//! An [`EditableTree`] is the newest version of one tree. An edit copies each committed block on its
-//! path into memory once, reports the copy to the [`EditContext`], and changes it in its on-disk layout.
-//! The parent, which was copied first, links the copy. The commit assigns its address.
+//! An [`EditableTree`] is the newest version of one tree. An edit copies each committed block on
+//! its path into memory once, reports the copy to the [`EditContext`], and changes it in its
+//! on-disk layout. The parent, which was copied first, links the copy. The commit assigns the
+//! copy's address.
 //!
 //! | module | holds |
 //! |---|---|
@@ -24,12 +25,12 @@
 //! 1. [`EditableTree::for_each_unassigned`] assigns addresses. The assignment runs again after
 //!    every later edit of this tree, until [`EditableTree::unassigned_nodes`] is zero.
 //! 2. [`EditableTree::freeze`] fixes the tree's state for the commit. The next edit copies the
-//!    blocks that it changes, with the context's next generation. Frozen blocks may also be written
-//!    during a transaction to free memory. An edit then copies a changed block to a new address.
-//!    The transaction must not reuse the old one, because the cache identifies blocks by address
-//!    and generation.
-//! 3. [`Frozen::blocks`] lists the blocks, [`FrozenBlock::seal`] seals each on any thread, the
-//!    caller writes them, and [`Forest::keep_written`] caches them.
+//!    blocks that it changes, in the next generation that the context returns. Frozen blocks may
+//!    also be written during a transaction to free memory. An edit then copies a changed block to a
+//!    new address. The transaction must not reuse the old one, because the cache identifies blocks
+//!    by address and generation.
+//! 3. [`Frozen::blocks`] lists the frozen blocks, and [`FrozenBlock::seal`] seals each on any
+//!    thread. The caller writes the blocks, and [`Forest::keep_written`] caches them.
 //! 4. [`EditableTree::forget_written`] releases the blocks, and the caller drops the [`Frozen`].
 //!    Instead, [`EditableTree::keep_written`] keeps them: an edit then changes a written block in
 //!    place if nothing else holds it. The edit context is notified as if the edit had copied the
@@ -84,15 +85,16 @@ pub trait EditContext {
 
     /// A committed or frozen block left this tree. The block's content is in a copy, in a neighbour
     /// that absorbed it, or in items that [`EditableTree::remove_range`] will report to its caller.
-    /// Called once for each such block, parents before children, after the tree has lost the block.
+    /// The tree calls this method once for each such block, parents before children, after it has
+    /// lost the block.
     ///
     /// # Errors
-    /// Any error. The edit fails with it, and the tree must not be committed.
+    /// Any error. The edit fails with the error of this method, and the tree must not be committed.
     fn copied(&mut self, tree: TreeId, old: &BlockPointer, block: &TreeBlock) -> Result<(), ContextError>;
 
-    /// A block in memory left the tree. The block had an address and was not frozen, and its
-    /// content was moved or removed before. Blocks without an address leave the tree without this
-    /// call.
+    /// A block in memory left the tree. The dropped block had an address and was not frozen, and
+    /// its content was moved or removed before. Blocks without an address leave the tree without
+    /// this call.
     ///
     /// # Errors
     /// Any error, as for [`EditContext::copied`].
@@ -169,8 +171,9 @@ impl EditableTree {
         Self::of_root(forest, tree, Node::new(block, Vec::new(), 1))
     }
 
-    /// Makes a new tree with the content of a committed tree. The new root is a copy in memory under
-    /// the new tree's id. Both trees share the blocks below; the caller adds references to them.
+    /// Makes a new tree with the content of a committed tree. The new root is a copy in memory
+    /// under the new tree's id. The new and the copied tree share the blocks below the root; the
+    /// caller adds references to these blocks.
     ///
     /// # Errors
     /// Fails if the root cannot be read, or has no address yet.
@@ -275,7 +278,7 @@ impl EditableTree {
             .map_or(self.root.pointer.generation, |node| node.generation())
     }
 
-    /// Returns the number of blocks in memory without an address.
+    /// Returns the number of the tree's blocks in memory without an address.
     #[must_use]
     pub const fn unassigned_nodes(&self) -> u64 {
         self.unassigned
@@ -411,13 +414,13 @@ impl EditableTree {
                 break;
             }
             self.insert_at(context, route, key, data)?;
-            // Clamp: the first item was just inserted.
+            // Clamp: the caller has just inserted the first item.
             rest = rest.get(1..).unwrap_or_default();
             let Some((next, _)) = rest.first() else {
                 break;
             };
-            // The loop inserts into the same leaf while it has space and the next leaf does not
-            // begin.
+            // The loop inserts items into the same leaf while the leaf has space and the next leaf
+            // does not begin.
             let mut route = self.route(next)?;
             let end = route.end_key;
             let (mut editor, root) = self.editor(context);
@@ -435,7 +438,7 @@ impl EditableTree {
                 if taken == 0 {
                     break;
                 }
-                // Clamp: exactly these items were just inserted.
+                // Clamp: the call has just inserted exactly these items.
                 rest = rest.get(taken..).unwrap_or_default();
             }
         }
@@ -500,6 +503,6 @@ fn run_before<'r, 'd>(items: &'r [(Key, &'d [u8])], end: Option<Key>) -> &'r [(K
             follows && end.is_none_or(|end| *key < end)
         })
         .count();
-    // Clamp: the loop just counted these items.
+    // Clamp: the loop has just counted these items.
     items.get(..count).unwrap_or_default()
 }

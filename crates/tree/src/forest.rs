@@ -72,7 +72,7 @@ impl Forest {
         self.reader.format()
     }
 
-    /// Returns the tree with the root `root`. Reads nothing yet.
+    /// Returns the tree with the root `root`. Reads no block yet.
     #[must_use]
     pub fn tree(self: &Arc<Self>, root: RootPointer) -> Tree {
         Tree::new(Arc::clone(self), root)
@@ -109,11 +109,11 @@ impl Forest {
     }
 
     /// Reads blocks that are not in the cache into the cache, with one request for adjacent blocks.
-    /// Returns them, because a small cache may not keep them. Skips unreadable blocks; a later read
-    /// of such a block returns the error.
+    /// Returns these blocks, because a small cache may not keep them. Skips unreadable blocks; a
+    /// later read of such a block returns the error.
     ///
-    /// The cache counts these blocks as used, because the caller will use them soon. A block with a
-    /// single request would otherwise be among the first that the cache evicts.
+    /// The cache counts the faulted-in blocks as used, because the caller will use them soon. A
+    /// block with a single request would otherwise be among the first that the cache evicts.
     pub fn fault_in(&self, pointers: &[BlockPointer]) -> Vec<TreeBlock> {
         let missing = pointers.iter().filter(|pointer| !self.cache.contains(pointer));
         let missing: Vec<&BlockPointer> = missing.collect();
@@ -183,7 +183,7 @@ impl Forest {
     }
 
     /// Removes blocks from the cache that their tree no longer refers to. A transaction may reuse
-    /// their addresses at once.
+    /// the addresses of these blocks at once.
     pub fn forget_blocks(&self, pointers: &[BlockPointer]) {
         for pointer in pointers {
             self.cache.forget(pointer);

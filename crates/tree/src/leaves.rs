@@ -1,8 +1,8 @@
 //! A walk over a key range leaf by leaf, for jobs that read millions of items.
 //!
 //! [`Leaves`] lends one leaf at a time, with the slots that lie in the range. The job reads the
-//! items without calls into the walk, without reference counts, and without copies. The walk over
-//! leaves skips unwanted subtrees before it reads them ([`Tree::leaves_where`]).
+//! items of a lent leaf without calls into the walk, without reference counts, and without copies.
+//! The walk over leaves skips unwanted subtrees before it reads them ([`Tree::leaves_where`]).
 
 use crate::error::Result;
 use crate::path::{Path, Step};
@@ -102,7 +102,7 @@ impl Leaves {
     /// Lends the next leaf that has items in the range, or returns `None` at the end.
     ///
     /// # Errors
-    /// Fails if the next block cannot be read. The next call continues after that block.
+    /// Fails if the next block cannot be read. The next call continues after the unreadable block.
     #[expect(
         clippy::should_implement_trait,
         reason = "a walk that lends its leaves; an iterator cannot"

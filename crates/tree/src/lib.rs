@@ -25,13 +25,14 @@
 //! # Invariants
 //!
 //! - A block is checked once, when it is read: checksum, file system, address, level, generation,
-//!   owner, first key, every item ([`buttress_format`]). After that, access to it cannot fail.
+//!   owner, first key, every item ([`buttress_format`]). After this check, access to a tree block
+//!   cannot fail.
 //! - A descent through a tree moves down one level with each step, because a child's level is one
 //!   less. A descent into a cycle of pointers therefore ends at a leaf. The keys of a child lie in
 //!   `[its pointer's key, the next pointer's key)`, so two places of one level never hold the same
 //!   block. A walk visits each block at most once for each level, even in a hostile tree.
-//! - The budget given to [`Forest::new`] bounds memory, plus the blocks that callers hold. A cursor
-//!   holds one block for each level, and an [`OwnedItem`] holds its leaf.
+//! - The budget given to [`Forest::new`], plus the blocks that callers hold, bounds the memory of a
+//!   forest. A cursor holds one block for each level, and an [`OwnedItem`] holds its leaf.
 //! - A tree that a transaction changes ([`edit`]) keeps its changed blocks in memory. Readers find
 //!   changed blocks only through the parent's link, never through the cache. A reader's view
 //!   therefore keeps its whole version. The module `path` follows the links. Read-ahead inspects

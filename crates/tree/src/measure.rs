@@ -2,8 +2,8 @@
 //! address order.
 //!
 //! The measurement is meant for simulated devices: time is virtual there, and two runs yield the
-//! same numbers. On real devices, the comparison measures real time. Each walk has a forest of its
-//! own, so it begins with an empty node cache.
+//! same numbers. On real devices, the comparison measures real time. Each measured walk has a
+//! separate forest, so the walk begins with an empty node cache.
 
 use crate::blocks::{BlockOrder, Visit};
 use crate::error::{Error, Result};
@@ -47,14 +47,14 @@ impl WalkCost {
 /// A row of the table that [`compare`] makes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Comparison {
-    /// The name of the mode or of the reference.
+    /// The name of the measured mode or of the reference.
     pub name: &'static str,
     /// The cost of the walk.
     pub cost: WalkCost,
 }
 
 /// Walks a tree in every mode, from [`ReadAhead::None`] to [`ReadAhead::sweep`], then by address.
-/// Finally reads the same blocks in address order without following the tree.
+/// Finally, the measurement reads the same blocks in address order without following the tree.
 ///
 /// `fresh` opens the volume for each row, so that a drive's own cache does not help the next row.
 ///

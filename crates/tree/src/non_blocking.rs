@@ -1,12 +1,14 @@
 //! Non-blocking lookups, for callers with a lock that must not be held during device I/O.
 //!
 //! While a thread holds a [`NonBlocking`], reads on this thread return cached blocks only. For
-//! other blocks, they return the error [`Cause::WouldBlock`] at once. The caller then releases the
-//! lock, reads the block with [`Forest::read_block`](crate::Forest::read_block), and retries.
+//! blocks that are not cached, these reads return the error [`Cause::WouldBlock`] at once. The
+//! caller then releases the lock, reads the block with
+//! [`Forest::read_block`](crate::Forest::read_block), and retries.
 //!
 //! Invariant: a lookup that ends with this error has changed nothing. Non-blocking mode is for
 //! lookups and for [`EditableTree::reach`](crate::EditableTree::reach), not for edits. An edit that
-//! failed half-way with this error and was retried would copy a block twice, and release it once.
+//! failed half-way with a missing block and was retried would copy a block twice, and release it
+//! once.
 
 use crate::error::{Cause, Error, Result};
 use crate::pointer::BlockPointer;

@@ -1,10 +1,10 @@
 //! The path from a root down to a block, with one step for each level. Only this module follows
 //! links to child nodes in memory.
 //!
-//! [`Path::enter`] turns a parent's link into a child's block. A parent in memory returns a child
-//! that is also in memory. All other children come from the cache or the volume. Cursors and walks
-//! above do not see the difference. Steps hold their blocks, so a path stays readable even if the
-//! cache evicts them.
+//! [`Path::enter`] turns a parent's link into a child's block. The link of a parent in memory leads
+//! to a child that is also in memory. All other children come from the cache or the volume. Cursors
+//! and walks do not distinguish blocks in memory from other blocks. Steps hold their blocks, so a
+//! path stays readable even if the cache evicts these blocks.
 
 use crate::edit::Node;
 use crate::error::Result;
@@ -72,7 +72,7 @@ pub(crate) enum Aim<'a> {
     Key(&'a Key),
 }
 
-/// Steps from the root down. Empty until the root is read.
+/// Steps from the root down. The list of steps is empty until the root is read.
 #[derive(Debug, Default)]
 pub(crate) struct Path {
     steps: Vec<Step>,
@@ -130,7 +130,7 @@ impl Path {
         }
     }
 
-    /// Follows the link in the last step's slot. Returns false if the slot has none.
+    /// Follows the link of the child in the last step's slot. Returns false if the slot has none.
     pub(crate) fn enter(&mut self, forest: &Forest, ahead: &mut Ahead, toward: Toward) -> Result<bool> {
         let Some((pointer, node)) = self
             .last()

@@ -1,9 +1,9 @@
 //! Pointers: the facts about a tree block that are known before it is read.
 //!
-//! A parent names its child by address and generation. The parent's shape implies more: the child's
-//! level is one less, its first key is the pointer's key, and all its keys are below the next
-//! pointer's key. The block at a pointer's address must satisfy every expectation that the pointer
-//! states.
+//! A parent names its child by address and generation. The parent node implies more: the child's
+//! level is one less. The child's first key is the pointer's key, and all its keys are below the
+//! next pointer's key. The block at a pointer's address must satisfy every expectation that the
+//! pointer states.
 
 use buttress_format::node::{Expectation, TreeBlock};
 use buttress_format::{Generation, Key, Logical, TreeId};
@@ -29,7 +29,7 @@ pub struct RootPointer {
 /// A pointer to a tree block, with all facts that the parent implies about the block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct BlockPointer {
-    /// The tree that the reader walks. A block that a snapshot shares may carry another subvolume's
+    /// The tree that the walk reads. A block that a snapshot shares may carry another subvolume's
     /// id.
     pub tree: TreeId,
     /// Address of the block.

@@ -38,8 +38,8 @@ use sweep::Sweep;
 pub const SWEEP_WINDOW: ByteCount = ByteCount::new(16 << 20);
 
 /// The largest window of read-ahead blocks that are in the page cache. On no measured device does a
-/// larger window help. With this size, a block that was copied and checked is still in the
-/// processor's cache when the walk visits it.
+/// larger window help. With a window of this size, a block that was copied and checked is still in
+/// the processor's cache when the walk visits it.
 const CACHED_WINDOW_BYTES: u64 = 4 << 20;
 
 /// Returns the size of the window after one of `window_bytes`. `cached` is true if its blocks were
@@ -67,7 +67,7 @@ pub enum ReadAhead {
     Forward,
     /// When a leaf must be read, fetches following leaves at any address, up to 128 KiB. When a
     /// node must be read, fetches the two nodes after it. `ForwardAlways` had this form when it was
-    /// first proposed for the kernel; it serves for comparison.
+    /// first proposed for the kernel; this mode serves for comparison.
     ForwardOnMiss,
     /// Fetches the same blocks as `ForwardOnMiss`, at every visit of a leaf or a node.
     ForwardAlways,

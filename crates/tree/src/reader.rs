@@ -14,10 +14,10 @@ use std::time::Instant;
 
 /// The simulated cost of checking 4 KiB of a block.
 ///
-/// The cost is 2 µs for 4 KiB, so 8 µs for a block of 16 KiB. The cost covers the checksum at 10
-/// GB/s, some 150 items at 20 ns each, and the delivery of the block to a caller that reads its
-/// items. The cost is an assumption, not a measurement of this machine, so that virtual times are
-/// the same everywhere.
+/// The check costs 2 µs for 4 KiB, so 8 µs for a block of 16 KiB. The cost covers the checksum at
+/// 10 GB/s, some 150 items at 20 ns each, and the delivery of the block to a caller that reads its
+/// items. The simulated cost is an assumption, not a measurement of this machine, so that virtual
+/// times are the same everywhere.
 pub const CHECK_COST_PER_4_KIB: Duration = Duration::from_micros(2);
 
 /// The number of blocks of a window that are sampled to predict if the window is in the page cache.
@@ -99,7 +99,7 @@ impl BlockReader {
         }
     }
 
-    /// Starts reads of blocks in one plug. The devices receive them in address order, with
+    /// Starts reads of blocks in one plug. The devices receive the reads in address order, with
     /// neighbours merged.
     pub(crate) fn start<'a>(
         &self,
@@ -111,8 +111,8 @@ impl BlockReader {
 
     /// Returns the block, if the page cache holds it and it passes its checks.
     ///
-    /// A copy that fails is read again like any other block. The second read skips the copy, and
-    /// reports and records the failure.
+    /// A cached copy that fails its checks is read again like any other block. The second read
+    /// skips the copy, and reports and records the failure.
     pub(crate) fn read_cached(&self, pointer: &BlockPointer) -> Option<TreeBlock> {
         let bytes = self.volume.read_cached(self.extent(pointer))?.into_bytes();
         let block = TreeBlock::check(bytes, &self.format, &pointer.expectation()).ok()?;
@@ -120,7 +120,7 @@ impl BlockReader {
     }
 
     /// Returns true if a sample of these blocks is in the page cache. The caller is about to read
-    /// all of them.
+    /// all of these blocks.
     pub(crate) fn seem_cached<'a>(&self, pointers: impl ExactSizeIterator<Item = &'a BlockPointer>) -> bool {
         let step = pointers.len().div_ceil(CACHED_SAMPLE).max(1);
         pointers.step_by(step).all(|pointer| {
@@ -131,7 +131,8 @@ impl BlockReader {
         })
     }
 
-    /// Waits for a started read, and checks the block. If a copy fails, reads the next copy.
+    /// Waits for a started read, and checks the block. If one copy of the block fails, reads the
+    /// next copy.
     pub(crate) fn finish(&self, read: PendingExtent, pointer: &BlockPointer) -> Result<TreeBlock> {
         self.checked(pointer, |verify| read.wait_verified(&self.volume, verify))
     }

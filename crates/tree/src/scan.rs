@@ -3,18 +3,19 @@
 //!
 //! Each thread takes batches of pointers. Each thread starts reads of some batches in address order
 //! while it processes the batch before. The thread checks its blocks and passes them to the
-//! [`Scanner`]. The scanner also decides for every child if it is wanted. A job that records
-//! addresses can thus visit shared blocks once. A tag of the scanner's choice leads from a block to
-//! its children. A thread starts no reads for batches that seem to be in the page cache. The thread
-//! copies each of these blocks just before it processes the block.
+//! [`Scanner`]. The scanner also decides for every child block if the scan should visit it. A job
+//! that records addresses can thus visit shared blocks once. The scanner chooses a tag for each
+//! block, which leads from the block to its children. A thread starts no reads for batches that
+//! seem to be in the page cache. The thread copies each of these cached blocks just before it
+//! processes the block.
 //!
 //! # Bounds
 //!
-//! A child's level is its parent's less one, and its keys must lie between its neighbours'. Every
-//! tree therefore ends, and no block is visited twice from one root. Once [`LEAVES_MAX`] leaves are
-//! known, they are read before more nodes. The queue is therefore bounded, whatever the size of the
-//! volume. Blocks come from the devices and bypass the cache, so a scan sees the current bytes on
-//! the devices.
+//! In each tree, a child's level is one less than its parent's, and its keys must lie between its
+//! neighbours'. Every tree therefore ends, and no block is visited twice from one root. Once
+//! [`LEAVES_MAX`] leaves are known, the scan reads these leaves before more nodes. The queue of a
+//! scan is therefore bounded, whatever the size of the volume. Blocks come from the devices and
+//! bypass the cache, so a scan sees the current bytes on the devices.
 
 use crate::error::Error;
 use crate::forest::Forest;
@@ -29,14 +30,14 @@ use std::sync::Arc;
 
 lock_class!(ScanLock, "waiting", Rank::LEAF);
 
-/// The number of known leaves from which leaves are read before more nodes.
+/// The number of known leaves above which a scan reads leaves before more nodes.
 pub const LEAVES_MAX: usize = 1 << 16;
 
 /// The number of bytes of blocks that are read at once.
 const BATCH_BYTES: u32 = 1 << 20;
 
-/// The number of batches in flight while a thread processes another batch. This number keeps the
-/// devices busy even while all threads process blocks.
+/// The number of batches in flight while a thread processes another batch. This number of batches
+/// keeps the devices busy even while all threads process blocks.
 const BATCHES_AHEAD: usize = 4;
 
 /// The operations of a scan on its blocks.
@@ -57,10 +58,10 @@ pub trait Scanner: Sync {
     /// Processes one block of the scan.
     fn visit(&self, tally: &mut Self::Tally, pointer: &BlockPointer, block: &TreeBlock, tag: Self::Tag);
 
-    /// Records a block that cannot be read. The scan skips all blocks below it.
+    /// Records a block that cannot be read. The scan skips all blocks below the unreadable block.
     fn failed(&self, tally: &mut Self::Tally, error: Error, tag: Self::Tag);
 
-    /// Returns true if the scan is to stop. Called before each batch.
+    /// Returns true if the scan is to stop. The scan calls this method before each batch.
     fn is_cancelled(&self) -> bool;
 }
 
@@ -160,7 +161,7 @@ impl<S: Scanner> Survey<'_, S> {
         let mut tally = self.surveyor.begin();
         let mut ahead: VecDeque<Batch<S::Tag>> = VecDeque::new();
         loop {
-            // Blocks in the page cache need no read ahead of time.
+            // Blocks in the page cache need no read before the scan processes them.
             while ahead.len() <= BATCHES_AHEAD && !matches!(ahead.back(), Some(Batch::Cached(_))) {
                 // While a thread has a batch of its own, it does not wait for another thread's.
                 match self.take(ahead.is_empty()) {
@@ -296,7 +297,7 @@ impl<Tag: Copy> Waiting<Tag> {
         let leaves = self.ordered.len().exact_add(self.fresh.len());
         if !self.nodes.is_empty() && leaves < LEAVES_MAX {
             // The nodes at the end of the list usually have the lowest levels, and lead to leaves
-            // soonest. Clamp: takes at most all nodes.
+            // soonest. Clamp: the scan takes at most all nodes.
             let from = self.nodes.len().saturating_sub(count);
             let mut taken = self.nodes.split_off(from);
             taken.sort_unstable_by_key(|(pointer, _)| pointer.logical);

@@ -1,7 +1,7 @@
 //! The scope of a walk: the keys below an end, and the wanted subtrees among them.
 //!
 //! A parent node implies the range of keys below each child: from the child's key up to the next
-//! child's key. Decisions from this range alone save reads: neither a walk nor its read-ahead
+//! child's key. Decisions from the key range alone save reads: neither a walk nor its read-ahead
 //! fetches an unwanted subtree.
 
 use crate::pointer::BlockPointer;
@@ -9,8 +9,8 @@ use buttress_format::Key;
 use core::fmt;
 use std::sync::Arc;
 
-/// A predicate: true if any key from the first key up to the second, exclusive, is wanted. `None`
-/// means up to the last key of the tree.
+/// A predicate: true if any key from the first key up to the second, exclusive, is wanted. An
+/// exclusive end of `None` means up to the last key of the tree.
 pub(crate) type Wanted = Arc<dyn Fn(&Key, Option<&Key>) -> bool + Send + Sync>;
 
 /// The part of a tree that a walk visits.
@@ -47,7 +47,7 @@ impl Scope {
         let wanted = self.wanted.as_ref();
         !self.ends_before(pointer)
             && wanted
-                // Clamp: a root begins before every key.
+                // Clamp: a root block begins before every key.
                 .is_none_or(|wanted| wanted(&pointer.first_key.unwrap_or(Key::MIN), pointer.end_key.as_ref()))
     }
 }

@@ -1,7 +1,7 @@
 //! Images in memory for tests: one device, one chunk, any trees. Feature `testing`.
 //!
 //! The blocks have the on-disk format with correct checksums, so readers treat them like those of a
-//! real volume. A test then damages the blocks that it needs damaged. The images are not meant for
+//! real volume. A test then damages individual blocks of its image. The images are not meant for
 //! real data.
 #![allow(
     clippy::unwrap_used,
@@ -85,7 +85,7 @@ impl Default for ImageOptions {
 pub struct TreeShape {
     /// At most this many items in a leaf.
     pub items_per_leaf: usize,
-    /// At most this many children of a node; at least two.
+    /// The maximum number of children of a node; at least two.
     pub children_per_node: usize,
 }
 

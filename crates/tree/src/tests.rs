@@ -106,7 +106,7 @@ impl Image {
     }
 }
 
-/// An opened tree and its items.
+/// An opened test tree and its items.
 struct Sample {
     tree: Tree,
     items: BTreeMap<Key, Vec<u8>>,

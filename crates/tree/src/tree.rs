@@ -1,6 +1,6 @@
 //! A tree at one moment: a held root, and the operations on it.
 //!
-//! Committed blocks are never changed in place. Blocks in memory are not changed while another
+//! An edit never changes committed blocks in place. Blocks in memory are not changed while another
 //! owner holds them. All blocks below a held root therefore stay unchanged while the root is held.
 //! A root is either clean and on disk, or it is the newest version of a tree that a transaction
 //! changes. In the second case, the `Tree` holds the root block in memory.
@@ -58,8 +58,9 @@ impl Tree {
         })
     }
 
-    /// Returns true if the root is in memory because a transaction changed the tree. [`Tree::root`]
-    /// then has a placeholder address, from which no block can be read.
+    /// Returns true if the root is in memory because a transaction changed the tree. The root
+    /// pointer of such a tree ([`Tree::root`]) has a placeholder address, from which no block can
+    /// be read.
     #[must_use]
     pub const fn is_in_memory(&self) -> bool {
         self.node.is_some()
@@ -104,7 +105,7 @@ impl Tree {
     }
 
     /// Returns the leaves that hold items with keys in `range`, in order. Read-ahead stops at the
-    /// range's end. This is the cheapest walk over many items.
+    /// range's end. A walk leaf by leaf is the cheapest walk over many items.
     #[must_use]
     pub fn leaves(&self, range: impl RangeBounds<Key>, read_ahead: ReadAhead) -> Leaves {
         let (start, end) = (range.start_bound().cloned(), range.end_bound().cloned());
@@ -116,7 +117,7 @@ impl Tree {
     /// `wanted(first, end)` returns true if the caller wants any key of `[first, end)`, or of
     /// `[first, ..)` without `end`. The walk calls it for nodes and leaves, several times for each.
     /// The predicate must always return the same result for a range. The leaves that the walk
-    /// returns may also hold unwanted items.
+    /// returns may also hold items outside the wanted ranges.
     #[must_use]
     pub fn leaves_where(
         &self,
@@ -128,8 +129,8 @@ impl Tree {
         Leaves::new(self, start, end, read_ahead, |scope| scope.only(Arc::new(wanted)))
     }
 
-    /// Returns every node and leaf, parents before their children. The walk continues after
-    /// unreadable blocks.
+    /// Returns every node and leaf, parents before their children. The walk over all blocks
+    /// continues after unreadable blocks.
     #[must_use]
     pub fn blocks(&self, read_ahead: ReadAhead) -> Blocks {
         Blocks::new(self.clone(), BlockOrder::Depth, read_ahead)
@@ -141,8 +142,8 @@ impl Tree {
         Blocks::new(self.clone(), order, read_ahead)
     }
 
-    /// Returns every node and leaf, with leaves in address order. This is the fastest walk for jobs
-    /// that need no key order.
+    /// Returns every node and leaf, with leaves in address order. The walk by address is the
+    /// fastest walk for jobs that need no key order.
     #[must_use]
     pub fn blocks_by_address(&self) -> BlocksByAddress {
         BlocksByAddress::new(self.clone())

@@ -1,10 +1,11 @@
 //! Threads that check blocks after read-ahead. All sweeps of a forest share them.
 //!
-//! The threads start with the first sweep, and end before the forest is dropped. After their end,
-//! the threads hold no reference to the volume, so it can be opened again at once. A simulated
-//! device has no such threads: the reader that needs a block checks it, so that runs can be
-//! repeated. A full queue does no harm either. If no thread has begun a batch, the reader that
-//! needs its result checks the batch itself.
+//! The checking threads start with the first sweep, and end before the forest is dropped. After the
+//! threads' end, no thread holds a reference to the volume, so the volume can be opened again at
+//! once. A simulated device has no such threads: the reader that needs a block checks it, so that
+//! runs can be repeated. A full queue of checks does no harm: readers check the remaining batches
+//! themselves. If no thread has begun a batch, the reader that needs its result checks the batch
+//! itself.
 
 use buttress_device::placement;
 use crossbeam_channel::{Receiver, Sender, TrySendError, bounded};
@@ -12,10 +13,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::thread::{self, JoinHandle};
 
-/// The maximum number of threads. More threads gain nothing, because the devices are slower.
+/// The maximum number of threads. More threads for checking gain nothing, because the devices are
+/// slower.
 const THREADS_MAX: usize = 8;
 
-/// The maximum length of the queue. Readers that need further batches check them.
+/// The maximum length of the queue. Readers that need further batches check these batches
+/// themselves.
 const QUEUE_LENGTH_MAX: usize = 1024;
 
 /// A piece of work that any thread can do.
@@ -53,7 +56,7 @@ impl Drop for Pool {
         self.is_closed.store(true, Ordering::Release);
         self.sender = None;
         for thread in self.threads.drain(..) {
-            // The thread has already reported a panic, and no reader waits for its work.
+            // The worker thread has already reported a panic, and no reader waits for its work.
             let _ended = thread.join();
         }
     }

@@ -57,8 +57,8 @@ pub struct Mapping {
 }
 
 impl Volume {
-    /// Returns the number of copies of the chunk that maps `logical`. With parity, this is one plus
-    /// the ways to rebuild it.
+    /// Returns the number of copies of the chunk that maps `logical`. With parity, the number is
+    /// one plus the number of ways to rebuild the bytes.
     ///
     /// # Errors
     /// Returns [`Corruption::Unmapped`] if no chunk maps the address.
@@ -75,8 +75,8 @@ impl Volume {
     /// its copies in order, then parity.
     ///
     /// # Errors
-    /// Fails if the range is not fully mapped, or if a stripe lies outside the physical address
-    /// space.
+    /// Fails if the range is not fully mapped, or if a stripe lies outside its device's physical
+    /// address space.
     pub fn map(&self, logical: Logical, length: ByteCount) -> Result<Vec<Mapping>, Error> {
         // A range too large for memory is also too large for a read.
         let length = length.at_most(usize::MAX);
@@ -176,7 +176,7 @@ impl Volume {
 
     /// Returns two devices whose copies of a tree block differ, although both are whole and of this
     /// address and generation. The devices with these different copies were written apart from each
-    /// other. Returns `None` if no two whole copies differ.
+    /// other. Returns `None` if no two intact copies differ.
     #[must_use]
     pub fn differing_copies(
         &self,

@@ -1,8 +1,8 @@
 //! The devices of a volume: one slot for each device, given or missing.
 //!
 //! A slot is made for each given device, and for each device that a chunk or a device item names
-//! but that was not given. Chunks hold their slots directly, so a read takes no lock to find a
-//! stripe's device. Slots are identified by uuid. If a device item names a known id with another
+//! but that was not given. Chunks hold their device slots directly, so a read takes no lock to find
+//! a stripe's device. Slots are identified by uuid. If a device item names a known id with another
 //! uuid, or a known uuid with another id, opening fails.
 //!
 //! A seed device carries the fsid of the seed in its superblock. The sprout's chunk tree lists it
@@ -101,7 +101,7 @@ impl DeviceSlot {
         })
     }
 
-    /// Marks the device as one that may have missed the newest commit.
+    /// Marks the device as one that may lack blocks of the newest commit.
     pub(crate) fn with_doubt(self, in_doubt: Option<Stale>) -> Self {
         Self { in_doubt, ..self }
     }
@@ -290,7 +290,8 @@ impl DeviceSlot {
     }
 }
 
-/// The table of a volume's device slots. Slots are added and exchanged, but never removed.
+/// The table of a volume's device slots. The device table adds and exchanges slots, but never
+/// removes them.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct DeviceTable {
     slots: Vec<Arc<DeviceSlot>>,

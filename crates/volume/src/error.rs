@@ -45,9 +45,9 @@ pub enum Error {
     StripeTree {
         /// The address.
         logical: Logical,
-        /// The kind of the failure.
+        /// The kind of the error that the failure causes.
         kind: ErrorKind,
-        /// The failure, as the layer above reports it.
+        /// The failure, as the layer above the volume reports it.
         reason: String,
     },
     /// The length of a read is zero, or exceeds the longest extent.
@@ -189,7 +189,7 @@ pub enum Corruption {
     Unmapped {
         /// The first address without a chunk.
         logical: Logical,
-        /// The number of bytes requested from there.
+        /// The number of bytes requested from that address on.
         length: ByteCount,
     },
     /// A stripe leaves the physical address space of its device.
@@ -252,8 +252,8 @@ pub enum Corruption {
 }
 
 impl Corruption {
-    /// Returns [`ErrorKind::Corrupt`]. Returns another kind if the only superblock could not be
-    /// read or uses unknown features.
+    /// Returns [`ErrorKind::Corrupt`]. Returns another kind than that if the only superblock could
+    /// not be read or uses unknown features.
     #[must_use]
     pub const fn kind(&self) -> ErrorKind {
         match self {
@@ -298,7 +298,7 @@ pub enum DevicesError {
         second: String,
         /// The second device's fsid.
         second_fsid: Uuid,
-        /// The metadata uuid that their blocks carry.
+        /// The metadata uuid that the volume's tree blocks carry.
         metadata_uuid: Uuid,
     },
     /// A device was given twice, or a copy of it was given too.
@@ -308,12 +308,13 @@ pub enum DevicesError {
         first: String,
         /// Another device's name.
         second: String,
-        /// The id that both have.
+        /// The device id that both devices have.
         device: DeviceId,
-        /// The uuid that both have.
+        /// The device uuid that both devices have.
         uuid: Uuid,
     },
-    /// Two devices were each written without the other. Each lacks the changes of the other.
+    /// Two devices were each written without the other. Each of the two devices lacks the changes
+    /// of the other.
     #[error(
         "{first} is at generation {first_generation}, {second} at generation {second_generation}, and neither state follows from the other: each device was written without the other. Open each alone with --degraded, and save files that exist on only one. Then replace the other device with `buttress replace start`"
     )]
@@ -377,7 +378,8 @@ impl fmt::Display for MissingList<'_> {
 pub struct Attempt {
     /// The number of the copy, from 1. With parity, copies from 2 on are ways to rebuild the bytes.
     pub copy: u32,
-    /// The device that failed. For a rebuild, it is the device of a column that the rebuild needs.
+    /// The device that failed. For a rebuild, the device is that of a column that the rebuild
+    /// needs.
     pub device: DeviceId,
     /// The physical address on the device.
     pub physical: Physical,

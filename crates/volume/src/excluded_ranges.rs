@@ -1,18 +1,18 @@
 //! Excluded ranges: addresses that are never allocated, although no extent covers them.
 //!
-//! Three kinds of addresses are excluded. For each kind, a chunk excludes the part that its stripes
-//! cover:
+//! Three kinds of addresses are excluded from allocation. For each kind of excluded address, a
+//! chunk excludes the part that its stripes cover:
 //!
 //! - the first 64 KiB of the logical address space: file extents use address 0 for a hole, and
 //!   superblocks use it for a missing tree. The first chunk of volumes that old versions of
-//!   mkfs.btrfs made begins there;
-//! - the addresses of superblock copies;
+//!   mkfs.btrfs made begins at this address;
+//! - the addresses of superblock copies on each device;
 //! - the first MiB of each device, which is reserved for boot loaders. Since about 2015, no new
-//!   chunk begins there. The kernel honours this only when it makes chunks. In older chunks, it
-//!   also uses the bytes between 68 KiB and 1 MiB.
+//!   chunk begins there. The kernel honours this only when it makes chunks. In older chunks, the
+//!   kernel also uses the bytes between 68 KiB and 1 MiB.
 //!
-//! Data in excluded addresses of an older volume stays there until its extents are freed. Then the
-//! addresses are not used again.
+//! Data in excluded addresses of an older volume stays there until its extents are freed. Once
+//! freed, excluded addresses are not used again.
 //!
 //! Source: on-disk format documentation, section "Superblock"; btrfs(5), section "Bootloader
 //! support".
@@ -28,7 +28,7 @@ const FIRST_LOGICAL: Logical = Logical::new(64 << 10);
 /// A superblock copy excludes a whole stripe unit.
 const SUPERBLOCK_KEEPS_BYTES: u64 = 64 << 10;
 
-/// The granularity of the checks, which is the smallest sector size.
+/// The granularity in bytes of the checks, which is the smallest sector size.
 const STEP_BYTES: u64 = 4096;
 
 /// Returns the excluded addresses of a chunk, in order and merged.
@@ -43,9 +43,9 @@ pub fn of_chunk(chunk: &MappedChunk) -> Vec<Range<u64>> {
 }
 
 /// Returns the excluded addresses like [`of_chunk`], for a chunk with these addresses whose stripes
-/// begin at `stripes` on their devices. With parity, the whole row is excluded. Parity that covers
-/// a superblock would be wrong after the next commit, and would overwrite superblocks in its own
-/// unit.
+/// begin at `stripes` on their devices. With parity, the whole row that covers the reserved bytes
+/// is excluded. Parity that covers a superblock would be wrong after the next commit, and would
+/// overwrite superblocks in its own unit.
 pub fn excluded_ranges(addresses: Range<Logical>, layout: &Layout, stripes: &[Physical]) -> Vec<Range<u64>> {
     let (start, end) = (addresses.start.get(), addresses.end.get());
     // The excluded range at the chunk's start is empty unless the chunk begins below the first
@@ -58,8 +58,8 @@ pub fn excluded_ranges(addresses: Range<Logical>, layout: &Layout, stripes: &[Ph
             let stop = reserved.end.min(stripe.get().saturating_add(device_extent_bytes));
             while at < stop {
                 let offset = StripeOffset::new(at.saturating_sub(stripe.get()));
-                // The loop checks step by step, because a unit of striping may begin anywhere in
-                // the excluded range.
+                // The loop checks the range in small steps, because a stripe unit may begin
+                // anywhere in the excluded range.
                 if layout.has_parity() {
                     ranges.push(row_of(start, layout, offset));
                 } else if let Some(Content::Data(data)) = layout.content(index, offset) {
@@ -113,7 +113,7 @@ mod tests {
     const MIB: u64 = 1 << 20;
     const SECTOR: u64 = 4096;
 
-    /// Returns true if a sector must stay free. The function maps the sector, or with parity its
+    /// Returns true if no extent may use a sector. The function maps the sector, or with parity its
     /// whole row, to the devices.
     fn must_stay_free(start: u64, layout: &Layout, stripes: &[u64], sector: u64) -> bool {
         let place = layout.place(ChunkOffset::new(sector)).unwrap();
@@ -143,7 +143,7 @@ mod tests {
     }
 
     /// The test maps every sector of chunks of every profile in both directions. The tested chunks
-    /// begin where old versions of mkfs.btrfs put them: inside the reserved range, over a
+    /// begin where old versions of mkfs.btrfs put chunks: inside the reserved range, over a
     /// superblock copy, and outside both.
     #[test]
     fn exactly_the_addresses_on_reserved_bytes_are_excluded() {
@@ -205,7 +205,7 @@ mod tests {
             assert_eq!(ranges, vec![wanted], "{start} at {physical}");
         };
         only(0, 0, 0..MIB);
-        // No address of this chunk is excluded.
+        // This test chunk has no excluded address.
         only(0, 2 * MIB, 0..STRIPE_BYTES);
         only(8 * MIB, 0, 8 * MIB..9 * MIB);
     }

@@ -82,7 +82,7 @@ pub enum FaultReason {
 }
 
 impl FaultReason {
-    /// Returns the reason why an unused device is not read.
+    /// Returns the reason why reads skip a device that is missing, stale or left out.
     pub(crate) fn of_absence(slot: &DeviceSlot) -> Self {
         match (slot.failure(), slot.stale()) {
             (Some(_), _) => Self::LeftOut,

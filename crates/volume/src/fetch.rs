@@ -35,7 +35,7 @@ pub(crate) fn reachable(
 }
 
 /// Reads `part` of a segment by `way`, and waits for it. `part` counts from the segment's start. A
-/// rebuild reads all columns in one state of the row.
+/// rebuild reads all columns of a row in one state.
 pub(crate) fn fetch(
     locks: &RowLocks,
     segment: &Segment,
@@ -63,8 +63,8 @@ pub(crate) fn fetch(
 }
 
 fn rebuild(segment: &Segment, way: Way, recovery: Recovery, part: Range<usize>) -> Result<Buffer, Attempt> {
-    // All columns lie on different devices. The reads of all columns start together and are then
-    // awaited in turn.
+    // All columns of a row lie on different devices. The reads of all columns start together and
+    // are then awaited in turn.
     let mut pending = Vec::new();
     for (column, stripe_index) in segment.needed_columns(recovery) {
         // Clamp: `reachable` refuses the last address.

@@ -95,8 +95,8 @@ impl StripeGeometry {
     }
 
     /// Returns the bytes of one full row. RAID5 and RAID6 write full rows without reading, and
-    /// striped profiles use all devices for a full row. For profiles without rows, it is one stripe
-    /// unit.
+    /// striped profiles use all devices for a full row. For profiles without rows, the row is one
+    /// stripe unit.
     #[must_use]
     pub fn row_bytes(&self) -> ByteCount {
         ByteCount::new(u64_of(self.data_stripes).exact_mul(STRIPE_BYTES))

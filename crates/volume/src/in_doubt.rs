@@ -7,8 +7,8 @@
 //! cases: each commit writes at least the root tree's block. A device missed the commit if it
 //! should hold a copy of such a root and does not.
 //!
-//! Parity of a block counts as its copy if it can be judged. Parity can be judged if the row has
-//! one data column, or if no other device is behind.
+//! The parity of a root block counts as its copy if the parity can be verified. Parity can be
+//! judged if the row has one data column, or if no other device is behind.
 //!
 //! Left out: a device that should hold neither a copy of these roots nor parity that can be judged.
 
@@ -49,8 +49,8 @@ impl Volume {
         }
     }
 
-    /// Returns true if the device's own copy of a root of the newest commit is bad, and another
-    /// copy is good.
+    /// Returns true if the device's own copy of a root of the newest commit is bad, and a copy on
+    /// another device is good.
     fn lacks_newest_roots(&self, slot: &DeviceSlot) -> bool {
         let superblock = self.superblock();
         let newest = superblock.generation;

@@ -11,10 +11,11 @@
 //! | RAID10 | units go round groups of `sub_stripes` neighbouring stripes; each in a group holds a copy |
 //! | RAID5, RAID6 | a *row* is one unit from each stripe at the same offset: `n-1` or `n-2` data columns, then `P` (and `Q`); row `r` starts at stripe `r mod n`, so that parity rotates |
 //!
-//! Invariants: making a [`Layout`] checks it. After that, no function fails for an offset inside
-//! the chunk, and an offset outside returns `None`. Every data byte has one [`Place`], and every
-//! byte of a stripe has one [`Content`]. The two mappings are inverse to each other. Left out: the
-//! devices of the stripes, and the choice of copies to read (the module `mirror`).
+//! Invariants: making a [`Layout`] checks it. Once a [`Layout`] is made, no function fails for an
+//! offset inside the chunk, and an offset outside returns `None`. Every data byte has one
+//! [`Place`], and every byte of a stripe has one [`Content`]. The two mappings are inverse to each
+//! other. Left out: the devices of the stripes, and the choice of copies to read (the module
+//! `mirror`).
 //!
 //! Source: on-disk format documentation, section "CHUNK_ITEM", and `btrfs(5)`, section "Profiles".
 
@@ -88,7 +89,7 @@ pub enum LayoutError {
 /// The location of a run of a chunk's bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
-    /// The first stripe that holds the run. The run's copies are on the following stripes.
+    /// The first stripe that holds the run. The copies of the run are on the following stripes.
     pub stripe_index: usize,
     /// The number of neighbouring stripes that hold the run, at the same [`StripeOffset`].
     pub copies: usize,
@@ -112,7 +113,7 @@ pub struct Column {
 /// The content of a byte of a stripe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Content {
-    /// The chunk's byte at this offset.
+    /// The content is the chunk's byte at this offset.
     Data(ChunkOffset),
     /// Parity `P` of a row.
     P {
@@ -146,7 +147,7 @@ impl Layout {
     /// `stripe_bytes`.
     ///
     /// # Errors
-    /// Returns [`LayoutError`] if the profile does not allow the numbers.
+    /// Returns [`LayoutError`] if the profile does not allow the item's numbers.
     pub fn new(
         profile: Profile,
         length: ByteCount,
@@ -328,9 +329,9 @@ impl Layout {
     }
 
     /// Returns the number of ways to read a byte, which is also btrfs's number of mirrors. Without
-    /// parity, the ways are the copies. With parity, they are the direct read and each way to
-    /// rebuild: one for RAID5. RAID6 rebuilds from `P`, from `Q`, or from both without one other
-    /// column.
+    /// parity, the ways to read a byte are the copies. With parity, the ways to read a byte are the
+    /// direct read and each way to rebuild: one for RAID5. RAID6 rebuilds a byte from `P`, from
+    /// `Q`, or from both without one other column.
     #[must_use]
     pub fn ways(&self) -> u32 {
         let ways = match self.profile {

@@ -13,9 +13,9 @@
 //!
 //! A commit that removes a device writes no superblock to that device
 //! ([`Volume::write_superblocks_without`]). The device's superblock then belongs to the previous
-//! commit. The caller wipes it last.
+//! commit. The caller wipes the removed device last.
 //!
-//! After a crash, opening counts a device without device extents as current, although its
+//! After a crash, opening counts a device without device extents as current, although the device's
 //! superblock may be older.
 //!
 //! Left out: the items of devices in trees, and the decision which devices may leave.
@@ -34,7 +34,7 @@ impl Volume {
     /// Writes the superblock in use to a new device, with the device's own item and the volume's
     /// future number of devices. Linux registers no second device by fsid for a volume with one
     /// device. From then on, the device is flushed and gets superblocks like the volume's other
-    /// devices. The trees do not list the device yet.
+    /// devices. The chunk tree does not list the new device yet.
     ///
     /// # Errors
     /// Fails if the device fails or is read-only, or if writing has stopped.
@@ -47,7 +47,7 @@ impl Volume {
         let slot = DeviceSlot::given(item.device, item.uuid, superblock.fsid, device, None);
         let slot = Arc::new(slot);
         self.require_own(&slot)?;
-        // Only primaries name a log.
+        // Only primary superblocks name a log.
         let without_log = Superblock {
             log_root: Logical::MIN,
             log_root_level: 0,
@@ -58,8 +58,8 @@ impl Volume {
         Ok(slot)
     }
 
-    /// Removes a device from the table: it is no longer flushed, and gets no superblocks. No chunk
-    /// may have a stripe on a removed device.
+    /// Removes a device from the table: the volume no longer flushes it and writes no superblocks
+    /// to it. No chunk may have a stripe on a removed device.
     pub fn leave(&self, device: Uuid) {
         let _alone = self.writes().write();
         self.device_table().write().remove(device);

@@ -1,8 +1,8 @@
 //! The ways to read a run of bytes, and the order in which reads try them.
 //!
 //! A [`Segment`] is a run that is contiguous on one stripe and on the stripes that copy it. For
-//! mirrored profiles, its *ways* are the copies. For RAID5 and RAID6, its ways are the direct read
-//! and every rebuild from the rest of the row:
+//! mirrored profiles, its *ways* are the copies. For RAID5 and RAID6, a segment's ways are the
+//! direct read and every rebuild from the rest of the row:
 //!
 //! | copy | RAID5 | RAID6 |
 //! |---|---|---|
@@ -11,10 +11,10 @@
 //! | 3 | | other data and `Q` |
 //! | 4 … | | `P`, `Q` and the data without one other column, in column order |
 //!
-//! Ways that need a missing device, or a device that was left out, do not exist. Ways that read a
-//! stale device come last. Among copies on several devices, the first choice alternates with the
-//! address, every mebibyte. Thus both disks of a mirror work, neighbouring blocks still merge, and
-//! two runs behave alike. Copies on one device are tried in order.
+//! Ways that need a missing device, or a device that was left out, do not exist. The ways that read
+//! a stale device come last. Among copies on several devices, the first choice alternates with the
+//! address, every mebibyte. Thus both disks of a mirror serve reads, neighbouring blocks still
+//! merge, and two runs behave alike. Copies on one device are tried in order.
 
 use crate::chunk_map::MappedChunk;
 use crate::error::{Attempt, Corruption, Error, Unreadable};
@@ -115,8 +115,8 @@ impl Segment {
         Ok(segment)
     }
 
-    /// Returns true if `next`, the following segment, has no location for the same reason: the RAID
-    /// stripe tree has no entry.
+    /// Returns true if `next`, the following segment, also has no entry in the RAID stripe tree and
+    /// hence no location.
     pub(crate) fn is_unmapped_like(&self, next: &Self) -> bool {
         let unmapped = |segment: &Self| match &segment.failure {
             Some(Error::Corrupt(corruption)) => matches!(**corruption, Corruption::NoStripeExtent { .. }),
@@ -189,9 +189,9 @@ impl Segment {
         }
     }
 
-    /// Leaves out the ways that read a device which missed commits. Reads of bytes without a
-    /// checksum use this. If a chunk needs all of its devices, the plan keeps the stale devices
-    /// too. The volume could not be written without the device, so its bytes are current.
+    /// Leaves out the ways that read a device with missed commits. Reads of bytes without a
+    /// checksum leave out these ways. If a chunk needs all of its devices, the plan keeps the stale
+    /// devices too. The volume could not be written without the device, so its bytes are current.
     pub(crate) fn distrust_stale(&mut self) {
         let may_be_behind = self.chunk.has_stale() && self.chunk.tolerated_stripes() > 0;
         if may_be_behind && !buttress_faults::on("volume-stale-data-served") {
@@ -278,9 +278,9 @@ impl Segment {
         })
     }
 
-    /// Returns one attempt for each unavailable copy, for the error if no way works.
+    /// Returns one failed attempt for each unavailable copy, for the error if no way works.
     fn missing_copies(&self) -> Vec<Attempt> {
-        // A stale copy with a verifier is tried, so the error names its own failure.
+        // A stale copy with a verifier is tried, so the error names that copy's own failure.
         let is_tried = |stripe_index| {
             let is_way = |way: &Way| matches!(way.source, Source::Direct { stripe_index: own, .. } if own == stripe_index);
             self.ways.iter().any(is_way)

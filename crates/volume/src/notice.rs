@@ -1,5 +1,5 @@
-//! Notices of opening and writing a volume that are no failures. The caller shows them, and uses
-//! the volume.
+//! Notices of opening and writing a volume, for conditions that are no failures. The caller shows
+//! these notices, and uses the volume.
 
 use crate::error::{MissingDevice, Stale};
 use crate::superblocks::PrimaryFailure;
@@ -30,8 +30,8 @@ pub enum Notice {
         /// The names of the features.
         names: Vec<String>,
     },
-    /// A device missed the last commits. The device's copies are used only if no other copy can be
-    /// read.
+    /// A device missed the last commits. The copies on a stale device are used only if no other
+    /// copy can be read.
     StaleDevice {
         /// The device's name.
         device: String,
@@ -87,7 +87,7 @@ pub enum Notice {
     },
     /// The superblock's device count differs from the number of devices in the chunk tree.
     DeviceCount {
-        /// The superblock's count.
+        /// The superblock's count of bytes in use.
         superblock: u64,
         /// The number of device items in the chunk tree.
         found: u64,

@@ -9,13 +9,13 @@
 //! - any other fsid is refused, with both names in the error;
 //! - a device with id 0 is the target of an unfinished replacement. The target is kept apart and
 //!   not read ([`crate::replacement`]);
-//! - the newest generation leads. A device of an older generation missed commits, and its copies
-//!   are used last;
+//! - among the volume's devices, the newest generation leads. A device of an older generation
+//!   missed commits, and its copies are used last;
 //! - two devices that were each written without the other are refused. Either their superblocks
 //!   have one generation and different roots, or their backup roots of the older generation differ.
 //!
 //! Finally, the features of the leading superblock are checked. An opening refuses unknown incompat
-//! bits, and names them. Unknown compat_ro bits make the volume read-only.
+//! bits, and names them. Unknown `compat_ro` feature bits make the volume read-only.
 
 use crate::devices::DeviceSlot;
 use crate::error::{DevicesError, Error, Stale};
@@ -51,7 +51,7 @@ pub struct Rescue {
     pub no_log_replay: bool,
 }
 
-/// The result of reading the superblocks.
+/// The result of reading the superblocks of all devices.
 pub(crate) struct Opened {
     pub(crate) lead: Device,
     pub(crate) superblock: Superblock,
@@ -128,7 +128,7 @@ pub(crate) fn choose(devices: Vec<Device>) -> Result<Opened, Error> {
             newest: superblock.generation,
         };
         let stale = behind.then_some(generations);
-        // The newest commit seems to be cut off between the superblock writes of the devices.
+        // The newest commit seems to have ended between the superblock writes of the devices.
         let is_older = own.fsid == superblock.fsid && own.generation < superblock.generation;
         let in_doubt = (is_older && !behind).then_some(generations);
         // [`Volume::settle_idle_devices`] decides with the device's item whether the device missed
@@ -166,7 +166,7 @@ fn take_targets(candidates: &mut Vec<Candidate>) -> Vec<Candidate> {
         .collect()
 }
 
-/// Returns the volume's own target; the newest if there are several.
+/// Returns the volume's own replacement target; the newest if there are several.
 fn target_among(
     targets: Vec<Candidate>,
     lead: &Device,
@@ -227,7 +227,7 @@ fn state_of(superblock: &Superblock) -> Vec<Notice> {
 /// is pending. If the newest devices hold only older superblock copies, a device with a primary of
 /// the copies' generation missed no blocks. If a device was absent during a complete commit, the
 /// other devices hold newer superblock copies. If a device was away only during the cut-off commit,
-/// its missing blocks reveal it ([`crate::in_doubt`]).
+/// the blocks that it lacks reveal this ([`crate::in_doubt`]).
 fn last_on_all_devices(candidates: &[Candidate], newest: &Superblock) -> Generation {
     // Clamp: the number comes from disk; no superblock has generation 0.
     let before = Generation::new(newest.generation.get().saturating_sub(1));
@@ -281,8 +281,8 @@ fn refuse_duplicates(candidates: &[Candidate]) -> Result<(), DevicesError> {
 }
 
 /// Refuses devices of the volume whose states do not follow from each other, as far as the
-/// superblocks show. Backup roots reach back three commits. For a device that missed more commits,
-/// a resynchronisation compares the extents before it writes.
+/// superblocks show. The backup roots of a superblock reach back three commits. For a device that
+/// missed more commits, a resynchronisation compares the extents before it writes.
 fn refuse_diverged(lead: &Candidate, candidates: &[Candidate]) -> Result<(), DevicesError> {
     if buttress_faults::on("volume-diverged-devices-accepted") {
         return Ok(());

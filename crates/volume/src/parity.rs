@@ -6,13 +6,13 @@
 //! - `Q = g^0·D[0] + g^1·D[1] + …`
 //!
 //! byte by byte in GF(2^8) with the polynomial `x^8 + x^4 + x^3 + x^2 + 1` (0x11d) and generator `g
-//! = 2`, as in H. Peter Anvin, "The mathematics of RAID-6". Addition is XOR.
+//! = 2`, as in H. Peter Anvin, "The mathematics of RAID-6". Addition in this field is XOR.
 //!
 //! Invariants: block order is column order (not device order: parity rotates over devices, see
 //! [`crate::layout`]); `g` has order 255, so a RAID6 row has at most [`MAX_RAID6_DATA_BLOCKS`] data
-//! blocks. The loops are plain byte loops over slices, in a form that the compiler vectorises. If
-//! the blocks have unequal lengths, only the length of the shortest counts. Left out: reading and
-//! writing rows.
+//! blocks. The parity loops are plain byte loops over slices, in a form that the compiler
+//! vectorises. If the blocks have unequal lengths, only the length of the shortest counts. Left
+//! out: reading and writing rows.
 
 /// The maximum number of data blocks for which the coefficients of `Q` are distinct.
 pub const MAX_RAID6_DATA_BLOCKS: usize = 255;
@@ -27,7 +27,7 @@ pub enum Recovery {
     /// Rebuilds from `P`, `Q` and the data blocks, without the block of column `other`, which may
     /// be bad too.
     WithPAndQ {
-        /// The second column that is not read.
+        /// The second column that a rebuild does not read.
         other: usize,
     },
 }
@@ -124,7 +124,7 @@ pub fn compute_p<'a>(data: impl IntoIterator<Item = &'a [u8]>, p: &mut [u8]) {
     }
 }
 
-/// Computes `Q` of the data blocks in column order. `None` stands for a block of zeros.
+/// Computes `Q` of the data blocks in column order. `None` stands for a data block of zeros.
 pub fn compute_q<'a, I>(data: I, q: &mut [u8])
 where
     I: IntoIterator<Item = Option<&'a [u8]>>,
@@ -139,7 +139,8 @@ where
     }
 }
 
-/// A row of which some blocks were read. Slots that `recovery` does not need may be `None`.
+/// A RAID5 or RAID6 row of which some blocks were read. Slots that `recovery` does not need may be
+/// `None`.
 #[derive(Clone, Debug)]
 pub struct Row<'a> {
     /// Data blocks in column order.

@@ -6,12 +6,13 @@
 //! two ways:
 //!
 //! - [`PendingExtent::wait_verified`], for tree blocks: the verifier receives the whole extent and
-//!   accepts or rejects it. After a rejection, the other ways are tried for the whole extent;
+//!   accepts or rejects it. After a rejection, the reader tries the other ways for the whole
+//!   extent;
 //! - [`PendingExtent::wait_data`], for file data: the verifier names the sectors that do not match.
-//!   Only these sectors are read again, each from any good copy.
+//!   Only the sectors that fail verification are read again, each from any good copy.
 //!
-//! The fault log records skipped copies. The error also lists bytes that no copy could provide.
-//! Reads never write; the crate that repairs a volume receives its faults
+//! The fault log records skipped copies. The error of a read also lists bytes that no copy could
+//! provide. Reads never write; the crate that repairs a volume receives the faults of its reads
 //! ([`Volume::tell_faults`]).
 
 mod data;
@@ -36,7 +37,7 @@ pub use data::LostRange;
 pub const MAXIMUM_READ_BYTES: usize = 256 << 20;
 
 /// A verifier that finds the sectors of an extent that do not match their checksums. The verifier
-/// appends their ranges, in order.
+/// appends the ranges of these sectors, in order.
 pub type VerifySectors<'a> = dyn Fn(&[u8], &mut Vec<Range<usize>>) + 'a;
 
 /// A range of logical addresses to read.
@@ -56,7 +57,7 @@ pub struct PendingExtent {
     plan: Result<SmallVec<[PendingSegment; 1]>, Error>,
 }
 
-/// A segment, and the read of its first way if it was started.
+/// A segment of an extent, and the read of its first way if that read was started.
 #[derive(Debug)]
 pub(crate) struct PendingSegment {
     pub(crate) segment: Segment,
@@ -155,7 +156,7 @@ impl Volume {
     }
 
     /// Returns true if the first byte of an extent is in memory. Unlike
-    /// [`read_cached`](Self::read_cached), counts no read.
+    /// [`read_cached`](Self::read_cached), this query counts no read.
     #[must_use]
     pub fn seems_cached(&self, read: ExtentRead) -> bool {
         self.first_copy(read)
@@ -213,8 +214,8 @@ impl Volume {
         extent
     }
 
-    /// Records in the fault log that `part` of a segment failed. `part` counts from the segment's
-    /// start.
+    /// Records in the fault log that `part` of a segment failed. `part` counts in bytes from the
+    /// segment's start.
     fn record_fault(&self, segment: &Segment, attempt: &Attempt, part: Range<usize>) {
         let slots = segment.chunk.devices();
         let name = slots.iter().find(|slot| slot.id() == attempt.device);
@@ -262,7 +263,7 @@ fn start_first_ways(extents: &mut [PendingExtent]) {
         else {
             continue;
         };
-        // The wait reports unreachable segments, with their location.
+        // The later wait reports unreachable segments, with their location.
         let Ok(device) = reachable(&segment.chunk, *stripe_index, *physical, segment.length()) else {
             continue;
         };

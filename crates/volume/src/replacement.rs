@@ -5,20 +5,21 @@
 //! *target*, at the same address. The superblocks of the replaced device are written to the target
 //! too. The target's own superblocks have id 0, as in Linux. During a replacement, nothing is read
 //! from the target. A job above the volume copies the source's older content.
-//! [`Volume::write_superblocks_and_replace`] is the commit with which the target becomes the
-//! device. The replacement's target gets superblocks with the source's id and uuid, and the source
-//! gets none.
+//! [`Volume::write_superblocks_and_replace`] writes the superblocks of the commit with which the
+//! target becomes the device. The replacement's target gets superblocks with the source's id and
+//! uuid, and the source gets none.
 //!
-//! A slot never changes its device. A replacement exchanges the source's slot for one with the same
-//! id, uuid and error counters, in all tables. Device table and chunks are `Arc`s. Readers continue
-//! without cost with the device slot that they hold. Writers hold the lock `writes` shared, from
-//! planning a write to its end. The exchange holds it exclusively, so each write goes to the old
-//! slots or to the new ones.
+//! A slot of the device table never changes its device. A replacement exchanges the source's slot
+//! for one with the same id, uuid and error counters, in all tables. Device table and chunks are
+//! `Arc`s. Readers continue without cost with the device slot that they hold. Writers hold the lock
+//! `writes` shared, from planning a write to its end. The exchange holds it exclusively, so each
+//! write goes to the old slots or to the new ones.
 //!
-//! A target that fails a write is left out, like any device. The replacement then cannot finish,
-//! and the volume loses nothing. While a target exists, or a job [guards](Volume::guard_rows) the
-//! rows, writers lock the rows of all profiles, not only those with parity. A replacement job that
-//! holds a row's lock therefore finds equal copies, which stay unchanged while it copies them.
+//! A target that fails a write is left out, like any device. A replacement whose target was left
+//! out cannot finish, and the volume loses nothing. While a target exists, or a job
+//! [guards](Volume::guard_rows) the rows, writers lock the rows of all profiles, not only those
+//! with parity. A replacement job that holds a row's lock therefore finds equal copies, which stay
+//! unchanged while it copies them.
 
 use crate::Volume;
 use crate::chunk_map::{ChunkMap, MappedChunk};
@@ -64,8 +65,8 @@ pub struct Replacement {
 pub struct Returning {
     /// The generation of the device's own superblock.
     pub since: Generation,
-    /// Moved stripes, by the chunk's start and the stripe's index, with their new address on the
-    /// device. Extents of the device's own state occupy the old addresses of these stripes.
+    /// Moved stripes, by the chunk's start and the stripe's index, with their new physical address
+    /// on the device. Extents of the device's own state occupy the old addresses of these stripes.
     pub moved: BTreeMap<(Logical, usize), Physical>,
 }
 
@@ -144,7 +145,7 @@ impl Replacement {
     }
 }
 
-/// The number of jobs that want writers to lock rows. See [`Volume::guard_rows`].
+/// The number of jobs that require writers to lock rows. See [`Volume::guard_rows`].
 #[derive(Debug, Default)]
 pub(crate) struct Guards(AtomicUsize);
 
@@ -254,8 +255,8 @@ impl Volume {
     }
 
     /// Writes superblocks like [`write_superblocks`](Self::write_superblocks), with the target in
-    /// place of the source, which makes the target the device. All blocks must be durable on all
-    /// devices, including the target.
+    /// place of the source, which makes the target the device. All blocks of the commit must be
+    /// durable on all devices, including the target.
     ///
     /// # Errors
     /// Returns [`WriteRefusal::NoTarget`] if no target exists or it failed. A failure of the target

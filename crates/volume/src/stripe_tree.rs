@@ -3,12 +3,12 @@
 //! The raid-stripe-tree feature applies to data of the profiles RAID0, RAID1, RAID1C3, RAID1C4,
 //! RAID10 and DUP. Data is written to any free place in the chunk's device extents, and the stripe
 //! tree records the place. For each written extent, the stripe tree holds one physical address for
-//! each copy. The chunk still determines which devices hold a byte; the tree replaces only the
-//! address on them. The stripe tree leaves the mapping of metadata and system chunks unchanged.
+//! each copy. The chunk still determines which devices hold a byte; the stripe tree replaces only
+//! the address on them. The stripe tree leaves the mapping of metadata and system chunks unchanged.
 //!
-//! An entry lists the copies of one contiguous run, without lengths. For RAID0 and RAID10, it
-//! therefore locates at most one unit of striping: bytes of an entry beyond the unit in which it
-//! begins are an error.
+//! An entry of the RAID stripe tree lists the copies of one contiguous run, without lengths. For
+//! RAID0 and RAID10, an entry therefore locates at most one stripe unit: bytes of an entry beyond
+//! the unit in which it begins are an error.
 //!
 //! Trees are above this layer, so the layer above provides the lookup as a [`StripeResolver`].
 //!
@@ -53,8 +53,8 @@ pub trait StripeResolver: Send + Sync + core::fmt::Debug {
 }
 
 impl dyn StripeResolver + '_ {
-    /// Returns the entry that covers `logical`, and cuts `length` to the bytes that it maps from
-    /// there. If no entry covers `logical`, cuts `length` to the bytes up to the next entry.
+    /// Returns the entry that covers `logical`. Cuts `length` to the bytes that the entry maps from
+    /// `logical` on. If no entry covers `logical`, cuts `length` to the bytes up to the next entry.
     pub(crate) fn resolve_from(
         &self,
         logical: Logical,
@@ -75,8 +75,8 @@ impl dyn StripeResolver + '_ {
     }
 }
 
-/// A placeholder until the tree is connected. A volume with a stripe tree must not be read as if it
-/// had none.
+/// The resolver until the RAID stripe tree is connected. A volume with a stripe tree must not be
+/// read as if it had none.
 #[derive(Debug)]
 pub(crate) struct Unconnected;
 

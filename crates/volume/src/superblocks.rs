@@ -5,10 +5,10 @@
 //! primary's fsid and device uuid is used. If the primary no longer names these ids, all valid
 //! copies must agree.
 //!
-//! Zoned devices have sequential zones that cannot be overwritten, so they keep the primary in a
-//! log. In a zoned device, a log holds superblocks one after another from byte 0 on, in two
-//! alternating zones. A superblock at byte 0 identifies an image of such a device. The reader uses
-//! the newest superblock of both zones.
+//! Zoned devices have sequential zones that cannot be overwritten, so they keep the primary
+//! superblock in a log. In a zoned device, a log holds superblocks one after another from byte 0
+//! on, in two alternating zones. A superblock at byte 0 identifies an image of a zoned device. The
+//! reader uses the newest superblock of both zones.
 //!
 //! Source: on-disk format documentation, sections "Superblock" and "Zoned mode" (manual page
 //! btrfs(5)).
@@ -54,9 +54,9 @@ impl PrimaryFailure {
 pub struct DeviceSuperblock {
     /// The superblock.
     pub superblock: Superblock,
-    /// The physical address from which it was read.
+    /// The physical address from which the superblock was read.
     pub at: Physical,
-    /// The notice for a superblock that is not the primary.
+    /// The notice that the volume was opened by a superblock other than the primary.
     pub notice: Option<Notice>,
 }
 
@@ -116,7 +116,7 @@ pub fn choose(device: &Device) -> Result<DeviceSuperblock, Error> {
             let newest = if zoned { newest_in_log(device) } else { None };
             let (at, superblock) = newest
                 .filter(|(_, logged)| identity(logged) == identity(&superblock))
-                // Clamp: the primary counts if no log has a newer superblock.
+                // Clamp: without a newer superblock in the log of a zone, the primary counts.
                 .unwrap_or((primary_at, superblock));
             return Ok(DeviceSuperblock {
                 superblock,
@@ -192,7 +192,8 @@ pub(crate) fn copy_generations(device: &Device, superblock: &Superblock) -> Vec<
         .collect()
 }
 
-/// Returns the ids in a damaged primary. The ids are useful only if a copy holds the same ids.
+/// Returns the ids in a damaged primary. The ids in a damaged primary are useful only if a copy
+/// holds the same ids.
 fn identity_of_damaged(device: &Device, at: Physical) -> Option<(Uuid, Uuid)> {
     let bytes = read_raw(device, at).ok()?;
     let raw = Superblock::raw(&bytes).ok()?;
@@ -222,8 +223,8 @@ fn newest_in_log(device: &Device) -> Option<(Physical, Superblock)> {
     Some(newest)
 }
 
-/// Returns a valid superblock of a log at `offset`. Each superblock in the log has the address of
-/// the primary, at any position in the log.
+/// Returns a valid superblock at `offset` in the superblock log of a zone. Each superblock in the
+/// log has the address of the primary, at any position in the log.
 fn log_entry(device: &Device, offset: u64) -> Option<Superblock> {
     let bytes = read_raw(device, Physical::new(offset)).ok()?;
     let [primary_at, ..] = SUPERBLOCK_OFFSETS;
@@ -232,8 +233,8 @@ fn log_entry(device: &Device, offset: u64) -> Option<Superblock> {
         .filter(|entry| entry.incompat.contains(Incompat::ZONED))
 }
 
-/// Returns the last entry of the log in the zone at `start`. Entries are dense from the zone's
-/// beginning, so a binary search finds the last one.
+/// Returns the last entry of the log in the zone at `start`. Entries of a superblock log are dense
+/// from the zone's beginning, so a binary search finds the last entry.
 fn last_entry(device: &Device, start: u64, zone_bytes: u64) -> Option<(Physical, Superblock)> {
     let entry_bytes = SUPERBLOCK_BYTES as u64;
     let place = |index: u64| start.exact_add(index.exact_mul(entry_bytes));

@@ -11,9 +11,10 @@
 //!
 //! A writer adds and removes chunks. A commit replaces the superblock and the device items.
 //!
-//! Invariants: a slot leaves with its device ([`crate::membership`]), or in exchange for another. A
-//! slot that was left out of writes stays left out. A reader keeps the map and the superblock of
-//! its start. The volume holds no lock during I/O, except row locks and the lock of writers.
+//! Invariants: a device's slot leaves with the device ([`crate::membership`]), or in exchange for
+//! another slot. A slot that was left out of writes stays left out. A reader keeps the chunk map
+//! and the superblock that were current when it started. The volume holds no lock during I/O,
+//! except row locks and the lock of writers.
 
 use crate::chunk_map::{Added, ChunkMap, MappedChunk};
 use crate::devices::{DeviceSlot, DeviceTable};
@@ -72,14 +73,15 @@ pub struct Volume {
     failing: Mutex<(), FailingLock>,
     /// True if the volume may continue without a failed device, as a volume with data may.
     tolerates_failures: bool,
-    /// A device that provides the clock, which all simulated devices of the volume share.
+    /// A device whose clock all simulated devices of the volume share.
     clocked: Device,
 }
 
 impl Volume {
     /// Opens the volume of the given devices, as far as its superblocks describe it.
     ///
-    /// Devices may come in any order. The newest generation leads; see [`crate::open`].
+    /// Devices may come in any order. The device with the newest generation leads; see
+    /// [`crate::open`].
     ///
     /// # Errors
     /// Fails without a valid superblock, with unknown incompat features, with devices of different
@@ -113,9 +115,9 @@ impl Volume {
     }
 
     /// Makes a volume that does not exist on disk yet, and reads nothing. The caller first passes
-    /// its chunks to [`Volume::add_chunk`], including the system chunks. The blocks are written
-    /// next, then the superblocks ([`Volume::write_superblocks`]). A device that fails before the
-    /// superblocks are written fails the volume, whatever the profiles tolerate.
+    /// its chunks to [`Volume::add_chunk`], including the system chunks. The caller writes the
+    /// blocks next, and then the superblocks ([`Volume::write_superblocks`]). A device that fails
+    /// before the superblocks are written fails the volume, whatever the profiles tolerate.
     ///
     /// # Errors
     /// Fails without a device, or with two devices of one uuid.
@@ -177,7 +179,7 @@ impl Volume {
         &self.options
     }
 
-    /// Returns all notices in order: of opening, and of devices that failed since.
+    /// Returns all notices in order: those of the opening, and those of devices that failed since.
     #[must_use]
     pub fn notices(&self) -> Vec<Notice> {
         self.notices.lock().clone()
@@ -202,14 +204,15 @@ impl Volume {
         drop(before);
     }
 
-    /// Adds a chunk item. `start` is the offset of its key. System chunks are added twice.
+    /// Adds a chunk item. `start` is the offset of its key. The caller may add system chunks twice.
     ///
     /// # Errors
     /// Fails if the chunk overlaps another, if its profile does not allow it, or if its stripes
     /// name a known device by another id.
     pub fn add_chunk(&self, start: Logical, chunk: Chunk) -> Result<(), Error> {
         let added = {
-            // Held until the map has the chunk, so that no exchanged slot stays in the map.
+            // The slot table is locked until the map has the chunk, so that no exchanged slot stays
+            // in the map.
             let mut table = self.devices.write();
             let stripes = chunk.stripes.iter();
             let devices = stripes
@@ -230,7 +233,7 @@ impl Volume {
     /// # Errors
     /// Returns [`WriteRefusal::NoSuchChunk`].
     pub fn remove_chunk(&self, start: Logical) -> Result<(), Error> {
-        // A copy of the old map must not restore the chunk.
+        // Under this lock, no copy of the old chunk map can restore the chunk.
         let _table = self.devices.write();
         if Arc::make_mut(&mut self.chunks.write()).remove(start) {
             Ok(())
@@ -393,7 +396,8 @@ impl Volume {
         self.devices.read().slots().to_vec()
     }
 
-    /// Returns the virtual clock of simulated devices. All work then runs on the calling thread.
+    /// Returns the virtual clock of simulated devices. With simulated devices, all work runs on the
+    /// calling thread.
     #[must_use]
     pub fn virtual_clock(&self) -> Option<VirtualClock> {
         self.clocked.virtual_clock()
@@ -450,7 +454,8 @@ impl Volume {
         &self.devices
     }
 
-    /// Replaces the chunk with the same start. The new chunk has the same slots.
+    /// Replaces the chunk that has the same start. The new chunk has the same device slots as the
+    /// replaced chunk.
     pub(crate) fn exchange_chunk(&self, start: Logical, chunk: Chunk) -> Result<(), Error> {
         let _table = self.devices.write();
         let mut chunks = self.chunks.write();
@@ -474,7 +479,7 @@ impl Volume {
     }
 
     /// Stores a notice. Always stores the first notice that forbids writing, and notices of failed
-    /// devices. The limit applies to other notices.
+    /// devices. The limit on the number of notices applies to all others.
     pub(crate) fn notice(&self, notice: Notice) {
         let mut notices = self.notices.lock();
         let is_needed = || {

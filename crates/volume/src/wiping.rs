@@ -15,7 +15,7 @@ const WIPED_BYTES: u64 = 2 << 20;
 /// volume or none. Programs that recognise a file system by its signature then find none.
 ///
 /// # Errors
-/// Fails if the device fails.
+/// Fails if a write to the device fails.
 pub fn forget(device: &Device) -> Result<(), IoError> {
     let [primary, copies @ ..] = SUPERBLOCK_OFFSETS;
     for place in copies {
@@ -49,7 +49,7 @@ fn zero_superblock(device: &Device, place: Physical) -> Result<(), IoError> {
 /// Zeroes both ends of a device, and the addresses of superblocks.
 ///
 /// # Errors
-/// Fails if the device fails.
+/// Fails if a write to the device fails.
 pub fn zero_ends(device: &Device) -> Result<(), IoError> {
     let size = device.size_bytes();
     // Clamp: both ends of a small device overlap.

@@ -1,10 +1,10 @@
 //! Writes of logical extents: to every copy, every stripe, and their parity.
 //!
-//! [`Volume::write`] takes a batch. The call splits each extent at stripe and chunk ends, and
-//! writes each run to all stripes that hold it. For RAID5 and RAID6, the rows that the batch
-//! touches get new parity (`rows`). The call submits all requests of a device in one plug, so that
-//! neighbours merge, and all devices work in parallel. The write returns when all devices have the
-//! bytes. The bytes are durable after a [`Volume::flush`].
+//! [`Volume::write`] takes a batch of extents. The call splits each extent at stripe and chunk
+//! ends, and writes each run to all stripes that hold it. For RAID5 and RAID6, the rows that the
+//! batch touches get new parity (`rows`). The call submits all requests of a device in one plug, so
+//! that neighbours merge, and all devices work in parallel. The write returns when all devices have
+//! the bytes. The bytes are durable after a [`Volume::flush`].
 //!
 //! Degraded writes: a write leaves out a device that is missing, or that missed commits
 //! ([`Stale`]). If the profile cannot recover the bytes of a left-out device, the write writes
@@ -12,22 +12,23 @@
 //! brought up to date ([`crate::returning`]) or replaced. A stale device's superblock is not
 //! written, so that no opening takes it for a good device.
 //!
-//! Lack of space: writes to a sparse image file fail when the file system that holds it is full.
-//! Space for metadata is reserved in advance ([`Volume::reserve`]). A write of data without space
-//! fails alone ([`Volume::write_data`]). No item refers to the range of a failed data write, and
-//! the bytes on the device are known.
+//! Lack of space is an exception: writes to a sparse image file fail when the file system that
+//! holds it is full. Space for metadata is reserved in advance ([`Volume::reserve`]). A write of
+//! data without space fails alone ([`Volume::write_data`]). No item refers to the range of a failed
+//! data write, and the bytes on the device are known.
 //!
 //! Failures: a device that fails a write or a flush is left out from then on, like a missing
-//! device, if all chunks can do without it (`failures`). Otherwise its failure *stops writing for
-//! good* ([`Volume::stop_writing`]), and the cause is kept. Each later write, flush or commit is
-//! refused. No failure is retried.
+//! device, if all chunks can do without it (`failures`). If chunks need the failed device, its
+//! failure *stops writing for good* ([`Volume::stop_writing`]), and the cause is kept. After
+//! writing has stopped, the volume refuses each later write, flush or commit. No failure is
+//! retried.
 //!
 //! While a device is being replaced, its writes also go to the device that will replace it
 //! ([`crate::replacement`]).
 //!
-//! Left out: the choice of addresses. The allocator above passes only ranges that no committed
-//! state uses. No two calls write the same bytes at the same time, and no reader reads them during
-//! the write.
+//! Left out: the choice of addresses for writes. The allocator above passes only ranges that no
+//! committed state uses. No two calls write the same bytes at the same time, and no reader reads
+//! them during the write.
 //!
 //! [`Stale`]: crate::error::Stale
 
@@ -80,8 +81,8 @@ impl Volume {
     /// # Errors
     /// Returns [`Corruption::Unmapped`] for an address without a chunk. Returns [`Error::Write`] if
     /// writing is not possible or has stopped; nothing is written then. Returns
-    /// [`WriteRefusal::Needed`] if a device fails that the volume needs. Any part of the batch may
-    /// then be written, and writing stops. Other failures of devices are no errors, but
+    /// [`WriteRefusal::Needed`] if a device fails that the volume needs. After this error, any part
+    /// of the batch may be written, and writing stops. Other failures of devices are no errors, but
     /// [notices](Volume::notices).
     pub fn write(&self, extents: &[ExtentWrite]) -> Result<(), Error> {
         self.write_batch(extents, false, None)
@@ -96,8 +97,9 @@ impl Volume {
     /// old parity replaces sectors that fail, before new parity is computed.
     ///
     /// # Errors
-    /// [`Error::Io`] that [is for lack of space](buttress_device::IoError::is_out_of_space). Other
-    /// errors as for [`write`](Self::write).
+    /// Fails with an [`Error::Io`] that [is for lack of
+    /// space](buttress_device::IoError::is_out_of_space). Other errors as for
+    /// [`write`](Self::write).
     pub fn write_data(
         &self,
         extents: &[ExtentWrite],
@@ -313,8 +315,8 @@ impl Batch {
         Ok(())
     }
 
-    /// Starts the batch on all devices, waits for it, and returns the failures. A device that was
-    /// left out since the batch was planned gets no more requests.
+    /// Starts the batch of writes on all devices, waits for the batch, and returns the failures. A
+    /// device that was left out since the batch was planned gets no more requests.
     fn write(self) -> Failures {
         let plugs = self.plugs.iter().filter(|plug| plug.slot.is_written());
         write_all(plugs.map(|plug| (&plug.slot, &plug.device, &plug.requests[..])))
@@ -330,7 +332,7 @@ fn write_all<'a>(
     let mut fail = |slot: &Arc<DeviceSlot>, errors: &mut dyn Iterator<Item = IoError>| {
         let mut first: Option<IoError> = None;
         for error in errors {
-            // A full file system of the host is no failure of the device.
+            // Lack of space on the host's file system is not a failure of the device.
             if !error.is_out_of_space() {
                 slot.count_error(error.operation);
             }

@@ -1,8 +1,8 @@
 //! Volumes that the kernel wrote, in every profile. All blocks and all data must verify with every
 //! device, with every allowed set missing, and with one device's copies overwritten by noise.
 //!
-//! The test walks trees by recursion, because the tree layer is above this crate. Needs root, loop
-//! devices, mkfs.btrfs and a kernel with btrfs; elsewhere each case is skipped.
+//! The test walks trees by recursion, because the tree layer is above this crate. The tests need
+//! root, loop devices, mkfs.btrfs and a kernel with btrfs; elsewhere each case is skipped.
 #![allow(
     clippy::arithmetic_side_effects,
     clippy::cast_possible_truncation,

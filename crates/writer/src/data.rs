@@ -30,19 +30,19 @@
 //!
 //! # Locks
 //!
-//! Each file with a call in progress has a lock of its own. Calls hold the file lock during device
-//! I/O; only write-backs by the background, a commit or a sync release it. Calls acquire the edit
-//! lock after the file lock, for lookups and for inserting items, and never hold it during I/O. A
-//! commit that an edit makes for lack of space writes no content back, so it waits for no file
-//! lock.
+//! Each file with a call in progress has its own file lock. A call holds the file lock during
+//! device I/O; only write-backs by the background, a commit or a sync release it. Calls acquire the
+//! edit lock after the file lock, for lookups and for inserting items, and never hold it during
+//! I/O. A commit that an edit makes for lack of space writes no content back, so it waits for no
+//! file lock.
 //!
 //! # Invariants
 //!
 //! - The size in the inode item grows only after the content before the new end has extents.
 //! - The bytes between a file's size and the end of its last sector are always zero, on disk and in
 //!   memory.
-//! - An inline extent is the only extent of its file. Before content is added after it, its content
-//!   becomes a dirty sector.
+//! - An inline extent is the only extent of its file. Before a write adds content after inline
+//!   content, that content becomes a dirty sector.
 //!
 //! Source: on-disk format documentation, section "EXTENT_DATA"; btrfs(5), sections "Compression"
 //! and "Mount options".

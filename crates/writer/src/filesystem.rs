@@ -100,18 +100,18 @@ impl WritableFilesystem {
         Ok(Self { engine, stages })
     }
 
-    /// Commits and drops this handle. Other handles keep the volume open.
+    /// Commits and drops this handle. Other handles of the volume keep it open.
     ///
     /// # Errors
-    /// Fails as [`Engine::commit`] does. Changes that could not be committed are lost when the last
-    /// handle is dropped.
+    /// Fails as [`Engine::commit`] does. Uncommitted changes are lost when the last handle is
+    /// dropped after a failed commit.
     pub fn close(self) -> Result<Generation> {
         self.engine.close()
     }
 
     /// Drops this handle without a commit, and returns the uncommitted changes. The volume then
-    /// stays at the last commit, which a background thread may have made. Other handles may still
-    /// commit the changes.
+    /// stays at the last commit, which a background thread may have made. Other handles of the
+    /// volume may still commit the changes.
     pub fn abandon(self) -> Uncommitted {
         self.engine.abandon()
     }

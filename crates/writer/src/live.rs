@@ -16,16 +16,16 @@
 //!
 //! # Locks
 //!
-//! A live read acquires locks in a fixed order. The first locks are those of a file's dirty data,
-//! of the steps of operations, of a shard of the inode table, and of an inode's state. The locks of
-//! the subvolume's tree, of other trees, and of the extent tree follow. Each lock is held for one
-//! step in memory, and never during device I/O. A lookup that misses a block releases all locks,
-//! reads the block, and retries ([`Retry`]).
+//! A live read acquires locks in a fixed order. A live read first locks a file's dirty data, the
+//! steps of operations, a shard of the inode table, and an inode's state. The locks of the
+//! subvolume's tree, of other trees, and of the extent tree follow. Each lock is held for one step
+//! in memory, and never during device I/O. A lookup that misses a block releases all locks, reads
+//! the block, and retries ([`Retry`]).
 //!
 //! # Guarantees to readers
 //!
-//! Each call returns a state that existed between its begin and its end. Two calls of live lookups
-//! may return two states.
+//! Each live read returns a state that existed between the call's begin and its end. Two calls of
+//! live lookups may return two states.
 
 mod content;
 mod direct_reads;
@@ -45,8 +45,8 @@ use buttress_tree::NonBlocking;
 
 impl WritableFilesystem {
     /// Runs a lookup of the live state without the edit lock, between two operations. `look` may
-    /// run several times, if operations overlap the lookup. A run that ends with a missing block
-    /// must leave no effect.
+    /// run several times, if operations overlap the lookup. A run of the lookup that ends with a
+    /// missing block must leave no effect.
     pub(crate) fn look_live<T>(&self, mut look: impl FnMut() -> Result<T>) -> Result<T> {
         self.retry_live(|| {
             let _whole = self.steps().read();

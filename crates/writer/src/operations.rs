@@ -29,22 +29,22 @@
 //! # How an operation runs
 //!
 //! An operation begins as an `Access`: lookups and checks, and no edits. A read-only look uses an
-//! `Access` alone. An `Operation` consumes an `Access` and adds edits. An error before the first
-//! edit changes nothing. After a later error (a tree block that cannot be read), half of the
-//! operation is in memory. No commit may write half an operation, so writing stops, and changes
-//! since the last commit are lost.
+//! `Access` alone. An `Operation` consumes an `Access` and adds edits. An error before an
+//! operation's first edit changes nothing. After an error past the first edit (a tree block that
+//! cannot be read), half of the operation is in memory. No commit may write half an operation, so
+//! writing stops, and changes since the last commit are lost.
 //!
 //! No operation waits for a device under the edit lock. Before its first edit, an operation finds
-//! tree blocks only in memory. If a block is missing, `attempt` releases the lock, reads the block,
-//! and retries. An operation's code before its first edit may therefore run several times.
+//! tree blocks only in memory. If a block is missing, `attempt` releases the edit lock, reads the
+//! block, and retries. An operation's code before its first edit may therefore run several times.
 //! `Operation::begin` marks the begin of work that must not run twice. Before the first edit, an
 //! operation reaches the places of its edits (`Access::reach`).
 //!
 //! # Permissions
 //!
-//! Operations check no permissions: a caller of this library may do what root may. Operations
-//! enforce the limits that hold for root too: read-only subvolumes, immutable and append-only
-//! inodes.
+//! Operations check no permissions: a caller of this library may do everything that root may do.
+//! Operations enforce the limits that hold for root too: read-only subvolumes, immutable and
+//! append-only inodes.
 //!
 //! If several errors apply, the operation returns the one that the kernel's call would return.
 //!
@@ -97,7 +97,8 @@ use buttress_locks::{Excused, RwLockWriteGuard};
 use core::cell::Cell;
 use core::ops::{Deref, DerefMut};
 
-/// An operation while it holds the edit lock: lookups and edits. See the module's documentation.
+/// An operation while it holds the edit lock: lookups and edits. See the module's documentation for
+/// how an operation runs.
 pub(crate) struct Operation<'a> {
     access: Access<'a>,
     edits: Option<Edits<'a>>,
@@ -116,7 +117,7 @@ struct Edits<'a> {
 /// How far an operation has progressed.
 #[derive(Clone, Copy)]
 enum Progress {
-    /// The operation changed nothing, and may run again.
+    /// The operation has changed nothing, and may run again.
     NotBegun,
     /// The operation has begun its edits.
     Begun,
@@ -401,7 +402,7 @@ impl<'a> Operation<'a> {
         self.touch_directory(directory, 1, |size| size.saturating_sub(bytes))
     }
 
-    /// Records `count` changes of a directory's names.
+    /// Records `count` changes of a directory's names in its inode.
     fn touch_directory(
         &mut self,
         directory: Location,

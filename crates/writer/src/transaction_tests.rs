@@ -30,7 +30,7 @@ use bytes::Bytes;
 use std::path::Path;
 use std::process::Command;
 
-/// Makes an image. Without mkfs.btrfs, the test is skipped.
+/// Makes an image of a new volume. Without mkfs.btrfs, the caller skips the test.
 #[track_caller]
 fn image(directory: &Path, size: &str, options: &[&str]) -> Option<std::path::PathBuf> {
     if skips(any_missing(&["mkfs.btrfs", "btrfs"])) {
@@ -326,7 +326,7 @@ fn data_is_allocated_shared_and_freed() {
 }
 
 fn data_and_snapshots(options: &[&str]) {
-    // These edits look up their blocks under the lock.
+    // These edits look up their blocks under the edit lock.
     let _excused = Excused::from_device_rule();
     let directory = tempfile::tempdir().unwrap();
     let Some(path) = image(directory.path(), "512M", options) else {
@@ -370,7 +370,7 @@ fn data_and_snapshots(options: &[&str]) {
 /// Rounds that fill a small volume with metadata until it has no space, and then empty it.
 #[test]
 fn a_full_volume_says_so_and_can_be_emptied() {
-    // These edits look up their blocks under the lock.
+    // The edits of these tests look up their blocks under the edit lock.
     let _excused = Excused::from_device_rule();
     let directory = tempfile::tempdir().unwrap();
     let Some(path) = image(directory.path(), "64M", &["-M"]) else {
@@ -410,7 +410,7 @@ fn a_full_volume_says_so_and_can_be_emptied() {
         filesystem.commit().unwrap();
         check(&path);
     }
-    // Each round must reach nearly as much as the first round.
+    // Each round of the test must write nearly as much as the first round.
     assert!(
         most.iter()
             .all(|files| files * 10 > most[0] * 9 && *files > 10_000),

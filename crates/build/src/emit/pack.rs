@@ -61,7 +61,7 @@ impl Emitter<'_> {
         self.push(tree, key, data)
     }
 
-    /// Packs overflowing names whose keys precede this key of this tree.
+    /// Packs the overflowing names whose keys precede this key of this tree.
     pub(super) fn pack_overflow(&mut self, before: Option<(TreeId, &Key)>) -> Result<()> {
         let Some(open) = self.packer.as_ref().map(|(open, _)| *open) else {
             return Ok(());

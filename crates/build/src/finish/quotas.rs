@@ -1,8 +1,8 @@
 //! The quota tree: the referenced and the exclusive bytes of each subvolume.
 //!
-//! - Full quotas count an extent or a tree block for every subvolume that references it. Source and
-//!   snapshot both reference the blocks and data below a copied root. Each of the two subvolumes
-//!   references its own root exclusively.
+//! - Full quotas count an extent or a tree block for every subvolume that references it. A copied
+//!   root's source and its snapshot both reference the blocks and data below that root. Each of the
+//!   two subvolumes references its own root exclusively.
 //! - Simple quotas count it once, for the subvolume that created it ([`Finish::maker`], the owner
 //!   of a tree block).
 //!

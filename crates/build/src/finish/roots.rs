@@ -34,7 +34,7 @@ impl Finish<'_> {
         in_order(items.collect())
     }
 
-    /// Returns the uuid of a subvolume, which is the same for the same volume.
+    /// Returns the uuid of a subvolume, which is equal in every build of the same volume.
     fn uuid(&self, id: TreeId) -> Uuid {
         if id == TreeId::FS {
             return self.identity.top_level;
@@ -81,7 +81,7 @@ impl Finish<'_> {
         let of = subvolume.and_then(|subvolume| subvolume.snapshot_of);
         let read_only = subvolume.is_some_and(|subvolume| subvolume.mark.read_only);
         RootItem {
-            // Blocks up to this generation may be shared.
+            // A snapshot may share blocks up to this generation.
             last_snapshot: if self.layout.snapshots.iter().any(shares) {
                 GENERATION
             } else {

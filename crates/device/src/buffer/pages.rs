@@ -52,7 +52,7 @@ mod system {
         };
         let span_bytes = bytes.checked_add(spare_bytes)?;
         let protection = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: no address is asked for, so nothing that is mapped is replaced.
+        // SAFETY: the call passes no address, so the mapping replaces no existing mapping.
         let span = unsafe { mmap_anonymous(std::ptr::null_mut(), span_bytes, protection, MapFlags::PRIVATE) };
         let span = NonNull::new(span.ok()?.cast::<u8>())?;
         if spare_bytes == 0 {

@@ -1,12 +1,12 @@
 //! The pool of large idle blocks of memory.
 //!
 //! Sizes are rounded up to multiples of [`STEP_BYTES`], and an idle block serves the next request
-//! of its size. Sizes repeat, like those of stripes and requests. The buffer pool never holds more
-//! than [`POOL_BYTES`], and no block larger than [`POOLED_BLOCK_BYTES`].
+//! of its size. The sizes of stripes and requests repeat. The buffer pool never holds more than
+//! [`POOL_BYTES`], and no block larger than [`POOLED_BLOCK_BYTES`].
 //!
-//! Each block consists of the system's own pages, which return to the system at once if the pool
-//! has no space. A global allocator would keep them, in one arena for each writing thread. With
-//! requests of many sizes, these are hundreds of MiB.
+//! Each block of the pool consists of whole system pages, which return to the system at once if the
+//! pool has no space. A global allocator would keep large idle blocks, in one arena for each
+//! writing thread. With requests of many sizes, these are hundreds of MiB.
 
 use buttress_exact::Exact as _;
 use std::collections::BTreeMap;
@@ -16,13 +16,13 @@ use parking_lot::Mutex;
 
 use super::{ALIGNMENT_BYTES, Block, Home, pages};
 
-/// The granularity of block sizes. Untouched pages take up no memory.
+/// The granularity of block sizes. Untouched pages of a block take up no memory.
 const STEP_BYTES: usize = 128 << 10;
 
 /// The pool's budget. Idle memory beyond it returns to the system.
 const POOL_BYTES: usize = 16 << 20;
 
-/// Larger blocks are never pooled.
+/// Blocks larger than this size are never pooled.
 const POOLED_BLOCK_BYTES: usize = 4 << 20;
 
 /// Idle memory, ordered by size.
@@ -61,9 +61,9 @@ impl Idle {
         Some(allocation)
     }
 
-    /// Keeps an allocation if the budget has space for it, or evicts one of another size. That size
-    /// was used earlier, and the pool must follow a change of request size. Returns the allocations
-    /// that are not kept.
+    /// Keeps an allocation if the pool's budget has space for it, or evicts one of another size.
+    /// The pool used the other size earlier, and must follow a change of request size. Returns the
+    /// allocations that the pool does not keep.
     fn put(&mut self, allocation: Allocation) -> [Option<Allocation>; 2] {
         let capacity = allocation.capacity;
         if capacity > POOLED_BLOCK_BYTES {
@@ -124,8 +124,8 @@ impl Allocation {
         }
     }
 
-    /// Takes over the allocation of a block that has its own. Blocks do not free their memory, so
-    /// it has one owner.
+    /// Takes over the allocation of a block that has its own. The block does not free its memory,
+    /// so the memory still has one owner.
     fn from_block(block: &Block) -> Self {
         Self {
             start: block.start,

@@ -1,9 +1,9 @@
 //! Small blocks of memory, packed in slabs.
 //!
 //! A cache holds tens of thousands of tree blocks, which many threads fill and release in any
-//! order. As single aligned allocations, they would leave gaps of almost a page between them, in
-//! one arena for each thread. The gaps would take half as much memory again as the cache may have.
-//! Blocks of up to [`BLOCK_BYTES_MAX`] are therefore slots of equal size in slabs of
+//! order. As single aligned allocations, tree blocks would leave gaps of almost a page between
+//! them, in one arena for each thread. The gaps would take half as much memory again as the cache
+//! may have. Buffers of up to [`BLOCK_BYTES_MAX`] are therefore slots of equal size in slabs of
 //! [`SLAB_BYTES`]. Each power of two has one class, which all threads share. An unused slab returns
 //! to the system, except for a few ([`IDLE_SLABS_MAX`]) whose memory stays warm.
 //!
@@ -63,8 +63,8 @@ struct Slab {
     free: Vec<usize>,
 }
 
-/// Pages of this process, [`SLAB_BYTES`] of them. Invariant: the mapping is owned by this value
-/// alone.
+/// Memory pages that this process owns, [`SLAB_BYTES`] of them. Invariant: the mapping is owned by
+/// this value alone.
 struct Mapping {
     start: NonNull<u8>,
 }
@@ -73,8 +73,8 @@ struct Mapping {
 unsafe impl Send for Mapping {}
 
 impl Mapping {
-    /// Maps zero pages, which take up memory on their first write. With `huge_pages`, they take it
-    /// all at once, if the system has a huge page.
+    /// Maps zero pages, which take up memory on their first write. With `huge_pages`, the pages
+    /// take up all their memory at once, if the system has a huge page.
     fn new(huge_pages: bool) -> Self {
         let start = pages::take(SLAB_BYTES, SLAB_BYTES);
         if huge_pages {
@@ -86,8 +86,8 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: `new` took it with this length and alignment. A slab is dropped when all its
-        // places are free.
+        // SAFETY: `new` took it with this length and alignment. A slab returns its memory when all
+        // its places are free.
         unsafe { pages::give_back(self.start, SLAB_BYTES, SLAB_BYTES) }
     }
 }
@@ -182,7 +182,8 @@ impl Slabs {
         self.idle = self.idle.exact_add(1);
     }
 
-    /// Returns a place to its slab. Returns the slab if it is free and enough free slabs are kept.
+    /// Returns a place to the slab that contains it. Returns the slab if it is free and enough free
+    /// slabs are kept.
     fn put(&mut self, place: Place, slots: usize) -> Option<Slab> {
         let entry = self.slabs.get_mut(place.slab)?;
         let slab = entry.as_mut()?;

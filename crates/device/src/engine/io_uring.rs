@@ -6,11 +6,11 @@
 //! container's filter refuses a ring, [`IoUringEngine::new`] fails and the device falls back to
 //! threads.
 //!
-//! The ring only reads and writes the backend's file. A request that ended short or with an error
-//! is repeated through the backend, which returns the correct result or error. A request that is
-//! not aligned for O_DIRECT goes through the backend at once, on the caller's thread.
+//! The ring only reads and writes the backend's file. The engine repeats a request that ended short
+//! or with an error through the backend, which returns the correct result or error. A request that
+//! is not aligned for O_DIRECT goes through the backend at once, on the caller's thread.
 //!
-//! Invariants, on which the `unsafe` here rests:
+//! The `unsafe` code of this module rests on these invariants:
 //! - from the moment a request is in the ring until its completion is taken out, its buffers (a
 //!   read's), the dispatch that holds its payloads (a write's) and its vector lie in
 //!   [`Submissions::in_flight`], untouched;
@@ -41,7 +41,7 @@ use crate::queue::{Core, uncleared_buffers};
 lock_class!(ReaperLock, "reaper", Rank::LEAF);
 lock_class!(SubmissionsLock, "submissions", Rank::LEAF);
 
-/// The identity of the completion that makes the reaper check if the device was closed.
+/// The identity of the completion that makes the reaper thread check if the device was closed.
 const STOP: u64 = u64::MAX;
 
 pub(crate) struct IoUringEngine {
@@ -258,9 +258,9 @@ impl Shared {
         if added.is_empty() || self.enter().is_ok() {
             return;
         }
-        // The ring is unusable, which never happens to a running ring. The kernel may or may not
-        // have seen the new reads. The reads' buffers are leaked, and the reads are repeated
-        // without the ring.
+        // The submission failed because the ring is unusable, which never happens to a running
+        // ring. The kernel may or may not have seen the new reads. The reads' buffers are leaked,
+        // and the reads are repeated without the ring.
         for identity in added {
             let Some(lost) = self.submissions.lock().in_flight.remove(&identity) else {
                 continue;
@@ -372,7 +372,7 @@ impl Shared {
 }
 
 /// Makes a ring that permanently allows only reads and writes. A process that restricted itself
-/// with a system call filter must not bypass it through the ring.
+/// with a system call filter must not bypass the filter through the ring.
 fn restricted_ring(entries: u32) -> io::Result<IoUring> {
     let ring = IoUring::builder().setup_r_disabled().build(entries)?;
     let submitter = ring.submitter();
@@ -416,8 +416,8 @@ mod tests {
     #[test]
     fn a_ring_opens_nothing() {
         let Ok(mut ring) = restricted_ring(2) else {
-            // The system refuses rings, or refuses them to this process, so the test has nothing to
-            // refuse.
+            // The system refuses rings, or refuses them to this process, so the test cannot check
+            // the restrictions.
             return;
         };
         let open = opcode::OpenAt::new(types::Fd(libc::AT_FDCWD), c"/dev/null".as_ptr()).build();

@@ -12,7 +12,7 @@
 //!   The first dispatch of a batch that is not cached ends the attempts for that batch, so a cold
 //!   medium costs one failed system call;
 //! - a small batch of writes into the page cache is copied at once, on the caller's thread;
-//! - a caller that waits for a dispatch that no worker has started runs it itself.
+//! - a caller that waits for a dispatch without a worker runs the dispatch itself.
 //!
 //! The queue is first in, first out: batches arrive sorted, and the kernel's scheduler below sorts
 //! further.
@@ -99,7 +99,7 @@ impl RunRequests for ThreadEngine {
         let lengths = || dispatches.iter().map(|dispatch| dispatch.length_bytes);
         let total = lengths().fold(0, u64::exact_add);
         let are_writes = dispatches.iter().all(|dispatch| dispatch.is_write());
-        // Clamp: an empty list of requests has no length.
+        // Clamp: an empty list of requests has no longest request.
         if are_writes && self.is_small_copy(total, lengths().max().unwrap_or(0)) {
             for dispatch in dispatches.iter().filter(|dispatch| dispatch.start()) {
                 self.shared.core.execute(dispatch);
@@ -301,7 +301,7 @@ mod tests {
         }
     }
 
-    // If fewer workers were started, the test would not end.
+    // If the engine started fewer workers, the test would not end.
     #[test]
     fn as_many_reads_wait_for_the_medium_as_the_depth_allows() {
         let depth = usize::try_from(DEFAULT_DEPTH).unwrap();
@@ -342,7 +342,7 @@ mod tests {
             length: 4096,
         };
         let pending = device.start_reads([request]);
-        // A worker has started the request, so this thread does not serve it itself.
+        // A worker has started the request, so the waiting thread does not run the request itself.
         asked.recv().unwrap();
         for read in pending {
             let told = read.wait().unwrap_err().to_string();

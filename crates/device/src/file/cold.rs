@@ -15,8 +15,8 @@ fn drop_from_cache(file: &std::fs::File) {
 
 #[test]
 fn reads_bypass_the_page_cache_for_cold_files_only() {
-    // The file is beside the build's output. A temporary directory may be in memory, which is never
-    // cold.
+    // The file is beside the build's output. A temporary directory may be in memory, and files in
+    // memory are never cold.
     let mut file = tempfile::NamedTempFile::new_in(env!("CARGO_MANIFEST_DIR")).unwrap();
     let content: Vec<u8> = (0..1_u32 << 20).flat_map(u32::to_le_bytes).collect();
     file.write_all(&content).unwrap();
@@ -45,7 +45,8 @@ fn reads_bypass_the_page_cache_for_cold_files_only() {
     assert_eq!(std::fs::read(file.path()).unwrap(), content);
     assert!(!system::is_cold(file.as_file()));
     read_all();
-    // A writer must not bypass the cached data of other programs, unless its options allow it.
+    // A writer must not bypass the data that other programs have cached, unless its options allow
+    // it.
     drop_from_cache(file.as_file());
     let write = OpenOptions {
         write: true,

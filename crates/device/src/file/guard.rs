@@ -2,9 +2,9 @@
 //! mounts.
 //!
 //! - Between Buttress processes, a writer holds an exclusive lock (`flock`) on every device, and a
-//!   reader a shared one. Network file systems without locks are used without one. If an ancestor
-//!   of this process holds a lock on a block device, the lock serves this process too: `udevadm
-//!   lock` and systemd-repart run programs such as mkfs in this way.
+//!   reader a shared one. Devices on network file systems without locks are used without a lock. If
+//!   an ancestor process locks a block device, the lock serves this process too: `udevadm lock` and
+//!   systemd-repart run mkfs in this way.
 //! - A volume that the kernel has mounted changes during a read, and a writer would destroy it. A
 //!   block device for writing is opened exclusively, which the kernel refuses while it is mounted.
 //!   An image file can be mounted through a loop device, which the kernel does not associate with
@@ -12,9 +12,9 @@
 //!   (`/sys/block/loop*/loop/backing_file`). Unused loop devices, of which a machine may have many,
 //!   are not in `/proc/partitions`, and are not checked one by one.
 //!
-//! "In use" is derived from public tables. The mount table names only one device of each mounted
-//! volume. `/sys/fs/btrfs` names all devices of mounted btrfs volumes. A disk's `holders` name the
-//! devices stacked upon it.
+//! Whether a device is in use is derived from public tables of the kernel. The mount table names
+//! only one device of each mounted volume. `/sys/fs/btrfs` names all devices of mounted btrfs
+//! volumes. A disk's `holders` name the devices stacked upon it.
 
 use std::fs::{self, File};
 use std::io;
@@ -26,7 +26,7 @@ use rustix::fs::FlockOperation;
 use rustix::io::Errno;
 
 /// Acquires the lock of a device's file, and searches for mounts of the device. A writer refuses a
-/// file in use. A reader receives messages for the user.
+/// file that another program uses. A reader receives messages for the user.
 pub(super) fn claim(file: &File, path: &Path, is_block_device: bool, write: bool) -> io::Result<Vec<String>> {
     lock_patiently(file, write, is_block_device)?;
     let metadata = file.metadata()?;
@@ -59,7 +59,7 @@ pub(super) fn claim(file: &File, path: &Path, is_block_device: bool, write: bool
 /// is open. A child process that this program is starting holds a copy until it executes its own
 /// program.
 pub(crate) fn release(file: &File) {
-    // A file that cannot be unlocked was not locked, and closing it does the rest.
+    // A file that cannot be unlocked was not locked; closing it releases any lock.
     let _unlocked = rustix::fs::flock(file, FlockOperation::Unlock);
 }
 
@@ -113,8 +113,8 @@ fn is_held_for_us(file: &File) -> bool {
     );
     let ancestors = ancestors();
     locks.lines().any(|line| {
-        // The form is `1: FLOCK ADVISORY WRITE 1234 00:05:321 0 EOF`. In the line of a waiting
-        // process, the second word is an arrow.
+        // The form of a line in `/proc/locks` is `1: FLOCK ADVISORY WRITE 1234 00:05:321 0 EOF`. In
+        // the line of a waiting process, the second word is an arrow.
         let mut words = line.split_whitespace().skip(1);
         let is_lock = words.next() == Some("FLOCK");
         let holder = words.nth(2).and_then(|pid| pid.parse::<u32>().ok());
@@ -143,8 +143,8 @@ fn loop_devices_in_use(image: &fs::Metadata) -> Vec<PathBuf> {
         let Ok(backing) = fs::read_to_string(device.join("loop/backing_file")) else {
             continue;
         };
-        // Another process may have moved or deleted the backing file since. The file's name then
-        // leads elsewhere, which is no match.
+        // Another process may have moved or deleted the backing file since. The name of a moved or
+        // deleted backing file then leads elsewhere, which is no match.
         let Ok(backing) = fs::metadata(backing.trim_end_matches('\n')) else {
             continue;
         };
@@ -217,8 +217,8 @@ fn is_mounted(device: u64) -> bool {
     })
 }
 
-/// Returns the source devices in a mount table. Users choose the names of sources and directories,
-/// so they may not be UTF-8.
+/// Returns the source devices in a mount table. Users choose the names of mount sources and
+/// directories, so these names may not be UTF-8.
 fn mount_sources(table: &[u8]) -> Vec<String> {
     let table = String::from_utf8_lossy(table);
     let sources = table.lines().filter_map(mount_source);

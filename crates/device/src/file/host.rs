@@ -78,7 +78,7 @@ impl HostSpace {
         self.below.as_ref().map_or(file, |below| &below.file)
     }
 
-    /// Allocates the holes of a range. Does nothing if the file system cannot.
+    /// Allocates host space for the holes of a range. Does nothing if the file system cannot.
     pub(super) fn reserve(&self, file: &File, offset: u64, length: u64) -> io::Result<()> {
         if length == 0 || !self.is_sparse {
             return Ok(());
@@ -100,8 +100,8 @@ impl HostSpace {
         Some(found.f_bavail.exact_mul(found.f_frsize))
     }
 
-    /// Returns true if a failed write to a loop device means that the file system below is full.
-    /// The driver returns EIO for every failure of the file.
+    /// Returns true if a failed write to a loop device means that the file system of its backing
+    /// file is full. The loop driver returns EIO for every failure of the backing file.
     pub(super) fn is_full_below(&self, file: &File, cause: &io::Error, length: u64) -> bool {
         self.is_below_device()
             && cause.raw_os_error() == Some(libc::EIO)

@@ -1,14 +1,14 @@
 //! Large writes, which bypass the page cache.
 //!
-//! A large write through the page cache is copied there and written back later, at a fraction of a
-//! fast disk's speed (docs/internals/performance.md, "Device"). Files open for writing therefore
-//! have a second, `O_DIRECT` opening. The second opening serves writes of [`LARGE_WRITE_BYTES`] and
-//! more that are aligned to the medium's sectors. Writes below that size, and all reads, use the
-//! page cache. The kernel writes back and drops cached pages under a direct write, so both openings
-//! see the same bytes.
+//! The page cache copies a large write and writes it back later, at a fraction of a fast disk's
+//! speed (docs/internals/performance.md, "Device"). Files open for writing therefore have a second,
+//! `O_DIRECT` opening. The second opening serves writes of [`LARGE_WRITE_BYTES`] and more that are
+//! aligned to the medium's sectors. Writes below that size, and all reads, use the page cache. The
+//! kernel writes back and drops cached pages under a direct write, so direct and cached descriptors
+//! read the same bytes.
 //!
 //! Unaligned memory is first copied into aligned buffers. If the file system does not support
-//! `O_DIRECT`, the file has no second opening.
+//! `O_DIRECT`, the file has no second descriptor for large writes.
 
 use buttress_exact::{Exact as _, copy_into};
 use std::fs::File;
@@ -20,13 +20,13 @@ use super::system;
 use crate::buffer::Buffer;
 use crate::error::byte_length;
 
-/// The minimum size of a direct write, except on a loop device whose file has holes.
+/// The minimum size in bytes of a direct write, except on a loop device whose file has holes.
 pub(super) const LARGE_WRITE_BYTES: u64 = 128 << 10;
 
 /// The number of bytes staged at once for a write from unaligned memory.
 const STAGED_BYTES: usize = 1 << 20;
 
-/// The second opening of a file.
+/// The second descriptor of a file, which bypasses the page cache for large writes.
 #[derive(Debug)]
 pub(super) struct LargeWrites {
     file: File,

@@ -1,9 +1,9 @@
 //! Opening of image files and block devices: kinds of files, locks against other users, overlays
 //! and partitions.
 //!
-//! A file is opened once. If the page cache holds nothing of it, it may be opened again to bypass
-//! the page cache. The lock precedes the first read. An overlay and a partition are backends over
-//! the file's backend.
+//! An image file or device is opened once. If the page cache holds nothing of an opened file, the
+//! file may be opened again to bypass the page cache. The open file is locked before its first
+//! read. An overlay and a partition are backends over the file's backend.
 //!
 //! Left out: the size and the calls of a file ([`FileBackend`]), and the rules of the locks
 //! ([`guard`]).
@@ -26,7 +26,7 @@ use crate::partition;
 pub(crate) struct Opened {
     pub(crate) backend: Arc<dyn Backend>,
     pub(crate) notices: Vec<String>,
-    /// The state of the file that an overlay over it would record.
+    /// The state of the file that an overlay over this file would record.
     pub(crate) state: BaseState,
 }
 

@@ -20,7 +20,7 @@ const BLKDISCARD: libc::Ioctl = 0x1277;
 const BLKZEROOUT: libc::Ioctl = 0x127f;
 const BLKGETSIZE64: libc::Ioctl = 0x8008_1272;
 
-/// Returns the size of a block device in bytes. The metadata of a block device states 0.
+/// Returns the size of a block device in bytes. The `stat(2)` size of a block device is 0.
 pub(super) fn block_device_bytes(file: &File) -> io::Result<u64> {
     let mut bytes = 0_u64;
     // SAFETY: BLKGETSIZE64 writes one u64 to the address it is given, which is a live local
@@ -69,8 +69,9 @@ pub(super) fn block_device_sector_bytes(file: &File) -> io::Result<u32> {
     Ok(if bytes.is_power_of_two() { bytes } else { 512 })
 }
 
-/// Returns the alignment in bytes that O_DIRECT on a file requires. The kernel reports it since 6.1
-/// (statx). On older kernels the alignment is 4096, which suits every disk.
+/// Returns the alignment in bytes that O_DIRECT on a file requires. The kernel reports this
+/// alignment since Linux 6.1 (statx). On older kernels the alignment is 4096, which suits every
+/// disk.
 pub(super) fn direct_alignment_bytes(file: &File) -> u32 {
     const DIOALIGN: u32 = 0x2000;
     let flags = rustix::fs::StatxFlags::from_bits_retain(DIOALIGN);
@@ -131,7 +132,7 @@ pub(super) fn is_cold(file: &File) -> bool {
 
 /// Returns true if the kernel reports the block device as rotational. For a file, the block device
 /// below counts. Virtual disks are often reported as rotational. Files on a file system without a
-/// single block device never are.
+/// single block device never count as rotational.
 ///
 /// Source: the kernel's documentation "Queue sysfs files", `rotational`.
 pub(super) fn is_rotational(file: &File, is_block_device: bool) -> bool {
@@ -217,7 +218,8 @@ pub(super) fn read_cached_vectored(file: BorrowedFd<'_>, offset: u64, buffers: &
     answer.unwrap_or(0)
 }
 
-/// Frees a range of a file, which then reads as zeros. Returns false if the file system cannot.
+/// Frees a range of a file, which then reads as zeros. Returns false if the file system does not
+/// support this.
 pub(crate) fn punch_hole(file: &File, offset: u64, length: u64) -> io::Result<bool> {
     if length == 0 {
         return Ok(true);
@@ -281,8 +283,8 @@ pub(super) fn discard_blocks(file: &File, offset: u64, length: u64, sector_bytes
     }
 }
 
-/// Zeroes a range of whole sectors of a block device. Returns false if the caller must write zeros
-/// instead.
+/// Zeroes a range of whole sectors of a block device. Returns false if the device cannot, so that
+/// the caller must write zeros.
 pub(super) fn zero_blocks(file: &File, offset: u64, length: u64, sector_bytes: u32) -> io::Result<bool> {
     let unit = u64::from(sector_bytes);
     if offset.checked_rem(unit) != Some(0) || length.checked_rem(unit) != Some(0) {

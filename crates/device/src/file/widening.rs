@@ -1,12 +1,13 @@
 //! Widens requests with `O_DIRECT` whose offset, length or memory is not aligned to the medium's
 //! sector.
 //!
-//! A read reads the whole sectors into an aligned buffer, and the caller copies its part. A write
-//! reads the sectors at both ends first, changes its part, and writes all of them back.
+//! An unaligned read reads the whole sectors into an aligned buffer, and the caller copies its part
+//! of them. A widened write reads the sectors at both ends first, changes its part, and writes all
+//! of them back.
 //!
 //! Invariants:
-//! - Two widened writes never run at once: they may share a sector. The lock `widening` enforces
-//!   this.
+//! - Two widened writes never run at once, because they may share a sector. The lock `widening`
+//!   enforces this.
 //! - A widened write never leaves the file longer than it was.
 
 use buttress_exact::Exact as _;
@@ -25,7 +26,7 @@ impl FileBackend {
         aligned(offset) && parts.all(|(address, length)| aligned(address) && aligned(length))
     }
 
-    /// Reads `[start, end)`, widened to whole sectors, into a buffer of its own. Also returns the
+    /// Reads `[start, end)`, widened to whole sectors, into a separate buffer. Also returns the
     /// index of `start` in the buffer.
     ///
     /// The last sector may extend beyond the end of the file. Bytes beyond the end read as zeros.
@@ -48,7 +49,7 @@ impl FileBackend {
                 Err(cause) if cause.kind() == io::ErrorKind::Interrupted => {}
                 Err(cause) => return Err(cause),
             }
-            // Only at the end of a file does a read return a partial sector.
+            // A read returns a partial sector only at the end of a file.
             if self.size() <= first.exact_add(byte_length(filled)) {
                 break;
             }
@@ -57,7 +58,7 @@ impl FileBackend {
     }
 
     /// Writes unaligned bytes, after reading the sectors at both ends. The lock `widening` excludes
-    /// other threads, because two such writes may share a sector.
+    /// other threads, because two unaligned writes may share a sector.
     pub(super) fn write_widened(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
         let _alone = self.widening.lock();
         let end = offset.exact_add(byte_length(bytes.len()));
@@ -74,7 +75,7 @@ impl FileBackend {
         let start = offset.exact_sub(byte_length(lead));
         self.file.write_all_at(&buffer, start)?;
         if !self.is_block_device && start.exact_add(byte_length(buffer.len())) > self.size() {
-            // Widening made the file longer than before.
+            // Writing whole sectors may have made the file longer than before.
             self.file.set_len(self.size())?;
         }
         Ok(())

@@ -24,9 +24,9 @@ pub struct Applied {
 /// Writes all blocks of the side file at `side` into the image file or block device at `base`,
 /// makes them durable, and deletes the side file.
 ///
-/// An interrupted apply can be repeated. Until it is done, base and overlay have neither the old
-/// state nor the new one, and the side file cannot be used for anything else. `options` describe
-/// how to open the base; its fields `partition` and `overlay` have no effect.
+/// An interrupted apply can be repeated. Until the apply is done, base and overlay have neither the
+/// old state nor the new one. The side file cannot be used otherwise. `options` describe how to
+/// open the base; its fields `partition` and `overlay` have no effect.
 ///
 /// # Errors
 /// Fails if `side` is no overlay, if the base is in use, or if the overlay was made over another
@@ -78,7 +78,7 @@ pub fn apply(
 }
 
 /// Refuses a base that the overlay was not made over. An apply that has begun has changed the base,
-/// so only its size is compared.
+/// so only the base's size is compared.
 fn require_base(side: &SideFile, device: &Device) -> std::io::Result<()> {
     let known = side.base();
     let same = match (device.base_state(), side.state) {

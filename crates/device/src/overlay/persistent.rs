@@ -184,7 +184,7 @@ impl Backend for Overlay {
         self.change(offset_bytes, length, || self.side.write(offset_bytes, bytes))
     }
 
-    /// Writes the blocks first, then the map that makes them valid.
+    /// Writes the side file's blocks first, then the map that makes these blocks valid.
     fn flush(&self) -> io::Result<()> {
         if !self.writable {
             return Ok(());
@@ -206,7 +206,7 @@ impl Backend for Overlay {
 
     fn discard(&self, offset_bytes: u64, length_bytes: u64) -> io::Result<()> {
         self.check_write(offset_bytes, length_bytes)?;
-        // Whole blocks of the side file need not be kept. Bytes of the base stay.
+        // The old content of a whole block need not be kept. The overlay's base keeps its bytes.
         let end = offset_bytes.exact_add(length_bytes);
         let first = offset_bytes.div_ceil(BLOCK_BYTES);
         let last = end.quotient(BLOCK_BYTES);

@@ -238,7 +238,7 @@ impl SideFile {
         self.sync()
     }
 
-    /// Deletes the file.
+    /// Deletes the side file.
     pub(super) fn remove(self) -> io::Result<()> {
         std::fs::remove_file(&self.path)
     }
@@ -344,7 +344,7 @@ fn data_start(base_bytes: u64) -> u64 {
 }
 
 /// The blocks that a side file holds, and changes of its map that are not written yet. The memory
-/// of the map is proportional to the changes.
+/// of the overlay's map is proportional to the changes.
 #[derive(Debug, Default)]
 pub(super) struct Map {
     pages: BTreeMap<u64, Vec<u8>>,
@@ -377,14 +377,14 @@ impl Map {
         }
     }
 
-    /// Returns and clears the parts that changed since the last call.
+    /// Returns and clears the parts of the map that changed since the last call.
     pub(super) fn take_dirty(&mut self) -> BTreeMap<u64, Vec<u8>> {
         let dirty = std::mem::take(&mut self.dirty);
         let page = |number| Some((number, self.pages.get(&number)?.clone()));
         dirty.into_iter().filter_map(page).collect()
     }
 
-    /// Restores parts that could not be written.
+    /// Restores the changed parts that could not be written.
     pub(super) fn give_back(&mut self, pages: BTreeMap<u64, Vec<u8>>) {
         self.dirty.extend(pages.into_keys());
     }

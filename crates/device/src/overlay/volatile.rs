@@ -3,7 +3,7 @@
 //!
 //! The overlay stores written blocks in memory. Reads of written bytes come from there, and all
 //! other reads from the base. The base is never written, so it may be open for reading only.
-//! Flushes do nothing.
+//! Flushes of this overlay do nothing.
 
 use buttress_exact::{Exact as _, at_most};
 use std::collections::BTreeMap;

@@ -1,9 +1,9 @@
 //! GUID partition tables.
 //!
-//! A header lies in the second sector, its backup in the last. Each has a checksum over itself, and
-//! one over its array of entries. The backup is used if the primary fails its checks. An image does
-//! not state its sector size, but the header's position reveals it, so 512 and 4096 bytes are
-//! tried.
+//! A header lies in the second sector, its backup in the last. Each header has a checksum over
+//! itself, and one over its array of entries. The backup is used if the primary fails its checks.
+//! An image does not state its sector size, but the header's position reveals it, so 512 and 4096
+//! bytes are tried.
 //!
 //! Source: UEFI specification, section 5.3 "GUID Partition Table (GPT) Disk Layout". Checksums are
 //! CRC-32 as in zlib, over the header with its own field as zero.
@@ -18,7 +18,8 @@ use crc_fast::{CrcAlgorithm, checksum};
 use super::{Partition, Table, invalid, le_u32, le_u64, read_at};
 use crate::backend::Backend;
 
-/// The size of the largest array of entries that is read. The usual array has 16 KiB.
+/// The size of the largest array of entries that is read. The usual array of partition entries has
+/// 16 KiB.
 pub(crate) const TABLE_BYTES: u64 = 4 << 20;
 
 const SIGNATURE: &[u8; 8] = b"EFI PART";
@@ -190,8 +191,8 @@ pub(super) mod tests {
     use super::*;
     use crate::memory::MemoryBackend;
 
-    /// Returns a device of `sectors` sectors with a table of 4 entries. `parts` gives number, first
-    /// and last sector.
+    /// Returns a device of `sectors` sectors with a table of 4 entries. `parts` holds number, first
+    /// and last sector of each partition.
     pub(in super::super) fn build(sector: usize, sectors: u64, parts: &[(usize, u64, u64)]) -> Vec<u8> {
         let mut bytes = vec![0; sector * sectors as usize];
         let mut entries = vec![0; 4 * 128];
@@ -275,7 +276,7 @@ pub(super) mod tests {
     #[test]
     fn hostile_counts_and_places_are_refused_with_valid_checksums() {
         let table = build(512, 64, &[]);
-        // The columns are field offset in the header, value as 8 bytes, width.
+        // The columns of the test's table are field offset in the header, value as 8 bytes, width.
         for (at, value, width) in [
             (80, u64::from(u32::MAX), 4),
             (84, 0, 4),

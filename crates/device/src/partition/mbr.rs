@@ -5,10 +5,10 @@
 //! entry has its type in byte 4, its first sector in bytes 8 to 11, its count of sectors in bytes
 //! 12 to 15. An extended partition begins with a record of the same form: its first entry is a
 //! logical partition, relative to that record; its second leads to the next record, relative to the
-//! extended partition. Logical partitions are numbered from 5 in the order of the chain.
+//! extended partition. Logical partitions are numbered from 5 in the order of the chain of records.
 //!
-//! The chain comes from disk, so at most [`MAX_LOGICAL`] links are followed. A cycle therefore
-//! ends.
+//! The chain of partitions comes from disk, so at most [`MAX_LOGICAL`] links are followed. A cycle
+//! therefore ends.
 //!
 //! Source: the description of the MBR in the UEFI specification, section 5.2.1, and the behaviour
 //! of fdisk and the kernel for extended partitions, which no standard describes.
@@ -87,8 +87,8 @@ fn read_chain(
     let mut number = FIRST_LOGICAL;
     for _ in 0..MAX_LOGICAL {
         let Some(entries) = read_record(device, record_at.saturating_mul(u64::from(sector_bytes)))? else {
-            // If the chain leaves the device or leads to something else, the partitions found so
-            // far remain valid.
+            // If the chain of records leaves the device or leads to something else, the partitions
+            // found so far remain valid.
             return Ok(());
         };
         let [logical, next, _, _] = entries;

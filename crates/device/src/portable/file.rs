@@ -1,8 +1,9 @@
 //! Image files on systems other than Linux, with positioned reads and writes only.
 //!
 //! This backend has no `O_DIRECT`, block devices, side files, holes or access to the page cache's
-//! state. The backend refuses options that need one of these, except options that only make a job
-//! faster. The backend zeroes a range by writing zeros. A discarded range keeps its bytes.
+//! state. The backend refuses options that need one of these features, except options that only
+//! make a job faster. The backend zeroes a range by writing zeros. A discarded range keeps its
+//! bytes.
 //!
 //! Linux compiles this module for its tests.
 
@@ -22,7 +23,7 @@ use crate::device::OpenOptions;
 use crate::error::{IoError, Operation, byte_length, check_range, read_only};
 use crate::partition;
 
-/// The zeros of one write.
+/// The zeros that one write of this backend can hold.
 static ZEROS: [u8; 1 << 16] = [0; 1 << 16];
 
 /// The result of [`open`]: the backend (of the partition, if the caller asked for one), and

@@ -1,8 +1,8 @@
 //! A replacement for the io_uring engine on systems without io_uring, and on processors that the
 //! crate `io-uring` does not support.
 //!
-//! The replacement refuses to start, like a kernel without io_uring. The thread engine then serves
-//! the device.
+//! The replacement engine refuses to start, like io_uring on a kernel without io_uring. If io_uring
+//! does not start, the thread engine serves the device.
 
 use std::io;
 use std::sync::Arc;

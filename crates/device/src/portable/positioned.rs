@@ -33,8 +33,8 @@ impl PositionedFile {
         self.file.sync_data()
     }
 
-    /// Releases the lock. A file that cannot be unlocked was not locked, and closing it does the
-    /// rest.
+    /// Releases the lock. A file that cannot be unlocked was not locked; closing it releases any
+    /// lock.
     pub(super) fn unlock(&self) {
         let _unlocked = self.file.unlock();
     }

@@ -20,8 +20,8 @@ pub(crate) const MAX_SEGMENTS: usize = 256;
 pub(crate) struct Plug {
     /// The dispatches in ascending order of offset.
     pub(crate) dispatches: Vec<Arc<Dispatch>>,
-    /// For each request, in the caller's order: the index of its dispatch, and its index in the
-    /// dispatch.
+    /// For each request of the batch, in the caller's order: the index of its dispatch, and its
+    /// index in the dispatch.
     pub(crate) places: Vec<(usize, usize)>,
 }
 

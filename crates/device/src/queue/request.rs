@@ -74,7 +74,7 @@ impl Completion {
         Self::take_from(&mut self.result.lock())
     }
 
-    /// Waits for the result. Returns `None` only if the result was taken before.
+    /// Waits for the result of the request. Returns `None` only if the result was taken before.
     pub(crate) fn wait(&self) -> Option<Result<Buffer, IoError>> {
         let mut result = self.result.lock();
         while matches!(*result, Arrival::Awaited) {
@@ -171,7 +171,7 @@ impl Dispatch {
         }
     }
 
-    /// Returns true if the dispatch writes.
+    /// Returns true if the dispatch is a write.
     pub(crate) fn is_write(&self) -> bool {
         self.direction == Direction::Write
     }
@@ -181,15 +181,15 @@ impl Dispatch {
         self.segments.len().exact_sub(1)
     }
 
-    /// Claims the dispatch. Returns true to exactly one caller, which must then complete the
-    /// dispatch.
+    /// Claims the dispatch for execution by the caller. Returns true to exactly one caller, which
+    /// must then complete the dispatch.
     pub(crate) fn start(&self) -> bool {
         self.state
             .compare_exchange(QUEUED, STARTED, Ordering::AcqRel, Ordering::Acquire)
             .is_ok()
     }
 
-    /// Records that one of the requests is no longer wanted. Returns true if no request of the
+    /// Records that the caller of one of the requests dropped it. Returns true if no request of the
     /// dispatch is wanted any more and the dispatch was not started. The caller must then remove
     /// the dispatch from its queue.
     pub(crate) fn unwant(&self) -> bool {

@@ -78,8 +78,8 @@ impl Copies {
     }
 }
 
-/// A device's activity in a span of time. Prints (`{}`) as a row of `iostat -x`, under
-/// [`Self::HEADER`].
+/// A device's activity in a span of time. The statistics print (`{}`) as a row of `iostat -x`,
+/// under [`Self::HEADER`].
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct QueueStatistics {
     /// The device's name.
@@ -105,7 +105,7 @@ impl QueueStatistics {
     /// The column heads of the printed row.
     pub const HEADER: &str = "Device               r/s      rkB/s   rrqm/s  %rrqm r_await rareq-sz      w/s      wkB/s   wrqm/s  %wrqm w_await wareq-sz aqu-sz  %util";
 
-    /// Returns the difference to an earlier reading of the same device's counters.
+    /// Returns the difference from an earlier reading of the same device's counters.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
         Self {
@@ -223,8 +223,8 @@ impl Recorder {
         state.in_flight = state.in_flight.saturating_add(crate::error::byte_length(count));
     }
 
-    /// Records that a request of `bytes`, into which `merged` others were merged, was queued at
-    /// `queued` and completed at `now`.
+    /// Records the completion at `now` of a request of `bytes`, queued at `queued`, into which
+    /// `merged` other requests were merged.
     pub(crate) fn completed(
         &self,
         direction: Direction,
@@ -309,8 +309,8 @@ mod tests {
     }
 
     /// The numbers are one second of a drive, in the v6.3 row of the kernel's commit ae76d8e3e135.
-    /// The numbers are 9731 reads a second, 17237 merges, 3425544 KiB, and 2.18 ms each. The other
-    /// columns must equal those that iostat printed.
+    /// The test's numbers are 9731 reads a second, 17237 merges, 3425544 KiB, and 2.18 ms each. The
+    /// other columns must equal those that iostat printed.
     #[test]
     fn a_published_row_of_iostat_is_reproduced() {
         let statistics = QueueStatistics {
@@ -353,8 +353,8 @@ mod tests {
     }
 
     /// Computed by hand: A [0, 10) ms and B [5, 20) ms overlap, then nothing runs until C [30, 40).
-    /// The three requests keep the device busy for 20 + 10 ms. The requests wait 10 + 15 + 10 = 35
-    /// ms in 50 ms, a mean depth of 0.7.
+    /// The three requests keep the device busy for 20 + 10 ms. The test's requests wait 10 + 15 +
+    /// 10 = 35 ms in 50 ms, a mean depth of 0.7.
     #[test]
     fn overlapping_requests_are_busy_once_and_waited_twice() {
         let ms = Duration::from_millis;

@@ -6,12 +6,12 @@ use super::choice::{Candidate, Kind};
 use buttress_format::{BalanceArgumentFlags, BalanceFlags, BalanceItem, BlockGroupFlags, Profile};
 use buttress_fs::error::BalanceRefusal;
 
-/// What admission knows of a volume.
+/// The facts about a volume on which the admission of a balance depends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Facts {
     devices: usize,
     is_mixed: bool,
-    /// The profiles of metadata, then those of system, as sets.
+    /// The profiles of metadata block groups, then those of system block groups, as sets.
     profiles: [BlockGroupFlags; 2],
 }
 
@@ -31,7 +31,7 @@ impl Facts {
 /// Refuses a balance that Linux refuses.
 ///
 /// # Errors
-/// The first refusal.
+/// Returns the first refusal.
 pub fn admit(item: &BalanceItem, facts: &Facts) -> Result<(), BalanceRefusal> {
     let both = BalanceFlags::DATA | BalanceFlags::METADATA;
     if facts.is_mixed

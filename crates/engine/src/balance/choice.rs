@@ -1,8 +1,8 @@
 //! The choice of block groups: Linux's filters over rows of the chunk and block-group tables.
 //!
 //! Block groups are visited from the highest address down. A balance's limit counts only the block
-//! groups that pass all other filters. Where fewer block groups pass than the least of a limit
-//! range, none of their type is moved.
+//! groups that pass all other filters. If fewer block groups of a type pass than the least of a
+//! limit range, none of this type is moved.
 //!
 //! Two differences from Linux 6.18, both in favour of the manual:
 //!
@@ -116,7 +116,7 @@ impl Kind {
         }
     }
 
-    /// Returns the name in messages.
+    /// Returns the filter's name for messages.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -175,7 +175,7 @@ pub fn resumed(mut item: BalanceItem) -> BalanceItem {
     item
 }
 
-/// Returns the least and the greatest number of block groups.
+/// Returns the least and the greatest number of block groups that the filters allow.
 fn limits(filters: &BalanceArguments) -> (u64, u64) {
     if filters.flags.contains(Filter::LIMIT) {
         return (0, filters.limit());
@@ -255,7 +255,8 @@ fn is_in_device_range(filters: &BalanceArguments, candidate: &Candidate) -> bool
     })
 }
 
-/// Returns how long each stripe is. `None` if the number of stripes contradicts the profile.
+/// Returns how long each stripe is. Returns `None` if the number of stripes contradicts the
+/// profile.
 fn stripe_length(candidate: &Candidate) -> Option<ByteCount> {
     let profile = candidate.flags.profile()?;
     let stripes = u64::try_from(candidate.stripes.len()).ok()?;

@@ -1,8 +1,8 @@
 //! A balance under way: block group after block group, until its end, a pause or a cancellation.
 //!
 //! If no space exists for a block group, the balance skips and reports that group, as Linux does.
-//! Any other failure ends the balance. A pause keeps the item in the root tree; the end and a
-//! cancellation remove it. Block groups that were moved stay moved.
+//! Any failure other than lack of space ends the balance. A pause keeps the item in the root tree;
+//! the end and a cancellation remove it. Block groups that were moved stay moved.
 
 use super::choice::Choice;
 use crate::engine::Engine;
@@ -34,7 +34,7 @@ struct Counters {
 pub struct BalanceCounts {
     /// The number of block groups to move.
     pub expected: u64,
-    /// Those that were compared with the filters so far.
+    /// The number of block groups that were compared with the filters so far.
     pub considered: u64,
     /// The number of block groups that the balance moved.
     pub relocated: u64,
@@ -89,7 +89,7 @@ impl BalanceControl {
 /// How a run of a balance ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BalanceEnd {
-    /// All block groups were visited.
+    /// The balance has visited all block groups.
     Finished,
     /// The balance was paused, and can be resumed.
     Paused,
@@ -102,7 +102,7 @@ pub enum BalanceEnd {
 pub struct NotRelocated {
     /// Its start.
     pub group: Logical,
-    /// Bytes that its content takes.
+    /// The bytes that the block group's content takes.
     pub used: ByteCount,
 }
 
@@ -115,7 +115,7 @@ pub struct BalanceSummary {
     pub counts: BalanceCounts,
     /// Block groups that the balance could not relocate for lack of space.
     pub without_space: Vec<NotRelocated>,
-    /// What was moved.
+    /// The blocks and extents that the balance has moved.
     pub moved: RelocationSummary,
 }
 

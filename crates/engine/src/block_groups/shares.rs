@@ -10,12 +10,12 @@
 //! | pinned | bytes that were freed, or may still be read, and must not be reused yet |
 //!
 //! Once a group's free ranges are loaded, the shares and the unaccounted bytes (superblock copies,
-//! lost space) add up to the group's length after every move. Wrong shares would allocate bytes
-//! twice or never again. An imbalance of shares is a [`Defect`] with the numbers, and writing stops
-//! before wrong data reaches the devices.
+//! lost space) add up to the group's length after every move. Wrong shares would let the allocator
+//! use bytes twice or never again. An imbalance of shares is a [`Defect`] with the numbers, and
+//! writing stops before wrong data reaches the devices.
 //!
-//! The records of a volume may be wrong since before the opening: more free bytes than the group
-//! has, or less used bytes than are freed. Wrong records on disk are [`Corruption`] errors.
+//! The records of a volume may have been wrong before the opening: more free bytes than the group
+//! has, or fewer used bytes than are freed. Wrong records on disk are [`Corruption`] errors.
 
 use super::{BlockGroups, Group, Purpose};
 use crate::free_ranges::FreeRanges;
@@ -28,7 +28,7 @@ use buttress_fs::error::{Corruption, Defect, Result};
 pub enum Share {
     /// Free, with space on the host.
     Free,
-    /// Free, without space on the host.
+    /// Free, but without reserved space on the host.
     Unbacked,
     /// Allocated in the running transaction.
     Allocated,
@@ -36,7 +36,7 @@ pub enum Share {
     Trimming,
     /// In use by an extent.
     Used,
-    /// Freed, and not reusable yet.
+    /// Freed by an edit, and not reusable yet.
     Pinned,
 }
 
@@ -79,8 +79,8 @@ impl Group {
                 }
                 Err(self.told("the shares of a block group do not add up to its length"))
             }
-            // The free ranges are not loaded, and a volume may record more used bytes than the
-            // group has.
+            // This case is allowed: the free ranges are not loaded, and a volume may record more
+            // used bytes than the group has.
             _ => Ok(()),
         }
     }
@@ -197,7 +197,8 @@ impl Group {
         Err(told.with("start", start).with("bytes", length))
     }
 
-    /// Takes a chosen free range. The range was written before, so it has space on the host.
+    /// Takes a chosen free range out of the free space. The range was written before, so it has
+    /// space on the host.
     fn take_free(&mut self, start: u64, length: u64) -> Result<(), Defect> {
         let taken = match self.free.as_mut() {
             Some(free) => free

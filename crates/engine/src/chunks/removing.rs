@@ -1,7 +1,7 @@
 //! The removal of block groups that stay empty, and of their chunks.
 //!
 //! Invariants:
-//! - A group is removed only if it was empty in the last durable state and still is.
+//! - A block group is removed only if it was empty in the last durable state and still is.
 //! - The last block group of each kind stays, and so does one further empty group. Without a spare
 //!   group, a workload near the limit would make and remove chunks by turns.
 //! - Promises to edits and data still fit without the removed group.
@@ -70,7 +70,7 @@ impl Running {
         Ok(())
     }
 
-    /// Returns whether promises to edits and data still fit without a group.
+    /// Returns whether the promises to edits and data still fit without a block group.
     fn can_spare(&self, start: u64) -> bool {
         let Some(group) = self.core.groups.holding(start) else {
             return false;

@@ -1,8 +1,8 @@
 //! A part of a device is emptied, and goes.
 //!
 //! While an [`Emptying`] exists, no new chunk is placed on the part of the device that it empties.
-//! A job above moves the content of the chunks that are there. Then the device leaves the volume,
-//! or is cut.
+//! A job above moves the content of the chunks that are there. After the job, the device leaves the
+//! volume, or is cut to its new size.
 //!
 //! Invariant: what goes holds no device extent, neither of the running transaction nor of the last durable state.
 
@@ -42,7 +42,7 @@ impl Drop for Emptying<'_> {
 pub struct ChunkInTheWay {
     /// The chunk's start.
     pub chunk: Logical,
-    /// The bytes of its device extents there.
+    /// The bytes of the chunk's device extents on the part to be emptied.
     pub bytes: ByteCount,
 }
 
@@ -61,7 +61,8 @@ impl Emptying<'_> {
     }
 
     /// Refuses the removal if block groups and unallocated space elsewhere are too small for the
-    /// content on the part. It may still find too little, since profiles divide devices.
+    /// content on the part. A volume that passes this check may still have too little space, since
+    /// profiles divide devices.
     ///
     /// # Errors
     /// [`MembershipRefusal::NoPlace`].
@@ -107,7 +108,8 @@ impl Emptying<'_> {
         }))
     }
 
-    /// Removes the device from the volume: commits that. Returns its slot; whoever has the device wipes it.
+    /// Removes the device from the volume, and commits the removal. Returns its slot; whoever has
+    /// the device wipes it.
     ///
     /// # Errors
     /// The call fails if device extents are still on the device, or if the commit fails.
@@ -126,7 +128,8 @@ impl Emptying<'_> {
         Ok(Arc::clone(&self.slot))
     }
 
-    /// Cuts the device at the new end: commits that, and wipes copies of the superblock past it.
+    /// Cuts the device at the new end. Commits the cut, and wipes superblock copies past the new
+    /// end.
     ///
     /// # Errors
     /// Fails if device extents are still past the new end, or if the commit or the wiping fails.
@@ -162,7 +165,8 @@ impl Emptying<'_> {
 }
 
 impl Engine {
-    /// Keeps new chunks from a device that is to be removed. The device may be missing.
+    /// Keeps new chunks from a device that is to be removed. The device to be removed may be
+    /// missing.
     ///
     /// # Errors
     /// The volume has no such device, or it is a seed's; no other device can be written; a profile needs it; another change
@@ -174,7 +178,7 @@ impl Engine {
         self.empty(slot, ByteCount::ZERO, alone)
     }
 
-    /// Keeps new chunks from the part of a device that is to be cut.
+    /// Keeps new chunks off the part of a device that is to be cut.
     ///
     /// # Errors
     /// As for [`grow_device`](Self::grow_device).

@@ -1,8 +1,8 @@
 //! A new device joins the volume.
 //!
-//! Order: the device forgets what it held; it gets the superblock in use with an item of its own
-//! ([`Volume::join`](buttress_volume::Volume::join)); a commit lists it. All checks that can refuse
-//! the new device run before that superblock write.
+//! Order: the device's old content is wiped; the device gets the superblock in use with its own
+//! item ([`Volume::join`](buttress_volume::Volume::join)); a commit lists the device. All checks
+//! that can refuse the new device run before that superblock write.
 
 use super::{LEAST_DEVICE_BYTES, item_key, refused, whole_sectors};
 use crate::device_space::DeviceSpaceLeft;
@@ -21,7 +21,7 @@ use std::sync::Arc;
 pub struct JoinOptions {
     /// Overwrite a device that seems to hold something.
     pub overwrites: bool,
-    /// Discard the whole device, if it can do that.
+    /// Whether to discard the whole device, if it supports discard.
     pub discards: bool,
 }
 
@@ -29,8 +29,9 @@ impl Engine {
     /// Refuses a device that cannot join the volume, before anything changes.
     ///
     /// # Errors
-    /// The device is read-only or too small, is a device of the volume, or cannot be read; without
-    /// [`overwrites`](JoinOptions::overwrites), it seems to hold something.
+    /// Fails if the device is read-only or too small, belongs to the volume, or cannot be read.
+    /// Without [`overwrites`](JoinOptions::overwrites), also fails if it seems to hold other
+    /// content.
     pub fn require_new_device(&self, device: &Device, options: JoinOptions) -> Result<()> {
         let volume = self.forest().volume();
         let name = || device.name().to_owned();
@@ -66,7 +67,8 @@ impl Engine {
         }
     }
 
-    /// Adds a device, which forgets what it held: commits that. New chunks may use it from then on.
+    /// Adds a device, which forgets what it held: commits that. New chunks may use the added device
+    /// from then on.
     ///
     /// # Errors
     /// As for [`require_new_device`](Self::require_new_device); the device fails; another change of devices is in progress;
@@ -81,14 +83,14 @@ impl Engine {
         let item = self.new_device_item(size)?;
         forget_all(&device, options).map_err(buttress_volume::Error::from)?;
         let slot = {
-            // No log is named on other devices alone.
+            // Under this lock, no log exists on the other devices alone.
             let _no_logs = self.superblocks().lock();
             volume.join(device, item, self.listed_devices().exact_add(1))?
         };
         let (key, statistics) = (item_key(item.device), DeviceStatistics::key(item.device));
         let edited = self.edit_devices(item.device, |running| {
             running.insert(TreeId::CHUNK, &key, &item.to_bytes())?;
-            // Statistics of an earlier device with this id.
+            // Removes the statistics of an earlier device with this id.
             running.remove(TreeId::DEVICE, &statistics)?;
             running.core.devices.rooms.push(DeviceSpaceLeft::of_empty(item));
             Ok(())
@@ -159,7 +161,8 @@ impl DeviceSpaceLeft {
     }
 }
 
-/// Makes a device forget what it held. No moment leaves half of it for a whole volume.
+/// Makes a device forget its former content. No moment leaves a half-erased volume that could pass
+/// for a whole volume.
 fn forget_all(device: &Device, options: JoinOptions) -> core::result::Result<(), IoError> {
     forget(device)?;
     if options.discards {

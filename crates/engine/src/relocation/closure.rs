@@ -5,7 +5,8 @@
 //! address names the block above. For a reference by tree, the tree is searched for the pointer. A pointer in memory needs no
 //! copy: that block has no address yet, and it changes in place.
 //!
-//! Nothing changes here. Blocks that are not in memory are collected, so that the caller reads all of them at once.
+//! Computing the closure changes nothing. The computation collects blocks that are not in memory,
+//! so that the caller reads all of them at once.
 //!
 //! Invariants: the caller holds the lock of commits and the edit lock, and no delayed reference waits.
 
@@ -51,7 +52,7 @@ pub(super) struct Data {
     pub(super) extent: Extent,
 }
 
-/// The closure. See the module.
+/// The closure. The closure of a batch of a relocation; see the module's documentation.
 #[derive(Debug, Default)]
 pub(super) struct Closure {
     /// Tree blocks that get a copy, by address.
@@ -64,7 +65,7 @@ pub(super) struct Closure {
     pub(super) items: BTreeSet<(TreeId, Key)>,
     /// Extents that changed since their content was copied; the next pass moves them.
     pub(super) changed: Vec<Moved>,
-    /// Of each block, those above it that change, too.
+    /// For each changed block, the blocks above it that also change.
     above: BTreeMap<Logical, Vec<Logical>>,
     queue: Vec<Logical>,
     missing: Vec<BlockPointer>,
@@ -75,7 +76,7 @@ pub(super) enum Computed {
     Closure(Box<Closure>),
     /// The blocks that the caller must read, without the edit lock, before it retries.
     Missing(Vec<BlockPointer>),
-    /// The batch must be divided.
+    /// The closure is too large, so the caller must divide the batch.
     TooLarge,
 }
 
@@ -157,7 +158,7 @@ impl Closure {
         Ok(())
     }
 
-    /// Adds the leaves of a tree whose items make up one reference.
+    /// Adds the tree leaves whose items make up one reference to an extent.
     fn add_users(&mut self, running: &mut Running, extent: &Extent, reference: &Found) -> Result<()> {
         let root = reference.root;
         let tree = running.open_tree(root)?.tree.clone();
@@ -289,7 +290,7 @@ impl Closure {
     }
 }
 
-/// A reference of a file to an extent.
+/// A file's reference to an extent, as the search found it.
 struct Found {
     root: TreeId,
     inode: InodeNumber,
@@ -298,7 +299,7 @@ struct Found {
 }
 
 impl Found {
-    /// The keys of the items that make up the reference.
+    /// Returns the keys of the items that make up the reference.
     fn items(&self, tree: &LiveTree, extent: &Extent, sector_bytes: u32) -> Result<Vec<Key>> {
         let object = self.inode.object_id();
         // An offset in the upper half wraps: the file begins in the middle of the extent.
@@ -356,7 +357,7 @@ impl Running {
         let blocks = u64_of(closure.blocks.len());
         let data = u64_of(closure.data.len());
         let items = u64_of(closure.items.len());
-        // Two records of each extent, and two runs of checksums.
+        // Each moved data extent changes two records of extents, and two runs of checksums.
         blocks
             .exact_add(data)
             .exact_mul(2)

@@ -1,7 +1,9 @@
-//! The content of data extents: read in large requests, verified, and written to new places. No lock is held meanwhile.
+//! The content of data extents: read in large requests, verified, and written to new places. A copy
+//! holds no lock during device I/O.
 //!
-//! Each sector comes from a copy that its checksum accepts. Sectors without a checksum come from devices that missed no commit.
-//! The content cannot change: nothing overwrites it in place, since its group is being emptied.
+//! Each sector comes from a copy that its checksum accepts. Sectors without a checksum come from
+//! devices that missed no commit. The content cannot change during the copy: nothing overwrites it
+//! in place, since its block group is being emptied.
 
 use super::closure::Moved;
 use crate::block_groups::{Found, Purpose};
@@ -147,8 +149,8 @@ fn not_moved(view: &Filesystem, group: Logical, moved: &Moved, cause: Error) -> 
 }
 
 impl Running {
-    /// Allocates a contiguous range for the copy of an extent. A block that is missing ends it
-    /// before anything changed.
+    /// Allocates a contiguous range for the copy of an extent. If a block is not in memory, the
+    /// method ends before it changes anything.
     fn allocate_copy(&mut self, length: ByteCount) -> Result<Logical> {
         let bytes = length.get();
         loop {

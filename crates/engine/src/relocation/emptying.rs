@@ -3,7 +3,7 @@
 //! Invariants:
 //! - Before a group is marked, all that it holds has space in other groups. Chunks are planned before one is made, so that a
 //!   volume without space stays as it was.
-//! - A group that was not emptied takes extents again at the end of the job.
+//! - A block group that was not emptied takes extents again at the end of the relocation.
 
 use crate::block_groups::{Group, Purpose};
 use crate::engine::Engine;
@@ -19,13 +19,13 @@ use core::time::Duration;
 /// Nodes of the chunk tree beside the ones that move.
 const SYSTEM_NODES: u64 = 16;
 
-/// Edits that may come beside a job.
+/// The number of places of edits that may run beside a relocation.
 const PLACES_BESIDE: u64 = 64;
 
-/// How long a job waits for readers of older states before it looks again.
+/// How long a job waits for readers of older states before it checks again.
 const READERS_WAIT: Duration = Duration::from_millis(20);
 
-/// How many commits without readers remove an empty group.
+/// The number of commits without readers that remove an empty group.
 const COMMITS_MAX: usize = 8;
 
 const PURPOSES: [Purpose; 3] = [Purpose::System, Purpose::Metadata, Purpose::Data];
@@ -87,7 +87,7 @@ impl<'a> Emptying<'a> {
         group.is_none_or(|group| group.used == 0 && group.allocated_bytes == 0)
     }
 
-    /// Bytes in use in all of the groups.
+    /// Returns the bytes in use in all block groups of this set.
     pub(super) fn used_bytes(&self) -> u64 {
         let running = self.engine.shared.running.lock();
         let used = self
@@ -97,7 +97,8 @@ impl<'a> Emptying<'a> {
         used.fold(0, |sum: u64, group| sum.exact_add(group.used))
     }
 
-    /// Waits until commits have removed the groups. Readers of older states keep them.
+    /// Waits until commits have removed the groups. Readers of older states keep the groups from
+    /// being removed.
     pub(super) fn wait_for_removal(&self, progress: &Progress) -> Result<()> {
         let is_there = |handle: &Handle<'_>, start: &Logical| {
             let group = handle.core.groups.holding(start.get());
@@ -132,7 +133,7 @@ impl<'a> Emptying<'a> {
                 return Err(Defect::new("an empty block group is not removed").into());
             }
         }
-        // The space of the chunks can be used again once this is durable.
+        // The space of the emptied chunks can be used again once this commit is durable.
         self.engine.commit_metadata().map(drop)
     }
 }
@@ -175,7 +176,7 @@ impl Running {
         used.exact_add(beside)
     }
 
-    /// The free bytes for a purpose outside of these groups.
+    /// The free bytes for a purpose outside of the groups to be emptied.
     fn free_outside(&self, groups: &[Logical], purpose: Purpose) -> u64 {
         let inside = groups
             .iter()
@@ -189,14 +190,15 @@ impl Running {
             sum.exact_add(group.free_bytes())
                 .exact_add(group.unbacked_bytes())
         });
-        // Clamp: groups that are marked already have nothing free.
+        // Clamp: groups that are already marked have no free bytes left.
         self.core
             .groups
             .preferred_free_bytes(purpose)
             .saturating_sub(inside)
     }
 
-    /// Fails, before anything changed, if other groups and new chunks have no space for what these groups hold.
+    /// Fails, before anything changed, if other groups and new chunks have no space for the content
+    /// of these groups.
     fn require_space_for(&mut self, groups: &[Logical]) -> Result<()> {
         let mut planned: Vec<(DeviceId, u64, u64)> = Vec::new();
         let mut lack = None;
@@ -248,8 +250,8 @@ impl Running {
         }
     }
 
-    /// Makes chunks for what these groups hold. If a block is missing, making chunks stops between
-    /// two chunks.
+    /// Makes chunks for the content that these block groups hold. If a block is missing, making
+    /// chunks stops between two chunks.
     fn make_space(&mut self, groups: &[Logical]) -> Result<()> {
         for purpose in self.purposes_of(groups) {
             loop {

@@ -1,6 +1,6 @@
 //! Extents of the running transaction with all of their references, and the extents of a block group in order.
 //!
-//! Invariant: no delayed reference waits, so the extent tree has them all.
+//! Invariant: no delayed reference is pending, so the extent tree has all references.
 
 use crate::core_state::Core;
 use buttress_accounts::delayed_references::{ExtentKind, Reference};
@@ -16,7 +16,7 @@ use core::ops::ControlFlow;
 #[derive(Clone, Debug)]
 pub(super) struct Extent {
     pub(super) item: ExtentItem,
-    /// All references with their counts; never an owner.
+    /// All references to the extent with their counts; never an owner.
     pub(super) references: Vec<(Reference, i64)>,
     /// The subvolume that made the extent, on volumes with simple quotas.
     pub(super) owner: Option<TreeId>,
@@ -30,7 +30,7 @@ impl Extent {
         }
     }
 
-    /// Whether the block refers to what is below it by its address.
+    /// Whether the block refers to the blocks and extents below by its address.
     pub(super) const fn is_full(&self) -> bool {
         self.item.flags.contains(ExtentFlags::FULL_BACKREF)
     }
@@ -88,7 +88,7 @@ impl Core {
     /// Returns the extent that begins here, with its references.
     ///
     /// # Errors
-    /// Items that fail their checks; blocks that cannot be read.
+    /// Fails for items that fail their checks, and for blocks that cannot be read.
     pub(super) fn extent_with_references(&self, logical: Logical) -> Result<Option<Extent>> {
         let mut found: Option<Extent> = None;
         let mut failure = None;
@@ -133,16 +133,18 @@ impl Core {
         }
     }
 
-    /// As [`extent_with_references`](Self::extent_with_references), for an extent that must exist.
+    /// Returns the same as [`extent_with_references`](Self::extent_with_references), for an extent
+    /// that must exist.
     ///
     /// # Errors
-    /// As there, and [`Corruption::ExtentMissing`].
+    /// Fails as [`extent_with_references`](Self::extent_with_references) does, and with
+    /// [`Corruption::ExtentMissing`].
     pub(super) fn expect_extent(&self, logical: Logical, length: ByteCount) -> Result<Extent> {
         let missing = || Corruption::ExtentMissing { logical, length };
         Ok(self.extent_with_references(logical)?.ok_or_else(missing)?)
     }
 
-    /// Returns the extents that begin in `[from, end)`, in order, at most so many.
+    /// Returns the extents that begin in `[from, end)`, in order, at most `count`.
     ///
     /// # Errors
     /// Fails for items that fail their checks, and for blocks that cannot be read.

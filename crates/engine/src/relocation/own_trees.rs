@@ -87,7 +87,8 @@ impl Running {
         Ok(found)
     }
 
-    /// Has a block copied to a new place by an edit of its tree. A block that is missing ends it before anything changed.
+    /// Copies a tree block to a new place, by an edit of its tree. If a block is not in memory, the
+    /// method ends before it changes anything.
     fn touch_block(&mut self, block: Logical) -> Result<()> {
         let Some(tree) = self.only_tree_of(block)? else {
             return Ok(());
@@ -96,7 +97,7 @@ impl Running {
             return Ok(());
         };
         let content = self.core.forest.read_block(&extent.pointer())?;
-        // Clamp: an empty tree has one leaf, which no key leads to.
+        // Clamp: an empty tree has one leaf, and no key leads to this leaf.
         let first_key = content.key(0).unwrap_or(Key::MIN);
         let Some(found) = self.at_or_after(tree, &first_key)? else {
             return Ok(());

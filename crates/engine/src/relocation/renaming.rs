@@ -1,4 +1,5 @@
-//! The change of a closure: copies of all its blocks at new addresses, and everything that names an address.
+//! The change of a closure: copies of all its blocks at new addresses, and changes of everything
+//! that names such an address.
 //!
 //! | what | changes to |
 //! |---|---|
@@ -9,7 +10,8 @@
 //! | pointers and items in memory | the new addresses, in place |
 //! | the last snapshot in the root items of trees that share a copy | this transaction, so that the trees know that they share it |
 //!
-//! Invariants: everything that can fail comes before the first change. A failure after that stops writing.
+//! Invariants: everything that can fail comes before the first change. A failure after the first
+//! change stops writing.
 
 use super::closure::{Block, Closure, Data};
 use crate::block_groups::{Found, Purpose};
@@ -79,7 +81,8 @@ impl Running {
         self.reserve_space(Need::freeing(Self::places_of(&renaming.closure)))
     }
 
-    /// Takes addresses for so many tree blocks. Nothing stays taken after an error, or without enough space.
+    /// Takes addresses for `count` tree blocks. After an error, or without enough space, no address
+    /// stays taken.
     fn take_block_places(&mut self, count: usize) -> Result<Option<Vec<Logical>>> {
         let mut places = Vec::with_capacity(count);
         let taken = self.take_some_places(count, &mut places);
@@ -310,7 +313,8 @@ impl Running {
         }
     }
 
-    /// References by address to extents of data that keep their own address.
+    /// Moves the references that a block holds by its address to data extents, which keep their own
+    /// address.
     fn move_references_to_data(
         &mut self,
         renaming: &Renaming,
@@ -504,13 +508,13 @@ impl Renaming {
         self.closure.data.keys().copied().collect()
     }
 
-    /// Their length on disk.
+    /// Returns the length on disk of the moved extents.
     pub(super) fn moved_bytes(&self) -> u64 {
         let lengths = self.closure.data.values().map(|data| data.moved.length.get());
         lengths.fold(0, u64::exact_add)
     }
 
-    /// The same reference after the move.
+    /// Returns the same reference as it is after the relocation.
     fn reference(&self, reference: Reference) -> Reference {
         // Clamp: a block that does not move keeps its address.
         let moved = |parent: Logical| self.blocks.get(&parent).copied().unwrap_or(parent);

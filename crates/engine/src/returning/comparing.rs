@@ -20,7 +20,7 @@ const OWN_CACHE: ByteCount = ByteCount::new(8 << 20);
 pub(crate) struct OwnState {
     pub filesystem: Filesystem,
     extents: Tree,
-    /// The ranges that the pending log of this state uses.
+    /// The ranges that the pending log of the device's own state uses.
     log: Vec<(u64, u64)>,
 }
 
@@ -128,7 +128,8 @@ impl Iterator for Extents<'_> {
 }
 
 impl Comparison {
-    /// Records an extent of the volume. Returns whether the extent is newer than the device.
+    /// Records an extent of the volume's current state. Returns whether the extent is newer than
+    /// the device.
     fn add(&mut self, extent: &Extent, since: Generation) -> bool {
         if extent.generation > since {
             self.missed = self.missed.saturating_add(extent.length);
@@ -184,8 +185,8 @@ fn first_checksum(filesystem: &Filesystem, logical: u64) -> Option<Vec<u8>> {
     Some(checksum.to_vec())
 }
 
-/// Compares both extent trees. Returns `None` if the volume has an extent older than the device
-/// that the device lacks.
+/// Compares the extent trees of the device's own state and of the volume. Returns `None` if the
+/// volume has an extent older than the device that the device lacks.
 pub(crate) fn compare(
     view: &Filesystem,
     own: Option<&OwnState>,

@@ -4,9 +4,9 @@
 //! after another.
 //!
 //! A digest is a chain of rounds. Each round depends on the previous one, even with the processor's
-//! SHA instructions. The chains of different sectors are independent. Each of sixteen sectors has a
-//! lane of the vectors, and each pass over the rounds advances all sixteen ([`lanes`]). `sha2`
-//! computes the sectors that remain after groups of sixteen, one after another.
+//! SHA instructions. The digest chains of different sectors are independent. Each of sixteen
+//! sectors has a lane of the vectors, and each pass over the rounds advances all sixteen
+//! ([`lanes`]). `sha2` computes the sectors that remain after groups of sixteen, one after another.
 
 use sha2::Digest as _;
 
@@ -65,8 +65,8 @@ mod lanes {
         0x748f_82ee, 0x78a5_636f, 0x84c8_7814, 0x8cc7_0208, 0x90be_fffa, 0xa450_6ceb, 0xbef9_a3f7, 0xc671_78f2,
     ];
 
-    /// Computes the digests of whole sectors of `data` in groups of sixteen. Returns the remaining
-    /// bytes.
+    /// Computes the digests of whole sectors of `data` in groups of sixteen. Returns the bytes that
+    /// do not fill a group.
     pub(super) fn compute_sectors<'a>(data: &'a [u8], sector_bytes: usize, out: &mut Vec<u8>) -> &'a [u8] {
         let whole = sector_bytes > 0 && sector_bytes.is_multiple_of(BLOCK_BYTES);
         let bits = sector_bytes
@@ -95,7 +95,7 @@ mod lanes {
         rest
     }
 
-    /// Sixteen sectors that are hashed in parallel.
+    /// Sixteen sectors whose digests are computed in parallel.
     struct Sixteen<'a> {
         processor: V4,
         sectors: &'a [u8],

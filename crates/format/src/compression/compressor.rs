@@ -130,8 +130,8 @@ impl Compressor {
     }
 
     /// Returns the stored form of inline content, at most `limit_bytes` long and shorter than the
-    /// content. The content is at most one sector. Returns `None` if the content does not compress
-    /// to that size.
+    /// content. The inline content is at most one sector. Returns `None` if the content does not
+    /// compress to that size.
     pub fn compress_inline(
         &mut self,
         method: CompressionMethod,

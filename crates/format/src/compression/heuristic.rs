@@ -3,8 +3,8 @@
 //!
 //! The sample is 16 bytes of every 256. The heuristic accepts a sample whose halves are equal, with
 //! few different byte values, or with few values that make up most of it. The heuristic rejects a
-//! sample in which nearly all values are equally frequent. For other samples, the entropy decides.
-//! All tests and limits are the kernel's, so that both compress the same files.
+//! sample in which nearly all values are equally frequent. For samples that no rule decides, the
+//! entropy decides. All tests and limits are the kernel's, so that both compress the same files.
 //!
 //! Source: the kernel's description of its compression heuristic (btrfs(5), section "Compression",
 //! "Incompressible data").

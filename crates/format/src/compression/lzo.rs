@@ -10,9 +10,9 @@
 //! ```
 //!
 //! A length field never crosses a sector boundary of the stored extent. If fewer than four bytes
-//! are left before a boundary, they are zeros, and the length field follows the boundary. Segments
-//! may cross boundaries. Zeros fill the last sector after the total length. Inline content has one
-//! segment, without padding.
+//! are left before a sector boundary, they are zeros, and the length field follows the boundary.
+//! Segments may cross boundaries. Zeros fill the last sector after the total length. Inline content
+//! has one segment, without padding.
 //!
 //! Source: on-disk format documentation, section "LZO compressed data" and the description of the format
 //! in btrfs(5).

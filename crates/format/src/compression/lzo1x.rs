@@ -16,15 +16,16 @@
 //! | `01LD DDSS` | any | `L + 3` | `H * 8 + D + 1` |
 //! | `1LLD DDSS` | any | `L + 5` | `H * 8 + D + 1` |
 //!
-//! An extension is a sequence of zero bytes, which count 255 each, and a final byte that is not
-//! zero. If the first byte of a stream exceeds 17, it begins a run of that byte minus 17 literals.
-//! A run of 1 to 3 counts as literals after a match.
+//! In LZO1X, an extension is a sequence of zero bytes, which count 255 each, and a final byte that
+//! is not zero. If the first byte of a stream exceeds 17, it begins a run of that byte minus 17
+//! literals. A run of 1 to 3 counts as literals after a match.
 //!
 //! btrfs does not use the format's run-length extension: streams that begin with 17 and a version.
 //! The LZO decoder refuses such a stream, because its first match begins before the content.
 //!
-//! Every copy is checked against both buffers. For speed, short copies move 16 bytes at once if the
-//! buffers have space. Such copies may overwrite bytes of `out` beyond the returned length.
+//! The decoder checks every copy against both buffers. For speed, short copies move 16 bytes at
+//! once if the buffers have space. Fast copies may overwrite bytes of `out` beyond the returned
+//! length.
 //!
 //! Source: "LZO stream format as understood by Linux' LZO decompressor", the kernel's
 //! documentation.
@@ -118,7 +119,7 @@ enum Before {
 struct Match {
     length: usize,
     distance: usize,
-    /// The number of literals that follow.
+    /// The number of literals that follow the instruction.
     literals: usize,
 }
 

@@ -61,7 +61,7 @@ fn extents_of_the_kernel() {
     for (compression, regular, inline) in kernel_extents() {
         for (stored, seed, length, is_inline) in [(regular, 1, 65_536, false), (inline, 2, 1500, true)] {
             let content = kernel_content(seed, length);
-            // Shorter buffers receive the beginning of the content. A buffer longer than the
+            // Buffers shorter than the content receive its beginning. A buffer longer than the
             // content is zeroed after the content.
             for wanted in [0, 1, 1499, length - 1, length, length + 4096] {
                 let mut out = vec![0xaa; wanted];
@@ -309,7 +309,7 @@ fn each_fault_of_the_lzo_framing_has_its_error() {
             stored_bytes: 0
         })
     );
-    // This total length ends inside the length field of a segment.
+    // In this stream, the total length ends inside the length field of a segment.
     let mut cut = vec![0; 4096];
     cut[0] = 6;
     assert_eq!(

@@ -1,7 +1,8 @@
 //! zlib streams.
 //!
-//! This module checks the two header bytes and inflates the rest as raw deflate. The module ignores
-//! the trailing Adler-32, because the checksum tree already verifies the stored bytes.
+//! This module checks the two header bytes of a zlib stream and inflates the rest as raw deflate.
+//! The module ignores the trailing Adler-32, because the checksum tree already verifies the stored
+//! bytes.
 //!
 //! Source: RFC 1950, section 2.2 (header); RFC 1951 (deflate).
 

@@ -1,8 +1,8 @@
 //! Additions to and removals from the items of directories and attributes.
 //!
-//! The functions change the data of an item in memory. Like the kernel, they append new entries at
-//! the end. If an item becomes empty, the caller deletes it. The functions check an entry before
-//! they add it, so the parser accepts each written item.
+//! The functions change the data of an item in memory. Like the kernel, the functions append new
+//! entries at the end of the item. If an item becomes empty, the caller deletes it. The functions
+//! check an entry before they add it, so the parser accepts each written item.
 
 use super::{DirItem, DirItems, DirectoryProblem, FileKind, RawDirItem};
 use crate::checksum::name_hash;

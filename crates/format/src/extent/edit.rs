@@ -1,8 +1,8 @@
 //! Extent items as bytes, and changes of their inline references.
 //!
 //! A writer parses the item, changes it with these functions, and encodes it again. Inline
-//! references stay in the order that the format requires. Each change also updates the item's count
-//! of references.
+//! references stay in the order that the format requires. Each change of a reference also updates
+//! the item's count of references.
 //!
 //! If [`ExtentItem::has_space_for`] returns false, a reference becomes an item of its own
 //! ([`InlineReference::keyed_key`], [`InlineReference::encode_keyed`]). While the extent has a
@@ -120,9 +120,10 @@ impl ExtentItem {
         Ok(())
     }
 
-    /// Removes an inline reference. Lowers the count of the reference from the same place by this
-    /// reference's count, and removes it at zero. Lowers the reference count of the extent item by
-    /// the same number. Returns `Ok(false)` if the item has no such inline reference.
+    /// Removes an inline reference. Lowers the count of the inline reference from the same place by
+    /// this reference's count, and removes that reference at zero. Lowers the reference count of
+    /// the extent item by the same number. Returns `Ok(false)` if the item has no such inline
+    /// reference.
     ///
     /// # Errors
     /// Returns [`ExtentProblem::CountTooSmall`] if the item holds fewer references. On this error

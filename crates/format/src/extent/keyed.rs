@@ -82,9 +82,9 @@ pub fn parse_keyed_references(
 
 impl InlineReference {
     /// Returns the key of the reference to the extent at `extent`, as an item of its own. For a
-    /// reference to data by tree, inode and offset, this is the first key to try. If another place
-    /// has that key, the next free offset is used. Returns `None` for an owner, which is only
-    /// stored inline.
+    /// reference to data by tree, inode and offset, the returned key is the first key to try. If a
+    /// reference from another place has this key, the writer uses the next free offset. Returns
+    /// `None` for an owner, which is only stored inline.
     #[must_use]
     pub fn keyed_key(&self, extent: Logical) -> Option<Key> {
         match self {

@@ -39,8 +39,8 @@ pub struct ExtentDataReference {
     pub root: TreeId,
     /// The inode that refers to the data.
     pub inode: InodeNumber,
-    /// The file offset of the extent's first byte. The offset wraps below zero if the file uses
-    /// only a later part of the extent near its start.
+    /// The file offset of the extent's first byte. The stored offset wraps below zero if the file
+    /// uses only a later part of the extent near its start.
     pub offset: u64,
     /// The number of file extent items that this reference counts.
     pub count: u32,
@@ -177,8 +177,8 @@ impl InlineReference {
         body_bytes.saturating_add(1)
     }
 
-    /// Returns true if both references come from the same place. The counts of the references may
-    /// differ.
+    /// Returns true if both references come from the same place. The counts of the two references
+    /// may differ.
     #[must_use]
     pub fn is_same_place(&self, other: &Self) -> bool {
         match (self, other) {
@@ -245,7 +245,7 @@ impl<'a> InlineReferences<'a> {
     }
 
     /// Splits one raw struct off the remaining bytes of the item. `type_bytes` is the length of the
-    /// type byte before it.
+    /// type byte before the raw struct.
     fn take<Raw>(&mut self) -> Result<&'a Raw, ExtentProblem>
     where
         Raw: FromBytes + Immutable + KnownLayout + Unaligned,

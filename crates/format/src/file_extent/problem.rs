@@ -32,7 +32,7 @@ pub enum FileExtentProblem {
     /// The length of plain inline content differs from the item's length field.
     #[error("ram_bytes is {ram_bytes}, expected {content_bytes} bytes of inline content")]
     InlineLengthMismatch {
-        /// The number of bytes after the head.
+        /// The number of content bytes after the item's head.
         content_bytes: usize,
         /// The length in the item's length field.
         ram_bytes: u64,

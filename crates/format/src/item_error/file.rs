@@ -6,7 +6,7 @@ pub enum FileItemProblem {
     /// The item before an inode's items belongs to another inode, and no inode item comes first.
     #[error("the item before it belongs to inode {previous_objectid}: the inode item is missing")]
     InodeItemMissing {
-        /// The object id in the previous item's key.
+        /// The object id in the key of the leaf's previous item.
         previous_objectid: u64,
     },
 }

@@ -80,7 +80,7 @@ impl InodeExtrefs<'_> {
     /// Appends a name to the data of the item under [`InodeExtrefs::key`].
     ///
     /// # Errors
-    /// Fails if no inode can have this name.
+    /// Fails if no inode can have a name with these properties.
     pub fn push(data: &mut Vec<u8>, parent: InodeNumber, index: u64, name: &[u8]) -> Result<(), NameProblem> {
         check_name(name, false)?;
         let raw = RawInodeExtref {
@@ -141,7 +141,7 @@ mod tests {
 
     #[test]
     fn a_name_of_another_directory_with_the_same_hash_stays() {
-        // The hash uses only the low 32 bits of the directory's number.
+        // The name hash uses only the low 32 bits of the directory's inode number.
         let other = InodeNumber::new(PARENT.get() | 1 << 32);
         let mut data = Vec::new();
         InodeExtrefs::push(&mut data, PARENT, 2, b"name").unwrap();

@@ -87,7 +87,7 @@ impl TreeBlock {
 
     /// Returns `data` as bytes that share the block's memory, if `data` is part of the block, such
     /// as an item's data. The result keeps the whole block in memory. Data outside the block is
-    /// copied.
+    /// copied to new memory.
     #[must_use]
     pub fn shared(&self, data: &[u8]) -> Bytes {
         let start = data.as_ptr().addr().checked_sub(self.bytes.as_ptr().addr());
@@ -182,8 +182,8 @@ impl TreeBlock {
     }
 
     /// Returns the free space as btrfs-progs prints it. For a leaf, the free space is the bytes
-    /// between item heads and item data. For a node, it is "free spc", the number of pointers that
-    /// still fit. Returns zero for a damaged block with invalid numbers.
+    /// between item heads and item data. For a node, the free space is "free spc", the number of
+    /// pointers that still fit. Returns zero for a damaged block whose numbers are invalid.
     #[must_use]
     pub fn free_space(&self) -> usize {
         let room = self.bytes.len().saturating_sub(HEADER_BYTES);
@@ -245,8 +245,8 @@ impl Iterator for Pointers<'_> {
 
 impl ExactSizeIterator for Pointers<'_> {}
 
-/// Searches an array of raw structs by key. The comparison compiles without branches: the processor
-/// cannot predict them, and a misprediction costs more than the rest of the search.
+/// Searches an array of raw structs by key. The comparison compiles without branches: a
+/// mispredicted branch would cost more than the rest of the search.
 fn search<Raw>(row: &[Raw], key_of: impl Fn(&Raw) -> &RawKey, key: &Key) -> Result<usize, usize> {
     let rest = |item_type: u8, offset: u64| (u128::from(item_type) << u64::BITS) | u128::from(offset);
     let (objectid, wanted) = (key.objectid.get(), rest(key.item_type.0, key.offset));
@@ -261,8 +261,8 @@ fn search<Raw>(row: &[Raw], key_of: impl Fn(&Raw) -> &RawKey, key: &Key) -> Resu
     }
 }
 
-/// Returns the array of `count` raw structs after the header of `block`. The array is shorter if
-/// the block ends first.
+/// Returns the array of `count` raw structs after the header of `block`. The returned array is
+/// shorter if the block ends first.
 pub(super) fn row<Raw>(block: &[u8], count: usize) -> &[Raw]
 where
     Raw: FromBytes + zerocopy::Immutable + zerocopy::Unaligned,

@@ -18,8 +18,8 @@ impl TreeBlock {
     ///
     /// # Errors
     /// Returns the first check that fails. The order is size, checksum, address, fsid, chunk tree
-    /// uuid, level, generation, owner, first key and flags. The tree checker follows, over keys,
-    /// layout and items.
+    /// uuid, level, generation, owner, first key and flags. After these checks, the tree checker
+    /// runs over keys, layout and items.
     pub fn check(bytes: Bytes, format: &BlockFormat, expected: &Expectation) -> Result<Self, BlockError> {
         let mut first = None;
         let stop_at_first = &mut |problem| {
@@ -180,8 +180,8 @@ fn check_promises(block: &TreeBlock, expected: &Expectation, report: Report<'_>)
     ControlFlow::Continue(())
 }
 
-/// Returns true if tree `expected` may contain a block of tree `stored`. Subvolumes share blocks
-/// with each other, and relocation trees with every tree.
+/// Returns true if tree `expected` may contain a block of tree `stored`. Subvolumes share tree
+/// blocks with each other, and relocation trees with every tree.
 fn owner_fits(stored: TreeId, expected: TreeId) -> bool {
     if expected == TreeId::TREE_RELOCATION {
         return true;

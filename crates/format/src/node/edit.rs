@@ -117,7 +117,7 @@ impl TreeBlock {
     }
 
     /// Returns a copy under another address for all trees that refer to this block. The owner stays
-    /// the same. The flag of a relocation by Linux is kept, because it implies full back
+    /// the same. The copy keeps the relocation flag of Linux, because this flag implies full back
     /// references.
     #[must_use]
     pub fn copy_to_relocate(&self, logical: Logical, generation: Generation) -> Self {
@@ -134,8 +134,8 @@ impl TreeBlock {
         self.header.generation = generation;
     }
 
-    /// Returns the same content under another address. The bytes stay shared. Sealing the block
-    /// writes the address.
+    /// Returns the same content under another address. The content bytes stay shared between both
+    /// blocks. Sealing the block writes the address.
     #[must_use]
     pub fn with_logical(&self, logical: Logical) -> Self {
         let header = Header {

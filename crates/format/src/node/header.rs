@@ -10,8 +10,8 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 /// The size of the header of a tree block.
 pub const HEADER_BYTES: usize = size_of::<RawHeader>();
 
-/// The on-disk layout of a block header. The checksum covers all bytes of the block after the
-/// checksum field.
+/// The on-disk layout of the header of a tree block. The checksum covers all bytes of the block
+/// after the checksum field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 #[expect(missing_docs, reason = "the fields are those of Header, which documents them")]

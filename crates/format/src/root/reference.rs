@@ -10,7 +10,7 @@ use crate::units::{InodeNumber, TreeId};
 use zerocopy::little_endian::{U16, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// The fixed part of a root reference. The name follows.
+/// The fixed part of a root reference. The subvolume's name follows this part.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct RawRootRef {

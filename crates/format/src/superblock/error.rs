@@ -12,7 +12,7 @@ use uuid::Uuid;
     reason = "the fields are the numbers of the message beside them"
 )]
 pub enum SuperblockError {
-    /// The bytes are fewer than a superblock has.
+    /// The buffer holds fewer bytes than a superblock has.
     #[error("superblock is {size_bytes} bytes long, expected {}", super::SUPERBLOCK_BYTES)]
     Size { size_bytes: usize },
     /// The magic of a btrfs superblock is missing.

@@ -222,7 +222,8 @@ fn roots_are_checked() {
 
 #[test]
 fn totals_are_checked() {
-    // The checks report a wrong count of bytes in use. The superblock is still readable.
+    // The checks report a wrong count of bytes in use. The superblock with the wrong count is still
+    // readable.
     let problem = |bytes: u64| {
         let mut raw = sound();
         raw.bytes_used = U64::new(bytes);

@@ -1,8 +1,8 @@
 //! The checks of a leaf's items: each item alone, and against earlier items of the leaf.
 //!
-//! An item that stands for a range must not overlap the next range of its kind. Items of other
-//! kinds may lie between the two, such as references between extents, and block groups between
-//! extents. The checker therefore stores the end of the last range of each kind.
+//! An item that stands for a range must not overlap the next item's range of the same kind. Items
+//! of other kinds may lie between the two, such as references between extents, and block groups
+//! between extents. The checker therefore stores the end of the last range of each kind.
 
 use super::is_file_tree;
 use crate::balance::BalanceItem;
@@ -42,8 +42,8 @@ struct Covered {
 }
 
 impl Covered {
-    /// Records the range `[start, end)` of `object`. The range must not begin before the end of the
-    /// previous range.
+    /// Records the range `[start, end)` of `object`. The item's range must not begin before the end
+    /// of the previous range.
     fn extend(&mut self, key: &Key, object: u64, start: u64, end: u64) -> Result<(), ItemError> {
         let previous_end = if self.object == object { self.end } else { 0 };
         *self = Self { object, end };
@@ -57,7 +57,8 @@ impl Covered {
     }
 }
 
-/// The checker of one leaf's items. The caller passes it all items in order.
+/// The checker of one leaf's items. The caller passes all items of the leaf to the checker, in
+/// order.
 pub(super) struct Items<'a> {
     format: &'a BlockFormat,
     /// True if the leaf's tree is a subvolume. Only in a subvolume's tree does an inode item
@@ -168,8 +169,8 @@ impl<'a> Items<'a> {
     }
 
     /// Checks that the previous item in a subvolume belongs to the same inode, unless this is its
-    /// inode item. The checker cannot check the first item of a leaf, because it does not know the
-    /// item before it.
+    /// inode item. The checker does not check the first item of a leaf, because it does not know
+    /// the item in the leaf before.
     fn check_led_by_inode(&self, previous: Option<Key>, key: &Key) -> Result<(), ItemError> {
         match previous {
             Some(previous) if self.is_file_tree && previous.objectid != key.objectid => {

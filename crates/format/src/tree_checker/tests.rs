@@ -15,7 +15,7 @@ type Items = Vec<(Key, Vec<u8>)>;
 
 const SECTOR: u64 = 4096;
 
-/// Returns the slot and the fault of a leaf of these items in `owner`.
+/// Returns the slot and the fault that the checker finds in a leaf of these items in tree `owner`.
 fn fault(owner: TreeId, items: &Items) -> Option<(usize, ItemProblem)> {
     let block = Bytes::from(leaf(owner, items));
     match TreeBlock::check(block, &format(), &Expectation::at(LOGICAL)) {

@@ -9,8 +9,8 @@ use buttress_volume::ExtentRead;
 use smallvec::smallvec;
 use std::ops::Range;
 
-/// The maximum number of ranges that share one read of a compressed extent. More ranges are read in
-/// several pieces, so that a file of only such ranges is planned in bounded memory.
+/// The maximum number of ranges that share one read of a compressed extent. A compressed extent
+/// with more ranges is read in several pieces, so that planning needs bounded memory.
 const SLICES_MAX: usize = 64;
 
 /// Plans the part of `range` that lies in `wanted`, and appends to `planned`. Adjacent ranges of
@@ -65,7 +65,8 @@ fn plan_inline(
         planned.push(Planned::Inline(location, from, inline.clone(), length));
         return;
     }
-    // The item can hold fewer bytes than the range. The rest reads as zeros.
+    // The item can hold fewer bytes than the range. The part of the range beyond the item's bytes
+    // reads as zeros.
     let stored = inline.stored.len();
     let start = from.distance_from(range.offset).at_most(stored);
     let end = start.exact_add(length.at_most(stored.exact_sub(start)));

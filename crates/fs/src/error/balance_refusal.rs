@@ -40,7 +40,7 @@ pub enum BalanceRefusal {
         "balance: convert of {kind} to {profile}: too few devices (found {found}, expected at least {expected})"
     )]
     TooFewDevices {
-        /// The type of block groups.
+        /// The type of the block groups.
         kind: &'static str,
         /// The target profile.
         profile: Profile,

@@ -11,7 +11,7 @@ use buttress_format::{
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Corruption {
-    /// An item fails its checks, although its block passed them.
+    /// An item fails its checks, although its tree block passed them.
     #[error("tree {tree}: {error}")]
     Item {
         /// The tree that holds the item.
@@ -132,7 +132,7 @@ pub enum Corruption {
         name: Name,
     },
     /// The entry that leads to a directory is not the one that the directory itself names.
-    /// Following such entries could lead in circles.
+    /// Following directory entries of this kind could lead in circles.
     #[error("{directory}: \"{name}\" points to directory {target}, which has another parent")]
     DirectoryLinkedTwice {
         /// The directory that holds the entry.
@@ -344,7 +344,7 @@ pub enum Corruption {
         /// The invalid reference, as text.
         reference: String,
     },
-    /// An extent has more references than the limit that is followed.
+    /// An extent has more references than the limit up to which references are followed.
     #[error("extent {logical}: more than {limit} blocks refer to it; further references are ignored")]
     BackReferencesTooMany {
         /// The extent.

@@ -1,10 +1,10 @@
 //! Records: all items of one inode, read in one pass.
 //!
-//! The pass starts at the inode item. The pass ends with the inode's last item, or at the first
-//! directory entry, which a record does not hold. Two kinds of content of an inode record have no
-//! natural bound. Attributes are refused above [`ATTRIBUTES_LIMIT`]. More than [`EXTENTS_LIMIT`]
-//! extents end the pass: [`InodeRecord::extents`] is then `None`, and a reader walks the extents
-//! itself.
+//! The pass starts at the inode item. The pass over an inode's items ends with its last item, or at
+//! the first directory entry, which a record does not hold. Two kinds of content of an inode record
+//! have no natural bound. Attributes are refused above [`ATTRIBUTES_LIMIT`]. More than
+//! [`EXTENTS_LIMIT`] extents end the pass over the items: [`InodeRecord::extents`] is then `None`,
+//! and a reader walks the extents itself.
 
 use crate::error::{Corruption, Error, Result};
 use crate::extents::{FileRange, FileRangeBuilder};
@@ -127,7 +127,7 @@ impl InodeRecord {
         self.links.len() >= LINKS_LIMIT && matches!(item_type, ItemType::INODE_REF | ItemType::INODE_EXTREF)
     }
 
-    /// Adds the content of one item. Returns true if the pass continues.
+    /// Adds the content of one item. Returns true if the pass over the inode's items continues.
     fn take(
         &mut self,
         item: &Item<'_>,

@@ -3,7 +3,7 @@
 //! The chunk of [`World`] holds the metadata of the test volume on device 1. A separate data chunk
 //! holds the data, from the ends of its stripes downwards, as a device that chooses the places
 //! might do. The data never lies where the chunk's layout would place it. The stripe tree holds the
-//! places, and the rest of the devices is noise.
+//! places of the data, and the rest of the devices is noise.
 
 use super::{World, edit_superblock, key};
 use crate::open::OpenOptions;
@@ -34,7 +34,8 @@ const STRIPE_BYTES: u64 = 2 << 20;
 const FIRST_STRIPE: u64 = 10 << 20;
 const CHUNK_BYTES: u64 = 1 << 20;
 
-/// A profile and its number of devices, with one stripe on each. DUP has both stripes on device 1.
+/// A test volume's profile and number of devices, with one stripe on each device. DUP has both
+/// stripes on device 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Shape {
     pub(crate) profile: BlockGroupFlags,
@@ -103,14 +104,15 @@ pub(crate) struct Striped {
     pub(crate) world: World,
     pub(crate) content: Vec<u8>,
     pub(crate) entries: Vec<Entry>,
-    /// The devices, device 1 first. The metadata is added when the volume is finished.
+    /// The devices, device 1 first. The metadata is added to the devices when the volume is
+    /// finished.
     pub(crate) devices: Vec<Vec<u8>>,
 }
 
 impl Striped {
     /// Makes a volume whose file [`FILE`] is one extent of `content`. On the devices, the extent
     /// consists of runs; `runs` lists their lengths in sectors, repeated as needed. Striped
-    /// profiles also end runs at the units.
+    /// profiles also end runs at the bounds of stripe units.
     pub(crate) fn new(shape: Shape, content: Vec<u8>, runs: &[u64]) -> Self {
         let mut world = World::new();
         let size = content.len() as u64;
@@ -143,7 +145,7 @@ impl Striped {
 
     fn store(&mut self, runs: &[u64]) {
         let size = self.content.len() as u64;
-        // The tops differ, so that one copy's place is wrong for another copy.
+        // The tops of the stripes' data differ, so that one copy's place is wrong for another copy.
         let mut tops: Vec<u64> = (0..self.shape.stripes)
             .map(|stripe| self.stripe_start(stripe) + STRIPE_BYTES - stripe * 12_288)
             .collect();
@@ -266,7 +268,7 @@ impl Striped {
 }
 
 fn device_uuid(id: u64) -> [u8; 16] {
-    // The first device holds the metadata, which the image's builder made.
+    // The first device holds the metadata, which the builder of the image made.
     if id == 1 {
         *b"test-device-uuid"
     } else {

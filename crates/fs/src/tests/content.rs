@@ -202,8 +202,8 @@ fn holes_of_exabytes_take_no_memory() {
 
 #[test]
 fn ranges_that_break_the_rules_are_damage_and_the_rest_is_read() {
-    // Inside one leaf, the tree checker rejects such ranges. Range number 34 is the first of the
-    // second leaf.
+    // Inside one leaf, the tree checker rejects such overlapping ranges. Range number 34 is the
+    // first of the second leaf.
     let mut world = World::new();
     world.file(256, b"file", 257, 60 * 8192);
     let extent = world.data(&pattern(4), 4);
@@ -254,8 +254,8 @@ fn the_map_of_a_file_has_no_gaps() {
     assert_eq!(from, [8192, 16_384]);
 }
 
-/// A run of a random file, in sectors: a gap, then `length` sectors from `inside` of an extent of
-/// eight.
+/// One extent of a random file, in sectors: a gap, then `length` sectors from sector `inside` of an
+/// extent of eight.
 #[derive(Clone, Debug)]
 struct Run {
     gap: u64,
@@ -297,7 +297,8 @@ proptest! {
             let at = model.len() as u64;
             world.range(257, at, extent, run.inside * 4096, run.length * 4096);
             if run.preallocated {
-                // The form is the byte after generation, size and three encodings.
+                // The form of the extent item is the byte after generation, size and three
+                // encodings.
                 let item = world.items(5).get_mut(&crate::testing::key(257, ItemType::EXTENT_DATA, at)).unwrap();
                 item[20] = 2;
                 model.resize(model.len() + usize::try_from(run.length * 4096).unwrap(), 0);

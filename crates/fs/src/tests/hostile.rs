@@ -57,7 +57,7 @@ fn apply(world: &mut World, changes: &[Change]) {
     }
 }
 
-/// Calls all readers of the `fs` crate on an image. Returns the number of entries.
+/// Calls all readers of the `fs` crate on an image. Returns the number of directory entries found.
 fn exercise(image: Vec<u8>) -> usize {
     let Ok(filesystem) = OpenOptions::new(vec![Device::memory(image)])
         .cache(ByteCount::new(4 << 20))

@@ -8,8 +8,7 @@ use buttress_tree::ReadAhead;
 use buttress_tree::testing::{CHUNK_LOGICAL, ImageBuilder, ImageOptions, Written};
 use zerocopy::{FromZeros, IntoBytes};
 
-/// The number of blocks of the volume that stay unused by the log: more than its trees and data
-/// take.
+/// The number of the volume's blocks before the log's: more than the volume's trees and data take.
 const BLOCKS_BEFORE_LOG: usize = 1500;
 
 /// The physical address of the chunk on the device.

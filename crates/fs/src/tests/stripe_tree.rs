@@ -14,7 +14,8 @@ use std::io::Read;
 const SECTOR: usize = 4096;
 const SECTORS: usize = 100;
 
-/// The numbers of sectors of the items. With striped profiles, items also end at the units.
+/// The lengths of the stripe tree's items, in sectors. With striped profiles, items also end at the
+/// bounds of stripe units.
 const RUNS: [u64; 6] = [1, 7, 30, 2, 16, 5];
 
 fn content() -> Vec<u8> {
@@ -64,8 +65,8 @@ fn entry_at(striped: &Striped, offset: u64) -> Entry {
 #[test]
 fn data_is_read_from_where_the_items_say() {
     let content = content();
-    // Items that describe one sector each fill several leaves of the stripe tree. A single item is
-    // larger than most reads.
+    // Items that describe one sector each fill several leaves of the stripe tree. A single item of
+    // all sectors is larger than most reads.
     for runs in [&RUNS[..], &[1], &[SECTORS as u64]] {
         for shape in Shape::ALL {
             let filesystem = open(Striped::new(shape, content.clone(), runs));
@@ -187,7 +188,7 @@ fn damaged_copy_is_replaced_and_the_fault_reported() {
                 reported += 1;
             }
         }
-        // Only the copy that is tried first can be found bad.
+        // A read can find only the copy bad that it tries first.
         assert_eq!(reported, 1, "{shape:?}");
 
         let mut striped = striped(shape);
@@ -232,7 +233,7 @@ fn missing_devices_are_made_up_for_when_opened_degraded() {
             assert_eq!(start / UNIT % shape.stripes, 1);
             assert!(error.to_string().contains("device missing"), "{error}");
         }
-        // An unavailable copy is still at the place in the stripe tree.
+        // The location of an unavailable copy is still its place in the stripe tree.
         for entry in lost {
             let logical = Logical::new(DATA_LOGICAL + entry.offset);
             let found = filesystem

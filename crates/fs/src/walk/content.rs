@@ -16,8 +16,8 @@ use crate::reader::{FileReader, Prefetched};
 use buttress_exact::{Defect, Exact as _};
 use buttress_format::{ByteCount, FileOffset};
 
-/// The memory limit of a file that is read ahead. Even a small file can exceed it, because its
-/// ranges may be small parts of large compressed extents.
+/// The memory limit of a file that is read ahead. Even a small file can exceed this limit, because
+/// its ranges may be small parts of large compressed extents.
 const FILE_MEMORY_MAX: usize = 4 << 20;
 
 /// The content of a batch of files, planned and not yet read.

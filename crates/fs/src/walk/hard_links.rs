@@ -1,8 +1,8 @@
 //! Hard links of a walk: further names of a file that was already returned.
 //!
-//! Only inodes with a link count above one are stored, and only until all their names were found.
-//! The memory of the hard-link table is bounded. If a volume claims millions of names that never
-//! appear, later files count as separate files, and only the link is lost.
+//! The walk stores only inodes with a link count above one, and only until it has found all their
+//! names. The memory of the hard-link table is bounded. If a volume claims millions of names that
+//! never appear, later files count as separate files, and only the link is lost.
 
 use super::WalkEntry;
 use crate::location::Location;

@@ -290,8 +290,8 @@ impl Order {
         }
     }
 
-    /// Returns the record of a directory that may be entered by `entry`. Otherwise reports the
-    /// reason.
+    /// Returns the record of a directory that may be entered by `entry`. If the directory may not
+    /// be entered, reports the reason.
     fn enter(&mut self, parent: Location, path: &Arc<[u8]>, entry: &DirEntry) -> Option<InodeRecord> {
         let full = join(path, &entry.name);
         if self.stack.len() >= DEPTH_MAX || full.len() > PATH_MAX_BYTES {
@@ -410,7 +410,7 @@ fn sorted(mut listing: ReadDir) -> Listing {
     }
 }
 
-/// Errors are sorted last.
+/// Entries that are errors come last in the sorted order.
 fn name_of(entry: &Result<DirEntry>) -> (bool, &[u8]) {
     match entry {
         Ok(entry) => (false, &entry.name),

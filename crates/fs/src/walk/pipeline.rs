@@ -238,12 +238,12 @@ struct SecondStage {
 }
 
 impl SecondStage {
-    /// Passes on all of `batch`. Returns false if the receiver is gone.
+    /// Passes on all names of `batch`. Returns false if the receiver is gone.
     fn handle(&self, batch: NamesBatch, emit: &mut dyn FnMut(Vec<WalkItem>) -> bool) -> bool {
         let NamesBatch { found, loads } = batch;
         let mut records: Vec<Option<Result<InodeRecord>>> = Vec::new();
         records.resize_with(found.len(), || None);
-        // Missing inodes are loaded below.
+        // The code below loads missing inodes.
         for (number, record) in loads.into_iter().filter_map(|load| load.take().ok()).flatten() {
             if let Some(slot) = records.get_mut(number) {
                 *slot = Some(record);

@@ -74,7 +74,7 @@ fn data_of(entry: &mut WalkEntry) -> Result<Vec<DataRange>> {
         }
     }
     assert_eq!(position, size, "chunks end at the end of the file");
-    // Seeking treats inline content as a whole sector with zeros at its end.
+    // Seeking in a file treats inline content as a whole sector with zeros at its end.
     if let Some(last) = ranges.last_mut()
         && last.end % sector_bytes != 0
         && last.end < size

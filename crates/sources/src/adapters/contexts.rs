@@ -2,7 +2,7 @@
 //! --file-contexts` would set.
 //!
 //! A line is `REGEX [TYPE] CONTEXT`. The expression matches the whole path from the image's root.
-//! Among several matches, a line without metacharacters precedes one with metacharacters, and a
+//! If several lines match, a line without metacharacters precedes a line with metacharacters, and a
 //! later line precedes an earlier one. `<<none>>` leaves the file unchanged. The SELinux context is
 //! the attribute `security.selinux`, with the terminating zero byte that the kernel's own tools
 //! write.
@@ -32,7 +32,7 @@ pub struct FileContexts {
 #[derive(Debug)]
 struct Spec {
     regex: Regex,
-    /// The common prefix of all matches.
+    /// The common prefix of all paths that the line matches.
     prefix: Vec<u8>,
     is_literal: bool,
     kind: Option<u8>,
@@ -170,14 +170,16 @@ fn letter(kind: &EntryKind) -> Option<u8> {
     })
 }
 
-/// Returns the common prefix of all matches, and true if it is the whole expression.
+/// Returns the common prefix of all paths that the expression matches, and true if the prefix is
+/// the whole expression.
 fn literal_prefix(pattern: &str) -> (Vec<u8>, bool) {
     const META: &[u8] = b".^$?*+|[({";
     let mut prefix: Vec<u8> = Vec::new();
     let mut bytes = pattern.bytes().peekable();
     while let Some(byte) = bytes.next() {
         if META.contains(&byte) {
-            // A repeated element may occur zero times, and an alternative proves nothing.
+            // In an expression, a repeated element may occur zero times, and an alternative
+            // determines no fixed prefix.
             if matches!(byte, b'?' | b'*' | b'{') {
                 prefix.pop();
             }

@@ -45,7 +45,7 @@ impl Exclude {
     /// Adds a pattern.
     ///
     /// # Errors
-    /// Fails if the text is no pattern.
+    /// Fails if the text is not a valid pattern.
     pub fn add(&mut self, text: &[u8]) -> Result<(), PatternError> {
         self.0.push(Pattern::parse(text)?);
         Ok(())
@@ -159,7 +159,7 @@ impl Pattern {
         reached.last().copied().unwrap_or(false)
     }
 
-    /// Stars may match nothing.
+    /// Stars of the pattern may match nothing.
     fn pass_stars(&self, reached: &mut [bool]) {
         for (at, part) in self.parts.iter().enumerate() {
             let here = reached.get(at).copied().unwrap_or(false);

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use buttress_build::{Contents, Entry, EntryKind, Source, SourceError};
 use buttress_format::printable::Printable;
 
-/// Ranges of numbers.
+/// Ranges of user or group ids.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct IdMap(Vec<IdRange>);
 

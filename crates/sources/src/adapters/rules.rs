@@ -6,7 +6,7 @@ use buttress_build::{Compress, Entry, EntryKind, EntryPath, Verdict};
 use buttress_format::{InodeFlags, Timestamp};
 use buttress_fs::Xattr;
 
-/// A rule: the attributes for the entries at or below a path.
+/// A rule: the attributes for the entry at a path and, if requested, for all entries below it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rule {
     /// The path.
@@ -21,7 +21,7 @@ pub struct Rule {
     pub gid: Option<u32>,
     /// The time of the last change of content.
     pub mtime: Option<Timestamp>,
-    /// The flags to add. Inode flags about content apply only to files and directories.
+    /// The inode flags to add. Inode flags about content apply only to files and directories.
     pub flags: InodeFlags,
     /// The compression of files.
     pub compression: Option<Compress>,
@@ -29,7 +29,7 @@ pub struct Rule {
     pub xattrs: Vec<Xattr>,
 }
 
-/// A list of rules. A later rule overrides an earlier one, whatever their paths.
+/// A list of rules. A later rule overrides an earlier one, whatever the paths of both rules.
 #[derive(Clone, Debug, Default)]
 pub struct Rules {
     rules: Vec<Rule>,

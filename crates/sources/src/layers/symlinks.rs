@@ -3,8 +3,8 @@
 //! A program that unpacks an archive into an empty root makes `lib -> usr/lib` and then, for
 //! `lib/x`, the file `usr/lib/x`. Paths therefore follow earlier links of this archive or of a
 //! lower layer. The root of the tree is the root of absolute targets, and `..` never leaves it. The
-//! last component of a path is never followed: a member replaces the entry with its name. Memory
-//! grows with the number of symbolic links.
+//! last component of a path is never followed: a member replaces the entry with its name. The
+//! memory of this module grows with the number of symbolic links.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -27,7 +27,7 @@ struct Link {
 }
 
 impl Symlinks {
-    /// Returns the target of a path.
+    /// Returns the path to which a path leads through symbolic links.
     pub(super) fn follow(&self, path: EntryPath) -> Result<EntryPath, Problem> {
         if self.0.is_empty() || !path.as_bytes().contains(&b'/') {
             return Ok(path);

@@ -127,7 +127,7 @@ fn marks_act_on_lower_layers_only() {
     let files = one("e", file);
     assert!(files[0] < gone[0] && gone[0] < files[1]);
     assert_eq!(entries.len(), 7);
-    // In a plain archive, these names are ordinary files.
+    // In a plain archive, names with the prefix `.wh.` are ordinary files.
     let archive = Archive::new().file(".wh.e", "");
     let mut plain = Layers::of_archive("x".into(), archive.layer().store);
     assert!(matches!(
@@ -173,7 +173,7 @@ fn each_layer_state_is_complete_and_shares_contents() {
     for at in [1, 5, 6, 8, 9] {
         assert_eq!(share(&entries[at]), share(&entries[0]));
     }
-    // Two names are one file within a state, but not across states.
+    // Two names are one file within one state of the tree, but not across states.
     assert_eq!(entries[0].attributes.link, entries[1].attributes.link);
     assert_eq!(entries[5].attributes.link, entries[6].attributes.link);
     assert_ne!(entries[0].attributes.link, entries[5].attributes.link);

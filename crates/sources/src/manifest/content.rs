@@ -16,16 +16,16 @@ use rustix::fs::{Mode, OFlags, SeekFrom};
 
 use super::error::Problem;
 
-/// The locator holds the content.
+/// The locator itself holds the content.
 const INLINE: u8 = 0;
 /// The locator holds the state of a host file, followed by its path.
 const HOST: u8 = 1;
 /// The image holds the content, at the path of the entry.
 const IMAGE: u8 = 2;
-/// The stamp holds seconds, nanoseconds and inode.
+/// The stamp of a host file holds seconds, nanoseconds and inode.
 const STAMP_BYTES: usize = 24;
 
-/// The place of contents that no table names.
+/// The location of file contents that no table names.
 #[derive(Debug)]
 pub(super) enum Base {
     None,
@@ -69,8 +69,8 @@ impl ManifestContents {
         Ok((locator, metadata.len()))
     }
 
-    /// Returns the data extent of a file: of the host, or of the base's image at this path. Returns
-    /// `None` for a file without holes.
+    /// Returns the data extent of a host file, or of the file at this path in the base image.
+    /// Returns `None` for a file without holes.
     pub(super) fn data_of(&self, locator: &[u8], path: &[u8]) -> Option<DataExtent> {
         let (kind, rest) = locator.split_first()?;
         match (*kind, &self.base) {
@@ -314,7 +314,7 @@ impl ContentReader for ImageReader {
             found = match found {
                 None if is_hole => continue,
                 None => Some((start, end)),
-                // Adjacent extents form one range of data.
+                // Adjacent extents of the source file form one range of data.
                 Some((first, known)) if !is_hole && known == start => Some((first, end)),
                 Some(_) => break,
             };

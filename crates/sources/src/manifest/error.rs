@@ -30,7 +30,7 @@ pub enum Problem {
         "the table is too long (expected at most {0} bytes); put large content into a separate file (key source)"
     )]
     Large(usize),
-    /// The head does not state its version.
+    /// The head of the manifest does not state its version.
     #[error("the manifest does not begin with \"manifest = 1\"")]
     NoVersion,
     /// The manifest's version is unknown.

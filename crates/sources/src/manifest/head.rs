@@ -7,8 +7,8 @@ use super::error::{ManifestError, Problem};
 use super::tables::Table;
 use super::{at, toml_error};
 
-/// The volume options of a manifest, which apply if the command line does not set them. Values are
-/// those of the flags of mkfs.
+/// The volume options of a manifest, which apply if the command line does not set them. The values
+/// are those of the flags of mkfs.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct VolumeWishes {
@@ -20,7 +20,7 @@ pub struct VolumeWishes {
     pub checksum: Option<String>,
     /// The size of tree blocks.
     pub node_size: Option<u64>,
-    /// The unit of data.
+    /// The sector size in bytes.
     pub sector_size: Option<u64>,
     /// The number of bytes to use of each device.
     pub size: Option<u64>,
@@ -53,7 +53,7 @@ struct ContentsTable {
     directory: Option<String>,
 }
 
-/// The place of contents that no table names.
+/// The location of file contents that no table of the manifest names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Contents {
     Image(String),

@@ -186,7 +186,7 @@ impl Item {
         }
     }
 
-    /// Returns the path of the table.
+    /// Returns the path that the table describes.
     pub(super) fn path(&self, kind: Kind) -> Result<EntryPath, Problem> {
         let bytes = bytes(
             kind,

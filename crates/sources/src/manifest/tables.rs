@@ -1,9 +1,10 @@
 //! A manifest as a sequence of tables, so that it is never in memory as a whole.
 //!
 //! A table begins with a line `[[NAME]]` and ends before the next such line. The lines before the
-//! first table are the head. The TOML parser receives each table alone. The result equals a parse
-//! of the whole manifest, with one exception: a line of a multi-line text must not have the form of
-//! such a line. Such a text would have no end, which is an error, and never another meaning.
+//! first table are the head. The TOML parser receives each table of a manifest alone. The result
+//! equals a parse of the whole manifest, with one exception: a line of a multi-line text must not
+//! have the form of such a line. A multi-line text with such a line would have no end, which is an
+//! error, and never another meaning.
 
 use std::io::BufRead;
 

@@ -154,7 +154,8 @@ fn every_table_and_key() {
     assert_eq!(entries[5].attributes.permissions, 0o777);
 }
 
-/// Invalid text, its line, and a word of the error. A head precedes text that begins with a table.
+/// Invalid text, its line, and a word of the error. The test puts a valid head before text that
+/// begins with a table.
 const WRONG: &[(&str, u64, &str)] = &[
     ("", 1, "manifest = 1"),
     ("manifest = 2\n", 1, "found 2"),

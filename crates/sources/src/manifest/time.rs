@@ -11,7 +11,7 @@ pub(super) fn parse(value: &toml::Value) -> Option<Timestamp> {
         toml::Value::Datetime(date) => {
             let time: jiff::Timestamp = date.to_string().parse().ok()?;
             let nanoseconds = i64::from(time.subsec_nanosecond());
-            // Before 1970, fractions count backwards in this form.
+            // In this form, fractions of seconds count backwards before 1970.
             let (seconds, nanoseconds) = if nanoseconds < 0 {
                 (
                     time.as_second().checked_sub(1)?,

@@ -6,8 +6,8 @@
 //! The manifest names times of access, change and birth if they differ from the time of the
 //! content.
 //!
-//! A snapshot that equals its source is written as a snapshot. Any other subvolume is written with
-//! its whole content.
+//! A snapshot that equals its source is written as a snapshot. A subvolume that is no such snapshot
+//! is written with its whole content.
 //!
 //! Left out: preallocated ranges (they become holes), contents that cannot be read, quota groups
 //! and limits, fs-verity. The caller receives a report of everything that was left out.
@@ -73,8 +73,8 @@ pub enum Lost {
     },
 }
 
-/// Writes the manifest of a volume, from its top level on. Passes everything that was left out to
-/// `lost`.
+/// Writes the manifest of a volume, from its top level on. Passes everything that the manifest
+/// leaves out to `lost`.
 ///
 /// # Errors
 /// Fails if the volume's own trees cannot be read, or if writing fails.
@@ -102,7 +102,7 @@ pub fn write(
         progress: options.progress.clone(),
         ..WalkOptions::without_content()
     };
-    // All entries below this directory belong to a snapshot that is written as one.
+    // If set, all entries below this directory belong to a snapshot that is written as one.
     let mut inside: Option<Vec<u8>> = None;
     let mut text = String::new();
     for item in filesystem.walk(start, walk) {
@@ -134,8 +134,8 @@ pub fn write(
     Ok(())
 }
 
-/// Returns the snapshots, by their id, that share everything with their source, which precedes them
-/// in the walk.
+/// Returns the snapshots, by their id, that share all content with their source, which precedes
+/// them in the walk.
 fn unchanged_snapshots(
     filesystem: &Filesystem,
     all: &[SubvolumeInfo],
@@ -250,7 +250,7 @@ struct Writer<'a> {
 }
 
 impl Writer<'_> {
-    /// Writes a table. Returns true if it already covers everything below.
+    /// Writes a table. Returns true if the table already covers everything below.
     fn entry(
         &self,
         text: &mut String,

@@ -1,8 +1,8 @@
 //! One header block: 512 bytes, checked once.
 //!
-//! Three dialects share the header: v7 (no magic), ustar (`ustar\0`), GNU (`ustar  \0`). Numbers
-//! are octal text. If the high bit of the first byte is set, they are binary in base 256. GNU tar
-//! and star use this form for large numbers.
+//! Three dialects share the header: v7 (no magic), ustar (`ustar\0`), GNU (`ustar \0`). Numbers are
+//! octal text. If the high bit of a number's first byte is set, the number is binary in base 256.
+//! GNU tar and star use this form for large numbers.
 //!
 //! Source: POSIX.1-2017, pax, "ustar Interchange Format"; GNU tar manual, "Basic Tar Format".
 
@@ -11,10 +11,10 @@ use super::error::Problem;
 /// The unit of an archive.
 pub(super) const BLOCK_BYTES: u64 = 512;
 
-/// The meaning of the fields after the magic.
+/// The meaning of the header fields after the magic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Dialect {
-    /// No field follows the link name.
+    /// The header of version 7, in which no field follows the link name.
     V7,
     /// The ustar fields hold a prefix of the name.
     Ustar,
@@ -30,7 +30,8 @@ pub(super) struct Header {
 }
 
 impl Header {
-    /// Checks a block. Returns `None` for a block of zeros, which marks the archive's end.
+    /// Checks a 512-byte header block. Returns `None` for a block of zeros, which marks the
+    /// archive's end.
     pub(super) fn check(block: &[u8; 512]) -> Result<Option<Self>, Problem> {
         if block.iter().all(|byte| *byte == 0) {
             return Ok(None);
@@ -48,7 +49,7 @@ impl Header {
         for (at, byte) in block.iter().enumerate() {
             let byte = if (148..156).contains(&at) { b' ' } else { *byte };
             unsigned = unsigned.wrapping_add(i64::from(byte));
-            // Some old programs summed signed bytes.
+            // Some old programs summed the header as signed bytes.
             signed = signed.wrapping_add(i64::from(byte.cast_signed()));
         }
         if stored != unsigned && stored != signed {
@@ -112,7 +113,8 @@ pub(super) fn number(bytes: &[u8], field: &'static str) -> Result<i64, Problem> 
         return Ok(0);
     };
     if first & 0x80 != 0 {
-        // Numbers in base 256 are in two's complement. The top bit is only a mark.
+        // Numbers in base 256 are in two's complement. The top bit of the first byte is only a
+        // mark.
         let negative = first & 0x40 != 0;
         let mut number: i128 = if negative { -1 } else { 0 };
         for (at, byte) in bytes.iter().enumerate() {

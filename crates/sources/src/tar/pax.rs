@@ -1,7 +1,7 @@
 //! The records of extended headers: `LENGTH KEY=VALUE\n`. LENGTH includes its own digits.
 //!
 //! Source: POSIX.1-2017, pax, "pax Extended Header"; GNU tar manual, "Storing Sparse Files";
-//! star(5) for `SCHILY.*`; libarchive-formats(5) for `LIBARCHIVE.*`.
+//! Further sources: star(5) for `SCHILY.*`; libarchive-formats(5) for `LIBARCHIVE.*`.
 
 use buttress_format::Timestamp;
 use buttress_format::printable::Printable;
@@ -96,7 +96,7 @@ impl Extended {
             b"SCHILY.acl.access" => self.access_list(b"system.posix_acl_access", value)?,
             b"SCHILY.acl.default" => self.access_list(b"system.posix_acl_default", value)?,
             b"RHT.security.selinux" => {
-                // The attribute includes the terminating zero byte, as in the kernel.
+                // The attribute's value includes the terminating zero byte, as in the kernel.
                 let mut label = value.to_vec();
                 label.push(0);
                 self.xattr(b"security.selinux".to_vec(), label)?;

@@ -2,7 +2,7 @@
 //!
 //! - old: kind `S`, four ranges in the header, 21 more in each block that follows;
 //! - Form 0.0: records `GNU.sparse.offset` and `GNU.sparse.numbytes` in turn;
-//! - 0.1: a record `GNU.sparse.map` with all of them, `GNU.sparse.name` with the name;
+//! - 0.1: a record `GNU.sparse.map` with all offsets and lengths, `GNU.sparse.name` with the name;
 //! - 1.0: the map as decimal lines at the beginning of the content, padded to a block.
 //!
 //! The reader checks the map of every form: ranges ascend, do not overlap, and end within the file.
@@ -134,8 +134,8 @@ pub(super) fn old_ranges(header: &Header) -> Result<Vec<(u64, u64)>, Problem> {
     Ok(ranges)
 }
 
-/// Reads the map at the beginning of the content, one block after another. Returns the ranges and
-/// the number of content bytes that the map takes up.
+/// Reads the map of a sparse file at the beginning of the content, one block after another. Returns
+/// the ranges and the number of content bytes that the map takes up.
 pub(super) fn ranges_in_content(
     mut block: impl FnMut(u64) -> Result<[u8; 512], Problem>,
 ) -> Result<(Vec<(u64, u64)>, u64), Problem> {
@@ -154,7 +154,7 @@ pub(super) fn ranges_in_content(
             if rest.len() > 32 {
                 return Err(Problem::Sparse(format!("{what} is not a number")));
             }
-            // The parsed text is dropped.
+            // Parsing drops the text that it has consumed.
             text.drain(..start.min(text.len()));
             taken = 0;
             text.extend_from_slice(&block(blocks.saturating_mul(BLOCK_BYTES))?);

@@ -156,7 +156,7 @@ fn wrong_sizes_are_reported_at_their_header() {
 #[test]
 fn truncated_archives_are_reported() {
     let whole = [header(b"file", b'0', 600).to_vec(), padded(&[1; 600])].concat();
-    // The padding of the last member and the two blocks of zeros may be missing.
+    // The padding of an archive's last member and the two blocks of zeros may be missing.
     assert_eq!(read(&whole).unwrap().len(), 1);
     assert_eq!(read(&whole[..512 + 600]).unwrap().len(), 1);
     for length in [1, 511, 512 + 1, 512 + 599] {
@@ -177,7 +177,7 @@ fn one_wrong_bit_in_a_header_is_found() {
     for at in 0..512 * 8 {
         let mut bad = good;
         bad[at / 8] ^= 1 << (at % 8);
-        // The checksum's own digits have several valid forms.
+        // The checksum's own digits have several valid forms in a header.
         if !(148 * 8..156 * 8).contains(&at) {
             assert!(read(&bad).is_err(), "bit {at}");
         }

@@ -1,11 +1,13 @@
 //! The shares of the budget for blocks in memory.
 //!
 //! A quarter of the budget bounds the blocks that all cursors have read ahead and not yet used
-//! ([`ReadAheadPool`]). The rest belongs to the cache. Shares change their owner:
+//! ([`ReadAheadPool`]). The other three quarters of the budget belong to the cache. Shares change
+//! their owner:
 //!
-//! - The cache uses the unused part of the read-ahead quarter. The unused part moves in steps
-//!   ([`CLAIM_STEPS`]), because the cache evicts blocks when its share shrinks. Blocks of both
-//!   owners lie in the same slabs, so no memory is lost between them.
+//! - The cache uses the unused part of the read-ahead quarter. The unused part of the read-ahead
+//!   quarter moves in steps ([`CLAIM_STEPS`]), because the cache evicts blocks when its share
+//!   shrinks. Blocks of the cache and of read-ahead lie in the same slabs, so no memory is lost
+//!   between them.
 //! - A writer takes the memory that it may hold until a commit ([`NodeCache::hold_outside`]). The
 //!   cache always keeps a minimum part of its budget.
 //! - A sweep that holds back blocks on a spinning disk may borrow two thirds of the cache's own
@@ -13,8 +15,8 @@
 //!
 //! Invariant: four shares together do not exceed the budget, except for the cache's minimum part.
 //! The four shares are the cache's capacity, the claimed part of the quarter, the loan, and the
-//! writer's memory. The use of the quarter may exceed its claimed part only while a thread is about
-//! to claim a step.
+//! writer's memory. The use of the read-ahead quarter may exceed its claimed part only while a
+//! thread is about to claim a step.
 
 use super::{BLOCK_OVERHEAD_BYTES, NodeCache, SHARDS_MAX};
 use buttress_exact::Exact as _;
@@ -25,7 +27,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// The cache keeps at least this part of its budget, however much a writer holds.
 const KEPT_OF: u64 = 12;
 
-/// The owners of the cache's budget.
+/// The shares of the cache's budget, by owner.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Shares {
     /// The part of the budget that the cache keeps for itself, in bytes.
@@ -61,7 +63,8 @@ impl Shares {
             .own_bytes()
             .saturating_sub(self.lent_bytes)
             .exact_add(self.unclaimed_bytes);
-        // Shards get equal parts, rounded up, so the capacity is a multiple of the shard count.
+        // The shards of the cache get equal parts, rounded up, so the capacity is a multiple of the
+        // shard count.
         bytes.exact_sub(bytes.remainder(SHARDS_MAX))
     }
 }
@@ -161,7 +164,8 @@ impl ReadAheadPool {
             .max(1)
     }
 
-    /// Claims the used bytes in whole steps. The cache has the rest.
+    /// Claims the used bytes in whole steps. The cache has the unclaimed part of the read-ahead
+    /// share.
     fn claim(&self) {
         let Some(cache) = &self.cache else {
             return;
@@ -196,7 +200,7 @@ impl Reservation {
         grown
     }
 
-    /// Returns `bytes` to the pool, at most all.
+    /// Returns `bytes` of the reservation to the pool, at most all of them.
     pub(crate) fn shrink(&mut self, bytes: u64) {
         let bytes = bytes.min(self.bytes);
         self.bytes = self.bytes.exact_sub(bytes);
@@ -220,7 +224,7 @@ const LENT_PARTS: u64 = 2;
 const LENT_OF: u64 = 3;
 
 /// A loan of a part of the cache's budget, for one borrower at a time. Dropping the loan returns
-/// the part to the cache.
+/// the borrowed part to the cache.
 ///
 /// The borrower must have returned its memory reservations before that drop.
 #[derive(Debug)]
@@ -230,8 +234,8 @@ pub(crate) struct Loan {
 }
 
 impl Loan {
-    /// Borrows a part of the cache's budget, unless it is already lent. `pool` holds the lent
-    /// bytes, and is empty without a loan.
+    /// Borrows a part of the cache's budget, unless it is already lent. `pool` holds the bytes that
+    /// are lent, and is empty without a loan.
     pub(crate) fn new(cache: &Arc<NodeCache>, pool: &Arc<ReadAheadPool>) -> Option<Self> {
         let mut shares = cache.shares.lock();
         if shares.lent_bytes > 0 {
@@ -319,7 +323,7 @@ mod tests {
         cache.hold_outside(0);
         assert!(whole - cache.blocks.capacity() < SHARDS_MAX);
     }
-    /// The shares move in whole steps, so that the cache's capacity does not change with every
+    /// The cache's shares move in whole steps, so that its capacity does not change with every
     /// block.
     #[test]
     fn unused_read_ahead_budget_belongs_to_the_cache() {

@@ -3,8 +3,8 @@
 //! A [`Stage`] merges the pointers that two trees hold to blocks of one level. The pointers come
 //! from the differing blocks one level up, and from a tree's root at this level. Equal pointers of
 //! one volume are dropped. The other blocks are planned in order of their first keys. If both trees
-//! have the same first key, the old tree's block comes first. The blocks are fetched in windows,
-//! and passed to the stage below in this order.
+//! have the same first key, the old tree's block comes first. The stage fetches blocks in windows,
+//! and passes them to the stage below in this order.
 //!
 //! Blocks of one tree and level have disjoint ranges of keys, and a checked block has no key
 //! outside its range. If the next block of either tree begins no later than all available children,
@@ -68,7 +68,7 @@ pub(super) struct Stages {
     /// The current window of leaves, in bytes.
     window_bytes: u64,
     window_bytes_max: u64,
-    /// True if windows may exceed this limit once.
+    /// True if a window may exceed this limit once.
     sweeps: bool,
     /// The predicate for wanted subtrees, called with the first key and the exclusive end of a
     /// subtree.
@@ -79,18 +79,19 @@ pub(super) struct Stages {
 /// The stage of one level.
 #[derive(Debug, Default)]
 struct Stage {
-    /// The roots of this level that are not planned yet.
+    /// The roots of this level whose reads are not planned yet.
     roots: [Option<Next>; 2],
-    /// Nodes one level up. The slot is the first child that is not planned yet.
+    /// The nodes one level above this stage. The slot is the first child that is not planned yet.
     parents: [Option<Step>; 2],
     /// The next block, if no memory was available to plan it.
     postponed: Option<(Side, Next)>,
     /// The planned blocks, each with its tree and its first key.
     order: VecDeque<(Side, Key)>,
     /// The planned blocks in flight, one queue for each forest. If both trees belong to one forest,
-    /// the first queue holds all.
+    /// the first queue holds all planned blocks.
     queues: [Queue; 2],
-    /// The unreadable block one level up, with its first key. No block after it is planned.
+    /// The unreadable block one level up, with its first key. No block after the unreadable block
+    /// is planned.
     failure: Option<(Key, Error)>,
 }
 
@@ -120,7 +121,7 @@ impl Stages {
     }
 
     /// Sets the roots, and reads them, because a root's first key is only known from the root
-    /// itself. Does not read a root that both trees share.
+    /// itself. Does not read a root that both compared trees share.
     pub(super) fn set_roots(&mut self, trees: [&Tree; 2]) -> Result<()> {
         let roots = trees.map(|tree| BlockPointer::root(tree.root()));
         let [old, new] = &roots;
@@ -150,8 +151,8 @@ impl Stages {
         Ok(())
     }
 
-    /// Returns the first key of the next block of a level. Plans blocks as far as the window
-    /// reaches.
+    /// Returns the first key of the next block of a level. Plans reads of blocks as far as the
+    /// window reaches.
     pub(super) fn front(&mut self, level: usize) -> Option<Key> {
         self.refill(level);
         let stage = self.levels.get(level)?;
@@ -235,7 +236,7 @@ impl Stages {
         }
     }
 
-    /// Plans the read of a block. Postpones it and returns false if no memory is available.
+    /// Plans the read of a block. Postpones the block and returns false if no memory is available.
     fn plan(&mut self, level: usize, side: Side, next: Next) -> bool {
         let Some(stage) = self.levels.get_mut(level) else {
             return false;
@@ -265,7 +266,7 @@ impl Stages {
         blocks.narrow::<usize>()
     }
 
-    /// Returns the next differing block of a level. Reads nodes one level up as needed.
+    /// Returns the next differing block of a level. Reads nodes of the next higher level as needed.
     fn next_block(&mut self, level: usize) -> Option<(Side, Next)> {
         let above = level.checked_add(1)?;
         loop {

@@ -22,7 +22,7 @@ pub(super) struct Editor<'a> {
     /// place. The editor never changes blocks of other trees in place: a snapshot's tree may hold
     /// blocks in memory that its source made and owns.
     pub(super) takes_over: bool,
-    /// Blocks whose memory new blocks reuse.
+    /// Released blocks whose memory new blocks reuse.
     pub(super) recycled: &'a mut Vec<TreeBlock>,
     pub(super) context: &'a mut dyn EditContext,
 }
@@ -169,8 +169,8 @@ impl Editor<'_> {
         let (block, links) = match gone {
             Gone::Node(node) => (&node.block, node.links.clone()),
             Gone::Clean(clean) => {
-                // The copy is the wanted leaf, and replaces the clean block. Nodes stay, because
-                // readers of earlier states share them.
+                // The copy is the wanted leaf, and replaces the clean block. Nodes stay in the
+                // cache, because readers of earlier states share them.
                 if clean.1.is_leaf() {
                     self.forest.cache().forget(&clean.0);
                 }
@@ -181,7 +181,7 @@ impl Editor<'_> {
     }
 
     /// Returns the leaf at the end of a route. The returned leaf and all blocks above it may be
-    /// changed. If `lowest` is below the first key on the path, it becomes the first key.
+    /// changed. If `lowest` is below the first key on the path, `lowest` becomes the first key.
     pub(super) fn leaf<'r>(
         &mut self,
         root: &'r mut Root,

@@ -46,7 +46,7 @@ impl EditableTree {
     /// returns it. Proceeds level by level, leaves first, each level in key order.
     ///
     /// # Errors
-    /// Fails if `assign` fails. The blocks before the failed one keep their addresses.
+    /// Fails if `assign` fails. The blocks before the failed assignment keep their addresses.
     pub fn for_each_unassigned(
         &mut self,
         assign: &mut dyn FnMut(u8, Key) -> Result<Logical, ContextError>,
@@ -64,7 +64,8 @@ impl EditableTree {
         self.unassigned = counted.saturating_sub(given);
         self.assigned = self.assigned.exact_add(given);
         result.map_err(|error| Error::new(&root.pointer(self.tree), Cause::Context(Arc::new(error))))?;
-        // The walk visited all blocks, so their number must equal the count.
+        // The walk has visited all blocks, so the number of assigned addresses must equal the count
+        // of unassigned blocks.
         if given != counted {
             return Err(self.miscounted(&root, "blocks without an address", counted, given));
         }
@@ -75,8 +76,8 @@ impl EditableTree {
         Error::new(&at.pointer(self.tree), Cause::Miscounted { what, count, found })
     }
 
-    /// Freezes the current state: the blocks of this epoch no longer change. Returns `None` if
-    /// there are none.
+    /// Freezes the current state: the blocks of this epoch no longer change. Returns `None` if no
+    /// blocks changed in this epoch.
     ///
     /// # Errors
     /// Fails if a block has no address. [`EditableTree::for_each_unassigned`] must run before the
@@ -110,8 +111,8 @@ impl EditableTree {
     }
 
     /// Replaces links to frozen and written blocks by plain pointers. The cost is proportional to
-    /// the children in memory of the running epoch's blocks. An unchanged tree costs nothing.
-    /// Dropping `frozen` and the readers' views frees the memory.
+    /// the children in memory of the running epoch's blocks. Forgetting the written blocks of an
+    /// unchanged tree costs nothing. Dropping `frozen` and the readers' views frees the memory.
     pub fn forget_written(&mut self, frozen: &Frozen) {
         let Some(node) = &mut self.root.node else {
             return;
@@ -131,9 +132,9 @@ impl EditableTree {
 }
 
 impl EditableTree {
-    /// Releases written blocks like [`forget_written`](Self::forget_written), for a tree that
-    /// changes with every commit. Blocks that the next edits probably change stay in memory, up to
-    /// about a thousand. The next edit uses these kept blocks without a copy.
+    /// Releases a tree's written blocks like [`forget_written`](Self::forget_written), for a tree
+    /// that changes with every commit. Blocks that the next edits will probably change stay in
+    /// memory, up to about a thousand. The next edit uses these kept blocks without a copy.
     pub fn keep_written(&mut self, frozen: Frozen) {
         self.kept = self.kept.exact_add(frozen.nodes);
         if self.kept > KEPT_MAX {
@@ -191,7 +192,7 @@ fn set_pointer(node: &mut TreeBlock, slot: usize, pointer: &KeyPointer) -> bool 
     is_set
 }
 
-/// Assigns addresses to the blocks of one level that have none.
+/// Assigns addresses to the unassigned blocks of one level.
 fn assign_level(
     node: &Node,
     level: u8,
@@ -238,8 +239,8 @@ fn forget(link: &mut Arc<Node>, epoch: u64) {
 }
 
 impl Root {
-    /// Returns the pointer to the current root, with its address, or with a placeholder while the
-    /// root may still change.
+    /// Returns the pointer to the current root. While the root may still change, the pointer has a
+    /// placeholder address.
     pub(super) fn pointer(&self, tree: TreeId, epoch: u64) -> RootPointer {
         match &self.node {
             None => self.pointer,
@@ -263,7 +264,7 @@ impl Frozen {
         self.tree
     }
 
-    /// Returns the frozen root. The root item or the superblock must name it.
+    /// Returns the frozen root. The root item or the superblock must name the frozen root.
     #[must_use]
     pub fn root(&self) -> Option<RootPointer> {
         Some(RootPointer {
@@ -287,7 +288,7 @@ impl Frozen {
         seal(&self.root, checksum_type)
     }
 
-    /// Returns the blocks in address order. Needs no lock.
+    /// Returns the blocks in address order. This call needs no lock.
     ///
     /// # Errors
     /// Fails if a block has no address, because it would never be written.
@@ -362,7 +363,8 @@ impl FrozenBlock {
     }
 
     /// Returns the bytes to write, with address and checksum. The bytes are a copy, which any
-    /// thread may make. After the write, [`Forest::keep_written`] puts the copy into the cache.
+    /// thread may make. After the write, [`Forest::keep_written`] puts the sealed copy into the
+    /// cache.
     #[must_use]
     pub fn seal(&self, checksum_type: ChecksumType) -> TreeBlock {
         seal(&self.node, checksum_type)

@@ -1,9 +1,9 @@
 //! Insertion: pushing items to a neighbour, and splitting leaves and nodes.
 //!
 //! A row of insertions with ascending keys fills leaves to the end, both at the end of the tree and
-//! inside it. A leaf is split at the position of the row. Other insertions push items to a
-//! neighbour in memory that has a quarter of its space free, until both are equally full. If no
-//! neighbour has the space, the leaf is split in the middle.
+//! inside it. A full leaf is split at the position at which the row of insertions continues. Other
+//! insertions push items to a neighbour in memory that has a quarter of its space free, until both
+//! are equally full. If no neighbour has the space, the leaf is split in the middle.
 
 use super::Root;
 use super::editor::Editor;
@@ -25,7 +25,7 @@ const PUSH_PARTS: usize = 10;
 pub(super) struct NewItem<'a> {
     pub(super) key: &'a Key,
     pub(super) data: &'a [u8],
-    /// The item's slot in the leaf that has no space for it.
+    /// The new item's slot in the leaf that has no space for it.
     pub(super) slot: usize,
 }
 
@@ -50,7 +50,8 @@ pub(super) fn put_into(leaf: &mut Node, slot: usize, key: &Key, data: &[u8]) -> 
     done
 }
 
-/// Inserts adjacent items into a leaf at `slot`, as many as fit. Returns their number.
+/// Inserts adjacent items into a leaf at `slot`, as many as fit. Returns the number of inserted
+/// items.
 pub(super) fn put_run(leaf: &mut Node, slot: usize, items: &[(Key, &[u8])]) -> usize {
     let count = leaf.block.edit_leaf(|leaf| leaf.insert_run(slot, items));
     if count > 0 {
@@ -127,7 +128,7 @@ impl Editor<'_> {
             self.insert_links(node, at, siblings)?;
             return Ok(None);
         }
-        // At the end of a row, only the new children move to the right.
+        // If the insertion is at the end of a row, only the new children move to the right.
         let from = if at >= count { slot } else { count.quotient(2) };
         let mut right = self.new_sibling(node);
         self.made();
@@ -173,7 +174,7 @@ impl Editor<'_> {
         Ok(siblings)
     }
 
-    /// Splits a leaf and inserts the item. Returns the new leaves to its right.
+    /// Splits a leaf and inserts the item. Returns the new leaves to the right of the split leaf.
     fn split(&mut self, leaf: &mut Node, item: NewItem<'_>, in_row: bool) -> Result<Siblings> {
         let count = leaf.block.item_count();
         let room = self.leaf_capacity();
@@ -192,7 +193,7 @@ impl Editor<'_> {
             self.move_items(leaf, &mut right, from..count.exact_sub(kept), 0)?;
             siblings.push(Arc::new(right));
         }
-        // The item's place is left of the split, or right of it. If it fits on neither side, it
+        // The new item's place is left of the split, or right of it. If it fits on neither side, it
         // gets a leaf in between.
         if item.slot <= from && put_into(leaf, item.slot, item.key, item.data) {
             return Ok(siblings);
@@ -205,7 +206,7 @@ impl Editor<'_> {
         self.split_around(leaf, siblings, from, item)
     }
 
-    /// Puts the item into a leaf of its own, at its place in a leaf that was split at `from`.
+    /// Puts the item into a separate leaf, at its place in a leaf that was split at `from`.
     fn split_around(
         &mut self,
         leaf: &mut Node,
@@ -232,7 +233,7 @@ impl Editor<'_> {
         siblings.retain(|right| right.block.item_count() > 0);
         siblings.insert(0, Arc::new(alone));
         if leaf.block.item_count() == 0 {
-            // All items moved to the right, so the leaf takes over its next sibling.
+            // All items moved to the right, so the leaf reuses the content of its next sibling.
             let next = siblings.remove(0);
             let all = next.block.item_count();
             if !leaf
@@ -331,7 +332,7 @@ impl Editor<'_> {
         self.pushed(done)
     }
 
-    /// After items moved, their leaf has the space, so the item must fit.
+    /// After items moved to a neighbour, their leaf has space, so the new item must fit.
     fn pushed(&self, done: bool) -> Result<bool> {
         match done {
             true => Ok(true),
@@ -339,7 +340,7 @@ impl Editor<'_> {
         }
     }
 
-    /// Returns the leaves in `slot` and in the next slot, if both may be changed.
+    /// Returns the leaves in `slot` and in the next slot of a node, if both leaves may be changed.
     fn neighbours<'n>(
         &self,
         parent: &'n mut Node,
@@ -385,12 +386,12 @@ fn split_slot(leaf: &Node, item: NewItem<'_>, room: usize) -> usize {
         let new = if item.slot < from { item.bytes() } else { 0 };
         items.exact_add(new)
     };
-    // Clamp: if no slot is left of the half, the whole leaf is right of it.
+    // Clamp: if all slots are right of the leaf's middle, the split moves the whole leaf.
     let from = (0..=count)
         .take_while(|from| left_bytes(*from) <= half)
         .last()
         .unwrap_or(0);
-    // The next slot may be nearer to the half.
+    // The next slot may be nearer to the middle of the leaf.
     let next = from.exact_add(1).min(count);
     let nearer = left_bytes(next).abs_diff(half) < left_bytes(from).abs_diff(half);
     if nearer && left_bytes(next) <= room {
@@ -424,8 +425,8 @@ fn insert_links(node: &mut Node, slot: usize, new: Siblings) -> bool {
 }
 
 impl Editor<'_> {
-    /// Moves items, and fails if they do not fit. Otherwise they would be in neither leaf, or in
-    /// both.
+    /// Moves items, and fails if they do not fit. If the move failed silently, the items would be
+    /// in neither leaf, or in both.
     fn move_items(&self, from: &mut Node, to: &mut Node, slots: Range<usize>, at: usize) -> Result<()> {
         match move_items(from, to, slots, at) {
             true => Ok(()),

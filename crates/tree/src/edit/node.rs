@@ -12,21 +12,22 @@ const FIRST_IDENTITY: u64 = 0xf000_0000_0000_0000;
 
 static NEXT_IDENTITY: AtomicU64 = AtomicU64::new(FIRST_IDENTITY);
 
-/// Returns a placeholder address for a block that may still change. Each version of a block has its
-/// own.
+/// Returns a placeholder address for a block that may still change. Each version of a block has a
+/// separate placeholder.
 pub(super) fn new_identity() -> Logical {
     Logical::new(NEXT_IDENTITY.fetch_add(1, Ordering::Relaxed))
 }
 
 /// A block in memory.
 ///
-/// The block's header holds a placeholder for its address, and its bytes hold arbitrary addresses
-/// for linked children. Sealing the block writes both its address and its children's addresses into
-/// it.
+/// The header of a block in memory holds a placeholder for its address, and its pointers to linked
+/// children hold arbitrary addresses. Sealing the block writes both its address and its children's
+/// addresses into it.
 #[derive(Debug)]
 pub(crate) struct Node {
     pub(crate) block: TreeBlock,
-    /// For each slot of a node, the child, if it is in memory. Empty for a leaf.
+    /// For each slot of a node, the child, if it is in memory. The list of children is empty for a
+    /// leaf.
     pub(super) links: Vec<Option<Arc<Node>>>,
     /// The epoch in which the block was made. The block may be changed only during this epoch of
     /// its tree.
@@ -39,7 +40,7 @@ pub(crate) struct Node {
     /// True if the block existed in an earlier epoch. A block that was changed twice will probably
     /// change again.
     pub(super) is_copy: bool,
-    /// The number of items or pointers in the earlier epoch.
+    /// The number of items or pointers that the block had in the earlier epoch.
     pub(super) count_before: usize,
 }
 
@@ -59,8 +60,8 @@ impl Node {
         }
     }
 
-    /// Returns a copy of a block for a tree's running epoch. `links` are the block's children in
-    /// memory.
+    /// Returns a copy of a block for a tree's running epoch. `links` are those children of the
+    /// block that are in memory.
     pub(super) fn copy_of(
         block: &TreeBlock,
         links: Vec<Option<Arc<Self>>>,
@@ -79,7 +80,8 @@ impl Node {
         }
     }
 
-    /// Moves the unchanged block into a tree's running epoch. The block must have no other owner.
+    /// Moves the unchanged block into a tree's running epoch. The block must have no other owner
+    /// than this tree.
     pub(super) fn take_over(&mut self, generation: Generation, epoch: u64) {
         self.block.rename(new_identity(), generation);
         *self.address.get_mut() = 0;
@@ -88,8 +90,8 @@ impl Node {
         self.count_before = self.block.item_count();
     }
 
-    /// Writes the pointer to the child in memory in `slot` into the block's own bytes. The key
-    /// stays.
+    /// Writes the pointer to the child in memory in `slot` into the block's own bytes. The key of
+    /// the pointer stays.
     pub(super) fn point_to_link(&mut self, slot: usize) {
         let Some(pointer) = self.link(slot).map(|child| child.key_pointer()) else {
             return;

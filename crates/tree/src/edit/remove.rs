@@ -1,8 +1,8 @@
 //! Removal of items and whole leaves, and merging of blocks that removals made small.
 //!
 //! A block that falls below a third of its capacity is merged with a neighbour, if an eighth of the
-//! merged block stays free. The neighbour must be in memory, as a node of the tree or in the cache.
-//! An edit never reads a block only for a merge.
+//! merged block stays free. The neighbour to merge with must be in memory, as a node of the tree or
+//! in the cache. An edit never reads a block only for a merge.
 
 use super::editor::{Editor, Gone, links_for};
 use super::insert::sync_key;
@@ -102,7 +102,8 @@ impl Editor<'_> {
         Ok(())
     }
 
-    /// Returns the neighbour of a small child, if it is in memory and both fit into one block.
+    /// Returns the neighbour of a small child, if the neighbour is in memory and both fit into one
+    /// block.
     fn fitting(&self, node: &Node, slot: usize, neighbour: usize) -> Option<Gone> {
         let child = node.link(slot)?;
         let gone = match node.link(neighbour) {
@@ -195,8 +196,8 @@ impl Gone {
     }
 }
 
-/// Moves all content of a neighbour into a node. Returns false, and changes nothing, if it does not
-/// fit.
+/// Moves all content of a neighbour into a node. Returns false, and changes nothing, if the
+/// neighbour's content does not fit.
 fn absorb(node: &mut Node, gone: &Gone, is_left: bool) -> bool {
     let block = gone.block();
     let all = 0..block.item_count();

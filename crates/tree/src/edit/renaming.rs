@@ -1,7 +1,8 @@
 //! Other addresses for committed blocks: a relocation copies a block once, and each tree then points to the copy.
 //!
-//! [`EditableTree::holder`] finds the pointer to a block. A pointer in a committed block moves with a copy of that block.
-//! [`EditableTree::rename`] replaces a pointer in memory: the root's, or one in a block that the running transaction changed.
+//! [`EditableTree::holder`] finds the pointer to a block. A pointer in a committed block moves with
+//! a copy of that block. [`EditableTree::rename`] replaces a pointer in memory: that of the root,
+//! or one in a block that the running transaction changed.
 //!
 //! Invariant: callers hold the lock of commits, and no commit is in progress. A block in memory without an address is of the
 //! running epoch. All others were written.
@@ -118,7 +119,7 @@ impl EditableTree {
         }
     }
 
-    /// Returns the address of a root that was written.
+    /// Returns the address of a tree's root block, if the block was written.
     fn written_root(&self) -> Option<Logical> {
         match &self.root.node {
             None => Some(self.root.pointer.logical),

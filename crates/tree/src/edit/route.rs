@@ -1,7 +1,7 @@
 //! Routes: the path of an edit down to a leaf, looked up before any change, and lookups without a
 //! cursor.
 //!
-//! A [`Route`] holds the slots of the path and its clean blocks. The edit that follows reads
+//! A [`Route`] holds the slots of the path and its clean blocks. The edit after the lookup reads
 //! nothing, so it cannot fail half-way because of an unreadable block.
 
 use super::EditableTree;
@@ -29,7 +29,7 @@ pub(super) struct RouteStep {
 pub(super) struct Route {
     /// The steps from the root to the leaf.
     pub(super) steps: SmallVec<[RouteStep; 8]>,
-    /// True if the leaf has an item with the key.
+    /// True if the leaf of the route has an item with the key.
     pub(super) found: bool,
     /// The exclusive end of the leaf's keys; `None` for the last leaf.
     pub(super) end_key: Option<Key>,
@@ -74,7 +74,7 @@ impl EditableTree {
         }
     }
 
-    /// Returns the child in `slot`. `end_key` is the exclusive end of the parent's keys.
+    /// Returns the child in `slot`. `end_key` is the exclusive end of the keys below the parent.
     pub(super) fn child_place<'tree>(
         &'tree self,
         parent: &Place<'tree>,
@@ -220,8 +220,8 @@ impl EditableTree {
         self.scan_leaves(*from, false, look)
     }
 
-    /// Lends items like [`scan`](Self::scan). If no item has the key `from`, the scan starts with
-    /// the last item before `from`.
+    /// Lends items to a callback like [`scan`](Self::scan). If no item has the key `from`, the scan
+    /// starts with the last item before `from`.
     ///
     /// # Errors
     /// Fails as [`scan`](Self::scan) does.

@@ -43,7 +43,8 @@ fn all(tree: &Tree) -> Items {
     found
 }
 
-/// Returns the addresses of all blocks of a committed tree. Reads it with every check.
+/// Returns the addresses of all blocks of a committed tree. The walk reads each block with every
+/// check.
 fn addresses(forest: &Arc<Forest>, root: RootPointer) -> BTreeSet<u64> {
     forest
         .tree(root)

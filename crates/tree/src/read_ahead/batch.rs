@@ -1,12 +1,12 @@
 //! Batches: neighbouring blocks of a sweep that are checked together.
 //!
-//! The first thread that needs a batch waits for its blocks and checks them. This thread is a
-//! checking thread, or the walk's own thread if no thread has begun its batch. Batches of sixteen
+//! The first thread that needs a batch waits for the batch's blocks and checks them. This thread is
+//! a checking thread, or the walk's own thread if no thread has begun its batch. Batches of sixteen
 //! blocks keep the cost of passing work between threads small compared with the checks.
 //!
 //! The thread that checks a block also reads it if it seems to be in the page cache. Copying a
-//! block costs as much as checking it. After copying a block, the same thread checks it from its
-//! processor cache, without queueing a request.
+//! block from the page cache costs as much as checking it. After copying a block, the same thread
+//! checks it from its processor cache, without queueing a request.
 
 use crate::error::Result;
 use crate::pointer::BlockPointer;
@@ -50,7 +50,8 @@ impl Batch {
         }
     }
 
-    /// Makes a batch of blocks that seem to be in the page cache. The check reads them.
+    /// Makes a batch of blocks that seem to be in the page cache. The check of the batch reads
+    /// these blocks.
     pub(crate) const fn cached(pointers: Vec<BlockPointer>) -> Self {
         Self {
             state: Mutex::new(State::Cached(pointers)),
@@ -58,7 +59,7 @@ impl Batch {
         }
     }
 
-    /// Waits for the blocks and checks them, unless another thread does.
+    /// Waits for the batch's blocks and checks them, unless another thread checks them.
     pub(crate) fn check(&self, reader: &BlockReader) {
         let mut state = self.state.lock();
         if !matches!(*state, State::Pending(_) | State::Cached(_)) {
@@ -105,8 +106,8 @@ impl Batch {
     }
 }
 
-/// Reads and checks blocks that seem to be in the page cache. Reads blocks that are not there in
-/// one plug.
+/// Reads and checks blocks that seem to be in the page cache. Reads the blocks that are not in the
+/// page cache in one plug.
 fn read_cached(
     reader: &BlockReader,
     pointers: &[BlockPointer],
@@ -158,7 +159,8 @@ impl Arriving {
     pub(crate) fn wait(self, reader: &BlockReader, pointer: &BlockPointer) -> Result<TreeBlock> {
         match self {
             Self::Here(block) => Ok(block),
-            // A batch returns each block once. In every other case, the block is read again.
+            // A batch returns each block once. In every other case, the reader reads the block
+            // again.
             Self::InBatch(batch, index) => batch.take(index, reader).unwrap_or_else(|| reader.read(pointer)),
         }
     }

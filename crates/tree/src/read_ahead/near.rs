@@ -1,11 +1,11 @@
 //! The kernel's read-ahead: a few neighbours of the requested block.
 //!
 //! The limits are the kernel's. The kernel fetches until the requested bytes *exceed* the limit, so
-//! the last block goes beyond it. The read-ahead fetches all these neighbours and the wanted block
-//! in one plug. The kernel requests each block by itself, the wanted block last, and the block
-//! layer decides which requests to merge.
+//! the last block goes beyond the limit. The read-ahead fetches all these neighbours and the wanted
+//! block in one plug. The kernel requests each block by itself, the wanted block last, and the
+//! block layer decides which requests to merge.
 //!
-//! Facts from the commit "btrfs: improve btree readahead for full send operations" and its
+//! The facts come from the commit "btrfs: improve btree readahead for full send operations" and its
 //! description of the read-ahead before it.
 
 use crate::cache::Reservation;
@@ -23,7 +23,8 @@ use std::collections::VecDeque;
 /// The distance in bytes up to which leaves count as near.
 const NEAR_BYTES: u64 = 64 << 10;
 
-/// The limit of bytes fetched for one missing leaf. Fetching stops once the limit is exceeded.
+/// The limit of bytes fetched for one missing leaf. Fetching of neighbours stops once the limit is
+/// exceeded.
 pub(crate) const NEAR_BYTES_MAX: u64 = 64 << 10;
 
 /// The limit of bytes fetched ahead of a leaf at any distance. Fetching stops once the limit is
@@ -165,7 +166,7 @@ impl Near {
     }
 
     /// Starts reads of `target` and as many of `neighbours` as the budget allows, in one plug.
-    /// Returns `target`'s read.
+    /// Returns the started read of `target`.
     fn start(
         &mut self,
         forest: &Forest,
@@ -200,8 +201,8 @@ impl Near {
         target_read
     }
 
-    /// Drops the oldest blocks that no reader requested. Blocks that have arrived go into the
-    /// cache.
+    /// Drops the oldest blocks that no reader requested. Read-ahead blocks that have arrived go
+    /// into the cache.
     fn give_up_oldest(&mut self, forest: &Forest) {
         let node_bytes = u64::from(forest.reader().node_bytes());
         let most = PENDING_BYTES_MAX.quotient(node_bytes).max(1);
@@ -212,7 +213,7 @@ impl Near {
             if read.is_ready()
                 && let Ok(block) = forest.reader().finish(read, &pointer)
             {
-                // If the block failed, a later reader finds the error again.
+                // If the read of the block failed, a later reader finds the error again.
                 forest.cache().insert(&pointer, block);
             }
         }

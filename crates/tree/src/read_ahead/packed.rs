@@ -14,7 +14,7 @@ use core::time::Duration;
 /// The costs were measured for lz4_flex with its safe encoder and decoder, on two busy cores, for
 /// blocks of 16 KiB. Blocks of the seeds' volume (packed to 790 bytes) took 4 to 9 µs and 4 to 7
 /// µs. Blocks of a source tree (3,362 bytes) took 14 to 16 µs and 9 to 10 µs. Blocks with inline
-/// files of noise (13,353 bytes) took 7 to 9 µs and 4 to 5 µs.
+/// files of noise (packed to 13,353 bytes) took 7 to 9 µs and 4 to 5 µs.
 const PACK_COST_PER_4_KIB: Duration = Duration::from_micros(4);
 const UNPACK_COST_PER_4_KIB: Duration = Duration::from_nanos(2500);
 
@@ -52,6 +52,6 @@ impl Packed {
 
 /// Returns the simulated cost for one block.
 fn cost(per_4_kib: Duration, reader: &BlockReader) -> Duration {
-    // Clamp: the cost is a simulated time.
+    // Clamp: the cost is a simulated duration.
     per_4_kib.saturating_mul(reader.node_bytes().quotient(4096).max(1))
 }

@@ -5,12 +5,12 @@
 //! therefore plans as many of the next leaves as it has memory for pointers, and reads them in
 //! address order. The pass holds back leaves that arrive before their turn: unpacked while memory
 //! lasts, then packed ([`Packed`]), starting with the last ones needed. If memory is still short,
-//! the pass drops the leaves wanted last, and a later pass reads them again.
+//! the pass drops those leaves that the walk wants last, and a later pass reads them again.
 //!
 //! Entries are numbered in the walk's order. Three bounds move over the entries' numbers:
 //!
-//! - the front: the next entry for the walk; `first` is its number;
-//! - `pack_from`: the number from which leaves are packed when they arrive;
+//! - the front of the pass: the next entry for the walk; `first` is its number;
+//! - `pack_from`: the number from which the pass packs leaves when they arrive;
 //! - `horizon`: the number from which leaves are not read, because there would be no memory to hold
 //!   them.
 //!
@@ -35,7 +35,7 @@ use std::sync::Arc;
 /// The memory of an entry: its pointer and content, and its node in the address order.
 const ENTRY_BYTES: u64 = 192;
 
-/// The part of the memory that pointers may take.
+/// The part of the pass's memory that pointers may take.
 const ENTRIES_PARTS: u64 = 6;
 
 /// The fraction of the pass's memory that blocks in flight may take.
@@ -48,7 +48,7 @@ const WINDOW_BYTES_MIN: u64 = 128 << 10;
 const NEXT_PARTS: usize = 4;
 
 /// The number of successive leaves with no gain from packing after which packing stops. Packing
-/// resumes when memory is free.
+/// resumes when memory is free again.
 const FUTILE_MAX: u32 = 32;
 
 /// The memory of a block beyond its bytes.
@@ -80,7 +80,7 @@ pub(crate) struct Pass {
     head: Logical,
     /// True if `unread` holds no leaf before the horizon.
     nothing_to_ask: bool,
-    /// Leaves whose reads have started, in that order.
+    /// The numbers of leaves whose reads have started, in the order of the starts.
     in_flight: VecDeque<u64>,
     window_blocks: usize,
     block_bytes: u64,
@@ -178,7 +178,7 @@ impl Pass {
         });
     }
 
-    /// Appends a block from another queue as the last entry.
+    /// Appends a block from another queue as the pass's last entry.
     pub(crate) fn pass_on(&mut self, taken: Taken) {
         self.entries.push_back(Entry {
             pointer: taken.pointer,
@@ -207,7 +207,7 @@ impl Pass {
                 None => forest.read_block(&pointer),
             },
             Content::Failed(error) => Err(*error),
-            // Without memory for the block, it is read without read-ahead.
+            // Without memory for read-ahead, the block is read only when the walk requests it.
             Content::Unread | Content::Arriving(..) => forest.read_block(&pointer),
         };
         Some(Taken {
@@ -284,12 +284,12 @@ impl Pass {
         }
     }
 
-    /// Moves the bounds up when half of the memory is free.
+    /// Moves the pass's bounds up when half of its memory is free.
     fn relax(&mut self) {
         let half = self.loan.pool().capacity().get().quotient(2);
         if self.horizon.min(self.pack_from) < u64::MAX && self.memory.bytes() <= half {
             if self.horizon < u64::MAX {
-                // The new span is the earlier span and a quarter more.
+                // The new span of the pass is the earlier span and a quarter more.
                 let more = self.span.quotient(4);
                 // Clamp: a bound at the largest number limits nothing.
                 let span = self.span.saturating_add(more).max(self.leaves_max.quotient(64));
@@ -366,8 +366,9 @@ impl Pass {
         found
     }
 
-    /// Takes memory for leaf `number`. To take memory for a leaf, packs or drops leaves that the
-    /// walk needs later. Returns false if there are none: the leaf then lies beyond the horizon.
+    /// Takes memory for the leaf with this number. To take memory for a leaf, packs or drops leaves
+    /// that the walk needs later. Returns false if no later leaves exist: the leaf then lies beyond
+    /// the horizon.
     fn make_room(&mut self, forest: &Forest, number: u64) -> bool {
         loop {
             if number >= self.horizon {
@@ -412,7 +413,7 @@ impl Pass {
     }
 
     /// Drops the held-back leaf that is wanted last, if it is wanted after `number`. Moves the
-    /// horizon down to it.
+    /// read-ahead horizon down to the dropped leaf.
     fn drop_last(&mut self, number: u64) -> bool {
         let mut last = self.horizon.min(self.end());
         while last > number.exact_add(1) {

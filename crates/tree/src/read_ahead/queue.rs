@@ -1,9 +1,9 @@
-//! Queues: blocks in flight, in the order in which they will be taken.
+//! Queues of read-ahead: blocks in flight, in the order in which the reader will take them.
 //!
 //! The owner of the queue plans blocks, each with a reservation of the forest's budget. The owner
 //! starts the reads of all planned blocks in one plug, and takes blocks from the front. In between,
 //! the devices read them, and the forest's threads check them in batches. On simulated devices, a
-//! block is checked when it is taken.
+//! block is checked when the reader takes it from the queue.
 
 use crate::cache::Reservation;
 use crate::edit::Node;
@@ -16,11 +16,11 @@ use buttress_format::node::TreeBlock;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// Blocks in the order in which they will be taken.
+/// Read-ahead blocks in the order in which the reader will take them.
 #[derive(Debug, Default)]
 pub(crate) struct Queue {
     entries: VecDeque<Entry>,
-    /// The number of entries without [`Content::Passed`].
+    /// The number of queued entries, except those with [`Content::Passed`].
     blocks: u64,
     /// The number of last entries that are [`Content::Planned`] or were passed on since.
     unasked: usize,
@@ -41,7 +41,7 @@ struct Entry {
 
 #[derive(Debug)]
 enum Content {
-    /// The read has not started.
+    /// The read of the queued block has not started.
     Planned,
     /// The block is available or in flight.
     Arriving(Arriving),
@@ -86,7 +86,7 @@ impl Queue {
         self.blocks
     }
 
-    /// Returns the number of blocks in the queue that were passed on to it.
+    /// Returns the number of blocks in the queue that another queue passed on to it.
     pub(crate) fn passed(&self) -> u64 {
         u64_of(self.entries.len()).exact_sub(self.blocks)
     }
@@ -98,8 +98,8 @@ impl Queue {
         (reservation.is_some() || self.blocks == 0).then_some(reservation)
     }
 
-    /// Plans a block as the last entry. If `node` is given, the block is in memory and is not
-    /// fetched.
+    /// Plans a block as the last entry of the queue. If `node` is given, the block is in memory and
+    /// needs no read.
     pub(crate) fn plan(
         &mut self,
         pointer: BlockPointer,

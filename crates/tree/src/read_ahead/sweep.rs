@@ -4,35 +4,38 @@
 //! follows the same order as its cursor, some megabytes ahead of it, on a path of its own:
 //!
 //! 1. Each level has a [`Stage`]. The stage holds the blocks of the level that are available or in
-//!    flight, in key order. The stage also holds the node above whose children come next.
-//! 2. When a stage has less than a quarter of a window ahead of the cursor, it is refilled to a
-//!    whole window. The reads of the new blocks start in one plug, so each device receives them in
-//!    address order, with neighbours merged.
+//!    flight, in key order. The stage also holds the node on the level above, whose children come
+//!    next.
+//! 2. When a stage has less than a quarter of a window ahead of the cursor, the sweep refills it to
+//!    a whole window. The reads of the new blocks start in one plug, so each device receives them
+//!    in address order, with neighbours merged.
 //! 3. The forest's threads check the blocks in batches as they arrive. On simulated devices, the
 //!    walk checks them.
 //! 4. The cursor requests blocks in the order of the stages' queues, and takes each from the front
-//!    of its queue. If it requests a block further back, it has skipped the blocks before. If the
-//!    queue does not hold the block, the sweep restarts from the cursor's path.
+//!    of its queue. If the cursor requests a block further back in the queue, it has skipped the
+//!    blocks before that block. If the queue does not hold the requested block, the sweep restarts
+//!    from the cursor's path.
 //!
-//! A sweep starts with a small window and doubles it with each refill, so a walk over a few leaves
-//! reads few. Each higher stage has a smaller window of its own, because it has fewer nodes. The
-//! sweep refills a higher stage before the stage below needs its next node. The sweep reads nothing
-//! outside the walk's [`Scope`].
+//! A sweep starts with a small window and doubles the window with each refill, so a walk over a few
+//! leaves reads few blocks ahead. Each higher stage has a smaller window, because its level has
+//! fewer nodes. The sweep refills a higher stage before the stage below needs its next node. The
+//! sweep reads nothing outside the walk's [`Scope`].
 //!
 //! # Order of address
 //!
 //! A sweep delivers blocks in key order, so it can read only one window at a time in address order.
-//! If neighbours in the tree are neighbours on disk, this is as good as reading all blocks in
-//! address order. If blocks are scattered, each window crosses the disk once. A crossing costs
-//! seconds on a spinning disk, so the sweep switches to a [`Pass`] after a slow window. A job that
-//! needs no key order walks with [`Tree::blocks_by_address`](crate::Tree::blocks_by_address).
+//! If neighbours in the tree are neighbours on disk, a sweep is as good as reading all blocks in
+//! address order. If blocks are scattered over the disk, each window crosses it once. A crossing of
+//! the disk costs seconds on a spinning disk, so the sweep switches to a [`Pass`] after a slow
+//! window. A job that needs no key order walks with
+//! [`Tree::blocks_by_address`](crate::Tree::blocks_by_address).
 //!
 //! # Memory
 //!
-//! The queues reserve their blocks from the forest's budget. When the read-ahead budget is used up,
-//! each stage of the sweep holds one block. Nodes go through the cache. Leaves come from the cache
-//! if it holds them, and enter it only while it has space. A sweep never evicts blocks that other
-//! readers use.
+//! The queues of a sweep reserve their blocks from the forest's budget. When the read-ahead budget
+//! is used up, each stage of the sweep holds one block. Nodes go through the cache. Leaves come
+//! from the cache if it holds them, and enter it only while it has space. A sweep never evicts
+//! blocks that other readers use.
 
 use crate::cache::Reservation;
 use crate::edit::Node;
@@ -63,11 +66,11 @@ pub(crate) const NODES_TO_LEAVES: u64 = 64;
 /// The minimum number of blocks ahead of each stage above the lowest.
 pub(crate) const NODES_AHEAD_MIN: u64 = 4;
 
-/// The maximum number of blocks of higher levels in a queue. Each takes memory, and a hostile tree
-/// could have any number of nodes without readable children.
+/// The maximum number of blocks of higher levels in a queue. Each such block takes memory, and a
+/// hostile tree could have any number of nodes without readable children.
 const ABOVE_MAX: u64 = 64;
 
-/// The minimum size of a window from which the speed of the disk is measured.
+/// The minimum size of a window from which the sweep measures the speed of the disk.
 const PASS_AFTER_BYTES: u64 = 512 << 10;
 
 /// The speed below which leaves count as scattered: half of a spinning disk's speed at its inner
@@ -79,7 +82,7 @@ const SLOW_BYTES_PER_SECOND: u64 = 40_000_000;
 /// once, so fewer windows mean fewer seeks. Other devices gain nothing from a larger window.
 const ROTATIONAL_LEAVES: u64 = 4;
 
-/// The window of nodes of level 1 for a pass.
+/// The window, in bytes, of the nodes of level 1 that a pass reads.
 const PASS_NODES_BYTES: u64 = 4 << 20;
 
 /// The state of one sweep.
@@ -97,23 +100,24 @@ pub(crate) struct Sweep {
     passes_leaves: bool,
     /// True if the sweep may still become a pass over a spinning disk.
     may_pass: bool,
-    /// The time that the walk has waited for blocks of the last window.
+    /// The time that the walk has waited for blocks of the sweep's last window.
     waited: Duration,
-    /// The stages, the lowest level first. Empty until the sweep starts.
+    /// The stages of the sweep, the lowest level first. The list of stages is empty until the sweep
+    /// starts.
     stages: Vec<Stage>,
 }
 
 /// A level of a sweep.
 #[derive(Debug, Default)]
 struct Stage {
-    /// The node above whose children come next, with the slot of its first child that is not
-    /// fetched.
+    /// The node above the stage whose children come next, with the slot of its first child that is
+    /// not fetched.
     parent: Option<Step>,
     /// The queue of this stage: blocks of its level, and between them blocks of higher levels,
     /// parents before children. The queue has the order in which the walk requests them.
     queue: Queue,
-    /// The pass that follows the queue, if the sweep has become a pass over a spinning disk. Only
-    /// on the lowest level.
+    /// The pass that follows the queue, if the sweep has become a pass over a spinning disk. The
+    /// pass exists only on the lowest level.
     pass: Option<Box<Pass>>,
 }
 
@@ -190,7 +194,8 @@ impl Sweep {
         }
     }
 
-    /// Makes leaves bypass the cache. Called before the first fetch.
+    /// Makes the leaves that the sweep reads bypass the cache. The caller must call this before the
+    /// first fetch.
     pub(crate) const fn pass_leaves(&mut self) {
         self.passes_leaves = true;
     }
@@ -224,7 +229,7 @@ impl Sweep {
         let before = self.may_pass.then(|| forest.reader().now());
         let taken = self.take(forest, 0);
         if let Some(before) = before {
-            // Clamp: a duration; at worst the clock stands still.
+            // Clamp: the difference is a duration; at worst the clock stands still.
             let waited = forest.reader().now().saturating_sub(before);
             self.waited = self.waited.saturating_add(waited);
         }
@@ -316,7 +321,7 @@ impl Sweep {
     /// Returns true if the last window was so slow that the disk must have moved its head back and
     /// forth.
     fn is_slow(&self) -> bool {
-        // The window was doubled after its reads started.
+        // The window was doubled after its reads had started.
         let bytes = self.window_bytes.quotient(2);
         let ample = bytes.exact_mul(1_000_000_000) / SLOW_BYTES_PER_SECOND;
         bytes >= PASS_AFTER_BYTES && self.waited > Duration::from_nanos(ample)
@@ -360,7 +365,7 @@ impl Sweep {
 
     /// Returns the next block of a stage's level. Takes nodes from the stage above as needed. The
     /// sweep does not fetch a block that is in memory. On the lowest level it is skipped, because
-    /// the walk does not request it. On higher levels it stays, for the blocks below it.
+    /// the walk does not request it. On higher levels, the block stays for the blocks below it.
     fn next_pointer(&mut self, forest: &Forest, index: usize) -> Option<(BlockPointer, Option<Arc<Node>>)> {
         let above_max = self.above_max(forest);
         loop {

@@ -193,7 +193,8 @@ impl Scratch {
         Some(frozen)
     }
 
-    /// Allows the reuse of blocks that committed transactions removed. No view may hold them.
+    /// Allows the reuse of blocks that committed transactions removed. No view may hold these
+    /// blocks.
     pub fn unpin(&mut self) {
         self.account.free.extend(self.account.pinned.drain(..));
     }

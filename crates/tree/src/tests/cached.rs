@@ -66,7 +66,8 @@ impl Backend for PartlyCached {
     }
 }
 
-/// Opens the tree of an image over such memory. Returns it with the count of reads from the medium.
+/// Opens the tree of an image on a test device whose cached bytes `is_cached` determines. Returns
+/// the tree with the count of reads from the medium.
 fn open(image: Image, budget: u64, is_cached: fn(u64) -> bool) -> (Tree, Arc<AtomicUsize>) {
     let waited = Arc::new(AtomicUsize::new(0));
     let counter = Arc::clone(&waited);
@@ -147,7 +148,7 @@ fn a_sweep_over_cached_leaves_waits_for_no_device() {
             count += 1;
         }
         assert_eq!(count, 400);
-        // The reads are those of the path to the first leaf.
+        // The counted reads are those of the path to the first leaf.
         assert!(waited.load(Ordering::Relaxed) - before <= 3);
         let kept = tree.forest().cache_statistics().blocks;
         assert!(

@@ -13,8 +13,8 @@ type Items = BTreeMap<Key, Vec<u8>>;
 type List = Vec<(Key, Vec<u8>)>;
 type Difference = (Key, Option<Vec<u8>>, Option<Vec<u8>>);
 
-/// Trees that share every equal leaf and node, as snapshots do. The keys determine where blocks
-/// end, so a change moves few bounds.
+/// Trees that share every equal leaf and node, as snapshots do. Keys alone determine where blocks
+/// end, so a change of items moves few bounds.
 struct History {
     builder: ImageBuilder,
     leaves: HashMap<List, Written>,
@@ -66,7 +66,7 @@ fn groups<T>(list: &[T], key: impl Fn(&T) -> Key, most: usize, level: u8) -> Vec
             let key = key(item);
             Random::new(key.objectid.get() * 31 + key.offset + (u64::from(level) << 40)).below(5) == 0
         });
-        // A group has at least two elements, so that the number of levels is finite.
+        // A group of pointers has at least two elements, so that the number of levels is finite.
         let count = cut
             .map_or(rest.len(), |cut| cut + 1)
             .clamp(2, most)
@@ -205,7 +205,7 @@ fn with_looks_ahead_and_behind(
                 behind.next().map(|(key, data)| (*key, data.as_slice()))
             );
         }
-        // The next leaf begins at the end of this leaf.
+        // In the new tree, the next leaf begins at the end of this leaf.
         assert_eq!(walk.following_end(), behind.next().map(|(key, _)| *key));
     }
     (differences, behind_count)

@@ -285,7 +285,7 @@ fn an_address_that_no_chunk_maps_is_named() {
 fn a_cycle_of_pointers_ends_at_the_level_check() {
     let mut small = Small::new();
     let (node, root) = (small.nodes[0], small.root.logical);
-    // The node's first child is the root.
+    // The node's first child points to the root.
     small
         .builder
         .edit_pointer(node.logical, 0, |pointer| pointer.blockptr = root.get().into());
@@ -299,7 +299,7 @@ fn a_cycle_of_pointers_ends_at_the_level_check() {
             }
         );
     });
-    // The node's first child is the node itself.
+    // The node's first child points to the node itself.
     let mut small = Small::new();
     small.builder.edit_pointer(node.logical, 0, |pointer| {
         pointer.blockptr = node.logical.get().into()
@@ -337,8 +337,8 @@ fn keys_beyond_the_parents_bound_are_refused() {
     });
 }
 
-/// Every node points twice at the one block below. 2^7 paths lead to the leaf, or 121^7 with full
-/// nodes.
+/// Every node of this tree points twice at the one block below it. 2^7 paths lead to the leaf, or
+/// 121^7 with full nodes.
 #[test]
 fn shared_children_are_visited_once() {
     let mut builder = ImageBuilder::new(ImageOptions::default());

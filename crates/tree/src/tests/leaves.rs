@@ -72,7 +72,7 @@ fn subtrees_that_are_not_wanted_are_not_read() {
             mode,
             ReadAhead::Forward | ReadAhead::ForwardOnMiss | ReadAhead::ForwardAlways
         ) {
-            // These modes drop blocks before they arrive, and read them twice.
+            // These read-ahead modes drop blocks before they arrive, and read them twice.
             continue;
         }
         // The test's tree has 100 items for each node of level 1, in 20 leaves.
@@ -92,7 +92,7 @@ fn subtrees_that_are_not_wanted_are_not_read() {
             end.is_none_or(|end| *end > key(1900)) || *first < key(100)
         });
         assert_eq!((keys.len(), read), (200, 1 + 2 + 40), "{mode:?}");
-        // A later walk finds the leaves that were skipped.
+        // A later walk finds the leaves that an earlier walk skipped.
         let sample = sample();
         misses(&sample, mode, |first, _| *first < key(1000));
         assert_eq!(items(sample.tree.leaves(.., mode)), sample.pairs(), "{mode:?}");

@@ -155,8 +155,8 @@ proptest! {
         let sample = Image::new(options, shape, items).open(ByteCount::new(cache_bytes));
         let (start, end) = bounds(kind, key(low), key(low + span));
         let expected: Vec<_> = if span == 0 && kind == 8 {
-            // A map panics on a range between a key and itself, excluded at both ends. A tree
-            // returns no items for it.
+            // The model's map panics on a range between a key and itself, excluded at both ends. A
+            // tree returns no items for it.
             Vec::new()
         } else {
             sample.items.range((start, end)).map(|(key, data)| (*key, data.clone())).collect()
@@ -222,7 +222,7 @@ fn sequential_walks_and_jumps_forward_agree_in_every_mode() {
     let keys: Vec<Key> = sample.items.keys().copied().collect();
     for mode in MODES {
         assert_eq!(collect(sample.tree.range(.., mode)), sample.pairs(), "{mode:?}");
-        // The cursor models a job that skips parts of the tree while it sweeps.
+        // The cursor in this test models a job that skips parts of the tree while it sweeps.
         let mut cursor = sample.tree.cursor(mode);
         let mut place = 0;
         let mut random = Random::new(buttress_oracle::seeds::seed(

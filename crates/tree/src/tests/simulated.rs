@@ -1,5 +1,5 @@
-//! Tests of read-ahead in virtual time. The tests measure each mode on a spinning disk, and prove
-//! that runs can be repeated and that passes change nothing except time.
+//! Tests of read-ahead in virtual time. The tests of simulated devices measure each mode on a
+//! spinning disk, and prove that runs can be repeated and that passes change only time.
 
 use super::{Image, Sample, key};
 use crate::measure::{Comparison, compare};
@@ -150,8 +150,8 @@ fn pass_returns_the_same_items_with_any_memory_limit() {
             if budget >= 64 << 20 || (name == "repetitive" && budget >= 4 << 20) {
                 assert_eq!(read, 1509, "{name}, {budget}: all fits, so nothing is read twice");
             }
-            // Blocks of noise cannot be packed. Blocks that exceed the memory are dropped and read
-            // again.
+            // Packing cannot shrink blocks of noise. Blocks that exceed the memory are dropped and
+            // read again.
             assert!(read <= 5 * 1509 / 2, "{name}, {budget}: {read} reads");
             assert!(
                 seconds <= 1.1 * before,

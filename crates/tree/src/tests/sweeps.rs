@@ -62,8 +62,8 @@ fn neighbours_within_a_sweep_window_are_merged() {
         items,
     );
     let sweep = requests(image, 16 << 20, ReadAhead::sweep());
-    // Without the first small windows, the number would be about 211, because half of all
-    // neighbours are in one batch.
+    // Without the first small windows, the number of requests would be about 211, because half of
+    // all neighbours are in one batch.
     assert!(sweep <= 330, "{sweep} requests for 421 blocks");
 }
 

@@ -1,4 +1,4 @@
-//! Reads of file data: each sector comes from any good copy.
+//! Reads of file data: each sector comes from any copy whose checksum matches.
 
 use super::{PendingExtent, PendingSegment, VerifySectors};
 use crate::Volume;
@@ -13,10 +13,10 @@ use std::ops::Range;
 /// Bytes of an extent that no copy provides.
 #[derive(Clone, Debug)]
 pub struct LostRange {
-    /// The half-open range of the extent. The bytes in the range are those of the last copy, or
-    /// zeros if no copy could be read.
+    /// The half-open range of the extent. The bytes in the lost range are those of the last copy,
+    /// or zeros if no copy could be read.
     pub range: Range<usize>,
-    /// Every attempt to read the bytes.
+    /// The error that lists every attempt to read the bytes.
     pub error: Error,
 }
 
@@ -37,9 +37,9 @@ impl PendingExtent {
     /// reads of other copies.
     ///
     /// # Errors
-    /// The error of planning the extent, or a [`Defect`] if bytes do not fit their place. Lost
-    /// ranges of an extent are not an error of the call. Ranges that the RAID stripe tree does not
-    /// map are also lost ranges.
+    /// Fails with the error of planning the extent, or a [`Defect`] if bytes do not fit their
+    /// place. Lost ranges of an extent are not an error of the call. Ranges that the RAID stripe
+    /// tree does not map are also lost ranges, which the result lists.
     pub fn wait_data(
         self,
         volume: &Volume,
@@ -68,8 +68,8 @@ impl PendingExtent {
     }
 }
 
-/// Copies the bytes read for `range` to their place. Fails if `bytes` and `range` differ in length,
-/// because a gap would keep zeros.
+/// Copies the bytes that were read for `range` to their place in `data`. Fails if `bytes` and
+/// `range` differ in length, because a gap would keep zeros.
 fn patch(data: &mut [u8], range: Range<usize>, bytes: &[u8]) -> Result<(), Error> {
     let copied = copy_into(data, range, bytes, "a part of an extent does not fit its place");
     match buttress_faults::on("volume-misfit-part-dropped") {
@@ -201,7 +201,7 @@ fn refetch(
     Ok(bad)
 }
 
-/// Logs the bad sectors of the way by which a segment was first read.
+/// Logs the bad sectors of the way that first read a segment.
 fn blame(volume: &Volume, work: &mut Work, bad: &[Range<usize>]) {
     let segment = &work.segment;
     let Some(way) = work.used.and_then(|index| segment.ways.get(index)) else {
@@ -225,7 +225,7 @@ fn blame(volume: &Volume, work: &mut Work, bad: &[Range<usize>]) {
     }
 }
 
-/// Converts a range of the extent to one of the segment.
+/// Converts a range of the extent to a range of the segment.
 fn within(segment: &Segment, range: &Range<usize>) -> Range<usize> {
     range.start.exact_sub(segment.range.start)..range.end.exact_sub(segment.range.start)
 }
@@ -272,8 +272,8 @@ fn fetch_round(
         }
     }
     if changed {
-        // The next verification shows if these bytes are good. If so, the attempts are never
-        // reported.
+        // The next verification shows if these bytes are good. If the bytes are good, the attempts
+        // are never reported.
         let reason = FaultReason::BadSectors { bytes };
         attempts.push(segment.attempt(way, segment.stripe_of(way), reason));
     }

@@ -27,7 +27,8 @@ pub type VerifyBeside<'a> = dyn Fn(ExtentRead, &[u8], &mut Vec<Range<usize>>) + 
 
 impl Volume {
     /// Returns the file data that a write of these extents reads to compute parity. The result is
-    /// empty if no extent is in a chunk with parity, or if all rows are written completely.
+    /// empty if no extent is in a chunk with parity, or if the write covers all touched rows
+    /// completely.
     ///
     /// # Errors
     /// Fails as [`Volume::write`] does.

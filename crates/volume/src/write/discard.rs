@@ -17,7 +17,8 @@ impl Volume {
     ///
     /// # Errors
     /// Returns [`Corruption::Unmapped`] if no chunk maps the range. Also fails if a device fails
-    /// during the discard. A failure does not stop writing, because the bytes are not needed.
+    /// during the discard. A failed discard does not stop writing, because the bytes are not
+    /// needed.
     pub fn discard(&self, logical: Logical, length: ByteCount) -> Result<(), Error> {
         self.require_writing()?;
         self.each_part(logical, length, Rows::Whole, |device, part| {

@@ -1,18 +1,18 @@
 //! Devices that fail a write or a flush: the volume continues without them, or stops.
 //!
 //! After the failure, it is unknown which of the bytes since the last good flush the device holds.
-//! No later result of the device can tell. The device is therefore *left out*: it is neither
-//! written, including its superblocks, nor read while the volume is open. At the next open, its
-//! older generation identifies it ([`crate::open`]). The other stripes of its chunks hold the bytes
-//! that it missed, as copies or parity.
+//! No later result of the device can reveal which of these bytes it holds. The device is therefore
+//! *left out*: it is neither written, including its superblocks, nor read while the volume is open.
+//! At the next open, a left-out device's older generation identifies it ([`crate::open`]). The
+//! other stripes of a left-out device's chunks hold the bytes that it missed, as copies or parity.
 //!
-//! All chunks determine if the volume can do without the device, not only those of the failed
+//! The decision to continue without the device considers all chunks, not only those of the failed
 //! batch. In each chunk with a stripe on the failed device, the lost stripes must not exceed the
 //! profile's tolerance. Stripes on missing and stale devices also count as lost. The kernel uses
-//! the same condition for degraded writable mounts. Otherwise the failure stops writing
-//! ([`Volume::stop_writing`]). The device stays in use for reading, because it may hold the only
-//! copy of committed data. The next commit finds a chunk that was added since on a device that was
-//! left out.
+//! the same condition for degraded writable mounts. If the lost stripes exceed the tolerance, the
+//! failure stops writing ([`Volume::stop_writing`]). The device stays in use for reading, because
+//! it may hold the only copy of committed data. If a chunk was added on a device that has been left
+//! out since, the next commit finds that chunk.
 //!
 //! A volume that is being made ([`Volume::create`]) tolerates no failure.
 //!
@@ -50,7 +50,7 @@ pub struct NeededDevice {
     pub profile: &'static str,
     /// The number of the chunk's stripes that would be lost.
     pub lost: usize,
-    /// The number of stripes that the profile tolerates to lose.
+    /// The number of lost stripes that the profile tolerates.
     pub tolerated: usize,
 }
 
@@ -61,7 +61,8 @@ impl Volume {
         if failures.is_empty() {
             return Ok(());
         }
-        // If two devices fail at the same time, each is checked with the other known to be lost.
+        // If two devices fail at the same time, the volume checks each failure with the other
+        // device known to be lost.
         let _one_at_a_time = self.failing().lock();
         let result = failures
             .into_iter()

@@ -11,7 +11,7 @@ use buttress_device::{Device, IoError};
 use buttress_format::{ByteCount, Logical, Physical};
 use std::sync::Arc;
 
-/// A range of one stripe.
+/// A range of bytes within one stripe.
 pub(super) struct Part {
     stripe_index: usize,
     pub(super) physical: Physical,
@@ -19,7 +19,8 @@ pub(super) struct Part {
 }
 
 impl Part {
-    /// The length of this part and the range at `physical` together, if the range follows it.
+    /// The length of this part joined with the range at `physical`, if that range follows this
+    /// part.
     fn joined(&self, physical: Physical, length: u64) -> Option<u64> {
         let follows = self.physical.checked_add(ByteCount::new(self.length)) == Some(physical);
         follows.then(|| self.length.checked_add(length))?

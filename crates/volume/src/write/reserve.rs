@@ -25,14 +25,14 @@ impl Volume {
     }
 
     /// Reserves the space that writes to `[logical, logical + length)` need, on all devices that
-    /// hold the range. On RAID5 and RAID6, whole rows get space, parity included. Changes no byte.
-    /// Does nothing on devices that cannot reserve.
+    /// hold the range. On RAID5 and RAID6, whole rows get space, parity included. The call changes
+    /// no byte of the devices. Does nothing on devices that cannot reserve space.
     ///
     /// # Errors
     /// Returns [`Error::Io`] that [is for lack of
     /// space](buttress_device::IoError::is_out_of_space); a part of the range may then have space.
-    /// Returns [`Corruption::Unmapped`] if no chunk maps the range. None of these errors stops
-    /// writing.
+    /// Returns [`Corruption::Unmapped`] if no chunk maps the range. The errors of a reservation do
+    /// not stop writing.
     pub fn reserve(&self, logical: Logical, length: ByteCount) -> Result<(), Error> {
         self.require_writing()?;
         self.each_part(logical, length, Rows::Touched, |device, part| {

@@ -1,12 +1,13 @@
 //! Writes to rows of RAID5 and RAID6: new data and the parity over it.
 //!
-//! A row is one unit of each stripe at the same offset. A batch's writes to a row span a range of
-//! offsets in the units. The parity of this range needs the data of all columns in this range:
+//! A row is one unit of each stripe at the same offset. The writes of a batch to one row span a
+//! range of offsets in the row's units. The parity of this range needs the data of all columns in
+//! this range:
 //!
 //! - if the batch provides all columns, as for whole rows, nothing is read;
-//! - missing data is read first, in the ordinary way. A column on a missing device is rebuilt from
-//!   the current row, and so is a damaged tree block ([`restore`]). As its last step, a row write
-//!   writes data and parity.
+//! - otherwise, the missing data is read first, like any other data. A column on a missing device
+//!   and a damaged tree block are rebuilt from the current row ([`restore`]). As its last step, a
+//!   row write writes data and parity.
 //!
 //! Between the read and the write of a row, no other thread may write other parts of it:
 //! [`RowLocks`]. A reader that rebuilds a column without a lock reads the row again, locked, if it
@@ -50,15 +51,15 @@ const LOCKS: u64 = 64;
 const STEADY_TRIES: usize = 8;
 
 std::thread_local! {
-    /// The number of batches of rows that this thread is writing. The thread's own reads for these
-    /// rows already run under the row locks.
+    /// The number of batches of rows that this thread is writing. While the thread writes these
+    /// rows, its own reads for them already run under the row locks.
     static WRITING: Cell<u32> = const { Cell::new(0) };
 }
 
 /// Row locks: a fixed number, selected by the row's address.
 ///
-/// Each lock counts the writes under it, at their beginning and at their end. A reader that read
-/// rows without their locks can thus detect writes during the read.
+/// Each row lock counts the writes under it, at their beginning and at their end. A reader that
+/// read rows without their locks can thus detect writes during the read.
 #[derive(Debug)]
 pub(crate) struct RowLocks {
     locks: Vec<Mutex<(), RowLock>>,
@@ -68,7 +69,7 @@ pub(crate) struct RowLocks {
     ended: Mutex<(), EndedLock>,
 }
 
-/// A set of locked rows. No other thread writes them until this value is dropped.
+/// A set of locked rows. No other thread writes these rows until this value is dropped.
 #[derive(Debug)]
 pub struct RowsLocked<'a> {
     _locked: Vec<MutexGuard<'a, (), RowLock>>,
@@ -115,7 +116,7 @@ fn lock_numbers(chunk: Logical, rows: Range<u64>) -> BTreeSet<u64> {
 }
 
 impl RowLocks {
-    /// Acquires locks in an order that all callers use.
+    /// Acquires row locks in an order that all callers use.
     fn take(&self, numbers: &BTreeSet<u64>) -> Vec<MutexGuard<'_, (), RowLock>> {
         let mut numbers: Vec<u64> = numbers.iter().copied().collect();
         if buttress_faults::on("lock-rows-unordered") {
@@ -136,15 +137,16 @@ impl RowLocks {
         numbers.iter().filter_map(number)
     }
 
-    /// Locks rows of a chunk against writers.
+    /// Locks rows of a chunk against other writers.
     pub(crate) fn lock(&self, chunk: Logical, rows: Range<u64>) -> RowsLocked<'_> {
         RowsLocked {
             _locked: self.take(&lock_numbers(chunk, rows)),
         }
     }
 
-    /// Reads columns of a row in one state. Retries if the row was written during the read; after
-    /// too many retries, locks the row. Writers lock the row that they write.
+    /// Reads columns of a row in one state, without a write between the reads. Retries if the row
+    /// was written during the read; after too many retries, locks the row. Writers of a row hold
+    /// the lock of that row.
     pub(crate) fn read_steadily<T>(&self, chunk: Logical, row: u64, read: impl Fn() -> T) -> T {
         if WRITING.get() > 0 || buttress_faults::on("volume-rebuild-unsteady") {
             return read();
@@ -234,7 +236,7 @@ impl Piece {
     }
 }
 
-/// A part of a column that must be read.
+/// A part of a row's column that must be read.
 struct Gap {
     column: usize,
     range: Range<usize>,
@@ -247,7 +249,7 @@ impl Rows {
         self.rows.is_empty()
     }
 
-    /// Makes this set lock rows without parity too.
+    /// Makes this set lock rows of profiles without parity too.
     pub(super) fn lock_all(&mut self) {
         self.others = Some(BTreeSet::new());
     }
@@ -288,7 +290,7 @@ impl Rows {
         });
     }
 
-    /// Locks all rows, in an order that all callers use.
+    /// Locks all rows that a batch writes, in an order that all callers use.
     pub(super) fn lock<'a>(&self, locks: &'a RowLocks) -> RowsWritten<'a> {
         let own = self.rows.keys().map(|(start, row)| lock_number(*start, *row));
         let mut numbers: BTreeSet<u64> = own.chain(self.others.iter().flatten().copied()).collect();
@@ -377,7 +379,7 @@ impl Row {
         start.unwrap_or(0)..end.unwrap_or(0)
     }
 
-    /// Returns the chunk's offset of a byte of a column, which may lie beyond the chunk's end.
+    /// Returns the offset in the chunk of a byte of a column, which may lie beyond the chunk's end.
     fn chunk_offset(&self, column: usize, within: usize) -> Option<ChunkOffset> {
         let layout = self.chunk.layout();
         let columns = ByteCount::of(layout.data_columns()).get();
@@ -407,8 +409,8 @@ impl Row {
         self.gaps()
     }
 
-    /// Returns the parts of the span that the sorted pieces do not cover. Skips the part beyond the
-    /// chunk's end, which counts as zeros.
+    /// Returns the parts of the span that the sorted pieces do not cover. Skips the part of the row
+    /// beyond the chunk's end, which counts as zeros.
     fn gaps(&self) -> Vec<Gap> {
         let span = self.span();
         let mut gaps = Vec::new();
@@ -547,8 +549,8 @@ impl Row {
         })
     }
 
-    /// Adds a write to the parity row, for one column of data or parity. Skips a device out of
-    /// reach: an earlier check proved that the row can do without it.
+    /// Adds a write to the parity row, for one column of data or parity. Skips a write to a device
+    /// out of reach: an earlier check proved that the row can do without this device.
     fn add_write(
         &self,
         volume: &Volume,

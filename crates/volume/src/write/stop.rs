@@ -120,8 +120,8 @@ pub(crate) struct ErrorState {
 }
 
 impl Volume {
-    /// Stops writing for good. Keeps only the first cause. Layers above call this if they cannot
-    /// guarantee the correctness of written data.
+    /// Stops writing for good. Keeps only the first cause of the stop. Layers above the volume call
+    /// this if they cannot guarantee the correctness of written data.
     pub fn stop_writing(&self, cause: &dyn core::fmt::Display) {
         let _ = self.latch().cause.set(cause.to_string().into());
     }

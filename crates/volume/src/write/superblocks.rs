@@ -1,12 +1,12 @@
 //! Flushes, and the superblock writes that complete a commit.
 //!
 //! This module ensures the order of writes (design: "Nothing live is overwritten"). The caller of
-//! [`Volume::write_superblocks`] has flushed all blocks to the devices. The steps are then: write
-//! all primaries, flush, write their copies, flush. A crash in between leaves each device with at
-//! least one valid superblock, the old or the new one, because the first flush ends before any copy
-//! is written. If the current superblock names a log, unlike its copies, the steps are: write
-//! copies, flush, write primaries, flush. A device that fails is left out of the remaining steps,
-//! if the volume can do without it. Each step must end on all devices that stay.
+//! [`Volume::write_superblocks`] has flushed all blocks to the devices. Without a pending log, the
+//! steps are: write all primaries, flush, write their copies, flush. A crash in between leaves each
+//! device with at least one valid superblock, the old or the new one, because the first flush ends
+//! before any copy is written. If the current superblock names a log, unlike its copies, the steps
+//! are: write copies, flush, write primaries, flush. A device that fails is left out of the
+//! remaining steps, if the volume can do without it. Each step must end on all devices that stay.
 //!
 //! Source: on-disk format documentation, section "Superblock", for the addresses of the copies:
 //! those that end within the device.
@@ -44,7 +44,7 @@ impl Volume {
     }
 
     /// Writes the superblock to all devices, and makes it the volume's current superblock. All
-    /// blocks that it leads to must be durable.
+    /// blocks that the superblock leads to must be durable.
     ///
     /// `superblock` holds the fields that all devices share. The call sets `physical`,
     /// `device_item` and the checksum for each device and address. `items` are the device items of
@@ -101,15 +101,16 @@ impl Volume {
             }
         }
         if !targets.is_empty() {
-            // The superblock of a device without device extents is written one step later. No
-            // cut-off commit then has its newest superblock on this device alone.
+            // The superblock of a device without device extents is written one step after the
+            // others. No cut-off commit then has its newest superblock on this device alone.
             idle.iter_mut().for_each(Target::step_back);
         }
         targets.append(&mut idle);
         if buttress_faults::on("volume-superblock-copies-unwritten") {
             targets.iter_mut().for_each(|target| target.then.clear());
         }
-        // Only primaries name a log. A torn primary must not lead back to the state before the log.
+        // Only primaries name a log. A torn primary superblock must not lead back to the state
+        // before the log.
         let has_log =
             self.superblock().log_root != Logical::MIN && !buttress_faults::on("volume-primaries-over-log");
         if has_log {
@@ -168,8 +169,8 @@ impl Volume {
     }
 
     /// Names a log in the superblock in use: writes the primaries and flushes. All blocks of the
-    /// log, and the data that it refers to, must be durable. The copies keep the last commit's
-    /// state. All changes lie in the first 512 bytes, which no device tears.
+    /// log, and the data that the log refers to, must be durable. The superblock copies keep the
+    /// last commit's state. All changes lie in the first 512 bytes, which no device tears.
     ///
     /// # Errors
     /// Fails as [`Volume::write_superblocks`] does.
@@ -206,8 +207,8 @@ impl Volume {
         Ok(())
     }
 
-    /// Performs one step of a superblock write. Devices that fail in it take no part in later
-    /// steps. `needed` may not fail.
+    /// Performs one step of a superblock write. Devices that fail in this step take no part in
+    /// later steps. `needed` may not fail.
     fn step(
         &self,
         targets: &mut Vec<Target>,
@@ -217,8 +218,8 @@ impl Volume {
         let failures = step(targets);
         let is_needed = |slot: &Arc<DeviceSlot>| needed.is_some_and(|needed| Arc::ptr_eq(needed, slot));
         if let Some((_, failure)) = failures.iter().find(|(slot, _)| is_needed(slot)) {
-            // Other devices may name the target by now, and the device that it replaces is still
-            // complete.
+            // Other devices may name the replacement's target by now, and the device that it
+            // replaces is still complete.
             return self.stop_if_failed(Err(failure.clone().into()));
         }
         self.go_on_without(failures)?;
@@ -238,8 +239,8 @@ impl Volume {
     }
 
     /// Writes superblocks to a device that was brought up to date: copies, flush, primary, flush. A
-    /// flush before them makes the earlier writes to the device durable. If the flush or a
-    /// superblock write fails, the device is left out.
+    /// flush before the superblock writes makes the earlier writes to the device durable. If the
+    /// flush or a superblock write fails, the device is left out.
     pub(crate) fn write_superblocks_of_returned(
         &self,
         slot: &Arc<DeviceSlot>,
@@ -272,7 +273,7 @@ impl Volume {
         end(flush_targets(&targets))
     }
 
-    /// Writes superblocks to a device that joins: copies, flush, primary, flush.
+    /// Writes superblocks to a device that joins the volume: copies, flush, primary, flush.
     pub(crate) fn write_superblocks_of_joining(
         &self,
         slot: &Arc<DeviceSlot>,
@@ -336,7 +337,7 @@ impl Target {
         self.then = core::mem::take(&mut self.first);
     }
 
-    /// Exchanges the steps of the primary and of its copies.
+    /// Exchanges the steps of the primary and of its copies, so that the copies are written first.
     fn put_copies_first(&mut self) {
         match self.first.is_empty() {
             true => core::mem::swap(&mut self.then, &mut self.last),

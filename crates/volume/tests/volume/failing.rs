@@ -1,9 +1,9 @@
 //! Tests of devices that begin to fail while the volume is written. The volume continues without
-//! the failed devices if every chunk can, and the remaining devices hold the written data. Beyond
-//! that, writing stops.
+//! the failed devices if every chunk can, and the remaining devices hold the written data. If a
+//! chunk does not tolerate the failure, writing stops.
 //!
 //! The image's only system chunk is single on the first device, and no test writes to it. The first
-//! device is therefore one that another chunk needs.
+//! device is therefore always a device that another chunk than the tested one needs.
 #![allow(
     clippy::arithmetic_side_effects,
     clippy::cast_possible_truncation,
@@ -60,7 +60,7 @@ fn write(volume: &Volume, model: &mut [u8], number: usize, batch: &[(usize, usiz
     volume.write(&writes)
 }
 
-/// Flushes and commits, within the means of this layer.
+/// Flushes the devices and writes superblocks, as far as the volume layer alone can commit.
 fn commit(lab: &Lab, generation: u64) -> Result<(), Error> {
     lab.volume.flush()?;
     let mut superblock = (*lab.volume.superblock()).clone();
@@ -110,7 +110,7 @@ fn writes_of(profile: Profile, stripes: usize, device: usize) -> u64 {
 }
 
 /// Makes the device fail from its write `first` on, and work again once the volume has noticed.
-/// From then on, no write and no read may use the device.
+/// After the failure, no write and no read may use the device.
 fn fail_from(profile: Profile, stripes: usize, device: usize, first: u64) {
     let what = format!("{profile:?} on {stripes}, device {device} from write {first} on");
     let lab = Lab::new(profile, stripes);
@@ -177,8 +177,8 @@ fn one_failure_more_than_is_tolerated_stops_writing_and_says_which_chunk_needs_t
     for (profile, stripes) in TOLERANT {
         let tolerated = usize::from(profile.tolerated_failures());
         let what = format!("{profile:?} on {stripes}");
-        // The system chunk needs the first device. Profiles that tolerate fewer devices have it
-        // missing from the start.
+        // The system chunk needs the first device. For profiles that tolerate fewer missing
+        // devices, that device is missing from the start.
         let lab = Lab::without(profile, stripes, &[0]);
         let mut model = lab.image.data.clone();
         let batches = batches();
@@ -306,8 +306,8 @@ fn a_device_that_refuses_its_superblock_is_done_without() {
     }
 }
 
-/// Content without checksums is overwritten in place. Only the volume's knowledge of the device
-/// prevents the return of the old bytes.
+/// Content without checksums is overwritten in place, so old bytes on a stale device stay
+/// undetected. Only the volume's knowledge of the device prevents the return of the old bytes.
 #[test]
 fn what_a_device_missed_never_comes_back_from_it() {
     for (profile, stripes) in TOLERANT {

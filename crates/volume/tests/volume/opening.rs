@@ -88,9 +88,8 @@ fn superblock_copies_of_another_volume_are_not_used() {
         ..primary.clone()
     };
     let mut image = device(&primary, Some(&other));
-    // Three superblocks would need 256 GiB. With two, a single foreign copy is used if nothing
-    // contradicts it. A damaged primary that still names its volume does not get the copy
-    // preferred.
+    // Three superblocks would need 256 GiB. With two superblocks, a single foreign copy is used if
+    // nothing contradicts it. The ids in the damaged primary match no copy, so they have no effect.
     image[65536 + 0x100] ^= 1;
     let volume = open(vec![image]).unwrap();
     assert_eq!(volume.superblock().fsid, Uuid::from_u128(5));
@@ -126,7 +125,7 @@ fn every_flipped_bit_of_a_lone_superblock_is_noticed() {
         put(&mut image, 65536, &Super::new(1, 1).bytes(65536));
         image
     };
-    // The checksum's field is wider than the checksum.
+    // The field for the checksum is wider than the checksum itself.
     for position in (65536..65536 + 4).chain((65536 + 32..65536 + 4096).step_by(7)) {
         let mut damaged = image.clone();
         damaged[position] ^= 1 << (position % 8);
@@ -201,7 +200,7 @@ fn the_newest_device_leads_and_a_stale_one_is_read_last() {
             };
             put(&mut image.devices[id - 1], 65536, &newer.bytes(65536));
         }
-        // The stale device holds old bytes everywhere.
+        // The stale device of this test holds old bytes everywhere.
         image.spoil(0);
         let volume = image.open(&[]);
         assert_eq!(volume.superblock().generation.get(), 12);
@@ -356,8 +355,9 @@ fn a_crash_between_superblocks_leaves_no_device_stale() {
         generation,
         ..Super::new(device, 2)
     };
-    // The columns are the generations of the first device's primary and copy, and whether the
-    // second device missed a commit. The generations of the second device are 10.
+    // The columns of the test's table are the generations of the first device's primary and copy,
+    // and whether the second device missed a commit. The superblocks of the second device have
+    // generation 10.
     for (primary, copy, is_stale) in [
         (11, Some(10), false),
         (11, Some(11), true),

@@ -162,8 +162,8 @@ fn noise_in_as_many_stripes_as_the_profile_tolerates_is_passed_over_and_reported
                     .any(|stripe| image.stripe_range(*stripe).contains(&at));
                 assert!(inside, "{profile:?} with noise in {spoiled:?}: {fault}");
             }
-            // A mirror may never read the bad copy, and parity is only read for rebuilds. Data with
-            // one copy is always read.
+            // A mirror may never read the bad copy, and parity is only read for rebuilds. The test
+            // always reads data with one copy.
             let mappings = volume
                 .map(Logical::new(CHUNK_AT), ByteCount::of(DATA_BYTES))
                 .unwrap();
@@ -426,7 +426,8 @@ fn stripe_tree_locates_mirrored_data() {
                 (DeviceId::new(device as u64 + 1), range.start as u64)
             })
             .collect();
-        // The preferred copy has one bad place. The stripe tree also locates the other copies.
+        // The preferred copy has one bad place. The stripe tree also holds the locations of the
+        // other copies.
         let first = if profile == Profile::Dup {
             0
         } else {
@@ -500,8 +501,8 @@ proptest! {
         prop_assert!(*data == image.data[start..start + length]);
         let wanted = &image.data[start..start + length];
         let mut verify = |bytes: bytes::Bytes| if bytes == wanted { Ok(()) } else { Err(Rejection::new("differs")) };
-        // The number of tried combinations of copies is limited, so only short runs must verify as
-        // one block.
+        // The number of tried combinations of copies is limited, so the test verifies only short
+        // runs as one block.
         if length <= UNIT {
             prop_assert!(volume.read_verified(read(start, length), &mut verify).is_ok());
         }
@@ -511,8 +512,8 @@ proptest! {
 #[test]
 fn failing_reads_are_faults_of_their_device() {
     let mut image = image(Profile::Raid1, 2);
-    // The second stripe's device ends in the middle. Reads beyond it fail, and the mirror provides
-    // the bytes.
+    // In this image, the second stripe's device ends in the middle of the stripe. Reads beyond it
+    // fail, and the mirror provides the bytes.
     let end = image.stripe_range(1).start + UNIT;
     image.devices[1].truncate(end);
     let volume = image.open(&[]);

@@ -18,8 +18,8 @@ use support::lab::{Lab, items};
 use support::{CHUNK_AT, Image};
 use uuid::Uuid;
 
-/// The number of exchanges. With an unlocked read-modify-write of the map, this number lost chunks
-/// in every run.
+/// The number of exchanges. With an unlocked read-modify-write of the chunk map, this number of
+/// exchanges lost chunks in every run.
 const EXCHANGES: u64 = 200;
 
 fn exchange(lab: &Lab, number: u64) {
@@ -73,7 +73,7 @@ fn chunks_added_during_an_exchange_use_the_new_slot() {
     let map = lab.volume.chunk_map();
     let slots = lab.volume.devices();
     let found: Vec<Logical> = map.chunks().iter().map(|chunk| chunk.start()).collect();
-    // These chunks belong to the image: its system chunk, and the chunk that holds its data.
+    // The first chunks belong to the image: its system chunk, and the chunk that holds its data.
     let own = found.iter().filter(|start| start.get() <= CHUNK_AT);
     let expected: Vec<Logical> = own.copied().chain(left).collect();
     assert_eq!(found, expected);

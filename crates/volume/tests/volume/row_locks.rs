@@ -61,7 +61,8 @@ fn two_writers(profile: Profile, stripes: usize) {
         WatchedThread::start(move || write(&volume, column * UNIT, bytes)).unwrap()
     };
 
-    // The first column lies on the first device, and the first writer reads the second column.
+    // In this layout, the first column lies on the first device, and the first writer reads the
+    // second column.
     let gate = &gated[1];
     gate.close(|request| matches!(request, Request::Read { .. }));
     let first = writer(0);
@@ -93,8 +94,8 @@ fn two_writers(profile: Profile, stripes: usize) {
     }
 }
 
-/// A column is written, but its parity is not. A reader that rebuilds a missing column from the two
-/// must wait.
+/// The test writes a column, but not its parity. A reader that rebuilds a missing column from these
+/// two columns must wait.
 fn reader_beside_writer(profile: Profile, stripes: usize) {
     let columns = stripes - usize::from(profile.parity_stripes());
     let image = Image::new(profile, stripes, 2 * columns * UNIT);
@@ -108,7 +109,7 @@ fn reader_beside_writer(profile: Profile, stripes: usize) {
         .skip(1)
         .map(|gate| Arc::clone(gate) as Arc<dyn Backend>);
     let volume = Arc::new(volume_on(there, &image));
-    // In the first row, the data is on the first devices, and P follows.
+    // In the first row, the data is on the first devices, and `P` is on the device after them.
     let gate = &gated[columns];
     gate.close(|request| matches!(request, Request::Write { .. }));
     let to_write = Arc::clone(&volume);

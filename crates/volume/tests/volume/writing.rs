@@ -223,7 +223,7 @@ fn a_failed_write_or_flush_stops_writing_for_good_and_says_why() {
             let error = lab.volume.write(&[extent(0, &vec![7; UNIT * 3])]).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Io);
         }
-        // The device works again, but its lost writes stay lost.
+        // The device works again after the failure, but its lost writes stay lost.
         lab.backends[1].heal();
         let refused = [
             lab.volume.write(&[extent(0, &[8; 4096])]).unwrap_err(),
@@ -301,7 +301,7 @@ fn copies_are_written_after_the_primaries_are_durable() {
     let lab = Lab::with_room_for_copies(Profile::Raid0, 2);
     let mut superblock = (*lab.volume.superblock()).clone();
     superblock.generation = Generation::new(11);
-    // The first flush fails on one device, so no copy may have been written.
+    // The first flush fails on one device, so no superblock copy may have been written.
     lab.backends[0].inject(Fault::FailFlushNumber(0));
     lab.volume
         .write_superblocks(&superblock, &items(&lab.image))
@@ -345,7 +345,7 @@ fn discards_reach_all_copies_and_leave_the_rest() {
         lab.volume.discard(logical, ByteCount::of(length)).unwrap();
         let found = read_all(&lab.volume);
         // Memory devices of this test fill discarded bytes with a pattern. Profiles with parity
-        // discard whole rows only.
+        // discard only whole rows.
         let changed: Vec<usize> = (0..DATA_BYTES)
             .filter(|byte| found[*byte] != model[*byte])
             .collect();

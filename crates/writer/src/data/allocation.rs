@@ -46,7 +46,7 @@ impl WritableFilesystem {
         Ok(placed)
     }
 
-    /// Frees space that was allocated and is not needed.
+    /// Frees space that a write-back allocated and does not need.
     pub(super) fn give_back_extents(&self, placed: Vec<Placed>) {
         let mut handle = self.start_unchecked();
         placed
@@ -55,7 +55,7 @@ impl WritableFilesystem {
     }
 
     /// Writes data to the devices, and computes its checksums meanwhile if `has_checksums`. Returns
-    /// the checksums in order of address, with consecutive ones joined.
+    /// the checksums in order of address, with those of adjacent extents joined.
     pub(super) fn write_extents_out(&self, writes: &[ExtentWrite], has_checksums: bool) -> Result<Vec<Sums>> {
         let tasks = if has_checksums {
             self.start_sums(writes)
@@ -172,7 +172,8 @@ fn place(handle: &mut Handle<'_>, extents: Vec<NewExtent>, placed: &mut Vec<Plac
             rest.push(head.split_off(room.left));
             placed.push(room.take(room.left, head));
         } else {
-            // Search a range for the whole extent; otherwise store it like plain content.
+            // Search a free range for the whole extent; otherwise store the extent like plain
+            // content.
             room.give_back(handle);
             match handle.allocate_data(ByteCount::new(wanted)) {
                 Ok(range) => {
@@ -181,7 +182,8 @@ fn place(handle: &mut Handle<'_>, extents: Vec<NewExtent>, placed: &mut Vec<Plac
                         left: range.length.get(),
                     };
                     if room.left < wanted && extent.plain.is_none() {
-                        // The plain content is not available here, so the caller must write it.
+                        // The plain content is not available to this call, so the caller must write
+                        // it.
                         break Err(handle.no_data_space(ByteCount::new(wanted)));
                     } else if room.left < wanted {
                         rest.push(extent.into_plain());

@@ -1,10 +1,11 @@
 //! The extents that content becomes: plain extents of up to 128 MiB, compressed extents of up to
 //! 128 KiB of content.
 //!
-//! Content is compressed in pieces of 128 KiB on all cores. A piece that would not save a sector
-//! stays plain, and adjacent plain pieces become one extent. Unless compression is forced, an
-//! estimate decides whether a piece is compressed at all. After one failed attempt, the inode is
-//! marked and later write-backs skip compression, except if the inode's own property asks for it.
+//! Content is compressed in pieces of 128 KiB on all cores. A piece that would not save a sector by
+//! compression stays plain, and adjacent plain pieces become one extent. Unless compression is
+//! forced, an estimate decides whether a piece is compressed at all. After one failed attempt to
+//! compress, the inode is marked. Later write-backs skip compression, except if the inode's own
+//! property requests it.
 //!
 //! Source: btrfs(5), section "Compression".
 
@@ -28,7 +29,7 @@ pub(super) const EXTENT_BYTES_MAX: u64 = 128 << 20;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct CompressionPlan {
     pub(super) method: CompressionMethod,
-    /// Whether to compress without an estimate first.
+    /// Whether to compress without first estimating the compressibility.
     pub(super) is_forced: bool,
     /// Whether a failed attempt marks the file.
     pub(super) gives_up: bool,
@@ -66,7 +67,7 @@ impl NewExtent {
             .fold(0, |sum, part| sum.saturating_add(length_of(part)))
     }
 
-    /// Cuts a plain extent in two, and returns the rest.
+    /// Cuts a plain extent in two, and returns the second part.
     pub(super) fn split_off(&mut self, length: u64) -> Self {
         let mut rest = Vec::new();
         let mut kept = Vec::new();
@@ -95,7 +96,7 @@ impl NewExtent {
         }
     }
 
-    /// Returns the same extent stored plain.
+    /// Returns the same extent for storage without compression.
     pub(super) fn into_plain(self) -> Self {
         match self.plain {
             Some(plain) => Self {
@@ -126,9 +127,9 @@ pub(super) fn with_compressor<T>(body: impl FnOnce(&mut Compressor) -> T) -> T {
 /// The result of compressing a piece.
 enum Outcome {
     Compressed(Bytes, Vec<u8>),
-    /// Stored plain, because the estimate advised against compression.
+    /// The piece is stored uncompressed, because the estimate advised against compression.
     Plain,
-    /// Stored plain, because compression saved no sector.
+    /// The piece is stored uncompressed, because compression saved no sector.
     Failed,
 }
 
@@ -262,7 +263,7 @@ fn pieces(run: &[(u64, Bytes)]) -> Vec<(u64, Bytes)> {
     pieces
 }
 
-/// Returns the plain extents of adjacent pieces.
+/// Returns extents that store adjacent pieces uncompressed.
 pub(super) fn plain_extents(pieces: impl Iterator<Item = (u64, Bytes)>) -> Vec<NewExtent> {
     let mut extents: Vec<NewExtent> = Vec::new();
     for (start, bytes) in pieces {

@@ -116,8 +116,8 @@ impl Content<'_> {
         Ok(item)
     }
 
-    /// Returns whether the file's subvolume is unfinished, so that no reader sees it. Inode flags
-    /// forbid nothing in an unfinished subvolume.
+    /// Returns whether the file's subvolume is unfinished, so that no reader sees it. In an
+    /// unfinished subvolume, inode flags forbid no change.
     pub(super) fn is_unfinished(&self) -> bool {
         let tree = self.filesystem.live_trees().get(self.location.subvolume.tree());
         tree.is_some_and(|tree| tree.is_unfinished())
@@ -142,7 +142,7 @@ impl Content<'_> {
             return self.count_write();
         }
         let filesystem = self.filesystem;
-        // The inode's lock orders this time after the time that any other call set before.
+        // The inode's lock orders this time after the time that any earlier call set.
         self.change_pending(|pending| pending.note_write(filesystem.now()));
     }
 
@@ -166,7 +166,8 @@ impl Content<'_> {
         let _found = inodes.update(file_id(self.location), |inode| change(&mut inode.pending));
     }
 
-    /// Reserves space for `bytes` more of content. If none is free, writes back and commits first.
+    /// Reserves space for `bytes` more of content. If no space is free, writes back and commits
+    /// first.
     pub(super) fn reserve(&mut self, bytes: u64) -> Result<()> {
         if bytes == 0 {
             return Ok(());

@@ -1,8 +1,8 @@
 //! Extents whose stored bytes the caller provides: compressed content is stored as it is, and never
 //! decoded.
 //!
-//! A call writes these extents at once, without keeping them in memory. Before it writes encoded
-//! extents, the call writes back the file's dirty data.
+//! A call writes the provided extents at once, without keeping them in memory. Before it writes
+//! encoded extents, the call writes back the file's dirty data.
 
 use super::compressing::{COMPRESSED_BYTES_MAX, NewExtent, PartOfExtent, length_of};
 use super::content::Content;
@@ -41,9 +41,9 @@ impl EncodedExtent {
     }
 }
 
-/// Whether and how the caller's bytes can be stored.
+/// Whether and how the caller's encoded bytes can be stored.
 pub(super) enum Fit {
-    /// The bytes are stored as an extent, unchanged.
+    /// The encoded bytes are stored as an extent, unchanged.
     Extent,
     /// The encoded bytes are stored as an inline extent, unchanged.
     Inline,
@@ -100,7 +100,7 @@ impl Content<'_> {
         let file = self.file;
         let layout = file.layout.write();
         self.out_of_tree(Self::write_back)?;
-        // Writing back released the reservation.
+        // The write-back has released the reservation, so the call reserves the space again.
         self.reserve(stored)?;
         let written = self.write_new_extents(&item, new_size, &new);
         drop(layout);
@@ -112,7 +112,7 @@ impl Content<'_> {
         }
     }
 
-    /// Allocates, writes and inserts extents.
+    /// Allocates and writes new extents, and inserts their items.
     fn write_new_extents(&mut self, item: &InodeItem, size: u64, extents: &[NewExtent]) -> Result<()> {
         let placed = self.filesystem.place_extents(extents)?;
         let has_checksums = !item.flags.contains(InodeFlags::NODATASUM);
@@ -132,7 +132,7 @@ impl Content<'_> {
         self.filesystem.count_content(bytes);
         self.touch();
         let insertions: Vec<Insertion> = placed.into_iter().map(Insertion::New).collect();
-        // The earlier write-back changed the inode, so read it again.
+        // The write-back that just ran changed the inode, so this call reads the inode again.
         let item = self
             .filesystem
             .look(|operation| self.require_still_there(operation))?;

@@ -96,7 +96,7 @@ impl WritableFilesystem {
         Ok(true)
     }
 
-    /// Plans how a file's extents are stored. Adds those that need device space to `all`.
+    /// Plans how a file's extents are stored. Adds the extents that need device space to `all`.
     fn plan_file(
         &self,
         flags: InodeFlags,

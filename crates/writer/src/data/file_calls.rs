@@ -1,10 +1,10 @@
 //! Calls on a file's content: how each call acquires the file lock, and what it does on release.
 //!
 //! A call holds the file lock from its begin to its end, also during device I/O. While content is
-//! in flight, no call holds the lock. Writes that need nothing of that content continue. All other
-//! calls wait until the content has landed.
+//! in flight, no call holds the lock. Writes that need none of the content in flight continue. All
+//! other calls on the file wait until the content in flight has landed.
 //!
-//! Left out: what a call does with the content.
+//! Left out: the change that a call makes to the content.
 
 use super::content::{Content, Of};
 use crate::WritableFilesystem;
@@ -32,7 +32,7 @@ impl WritableFilesystem {
 
     /// Runs `body` on a file's content, under the file lock. With `waits`, no content of the file
     /// is in flight. Without `waits`, `body` checks [`FileState::in_flight`], and changes nothing
-    /// that the write-back needs.
+    /// that a write-back in progress needs.
     pub(super) fn hold_content<T>(
         &self,
         of: Of<'_>,
@@ -98,8 +98,8 @@ impl WritableFilesystem {
             return;
         }
         state.is_gone = true;
-        // Hiding the content must precede its removal from the table: the next call stores content
-        // of its own, which readers must continue to find.
+        // The content must be hidden before it leaves the table: the next call stores other
+        // content, which readers must continue to find.
         let is_late = buttress_faults::on("live-content-hidden-late");
         if is_late {
             table.let_go(id);
@@ -142,7 +142,8 @@ impl WritableFilesystem {
         pending.unwrap_or(false)
     }
 
-    /// Returns whether a file has dirty or in-flight content, whose size on disk is not known yet.
+    /// Returns whether a file has dirty or in-flight content. The size of such content on disk is
+    /// not known yet.
     #[must_use]
     pub fn is_waiting(&self, location: Location) -> bool {
         let id = file_id(location);
@@ -158,7 +159,7 @@ impl WritableFilesystem {
     }
 
     /// Discards the dirty data of a deleted subvolume's files, and releases its reservations. A
-    /// caller without space then need not wait for a commit to get that space.
+    /// caller without space then does not have to wait for a commit to get that space.
     pub(crate) fn give_up_content_of(&self, subvolume: SubvolumeId) -> Result<()> {
         let mut waiting = self.waiting();
         waiting.retain(|location| location.subvolume == subvolume);
@@ -173,8 +174,8 @@ impl WritableFilesystem {
         })
     }
 
-    /// Runs `body` on the content of two files, under both file locks. The locks are acquired in
-    /// the order of the inodes. The first content is `None` if both are the same file.
+    /// Runs `body` on the content of two files, under both file locks. The two file locks are
+    /// acquired in the order of the inodes. The first content is `None` if both are the same file.
     pub(super) fn with_two<T>(
         &self,
         source: Location,

@@ -1,9 +1,10 @@
 //! Write-back of many files: when it runs, in which order, and on which thread.
 //!
 //! A background thread begins at half of the limit of dirty data, with the oldest files, and ends
-//! at a quarter. Writers continue meanwhile. At the full limit, writers write back themselves,
-//! newest files first. A commit writes back all dirty data. Several large files are written back
-//! side by side, small files [many at a time](super::small_files).
+//! at a quarter. Writers continue while the background thread writes back. When dirty data reaches
+//! its full limit, writers write back themselves, newest files first. A commit writes back all
+//! dirty data. Several large files are written back side by side, small files [many at a
+//! time](super::small_files).
 
 use super::small_files::SMALL_BYTES;
 use crate::WritableFilesystem;
@@ -49,8 +50,8 @@ impl WritableFilesystem {
         }
         let mut waiting = self.waiting();
         if has_thread {
-            // Begin at the other end than the thread: two write-backs of one file would wait for
-            // each other.
+            // This thread begins at the other end than the background thread: two write-backs of
+            // one file would wait for each other.
             waiting.reverse();
         }
         let written = self.write_back_files(&waiting, || {
@@ -61,14 +62,16 @@ impl WritableFilesystem {
                 }
         });
         match written {
-            // Content without space on the host stays dirty while memory for more remains.
+            // Content without space on the host stays dirty while memory for more dirty data
+            // remains.
             Err(Error::OutOfHostSpace(_)) if !table.is_over_limit() => Ok(()),
             written => written,
         }
     }
 
     /// Writes back content before a caller adds more, if dirty data is at its limit and the last
-    /// write found no space on the host. Without this check, dirty data would grow without bounds.
+    /// write found no space on the host. Without the check for host space, dirty data would grow
+    /// without bounds.
     ///
     /// # Errors
     /// Fails with [`Error::OutOfHostSpace`], before any content is added.
@@ -81,7 +84,7 @@ impl WritableFilesystem {
     }
 
     /// Starts or does write-back after a call added content. Content that finds no space on the
-    /// host stays dirty. The next call then fails
+    /// host stays dirty. If content stays dirty for lack of host space, the next call fails
     /// ([`require_host_space`](Self::require_host_space)).
     pub(crate) fn write_back_taken_in(&self) -> Result<()> {
         match self.write_back_excess() {
@@ -119,8 +122,8 @@ impl WritableFilesystem {
     }
 
     /// Writes back several files at once, which keeps more requests on the devices than one file at
-    /// a time. Stops at the first error, except lack of space on the host: another file may need
-    /// none.
+    /// a time. Stops at the first error, except lack of space on the host: the write-back of
+    /// another file may need no space.
     fn write_back_side_by_side(&self, files: &[Location]) -> Result<()> {
         let next = AtomicUsize::new(0);
         let work = || -> Result<()> {

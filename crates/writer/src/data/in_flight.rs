@@ -1,16 +1,16 @@
-//! Content in flight from memory to extents, and the file lock meanwhile.
+//! Content in flight from memory to extents, and the file lock during the flight.
 //!
 //! A write-back takes dirty data out of memory, writes it, and lands it: extents with this data are
 //! then in the tree. A call that needs the file's extents holds the file lock for its whole length.
-//! Write-backs by the background, a commit or a sync release the lock while content is in flight,
-//! so that a writer of that file waits for no device.
+//! Write-backs by the background, a commit or a sync release the file lock while content is in
+//! flight, so writers of the file wait for no device.
 //!
 //! Invariants:
-//! - A file never has two write-backs in flight. A call that needs more of the file than to write
-//!   waits for landing.
-//! - Newer writes cover in-flight content, and in-flight content covers extents. A write also waits
-//!   for landing if it needs the file's items: for a clean part of a sector, for a possibly inline
-//!   file, or for lack of space.
+//! - A file never has two write-backs of its content in flight. A call that needs more of the file
+//!   than to write waits until content in flight has landed.
+//! - Newer writes cover in-flight content, and in-flight content covers extents. A write that needs
+//!   the file's items also waits until content in flight has landed. A write needs the items for a
+//!   clean part of a sector, a possibly inline file, or lack of space.
 //! - The size, the times, the number of writes, and the reservation leave the file together with
 //!   its content. Later changes of these stay.
 
@@ -97,7 +97,7 @@ impl Flight<'_> {
         self.filesystem
             .leave_content(self.location, &self.file, &mut state, before);
         drop(state);
-        // Drop the pieces after releasing the lock: returning much memory to the system takes
+        // Drop the pieces after releasing the file lock: returning much memory to the system takes
         // milliseconds.
         drop(taken);
         landed
@@ -167,9 +167,9 @@ impl Content<'_> {
         self.land(&mut taken, written)
     }
 
-    /// Takes out the dirty data of a range or of the whole file. The call takes the whole file if
-    /// the file's size differs from its item's, or if the file fits inline. Returns `None` if the
-    /// file has no dirty data, or if the file is deleted.
+    /// Takes out the dirty data of a range or of the whole file. The write-back takes the whole
+    /// file if the file's size differs from its item's, or if the file fits inline. Returns `None`
+    /// if the file has no dirty data, or if the file is deleted.
     fn take_out(&mut self, range: Option<&Range<u64>>) -> Result<Option<Taken>> {
         let range = range.map(|range| self.align_down(range.start)..self.align_up(range.end));
         if !self.has_to_write_back(range.as_ref()) {
@@ -226,7 +226,7 @@ impl Content<'_> {
         }
     }
 
-    /// Ends a write-back: its data is in extents, or is obsolete, or becomes dirty again.
+    /// Ends a write-back: the data is in extents, or is obsolete, or becomes dirty again.
     fn land(&mut self, taken: &mut Taken, written: Result<()>) -> Result<()> {
         match written {
             Ok(()) => {

@@ -59,7 +59,7 @@ impl Access<'_> {
             let Some(disk) = stored.disk() else {
                 continue;
             };
-            // A relocation copies this group: its content must not change.
+            // A relocation copies this block group, so its content must not change.
             if self.look().core().groups.is_read_only(slice.disk.get()) {
                 continue;
             }

@@ -26,7 +26,7 @@ impl Insertion {
         }
     }
 
-    /// Returns the addresses of its content.
+    /// Returns the address range of the inserted content.
     pub(super) fn addresses(&self) -> Range<u64> {
         let (start, length) = match self {
             Self::New(placed) => (placed.range.logical.get(), placed.range.length.get()),

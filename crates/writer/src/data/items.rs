@@ -1,9 +1,9 @@
 //! File extent items: inserted, replaced, cut, split; and holes.
 //!
-//! All functions of this module take file ranges of whole sectors. Each item holds one reference to
-//! its extent on disk. Cutting an item keeps its reference, splitting adds one, removing drops one.
-//! An item adds its length in the file to the inode's `nbytes`; inline content adds its size, and a
-//! hole adds nothing.
+//! All functions of this module take file ranges of whole sectors. Each extent item holds one
+//! reference to its extent on disk. Cutting an item keeps its reference, splitting adds one,
+//! removing drops one. An extent item adds its length in the file to the inode's `nbytes`; inline
+//! content adds its size, and a hole adds nothing.
 
 use super::stored::{Stored, hole};
 use crate::operations::Access;
@@ -32,7 +32,7 @@ impl Access<'_> {
         if references <= 1 {
             return Ok(true);
         }
-        // An extent that was written in parts has several items of this file.
+        // An extent that was written in parts has several items in this file.
         let owner = stored.owner(tree, location.inode);
         let mut at = owner.offset.min(stored.start);
         let end = owner.offset.saturating_add(stored.extent.ram_bytes.get());
@@ -81,7 +81,7 @@ impl Operation<'_> {
     }
 
     /// Removes the file's items in `range`, and the extent references of these items. Returns the
-    /// bytes that the removed items added to `nbytes`.
+    /// bytes that the removed items had added to the inode's `nbytes`.
     pub(crate) fn drop_range(&mut self, location: Location, range: &Range<u64>) -> Result<u64> {
         if range.start >= range.end {
             return Ok(0);
@@ -99,7 +99,8 @@ impl Operation<'_> {
             && last.start >= range.start
             && last.start < range.end
         {
-            // Inline content is one sector, so it never extends past the end of a range.
+            // Inline content is one sector, so an inline extent never extends past the end of a
+            // range.
             let rest = last.part(&(range.end..last.end));
             self.edit().remove(
                 location.subvolume.tree(),
@@ -131,7 +132,7 @@ impl Operation<'_> {
         Ok(first.counted_bytes().saturating_sub(kept))
     }
 
-    /// Removes the items that begin in the range. None of these items extends past the range.
+    /// Removes the items that begin in the range. None of these items may extend past the range.
     fn remove_whole(&mut self, location: Location, range: &Range<u64>) -> Result<u64> {
         let tree = location.subvolume.tree();
         let sector_bytes = self.look().core().format.sector_bytes;
@@ -153,7 +154,8 @@ impl Operation<'_> {
         Ok(counted)
     }
 
-    /// Inserts an item in a range without one. The caller adds the references.
+    /// Inserts an extent item in a range without items. The caller adds the references to the
+    /// extent.
     pub(crate) fn insert_extent(&mut self, location: Location, stored: &Stored) -> Result<()> {
         let range = stored.start..stored.end;
         self.edit().note_changed_extents(location, &range)?;
@@ -195,9 +197,9 @@ impl Operation<'_> {
     }
 }
 
-/// Changes an inode's `nbytes`: adds `more`, subtracts `less`. Older programs left volumes whose
-/// inodes count less than they have; such a count ends at zero. In tests, where only this program
-/// wrote the volume, it is a defect.
+/// Changes an inode's `nbytes`: adds `more`, subtracts `less`. Inodes of older programs may count
+/// fewer bytes than they have; such a count ends at zero. In tests, where only this program wrote
+/// the volume, a count that is too small is a defect.
 pub(crate) fn change_bytes(item: &mut InodeItem, more: u64, less: u64) -> Result<(), Defect> {
     let less = match buttress_faults::on("ledger-inode-bytes-keep-cut") {
         true => 0,

@@ -27,9 +27,9 @@ pub enum AllocateMode {
     AllocateKeepSize,
     /// The range becomes a hole; its content is removed. The file keeps its size.
     PunchHole,
-    /// The range reads as zeros and is allocated. The file grows to the range's end.
+    /// The range then reads as zeros and is allocated. The file grows to the range's end.
     ZeroRange,
-    /// As [`ZeroRange`](Self::ZeroRange), but the file keeps its size.
+    /// Like [`ZeroRange`](Self::ZeroRange), but the file keeps its size.
     ZeroRangeKeepSize,
 }
 
@@ -177,8 +177,8 @@ impl Content<'_> {
         })
     }
 
-    /// Zeroes a range: parts of sectors in memory, whole sectors as holes. Returns the whole
-    /// sectors. The caller blocks readers of the range during this change.
+    /// Zeroes a range: parts of sectors in memory, whole sectors as holes. Returns the range of
+    /// whole sectors. The caller blocks readers of the range during this change.
     fn clear(&mut self, range: &Range<u64>, size: u64) -> Result<Range<u64>> {
         // Content after the end of the file need not be preserved.
         let end = if range.end >= size {
@@ -212,8 +212,8 @@ impl Content<'_> {
         self.require_changeable()?;
         let size = self.size()?;
         self.write_back()?;
-        // Hold the layout lock until the file has its new size, so that readers see both changes or
-        // neither.
+        // Hold the layout lock until the file has its new size, so that readers observe extents and
+        // size together or not at all.
         let mut layout = Some(self.file.layout.write());
         let whole = self.clear(range, size)?;
         if buttress_faults::on("live-zero-range-half-seen") {
@@ -268,7 +268,7 @@ impl Operation<'_> {
         self.ledgers().reserve_data(wanted)?;
         self.ledgers().release_data(wanted);
         let disk = self.ledgers().allocate_data(ByteCount::new(wanted))?;
-        // The space is allocated, so the operation must not be retried.
+        // The preallocation has allocated space, so the operation must not be retried.
         self.begin();
         let end = gap.start.saturating_add(disk.length.get());
         self.put_room(location, &(gap.start..end), disk)?;

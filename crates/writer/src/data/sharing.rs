@@ -1,7 +1,7 @@
 //! Extents that several files share, or one file several times: reflink, dedupe, copy.
 //!
-//! Whole sectors are shared by adding items that refer to the same extents. Inline content cannot
-//! be shared and is written again.
+//! Files share whole sectors by adding items that refer to the same extents. Inline content cannot
+//! be shared, so a copy writes it again.
 
 use super::content::Content;
 use super::write_back::is_of_gone_file;
@@ -167,8 +167,8 @@ impl WritableFilesystem {
             while done < share.length {
                 let length = share.length.saturating_sub(done).min(PIECE_BYTES);
                 match copy_piece(&mut from, to, &share, done..done.saturating_add(length)) {
-                    // Another call removed a file after the first part became visible: this call
-                    // counts as earlier.
+                    // Another call removed a file after the first shared part became visible: this
+                    // call counts as earlier.
                     Err(error) if done > 0 && is_of_gone_file(&error) => return Ok(done),
                     copied => copied?,
                 }
@@ -337,7 +337,7 @@ impl Content<'_> {
             let forgotten = self.change_dirty(|pending| pending.remove(&sectors));
             self.release(forgotten);
         }
-        // If nothing can be shared, the range keeps its content.
+        // If the files can share nothing, the range keeps its content.
         self.out_of_tree(Self::write_back)?;
         let mut at = 0;
         let length = sectors.end.saturating_sub(sectors.start);
@@ -365,7 +365,8 @@ impl Content<'_> {
 }
 
 impl Operation<'_> {
-    /// Shares the first extents of a range. Returns how many bytes of the range are done.
+    /// Shares the first extents of a range. Returns how many bytes of the range the call has
+    /// shared.
     fn share_step(&mut self, source: Location, target: Location, share: &Share) -> Result<u64> {
         let mut done = 0_u64;
         for _ in 0..STEP_EXTENTS {

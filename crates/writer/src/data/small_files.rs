@@ -1,13 +1,14 @@
 //! Write-back of small files, many at a time.
 //!
 //! The write-back of one file acquires the edit lock several times, and needs a device request and
-//! a checksum task. A batch shares this cost. A batch allocates adjacent space once, writes it by
-//! one large request, and adds its checksums as few items. The items of many files are inserted
-//! under one hold of the edit lock. The steps are those of `write_back`.
+//! a checksum task. A batch of small files shares this cost. A batch of small files allocates
+//! adjacent space once, writes it by one large request, and adds its checksums as few items. The
+//! items of many files are inserted under one hold of the edit lock. The steps of writing small
+//! files are those of `write_back`.
 //!
-//! The invariants of `write_back` hold here too. A batch holds the file locks of all its files
-//! during device I/O. A batch of small files skips files whose lock is held. If a file is removed
-//! meanwhile, the insertion skips its extents and checksums.
+//! The invariants of `write_back` hold here too. A batch of small files holds the file locks of all
+//! its files during device I/O. A batch of small files skips files whose lock is held. If a file is
+//! removed during the batch, the insertion skips the file's extents and checksums.
 //!
 //! Left out, and written back separately: a file that is compressed, has no checksums, may be
 //! overwritten in place, fits inline, or has many dirty ranges.
@@ -30,7 +31,7 @@ use buttress_fs::error::{Defect, Result};
 use buttress_fs::location::Location;
 use buttress_volume::ExtentWrite;
 
-/// Files with less dirty data than this are small.
+/// The limit of dirty data below which a file is small.
 pub(super) const SMALL_BYTES: u64 = 1 << 20;
 
 /// The maximum dirty data, and the maximum number of files, of a batch of small files.
@@ -57,7 +58,7 @@ struct SmallFile<'c, 'a> {
 }
 
 impl WritableFilesystem {
-    /// Returns how many of these files, from the first on, form a batch.
+    /// Returns how many of `files`, from the first on, form a batch of small files.
     pub(super) fn count_small_files(&self, files: &[Location]) -> usize {
         let files = files.get(..BATCH_FILES).unwrap_or(files);
         let mut sum = 0_u64;
@@ -140,7 +141,8 @@ impl WritableFilesystem {
         written
     }
 
-    /// Does steps 1 to 4 of a write-back. Counts the files whose extents are in the trees.
+    /// Does steps 1 to 4 of a write-back. Returns the number of files whose extents are in the
+    /// trees.
     fn write_small_files(&self, files: &mut [SmallFile<'_, '_>], inserted: &mut usize) -> Result<()> {
         let extents: Vec<_> = files.iter().flat_map(SmallFile::extents).collect();
         if extents.is_empty() {
@@ -172,8 +174,8 @@ impl WritableFilesystem {
         Ok(())
     }
 
-    /// Does step 4 of a write-back for some files, under one hold of the edit lock. Returns which
-    /// files still existed.
+    /// Performs step 4 of a write-back for some files, under one hold of the edit lock. Returns
+    /// which files still existed.
     fn insert_small_files(&self, step: &[SmallFile<'_, '_>], sums: &[Sums]) -> Result<Vec<bool>> {
         let extents = step
             .iter()
@@ -213,8 +215,8 @@ impl WritableFilesystem {
     }
 }
 
-/// Joins writes into fewer ones, in memory aligned for the devices. Each write is waited for, and
-/// has its own checksums.
+/// Joins writes into fewer ones, in memory aligned for the devices. Each joined write is awaited,
+/// and has its own checksums.
 pub(super) fn joined(writes: Vec<ExtentWrite>) -> Vec<ExtentWrite> {
     let mut joined = Vec::new();
     let mut open: Option<(Logical, Buffer)> = None;
@@ -333,8 +335,8 @@ impl SmallFile<'_, '_> {
         content.settle(operation, self.size, counted, false)
     }
 
-    /// Ends the write-back: the extents are in the tree, or the file is removed. Returns the
-    /// reserved bytes that the ended write-back must release.
+    /// Ends the write-back of one file: its extents are in the tree, or the file is removed.
+    /// Returns the reserved bytes that the ended write-back must release.
     fn end(&mut self, is_there: bool) -> u64 {
         let insertions = core::mem::take(&mut self.insertions);
         if !is_there {

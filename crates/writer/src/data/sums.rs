@@ -55,7 +55,7 @@ pub(super) fn sums_of<'i>(sums: &[Sums], insertions: impl IntoIterator<Item = &'
     own
 }
 
-/// Moves the checksums of a range of addresses to `own`.
+/// Moves the checksums of a range of addresses from `sums` to `own`.
 fn cut_sums(sums: &mut Vec<Sums>, range: &Range<u64>, own: &mut Vec<Sums>) {
     let mut rest = Vec::with_capacity(sums.len());
     for part in sums.drain(..) {

@@ -52,7 +52,7 @@ impl Random {
         (mixed ^ (mixed >> 31)) % bound.max(1)
     }
 
-    /// Returns noise, compressible text, or a repeated byte.
+    /// Returns random test content: noise, compressible text, or a repeated byte.
     fn bytes(&mut self, length: usize) -> Vec<u8> {
         let kind = self.below(3);
         let byte = u8::try_from(self.below(256)).unwrap();

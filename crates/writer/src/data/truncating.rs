@@ -16,8 +16,8 @@ use core::ops::Range;
 /// The number of file extent items that are removed under one hold of the edit lock.
 const STEP_ITEMS: usize = 1000;
 
-/// The places of such a step: the ends of the run of items, and the extent that the new end cuts in
-/// two.
+/// The places of a truncation step: the ends of the run of items, and the extent that the new end
+/// cuts in two.
 const STEP_PLACES: u64 = 4;
 
 impl WritableFilesystem {
@@ -64,7 +64,7 @@ impl Content<'_> {
     }
 
     /// Inline content becomes dirty if it cannot stay inline in the larger file; the write-back
-    /// does the rest.
+    /// stores it as an extent.
     pub(super) fn grow(&mut self, size: u64) -> Result<()> {
         let has_first = self.look_at_dirty(|pending| pending.has(0));
         if !has_first && self.size()? <= self.sector_bytes {
@@ -76,8 +76,8 @@ impl Content<'_> {
     }
 
     /// Removes content after the new end. Before the cut, removes dirty data after the new end, and
-    /// zeroes the remaining bytes of the last sector. Once the inode item has the new size, it
-    /// removes extents, last ones first.
+    /// zeroes the remaining bytes of the last sector. Once the inode item has the new size, the
+    /// truncation removes extents, last ones first.
     fn shrink(&mut self, size: u64) -> Result<()> {
         let (at, end) = (self.align_down(size), self.align_up(size));
         let zeroes = !buttress_faults::on("truncate-keeps-tail");
@@ -91,7 +91,8 @@ impl Content<'_> {
         }
         let forgotten = self.change_dirty(|pending| pending.remove(&(end..u64::MAX)));
         self.set_size(size);
-        // Readers see nothing of the extents after the new end that are still in the tree.
+        // Readers no longer observe the extents after the new end, although these extents are still
+        // in the tree.
         drop(layout);
         self.release(forgotten);
         self.touch();
@@ -120,8 +121,8 @@ impl Content<'_> {
     }
 
     /// Removes the extents in a range of whole sectors, last ones first, in several steps. If
-    /// another call removes the file meanwhile, its extents go too, and this call counts as
-    /// earlier.
+    /// another call removes the file during the truncation, its extents go too, and the truncation
+    /// counts as earlier.
     pub(super) fn remove_extents(&self, range: &Range<u64>) -> Result<()> {
         match self.remove_extents_in_steps(range) {
             Err(error)

@@ -9,8 +9,8 @@
 //!    After the content has extents, the inode's size follows.
 //!
 //! Until step 4 no tree refers to the new extents, so a crash or an error leaves the file
-//! unchanged. [`super::in_flight`] takes dirty data out of memory before, and puts it back after an
-//! error.
+//! unchanged. [`super::in_flight`] takes dirty data out of memory before the write-back, and puts
+//! it back after an error.
 
 use super::allocation::writes_of;
 use super::compressing::{CompressionPlan, NewExtent, PartOfExtent, length_of, with_compressor};
@@ -40,8 +40,8 @@ use core::ops::Range;
 /// The number of extents that are inserted under one hold of the edit lock.
 pub(super) const STEP_EXTENTS: usize = 64;
 
-/// The most items that an extent changes in separate leaves: items of the file, and items of
-/// checksums.
+/// The most items that inserting one extent changes in separate leaves: items of the file, and
+/// items of checksums.
 pub(super) const EXTENT_ITEMS: u64 = 3;
 
 /// Content of a file, in pieces with their file offsets.
@@ -97,15 +97,15 @@ impl Content<'_> {
             })
     }
 
-    /// Does steps 1 to 3 of a write-back.
+    /// Performs steps 1 to 3 of a write-back.
     fn write_extents(
         &self,
         item: &InodeItem,
         pieces: &Pieces,
         plan: Option<&CompressionPlan>,
     ) -> Result<(Vec<Insertion>, Vec<Sums>, bool)> {
-        // From this check until the write ends, no commit freezes a state that shares the
-        // overwritten data.
+        // From the check for in-place writes until the write ends, no commit freezes a state that
+        // shares the overwritten data.
         let locks = may_be_in_place(item) && !buttress_faults::on("in-place-unlocked");
         let _in_place = locks.then(|| self.filesystem.data().in_place.read());
         let mut insertions = Vec::new();
@@ -146,7 +146,8 @@ impl Content<'_> {
         }
     }
 
-    /// Does step 4 of a write-back. Step 4 of a write-back: inserts the extents, and counts them.
+    /// Performs step 4 of a write-back: inserts the new extents into the trees. Step 4 of a
+    /// write-back: inserts the extents, and counts them.
     pub(super) fn insert(
         &self,
         item: &InodeItem,
@@ -355,8 +356,8 @@ impl Content<'_> {
     }
 }
 
-/// Returns whether an error means that the file or its subvolume was removed, so that its content
-/// is obsolete.
+/// Returns whether an error means that the file or its subvolume was removed, so that the file's
+/// content is obsolete.
 pub(super) const fn is_of_gone_file(error: &Error) -> bool {
     matches!(
         error,

@@ -1,4 +1,5 @@
-//! Writes at any offset, and a call's reads of its own file. Other readers use [`crate::live`].
+//! Writes at any offset, and a call's reads of its own file. Readers outside a write call use
+//! [`crate::live`].
 
 use super::content::{Content, Of};
 use super::stored::is_inline;
@@ -93,7 +94,7 @@ impl WritableFilesystem {
     pub(crate) fn reserve_for_new_file(&self, bytes: u64) -> Result<()> {
         match self.reserve_data(bytes) {
             Err(error) if error.is_out_of_space() => {
-                // A commit frees the space that edits gave up.
+                // A commit frees the space that earlier edits released.
                 self.commit_metadata()?;
                 self.reserve_data(bytes)
             }
@@ -140,7 +141,7 @@ impl WritableFilesystem {
 pub(super) enum Source {
     /// A write call at a given offset.
     CallAt(u64),
-    /// A write call at the end of the file.
+    /// A write call that appends at the end of the file.
     CallAtEnd,
     /// A cache that received the content from an earlier call for this offset.
     Cache(u64),
@@ -244,7 +245,7 @@ impl Content<'_> {
         })
     }
 
-    /// Makes content dirty for which space is reserved. Returns the offset of the content.
+    /// Makes content dirty whose space is already reserved. Returns the offset of the content.
     fn put_in(&mut self, place: &Place, source: Source, bytes: &[u8]) -> u64 {
         {
             // The content and the file's size change under one lock; otherwise a reader would see
@@ -292,7 +293,8 @@ impl Content<'_> {
         Ok(())
     }
 
-    /// Makes sector 0 dirty if the file's content is inline, because other content will follow it.
+    /// Makes sector 0 dirty if the file's content is inline, because a write will add content after
+    /// it.
     pub(super) fn load_inline(&mut self) -> Result<()> {
         if self.look_at_dirty(|pending| pending.has(0)) || self.size()? == 0 {
             return Ok(());
@@ -319,7 +321,7 @@ impl Content<'_> {
         Ok(length)
     }
 
-    /// Reads the content of extents, and zeros elsewhere.
+    /// Reads the content of extents into `buffer`, and zeros elsewhere.
     pub(super) fn read_items(&self, offset: u64, buffer: &mut [u8]) -> Result<()> {
         self.filesystem.read_extents(self.location, offset, buffer)
     }

@@ -237,7 +237,7 @@ impl Changing {
                 self.writer.write_at(file, range.start, &bytes).unwrap();
             }
             6..9 => {
-                // A small overwrite in the middle makes two items of one extent.
+                // A small overwrite in the middle makes two file extent items of one extent.
                 let bytes = self.random.bytes(4096, false);
                 self.writer.write_at(file, range.start, &bytes).unwrap();
                 self.writer.write_back_file(file).unwrap();

@@ -13,12 +13,13 @@
 //!   lookups share this lock.
 //! - Extents and their checksums are looked up under one hold of the file's tree. Under the hold,
 //!   no extent leaves the tree, so no extent loses its checksums.
-//! - The size of a file without a writing call is that of its item. The size changes only in a call
-//!   that stores its content beside the item. The reader compares the number of such calls before
-//!   and after.
+//! - The current size of a file without a writing call is the size in its inode item. The size of a
+//!   file changes only in a call that stores its content beside the item. The reader compares the
+//!   number of such calls before and after.
 //! - A call that removes a file's inode marks the file before it removes the items. The reader
-//!   takes its hold while it holds the file's tree, and checks the running generation afterwards. A
-//!   transaction that began meanwhile may have extents that the hold does not cover.
+//!   acquires its hold while it holds the file's tree, and checks the running generation
+//!   afterwards. A transaction that began during the read may have extents that the hold does not
+//!   cover.
 
 use super::LiveFile;
 use crate::WritableFilesystem;
@@ -45,7 +46,8 @@ struct Gathered {
     /// The number of bytes of the buffer that lie inside the file.
     length: usize,
     planned: Vec<Planned>,
-    /// Whether the buffer holds dirty data, and zeros elsewhere; otherwise the buffer is unchanged.
+    /// Whether the buffer already holds the dirty data, and zeros elsewhere; otherwise the buffer
+    /// is unchanged.
     is_cleared: bool,
     /// A hold that keeps the extents from being reused.
     hold: Option<Hold>,
@@ -77,8 +79,8 @@ impl Found {
 
 impl WritableFilesystem {
     /// Reads at `offset` into `buffer`, including dirty data. Returns the number of bytes read,
-    /// which is smaller than the buffer only at the end of the file. A read of more than 4 MiB
-    /// shows several moments.
+    /// which is smaller than the buffer only at the end of the file. A read of more than 4 MiB may
+    /// show several states of the file.
     ///
     /// # Errors
     /// Fails with [`Error::InodeNotFound`], [`Error::IsADirectory`], or with an error of reading a
@@ -87,7 +89,7 @@ impl WritableFilesystem {
         self.read_in_parts(offset, buffer, |at, part| self.read_part(location, at, part))
     }
 
-    /// Reads in parts, each of one moment.
+    /// Reads a range in parts, each of one state of the file.
     pub(super) fn read_in_parts(
         &self,
         offset: FileOffset,
@@ -236,8 +238,8 @@ impl WritableFilesystem {
     }
 
     /// Returns the planned reads of extents for ranges of a file. If the reads need devices, also
-    /// returns a hold on the transaction in which the extents were found. The hold is taken before
-    /// any of the extents can leave the tree.
+    /// returns a hold on the transaction in which the extents were found. The hold on the
+    /// transaction begins before any of the extents can leave the tree.
     fn plan_held(
         &self,
         [of_file, checksums]: &[LiveTree; 2],

@@ -56,7 +56,7 @@ enum Kept {
     Compressed,
 }
 
-/// Finds the first content in a range that is inline or compressed.
+/// Finds the first inline or compressed content in a range.
 fn find_kept(
     tree: &EditableTree,
     location: Location,

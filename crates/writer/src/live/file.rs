@@ -1,10 +1,10 @@
 //! An open file, whose calls search no table.
 //!
 //! Invariants:
-//! - The inode is the object in the table of live inodes while the inode has items: the table keeps
-//!   an object in use.
-//! - The trees are the open ones, or [`LiveFile::is_current`] returns false and each call searches
-//!   them again.
+//! - The open file's inode is the object in the table of live inodes while the inode has items: the
+//!   table keeps an object in use.
+//! - The trees of a live file are the open ones, or [`LiveFile::is_current`] returns false and each
+//!   call searches them again.
 //! - Deleting a subvolume marks its open tree before its inodes leave the table.
 
 use crate::WritableFilesystem;
@@ -58,8 +58,8 @@ impl LiveFile {
         self.trees.iter().all(LiveTree::is_open)
     }
 
-    /// Returns the live inode if the table has it for the length of a call. The table has it while
-    /// the caller keeps the file and no operation has removed the inode.
+    /// Returns the live inode if the table has it for the length of a call. The table keeps this
+    /// live inode while the caller keeps the file and no operation has removed the inode.
     fn kept_inode(&self) -> Option<&LiveInode> {
         let [of_file, _] = &self.trees;
         let is_there = of_file.require_subvolume(self.location.subvolume).is_ok();

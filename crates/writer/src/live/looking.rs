@@ -2,7 +2,7 @@
 //!
 //! A view preserves the whole state, so later edits must copy the blocks that they change. Callers
 //! that alternate reads and changes, or that need the newest state, should use the live lookups.
-//! Each call reads a leaf or two, and preserves nothing.
+//! Each call of this module reads a leaf or two, and preserves no state.
 
 use crate::WritableFilesystem;
 use crate::operations::entries::place_in;
@@ -211,8 +211,8 @@ impl WritableFilesystem {
     }
 
     /// Returns the inode as `stat(2)` shows it, as
-    /// [`Filesystem::metadata`](buttress_fs::Filesystem::metadata) does. Size, times and allocated
-    /// bytes include dirty data. Allocated bytes count dirty data as uncompressed.
+    /// [`Filesystem::metadata`](buttress_fs::Filesystem::metadata) does. The inode's size, times
+    /// and allocated bytes include dirty data. Allocated bytes count dirty data as uncompressed.
     ///
     /// # Errors
     /// Fails with [`Error::InodeNotFound`], [`Error::SubvolumeNotFound`], or with an error of the
@@ -222,7 +222,8 @@ impl WritableFilesystem {
     }
 
     /// Returns the inode as [`WritableFilesystem::metadata`] does, and whether it has dirty data at
-    /// the same moment. With dirty data, its allocated bytes can change without a call.
+    /// the same moment. While the inode has dirty data, its allocated bytes can change without a
+    /// call.
     ///
     /// # Errors
     /// Fails as [`WritableFilesystem::metadata`] does.
@@ -291,14 +292,15 @@ impl WritableFilesystem {
                 target.truncate(item.size.to_usize().unwrap_or(0));
                 Ok(target)
             }
-            // The target is stored in another form or is damaged. A read of the file handles both.
+            // The target is stored in another form or is damaged. A read of the symlink's content
+            // handles both cases.
             _ => self.view().read_link(location),
         }
     }
 
     /// Resolves `path` from the directory `root`, as
-    /// [`Filesystem::resolve`](buttress_fs::Filesystem::resolve) does. Each name is looked up at a
-    /// moment of its own.
+    /// [`Filesystem::resolve`](buttress_fs::Filesystem::resolve) does. Each name on the path is
+    /// looked up in the state of its own moment.
     ///
     /// # Errors
     /// Fails as [`Filesystem::resolve`](buttress_fs::Filesystem::resolve) does.

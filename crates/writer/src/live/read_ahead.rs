@@ -1,9 +1,9 @@
 //! Readahead for changes: a caller that knows which inodes it will change reads their blocks at
 //! once, side by side. Without readahead, each change would read block after block.
 //!
-//! Readahead is a hint. The change itself returns errors of unreadable or missing blocks. The cache
-//! keeps read-ahead blocks like any others, so callers should read ahead only for changes that
-//! follow soon.
+//! Readahead for changes is a hint, so callers may ignore its errors. The change itself returns
+//! errors of unreadable or missing blocks. The cache keeps read-ahead blocks like any others, so
+//! callers should read ahead only for changes that follow soon.
 
 use crate::WritableFilesystem;
 use buttress_engine::fault_in::FaultIn;
@@ -48,7 +48,8 @@ impl WritableFilesystem {
         Ok(entries)
     }
 
-    /// Faults in the blocks that lookups of these keys of a tree will need. The keys are in order.
+    /// Faults in the blocks that lookups of these keys of a tree will need. The keys must be in
+    /// order.
     fn fault_in_to_look(&self, id: TreeId, keys: &[Key]) -> Result<()> {
         let tree = self.live_tree(id)?;
         let mut reads = FaultIn::default();

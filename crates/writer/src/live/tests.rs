@@ -31,7 +31,7 @@ fn new_volume() -> WritableFilesystem {
     WritableFilesystem::new(filesystem, WriteOptions::default()).unwrap()
 }
 
-/// Reads everything about a directory. Equal results give equal texts.
+/// Reads everything about a directory. Equal results of the reads give equal texts.
 fn all_reads(filesystem: &WritableFilesystem, directory: Location) -> String {
     let mut told = String::new();
     for entry in filesystem.list(directory, 0, 100).unwrap() {
@@ -182,7 +182,7 @@ fn a_name_that_was_looked_up_leads_to_no_file_of_before() {
             match round % 3 {
                 0 => filesystem.unlink(ROOT, b"name").unwrap(),
                 1 => rename(b"name", b"elsewhere"),
-                // The next round renames or unlinks this file.
+                // The next round of the test renames or unlinks this file.
                 _ if round % 2 == 0 => continue,
                 _ => filesystem.unlink(ROOT, b"name").unwrap(),
             }

@@ -11,9 +11,9 @@ pub(super) struct Batch {
     pub(super) inodes: InodeBatches,
     /// Checksums of new data.
     pub(super) sums: Vec<(Logical, Vec<u8>)>,
-    /// Inodes that were logged earlier and are deleted now.
+    /// Inodes that an earlier batch logged and that are deleted now.
     pub(super) removed: Vec<InodeNumber>,
-    /// The number of removed names that this batch takes into account.
+    /// The number of the subvolume's removed names that this batch takes into account.
     pub(super) names_seen: usize,
     /// Reusable memory for the reads of the next sync.
     pub(super) gathered: Gathered,

@@ -1,7 +1,7 @@
 //! The inodes that must be logged together, so that a replay leads to a consistent state.
 //!
-//! A log holds a part of the changes. The part is chosen so that its replay on the last commit
-//! leaves no change half done:
+//! A log holds a part of the changes of a transaction. The logged part is chosen so that its replay
+//! on the last commit leaves no change half done:
 //!
 //! - The log has all current names and all attributes of each inode in it. If the inode lost names
 //!   that the last commit has, a range item in their directory's log removes these names.
@@ -15,7 +15,8 @@
 //! - If a logged inode has lost names since, the next batch updates its names.
 //!
 //! If a log cannot express a change, the sync commits instead and records the cause. The collection
-//! looks up everything in memory, under the edit lock, in time proportional to the new changes.
+//! looks up all names and inodes in memory, under the edit lock, in time proportional to the new
+//! changes.
 
 use super::batch::Batch;
 use super::gathered::Gathered;
@@ -34,8 +35,8 @@ use buttress_fs::error::{Corruption, Defect, Error};
 use smallvec::SmallVec;
 use std::collections::HashSet;
 
-/// The most inodes, and bytes of items, in one batch. For more inodes or bytes, a commit is
-/// cheaper.
+/// The maximum number of inodes, and of item bytes, in one batch of a log. For more inodes or bytes
+/// than this, a commit is cheaper than a log.
 pub(super) const INODES_MAX: usize = 1 << 14;
 const BYTES_MAX: usize = 16 << 20;
 
@@ -54,10 +55,10 @@ pub(super) enum Extent {
 /// A name of an inode, with its directory.
 type OwnName = (InodeNumber, SmallVec<[u8; 32]>);
 
-/// The work that a sync must do.
+/// The work that a sync must do after the collection.
 #[derive(Debug)]
 pub(super) enum Collected {
-    /// Nothing: the last commit has all of it.
+    /// Nothing is left to do: the last commit has all changes of the inode.
     Committed,
     /// The sync waits for the commit in progress, which contains all changes of the inode.
     Committing,
@@ -213,7 +214,7 @@ impl<'a, 'b> Collector<'a, 'b> {
         }
     }
 
-    /// Returns the inode, if it has names.
+    /// Returns the inode's item, if the inode has names.
     pub(super) fn living(&mut self, inode: InodeNumber) -> Walk<Option<InodeItem>> {
         if let Some(item) = self.gathered.item(inode) {
             if cfg!(debug_assertions) && item != self.operation.inode(self.at(inode))? {
@@ -284,7 +285,7 @@ impl<'a, 'b> Collector<'a, 'b> {
         self.bytes = bytes.fold(self.bytes, usize::saturating_add);
         let mut names = SmallVec::new();
         let mut take = |name: buttress_format::InodeName<'_>| {
-            // The root directory's reference to itself is no name.
+            // The root directory's reference to itself is not a name.
             if name.parent != inode {
                 names.push((name.parent, SmallVec::from_slice(name.name)));
             }
@@ -371,8 +372,8 @@ impl<'a, 'b> Collector<'a, 'b> {
     }
 }
 
-/// Returns the item of an inode that is logged by existence only. An inode without content has size
-/// zero.
+/// Returns the item of an inode that is logged by existence only. Such an item has size zero if the
+/// inode has no content.
 fn existence_of(item: &InodeItem) -> InodeItem {
     let mut logged = *item;
     logged.generation = Generation::MIN;

@@ -2,9 +2,10 @@
 //! new data.
 //!
 //! The live inode's state records the changes ([`buttress_engine::log_state`]); a file without a
-//! state is logged completely. An item is logged whole even if only a part of its range changed,
-//! and replaces the log's older items. A changed range may have no item, on volumes whose holes
-//! have none. The log then gets a hole item, or a replay would keep the old content.
+//! state is logged completely. A file extent item is logged whole even if only a part of its range
+//! changed, and replaces the log's older items. On volumes whose holes have no items, a changed
+//! range may have no item. For a changed range without an item, the log gets a hole item, or a
+//! replay would keep the old content.
 //!
 //! A replay cuts a file at its size. The first log of a file in a transaction therefore contains
 //! its preallocated extents after the end.

@@ -88,7 +88,7 @@ fn logged_already(
     let logged = state.flatten()?;
     let mut then = logged.item;
     // Data of this inode that was overwritten in place needs a flush. Changes of names and
-    // attributes change more than times.
+    // attributes change more of an inode than its times.
     let in_place = InodeFlags::NODATACOW | InodeFlags::PREALLOC;
     if only_data && item.kind() != FileKind::Directory && !item.flags.intersects(in_place) {
         then.mtime = item.mtime;

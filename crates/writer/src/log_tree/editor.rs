@@ -1,9 +1,9 @@
 //! Edits of a log's own trees: inserting and removing items.
 //!
-//! Blocks of a log belong to no extent. Log blocks get their addresses when the log is written. A
-//! block that changes again gets another address. The log's editor records the old address of a
-//! changed block. A later log may reuse it once the log that no longer needs it is durable
-//! ([`super::writing`]).
+//! The blocks of a log belong to no extent. Log blocks get their addresses when the log is written.
+//! A log block that changes again gets another address. The log's editor records the old address of
+//! a changed block. A later log may reuse the old address once the log that no longer needs the
+//! block is durable ([`super::writing`]).
 
 use super::inode_batch::{Data, InodeBatch, Item};
 use crate::data::stored::{Stored, is_inline};
@@ -97,7 +97,7 @@ impl Editor<'_> {
 
     /// Inserts the items of inodes that are not in the log yet, in order.
     pub(super) fn insert_new(&mut self, inodes: &[(InodeNumber, &InodeBatch)]) -> Result<()> {
-        // Insert one part at a time, which stays in the processor's cache.
+        // Insert one part of the inodes at a time, which stays in the processor's cache.
         for part in inodes.chunks(INSERTED_AT_ONCE) {
             let head_of = |(inode, batch): &(InodeNumber, &InodeBatch)| {
                 let item = batch.item.map(InodeItem::to_bytes);
@@ -160,7 +160,7 @@ impl Editor<'_> {
             .map(|(key, data)| (*key, data.as_slice()))
             .collect();
         if let Some((first, _)) = entries.first() {
-            // A failed sync may have left these items.
+            // A failed sync may have left these items in the log.
             let object = inode.object_id();
             let behind = Key::new(object, ItemType::DIR_INDEX, u64::MAX);
             self.remove_range(*first..behind)?;

@@ -1,7 +1,7 @@
 //! The entries of a synced directory: entries added since its last logging, and entries removed.
 //!
-//! New names have higher indexes than all earlier names. The scan therefore begins after the last
-//! logged index, and its cost depends only on new names.
+//! New names have higher indexes than all earlier names. The scan of a directory's entries
+//! therefore begins after the last logged index, and its cost depends only on new names.
 
 use super::collecting::{Collector, Extent, INODES_MAX, Stop, Walk};
 use super::inode_batch::Data;
@@ -68,7 +68,7 @@ impl Collector<'_, '_> {
         let mut targets = Vec::with_capacity(items.len());
         self.batch.inodes.reserve(items.len());
         self.waiting.reserve(items.len());
-        // Push the entries in reverse, so that they are visited in order.
+        // Push the directory entries in reverse, so that the walk visits them in order.
         for (key, data) in items.iter().rev() {
             self.bytes = self.bytes.saturating_add(data.len());
             let mut entries = DirItems::parse(key, data).map_err(|error| self.broken(error))?;

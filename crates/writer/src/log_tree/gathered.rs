@@ -3,10 +3,11 @@
 use super::inode_batch::NamesAndAttributes;
 use buttress_format::{InodeItem, InodeNumber};
 
-/// The number of inodes whose memory is kept for the next sync.
+/// The number of inodes for which memory is kept for the next sync.
 const KEPT_INODES: usize = 256;
 
-/// The items that the collection read, in order of inodes. Most requests follow that order.
+/// The items that the collection read, in order of inodes. Most requests follow the order of the
+/// inodes.
 #[derive(Debug, Default)]
 pub(super) struct Gathered {
     pub(super) items: Row<InodeItem>,
@@ -22,12 +23,13 @@ impl Gathered {
         self
     }
 
-    /// Returns the item of an inode, if it was read. Items do not change during a collection.
+    /// Returns the item of an inode, if the gathering read that item. Items do not change during a
+    /// collection.
     pub(super) fn item(&mut self, inode: InodeNumber) -> Option<InodeItem> {
         self.items.of(inode).copied()
     }
 
-    /// Returns the names and attributes of an inode once, if they were read.
+    /// Returns the names and attributes of an inode once, if the gathering read them.
     pub(super) fn take_names(&mut self, inode: InodeNumber) -> Option<NamesAndAttributes> {
         let names = core::mem::take(self.names.of(inode)?);
         Some(names).filter(|names| !names.is_empty())
@@ -68,7 +70,7 @@ impl<T> Row<T> {
 }
 
 impl<T: Default> Row<T> {
-    /// Returns the value of an inode that is not before the last one.
+    /// Returns the value of an inode; calls must be in ascending order of inodes.
     pub(super) fn last_of(&mut self, inode: InodeNumber) -> Option<&mut T> {
         if self.all.last().is_none_or(|(last, _)| *last < inode) {
             self.all.push((inode, T::default()));

@@ -1,9 +1,9 @@
 //! Reads inode items, names and attributes of many inodes in one pass.
 //!
-//! A directory with many new names leads to as many inodes. Inodes that were made one after another
-//! are adjacent in the tree. A single scan then reads them, instead of a descent for each. If other
-//! items lie between two inodes, the scan descends to the next inode. Items that are newer in
-//! memory than in the tree are taken from memory.
+//! A directory with many new names leads the sync to as many inodes. Inodes that were made one
+//! after another are adjacent in the tree. A single scan then reads them, instead of a descent for
+//! each. If other items lie between two inodes, the scan descends to the next inode. If an item in
+//! memory is newer than in the tree, the gathering uses the item in memory.
 
 use super::collecting::{Collector, Stop, Walk};
 use super::gathered::{Gathered, Row};
@@ -25,7 +25,7 @@ fn is_other(item_type: ItemType) -> bool {
     item_type > ItemType::XATTR_ITEM && item_type < ItemType::DIR_LOG_ITEM
 }
 
-/// Returns the inodes of an ordered list from `inode` on.
+/// Returns those inodes of an ordered list that are not below `inode`.
 fn from_inode(mut inodes: &[InodeNumber], inode: InodeNumber) -> &[InodeNumber] {
     while let Some((_, behind)) = inodes.split_first().filter(|(first, _)| **first < inode) {
         inodes = behind;
@@ -57,7 +57,8 @@ impl Collector<'_, '_> {
                 let is_wanted = next.first() == Some(&inode);
                 if is_wanted && key.item_type == ItemType::INODE_ITEM {
                     passed = 0;
-                    // A request for a damaged item looks it up again and returns the error.
+                    // A later request for a damaged item looks the item up again and returns the
+                    // error.
                     items
                         .all
                         .extend(InodeItem::parse(key, data).ok().map(|item| (inode, item)));
@@ -94,8 +95,8 @@ impl Collector<'_, '_> {
         Ok(())
     }
 
-    /// Replaces items that were read by their newer versions in memory. If very many changed, keeps
-    /// none: requests then look them up.
+    /// Replaces items that were read from the tree by their newer versions in memory. If very many
+    /// inodes changed, keeps none of the read items: requests then look them up.
     fn gather_changed_items(&mut self, inodes: &[InodeNumber], items: &mut Row<InodeItem>) {
         let (Some(first), Some(last)) = (inodes.first(), inodes.last()) else {
             return;

@@ -1,12 +1,12 @@
 //! A volume opened for reading, shown with its log replayed in memory.
 //!
 //! The devices are opened once more, under overlays that keep writes in memory. The log is replayed
-//! and committed there, as on a volume that is opened for writing, and the result is opened for
+//! and committed under these overlays, as on a volume opened for writing. The result is opened for
 //! reading. Every reading call, including back references, space and checks, then sees an ordinary
 //! volume. The devices themselves may be open read-only, and nothing is written to them.
 //!
 //! If the log cannot be replayed, because it is damaged or uses an unsupported feature, the volume
-//! shows its last commit. A notice names the cause.
+//! shows its last commit. A notice names the cause for which the log is not shown.
 
 use crate::WritableFilesystem;
 use buttress_device::Device;
@@ -64,7 +64,7 @@ fn replay(options: OpenOptions) -> Result<Filesystem> {
         ..WriteOptions::default()
     };
     let replayed = WritableFilesystem::in_memory(options.clone().open()?, writing)?;
-    // The replay itself is committed already. Readers see nothing of the opening's later work on
+    // The replay itself is committed already. Readers do not observe the opening's later work on
     // orphans.
     replayed.abandon();
     options.open()

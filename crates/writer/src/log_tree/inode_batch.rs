@@ -41,10 +41,11 @@ pub(super) struct InodeBatch {
 /// The logged items of several inodes, in order of their numbers.
 #[derive(Debug, Default)]
 pub(super) struct InodeBatches {
-    /// In the order of collection: batches are large and should not be moved.
+    /// The batches are kept in the order of collection, because they are large and should not be
+    /// moved.
     all: Vec<InodeBatch>,
     places: BTreeMap<InodeNumber, usize>,
-    /// Reusable memory for entries.
+    /// Reusable memory for the items of directory entries.
     entries: Vec<Item>,
 }
 

@@ -1,8 +1,8 @@
 //! Removed names, and the inodes that must be logged with each removal.
 //!
 //! If a replay removes a name of an inode that still exists, the log also has the inode's current
-//! names. The log also has the inode that has the name now. A deleted inode loses all its names.
-//! For a deleted directory, the same holds for all its entries.
+//! names. The log also has the inode that now has the removed name. A deleted inode loses all its
+//! names in a replay. For a deleted directory, the same holds for all its entries.
 
 use super::collecting::{Collector, Extent, Stop, Walk};
 use super::statistics::CommitCause;
@@ -35,7 +35,7 @@ impl Collector<'_, '_> {
         Ok(())
     }
 
-    /// Adds the inode that has a removed name now: readers saw both changes together, or neither.
+    /// Adds the inode that now has a removed name: readers saw both changes together, or neither.
     fn want_successor(&mut self, removed: &RemovedName) -> Walk {
         if self.living(removed.directory)?.is_none() || buttress_faults::on("log-forgets-successor") {
             return Ok(());
@@ -55,8 +55,8 @@ impl Collector<'_, '_> {
         }
     }
 
-    /// Handles a name of the last commit that a replay will remove: if its inode exists, the log
-    /// must have another name of it.
+    /// Handles a name of the last commit that a replay will remove: if the name's inode still
+    /// exists, the log must have another name of it.
     pub(super) fn let_go(&mut self, removed: &RemovedName) -> Walk {
         if self.living(removed.inode)?.is_some() {
             self.want(removed.inode, Extent::Existence);
@@ -65,7 +65,8 @@ impl Collector<'_, '_> {
         if !self.gone.insert(removed.inode) {
             return Ok(());
         }
-        // The inode's other names are removed too, since it never had only some of them.
+        // A replay also removes the inode's other names, since the inode never had only some of
+        // them.
         let tree = self.tree();
         let names = self.operation.look().names().of(tree);
         let others: Vec<RemovedName> = names.map_or_else(Vec::new, |names| {

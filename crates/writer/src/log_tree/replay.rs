@@ -14,9 +14,10 @@
 //!
 //! - Until the commit is durable, no block of the log or the last commit is overwritten. A crash
 //!   during the replay leaves both unchanged, and the next opening replays again.
-//! - After each step names are consistent: both the directory and the inode record each name.
-//! - Directories have the times of the log, or their own times. Directory entries that the replay
-//!   adds or removes change no timestamps.
+//! - After each step of the replay, names are consistent: both the directory and the inode record
+//!   each name.
+//! - After a replay, directories have the times of the log, or their own times. Directory entries
+//!   that the replay adds or removes change no timestamps.
 //!
 //! # The generation of a logged inode
 //!
@@ -57,7 +58,7 @@ impl WritableFilesystem {
                 let replay = Replay::new(operation, *subvolume, tree.clone(), &mut unused);
                 replay.run()?;
             }
-            // Free the data of inodes that the replay skipped.
+            // Free the data extents of inodes that the replay skipped.
             for range in unused.into_values() {
                 operation.edit().give_back_data(range);
             }
@@ -77,7 +78,7 @@ struct Replay<'a, 'b> {
     unused: &'a mut BTreeMap<Logical, DataRange>,
     /// Inodes whose names may have changed.
     touched: BTreeSet<InodeNumber>,
-    /// Logged inodes without names, which no path would reach.
+    /// Logged inodes without names, whose items no path would reach.
     ignored: HashSet<InodeNumber>,
 }
 
@@ -280,7 +281,7 @@ impl Replay<'_, '_> {
         found.ok_or_else(|| wrong(key, "neither the log nor the subvolume has the item's inode"))
     }
 
-    /// Does step 4 of the replay.
+    /// Performs step 4 of the log replay.
     fn count_links(&mut self) -> Result<()> {
         while let Some(inode) = self.touched.pop_first() {
             let location = self.at(inode);

@@ -28,7 +28,7 @@ pub enum CommitCause {
     /// A device failed while the log was written. Only a commit gives it an older generation than
     /// the other devices.
     DeviceLost,
-    /// A failure left the log of the running transaction incomplete.
+    /// A failed sync left the log of the running transaction incomplete.
     Incomplete,
 }
 
@@ -84,7 +84,7 @@ pub struct LogStatistics {
     pub written: u64,
     /// Written log blocks.
     pub blocks: u64,
-    /// The bytes of these blocks.
+    /// The bytes of the written log blocks.
     pub bytes: u64,
     /// Syncs that were commits, by cause.
     pub commits: Vec<(CommitCause, u64)>,

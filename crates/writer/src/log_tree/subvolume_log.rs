@@ -21,7 +21,8 @@ pub(super) struct SubvolumeLog {
     /// Inodes that the log has as a whole.
     pub(super) whole: InodeSet,
     pub(super) names_seen: usize,
-    /// For each directory in the log, the number of removed names that it takes into account.
+    /// For each directory in the log, the number of removed names that the directory's log takes
+    /// into account.
     pub(super) names_seen_by: HashMap<InodeNumber, usize>,
     /// Reusable memory for collecting and reading the inodes of the next sync.
     pub(super) room: InodeBatches,
@@ -49,7 +50,7 @@ impl SubvolumeLog {
         self.names_seen_by.get(&directory).copied().unwrap_or(0)
     }
 
-    /// Applies a batch to the tree. After an error the log must not be written.
+    /// Applies a batch to the tree of the log. After an error the log must not be written.
     pub(super) fn take_in(&mut self, batch: Batch, format: BlockFormat) -> Result<()> {
         let context = LogContext {
             generation: batch.generation,

@@ -3,14 +3,16 @@
 //! 1. The sync writes the file's dirty data back, into extents that no commit uses.
 //! 2. Under the lock of the subvolume's log, it collects new changes from the trees of the running
 //!    transaction. The collection runs in memory, under the edit lock ([`super::collecting`]). The
-//!    sync then adds the changes to the log's own tree, without the edit lock.
+//!    sync then adds the collected changes to the log's own tree, without the edit lock.
 //! 3. Of all waiting sync calls, one writes the log for all. Under the edit lock, changed log
 //!    blocks get addresses. Without the lock, that call writes the blocks and then the tree of log
-//!    roots, and flushes. It then writes the primary superblocks with the new root, and flushes.
-//!    Calls that come meanwhile wait for the next round, and one of them leads it.
+//!    roots, and flushes. The leading call then writes the primary superblocks with the new root of
+//!    the log, and flushes. Calls that come meanwhile wait for the next round, and one of them
+//!    leads it.
 //!
-//! Later changes of the trees never change the meaning of a log. A commit makes every log of its
-//! transaction obsolete: its superblock names none, and the log blocks are then free.
+//! Changes of the trees after a log was written never change the meaning of the log. A commit makes
+//! every log of its transaction obsolete: the commit's superblock names no log, and the log blocks
+//! are then free.
 //!
 //! # Invariants
 //!
@@ -20,10 +22,10 @@
 //! - A superblock with a log differs from the superblock before only in its first 512 bytes. A torn
 //!   superblock therefore equals the old or the new superblock. The superblock copies, which belong
 //!   to the commit, are not needed.
-//! - An incomplete log is never written. Until the next commit, every sync is then a commit.
+//! - An incomplete log is never written. Until the next commit, every sync then makes a commit.
 //! - A log block stays pinned from its allocation until the commit is durable. Only a later log may
-//!   reuse its address before that, once no durable log leads to it. Data that logs refer to is
-//!   reused only after the commit is durable.
+//!   reuse the block's address before the commit, once no durable log leads to the block. The space
+//!   of data that logs refer to is reused only after the commit is durable.
 
 use super::collecting::Collected;
 use super::deciding::collect;
@@ -51,7 +53,7 @@ pub enum Synced {
 
 /// The remaining work of a sync once its changes are in the log.
 enum Logging {
-    /// Nothing: the changes are committed.
+    /// Nothing is left to do: the changes are committed.
     Durable,
     /// Wait for the commit in progress.
     Committing,
@@ -61,7 +63,7 @@ enum Logging {
     Commit(CommitCause),
 }
 
-/// The result of waiting for a batch.
+/// The result of a sync's wait for a batch.
 enum Waited {
     /// Another call wrote the batch.
     Joined,
@@ -92,7 +94,7 @@ impl WritableFilesystem {
     /// Makes the current state of an inode durable, as `fsync(2)` does: its content, attributes and
     /// names. If the inode is a directory, its entries become durable too.
     ///
-    /// After this returns, that state survives a crash.
+    /// After this call returns, the synced state survives a crash.
     ///
     /// # Errors
     /// Fails with `Error::InodeNotFound`; `Error::NoSpace` for dirty data, or with an error that
@@ -110,8 +112,8 @@ impl WritableFilesystem {
     }
 
     /// Makes a range of a file durable as [`fdatasync`](Self::fdatasync) does, for users of
-    /// `sync_file_range(2)`. Writes nothing if nothing in the range is dirty. Dirty data outside
-    /// the range stays in memory, unless the file has another size than its item.
+    /// `sync_file_range(2)`. Writes nothing if the range holds no dirty data. Dirty data outside
+    /// the range stays in memory, unless the file's size differs from the size in its inode item.
     ///
     /// # Errors
     /// Fails as [`fsync`](Self::fsync) does.
@@ -213,7 +215,7 @@ impl WritableFilesystem {
         Ok(Synced::Committed(cause))
     }
 
-    /// Does step 2 of a sync.
+    /// Performs step 2 of a sync: adds the changes to the log.
     fn log(&self, location: Location, only_data: bool) -> Result<Logging> {
         let tree = location.subvolume.tree();
         let new = || Arc::new(SharedLog::new(tree));
@@ -230,7 +232,8 @@ impl WritableFilesystem {
             }
             Collected::Commit(cause) => return Ok(Logging::Commit(cause)),
         };
-        // The log states of other inodes need no update: a sync of such an inode logs it again.
+        // The log states of other inodes need no update: a sync of such an inode logs the inode
+        // again.
         let marks: Vec<InodeNumber> = batch
             .inodes
             .iter()

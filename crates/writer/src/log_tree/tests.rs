@@ -34,7 +34,7 @@ impl Environment for Still {
     }
 }
 
-/// A memory backend with a slow flush, so that other calls wait for it.
+/// A memory backend with a slow flush, so that other syncs wait for it.
 #[derive(Debug)]
 struct Slow(MemoryBackend);
 
@@ -237,7 +237,8 @@ fn device_failure_fails_sync_and_keeps_earlier_syncs() {
     }
 }
 
-/// Runs threads that sync until the device fails. Everything that a sync promised must survive.
+/// Runs threads that sync until the device fails. Everything that a successful sync promised must
+/// survive.
 fn expect_promises_kept(fault: impl FnOnce(u64, u64) -> Fault) {
     let slow = Slow(MemoryBackend::new("slow", vec![0; 160 * MIB]));
     let backends = formatted(
@@ -291,7 +292,8 @@ fn expect_promises_kept(fault: impl FnOnce(u64, u64) -> Fault) {
     filesystem.close().unwrap();
 }
 
-/// Chance decides which call waits for which when the device fails, so the test repeats.
+/// The timing of threads decides which call waits for which when the device fails, so the test
+/// repeats.
 #[test]
 fn nobody_is_promised_what_a_failed_flush_wrote() {
     for _ in 0..3 {
@@ -307,7 +309,7 @@ fn nobody_is_promised_what_lies_behind_any_failed_write() {
     }
 }
 
-/// The logs of any number of syncs in a transaction use no more space than the few logs that exist
+/// The logs of any number of syncs in a transaction take no more space than the few logs that exist
 /// at once.
 #[test]
 fn logs_take_turns_at_the_same_places() {
@@ -320,7 +322,7 @@ fn logs_take_turns_at_the_same_places() {
         filesystem.write_at(file, FileOffset::MIN, &content).unwrap();
         assert_eq!(filesystem.fsync(file).unwrap(), Synced::Logged, "round {round}");
         if round % 500 == 499 {
-            // Simulate a crash now, on a copy.
+            // Simulate a crash at this moment, on a copy of the devices.
             let copy: Vec<Arc<FaultyBackend>> = backends
                 .iter()
                 .map(|backend| {
@@ -343,7 +345,7 @@ fn logs_take_turns_at_the_same_places() {
 }
 
 /// If a device fails while a log is written, its superblock has the generation of the devices with
-/// the log. A commit makes the generations differ.
+/// the log. In this test, a commit makes the generations differ.
 #[test]
 fn a_device_left_out_while_logging_makes_the_sync_a_commit() {
     let backends = made(&[160 * MIB; 2], Some(Profile::Raid1));
@@ -432,8 +434,8 @@ fn a_replaced_file_has_its_new_content() {
     filesystem.close().unwrap();
 }
 
-/// The last commit lacks a new chunk, so a log cannot refer to it: a sync after the chunk was made
-/// is a commit.
+/// The last commit lacks a new chunk, so a log cannot refer to that chunk: a sync after the chunk
+/// was made is a commit.
 #[test]
 fn a_log_refers_to_no_new_chunk() {
     let backends = made(&[512 * MIB], None);

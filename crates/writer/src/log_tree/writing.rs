@@ -1,8 +1,9 @@
 //! Writes logs: blocks, the tree of log roots, a flush, the primary superblocks, a flush.
 //!
-//! A round writes all changed logs of subvolumes, for all waiting calls. Blocks get addresses under
-//! the edit lock; the rest runs without it. During a round no commit is frozen or written: rounds
-//! and commits hold the superblock lock. A commit may converge meanwhile.
+//! A round writes all changed logs of subvolumes, for all waiting calls. Log blocks get addresses
+//! under the edit lock; the rest of the round runs without this lock. During a round of log
+//! writing, no commit is frozen or written: rounds and commits hold the superblock lock. A commit
+//! may converge during a round of log writing.
 //!
 //! Logs replace some of their blocks between two rounds. Once the second round is durable, nothing
 //! leads to the replaced blocks, and the next round may reuse their addresses
@@ -43,7 +44,7 @@ struct LogWrite {
     superseded: Vec<BlockPointer>,
 }
 
-/// The result of a round.
+/// The result of a round of log writing.
 pub(super) enum Written {
     /// All batches of the log up to this batch are durable.
     UpTo(u64),
@@ -83,7 +84,7 @@ impl WritableFilesystem {
         };
         drop(guards);
         let Some(write) = write else {
-            // The previous round, or a commit since, has everything.
+            // The previous round, or a commit since, has written all changes of this sync.
             count(&self.logs().counters.joined, 1);
             return Ok(Written::UpTo(applied));
         };
@@ -104,8 +105,9 @@ impl WritableFilesystem {
             roots.spare.extend(addresses);
         }
         if self.forest().volume().written_devices() != devices_before {
-            // A failed device has the same generation as the devices with the log. Only a commit
-            // makes the generations differ.
+            // A failed device has the same generation as the devices with the log. A failed device
+            // has the same generation as the devices with the log, because only a commit changes
+            // generations.
             logs.iter()
                 .for_each(|(_, shared)| shared.log.lock().is_broken = true);
             return Ok(Written::Commit(CommitCause::DeviceLost));
@@ -113,8 +115,8 @@ impl WritableFilesystem {
         Ok(Written::UpTo(applied))
     }
 
-    /// Gives addresses to the blocks of all changed logs, and freezes them. Returns `None` if
-    /// nothing is left to write.
+    /// Gives addresses to the blocks of all changed logs, and freezes them. Returns `None` if no
+    /// log has unwritten changes.
     fn freeze_logs(
         &self,
         guards: &mut Guards<'_>,
@@ -180,7 +182,7 @@ impl WritableFilesystem {
             .iter_mut()
             .filter(|(_, _, log)| log.generation != generation)
         {
-            // The transaction of this log is committed.
+            // The transaction of this log is committed, so the log is empty.
             **log = SubvolumeLog::default();
         }
         if running.core.has_new_chunk && guards.iter().any(|(_, _, log)| log.is_dirty) {

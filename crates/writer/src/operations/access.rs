@@ -2,7 +2,7 @@
 //! whole of a look.
 //!
 //! Lookups in the running transaction: the part of an operation before its first edit, and the
-//! whole of a read-only call. An access has no edits: an [`Operation`](super::Operation) consumes
+//! whole of a read-only call. An access makes no edits: an [`Operation`](super::Operation) consumes
 //! an access and adds edits. The compiler therefore rejects a read-only lookup that makes edits.
 //!
 //! While an access [waits for no device](Access::may_retry), a lookup that misses a block ends with
@@ -23,7 +23,8 @@ use buttress_fs::location::Location;
 use buttress_tree::{NonBlocking, OwnedItem, Tree};
 use std::path::PathBuf;
 
-/// Lookups in the running transaction, under the edit lock. See the module's documentation.
+/// Lookups in the running transaction, under the edit lock. See the module's documentation for the
+/// rules of access.
 pub(crate) struct Access<'a> {
     handle: Handle<'a>,
     now: Timestamp,
@@ -144,8 +145,8 @@ impl Access<'_> {
         Ok(())
     }
 
-    /// Returns whether a subvolume is unfinished, so that no reader sees it. Inode flags forbid
-    /// nothing in an unfinished subvolume.
+    /// Returns whether a subvolume is unfinished, so that no reader sees it. In an unfinished
+    /// subvolume, inode flags forbid no change.
     pub(crate) fn is_unfinished(&mut self, subvolume: SubvolumeId) -> Result<bool> {
         match self.look().open_tree(subvolume.tree()) {
             Ok(open) => Ok(open.tree.is_unfinished()),

@@ -14,7 +14,7 @@ use buttress_fs::error::{Error, Result};
 use buttress_fs::location::Location;
 use core::ops::Range;
 
-/// The items that an access changes: the inode item.
+/// The number of items that an access changes: the inode item.
 const ACCESS_ITEMS: u64 = 1;
 
 const DAY_SECONDS: i64 = 24 * 60 * 60;
@@ -34,7 +34,7 @@ pub enum AccessTimes {
 /// The rules by which accesses update access times.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AccessPolicy {
-    /// Which accesses count.
+    /// The rule by which accesses count, such as `relatime`.
     pub times: AccessTimes,
     /// Whether accesses of directories are ignored.
     pub without_directories: bool,

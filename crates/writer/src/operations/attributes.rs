@@ -44,8 +44,8 @@ pub struct AttributeChanges {
 
 impl WritableFilesystem {
     /// Changes mode, owner or times of an inode. A new owner or group of a file removes its set-id
-    /// bits and its capabilities, as `chown(2)` does, unless the call also sets a mode. An access
-    /// control list follows the mode. Times after
+    /// bits and its capabilities, as `chown(2)` does, unless the call also sets a mode. A change of
+    /// mode also changes the inode's access control list. Times after
     /// [`Environment::latest`](crate::Environment::latest) are reduced to that time.
     ///
     /// # Errors
@@ -60,7 +60,7 @@ impl WritableFilesystem {
     }
 
     /// Sets times for a call that requests the current time instead of explicit times. Append-only
-    /// inodes allow that.
+    /// inodes allow setting the current time.
     ///
     /// # Errors
     /// Fails as [`WritableFilesystem::set_attributes`] does.
@@ -108,7 +108,7 @@ impl WritableFilesystem {
     /// [`Error::AttributesUnsupported`] for other inodes than files and directories, and with
     /// [`Error::Invalid`] for flags that `chattr` cannot set or combine.
     pub fn set_flags(&self, location: Location, attributes: FileAttributes) -> Result<()> {
-        // The item shows whether the file has content only if nothing is dirty.
+        // The inode item shows whether the file has content only if the file has no dirty data.
         self.write_back_file(location)?;
         self.operate_beside_data(Need::places(CHANGE_ITEMS), |operation| {
             operation.require_writable(location)?;
@@ -141,7 +141,7 @@ impl AttributeChanges {
         Ok(())
     }
 
-    /// Returns the same changes with no time later than `latest`.
+    /// Returns the same attribute changes with no time later than `latest`.
     pub(super) fn no_later_than(&self, latest: Option<Timestamp>) -> Self {
         let clamped = |time: Option<Timestamp>| match (time, latest) {
             (Some(time), Some(latest)) => Some(time.min(latest)),

@@ -32,9 +32,9 @@ pub(super) const DIRECTORY: u32 = 0o040_000;
 pub(super) const REGULAR: u32 = 0o100_000;
 const SYMLINK: u32 = 0o120_000;
 
-/// The most places that a new inode needs. Two are for its own adjacent items, as three attributes
-/// and a symlink's target may be large. The other places are two entries, the directory, and an
-/// orphan item.
+/// The most places that a new inode needs. Two places are for the inode's own adjacent items, as
+/// three attributes and a symlink's target may be large. The other places are two entries, the
+/// directory, and an orphan item.
 const CREATE_PLACES: u64 = 6;
 
 /// Returns the device field of an inode item.
@@ -120,7 +120,7 @@ impl WritableFilesystem {
     ///
     /// # Errors
     /// Fails with [`Error::Exists`], [`Error::HashCollision`], [`Error::NoSpace`], or an error of
-    /// an invalid name. For the directory, fails with [`Error::NotADirectory`],
+    /// an invalid name. For the parent directory, fails with [`Error::NotADirectory`],
     /// [`Error::InodeNotFound`], [`Error::ReadOnlySubvolume`] or [`Error::NotPermitted`].
     pub fn create(&self, directory: Location, name: &[u8], new: &NewInode) -> Result<Location> {
         self.make_location(directory, name, new, NewKind::File)
@@ -271,7 +271,7 @@ impl WritableFilesystem {
     }
 
     /// Makes an inode with a name. Returns the location and the item of the inode. `made` runs
-    /// once, in the same edit.
+    /// once, in the edit that makes the inode.
     pub(super) fn make_planned(
         &self,
         directory: Location,
@@ -293,7 +293,7 @@ impl WritableFilesystem {
 }
 
 impl Access<'_> {
-    /// Reaches the places of a new inode's items.
+    /// Reads the tree blocks at which a new inode's items will be inserted.
     pub(super) fn reach_new_inode(&mut self, tree: TreeId) -> Result<()> {
         let number = self.look().next_inode_number(tree)?;
         self.reach(tree, &[InodeItem::key(InodeNumber::new(number))])

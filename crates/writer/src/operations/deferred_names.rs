@@ -1,9 +1,9 @@
-//! Inserts the waiting names of unfinished subvolumes into their directories, in order of their
+//! Inserts the deferred names of unfinished subvolumes into their directories, in order of their
 //! keys.
 //!
-//! The leaves are read ahead of the edits, side by side. Each operation inserts some names, which
-//! then no longer wait. Other threads may acquire the edit lock between two operations, and commits
-//! may run.
+//! The leaves of the directories are read ahead of the edits, side by side. Each operation inserts
+//! some deferred names, which are then in the tree. Other threads may acquire the edit lock between
+//! two operations, and commits may run.
 //!
 //! If the directory already has a name, the insertion fails, not the earlier call that made it. A
 //! deferred name whose insertion fails stays deferred, and its subvolume cannot be finished.
@@ -57,14 +57,14 @@ impl WritableFilesystem {
         self.forest().hold_unread()
     }
 
-    /// Returns the most names that should wait: they share memory with other dirty state.
+    /// Returns the most names that should be deferred: they share memory with other dirty state.
     #[must_use]
     pub fn deferred_names_max(&self) -> u64 {
         self.waiting_bytes_max().get() >> 10
     }
 
-    /// Inserts the waiting names into their directories. Stops at the first name that cannot be
-    /// inserted, and returns it.
+    /// Inserts the waiting names into their directories. Stops at the first deferred name that
+    /// cannot be inserted, and returns it.
     ///
     /// # Errors
     /// Fails with [`Error::NoSpace`], or with an error of the tree, or with the error that stopped
@@ -88,8 +88,8 @@ impl WritableFilesystem {
         Ok(None)
     }
 
-    /// Inserts the names as [`put_names`](Self::put_names) does, and returns an error for a name
-    /// that cannot be inserted.
+    /// Inserts the deferred names as [`put_names`](Self::put_names) does, and returns an error for
+    /// a name that cannot be inserted.
     pub(super) fn put_all_names(&self, subvolume: SubvolumeId) -> Result<()> {
         match self.put_names(subvolume)? {
             None => Ok(()),
@@ -99,7 +99,7 @@ impl WritableFilesystem {
 }
 
 impl Operation<'_> {
-    /// Inserts the names waiting under these keys into the tree.
+    /// Inserts the names that are deferred under these keys into the tree.
     fn put_names(
         &mut self,
         subvolume: SubvolumeId,

@@ -69,7 +69,7 @@ impl Access<'_> {
         self.reach_entry(directory, name, index)
     }
 
-    /// Returns whether new names of this subvolume wait before they are inserted.
+    /// Returns whether new names of this subvolume are deferred before they are inserted.
     pub(super) fn defers_names(&mut self, subvolume: SubvolumeId) -> Result<bool> {
         Ok(self.look().open_tree(subvolume.tree())?.tree.defers_names())
     }
@@ -77,8 +77,8 @@ impl Access<'_> {
     /// Loads the items of a directory entry, by name and by index.
     ///
     /// Loading the entry also caches the directory's next index. Without this cache, a lookup after
-    /// the removal of the last name would reuse that name's index. Linux refuses a log in which a
-    /// new name has an index that the last commit still uses, and does not mount.
+    /// the removal of the last name would reuse that name's index. A log must not give a new name
+    /// an index that the last commit still uses: Linux refuses such a log and does not mount.
     pub(super) fn reach_entry(&mut self, directory: Location, name: &[u8], index: u64) -> Result<()> {
         if !buttress_faults::on("directory-index-of-removed-name") {
             self.look().next_index(directory)?;
@@ -129,8 +129,8 @@ impl Operation<'_> {
         Corruption::Item { tree, error }.into()
     }
 
-    /// Returns the entry of this name, for a removal or a move. Fails if the name waits although
-    /// the tree also has it, since such a name could never be inserted.
+    /// Returns the entry of this name, for a removal or a move. Fails if the name is deferred
+    /// although the tree also has it, since such a name could never be inserted.
     pub(super) fn require_entry(&mut self, directory: Location, name: &[u8]) -> Result<Entry> {
         if let Some(waiting) = self.waiting_entry(directory, name)? {
             let key = DirItem::key(directory.inode, name);
@@ -159,9 +159,9 @@ impl Operation<'_> {
         })
     }
 
-    /// Reaches all items of an inode's name, from the first of the inode's items to their end,
-    /// which may be in two leaves. Also reaches the orphan item. Returns the index of the directory
-    /// entry with this name.
+    /// Reads the blocks of all items of an inode's name, from the first of the inode's items to
+    /// their end, which may be in two leaves. Also reaches the orphan item. Returns the index of
+    /// the directory entry with this name.
     pub(super) fn reach_name(&mut self, directory: Location, name: &[u8], inode: Location) -> Result<u64> {
         let index = self.link_index(inode, directory.inode, name)?;
         self.reach_entry(directory, name, index)?;
@@ -169,7 +169,7 @@ impl Operation<'_> {
         Ok(index)
     }
 
-    /// Reaches the first item of an inode, the end of its items, and its orphan item.
+    /// Reads the blocks of the first item of an inode, the end of its items, and its orphan item.
     pub(super) fn reach_inode(&mut self, inode: Location) -> Result<()> {
         let keys = [
             InodeItem::key(inode.inode),
@@ -202,7 +202,8 @@ impl Operation<'_> {
         if open.defers_names() {
             return open.change_names(|names| names.add(key, &item)).map_err(broken);
         }
-        // Another name seldom has the same hash, so this one insertion nearly always suffices.
+        // Another name in the directory seldom has the same hash, so this one insertion nearly
+        // always suffices.
         match self.edit().insert(tree, &key, &data) {
             Err(Error::Tree(error)) if matches!(error.cause(), Cause::ItemExists(_)) => {
                 self.append(tree, &key, &mut |data| {

@@ -130,9 +130,9 @@ impl Operation<'_> {
     }
 
     /// Returns the attributes of the root directory of a new subvolume in `directory`, as the
-    /// kernel sets them. A default list of that directory limits its mode, but is not inherited.
-    /// The root directory inherits the compression property from the root of the subvolume that
-    /// contains the directory, but not flags and group.
+    /// kernel sets them. A default access list of `directory` limits the root directory's mode, but
+    /// is not inherited. The root directory inherits the compression property from the root of the
+    /// subvolume that contains the directory, but not flags and group.
     pub(super) fn inherited_by_subvolume(&mut self, directory: Location) -> Result<NewInodeAttributes> {
         let around = self.inherited(directory)?;
         let limited = around

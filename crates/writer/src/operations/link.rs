@@ -24,7 +24,8 @@ use buttress_fs::location::Location;
 /// inodes, an orphan item.
 const LINK_ITEMS: u64 = 6;
 
-/// The places of removing a name and its inode, whose adjacent items have two ends.
+/// The places that an edit changes to remove a name and its inode, whose adjacent items have two
+/// ends.
 const UNLINK_PLACES: u64 = LINK_ITEMS + 2;
 
 /// The most items of an inode that is removed in one step.
@@ -35,7 +36,7 @@ pub(super) const REMOVED_AT_ONCE: u64 = 300;
 pub(super) enum Left {
     /// The inode has other names, or is held open.
     Nothing,
-    /// The inode is removed.
+    /// The inode is removed, and only its dirty data may be left.
     Gone(Location),
     /// The inode is an orphan that must still be removed.
     Orphan(Location),
@@ -46,7 +47,7 @@ pub(super) enum Left {
 /// Decides whether an inode must be held open when its last name is removed.
 pub type Keeps<'a> = &'a dyn Fn(Location) -> bool;
 
-/// Keeps no inode, for callers without open inodes.
+/// Keeps no inode: the callback of callers without open inodes.
 pub(super) const fn keep_none(_: Location) -> bool {
     false
 }
@@ -180,7 +181,7 @@ impl WritableFilesystem {
     }
 
     /// Removes what remains of an inode without names: its orphan, or its dirty data, which is
-    /// obsolete. Returns the hold on an inode that is kept.
+    /// obsolete. Returns the hold on an inode that stays open.
     pub(super) fn finish_removal(&self, left: Left) -> Result<Option<OpenInode>> {
         match left {
             Left::Nothing => {}
@@ -295,8 +296,8 @@ impl Operation<'_> {
         Ok(())
     }
 
-    /// Removes a name and, with the last name, the inode. If `keeps` returns true, holds the inode
-    /// open instead.
+    /// Removes a name and, with the last name, the inode. If `keeps` returns true, the call holds
+    /// the inode open instead of removing it.
     pub(super) fn unlink(
         &mut self,
         directory: Location,

@@ -37,7 +37,7 @@ pub struct NewFile<'a> {
     pub name: &'a [u8],
     /// The attributes of the file.
     pub attributes: AttributeChanges,
-    /// The content of the file, moved out of this vector.
+    /// The content of the file, which the call moves out of this vector.
     pub content: &'a mut Vec<u8>,
     /// Extents to store unchanged instead of `content`, in order of their file ranges, which do not
     /// overlap.
@@ -54,8 +54,8 @@ struct Part<'a> {
 
 impl WritableFilesystem {
     /// Makes regular files of one unfinished subvolume. Attributes that a file of the batch does
-    /// not set come from `new`. The call takes the contents and leaves the vectors empty. After an
-    /// error the vectors are unchanged, and no file is made.
+    /// not set come from `new`. The call moves the contents out of `files` and leaves the vectors
+    /// empty. After an error the vectors are unchanged, and no file is made.
     ///
     /// # Errors
     /// Fails as [`create_whole`](Self::create_whole) does for each file. Fails with
@@ -140,7 +140,8 @@ impl WritableFilesystem {
 }
 
 impl Operation<'_> {
-    /// Makes the files. Returns the inode number of the first file; the others follow it.
+    /// Makes the files of one batch in one operation. Returns the inode number of the first file;
+    /// the other files get the following numbers.
     fn make_many(
         &mut self,
         subvolume: SubvolumeId,
@@ -206,8 +207,8 @@ impl Operation<'_> {
         Ok(InodeNumber::new(first))
     }
 
-    /// Returns an error for a name that already waits or occurs twice. The later insertion detects
-    /// names in the tree.
+    /// Returns an error for a name that is already deferred or occurs twice. The later insertion
+    /// detects names in the tree.
     fn require_new_names(&mut self, subvolume: SubvolumeId, parts: &[Part<'_>]) -> Result<()> {
         let is_of_it = |part: &Part<'_>| part.directory.subvolume == subvolume;
         if !self.defers_names(subvolume)? || !parts.iter().all(is_of_it) {
@@ -232,7 +233,7 @@ impl Operation<'_> {
         Ok(())
     }
 
-    /// Adds the entries of the files: items under their indexes, and waiting names.
+    /// Adds the directory entries of the files: items under their indexes, and deferred names.
     fn add_entries(
         &mut self,
         subvolume: SubvolumeId,

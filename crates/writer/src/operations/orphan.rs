@@ -26,7 +26,7 @@ use buttress_tree::ReadAhead;
 /// The number of file extent items that one step removes.
 const STEP_ITEMS: usize = 2000;
 
-/// The places of a step: the ends of the run of items, the inode, and the orphan item.
+/// The places of one removal step: the ends of the run of items, the inode, and the orphan item.
 const STEP_PLACES: u64 = 4;
 
 /// The number of orphans that are read at once.
@@ -61,7 +61,7 @@ impl Drop for OpenInode {
         }
         let is_orphan = self.filesystem.note(|operation| {
             let is_last = operation.begin().inodes.release(self.location);
-            // A deleted subvolume is dropped with all its inodes.
+            // A deleted subvolume is dropped as a whole, with all its inodes.
             operation.require_subvolume(self.location.subvolume)?;
             Ok(is_last && operation.inode(self.location)?.nlink == 0)
         });
@@ -72,9 +72,9 @@ impl Drop for OpenInode {
     }
 }
 
-/// Turns an error of a damaged subvolume into `None`. A volume with such a subvolume can still be
-/// written, to save or delete the subvolume. Reads of the damaged subvolume return the error, and
-/// its orphans remain for a later opening.
+/// Turns an error of a damaged subvolume into `None`. A volume with a damaged subvolume can still
+/// be written, to save or delete that subvolume. Reads of the damaged subvolume return the error,
+/// and its orphans remain for a later opening.
 pub(crate) fn unless_damaged<T>(result: Result<T>) -> Result<Option<T>> {
     match result {
         Err(error) if error.kind() == ErrorKind::Corrupt && !error.is_defect() => Ok(None),
@@ -99,7 +99,7 @@ impl WritableFilesystem {
         Ok(OpenInode::held(self.clone(), location))
     }
 
-    /// Removes an inode without names and without holds, in steps of bounded size.
+    /// Removes an inode without names that no handle holds, in steps of bounded size.
     pub(super) fn remove_orphan(&self, location: Location) -> Result<()> {
         loop {
             let is_gone = self.operate(Need::freeing(STEP_PLACES), |operation| {
@@ -112,7 +112,7 @@ impl WritableFilesystem {
                 operation.remove_orphan_step(location, |_| ())
             })?;
             if is_gone {
-                // Discard the remaining dirty data too.
+                // Discard the remaining dirty data of the file too.
                 return self.write_back_file(location);
             }
         }
@@ -152,7 +152,7 @@ impl WritableFilesystem {
     }
 
     /// Removes the inodes without names in one subvolume that a crash, or a hold without end, left.
-    /// Returns the number of removed inodes. Inodes that are held now remain.
+    /// Returns the number of removed inodes. Inodes that are held open now remain.
     ///
     /// # Errors
     /// Fails with an error of the tree; [`Error::NoSpace`].
@@ -199,7 +199,7 @@ impl WritableFilesystem {
             let Some(id) = id.filter(|_| key.item_type == ItemType::ROOT_ITEM) else {
                 continue;
             };
-            // A deleted subvolume is dropped with all its inodes.
+            // A deleted subvolume is dropped as a whole, with all its inodes.
             if view.root_item(id.tree())?.references == 0 {
                 continue;
             }
@@ -224,8 +224,8 @@ impl WritableFilesystem {
             .collect()
     }
 
-    /// Removes an orphan, or only its orphan item if the inode is gone or has names. Older kernels
-    /// marked truncations with an orphan item, and a truncated file needs no other cleanup.
+    /// Removes an orphan inode, or only its orphan item if the inode is gone or has names. Older
+    /// kernels marked truncations with an orphan item, and a truncated file needs no other cleanup.
     fn clean_orphan(&self, location: Location) -> Result<bool> {
         let (is_held, nlink) = self.look(|operation| {
             let nlink = match operation.inode(location) {
@@ -251,8 +251,8 @@ impl WritableFilesystem {
 }
 
 impl Operation<'_> {
-    /// Removes an inode without names, or the first of its extents if it has many. Returns whether the inode is gone. `begun`
-    /// runs once, before the first edit.
+    /// Removes an inode without names, or the first of its extents if it has many. Returns whether
+    /// the inode is gone. `begun` runs once, before the first edit of the step.
     fn remove_orphan_step(&mut self, location: Location, begun: impl FnOnce(&InodeTable)) -> Result<bool> {
         // Cache the next number while the inode exists: a transaction must not reuse a number.
         self.look().next_inode_number(location.subvolume.tree())?;
@@ -272,7 +272,7 @@ impl Operation<'_> {
         Ok(true)
     }
 
-    /// Returns the key after a step's extents, if a file has more than these.
+    /// Returns the key after the extents that one step removes, if the file has more extents.
     fn end_of_step(&mut self, location: Location) -> Result<Option<Key>> {
         let item = self.inode(location)?;
         if self.is_small(&item) {

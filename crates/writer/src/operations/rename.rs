@@ -35,7 +35,7 @@ pub enum RenameMode {
     /// The moved entry replaces an entry of the new name, if that has the same kind and is empty.
     #[default]
     Replace,
-    /// An entry of the new name makes the rename fail.
+    /// An existing entry of the new name makes the rename fail.
     NoReplace,
     /// The two entries exchange places.
     Exchange,
@@ -49,7 +49,7 @@ pub enum RenameMode {
 pub struct Renamed {
     /// The inode that moved.
     pub moved: Location,
-    /// The inode that had the new name before.
+    /// The inode that had the rename's new name before.
     pub present: Option<Location>,
     /// A hold on the replaced inode, if that was its last name and the caller keeps it.
     pub kept: Option<OpenInode>,
@@ -419,8 +419,8 @@ impl Operation<'_> {
         self.grow_directory(old.directory, old.name)
     }
 
-    /// Adds a name to the references of its target. A subvolume has one place, so its old root
-    /// reference is replaced.
+    /// Adds a name to the references of its target. A subvolume has one place in one parent, so its
+    /// old root reference is replaced.
     fn insert_name(&mut self, end: End<'_>, from: Location, entry: Entry, index: u64) -> Result<()> {
         match entry.target {
             Target::Inode(inode) => {

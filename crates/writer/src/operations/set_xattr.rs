@@ -277,7 +277,8 @@ impl Operation<'_> {
         Ok(())
     }
 
-    /// Adds an extended attribute, or replaces one of the same name. The inode does not change.
+    /// Adds an extended attribute, or replaces one of the same name. The inode item does not
+    /// change.
     pub(super) fn put_xattr(&mut self, location: Location, name: &[u8], value: &[u8]) -> Result<()> {
         let entry = self.xattr_entry(name, value);
         let key = DirItem::xattr_key(location.inode, name);

@@ -37,7 +37,7 @@ pub const LABEL_BYTES_MAX: usize = 255;
 /// subvolume equals its original.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReceivedUuid {
-    /// The subvolume does not become writable.
+    /// The received subvolume does not become writable.
     Refuse,
     /// The received uuid is cleared.
     Clear,
@@ -79,8 +79,9 @@ impl WritableFilesystem {
     /// Makes a snapshot of the source, in the state that this call's commit freezes. The time does
     /// not depend on the source's size.
     ///
-    /// As on Linux, the snapshot is durable when this returns. The snapshot gets its name after the
-    /// commit that froze the source, so a second commit follows, which writes metadata only.
+    /// As on Linux, the snapshot is durable when this call returns. The snapshot gets its name
+    /// after the commit that froze the source, so a second commit follows, which writes metadata
+    /// only.
     ///
     /// # Errors
     /// Fails with [`Error::SubvolumeNotFound`], [`Error::Exists`], or as
@@ -118,10 +119,11 @@ impl WritableFilesystem {
     ///
     /// # Errors
     /// Fails with [`Error::SubvolumeNotFound`]. Fails with [`Error::HoldsSubvolume`] if the
-    /// subvolume contains others. Fails with [`Error::NotPermitted`] for the top level and the
-    /// default subvolume. Fails with [`Error::NotPermitted`] also if its directory or its root
-    /// directory is immutable or append-only. Fails with [`Error::ReadOnlySubvolume`] if its
-    /// directory is in a read-only subvolume.
+    /// subvolume contains other subvolumes. Fails with [`Error::NotPermitted`] for the top level
+    /// and the default subvolume. Also fails with [`Error::NotPermitted`] if the subvolume's parent
+    /// directory or root directory is immutable or append-only. Fails with
+    /// [`Error::ReadOnlySubvolume`] if the subvolume's parent directory is in a read-only
+    /// subvolume.
     pub fn delete_subvolume(&self, id: SubvolumeId) -> Result<()> {
         let location = Location::root_of(id);
         let refuse = |why| Err(Error::NotPermitted { location, why });
@@ -200,8 +202,8 @@ impl WritableFilesystem {
     /// Fails with [`Error::SubvolumeNotFound`]; [`Error::NotPermitted`] for a received subvolume
     /// that would become writable while `received` is [`ReceivedUuid::Refuse`].
     pub fn set_read_only(&self, id: SubvolumeId, read_only: bool, received: ReceivedUuid) -> Result<()> {
-        // Calls of several steps end first, so that no content changes after readers saw the
-        // subvolume read-only.
+        // Calls of several steps end before this lock is acquired, so that no content changes after
+        // readers saw the subvolume read-only.
         let _no_steps = self.data().several_steps.write();
         self.operate(Need::places(4), |operation| {
             operation.require_subvolume(id)?;

@@ -1,5 +1,5 @@
-//! Unfinished subvolumes, which no reader sees until they are complete. Receiving a stream makes
-//! such subvolumes.
+//! Unfinished subvolumes, which no reader sees until they are complete. Receiving a send stream
+//! makes unfinished subvolumes.
 //!
 //! An unfinished subvolume is a tree with an orphan item and a root item without references. On
 //! disk, an unfinished subvolume equals a deleted subvolume that is not yet dropped, except for the
@@ -7,8 +7,9 @@
 //! it. The next opening for writing, by this library or the kernel, drops it. [`finish_subvolumes`]
 //! makes the new subvolume an ordinary subvolume, in one step of one transaction.
 //!
-//! The caller sets all attributes of its inodes. Directories pass no attributes on to new inodes,
-//! and the flags of immutable and append-only inodes forbid nothing until the end.
+//! The caller sets all attributes of the unfinished subvolume's inodes. In an unfinished subvolume,
+//! directories pass no attributes on, and the flags of immutable and append-only inodes forbid
+//! nothing until the end.
 //!
 //! New names of an unfinished subvolume may be deferred, so that many go into each leaf at once
 //! ([`defer_names`]).
@@ -45,7 +46,7 @@ pub struct Received {
 pub struct FinishedSubvolume {
     /// The subvolume to be finished.
     pub id: SubvolumeId,
-    /// The directory of its name.
+    /// The directory that holds the subvolume's name.
     pub directory: Location,
     /// The name.
     pub name: Vec<u8>,
@@ -73,7 +74,8 @@ impl WritableFilesystem {
     }
 
     /// Makes an unfinished subvolume as [`begin_subvolume`](Self::begin_subvolume) does, as a
-    /// snapshot of another subvolume. The source may be unfinished itself. This call commits.
+    /// snapshot of another subvolume. The source may be unfinished itself. This call commits the
+    /// running transaction.
     ///
     /// # Errors
     /// Fails with [`Error::SubvolumeNotFound`], or as [`Engine::commit`](crate::Engine::commit)
@@ -125,7 +127,7 @@ impl WritableFilesystem {
     /// Gives up an unfinished subvolume, which then counts as deleted.
     ///
     /// # Errors
-    /// Fails with [`Error::SubvolumeNotFound`], or with an error of the tree.
+    /// Marks an unfinished subvolume as deleted.
     pub fn discard_subvolume(&self, id: SubvolumeId) -> Result<()> {
         self.operate(Need::freeing(4), |operation| {
             operation.require_unfinished(id)?;
@@ -143,8 +145,8 @@ impl WritableFilesystem {
     }
 
     /// Sets the flags of an inode of an unfinished subvolume, in the form of the inode item. For a
-    /// file with content, the flags that describe how content is written stay. Inode flags that the
-    /// file system itself controls also stay.
+    /// file with content, the method keeps the flags that describe how content is written. Inode
+    /// flags that the file system itself controls also stay.
     ///
     /// # Errors
     /// Fails with [`Error::InodeNotFound`]; [`Error::SubvolumeNotFound`] for a finished subvolume.
@@ -176,7 +178,7 @@ impl Access<'_> {
         Err(Error::SubvolumeNotFound { subvolume: id })
     }
 
-    /// Reaches the places of an unfinished subvolume's items.
+    /// Reads the tree blocks at which an unfinished subvolume's items are located.
     fn reach_unfinished(&mut self) -> Result<()> {
         self.reach_new_inode(TreeId::ROOT)?;
         let id = self.look().next_inode_number(TreeId::ROOT)?;
@@ -185,7 +187,7 @@ impl Access<'_> {
 }
 
 impl Operation<'_> {
-    /// Hides a subvolume that was just made from readers.
+    /// Hides a subvolume that was just made from all readers.
     fn hide(&mut self, id: SubvolumeId) -> Result<()> {
         let running = self.edit();
         let item = running.root_item_mut(id.tree())?;

@@ -1,10 +1,10 @@
-//! Small files made at once, with name, attributes and content. Also directories, nodes and
-//! symlinks with their attributes.
+//! Small files made at once, with name, attributes and content. The module also makes directories,
+//! nodes and symlinks with their attributes.
 //!
 //! A receiver of a stream knows everything about a small file before it makes the file. Separate
-//! calls would need one operation for its name, one dirty write for each piece, and one operation
-//! for its attributes. This module needs one operation. Content of the new file that is not stored
-//! inline becomes dirty data without a copy.
+//! calls would need one operation for the file's name, one dirty write for each piece, and one
+//! operation for its attributes. This module needs one operation. Content of the new file that is
+//! not stored inline becomes dirty data without a copy.
 
 use super::attributes::AttributeChanges;
 use super::create::{Plan, REGULAR, Whole};
@@ -79,8 +79,8 @@ impl WritableFilesystem {
     }
 
     /// Makes a regular file with these attributes and this content. The call takes the bytes of the
-    /// content and leaves the vector empty. After an error, the vector is unchanged and no file
-    /// exists.
+    /// content and leaves the vector empty. After an error, the vector of the content is unchanged
+    /// and no file exists.
     ///
     /// # Errors
     /// Fails as [`WritableFilesystem::create`], [`WritableFilesystem::set_attributes`] and

@@ -9,7 +9,8 @@
 //!
 //! A shared block that this tree made holds keyed references to its children in this tree's name.
 //! Before the tree is freed, such blocks are converted to full back references
-//! (`full_back_references`), children before parents. The conversion too can stop after any block.
+//! (`full_back_references`), children before parents. The conversion to full back references too
+//! can stop after any block.
 //!
 //! Source: on-disk format documentation, section "Root item" (`drop_progress`, `drop_level`).
 
@@ -43,7 +44,7 @@ const CHILDREN_AHEAD: usize = 256;
 /// The reason why dropping a tree stopped.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Stop {
-    /// The whole tree is dropped.
+    /// The drop of the whole tree is complete.
     Gone,
     /// The step did enough work, and other threads may acquire the lock.
     Enough,
@@ -56,7 +57,7 @@ enum Stop {
 enum Advance {
     /// The step is complete.
     Done,
-    /// No block is left.
+    /// No block below is left to drop.
     AtEnd,
     /// The step stopped half-way so that other threads get the lock, and must be repeated.
     Interrupted,
@@ -73,13 +74,13 @@ struct Step {
     reference: Reference,
 }
 
-/// How many of the last missing blocks are remembered.
+/// The number of recently missing blocks that the drop remembers.
 const MISSING_KNOWN: usize = 16;
 
 /// State of one tree that is kept between two holds of the lock.
 #[derive(Debug, Default)]
 struct Memory {
-    /// The blocks that the drop most recently found missing and then read.
+    /// The blocks that were most recently missing and that the drop then read.
     missing: VecDeque<Logical>,
     /// Nodes whose subtrees hold full back references for everything that this tree made.
     turned: BTreeSet<Logical>,
@@ -88,7 +89,7 @@ struct Memory {
 }
 
 impl Memory {
-    /// Returns whether a block was missing recently, and remembers it.
+    /// Returns whether a block was missing recently, and remembers the block.
     fn is_known(&mut self, pointer: &BlockPointer) -> bool {
         if self.missing.contains(&pointer.logical) {
             return true;
@@ -115,8 +116,8 @@ struct SnapshotDropper<'m> {
     /// The transaction in which a snapshot made this tree, from the root item's key: older blocks
     /// are not the tree's own. For blocks of exactly this generation, the owner in their header
     /// decides. With the kernel's keys, blocks of this generation belong to the snapshot's source.
-    /// Keys that name the transaction itself may be older than blocks that the snapshot changed in
-    /// it.
+    /// The snapshot's keys that name its own transaction may be older than blocks that the snapshot
+    /// changed in this transaction.
     origin: Generation,
     steps: Vec<Step>,
     /// Blocks to be read together with the missing block.
@@ -175,8 +176,8 @@ impl WritableFilesystem {
     }
 
     /// Drops unfinished subvolumes of an earlier session when the volume is opened for writing.
-    /// Only deleted subvolumes have the flag that distinguishes both. A damaged subvolume remains
-    /// for the next opening.
+    /// Only deleted subvolumes have the flag that distinguishes them from unfinished ones. A
+    /// damaged subvolume remains for the next opening, which tries again.
     pub(crate) fn sweep_unfinished(&self) -> Result<()> {
         for id in self.subvolumes_without_references()? {
             let item = self.look(|operation| operation.look().root_item(id.tree()).cloned())?;
@@ -236,7 +237,7 @@ impl WritableFilesystem {
         if let Stop::Missing(pointer) = &stop
             && memory.is_known(pointer)
         {
-            // The block was read, but the cache did not keep it.
+            // An earlier step read the missing block, but the cache did not keep it.
             (stop, _) = drop_below(&mut handle, tree, progress, memory)?;
         }
         match &stop {
@@ -286,7 +287,7 @@ fn drop_below(
             Err(error) => match missing(error) {
                 Ok(stop) => break stop,
                 Err(error) => {
-                    // Dropped references stay dropped, so the progress must be recorded.
+                    // Dropped references stay dropped, so the drop progress must be recorded.
                     way.remember(running)?;
                     return Err(error);
                 }
@@ -332,7 +333,7 @@ fn remove_dead_root(running: &mut Running, tree: TreeId) -> Result<()> {
 
 impl<'m> SnapshotDropper<'m> {
     /// Finds where the drop continues: at the recorded drop progress, or at the root. Returns
-    /// `None` if other threads should get the lock first.
+    /// `None` if the drop should first release the lock for other threads.
     fn resume(running: &mut Running, tree: TreeId, memory: &'m mut Memory) -> Result<Option<Self>> {
         let open = running.open_tree(tree)?;
         let offset = open.item_offset;
@@ -368,7 +369,7 @@ impl<'m> SnapshotDropper<'m> {
             let Some((child, reference)) = step.child(tree) else {
                 break;
             };
-            // The child is on the path itself, so this level continues after it.
+            // The child is on the path itself, so this level continues after the child.
             step.slot = slot.saturating_add(1);
             let depth = drop.steps.len();
             if !drop.enter(running, child, reference)? {
@@ -381,8 +382,8 @@ impl<'m> SnapshotDropper<'m> {
         Ok(Some(drop))
     }
 
-    /// Returns whether the path ends at a node with remaining children: only such a place can be
-    /// recorded.
+    /// Returns whether the path ends at a node with remaining children: only the position in such a
+    /// node can be recorded.
     fn can_stop(&self) -> bool {
         self.steps
             .last()
@@ -421,7 +422,8 @@ impl<'m> SnapshotDropper<'m> {
         Ok(())
     }
 
-    /// Returns the references of a block. Only a block that may be shared is looked up.
+    /// Returns the state of the references to a block. Only a block that may be shared is looked
+    /// up.
     fn state(
         &self,
         running: &Running,
@@ -517,7 +519,7 @@ impl<'m> SnapshotDropper<'m> {
                 .core
                 .refer_below(&step.block, form, -1)
                 .inspect_err(|error| {
-                    // Some references are dropped, and no record shows which.
+                    // After this error, some references are dropped, and no record shows which.
                     running.core.forest.volume().stop_writing(error);
                 })?;
         }
@@ -540,7 +542,7 @@ impl Step {
         }
     }
 
-    /// Returns the child in the slot, and this block's form of reference to it.
+    /// Returns the child in the current slot, and the form of this block's reference to the child.
     fn child(&self, tree: TreeId) -> Option<(BlockPointer, Reference)> {
         let child = self.pointer.child(&self.block, self.slot)?;
         let reference = match self.form(tree) {

@@ -1,9 +1,9 @@
 //! Making subvolumes: empty ones, and snapshots in constant time.
 //!
-//! A snapshot is a copy of its source's root block with an id of its own. All blocks below are
-//! shared, and each child of the root gets one more reference. Nothing else is read or written, so
-//! the cost does not depend on the size. Changes of the source in the running transaction are
-//! committed first, so that the shared blocks are on disk.
+//! A snapshot is a copy of its source's root block under a tree id of its own. The snapshot shares
+//! all blocks below the root, and each child of the root gets one more reference. Nothing else is
+//! read or written, so the cost does not depend on the size. Changes of the source in the running
+//! transaction are committed first, so that the shared blocks are on disk.
 //!
 //! This module makes trees, root items, root references and uuids; [`crate::operations`] makes the
 //! directory entry.
@@ -337,7 +337,7 @@ mod tests {
     use super::*;
 
     /// A receiver finds an incremental stream's parent by the received uuid, so a changed subvolume
-    /// must not have one.
+    /// must not have a received uuid.
     #[test]
     fn only_a_read_only_snapshot_passes_for_what_was_received() {
         let new = |number| NewSubvolume {

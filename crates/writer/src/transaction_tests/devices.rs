@@ -112,7 +112,7 @@ fn view_does_not_wait_for_converging_commit() {
     filesystem
         .create(ROOT, b"before", &NewInode::of_root(0o600))
         .unwrap();
-    // Whether the gate is closed, and the number of reads that wait at it.
+    // Whether the gate for reads is closed, and the number of reads that wait at the gate.
     let gate = Arc::new((Mutex::new((true, 0_usize)), Condvar::new()));
     let own = gate.clone();
     device.watch(Some(Arc::new(move || {

@@ -101,7 +101,7 @@ fn statistics(filesystem: &WritableFilesystem, device: u64) -> DeviceStatistics 
     DeviceStatistics::parse(&key, item.data()).unwrap()
 }
 
-/// The counts of one session are added to those of earlier sessions, once.
+/// The statistics add the error counts of a session once to the counts of earlier sessions.
 #[test]
 fn errors_add_up_in_the_statistics() {
     let backends = mirror(2);

@@ -169,7 +169,7 @@ fn commits_that_other_calls_make_count() {
         .unwrap();
     assert_eq!(counts(&filesystem), (0, 0));
     make(&filesystem, b"b", b"xyz");
-    // A commit for lack of space leaves content dirty.
+    // A metadata-only commit for lack of space leaves content dirty.
     filesystem.commit_metadata().unwrap();
     assert_eq!(counts(&filesystem), (0, 3));
     drop(filesystem);

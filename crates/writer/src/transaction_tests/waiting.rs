@@ -92,10 +92,10 @@ fn a_long_run_of_creations_stays_within_the_budget() {
         }
         filesystem.commit().unwrap();
         let commits = filesystem.committed_generation().get() - first.get();
-        // Memory that readahead does not use belongs to the cache.
+        // The read-ahead memory that is not in use belongs to the cache.
         let (whole, cached) = (cache.get(), most_cached);
         assert!(limit + cached <= whole, "{limit} beside {cached} of {whole}");
-        // The changes of a commit itself are not part of the limit.
+        // The changes that a commit itself makes are not part of the limit.
         assert!(peak <= limit + limit / 8, "{peak} of {limit}");
         assert!(peak > limit / 4 && cached > 0, "{peak}, {cached}");
         assert!(commits >= 5, "{commits}");
@@ -131,8 +131,8 @@ fn content_is_written_back_beside_writers() {
             .write_at(*file, FileOffset::MIN, &vec![b'x'; piece])
             .unwrap();
     }
-    // Background write-back ends at a quarter. Later writes wake the background thread only from
-    // half of the limit on.
+    // Background write-back ends at a quarter of the limit. After that, writes wake the background
+    // thread only from half of the limit on.
     while filesystem.data().delalloc_bytes() > limit / 2 {
         std::thread::yield_now();
     }
@@ -173,7 +173,7 @@ fn changes_dirty_for_long_are_committed() {
         filesystem.commit_if_due(interval).unwrap()
     };
     let first = filesystem.committed_generation();
-    // Nothing is dirty.
+    // No changes are dirty.
     assert!(!due(0) && !due(100));
     let file = filesystem
         .create(ROOT, b"file", &NewInode::of_root(0o644))

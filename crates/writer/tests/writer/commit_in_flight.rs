@@ -1,5 +1,5 @@
-//! Tests of calls during a commit's writes: its blocks are not on the devices yet, and the next
-//! transaction runs.
+//! Tests of calls during a commit's writes: the commit's blocks are not on the devices yet, and the
+//! next transaction runs.
 #![allow(
     clippy::arithmetic_side_effects,
     clippy::indexing_slicing,
@@ -123,7 +123,7 @@ fn a_tree_stays_open_until_its_blocks_are_on_the_device() {
     filesystem.commit().unwrap();
 }
 
-/// A commit that still reads blocks for convergence has not reached its superblocks. A sync
+/// A commit that still reads blocks for convergence has not written its superblocks. A sync
 /// meanwhile logs against the previous commit.
 #[test]
 fn a_sync_does_not_wait_for_a_commit_that_settles() {
@@ -186,7 +186,7 @@ fn a_view_keeps_what_came_while_a_commit_was_under_way() {
     filesystem.commit().unwrap();
     filesystem.commit().unwrap();
 
-    // This file takes all remaining space.
+    // This test file takes all remaining space.
     let other = filesystem
         .create(ROOT, b"other", &NewInode::of_root(0o600))
         .unwrap();

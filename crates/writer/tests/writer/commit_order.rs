@@ -148,7 +148,7 @@ fn each_step_ends_on_all_devices_with_striped_data() {
 fn what_is_freed_waits(end: impl Fn(&WritableFilesystem, Location)) {
     let (gates, filesystem) = new_volume(1, Profile::Single, Profile::Single);
     let freed = create(&filesystem, "freed", &vec![b'f'; 16 * MIB]).unwrap();
-    // These files take all but a little of the space.
+    // These test files take almost all of the space.
     let mut number = 0;
     loop {
         match create(&filesystem, &format!("other-{number}"), &vec![b'o'; MIB]) {

@@ -77,7 +77,8 @@ fn snapshot_comes_between(data: DataOptions, make: impl FnOnce(&WritableFilesyst
     let commit = WatchedThread::start(move || of.commit().unwrap()).unwrap();
     gate.wait_for_arrivals(1);
 
-    // A snapshot has nothing to write back, and waits for that commit.
+    // A snapshot of this file has nothing to write back, and waits for the commit that overwrites
+    // in place.
     let of = filesystem.clone();
     let take = move || {
         of.snapshot(SubvolumeId::TOP_LEVEL, ROOT, b"snapshot", true)

@@ -1,4 +1,4 @@
-//! Tests of reads beside writers: each read shows one state of the volume, and none waits for a
+//! Tests of reads beside writers: each read shows one state of the volume, and no read waits for a
 //! device that only a writer uses.
 #![allow(
     clippy::arithmetic_side_effects,

@@ -2,7 +2,7 @@
 //! `btrfs check`.
 //!
 //! The comparison needs mkfs.btrfs 6.14 or newer, root for mounting, and a kernel with btrfs. On
-//! other machines, a test reports that it was skipped, and why.
+//! other machines, each test reports that it was skipped, and why.
 #![allow(
     clippy::arithmetic_side_effects,
     clippy::indexing_slicing,
@@ -437,7 +437,7 @@ fn check(case: &Case, images: &[PathBuf]) -> Result<()> {
     Ok(())
 }
 
-/// Mounts the volume, writes, and reads back after another mount.
+/// Mounts the volume, writes files, and reads them back after another mount.
 fn use_it(images: &[PathBuf]) -> Result<()> {
     let bytes: Vec<u8> = (0..3_000_000_u32)
         .map(|number| (number / 7).to_le_bytes()[0])

@@ -23,7 +23,8 @@ const ROOT: Location = Location::root_of(SubvolumeId::TOP_LEVEL);
 const DEVICE_BYTES: usize = 192 << 20;
 const ALL: core::ops::Range<Logical> = Logical::MIN..Logical::new(u64::MAX);
 
-/// The content of files that stay, and below of files that are removed.
+/// The content of files that the test keeps; the constant below is the content of files that it
+/// removes.
 const STAYS: &[u8; 16] = b"this is to stay.";
 const GOES: &[u8; 16] = b"this is to go!!!";
 
@@ -141,7 +142,7 @@ fn trim_discards_removed_content_and_keeps_the_rest() {
         if data.parity_stripes() == 0 {
             assert_eq!(left, 0, "{data:?}");
         } else {
-            // Rows that also contain other data are left unchanged.
+            // A trim leaves rows that also contain other data unchanged.
             assert!(left < gone / 2, "{data:?}: {left} of {gone}");
         }
         // After a trim, the trimmed space can be used again, and a second trim of the same space
@@ -189,7 +190,7 @@ fn short_ranges_and_other_addresses_are_left_alone() {
 }
 
 /// A trim keeps the space outside of chunks from being used. An edit that needs a chunk waits for
-/// the trim, whatever needs the chunk: dirty data, preallocation, a snapshot.
+/// the trim, whether dirty data, preallocation or a snapshot needs that chunk.
 #[test]
 fn a_trim_causes_no_want_of_space() {
     let written = edits_beside_trim(|filesystem, number| {
@@ -326,7 +327,7 @@ fn commit_with_discard_discards_freed_ranges() {
     remove(&filesystem, 0..10);
     filesystem.close().unwrap();
     assert_eq!(disks.count(GOES), filled, "nobody asked for it");
-    // The volume was opened again, so its free space is not in memory yet.
+    // The test opened the volume again, so its free space is not in memory yet.
     let filesystem = disks.open_with(WriteOptions {
         discard: true,
         ..WriteOptions::default()

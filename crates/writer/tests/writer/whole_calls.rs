@@ -158,7 +158,7 @@ fn clone_without_source(in_subvolume: bool) {
     .unwrap();
     gate.wait_for_arrivals(1);
     let of = filesystem.clone();
-    // The name is removed at once; then the removal waits for the file lock.
+    // The call removes the name at once; then the removal of the inode waits for the file lock.
     let remove = WatchedThread::start(move || match in_subvolume {
         true => of.delete_subvolume(id),
         false => of.unlink(ROOT, b"source"),

@@ -30,7 +30,7 @@ fn volume() -> Vec<Candidate> {
     data.chain([metadata, system]).collect()
 }
 
-/// The starts of what a balance of data moves, in GiB.
+/// Returns the starts, in GiB, of the block groups that a balance of data moves.
 fn data(filters: BalanceArguments) -> Vec<u64> {
     starts(BalanceFlags::DATA, filters, volume())
 }

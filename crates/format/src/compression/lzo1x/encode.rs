@@ -3,8 +3,8 @@
 //! A table maps a hash of four bytes to their last position. If the four bytes there are equal, the
 //! encoder extends the match as far as possible. Otherwise the position advances, in longer steps
 //! the more positions had no match. Matches are at least four bytes long and reach back up to
-//! [`DISTANCE_MAX`]. Length and distance select the instruction, by the table in the documentation
-//! of the decoder. Noise grows by one byte in 255, plus the end mark.
+//! [`DISTANCE_MAX`]. The length and distance of a match select the instruction, by the table in the
+//! documentation of the decoder. Noise grows by one byte in 255, plus the end mark.
 //!
 //! Streams begin with a literal, never with 17, which would announce the run-length extension.
 
@@ -134,8 +134,8 @@ impl Stream<'_> {
     fn a_match(&mut self, distance: usize, length: usize) {
         let last = distance.saturating_sub(1);
         if length <= 8 && distance <= 2048 {
-            // Lengths 3 and 4 have the code 01L, lengths 5 to 8 the code 1LL. Both codes hold the
-            // length minus 1 from bit 5 on.
+            // In LZO1X, matches of lengths 3 and 4 have the code 01L, and lengths 5 to 8 the code
+            // 1LL. Both codes hold the length minus 1 from bit 5 on.
             let code = (length.saturating_sub(1) << 5) | ((last & 7) << 2);
             self.out.extend_from_slice(&[low(code), low(last >> 3)]);
         } else if distance <= END_DISTANCE {
@@ -149,8 +149,8 @@ impl Stream<'_> {
         }
     }
 
-    /// Writes a code with `number` minus `base` in its low bits, if it is between 1 and `most`.
-    /// Otherwise the low bits are zero and an extension follows.
+    /// Writes a code with `number` minus `base` in its low bits, if it is between 1 and `most`. A
+    /// larger or smaller `number` leaves the low bits zero, and an extension follows the code.
     fn number(&mut self, code: u8, base: usize, most: usize, number: usize) {
         let less = number.saturating_sub(base);
         if less <= most {

@@ -125,8 +125,8 @@ fn encode_steps(first: &[u8], steps: &[Step]) -> (Vec<u8>, Vec<u8>) {
     (stream, content)
 }
 
-/// Returns the instruction of a match with a 16-bit distance. `base` is the length that is added to
-/// an extension.
+/// Returns the instruction of a match with a 16-bit distance. `base` is the match length to which
+/// an extension is added.
 fn far(head: u8, base: usize, length: usize, code: usize, state: usize) -> Vec<u8> {
     let mut bytes = Vec::new();
     if length <= base {

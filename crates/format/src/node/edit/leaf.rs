@@ -151,7 +151,8 @@ impl<'a> LeafEdit<'a> {
         let new_start = old.end.checked_sub(size_bytes)?;
         let kept = old.len().min(size_bytes);
         let next = slot.checked_add(1)?;
-        // Data that shrinks moves before its neighbours move. Data that grows moves after them.
+        // Item data that shrinks moves before its neighbours move. Data that grows moves after its
+        // neighbours have moved.
         if more == 0 {
             if keep_beginning {
                 shift(self.bytes, old.start, new_start, kept).then_some(())?;
@@ -240,8 +241,8 @@ impl<'a> LeafEdit<'a> {
         }
     }
 
-    /// Moves the data of all items from `slot` on. The data ends at `end` before and at `new_end`
-    /// after the move.
+    /// Moves the data of all items from `slot` on. The data ends at `end` before the move and at
+    /// `new_end` after the move.
     fn move_data(&mut self, slot: usize, new_end: usize, end: usize) -> Option<()> {
         if slot >= self.count || new_end == end {
             return Some(());

@@ -75,7 +75,7 @@ impl<'a> NodeEdit<'a> {
     }
 
     /// Inserts copies of the pointers in `slots` of another node before the one in `slot`. Returns
-    /// false if they do not fit, or if a source slot does not exist.
+    /// false if the pointers do not fit, or if a source slot does not exist.
     pub fn insert_from(&mut self, slot: usize, source: &TreeBlock, slots: Range<usize>) -> bool {
         let Some(pointers) = source.raw_pointers().get(slots) else {
             return false;

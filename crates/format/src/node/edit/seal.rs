@@ -28,7 +28,7 @@ impl TreeBlock {
         Self::new(Bytes::from(bytes), header)
     }
 
-    /// Makes a block of the header and bytes that [`TreeBlock::seal_into`] returned.
+    /// Makes a block of a header and the bytes that [`TreeBlock::seal_into`] returned.
     #[must_use]
     pub const fn of_sealed(header: Header, bytes: Bytes) -> Self {
         Self { bytes, header }
@@ -96,7 +96,7 @@ impl TreeBlock {
         }
     }
 
-    /// Returns the range of the block's free space.
+    /// Returns the byte range of the block's free space.
     fn free_range(&self) -> Range<usize> {
         if self.is_leaf() {
             let heads = self.item_count().saturating_mul(size_of::<RawItem>());

@@ -138,7 +138,7 @@ fn leaves_agree_with_a_map() {
                 }
             }
             compare(&block, &model, node_bytes, &format!("{node_bytes}, step {step}"));
-            // A clone of the block keeps its old content.
+            // A clone of the edited block keeps its old content.
             let sum = before.items().map(|item| item.data.len() + 25).sum::<usize>();
             assert_eq!(sum + before.free_space(), node_bytes as usize - 101);
         }
@@ -146,8 +146,8 @@ fn leaves_agree_with_a_map() {
     }
 }
 
-/// A block in reused memory holds no items of the old block. Once sealed, it holds none of its
-/// bytes.
+/// A block in reused memory holds no items of the old block. Once sealed, the new block holds none
+/// of the old block's bytes.
 #[test]
 fn used_memory_makes_an_empty_block() {
     let mut old = empty(4096, 0);

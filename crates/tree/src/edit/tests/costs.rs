@@ -77,7 +77,7 @@ fn removed_whole_leaves_are_not_copied() {
     );
 }
 
-/// Records the children of blocks at the time of their copy.
+/// A test context that records the children of blocks at the time of their copy.
 struct Children {
     generation: Generation,
     seen: BTreeSet<u64>,
@@ -132,7 +132,8 @@ fn children_of_frozen_blocks_have_their_addresses() {
     drop(frozen);
 }
 
-/// A written tree has no blocks in memory. An edited tree has the blocks changed since.
+/// A tree has no blocks in memory once they are written. An edited tree has the blocks changed
+/// since.
 #[test]
 fn written_blocks_are_let_go() {
     let (mut scratch, mut tree) = committed(5000);
@@ -198,7 +199,7 @@ fn kept_blocks_are_changed_where_they_are() {
     }
 }
 
-/// A view of kept blocks shows their old content.
+/// A view of blocks that the tree kept shows their old content.
 #[test]
 fn kept_blocks_with_a_view_are_copied() {
     let (mut scratch, mut tree) = committed(5000);
@@ -278,7 +279,8 @@ fn views_are_read_by_other_threads_while_the_tree_changes() {
             })
         })
         .collect();
-    // Every transaction moves one unit from one item to another, so the sum stays constant.
+    // Every transaction of the test moves one unit from one item to another, so the sum stays
+    // constant.
     let mut random = Random::new(buttress_oracle::seeds::seed(
         "tree::edit::costs",
         "BUTTRESS_SEED",

@@ -26,8 +26,8 @@ fn rows_fill_leaves_to_the_end() {
     }
 }
 
-/// Several rows of insertions run at once, each at the end of its own key range, like the entries
-/// of directories.
+/// Several rows of insertions into one tree run at once, each at the end of its own key range, like
+/// the entries of directories.
 #[test]
 fn rows_in_the_middle_fill_leaves_too() {
     for node_bytes in NODE_SIZES {

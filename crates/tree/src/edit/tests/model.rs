@@ -10,7 +10,7 @@ struct Run {
     views: Vec<(Tree, Items)>,
     random: Random,
     node_bytes: u32,
-    /// The addresses of the other tree, which does not change.
+    /// The addresses of the second tree, which does not change.
     other: BTreeSet<u64>,
 }
 
@@ -185,7 +185,7 @@ fn run(seed: u64, node_bytes: u32, steps: u64, keys: u64) {
         assert_eq!(all(&view), model);
     }
     run.commit();
-    // The tree is emptied and refilled.
+    // The step empties the tree and refills it.
     for place in run.model.keys().copied().collect::<Vec<_>>() {
         assert!(run.tree.remove(&mut run.scratch.account, &place).unwrap());
         run.model.remove(&place);

@@ -113,7 +113,7 @@ fn cursors_and_ranges_read_what_is_in_memory() {
                     );
                 }
             }
-            // The cursor walks the whole tree backwards.
+            // The cursor walks the whole test tree backwards.
             assert!(cursor.seek_last().unwrap());
             let mut count = 1;
             while cursor.previous().unwrap() {
@@ -180,7 +180,7 @@ fn changes_find_what_differs_in_memory() {
             assert_eq!(differences(&sample.old, &view, mode), expected, "{mode:?}");
             assert_eq!(differences(&view, &view, mode), []);
         }
-        // Both versions are in memory, and share the unchanged blocks.
+        // Both versions of the tree are in memory, and share the unchanged blocks.
         let context = &mut sample.scratch.account;
         sample.tree.put(context, &key(7001), &[1, 2, 3]).unwrap();
         let newer = sample.tree.view();
@@ -201,7 +201,8 @@ fn frozen_trees_are_read_and_changed_before_they_are_written() {
     let frozen = sample.tree.freeze().unwrap().unwrap();
     assert!(sample.tree.freeze().unwrap().is_none());
     let between = sample.tree.view();
-    // Nothing is written yet. The next transaction copies the blocks that it changes.
+    // The test has written nothing to the devices yet. The next transaction copies the blocks that
+    // it changes.
     let mut after = sample.after.clone();
     for number in (0..12_000).step_by(500) {
         sample

@@ -1,14 +1,16 @@
 //! Restores damaged blocks in the parts of a row that are read to compute the row's new parity.
 //!
 //! New parity over a damaged block would match the damage, and destroy the old parity, which can
-//! still restore it. The bytes that were read are therefore checked first. A tree block in a
-//! metadata chunk proves its own validity. A bad block is rebuilt from the old parity. If the
-//! rebuilt block is valid, the new parity is computed over it. The block is written with the row,
-//! because the new parity restores other columns only together with it. Bytes that are no tree
-//! block in either form were never written, or are free, so they are used unchanged.
+//! still restore it. The row write therefore first checks the bytes that it has read. A tree block
+//! in a metadata chunk proves its own validity. The write rebuilds a bad block of the row from the
+//! old parity. If the rebuilt block is valid, the new parity is computed over it. The row write
+//! also writes the restored block, because the new parity restores other columns only together with
+//! it. Bytes that are no tree block in either form were never written, or are free, so they are
+//! used unchanged.
 //!
-//! Left out: restoring file data, whose checksums are in a tree above this layer. The writer passes
-//! them for the data that shares a row with its extents ([`super::super::beside`]).
+//! Left out: restoring file data, whose checksums are in a tree above this layer. The writer of a
+//! batch passes the checksums for the data that shares a row with its extents
+//! ([`super::super::beside`]).
 
 use crate::Volume;
 use crate::chunk_map::MappedChunk;

@@ -91,7 +91,7 @@ impl Lab {
     }
 
     /// Compares data and parity on all stripes with those that an independent writer computes from
-    /// `model`. In a last row without data, nothing is written.
+    /// `model`. A last row without data is not written.
     pub fn require_stripes(&self, model: &[u8]) {
         let image = self.snapshot();
         let layout = *self

@@ -167,7 +167,7 @@ fn power(exponent: usize) -> u8 {
     (0..exponent).fold(1, |value, _| times(value, 2))
 }
 
-/// Returns the contents of a chunk's stripes.
+/// Returns the contents of the stripes of a chunk that holds `data`.
 pub fn stripes_of(profile: Profile, count: usize, data: &[u8]) -> Vec<Vec<u8>> {
     let mut stripes = vec![Vec::new(); count];
     let units: Vec<Vec<u8>> = data

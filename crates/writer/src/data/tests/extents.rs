@@ -275,7 +275,7 @@ fn many_threads_write_and_commit() {
                         4 => {
                             drop(filesystem.copy_range(other, offset(0)..offset(9000), file, offset(100_000)))
                         }
-                        // Another thread may change the file's size meanwhile.
+                        // Another thread may change the file's size during this call.
                         _ => {
                             let size = filesystem.size_of(other).unwrap();
                             let mut bytes = vec![0; usize::try_from(size).unwrap()];
@@ -313,7 +313,7 @@ fn what_is_shared_takes_no_room_and_stays_apart() {
             .unwrap()
     );
     assert_eq!(content(&filesystem, one), bytes);
-    // These ranges are not whole sectors, end past the source, overlap, or are empty.
+    // These ranges of the source are not whole sectors, end past the source, overlap, or are empty.
     for (range, to) in [(1..4097, 0), (0..300_000, 0), (0..8192, 5), (0..0, 0)] {
         let range = offset(range.start)..offset(range.end);
         let result = filesystem.clone_range(one, range, other, offset(to));
@@ -391,7 +391,7 @@ fn a_full_volume_refuses_early_and_recovers() {
     assert_eq!(content(&filesystem, file), piece.repeat(2));
 }
 
-/// Dirty data of an unnamed file is not written once the file is gone.
+/// Dirty data of an unnamed file is not written once the last handle of the file is dropped.
 #[test]
 fn content_of_removed_files_is_forgotten() {
     let Some(image) = Image::make(&[]) else { return };
@@ -449,7 +449,7 @@ fn clone_of_preallocated_extent_sets_prealloc_flag() {
     image.check();
 }
 
-/// Preallocated space is one extent, so no metadata is reserved for one extent in each sector.
+/// A preallocated range is one extent, so no metadata is reserved for one extent in each sector.
 #[test]
 fn all_that_is_available_can_be_preallocated() {
     let Some(image) = Image::make(&[]) else { return };
@@ -463,7 +463,7 @@ fn all_that_is_available_can_be_preallocated() {
     image.commit_and_check(&filesystem);
 }
 
-/// Its last sector ends one byte after the largest file size.
+/// The last sector of this file ends one byte after the largest file size.
 #[test]
 fn the_largest_file_has_a_last_sector() {
     for features in [&[][..], &["-O", "^no-holes"]] {

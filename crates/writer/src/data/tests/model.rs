@@ -18,7 +18,7 @@ struct Run {
     filesystem: WritableFilesystem,
     files: Vec<(Location, Vec<u8>)>,
     random: Random,
-    /// Whether files may have preallocated extents after their end.
+    /// Whether files may have preallocated extents after the end of their content.
     room_behind_end: bool,
 }
 
@@ -280,7 +280,7 @@ fn files_go_to_the_kernel_and_come_back() {
         };
         // On volumes with items for holes, Linux 6.18 loses the size of a file that grows into
         // preallocated extents after its end, if the volume was mounted in between. `fallocate -n`,
-        // a new mount and a write there suffice.
+        // a new mount and a write after the end of the file suffice.
         run.room_behind_end = mkfs.is_empty();
         for _ in 0..3 {
             for _ in 0..120 {

@@ -58,7 +58,7 @@ fn batched_small_files_keep_their_content() {
     image.commit_and_check(&filesystem);
 }
 
-/// Many files need few requests: a separate write-back would need one request for each file.
+/// Many small files need few requests: a separate write-back would need one request for each file.
 #[test]
 fn small_files_are_written_back_with_few_requests() {
     let Some(image) = Image::make(&[]) else { return };
@@ -128,7 +128,7 @@ fn a_file_that_is_made_at_once_has_its_content_and_its_times() {
     assert!(matches!(made, Err(Error::NoSpace { .. })), "{made:?}");
     assert_eq!(much.len(), 600 << 20);
     assert_eq!(filesystem.lookup(ROOT, b"much").unwrap(), None);
-    // The name exists already.
+    // The name of the new file exists already.
     let mut bytes = vec![1; 5000];
     let made = filesystem.create_whole(ROOT, b"file-5000", &NEW, &attributes, &mut bytes);
     assert!(matches!(made, Err(Error::Exists { .. })), "{made:?}");

@@ -1,9 +1,9 @@
 //! Replay of names, on the directory's side and on the inode's side.
 //!
 //! The log of a directory has entries by index, and ranges of indexes of which it has all entries.
-//! A replay removes the subvolume's entries in such a range that the log lacks. The log of an inode
-//! has all its names in the directories that the log mentions. An entry that conflicts with a
-//! logged name, by name or by index, is removed.
+//! A replay removes those entries of the subvolume in such a range that the log lacks. The log of
+//! an inode has all its names in the directories that the log mentions. The replay removes an entry
+//! that conflicts with a logged name, by name or by index.
 
 use super::{Replay, inode_of, keys_of, wrong};
 use buttress_engine::entry::{Entry, Target};
@@ -114,7 +114,7 @@ impl Replay<'_, '_> {
         }
     }
 
-    /// Removes a name, on both sides. Times stay unchanged.
+    /// Removes a name, on both sides. The times of the inodes stay unchanged.
     fn unlink(&mut self, directory: InodeNumber, name: &[u8], inode: InodeNumber, index: u64) -> Result<()> {
         let (directory, location) = (self.at(directory), self.at(inode));
         self.operation.remove_link(location, directory.inode, name)?;
@@ -169,7 +169,8 @@ impl Replay<'_, '_> {
         let Some(entry) = DirItems::parse(&key, item.data()).map_err(broken)?.next() else {
             return Ok(());
         };
-        // Names that the log of their inode has are added with the inode's other names.
+        // The replay adds names that the log of their inode has together with the inode's other
+        // names.
         let Some(inode) = Self::target(&entry) else {
             return Ok(());
         };
@@ -221,7 +222,7 @@ impl Replay<'_, '_> {
         Ok(is_there)
     }
 
-    /// Does step 3 of the replay for all names of an inode.
+    /// Performs step 3 of the log replay for all names of an inode.
     pub(super) fn names(&mut self, inode: InodeNumber) -> Result<()> {
         self.require_inode(&Key::new(
             buttress_format::ObjectId::new(inode.get()),
@@ -230,8 +231,8 @@ impl Replay<'_, '_> {
         ))?;
         let logged = names_in(&self.log, inode)?;
         let present = self.names_of(inode)?;
-        // Old names in the logged directories are removed first: a name may exist there under
-        // another index.
+        // Old names in the logged directories are removed first: a logged name may exist there
+        // under another index.
         let parents: Vec<InodeNumber> = logged.iter().map(|name| name.parent).collect();
         for old in &present {
             if parents.contains(&old.parent) && !logged.contains(old) {

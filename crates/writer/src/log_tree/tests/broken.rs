@@ -25,7 +25,8 @@ fn expect_no_promise(sync: impl Fn(&WritableFilesystem, Location) -> buttress_fs
         error.to_string().contains(&number),
         "names the subvolume: {error}"
     );
-    // The log of the top level was frozen before the defect was found, and is not durable.
+    // The log of the top level was frozen before the broken invariant was found, and is not
+    // durable.
     let mut healed = log.log.lock();
     (healed.tree, healed.is_dirty) = (tree, false);
     drop(healed);

@@ -23,7 +23,7 @@ fn what_was_punched_out_stays_out() {
         .allocate(punched, hole, AllocateMode::PunchHole)
         .unwrap();
     assert_eq!(filesystem.fsync(punched).unwrap(), Synced::Logged);
-    // The file is cut and grows again. The old content of the file must not return.
+    // The file is cut and grows again. The content before the cut must not return.
     filesystem.truncate(cut, ByteCount::new(4096)).unwrap();
     filesystem.truncate(cut, ByteCount::new(40_960)).unwrap();
     assert_eq!(filesystem.fsync(cut).unwrap(), Synced::Logged);
@@ -60,7 +60,7 @@ fn a_name_that_was_taken_over_is_always_there() {
     filesystem
         .rename(ROOT, b"temporary", ROOT, b"name", RenameMode::Replace)
         .unwrap();
-    // A sync of another file takes the removal into account.
+    // A sync of another file must log the removal.
     write(&filesystem, other, b'q', 5000);
     assert_eq!(filesystem.fsync(other).unwrap(), Synced::Logged);
     filesystem.abandon();
@@ -75,7 +75,8 @@ fn a_name_that_was_taken_over_is_always_there() {
 }
 
 /// A file with two names is removed, and another file has one of the names. A log with the second
-/// file removes both names of the first. The first file never existed with only one of them.
+/// file removes both names of the first. After a crash, the first file must never exist with only
+/// one of its names.
 #[test]
 fn deleted_file_loses_all_its_names_after_crash() {
     for first in [&b"one"[..], b"two"] {
@@ -111,7 +112,7 @@ fn the_index_of_a_name_that_was_removed_is_not_given_again() {
     filesystem.commit().unwrap();
     let after = filesystem.next_index(directory).unwrap();
     drop(filesystem);
-    // Nothing about the directory is in memory yet.
+    // After the new opening, nothing about the directory is in memory.
     let filesystem = open(&backends);
     filesystem.unlink(directory, b"last").unwrap();
     assert_eq!(filesystem.next_index(directory).unwrap(), after);

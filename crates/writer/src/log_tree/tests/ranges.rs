@@ -57,7 +57,7 @@ fn a_range_costs_the_range() {
     let backends = made(&[160 * MIB], None);
     let filesystem = open(&backends);
     let file = filesystem.create(ROOT, b"file", &NEW).unwrap();
-    // The length fits into the existing chunk.
+    // The write's length fits into the existing chunk.
     let length = 2 * MIB;
     write(&filesystem, file, b'a', length);
     filesystem.commit().unwrap();

@@ -7,8 +7,8 @@ use buttress_engine::block_groups::Purpose;
 use buttress_format::FileOffset;
 use buttress_fs::Location;
 
-/// New files with attributes, files with many extents, directories with entries, second names of
-/// old files, and files in other directories: each survives a crash under each of its names.
+/// New inodes and names of all kinds survive a crash: files with attributes or many extents,
+/// directories, and second names of old files.
 #[test]
 fn a_row_of_new_names_of_all_kinds_is_there_after_a_crash() {
     let backends = made(&[256 * MIB], None);
@@ -99,7 +99,7 @@ fn a_row_of_new_names_of_all_kinds_is_there_after_a_crash() {
     filesystem.close().unwrap();
 }
 
-/// On devices that do not spin, a log reuses addresses of earlier ones: syncs use little more space
+/// On devices that do not spin, a log reuses addresses of earlier logs: syncs use little more space
 /// than the last log.
 #[test]
 fn logs_reuse_addresses_of_earlier_logs() {

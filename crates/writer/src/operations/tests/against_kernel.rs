@@ -1,6 +1,6 @@
-//! Runs the same operations on the kernel's btrfs and here. Each operation must end with the same
-//! error number. Afterwards the items of both subvolumes must be equal, except for transaction
-//! numbers and current times.
+//! Runs the same operations on the kernel's btrfs and on this crate's. Each operation must end with
+//! the same error number. Afterwards the items of both subvolumes must be equal, except for
+//! transaction numbers and current times.
 //!
 //! Paths use few names, so that operations meet each other's results, and many fail.
 
@@ -109,8 +109,8 @@ fn do_by_kernel(top: &Path, step: &Step) -> Result<(), Errno> {
     }
 }
 
-/// Returns the target of a path. Without symlinks it needs no view, which would slow down the next
-/// edits.
+/// Returns the target of a path. A lookup without symlinks needs no view, which would slow down the
+/// next edits.
 fn find(filesystem: &WritableFilesystem, path: &str, follow: Follow) -> Result<Location> {
     let mut here = ROOT;
     let mut names = path.split('/').filter(|name| !name.is_empty()).peekable();
@@ -306,7 +306,8 @@ fn items(filesystem: &buttress_fs::Filesystem) -> BTreeMap<Key, Vec<u8>> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Check {
     Yes,
-    /// The volume is not checked: for each name of an inode, btrfs-progs walk all of its names.
+    /// btrfs-progs does not check this volume, because its check walks all names of an inode for
+    /// each name.
     No,
 }
 

@@ -381,8 +381,8 @@ fn a_removed_file_takes_its_content_along() {
         return;
     };
     let filesystem = image.open();
-    // These sizes give dirty data, content on disk, and content so large that its inode becomes an
-    // orphan.
+    // These file sizes give dirty data, content on disk, and content so large that its inode
+    // becomes an orphan.
     for bytes in [100_000, 3 << 20] {
         for commit in [false, true] {
             let file = filesystem.create(ROOT, b"file", &NEW).unwrap();

@@ -109,7 +109,7 @@ fn xattr(random: &mut Random) -> (String, Vec<u8>) {
             ("btrfs.compression".to_owned(), value.as_bytes().to_vec())
         }
         4 => ("trusted.t".to_owned(), vec![9; random.below(300)]),
-        // The names here come in groups of three with equal hashes.
+        // The names in these steps come in groups of three with equal hashes.
         5 => (
             random.of(names_of_one_hash::xattrs()).clone(),
             vec![8; random.below(900)],
@@ -165,7 +165,8 @@ fn step(random: &mut Random) -> Step {
         69..=73 => Step::Mode(path, *random.of(&modes)),
         74..=77 => {
             let ids = [None, Some(0), Some(1000), Some(5)];
-            // At least one of both changes: a call that changes neither is no change of owner here.
+            // The step changes the owner or the group: a call that changes neither is no change of
+            // owner here.
             Step::Owner(path, *random.of(&ids), *random.of(&ids[1..]))
         }
         78..=80 => {

@@ -100,8 +100,8 @@ fn subvolumes_live_and_die() {
     image.check();
 }
 
-/// As in the kernel, the directory's list limits the mode, and the property comes from the parent
-/// subvolume's root.
+/// As in the kernel, the directory's default list limits the mode. The compression property comes
+/// from the parent subvolume's root.
 #[test]
 fn new_subvolumes_inherit() {
     let Some(image) = Image::make(&[]) else {
@@ -227,7 +227,7 @@ fn nothing_of_a_deleted_subvolume_reaches_the_next_one() {
         .create(Location::root_of(new), b"another", &file)
         .unwrap();
     filesystem.commit().unwrap();
-    // Dropping the holds removes the inodes completely.
+    // Dropping the handles that hold the inodes open removes the inodes completely.
     drop((held, unnamed));
     filesystem.commit().unwrap();
     image.check();
@@ -247,7 +247,7 @@ fn an_entry_that_stands_for_a_subvolume_is_not_that_subvolume() {
     filesystem
         .rename(inside, b"inner", copied, b"real", RenameMode::NoReplace)
         .unwrap();
-    // Now the snapshot has both subvolumes as placeholders.
+    // Now the snapshot has placeholders in place of both subvolumes.
     for (from, to, mode) in [
         (&b"inner"[..], &b"real"[..], RenameMode::Replace),
         (b"inner", b"real", RenameMode::Exchange),
@@ -290,8 +290,8 @@ fn an_entry_that_stands_for_a_subvolume_is_not_that_subvolume() {
     image.check();
 }
 
-/// Blocks from the transaction that made a snapshot belong to the snapshot, and it holds the
-/// references to their children. If a second snapshot shares these blocks and the first is dropped,
+/// Blocks from the transaction that made a snapshot belong to the snapshot, and the snapshot holds
+/// the references to their children. If a second snapshot shares the blocks of a dropped snapshot,
 /// the blocks must hold the references themselves.
 #[test]
 fn blocks_of_dropped_snapshot_survive_in_second_snapshot() {

@@ -1,7 +1,7 @@
 //! Conversion to full back references: shared blocks that hold references in the dropped tree's
 //! name then refer by address.
 //!
-//! Children come before their parent, so that the walk can stop after any block. Each converted
+//! Child blocks come before their parent, so that the walk can stop after any block. Each converted
 //! tree block is consistent, whether or not other blocks are converted. A block above it that is
 //! not converted yet is consistent too. The walk also visits nodes that already hold full back
 //! references.
@@ -113,7 +113,7 @@ impl SnapshotDropper<'_> {
         }))
     }
 
-    /// Converts the references of one block to its address.
+    /// Converts one block's references to full back references, which hold the block's address.
     fn turn(&self, running: &mut Running, pointer: &BlockPointer, block: &TreeBlock) -> Result<()> {
         let core = &mut running.core;
         core.refer_below(block, Form::FullBackReference(pointer.logical), 1)
