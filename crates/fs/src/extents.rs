@@ -7,8 +7,8 @@
 //! which other files or other ranges of the same file may also use.
 //!
 //! A file's ranges end with the last sector, so the last range may extend beyond the file's size.
-//! Preallocated ranges may lie entirely beyond the size. Holes without items end at the size.
-//! Lengths are up to 2^64, so memory must never be allocated by them.
+//! Preallocated ranges may lie entirely beyond the size. A hole that no item records ends at the
+//! file's size. Lengths are up to 2^64, so memory must never be allocated by them.
 //!
 //! Invariants of [`FileExtents`]: ranges are in ascending order, do not overlap, and leave no gap
 //! up to the file's size. An item that violates this is returned as an error, and the ranges
@@ -213,7 +213,7 @@ impl FileRangeBuilder {
         let generation = Some(extent.generation);
         let (length, kind) = match extent.body {
             // In the file, inline content occupies whole sectors, as seeks to holes show. The bytes
-            // between its end and the next sector are zeros, not a hole.
+            // between the end of inline content and the next sector are zeros, not a hole.
             FileExtentBody::Inline(stored) => (
                 self.whole_sectors(extent.ram_bytes),
                 RangeKind::Inline(InlineContent {

@@ -2,7 +2,7 @@
 //!
 //! The kernel has a queue of requests for each processor. A server registers entries of memory with
 //! a queue. The kernel writes a call made on that processor into one of these entries. The server
-//! writes the answer into the same memory. Submitting the answer also requests the next call. A
+//! writes the answer to the same memory. Submitting the answer also requests the next call. A
 //! [`Ring`] is one such entry with an io_uring of its own, for one thread.
 //!
 //! A ring supports nothing else. Before it is enabled, it is restricted to commands

@@ -123,7 +123,7 @@ pub enum MembershipRefusal {
         device: DeviceId,
         /// The bytes of the device's content that must move.
         content: ByteCount,
-        /// The bytes that new chunks need.
+        /// The bytes that the new chunks need.
         wanted: ByteCount,
         /// The bytes available for new chunks.
         found: ByteCount,

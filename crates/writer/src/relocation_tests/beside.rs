@@ -1,1 +1,1 @@
-//! Jobs beside writers.
+//! Tests of relocation jobs while other threads write.
