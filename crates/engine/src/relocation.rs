@@ -3,9 +3,9 @@
 //! A move is a *renaming of addresses*. Each extent gets a copy at a new address. Each tree block
 //! that points to a moved extent gets a copy as well, and so do its ancestors. The extent items
 //! move along, with all references: a reference by tree stays as it is, and a reference by address
-//! gets the new address. So each block is copied once, however many snapshots share it, and no
-//! count changes. Blocks of the volume's own trees belong to one tree: an edit without a change
-//! moves them.
+//! gets the new address. A relocation therefore copies each block once, however many snapshots
+//! share it, and changes no reference count. Blocks of the volume's own trees belong to one tree:
+//! an edit without a change moves them.
 //!
 //! | step | module | holds |
 //! |---|---|---|
@@ -80,7 +80,7 @@ pub struct RelocationSummary {
     /// Moved tree blocks of the groups. Copies of the tree blocks above the moved blocks do not
     /// count.
     pub tree_blocks: u64,
-    /// All tree blocks that got a copy, those above moved extents included.
+    /// The number of tree blocks that got a copy, including those above moved extents.
     pub copied_blocks: u64,
     /// The number of batches of the relocation, each of which is part of one transaction.
     pub batches: u64,
@@ -107,8 +107,8 @@ impl Engine {
     /// A job that ends early leaves a sound volume: extents that it moved stay moved, and the groups take new extents again.
     ///
     /// # Errors
-    /// [`Error::Cancelled`]; [`Error::NoSpace`] with the bytes that are missing, before any change if that is known;
-    /// [`Error::NotMoved`] for an extent without an intact copy; errors of devices and trees.
+    /// Fails with [`Error::Cancelled`], with [`Error::NoSpace`] and the missing bytes, with
+    /// [`Error::NotMoved`] for a damaged extent, or with another error.
     pub fn relocate(&self, groups: &[Logical], options: &RelocationOptions) -> Result<RelocationSummary> {
         let _one_at_a_time = self.shared.relocating.lock();
         self.require_writing()?;
@@ -151,8 +151,8 @@ impl Engine {
             .collect()
     }
 
-    /// Acquires the edit lock at a moment without delayed references. The caller holds the lock of
-    /// commits.
+    /// Acquires the edit lock at a moment without delayed references. The caller holds the commit
+    /// lock.
     fn start_without_references(&self, reads: &mut FaultIn) -> Result<Handle<'_>> {
         loop {
             let mut handle = self.start_with_few_references(BATCH_EXTENTS, BATCH_EXTENTS)?;
@@ -223,7 +223,7 @@ impl Job<'_> {
             };
             self.options.progress.check()?;
             self.move_batch(group, extents)?;
-            // Clamp: the end of an extent, whose check bounds it.
+            // Clamp: `end` is the end of an extent, whose check bounds it.
             from = last.end().get().max(from.saturating_add(1));
         }
     }

@@ -109,8 +109,8 @@ fn contents(filesystem: &WritableFilesystem) -> BTreeMap<(u64, u64), Vec<u8>> {
     all
 }
 
-/// What must not change but for addresses: references and lengths of data extents, and how many tree blocks subvolumes have,
-/// by references.
+/// The properties that a relocation must not change: data extents' references and lengths, and
+/// subvolumes' tree blocks by number of references.
 fn sharing(filesystem: &WritableFilesystem) -> BTreeMap<(bool, u64, u64), u64> {
     use buttress_format::{ExtentItem, ItemType, TreeId};
     let view = filesystem.view();

@@ -1,7 +1,7 @@
 //! An overlay that keeps its changes in memory until it is dropped. A volatile overlay shows a
 //! volume in its state after a change.
 //!
-//! Writes go to blocks in memory. Reads of written bytes come from there, and all other reads from
+//! Writes go to blocks in memory. Reads of written bytes come from memory, and all other reads from
 //! the base. The base is never written, so it may be open for reading only. Flushes do nothing.
 
 use buttress_exact::{Exact as _, at_most};

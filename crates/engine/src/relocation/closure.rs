@@ -1,9 +1,10 @@
 //! The closure of a relocation batch: all tree blocks that must change for extents to get other
 //! addresses.
 //!
-//! A leaf that refers to a moved extent changes; the node above a block that changes does, too; up to the roots. A reference
-//! by address names the block above. For a reference by tree, the tree is searched for the pointer. A pointer in memory needs
-//! no copy: that block has no address yet, so it changes in place.
+//! A leaf that refers to a moved extent changes; the node above a block that changes does, too; up
+//! to the roots. A reference by address names the block above. For a reference by tree, the tree is
+//! searched for the pointer. If the pointer is in memory, no copy is needed: the block that holds
+//! it has no address yet and changes in place.
 //!
 //! Nothing changes here. Blocks that are not in memory are collected, so that the caller reads all of them at once.
 //!

@@ -42,7 +42,7 @@ impl Extent {
             _ => None,
         });
         BlockPointer {
-            // Only blocks of subvolumes are referred to by address alone.
+            // A block without keyed references belongs to a subvolume.
             tree: keyed.unwrap_or(TreeId::FS),
             logical: self.item.start,
             generation: self.item.generation,
@@ -85,7 +85,7 @@ const fn is_extent(item_type: ItemType) -> bool {
 }
 
 impl Core {
-    /// Returns the extent that begins here, with its references.
+    /// Returns the extent that begins at `logical`, with its references.
     ///
     /// # Errors
     /// Items that fail their checks; blocks that cannot be read.

@@ -56,7 +56,8 @@ impl Engine {
 }
 
 impl Running {
-    /// The tree of the volume itself that a block belongs to; `None` for blocks of subvolumes, and for what is gone.
+    /// Returns the volume's own tree that a block belongs to; `None` for blocks of subvolumes, and
+    /// for blocks that no longer exist.
     fn only_tree_of(&mut self, block: Logical) -> Result<Option<TreeId>> {
         let Some(extent) = self.core.extent_with_references(block)? else {
             return Ok(None);
