@@ -250,7 +250,8 @@ fn fill_leaf(block: &mut TreeBlock, heads: &[(Key, usize)], data: &[u8]) -> bool
     })
 }
 
-/// Fills an empty node with pointers to children. Returns false if the children do not fit.
+/// Fills an empty node with pointers to children. Returns false if the children do not fit the
+/// node.
 fn fill_node(block: &mut TreeBlock, children: &[(Key, Logical)], generation: Generation) -> bool {
     block.edit_node(|node| {
         children.iter().enumerate().all(|(slot, (key, logical))| {

@@ -34,7 +34,7 @@ pub enum Verdict {
 /// adapter must depend on the entry alone.
 pub type Adapter = Box<dyn Fn(&mut Entry) -> Verdict + Send + Sync>;
 
-/// Builds a volume from sources. A later source lies above earlier sources.
+/// Builds a volume from sources. A later source takes precedence over earlier sources.
 pub struct ImageBuilder {
     pub(crate) options: BuildOptions,
     pub(crate) sources: Vec<Box<dyn Source>>,

@@ -5,8 +5,8 @@
 //! with a large file. A job of a file with holes covers several segments ([`span`]), so the number
 //! of jobs depends on the data, not on the size. The builder starts jobs in the order of their
 //! creation, and takes results in the same order. The output therefore does not depend on the
-//! number of workers. Each job's pieces queue in a channel of its own. A new job is made only while
-//! the bytes in flight stay below a limit ([`Budget`]).
+//! number of workers. Each job's pieces queue in a channel of its own. A worker's new job starts
+//! only while the bytes in flight stay below a limit ([`Budget`]).
 
 use crate::entry::{Compress, FileContent};
 use crate::error::{Error, Result, shown};

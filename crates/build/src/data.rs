@@ -110,7 +110,7 @@ impl<'a> DataWriter<'a> {
         }
     }
 
-    /// Writes the next piece of a file. Passes finished extents to `done`.
+    /// Writes the next piece of a file. Passes finished extents of the file to `done`.
     pub(crate) fn piece(
         &mut self,
         file: &Arc<FileInfo>,

@@ -33,13 +33,13 @@ const AHEAD_BYTES: u64 = 40 << 20;
 /// The number of items that may be queued.
 const AHEAD_ITEMS: usize = 4096;
 
-/// The bytes that a job counts for in addition to content.
+/// The bytes that each job adds to the budget in addition to its content.
 const JOB_BYTES: u64 = 4096;
 
 /// An element in the queue of the emitting pass.
 enum Waiting {
     Item(TreeId, Key, Vec<u8>),
-    /// A file's inode, before its other items.
+    /// A file's inode, which comes before the file's other items.
     File(Box<WaitingFile>),
     /// The result of one job of the current file.
     Content(Receiver<Result<Piece>>, u64),
@@ -77,7 +77,7 @@ struct SharedContent {
     extents: Vec<Extent>,
 }
 
-/// The file whose content is being taken.
+/// The file whose content the builder currently emits.
 struct OpenFile {
     /// The file's properties; `None` if the content belongs to another file.
     info: Option<Arc<FileInfo>>,

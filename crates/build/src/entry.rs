@@ -32,7 +32,7 @@ pub struct EntryPath(Vec<u8>);
 /// The reason why bytes are no path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PathProblem {
-    /// The path leads out of the tree.
+    /// The path leads out of the image's tree.
     #[error("a component is \"..\"")]
     LeadsOut,
     /// The path contains a zero byte, which no name can contain.
@@ -148,7 +148,8 @@ pub enum EntryKind {
 pub struct SubvolumeMark {
     /// True if the subvolume is read-only.
     pub read_only: bool,
-    /// True if it is the default subvolume, mounted without a `subvol=` option. At most one is.
+    /// True if the subvolume is the default subvolume, mounted without a `subvol=` option. At most
+    /// one is.
     pub default: bool,
 }
 

@@ -55,7 +55,7 @@ pub enum Error {
     /// An entry that an option names does not exist, or has the wrong kind.
     #[error("{option} {path:?}: {problem}")]
     Option {
-        /// The option: "subvolume".
+        /// The name of the option: "subvolume".
         option: &'static str,
         /// The path that the option names.
         path: String,

@@ -229,7 +229,7 @@ impl Finish<'_> {
         let mut chunk_blocks = BlockLog::new(log.format, self.system.logical, self.folder, 64 << 20);
         let before = log.notes().len();
         let mut extents = Packer::new(TreeId::EXTENT);
-        // The guess describes the blocks that are not packed yet.
+        // The guess describes the tree blocks that are not packed yet.
         let known = log.listing().clone();
         self.extent_items(&known, guess, &plan, &mut |key, data| {
             extents.push(log, &key, &data)

@@ -1,7 +1,7 @@
 //! Entries as bytes, for sorting and spooling.
 //!
-//! The encoding stores numbers seven bits at a time, lowest first. Byte strings follow their
-//! length. The decoder reads only bytes that this process wrote.
+//! The encoding stores numbers seven bits at a time, lowest first. In an encoded entry, a byte
+//! string follows its length. The decoder reads only bytes that this process wrote.
 
 use crate::entry::{
     Attributes, Compress, DataExtent, Entry, EntryKind, EntryPath, FileContent, LinkKey, Precedence,

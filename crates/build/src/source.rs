@@ -23,7 +23,7 @@ pub trait Source: Send {
     /// Returns the next entry; `None` after the last.
     ///
     /// # Errors
-    /// Fails if the source fails. The builder then makes no further call.
+    /// Fails if the source fails. After an error, the builder makes no further call.
     fn next_entry(&mut self) -> Result<Option<Entry>, SourceError>;
 
     /// Returns the provider of contents, after all entries were passed on.
@@ -78,7 +78,8 @@ pub trait ContentReader: Send {
         None
     }
 
-    /// Called after the last read. The call checks that the content still matches its entry.
+    /// The builder calls this after the last read. The call checks that the content still matches
+    /// its entry.
     ///
     /// # Errors
     /// Returns [`SourceError::Changed`] if the content does not match its entry.

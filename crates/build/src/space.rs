@@ -146,7 +146,7 @@ pub(crate) struct DataSpace {
     kind: BlockGroupFlags,
     profile: Profile,
     next_logical: u64,
-    /// An upper bound on the bytes still to come.
+    /// An upper bound on the bytes that the data space has not assigned yet.
     left: u64,
 }
 

@@ -32,7 +32,7 @@ pub(crate) struct Tree {
 #[derive(Debug)]
 pub(crate) struct Name {
     pub(crate) source: u16,
-    /// The id of the subvolume whose root this name is.
+    /// If the name is the root of a subvolume, the id of that subvolume.
     pub(crate) subvolume: Option<TreeId>,
     pub(crate) entry: Entry,
     pub(crate) link: Option<Link>,
@@ -206,7 +206,8 @@ pub(crate) fn is_below(path: &[u8], above: &[u8]) -> bool {
     }
 }
 
-/// The names of one group, gathered until the next group begins. Each takes eight bytes.
+/// The names of one group, gathered until the next group begins. Each name of the group takes eight
+/// bytes.
 #[derive(Default)]
 struct Group {
     key: Vec<u8>,

@@ -415,7 +415,7 @@ fn failed_build_leaves_no_volume() {
     );
     assert!(OpenOptions::new(vec![device.clone()]).open().is_err());
 
-    // The device has too little space for the data.
+    // The device of this test has too little space for the data.
     let small = Device::memory(vec![0; 20 << 20]);
     let too_much = vec![file("large", &noise(1, 30 << 20))];
     let builder = ImageBuilder::new(BuildOptions::default()).source(MemorySource::new(too_much));

@@ -113,8 +113,8 @@ pub trait Backend: Send + Sync + fmt::Debug {
     /// nothing without a lock.
     fn unlock(&self) {}
 
-    /// Discards bytes that are no longer needed. Later reads of them return arbitrary bytes. A
-    /// backend without discard support does nothing.
+    /// Discards bytes that are no longer needed. Later reads of discarded bytes return arbitrary
+    /// bytes. A backend without discard support does nothing.
     ///
     /// # Errors
     /// Fails if the range is not on the device, if the device is read-only, or if the medium
@@ -150,7 +150,8 @@ pub trait Backend: Send + Sync + fmt::Debug {
     fn zero(&self, offset_bytes: u64, length_bytes: u64) -> io::Result<()>;
 
     /// Replaces the bytes from `offset_bytes` on by those of `source` from `source_offset_bytes`
-    /// on. Shares the blocks of `source` and copies nothing. Only files support this.
+    /// on. The backend then shares the blocks of `source` and copies nothing. Only files support
+    /// this.
     ///
     /// # Errors
     /// Fails as [`write_at`](Self::write_at) does. Also fails if the blocks cannot be shared: on

@@ -29,7 +29,7 @@ impl VirtualClock {
         Duration::from_nanos(self.nanoseconds())
     }
 
-    /// Advances by `span`: the caller computes, and queued requests are served during this time.
+    /// Advances the clock by `span`: the caller computes, while the device serves queued requests.
     pub fn charge_cpu(&self, span: Duration) {
         let span = u64::try_from(span.as_nanos()).unwrap_or(u64::MAX);
         self.advance_to(self.nanoseconds().saturating_add(span));

@@ -3,7 +3,7 @@
 //!
 //! Neighbours are merged as in the queue ([`crate::queue::plug`]), and the statistics count the
 //! same. Nothing is queued, so no thread has to receive the requests and be awaited. The log of an
-//! fsync writes such a batch.
+//! fsync writes such a small batch.
 //!
 //! Left out: all writes except small batches; these other writes go through the queue.
 

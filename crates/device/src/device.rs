@@ -212,8 +212,8 @@ impl Device {
     }
 
     /// Makes a device in virtual time. The backend holds the bytes, and `schedule` decides when
-    /// requests complete on `clock`. The devices of one pool of simulated disks share a clock. All
-    /// work runs on the calling thread.
+    /// requests complete on `clock`. The devices of one pool of simulated disks share a clock. With
+    /// a schedule, all work of the device runs on the calling thread.
     #[must_use]
     pub fn with_schedule(
         backend: Arc<dyn Backend>,
@@ -370,8 +370,8 @@ impl Device {
 
     /// Returns `length` bytes from `offset_bytes` on, if they are in memory, for example in the
     /// page cache. A cached read never waits for a medium. Returns `None` if the bytes are not in
-    /// memory, if this is unknown, or if they cannot be read at all. Engines that do everything in
-    /// order ([`Engine::Inline`], [`Engine::Simulated`]) also return `None`.
+    /// memory, if this is unknown, or if they cannot be read. Engines that do all work in order
+    /// ([`Engine::Inline`], [`Engine::Simulated`]) also return `None`.
     #[must_use]
     pub fn read_cached(&self, offset_bytes: u64, length: usize) -> Option<Buffer> {
         if !matches!(self.engine(), Engine::Threads | Engine::IoUring) {

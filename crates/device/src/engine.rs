@@ -85,8 +85,8 @@ pub(crate) trait RunRequests: Send + Sync + fmt::Debug {
     /// Advances the simulated engine to the clock's time. Does nothing on real devices.
     fn catch_up(&self) {}
 
-    /// Lets a simulated device finish its queue. Does nothing on real devices, whose callers wait
-    /// for a write before they flush it.
+    /// When a flush is requested, lets a simulated device finish its queue. Does nothing on real
+    /// devices, whose callers wait for a write before they flush it.
     fn flush(&self) {}
 
     /// Returns true if writes of this total and maximum size only copy a little. The caller then

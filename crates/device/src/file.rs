@@ -1,10 +1,10 @@
 //! Image files and block devices.
 //!
-//! Image files and block devices have the same type. Both kinds differ in their size, in locks that
-//! exclude other programs ([`opening`]), and in the calls that discard and zero ([`system`]). Reads
-//! use the page cache, or bypass it with `O_DIRECT`. Large writes always bypass it ([`large`]).
-//! Unaligned requests with `O_DIRECT` are [widened](widening). Sparse image files depend on the
-//! free space of their file system ([`host`]).
+//! Image files and block devices share one backend type. Both kinds differ in their size, in locks
+//! that exclude other programs ([`opening`]), and in the calls that discard and zero ([`system`]).
+//! Reads of a file use the page cache, or bypass it with `O_DIRECT`. Large writes always bypass it
+//! ([`large`]). Unaligned requests with `O_DIRECT` are [widened](widening). Sparse image files
+//! depend on the free space of their file system ([`host`]).
 //!
 //! The kernel's own read-ahead for the page cache stays enabled. The kernel's read-ahead only
 //! begins with sequential reads, where it helps. Callers that read ahead with large requests do not

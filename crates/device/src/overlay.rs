@@ -13,8 +13,8 @@
 //! - the base is never written while the overlay is in use. An overlay refuses a base that changed
 //!   since, by its size or the time of its last change, because the overlay's blocks would not
 //!   match it;
-//! - a block's bit is on disk only after the block is. A crash loses unflushed data, as on any
-//!   device;
+//! - a block's bit in the map is on disk only after the block. A crash loses unflushed data, as on
+//!   any device;
 //! - applying may be interrupted and repeated. Until it is done, the side file is marked, and
 //!   cannot be used otherwise.
 

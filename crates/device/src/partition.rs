@@ -31,8 +31,8 @@ pub enum Offset {
     Whole,
     /// At this byte. The volume may use all bytes from there.
     Bytes(u64),
-    /// At the start of the partition with this number, counted from 1 as in `sda1`. The volume ends
-    /// at the partition's end.
+    /// At the start of the partition with this number, counted from 1 as in `sda1`. If a partition
+    /// is given, the volume ends at the partition's end.
     Partition(u32),
 }
 

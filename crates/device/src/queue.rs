@@ -110,8 +110,8 @@ impl Core {
         let answer = self
             .backend
             .read_cached_vectored_at(dispatch.offset_bytes, &mut slices);
-        // The ordinary path handles a failure, because it distinguishes good segments from bad
-        // ones.
+        // If this shortcut fails, the ordinary path handles the failure, because it distinguishes
+        // good segments from bad ones.
         let is_cached = matches!(answer, Ok(true));
         if !is_cached {
             dispatch.note_missed();

@@ -3,7 +3,7 @@
 //! [`ReaderBackend`] reads at positions through a closure. [`ReaderBackend::seeking`] makes one
 //! from a [`Read`] and [`Seek`], which serves one request at a time.
 //!
-//! Left out: writes. Such a device is read-only.
+//! Left out of this backend: writes. Such a device is read-only.
 
 use std::fmt;
 use std::io::{self, Read, Seek, SeekFrom};

@@ -38,13 +38,14 @@ pub trait Schedule: Send + Sync + fmt::Debug {
     /// attempt to start it fails.
     fn cancel(&self, request: &QueuedRequest);
 
-    /// Completes all requests whose time has come on the clock.
+    /// Completes all requests that are due at the clock's time.
     fn catch_up(&self);
 
     /// Lets time pass until the queue is empty, as a flush does.
     fn drain(&self);
 
-    /// Lets the duration of a single write pass. The device writes the bytes afterwards.
+    /// Advances the clock by the duration of a single write. The device writes the bytes
+    /// afterwards.
     fn wait_for_write(&self, offset_bytes: u64, length_bytes: u64);
 }
 

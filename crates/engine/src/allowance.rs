@@ -65,7 +65,7 @@ pub(crate) struct CommitAllowance {
     addressed_before: Option<u64>,
     /// The largest number of nodes that a slice of the commit reserved for the whole commit.
     nodes_max: u64,
-    /// The rest of the commit's work at the last release of the edit lock.
+    /// The commit's remaining work at the last release of the edit lock.
     left: Option<Work>,
 }
 
@@ -97,7 +97,7 @@ impl CommitAllowance {
         self.nodes_max = self.nodes_max.max(self.taken(running).exact_add(reserved));
     }
 
-    /// Records the rest of the commit's work at the end of a slice.
+    /// At the end of a slice, records the remaining work of the commit.
     pub(crate) fn slice_ends(&mut self, running: &Running) {
         if cfg!(debug_assertions) {
             self.left = Some(Work::of(running));

@@ -49,7 +49,8 @@ const PIECES_MAX: usize = 64;
 pub enum Backing {
     /// Block groups gained free bytes with space reserved on the host.
     More,
-    /// Block groups have no free range without host space. A new block group may help.
+    /// Block groups have no free range without host space. All block groups are backed completely,
+    /// so only a new block group may help.
     AllBacked,
     /// The host is full.
     HostFull,

@@ -47,7 +47,8 @@ pub fn balance_item(filesystem: &Filesystem) -> Result<Option<BalanceItem>> {
     })?))
 }
 
-/// Returns the profiles that a balance converts to. New chunks get them, also while the balance is paused.
+/// Returns the profiles that a balance converts to. New chunks get the target profiles, also while
+/// the balance is paused.
 pub(crate) fn targets(item: &BalanceItem) -> TargetProfiles {
     TargetProfiles {
         data: item.data.target_profile(),

@@ -78,8 +78,8 @@ pub struct Group {
     /// Free bytes that devices are discarding. No edit may allocate these bytes while devices
     /// discard them.
     pub trimming_bytes: u64,
-    /// Bytes that no tree accounts for, once the free ranges are loaded: excluded ranges, and space
-    /// lost before opening.
+    /// Bytes of the group that no tree accounts for, once the free ranges are loaded: excluded
+    /// ranges, and space lost before opening.
     pub unaccounted_bytes: Option<u64>,
     /// Addresses that the allocator never hands out, such as superblock copies.
     pub excluded_ranges: Vec<Range<u64>>,
@@ -221,7 +221,7 @@ impl Group {
 /// the volume has for that kind of extent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TargetProfiles {
-    /// For file data. In mixed block groups, this one counts for both.
+    /// The profile of file data. In mixed block groups, this one counts for both.
     pub data: Option<Profile>,
     /// The profile of new tree blocks.
     pub metadata: Option<Profile>,

@@ -133,7 +133,8 @@ impl Running {
 
     fn take_checksums(&mut self, logical: Logical, length: ByteCount) -> Result<()> {
         let (start, end) = (logical.get(), logical.get().saturating_add(length.get()));
-        // Start at the end, so that each turn searches before the previous item.
+        // The search starts at the end of the range, so that each turn searches before the previous
+        // item.
         let mut below = end;
         while let Some(last) = below.checked_sub(1) {
             let Some(item) = self.checksums_at_or_before(last)? else {

@@ -15,8 +15,8 @@
 //! holds the superblock lock, which log writers acquire too. Before the end of convergence, syncs
 //! run beside the commit and log against the previous commit.
 //!
-//! If step 2 or 3 of a commit fails, writing stops for good. The volume stays readable and keeps
-//! the cause.
+//! If step 2 or 3 of a commit fails, writing stops for good. After such a failure, the volume stays
+//! readable and keeps the cause.
 
 use super::allowance::CommitAllowance;
 use super::block_groups::Purpose;
@@ -136,8 +136,8 @@ impl Engine {
         })
     }
 
-    /// Commits without writing back dirty data, for edits that lack space. Files keep the sizes
-    /// that their extents reach.
+    /// Commits without writing back dirty data, for edits that lack space. Without the write-back,
+    /// files keep the sizes that their extents reach.
     pub fn commit_metadata(&self) -> Result<Generation> {
         self.commit_state(|_, _| ()).map(|(generation, ())| generation)
     }
@@ -277,7 +277,7 @@ impl Engine {
         }
     }
 
-    /// Returns whether other threads may run beside this one, and may wait for it.
+    /// Returns whether other threads may run beside the commit's thread, and may wait for it.
     pub fn has_company(&self) -> bool {
         self.executor().is_parallel() && self.shared.environment.commit_interval().is_some()
     }

@@ -125,7 +125,7 @@ impl Running {
         why
     }
 
-    /// Prepares for edits of other threads while convergence pauses. Convergence then inspects
+    /// While convergence pauses, prepares for edits of other threads. Convergence then inspects
     /// everything in another round.
     pub fn let_others_in(&mut self, at: &mut Convergence) {
         at.is_busy = true;

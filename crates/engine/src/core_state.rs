@@ -67,7 +67,8 @@ pub struct Core {
     pub replacing: Option<Replacing>,
     /// The balance that is in progress or paused.
     pub balancing: Option<Balancing>,
-    /// The reason why the host refused the last request for space; `None` if it granted the space.
+    /// The reason why the host refused the last request for space; `None` if the host granted the
+    /// space.
     pub host_failure: Option<buttress_device::IoError>,
     /// The end of the last range for which space of a full host was requested.
     pub asked_host_at: u64,

@@ -83,8 +83,8 @@ impl Running {
     }
 
     /// Reserves space on the host for the items of all dirty data, and for the reserve. Without
-    /// this reservation, edits that free space could fail once data has filled the host. Returns
-    /// false if the host is full.
+    /// this reservation on the host, edits that free space could fail once data has filled the
+    /// host. Returns false if the host is full.
     fn back_items_of_data(&mut self) -> Result<bool> {
         if !self.core.groups.iter().any(|group| group.is_backed) {
             return Ok(true);

@@ -49,8 +49,8 @@ impl Running {
         unrecorded.collect()
     }
 
-    /// Adds the new errors of devices to their statistics. A missing tree block ends the call
-    /// between two devices.
+    /// Adds the new errors of devices to their statistics. If a tree block is missing, the call
+    /// ends between two devices.
     pub fn record_device_errors(&mut self) -> Result<()> {
         for device in self.unrecorded_errors() {
             let key = DeviceStatistics::key(device.id);

@@ -78,7 +78,8 @@ impl DirtyData {
     }
 
     /// Stores written content. If a write covers a clean sector only in part, zeros fill the rest
-    /// of the sector. The caller must first store the sector's old content.
+    /// of the sector. Before a write to a part of a sector, the caller must store the sector's old
+    /// content.
     pub fn write(&mut self, mut offset: u64, mut bytes: &[u8], sector_bytes: u64) {
         while !bytes.is_empty() {
             let taken = self.write_some(offset, bytes, sector_bytes);

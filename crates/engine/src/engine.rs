@@ -61,8 +61,8 @@ pub(crate) struct Shared {
     pub(crate) membership: Mutex<(), MembershipLock>,
     /// Held for the whole length of a commit.
     pub(crate) committing: Mutex<(), CommitLock>,
-    /// Held while a superblock is chosen and written: by a commit from freezing on, and by the log
-    /// writer.
+    /// A commit, from freezing on, and the log writer hold this lock while they choose and write a
+    /// superblock.
     pub(crate) superblocks: Mutex<(), SuperblocksLock>,
     /// Held for the length of a relocation: there is one at a time.
     pub(crate) relocating: Mutex<(), RelocationLock>,

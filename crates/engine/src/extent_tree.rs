@@ -69,7 +69,8 @@ impl Running {
         if references == 0 {
             let is_data = pending.kind == ExtentKind::Data;
             if is_data {
-                // The extent was made and freed within this transaction, and so were its checksums.
+                // The extent was made and freed within this transaction, so remove the checksums
+                // that this transaction added.
                 self.remove_checksums(logical, pending.length)?;
             }
             if is_data || self.core.relocated_blocks.contains(&logical) {

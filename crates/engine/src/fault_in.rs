@@ -74,7 +74,7 @@ impl FaultIn {
         let mut places: Vec<Logical> = missing.iter().map(|pointer| pointer.logical).collect();
         places.sort_unstable();
         self.count = self.count.saturating_add(1);
-        // A block that is missing again was not kept by the cache, or cannot be read.
+        // If a block is missing again, the cache did not keep it, or the block cannot be read.
         let again = |place: &Logical| self.last.binary_search(place).is_ok();
         self.are_futile = self.count > READS_MAX || places.iter().any(again);
         self.last = places;
@@ -94,7 +94,8 @@ struct LookAlong<'a> {
     core: &'a Core,
     id: TreeId,
     open: &'a OpenTree,
-    /// The end of the known keys: the end of the last leaf, or of the missing block.
+    /// The end of the keys that the last lookup covered: the end of the last leaf, or of the
+    /// missing block.
     known_to: Option<Key>,
     /// Whether the last leaf was reached or is missing.
     is_at_end: bool,
@@ -184,7 +185,7 @@ impl Running {
         }
     }
 
-    /// Reaches the place of `key` as [`Running::reach`] does, for an edit that will run after a
+    /// Loads the path to `key` as [`Running::reach`] does, for an edit that will run after a
     /// snapshot.
     pub fn reach_after_snapshot(&mut self, id: TreeId, key: &Key) -> Result<()> {
         match self.opened(id)? {
@@ -323,7 +324,7 @@ impl Engine {
     }
 
     /// Applies `at_once` delayed references at a time while more than `most` are pending. Returns
-    /// the edit lock.
+    /// the acquired edit lock.
     pub fn start_with_few_references(&self, most: usize, at_once: usize) -> Result<Handle<'_>> {
         let mut reads = FaultIn::default();
         loop {

@@ -1,7 +1,7 @@
 //! A file's content that is newer than its extents, for readers that do not wait for writers.
 //!
 //! A call that changes content holds the file's state for its whole length, also during device I/O,
-//! except for a write-back. Readers do not acquire that state. Readers lock dirty and in-flight
+//! except for a write-back. Readers do not acquire the file lock. Readers lock dirty and in-flight
 //! data only for the length of a copy.
 //!
 //! Invariants:
@@ -103,7 +103,7 @@ impl FileContent {
     }
 
     /// Returns whether the file has no dirty content. Pending times belong to the live inode and do
-    /// not count.
+    /// not count as dirty content.
     pub fn is_clean(&self, state: &FileState) -> bool {
         let is_settled = state.reserved == 0 && !state.in_flight;
         is_settled && self.waiting.read().pending.is_empty()

@@ -53,7 +53,7 @@ fn broken(logical: u64, length: u64) -> Error {
     .into()
 }
 
-/// Returns the number of free ranges above which bitmaps take less space.
+/// Returns the number of free ranges above which bitmaps take less space than range items.
 fn bitmap_threshold(length: u64, sector_bytes: u64) -> u64 {
     let bitmap_range = bitmap_range_bytes(sector_bytes);
     let bitmaps = length.div_ceil(bitmap_range.max(1));

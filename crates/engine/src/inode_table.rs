@@ -1,10 +1,10 @@
 //! The running transaction's inodes in memory.
 //!
 //! Nearly every operation changes an inode item, and each new name changes the item of its
-//! directory. Edits therefore change the live inode ([`crate::inodes`]). Each changed item is
-//! written into its tree once: at the commit, and before a view is taken. Until an inode item is
-//! written into its tree, the newest version is the one in memory. `inode_items` has the writer's
-//! calls on inodes.
+//! directory. Instead of the item in the leaf, edits therefore change the live inode
+//! ([`crate::inodes`]). Each changed item is written into its tree once: at the commit, and before
+//! a view is taken. Until an inode item is written into its tree, the newest version is the one in
+//! memory. `inode_items` has the writer's calls on inodes.
 //!
 //! The table also holds the next free inode number of each tree and the next free index of each
 //! directory. The first use searches the tree; later uses count up.
@@ -133,7 +133,7 @@ impl InodeTable {
     }
 
     /// Returns the log state of an inode in this transaction. Creates the state if the inode did
-    /// not change before. `None` means that the inode changed before without a log state.
+    /// not change before. `None` means that the inode changed before its log state existed.
     pub(crate) fn log_state<'a>(
         &mut self,
         inode: &Arc<LiveInode>,

@@ -2,10 +2,10 @@
 //! same names, and each lookup would otherwise descend a tree.
 //!
 //! Only a lookup between two operations adds a name. If an operation removes a name from its
-//! directory, it removes the cached name in the same step. New names of operations are not added. A
-//! lookup therefore finds a name here only if no reader can have seen a newer state of its
-//! directory. Names of subvolumes are not cached, since their targets depend on more than the
-//! directory.
+//! directory, it removes the cached name in the same step. The cache does not add new names that
+//! operations make. A lookup therefore finds a name here only if no reader can have seen a newer
+//! state of its directory. Names of subvolumes are not cached, since their targets depend on more
+//! than the directory.
 //!
 //! Invariant: between two operations, each cached name is in its directory and leads to the
 //! recorded inode.
@@ -99,7 +99,8 @@ impl KnownNames {
         self.0.get(&Asked::of(directory, name))
     }
 
-    /// Adds the result of a lookup. The caller makes sure that no operation began since the lookup.
+    /// Adds the result of a lookup to the cache of names. The caller makes sure that no operation
+    /// began since the lookup.
     pub fn learn(&self, directory: Location, name: &[u8], found: Found) {
         let known = KnownName {
             tree: directory.subvolume.tree(),

@@ -207,7 +207,8 @@ impl Running {
         Ok(true)
     }
 
-    /// Frees unused addresses, the last ones that were taken. Spare addresses stay pinned.
+    /// Frees unused log block addresses, in the reverse order of their allocation. Spare addresses
+    /// stay pinned.
     pub fn give_back_log_blocks(&mut self, spare: &mut Spare, places: &[Place]) {
         let is_spare = |place: &&Place| place.is_spare;
         spare.extend(places.iter().filter(is_spare).map(|place| place.logical));

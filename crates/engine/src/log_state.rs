@@ -2,9 +2,9 @@
 //! lacks.
 //!
 //! [`LogState`] begins with the first change of an inode in a transaction, or when the inode is
-//! logged. The item's `transid` tells whether a change is the first. If an inode changed in this
-//! transaction and has no state, its changes are unknown, and all of it must be logged. New inodes
-//! have no state either.
+//! logged. The inode item's `transid` shows whether a change is the first in the transaction. If an
+//! inode changed in this transaction and has no state, its changes are unknown, and all of it must
+//! be logged. For new inodes, no log state exists either.
 //!
 //! Invariants, while an inode has a log state:
 //! - [`LogState::changed`] contains every range of a file whose items changed since the file was

@@ -120,7 +120,8 @@ impl Engine {
 
     /// Records the changed size of a device in the running transaction.
     fn set_device_bytes(&self, device: DeviceId, size: ByteCount) -> Result<()> {
-        // A trim gives ranges back that it has taken of the unallocated space.
+        // Hold off trims, because a trim later frees ranges that it has taken of the unallocated
+        // space.
         let no_trim = self.hold_off_trims();
         let key = item_key(device);
         let handle = self.start_without_trim(&no_trim, Need::freeing(PLACES))?;

@@ -6,8 +6,8 @@
 //! pending state may use ten sixteenths of the cache's budget. The cache of clean blocks has two
 //! sixteenths while the volume is open for writing, plus the unused part of a quarter for
 //! readahead. The share of dirty state is large because each commit rewrites every leaf to which
-//! names of many files hash, and the nodes above. Fewer commits rewrite less. Lookups find dirty
-//! blocks as fast as cached blocks.
+//! names of many files hash, and the nodes above. With fewer commits, fewer leaves are rewritten.
+//! Lookups find dirty blocks as fast as cached blocks.
 //!
 //! The shares of the budget are fixed. Shrinking the cache while dirty state grows would free
 //! little memory, because evicted blocks are scattered between kept blocks.

@@ -1,9 +1,9 @@
 //! The pending log of a volume at opening.
 //!
 //! The whole log is read before any change. If one block or item of a log is damaged, the whole log
-//! is not replayed. The extent tree does not record the log, so opening reserves its space. The
-//! blocks of a pending log stay reserved until the replay is durable. Data that only the log refers
-//! to stays reserved until the replay has made extents of that data.
+//! is not replayed. The extent tree does not record the log's blocks, so opening reserves their
+//! space. The blocks of a pending log stay reserved until the replay is durable. Data that only the
+//! log refers to stays reserved until the replay has made extents of that data.
 //!
 //! Left out: logs of subvolumes that no longer exist, for which only the space is kept.
 

@@ -3,9 +3,8 @@
 //! The last state on disk still contains the ranges that a transaction freed. Freed ranges may be
 //! overwritten only after the next superblock is durable. A reader of an older state may also still
 //! read such a range. Pins therefore keep each freed range with the generations in which it was
-//! allocated and freed. Only readers of the states between these generations need it. A reader that
-//! stays for a thousand commits keeps the ranges that it sees, not ranges allocated and freed
-//! since.
+//! allocated and freed. Only readers of the states between these generations need it. If a reader
+//! stays for a thousand commits, it pins ranges that it sees, not ranges allocated and freed since.
 
 use super::block_groups::BlockGroups;
 use buttress_exact::Exact as _;

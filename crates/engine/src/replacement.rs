@@ -176,8 +176,8 @@ impl Engine {
         Ok(replacement)
     }
 
-    /// Cancels the replacement and commits. Returns the target, if it is present; the caller wipes
-    /// it.
+    /// Cancels the replacement and commits. Returns the replacement's target, if it is present; the
+    /// caller wipes it.
     ///
     /// # Errors
     /// Fails if the commit fails.

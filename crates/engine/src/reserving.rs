@@ -5,7 +5,8 @@
 //! itself needs. Chunks are therefore allocated sparingly at first ([`NewChunks`]); a caller that
 //! finds no space writes back data or commits, and then reserves again.
 //!
-//! Left out: the size of a reservation ([`super::reservation`]), and the size of a chunk ([`super::chunks`]).
+//! Left out: the size of a reservation ([`super::reservation`]), and of a chunk
+//! ([`super::chunks`]).
 
 use crate::backing::Backing;
 use crate::block_groups::Purpose;
@@ -45,7 +46,7 @@ impl Running {
         loop {
             let room = self.core.groups.room(Purpose::Metadata);
             let reservation = self.reservation(need);
-            // Clamp: more may be free than is wanted.
+            // Clamp: more space may be free than is wanted.
             let lacking = wanted(reservation.backed_bytes).saturating_sub(room.free_bytes);
             if lacking == 0 && room.with_unbacked() >= wanted(reservation.all_bytes) {
                 return Ok(true);

@@ -8,9 +8,9 @@
 //! - No address that the device's own state uses is allocated. Free ranges of the returning
 //!   device's own state are pinned. A hold on the device's generation keeps ranges pinned that
 //!   later commits free. [`Pins`](super::pins::Pins) enforces this invariant.
-//! - On the returning device, the return overwrites no byte that the device's own state uses. If an
-//!   address is already in use again, the chunk's whole stripe on the device moves to a place that
-//!   neither state uses.
+//! - On the returning device, the return overwrites no byte that the device's own state uses. If
+//!   the volume uses an address again, the chunk's whole stripe on the device moves to an unused
+//!   place.
 //! - In a return, the device's superblock is written last ([`buttress_volume::returning`]).
 //!
 //! | step | state after a crash that follows the step |
@@ -20,12 +20,11 @@
 //! | [end](Engine::end_return): chunk items of moved stripes, a commit | as before; the volume names the new places |
 //! | the device's superblock | the device at the volume's state |
 //!
-//! A comparison of extents shows whether the device's state is an older state of this volume. The
-//! volume's and the device's state must both contain the volume's extents of the device's
-//! generation and before. Otherwise the histories of volume and device diverged, and the return
-//! refuses the device.
+//! Comparing extents shows whether the device's state is an older state of this volume. The states
+//! of volume and device must both contain the volume's extents up to the device's generation.
+//! Otherwise the histories of volume and device diverged, and the return refuses the device.
 //!
-//! Left out: data that is overwritten in place, for which the device's own state may show newer
+//! Left out: data that is overwritten in place, of which the device's own state may show newer
 //! bytes.
 
 mod comparing;

@@ -14,7 +14,7 @@ pub struct Observer(Weak<Shared>);
 pub struct Keeper(Arc<Holders>);
 
 impl Observer {
-    /// Returns whether the engine is gone.
+    /// Returns whether the engine was dropped.
     #[must_use]
     pub fn is_gone(&self) -> bool {
         self.0.upgrade().is_none()

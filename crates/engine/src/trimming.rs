@@ -11,8 +11,8 @@
 //!
 //! After the block groups, the trim discards the unallocated space of each device. A volume opened
 //! with [`WriteOptions::discard`](crate::WriteOptions::discard) does steps 2 to 4 after each
-//! commit. Steps 2 to 4 then discard the ranges that the commit itself freed, whatever the
-//! free-space tree lists.
+//! commit. Steps 2 to 4 of a trim then discard the ranges that the commit itself freed, whatever
+//! the free-space tree lists.
 //!
 //! Invariants:
 //! - No write goes to a range between steps 2 and 4, because the range is not free.

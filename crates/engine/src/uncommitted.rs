@@ -1,10 +1,10 @@
 //! Uncommitted changes, counted so that their loss is always reported.
 //!
 //! A writer that ends without a commit leaves the volume at the last commit
-//! (docs/decisions/0007-dropping-without-a-commit.md). The holder of the last handle decides about
-//! the uncommitted changes: [`Engine::close`](crate::Engine::close) commits the changes,
-//! [`Engine::abandon`](crate::Engine::abandon) discards them. Dropping the last handle discards
-//! them too, and [`Environment::lost`](super::Environment::lost) receives their counts.
+//! (docs/decisions/0007-dropping-without-a-commit.md). The holder of the last handle either
+//! [commits](crate::Engine::close) or [discards](crate::Engine::abandon) the uncommitted changes.
+//! Dropping the last handle discards them too, and [`Environment::lost`](super::Environment::lost)
+//! receives their counts.
 //!
 //! The counts are of changing calls and of written bytes. The counts are upper bounds: a background
 //! commit between a change and its count leaves the change counted.

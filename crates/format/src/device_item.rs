@@ -138,7 +138,8 @@ impl DeviceItem {
         Key::new(ObjectId::DEVICE_ITEMS, ItemType::DEV_ITEM, self.device.get())
     }
 
-    /// Returns the item's fields in their on-disk layout. The superblock holds them too.
+    /// Returns the item's fields in their on-disk layout. The superblock holds the same fields of
+    /// the device item.
     #[must_use]
     pub fn to_raw(self) -> RawDeviceItem {
         RawDeviceItem {

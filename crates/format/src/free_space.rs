@@ -3,8 +3,8 @@
 //!
 //! In the free space tree each block group has one `FREE_SPACE_INFO`. Beside its info item, each
 //! block group has `FREE_SPACE_EXTENT` items, one for each range and without data, or
-//! `FREE_SPACE_BITMAP` items. A bitmap has a bit for each sector of its range, lowest bit first.
-//! The key's object id and offset are start and length. The old v1 cache has one header
+//! `FREE_SPACE_BITMAP` items. A free-space bitmap has a bit for each sector of its range, lowest
+//! bit first. The key's object id and offset are start and length. The old v1 cache has one header
 //! ([`FreeSpaceHeader`]) for each block group in the root tree. The header names an inode that
 //! holds the content.
 //!
@@ -68,7 +68,7 @@ impl FreeSpaceInfo {
     /// The flag of a block group whose free space is stored in bitmaps.
     pub const USING_BITMAPS: u32 = 1;
 
-    /// Parses a `FREE_SPACE_INFO`.
+    /// Parses a `FREE_SPACE_INFO` item.
     ///
     /// # Errors
     /// Fails if the size is wrong, or if the range is empty, not aligned or beyond 2^64.
@@ -118,7 +118,7 @@ impl FreeSpaceExtent {
 /// A range with a bit for each of its sectors; a set bit is a free sector.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FreeSpaceBitmap<'a> {
-    /// The first byte of the range.
+    /// The first byte of the range that the bitmap covers.
     pub start: Logical,
     /// The length of the range in bytes.
     pub length: ByteCount,

@@ -130,7 +130,7 @@ impl PartialEq for CommittedGeneration {
 
 impl Eq for CommittedGeneration {}
 
-/// The fields that the pointer to a block predicts. The check skips a field that is `None`.
+/// The fields that the pointer to a block predicts. A check skips expected fields that are `None`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Expectation {
     /// The address from which the block was read.

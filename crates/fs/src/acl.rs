@@ -199,8 +199,8 @@ impl Acl {
         }
     }
 
-    /// Turns the list into the access list of a new inode of `mode`. List and mode limit each
-    /// other. Returns the mode, and true if the list says more than the mode.
+    /// Turns the list into the access list of a new inode of `mode`. Access list and mode limit
+    /// each other. Returns the mode, and true if the list says more than the mode.
     #[must_use]
     pub fn limit_by_mode(&mut self, mode: u32) -> (u32, bool) {
         let has_mask = self.has_mask();

@@ -1,8 +1,8 @@
 //! Block groups: the item of each chunk that holds the number of its used bytes.
 //!
 //! With the block-group-tree feature, the items lie in a tree of their own. Otherwise they lie in
-//! the extent tree, between the extents. The items are therefore looked up chunk by chunk, not by a
-//! walk.
+//! the extent tree, between the extents. The block group items are therefore looked up chunk by
+//! chunk, not by a walk.
 //!
 //! Source: on-disk format documentation, section "BLOCK_GROUP_ITEM".
 

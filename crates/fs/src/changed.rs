@@ -122,8 +122,8 @@ impl Filesystem {
     /// the root of a subvolume, and for an inode that does not exist.
     ///
     /// # Errors
-    /// Returns [`Error::TooBig`] for more than a million names. Also fails if the names cannot be
-    /// read.
+    /// Returns [`Error::TooBig`] for more than a million names. Also fails if the inode's names
+    /// cannot be read.
     pub fn inode_names(&self, location: Location) -> Result<Vec<(InodeNumber, Vec<u8>)>> {
         let tree = self.subvolume_tree(location.subvolume)?;
         names(&tree, location)

@@ -6,9 +6,10 @@
 //!
 //! Index and name items should agree. The size of a directory's inode is twice the length of its
 //! names. Counting names during a listing thus detects at no cost if the index lacks an entry. Only
-//! then does [`ReadDir`] compare each entry from both sides. The listing adds the entries that the
-//! index lacks, and reports each entry without its other half as an error. Invalid names (empty,
-//! `.`, `..`, with a slash or a zero byte) are reported and never returned.
+//! if the index lacks an entry does [`ReadDir`] compare each entry from both sides. The listing
+//! adds the entries that the index lacks, and reports each entry without its other half as an
+//! error. The listing reports invalid names (empty, `.`, `..`, with a slash or a zero byte) and
+//! never returns them.
 //!
 //! The listing does not contain `.` and `..`.
 //!

@@ -544,7 +544,8 @@ impl Error {
         }
     }
 
-    /// Returns the error number of a failed system call. Only this function maps errors.
+    /// Returns the error number of a failed system call. Only `errno` maps errors to numbers of the
+    /// operating system.
     #[must_use]
     pub fn errno(&self) -> i32 {
         if let Some(failure) = self.lacks_host_space() {

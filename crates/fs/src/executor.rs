@@ -79,7 +79,7 @@ impl<T> core::fmt::Debug for Task<T> {
 }
 
 impl<T> Task<T> {
-    /// Returns the result. Waits for it, or runs the job on this thread.
+    /// Returns the result. Waits for the result, or runs the job on this thread.
     ///
     /// # Errors
     /// Returns a [`Defect`] if the result is gone. Returns a [`Defect`] if the result was taken

@@ -154,7 +154,7 @@ impl File {
         )
     }
 
-    /// Returns a reader of checksums, if the file has them.
+    /// Returns a reader of the file's checksums, if the file has checksums.
     pub(crate) fn checksum_reader(&self) -> Result<Option<ChecksumReader>> {
         if self.verified {
             ChecksumReader::new(&self.filesystem)

@@ -328,7 +328,8 @@ impl Filesystem {
         Ok(known)
     }
 
-    /// Returns the last root item of the tree. A tree has several only during a relocation.
+    /// Returns the last root item of the tree. Only during a relocation does a tree have several
+    /// root items.
     fn find_tree(&self, id: TreeId) -> Result<KnownTree> {
         let wanted = Key::new(id.object_id(), ItemType::ROOT_ITEM, u64::MAX);
         let mut cursor = self.root_tree().cursor(ReadAhead::None);

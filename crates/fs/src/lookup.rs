@@ -43,7 +43,7 @@ pub enum Follow {
     /// At the end of a path, follows a symlink, as `stat(2)` does.
     All,
     /// The path leads to the symlink itself, as in `lstat(2)`. A slash at the end of the path
-    /// follows it nevertheless.
+    /// follows the symlink nevertheless.
     NotLast,
 }
 

@@ -135,9 +135,9 @@ impl FileReader {
         self.queued_bytes
     }
 
-    /// Returns the next run of the file: content, a hole, or damage. Returns `None` at the end. The
-    /// returned runs are in order and without gaps, and end exactly at the end of the requested
-    /// range. Damage of the map that loses no bytes has length zero.
+    /// Returns the next run of the file: content, a hole, or damage. Returns `None` at the end of
+    /// the file or range. The returned runs are in order and without gaps, and end exactly at the
+    /// end of the requested range. Damage of the map that loses no bytes has length zero.
     ///
     /// # Errors
     /// Fails if the map of the file or its checksums cannot be read at all. The stream then ends.

@@ -3,9 +3,9 @@
 //! The module `stored` serves jobs that pass compressed extents on unchanged, such as a send stream
 //! with encoded writes. Only compressed extents are read, whose size the format limits to 128 KiB.
 //!
-//! A caller starts reads one by one and waits for them in any order. Worker threads verify them
-//! against the checksum tree, unless the inode has no checksums or the volume was opened with
-//! `rescue=ignoredatacsums`.
+//! A caller starts reads one by one and waits for them in any order. Worker threads verify stored
+//! extents against the checksum tree, unless the inode has no checksums or `rescue=ignoredatacsums`
+//! is set.
 
 use crate::checksums::ChecksumReader;
 use crate::content::{Chunks, Content, Piece};

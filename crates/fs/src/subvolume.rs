@@ -3,8 +3,8 @@
 //! A subvolume is a tree of files with a root item in the root tree. The subvolume's place is a
 //! directory of another subvolume. The root tree records the place, with the directory and the
 //! name, from both sides: `ROOT_REF` under the parent and `ROOT_BACKREF` under the child. A deleted
-//! subvolume has no place. The tree of a deleted subvolume is dropped in the background. Until
-//! then, its root item counts no references, and may hold the progress of the deletion.
+//! subvolume has no place. The tree of a deleted subvolume is dropped in the background. Until the
+//! tree is dropped, its root item counts no references, and may hold the progress of the deletion.
 //!
 //! Source: on-disk format documentation, sections "ROOT_ITEM", "ROOT_REF" and "ROOT_BACKREF".
 

@@ -145,7 +145,7 @@ mod shared {
 
     #[derive(Default)]
     pub(crate) struct RwLock<T> {
-        /// Set by an exclusive holder before it changes anything.
+        /// The exclusive holder sets this flag before it changes anything.
         is_exclusive: AtomicBool,
         inner: sync::RwLock<T>,
     }

@@ -3,7 +3,7 @@
 //!
 //! For each thread, Linux counts how long it was runnable without running. This is the run delay,
 //! the second number of `schedstat`. Each thread keeps its `schedstat` file open and reads it.
-//! Without the file, the run delay is 0.
+//! Without the file `schedstat`, the run delay is 0.
 //!
 //! Reading the file takes some microseconds, longer than most locks are held. The stopwatch reads
 //! it at the end of work that took a millisecond or more. At the beginning, it reads the file only

@@ -49,7 +49,7 @@ pub struct PlannedChunk {
     pub flags: BlockGroupFlags,
     /// The chunk's length.
     pub length: ByteCount,
-    /// The length of each of its device extents.
+    /// The length of each device extent of the chunk.
     pub device_extent: ByteCount,
     /// The chunk's stripes: the index of the device, and the address on it.
     pub stripes: Vec<(usize, Physical)>,

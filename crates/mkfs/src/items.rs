@@ -2,8 +2,8 @@
 //! complete trees.
 //!
 //! Each function makes the items of one tree, or the single item of an object, from its caller's
-//! plan. No function depends on how the plan was made. The planned items come in any order; the
-//! code that packs them sorts them.
+//! plan. No function of this module depends on how the plan was made. The planned items come in any
+//! order; the code that packs them sorts them.
 
 use super::chunks::PlannedChunk;
 use super::options::Settings;

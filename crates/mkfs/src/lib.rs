@@ -5,8 +5,8 @@
 //!
 //! 1. The caller's [`Options`] are checked and completed ([`options`]);
 //! 2. `chunks` places the first chunks, as mkfs.btrfs does;
-//! 3. `trees` lists the items of every tree. The extent and free-space trees describe the blocks
-//!    that hold them, so the listing is repeated until it is consistent;
+//! 3. The module `trees` lists the items of every tree. The extent and free-space trees describe
+//!    the blocks that hold them, so the listing is repeated until it is consistent;
 //! 4. The module `blocks` packs items into leaves and nodes;
 //! 5. old contents are wiped, all blocks are written through the volume's write path and flushed,
 //!    then the superblocks.

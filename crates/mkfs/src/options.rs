@@ -17,7 +17,7 @@ pub enum Feature {
     MixedBlockGroups,
     /// A file may have more hard links in one directory than fit one item.
     ExtendedReferences,
-    /// RAID5 and RAID6. RAID profiles of this kind also set the feature.
+    /// RAID5 and RAID6. The volume supports RAID5 and RAID6; these profiles also set the feature.
     Raid56,
     /// Tree blocks have short extent items.
     SkinnyMetadata,

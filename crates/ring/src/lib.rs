@@ -5,10 +5,9 @@
 //! writes the answer to the same memory. Submitting the answer also requests the next call. A
 //! [`Ring`] is one such entry with an io_uring of its own, for one thread.
 //!
-//! A ring supports nothing else. Before it is enabled, it is restricted to commands
-//! (`IORING_OP_URING_CMD`) for the one descriptor of its construction, without registrations. A
-//! process that restricted itself with a system call filter cannot bypass the filter through its
-//! rings.
+//! A ring supports nothing else. Before the ring is enabled, it is restricted to commands
+//! (`IORING_OP_URING_CMD`) for one descriptor, without registrations. A process that restricted
+//! itself with a system call filter cannot bypass the filter through its rings.
 //!
 //! `unsafe` is needed because the kernel writes to memory by address. The invariants of the
 //! `unsafe` code are:
@@ -137,7 +136,7 @@ impl Ring {
     /// Enables the ring. From then on, only this thread may use it.
     ///
     /// # Errors
-    /// Fails if the system refuses.
+    /// Fails if the system refuses to enable the ring.
     pub fn enable(&mut self) -> io::Result<()> {
         self.ring.submitter().register_enable_rings()
     }
@@ -159,7 +158,7 @@ impl Ring {
             };
             // SAFETY: the submitted command refers only to the memory of `self`. No other code uses
             // the ring's memory until the completion is taken out: `place` records that from here
-            // on. If the completion never comes, `Memory` is leaked.
+            // on. If the completion of the command never comes, `Memory` is leaked.
             unsafe { self.ring.submission().push(&command) }
                 .map_err(|_| io::Error::other("a ring has no space for its one command"))?;
             let before = std::mem::replace(&mut self.place, Place::Asked);

@@ -13,7 +13,7 @@
 //! twice for this purpose, the first time only for link targets. Memory grows only with the number
 //! of files that have several names.
 //!
-//! A member below a symbolic link is placed at the link's target (`symlinks`).
+//! A member whose path leads through a symbolic link is placed at the link's target (`symlinks`).
 //!
 //! With snapshots of layers, the entries of each layer are returned again for every state that
 //! contains them, below a directory that is a read-only subvolume. Contents are identified by their
@@ -313,8 +313,8 @@ impl Layers {
         Ok(Some(self.placed(entry)))
     }
 
-    /// Removes the symbolic links that a name with the prefix `.wh.` deletes. Returns false for any
-    /// other name.
+    /// Removes the symbolic links that a name with the prefix `.wh.` deletes. Returns false for a
+    /// name without that prefix.
     fn look_at_mark(&self, path: &EntryPath, symlinks: &mut Symlinks, layer: usize) -> bool {
         if !(self.marks && path.name().starts_with(MARK)) {
             return false;

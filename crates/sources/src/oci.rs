@@ -61,7 +61,7 @@ pub enum OciError {
     Document {
         /// The path below the layout.
         file: String,
-        /// The reason, with line and column.
+        /// The reason from the JSON parser, with line and column.
         #[source]
         cause: serde_json::Error,
     },

@@ -3,8 +3,8 @@
 //! Members are found one after another, but their contents are needed in the order of the image's
 //! layout. An uncompressed archive file is read in place. Every other archive (a pipe, a compressed
 //! archive) is first unpacked into a spool. The spool is a file without a name in the directory for
-//! temporary files, so it disappears however the program ends. Memory is bounded by a buffer. A
-//! spool takes as much space as the uncompressed archive.
+//! temporary files, so it disappears however the program ends. The memory of a spool is bounded by
+//! a buffer. A spool takes as much space as the uncompressed archive.
 //!
 //! The first bytes, not the name, determine the compression: gzip, zstd, xz or bzip2, also with
 //! several concatenated streams.
@@ -333,7 +333,7 @@ impl Store {
 }
 
 /// Unpacks all of `packed` into `write`, which also receives the number of bytes unpacked before
-/// each piece. Returns the total number.
+/// each piece. Returns the total number of unpacked bytes.
 pub(crate) fn unpack(
     packed: &mut dyn Read,
     mut write: impl FnMut(u64, &[u8]) -> Result<(), StoreError>,

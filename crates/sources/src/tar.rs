@@ -90,7 +90,7 @@ pub struct Member {
     pub kind: Kind,
     /// Permission bits with set-uid, set-gid and sticky.
     pub permissions: u32,
-    /// The owner's number.
+    /// The numeric id of the owner.
     pub uid: u32,
     /// The group's number.
     pub gid: u32,
@@ -122,7 +122,7 @@ struct Before {
     extended: Option<Extended>,
     name: Option<Vec<u8>>,
     link: Option<Vec<u8>>,
-    /// The total size of them.
+    /// The total size of the content's data.
     bytes: u64,
 }
 

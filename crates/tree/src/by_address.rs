@@ -1,14 +1,14 @@
 //! A walk over the blocks of a tree in address order, for jobs that need no key order.
 //!
 //! On a spinning disk, leaves that were written at different times lie far apart. A walk in key
-//! order crosses the disk again and again. Nodes of level 1 name all leaves, so the walk knows the
-//! leaves' addresses after it has read less than a hundredth of the tree. The walk reads the leaves
-//! in one pass over the disk.
+//! order therefore crosses the spinning disk again and again. Nodes of level 1 name all leaves, so
+//! the walk knows the leaves' addresses after it has read less than a hundredth of the tree. The
+//! walk reads the leaves in one pass over the disk.
 //!
-//! The walk visits nodes first, parents before children. The walk's budget limits the number of
-//! known leaves, to about a million for each gigabyte of budget. At the limit, the walk visits the
-//! leaves known so far in address order, then more nodes. The walk returns an error for each
-//! unreadable block and continues, as in [`crate::blocks`], with the same bounds.
+//! A walk by address visits nodes first, parents before children. The walk's budget limits the
+//! number of known leaves, to about a million for each gigabyte of budget. At the limit, the walk
+//! visits the leaves known so far in address order, then more nodes. The walk returns an error for
+//! each unreadable block and continues, as in [`crate::blocks`], with the same bounds.
 
 use crate::blocks::{BlockOrder, Blocks, Visit};
 use crate::cache::Reservation;

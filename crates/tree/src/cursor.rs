@@ -254,7 +254,8 @@ impl Cursor {
     /// before the first item and the method returns false.
     ///
     /// # Errors
-    /// Fails if the previous leaf cannot be read. The next call continues before that leaf.
+    /// Fails if the previous leaf cannot be read. After an error, the next call continues before
+    /// the unreadable leaf.
     pub fn previous_leaf(&mut self) -> Result<bool> {
         match self.place {
             Place::Before => return Ok(false),

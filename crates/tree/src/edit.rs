@@ -1,8 +1,9 @@
 //! Edits of trees: copy-on-write in memory.
 //!
-//! An [`EditableTree`] is the newest version of one tree. An edit copies each committed block on its
-//! path into memory once, reports the copy to the [`EditContext`], and changes it in its on-disk layout.
-//! The parent, which was copied first, links the copy. The commit assigns its address.
+//! An [`EditableTree`] is the newest version of one tree. An edit copies each committed block on
+//! its path into memory once, reports the copy to the [`EditContext`], and changes it in its
+//! on-disk layout. The parent node, which was copied before its child, links the child's copy. The
+//! commit assigns its address.
 //!
 //! | module | holds |
 //! |---|---|

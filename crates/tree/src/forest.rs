@@ -110,8 +110,8 @@ impl Forest {
     }
 
     /// Reads blocks that are not in the cache into the cache, with one request for adjacent blocks.
-    /// Returns them, because a small cache may not keep them. Skips unreadable blocks; a later read
-    /// of such a block returns the error.
+    /// Returns them, because a small cache may not keep them. If a block is unreadable, the call
+    /// skips it, and a later read returns the error.
     ///
     /// The cache counts these blocks as used, because the caller will use them soon. A block with a
     /// single request would otherwise be among the first that the cache evicts.
@@ -177,8 +177,8 @@ impl Forest {
     }
 
     /// Sets the number of bytes that a writer may hold until they are committed: dirty blocks, file
-    /// content, and its notes on both. The cache's budget shrinks by this number, but not below a
-    /// twelfth.
+    /// content, and its notes on both. The cache's budget shrinks by the number of held bytes, but
+    /// not below a twelfth.
     pub fn hold_outside(&self, bytes: ByteCount) {
         self.cache.hold_outside(bytes.get());
     }

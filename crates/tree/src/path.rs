@@ -2,9 +2,9 @@
 //! links to child nodes in memory.
 //!
 //! [`Path::enter`] turns a parent's link into a child's block. A parent in memory returns a child
-//! that is also in memory. All other children come from the cache or the volume. Cursors and walks
-//! above do not see the difference. Steps hold their blocks, so a path stays readable even if the
-//! cache evicts them.
+//! that is also in memory. A child without a link comes from the cache or the volume. Cursors and
+//! walks above do not see the difference. Steps hold their blocks, so a path stays readable even if
+//! the cache evicts them.
 
 use crate::edit::Node;
 use crate::error::Result;

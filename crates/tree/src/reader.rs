@@ -111,8 +111,8 @@ impl BlockReader {
 
     /// Returns the block, if the page cache holds it and it passes its checks.
     ///
-    /// A copy that fails is read again like any other block. The second read skips the copy, and
-    /// reports and records the failure.
+    /// A copy that fails is read again like any other block. The second read skips the bad copy,
+    /// and reports and records the failure.
     pub(crate) fn read_cached(&self, pointer: &BlockPointer) -> Option<TreeBlock> {
         let bytes = self.volume.read_cached(self.extent(pointer))?.into_bytes();
         let block = TreeBlock::check(bytes, &self.format, &pointer.expectation()).ok()?;

@@ -5,8 +5,8 @@
 //! stripe's device. Slots are identified by uuid. If a device item names a known id with another
 //! uuid, or a known uuid with another id, opening fails.
 //!
-//! A seed device carries the fsid of the seed in its superblock. The sprout's chunk tree lists it
-//! with that fsid. Seeds are matched by uuid like any other device.
+//! A seed device carries the fsid of the seed in its superblock. The chunk tree of the seed's
+//! sprout lists the seed with that fsid. Seeds are matched by uuid like any other device.
 //!
 //! A slot counts the errors of its device, and keeps the failure for which the device was left out.
 //! A device that was left out receives no reads and writes ([`crate::write`]), and does not return
@@ -203,8 +203,8 @@ impl DeviceSlot {
             .filter(|_| can_be_written && self.failure().is_none() && self.item().is_some())
     }
 
-    /// Returns the failed write or flush for which the device was left out. Since then, it is
-    /// neither read nor written.
+    /// Returns the failed write or flush for which the device was left out. Since that failure, the
+    /// device is neither read nor written.
     #[must_use]
     pub fn failure(&self) -> Option<&IoError> {
         self.failure.get()

@@ -33,7 +33,7 @@ impl StripeGeometry {
     /// Makes the geometry of chunks with `stripes` stripes.
     ///
     /// # Errors
-    /// Returns [`LayoutError`] if the profile does not allow this number.
+    /// Fails with [`LayoutError`] if the profile does not allow this number of stripes.
     pub fn new(profile: Profile, stripes: usize) -> Result<Self, LayoutError> {
         let row = ByteCount::new(STRIPE_BYTES);
         let layout = Layout::new(profile, row, stripes, sub_stripes(profile), STRIPE_BYTES)?;

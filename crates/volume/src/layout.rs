@@ -2,7 +2,7 @@
 //!
 //! A chunk maps a range of logical addresses to *stripes*. A stripe is one contiguous extent on one
 //! device. Stripes are numbered in the order of the chunk item. The profile determines which part
-//! of the chunk lies on which stripe:
+//! of the chunk is located on which stripe:
 //!
 //! | profile | the chunk's `n` stripes |
 //! |---|---|

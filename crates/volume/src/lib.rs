@@ -2,9 +2,10 @@
 //!
 //! An address such as 30,408,704 in a tree or file is a place on one device or several. This crate
 //! opens a volume's devices, maintains the map from logical addresses to devices, and reads and
-//! writes. Every read has a verifier. A read skips a copy that fails the verifier, and rebuilds
-//! bytes from parity if it can. Every write goes to all copies. The crate does not read trees: the
-//! layer above passes it chunk and device items, and entries of the RAID stripe tree.
+//! writes. Every read of the volume has a verifier. A read skips a copy that fails the verifier,
+//! and rebuilds bytes from parity if it can. Every write goes to all copies. The crate does not
+//! read trees: the layer above passes it chunk and device items, and entries of the RAID stripe
+//! tree.
 //!
 //! | module | holds |
 //! |---|---|

@@ -98,7 +98,7 @@ pub enum MembershipRefusal {
         /// The number of devices that would remain.
         left: usize,
     },
-    /// Device extents occupy the part of the device to be cut off.
+    /// Device extents still occupy the part of the device to be cut off.
     #[error(
         "device {device}: {bytes} bytes of device extents are past byte {end} and were not moved (the first belongs to \
          the chunk at logical {chunk})"

@@ -222,10 +222,10 @@ fn state_of(superblock: &Superblock) -> Vec<Notice> {
 /// is the newest generation, or the one before if a crash cut the newest commit off between the
 /// superblocks of its devices.
 ///
-/// A commit writes superblocks when all blocks are durable on all devices. The commit writes the
-/// copies of superblocks when all primaries are durable, or the primaries after the copies if a log
-/// is pending. If the newest devices hold only older superblock copies, a device with a primary of
-/// the copies' generation missed no blocks. If a device was absent during a complete commit, the
+/// A commit writes superblocks only when all blocks are durable on all devices. The commit writes
+/// the copies of superblocks when all primaries are durable, or the primaries after the copies if a
+/// log is pending. If the newest devices hold only older superblock copies, a device with a primary
+/// of the copies' generation missed no blocks. If a device was absent during a complete commit, the
 /// other devices hold newer superblock copies. If a device was away only during the cut-off commit,
 /// its missing blocks reveal it ([`crate::in_doubt`]).
 fn last_on_all_devices(candidates: &[Candidate], newest: &Superblock) -> Generation {

@@ -152,7 +152,8 @@ pub struct Row<'a> {
 }
 
 impl Row<'_> {
-    /// Rebuilds the data block of column `target` into `out`. Does not read the block in that slot.
+    /// Rebuilds the data block of column `target` into `out`. The rebuild does not read the block
+    /// in the slot of `target`.
     ///
     /// Returns `None` and leaves arbitrary bytes in `out` if a block that `recovery` needs is
     /// absent. Also returns `None` if `target` is not a column, or if the second column is the

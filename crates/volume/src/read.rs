@@ -65,7 +65,7 @@ pub(crate) struct PendingSegment {
 }
 
 impl PendingSegment {
-    /// Waits for the first way. Reads it now if it was not started.
+    /// Waits for the first way. If the read was not started, reads the bytes now.
     fn first(&mut self, locks: &RowLocks) -> Option<(Way, Result<Buffer, Attempt>)> {
         let way = *self.segment.ways.first()?;
         let result = match self.started.take() {
@@ -147,8 +147,8 @@ impl Volume {
 
     /// Returns the unverified bytes of an extent's first copy, if they are in memory, for example
     /// in the page cache, and no read of them was started. Returns `None` if the bytes are not in
-    /// memory, or if the extent is not contiguous on one device. The caller then reads the extent
-    /// normally.
+    /// memory, or if the extent is not contiguous on one device. If the bytes are not in memory,
+    /// the caller reads the extent normally.
     #[must_use]
     pub fn read_cached(&self, read: ExtentRead) -> Option<Buffer> {
         let (device, physical) = self.first_copy(read)?;
@@ -302,7 +302,8 @@ fn start_first_ways(extents: &mut [PendingExtent]) {
 }
 
 impl PendingExtent {
-    /// Marks the extent as unverified. Reads then use no device that missed commits.
+    /// Marks the extent as unverified. After this call, reads of the extent use no device that
+    /// missed commits.
     pub fn unverified(mut self) -> Self {
         for pending in self.plan.iter_mut().flatten() {
             let first = pending.segment.ways.first().copied();

@@ -1,7 +1,7 @@
 //! Device replacement: a device that is filled in parallel with another, and the commit that
 //! exchanges the two.
 //!
-//! From [`Volume::begin_replacement`] on, each write to a stripe of the *source* also goes to the
+//! From [`Volume::begin_replacement`] on, writes to a stripe of the *source* also go to the
 //! *target*, at the same address. The superblocks of the replaced device are written to the target
 //! too. The target's own superblocks have id 0, as in Linux. During a replacement, nothing is read
 //! from the target. A job above the volume copies the source's older content.
@@ -171,7 +171,7 @@ impl Volume {
     /// The guard serves jobs that compare or copy a chunk's copies while other threads write.
     #[must_use]
     pub fn guard_rows(self: &Arc<Self>) -> RowGuard {
-        // Waits for writers that began without locks.
+        // Wait for writers that began before row locks were required.
         let _alone = self.writes().write();
         self.guards().0.fetch_add(1, Ordering::AcqRel);
         RowGuard {

@@ -9,11 +9,12 @@
 //! 3. [`Volume::finish_bootstrap`] checks that enough devices were given;
 //! 4. with the raid-stripe-tree feature, [`Volume::set_stripe_resolver`] connects that tree.
 //!
-//! A writer adds and removes chunks. A commit replaces the superblock and the device items.
+//! A writer of the volume adds and removes chunks. A commit replaces the superblock and the device
+//! items.
 //!
-//! Invariants: a slot leaves with its device ([`crate::membership`]), or in exchange for another. A
-//! slot that was left out of writes stays left out. A reader keeps the map and the superblock of
-//! its start. The volume holds no lock during I/O, except row locks and the lock of writers.
+//! Invariants: a slot leaves with its device ([`crate::membership`]), or in exchange for another.
+//! Once a slot is left out of writes, it stays left out. A reader keeps the map and the superblock
+//! of its start. The volume holds no lock during I/O, except row locks and the lock of writers.
 
 use crate::chunk_map::{Added, ChunkMap, MappedChunk};
 use crate::devices::{DeviceSlot, DeviceTable};
@@ -68,7 +69,7 @@ pub struct Volume {
     guards: Guards,
     /// The callback that receives every copy that a reader skips.
     hears_faults: RwLock<Option<HearsFaults>, HearsFaultsLock>,
-    /// Held while the volume decides if it can continue without a device.
+    /// The volume holds this lock while it decides whether it can continue without a device.
     failing: Mutex<(), FailingLock>,
     /// True if the volume may continue without a failed device, as a volume with data may.
     tolerates_failures: bool,
@@ -82,8 +83,8 @@ impl Volume {
     /// Devices may come in any order. The newest generation leads; see [`crate::open`].
     ///
     /// # Errors
-    /// Fails without a valid superblock, with unknown incompat features, with devices of different
-    /// volumes, with one device given twice, and with bad system chunks, but not yet with missing ones.
+    /// Fails without a valid superblock, with unknown incompat features, with mixed volumes, with a
+    /// device given twice, and with bad system chunks. Does not fail with missing devices yet.
     pub fn open(devices: Vec<Device>, options: OpenOptions) -> Result<Self, Error> {
         let opened = open::choose(devices)?;
         let volume = Self {
@@ -196,7 +197,7 @@ impl Volume {
     }
 
     /// Sets the callback that receives every copy that a reader skips, on the reader's thread. The
-    /// callback must not wait. `None` removes the callback.
+    /// callback must not block. `None` removes the callback.
     pub fn tell_faults(&self, hears: Option<Arc<HearFault>>) {
         let before = core::mem::replace(&mut *self.hears_faults.write(), hears.map(HearsFaults));
         drop(before);

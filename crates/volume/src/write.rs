@@ -25,9 +25,9 @@
 //! While a device is replaced, its writes also go to the replacement's target
 //! ([`crate::replacement`]).
 //!
-//! Left out: the choice of addresses. The allocator above passes only ranges that no committed
-//! state uses. No two calls write the same bytes at the same time, and no reader reads them during
-//! the write.
+//! Left out: the choice of addresses. The allocator above the volume passes only ranges that no
+//! committed state uses. No two calls write the same bytes at the same time, and no reader reads
+//! them during the write.
 //!
 //! [`Stale`]: crate::error::Stale
 
@@ -88,11 +88,11 @@ impl Volume {
     }
 
     /// Writes extents of data like [`write`](Self::write), with one difference: if a device has no
-    /// space for them, the device stays in use and writing continues. Any part of the batch may
-    /// then be written. No item may refer to it, or the caller must write it again.
+    /// space for them, the device stays in use and writing continues. After a failure, any part of
+    /// the batch may be written. No item may refer to it, or the caller must write it again.
     ///
-    /// `beside` judges data that shares rows with the extents ([`Volume::data_beside`]). The old
-    /// parity replaces sectors that fail, before new parity is computed.
+    /// `beside` judges data that shares rows with the extents ([`Volume::data_beside`]). If sectors
+    /// of that data fail the judge, the old parity restores them before new parity is computed.
     ///
     /// # Errors
     /// [`Error::Io`] that [is for lack of space](buttress_device::IoError::is_out_of_space). Other
@@ -125,8 +125,8 @@ impl Volume {
             self.plan_write(extent, &mut batch, &mut rows)?;
         }
         // The locks are held until the rows are written. If two write calls change parts of the
-        // same row, they read and write the row one after the other. The second call knows which
-        // devices the first did not reach.
+        // same row, they read and write the row one after the other. The second call then knows
+        // which devices the first call did not reach.
         let _locks = rows.lock(self.row_locks());
         // The batch always writes a row of parity completely. If data were written without its
         // parity, other columns of the row would lose their redundancy.
@@ -236,8 +236,8 @@ struct Plug {
 }
 
 impl Batch {
-    /// Adds a write to a stripe of the batch. Returns false and adds nothing if its device is out
-    /// of reach.
+    /// Adds a write to a stripe of the batch. If the device of the stripe is out of reach, returns
+    /// false and adds nothing.
     pub(crate) fn add(
         &mut self,
         volume: &Volume,

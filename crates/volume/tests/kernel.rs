@@ -235,7 +235,7 @@ fn stale(directory: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// The results of a walk over a volume.
+/// The results of a walk over the test volume.
 #[derive(Default, Debug, PartialEq, Eq, Clone, Copy)]
 struct Seen {
     blocks: usize,

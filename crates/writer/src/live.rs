@@ -1,7 +1,7 @@
 //! The live state: reads of the running transaction without the edit lock.
 //!
 //! The edit lock serialises edits, but not reads of the newest state. A read and an edit block each
-//! other only if both use the same object, and only for one step of the edit:
+//! other only on the same object, and only during one step of the edit:
 //!
 //! | module | holds |
 //! |---|---|
@@ -18,10 +18,10 @@
 //! # Locks
 //!
 //! A live read acquires locks in a fixed order. The first locks are those of a file's dirty data,
-//! of the steps of operations, of a shard of the inode table, and of an inode's state. The locks of
-//! the subvolume's tree, of other trees, and of the extent tree follow. Each of these locks is held
-//! for one step in memory, and never during device I/O. A lookup that misses a block releases all
-//! locks, reads the block, and retries ([`Retry`]).
+//! of the steps of operations, of a shard of the inode table, and of an inode's state. Next in the
+//! order are the locks of the subvolume's tree, of other trees, and of the extent tree. Each of
+//! these locks is held for one step in memory, and never during device I/O. A lookup that misses a
+//! block releases all locks, reads the block, and retries ([`Retry`]).
 //!
 //! # Guarantees to readers
 //!

@@ -239,7 +239,7 @@ impl WritableFilesystem {
     }
 
     /// Runs an operation on the state that a commit freezes, before any other edit. If the
-    /// operation's need finds no space, a trim may hold space, or a commit may free some. The call
+    /// operation's need finds no space, a trim may hold space, or a commit may free space. The call
     /// waits for the trim and the commit, and retries once.
     pub(super) fn operate_at_commit<T>(
         &self,

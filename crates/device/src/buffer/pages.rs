@@ -63,7 +63,7 @@ mod system {
         let before_bytes = span.align_offset(alignment_bytes).min(spare_bytes);
         let after_bytes = spare_bytes.exact_sub(before_bytes);
         // SAFETY: `before_bytes + bytes + after_bytes` is the length of the span, so both addresses
-        // are in it or at its end. The parts given back are of this mapping, and nothing uses them
+        // are in it or at its end. The unmapped parts belong to this mapping, and no code uses them
         // yet.
         unsafe {
             let start = span.add(before_bytes);

@@ -6,7 +6,7 @@
 //!
 //! Each block consists of the system's own pages, which return to the system at once if the pool
 //! has no space. A global allocator would keep them, in one arena for each writing thread. With
-//! requests of many sizes, these are hundreds of MiB.
+//! requests of many sizes, such buffers are hundreds of MiB.
 
 use buttress_exact::Exact as _;
 use std::collections::BTreeMap;

@@ -16,8 +16,8 @@
 //!   [`Submissions::in_flight`], untouched;
 //! - the ring's submission side is only used under the lock of [`Submissions`], its completion side
 //!   only by the reaper;
-//! - at most `depth` requests are in the ring, which has at least that many entries and one more
-//!   for the stop signal.
+//! - at most `depth` requests are in the ring, which has one entry for each and one for the stop
+//!   signal.
 
 use buttress_exact::{Exact as _, usize_of};
 use std::collections::{HashMap, VecDeque};
@@ -259,8 +259,8 @@ impl Shared {
             return;
         }
         // The ring is unusable, which never happens to a running ring. The kernel may or may not
-        // have seen the new reads. The reads' buffers are leaked, and the reads are repeated
-        // without the ring.
+        // have seen the new reads. The reads that the ring lost are repeated without the ring, and
+        // their old buffers are leaked.
         for identity in added {
             let Some(lost) = self.submissions.lock().in_flight.remove(&identity) else {
                 continue;

@@ -35,7 +35,7 @@ fn reads_bypass_the_page_cache_for_cold_files_only() {
     let read_all = || {
         let backend = open(file.path(), &options).unwrap().backend;
         let mut bytes = vec![0; content.len() - 5000];
-        // Neither end of the range is aligned.
+        // In this read, neither end of the range is aligned.
         backend.read_vectored_at(3000, &mut [&mut bytes]).unwrap();
         assert!(bytes == content[3000..content.len() - 2000]);
         assert_eq!(backend.size_bytes(), byte_length(content.len()));

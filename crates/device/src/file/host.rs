@@ -6,7 +6,7 @@
 //! inode.
 //!
 //! A reservation is `fallocate(2)`: it allocates the holes of a range and changes no byte. On a
-//! file system without this call, nothing is reserved. Some file systems (btrfs, XFS with shared
+//! file system without `fallocate`, nothing is reserved. Some file systems (btrfs, XFS with shared
 //! blocks) write each change to a new place. On such file systems, a reserved range that was
 //! written once takes new space at its next write.
 
@@ -78,7 +78,8 @@ impl HostSpace {
         self.below.as_ref().map_or(file, |below| &below.file)
     }
 
-    /// Allocates the holes of a range. Does nothing if the file system cannot.
+    /// Allocates the holes of a range. Does nothing if the file system does not support
+    /// reservations.
     pub(super) fn reserve(&self, file: &File, offset: u64, length: u64) -> io::Result<()> {
         if length == 0 || !self.is_sparse {
             return Ok(());

@@ -55,7 +55,7 @@ pub(crate) fn open(path: &Path, options: &OpenOptions) -> Result<Opened, IoError
     };
     let wanted = when_cold && !options.direct;
     let again = (wanted && system::is_cold(&file)).then(|| open_file(path, &around));
-    // If the file system refuses O_DIRECT, use the page cache.
+    // If the file system refuses O_DIRECT, the cold file is read through the page cache.
     let (file, options) = match again {
         Some(Ok((file, _))) => (file, &around),
         Some(Err(_)) | None => (file, options),

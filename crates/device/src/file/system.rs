@@ -28,7 +28,7 @@ pub(super) fn block_device_bytes(file: &File) -> io::Result<u64> {
     if answer == 0 {
         return Ok(bytes);
     }
-    // If the driver does not respond, the end of a seek is the size.
+    // If the driver does not respond, use the position of a seek to the end as the size.
     rustix::fs::seek(file, rustix::fs::SeekFrom::End(0)).map_err(io::Error::from)
 }
 
@@ -100,8 +100,8 @@ pub(super) fn is_cold(file: &File) -> bool {
     let range: [u64; 2] = [0, 0];
     // The counts of pages that are cached, dirty, under write-back, evicted, recently evicted.
     let mut counts = [0_u64; 5];
-    // SAFETY: the kernel reads two u64 at the second address and writes five at the third; both are
-    // live local variables of that size. The file descriptor is open for as long as `file` is
+    // SAFETY: the kernel reads two u64 at the second address and writes five u64 at the third; both
+    // are live local variables of that size. The file descriptor is open for as long as `file` is
     // borrowed.
     let answer = unsafe {
         libc::syscall(
@@ -128,7 +128,7 @@ pub(super) fn is_cold(file: &File) -> bool {
 }
 
 /// Returns true if the kernel reports the block device as rotational. For a file, the block device
-/// below counts. Virtual disks are often reported as rotational. Files on a file system without a
+/// below counts. Many virtual disks are reported as rotational. Files on a file system without a
 /// single block device never are.
 ///
 /// Source: the kernel's documentation "Queue sysfs files", `rotational`.
@@ -196,7 +196,7 @@ pub(super) fn write_all_vectored(file: BorrowedFd<'_>, offset: u64, parts: &[&[u
 
 /// Fills the buffers as far as the page cache holds the bytes, and returns the number of bytes.
 /// Returns zero if the first bytes are not cached, or if the file system fails or does not know.
-/// The ordinary read then finds the cause.
+/// For such bytes, the ordinary read finds the cause.
 pub(super) fn read_cached_vectored(file: BorrowedFd<'_>, offset: u64, buffers: &mut [&mut [u8]]) -> usize {
     let answer = match buffers {
         [buffer] => rustix::io::preadv2(

@@ -6,8 +6,8 @@
 //!
 //! Invariants:
 //! - Two widened writes never run at once: they may share a sector. The lock `widening` enforces
-//!   this.
-//! - A widened write never leaves the file longer than it was.
+//!   that widened writes never run at once.
+//! - A widened write never leaves the file longer than without widening.
 
 use buttress_exact::Exact as _;
 use std::io;

@@ -91,7 +91,7 @@ fn invalid(what: impl Into<String>) -> io::Error {
 
 fn number<const N: usize>(header: &[u8], at: usize) -> [u8; N] {
     let bytes = header.get(at..at.exact_add(N));
-    // Clamp: a header is long enough.
+    // Clamp: the bytes are at least as long as a header.
     bytes.and_then(|bytes| bytes.try_into().ok()).unwrap_or([0; N])
 }
 

@@ -4,7 +4,7 @@
 //! state. The backend refuses options that need one of these, except options that only make a job
 //! faster. The backend zeroes a range by writing zeros. A discarded range keeps its bytes.
 //!
-//! Linux compiles this module for its tests.
+//! On Linux, this module is compiled only for its tests.
 
 mod positioned;
 #[cfg(test)]

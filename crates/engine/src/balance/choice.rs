@@ -8,7 +8,7 @@
 //!
 //! - `limit=N` moves at most N block groups. Linux moves fewer where fewer than N pass: it also takes what is left of N as
 //!   a least number.
-//! - A flag of a single value beside the flag of a range is Linux's precedence: the single value counts.
+//! - If both flags of a filter are set, Linux prefers the single value to the range.
 //!
 //! Source: btrfs-balance(8), section "Filters".
 
@@ -70,7 +70,7 @@ pub enum Kind {
     Data,
     /// Balances all trees except the chunk tree.
     Metadata,
-    /// The chunk tree.
+    /// Balances the chunk tree.
     System,
 }
 

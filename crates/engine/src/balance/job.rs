@@ -107,7 +107,7 @@ pub struct NotRelocated {
     pub used: ByteCount,
 }
 
-/// What a run of a balance did.
+/// The result of a run of a balance.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BalanceSummary {
     /// How the run of the balance ended.

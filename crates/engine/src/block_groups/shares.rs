@@ -30,7 +30,7 @@ pub enum Share {
     Free,
     /// Free, without space on the host.
     Unbacked,
-    /// Allocated in the running transaction.
+    /// Space that the running transaction allocated.
     Allocated,
     /// Free space that devices are discarding.
     Trimming,

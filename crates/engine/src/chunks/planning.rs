@@ -86,8 +86,8 @@ impl Running {
         (types, profile)
     }
 
-    /// The profile that a conversion set. Mixed block groups have one target profile for data and
-    /// metadata together.
+    /// Returns the profile that a conversion set for new chunks of this purpose. Mixed block groups
+    /// have one target profile for data and metadata together.
     fn target_for(&self, purpose: Purpose, types: BlockGroupFlags) -> Option<Profile> {
         let targets = self.core.groups.targets();
         let is_mixed = types.contains(BlockGroupFlags::DATA | BlockGroupFlags::METADATA);

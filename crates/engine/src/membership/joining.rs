@@ -65,7 +65,8 @@ impl Engine {
         }
     }
 
-    /// Adds a device, which forgets what it held: commits that. New chunks may use it from then on.
+    /// Adds a device, whose former content is lost, and commits. New chunks may use it from then
+    /// on.
     ///
     /// # Errors
     /// Fails as [`require_new_device`](Self::require_new_device) does; also if the device fails, if

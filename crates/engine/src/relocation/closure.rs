@@ -2,9 +2,9 @@
 //! addresses.
 //!
 //! A leaf that refers to a moved extent changes; the node above a block that changes does, too; up
-//! to the roots. A reference by address names the block above. For a reference by tree, the tree is
-//! searched for the pointer. If the pointer is in memory, no copy is needed: the block that holds
-//! it has no address yet and changes in place.
+//! to the roots. A reference by address names the block above. If a reference names a tree, the
+//! closure searches that tree for the pointer. If the pointer is in memory, no copy is needed: the
+//! block that holds it has no address yet and changes in place.
 //!
 //! Nothing changes here. Blocks that are not in memory are collected, so that the caller reads all of them at once.
 //!

@@ -1,7 +1,8 @@
 //! The content of data extents: read in large requests, verified, and written to new places. No lock is held meanwhile.
 //!
-//! Each sector comes from a copy that its checksum accepts. Sectors without a checksum come from devices that missed no commit.
-//! The content cannot change: nothing overwrites it in place, since its group is being emptied.
+//! The copied content of each sector comes from a copy that its checksum accepts. Sectors without a
+//! checksum come from devices that missed no commit. The content cannot change: nothing overwrites
+//! it in place, since its group is being emptied.
 
 use super::closure::Moved;
 use crate::block_groups::{Found, Purpose};

@@ -15,7 +15,7 @@ use buttress_fs::error::{Defect, Error, Result};
 use buttress_fs::progress::Progress;
 use core::time::Duration;
 
-/// Nodes of the chunk tree beside the ones that move.
+/// The nodes of the chunk tree besides the nodes that move.
 const SYSTEM_NODES: u64 = 16;
 
 /// Edits that may come beside a job.

@@ -9,7 +9,7 @@ use std::time::Instant;
 /// The longest sleep between two looks at whether the job was cancelled.
 const SLEEP_MAX: Duration = Duration::from_millis(100);
 
-/// Lets batches through at a rate.
+/// Limits the rate of batches.
 #[derive(Debug)]
 pub(super) struct Pace {
     bytes_per_second: Option<u64>,

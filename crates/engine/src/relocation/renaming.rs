@@ -34,16 +34,16 @@ use std::collections::{BTreeMap, BTreeSet};
 pub(super) struct Renaming {
     closure: Closure,
     blocks: BTreeMap<Logical, Logical>,
-    /// Of nodes with full back references: the children that they still refer to. A tree that is
-    /// being dropped still has pointers to children that no longer exist. Empty if no tree is being
-    /// dropped.
+    /// Of nodes with full back references: their pointers to children to which they no longer
+    /// refer. A tree that is being dropped still has pointers to children that no longer exist.
+    /// Empty if no tree is being dropped.
     gone: BTreeSet<(Logical, Logical)>,
 }
 
 impl Running {
     /// Prepares the change of addresses in a closure: reserves space, loads the items to change,
-    /// and allocates addresses. A block that is missing ends it before anything changed. Returns
-    /// `None` if the closure needs more space for metadata than exists.
+    /// and allocates addresses. If a block is missing, the preparation ends before any change.
+    /// Returns `None` if the closure needs more space for metadata than exists.
     pub(super) fn prepare_renaming(&mut self, closure: Closure) -> Result<Option<Renaming>> {
         for (tree, key) in &closure.items {
             self.reach(*tree, key)?;
@@ -149,7 +149,7 @@ impl Running {
     /// Changes everything. Gives the number of copied blocks.
     ///
     /// # Errors
-    /// A failure to write the copies, before any change; others stop writing.
+    /// Fails if writing the copies fails, before any change; later failures stop writing.
     pub(super) fn rename_all(&mut self, renaming: Renaming) -> Result<()> {
         let _lifted = NonBlocking::lift();
         let _excused = Excused::from_device_rule();
@@ -373,7 +373,7 @@ impl Running {
                 _ => None,
             });
         let created = Created {
-            // Clamp: an extent without a maker counts for no subvolume.
+            // Clamp: an extent without a recorded maker counts for no subvolume.
             owner: data.extent.owner.or(maker).unwrap_or(TreeId::MIN),
             first_key: None,
         };

@@ -184,8 +184,8 @@ fn first_checksum(filesystem: &Filesystem, logical: u64) -> Option<Vec<u8>> {
     Some(checksum.to_vec())
 }
 
-/// Compares both extent trees. Returns `None` if the volume has an extent older than the device
-/// that the device lacks.
+/// Compares both extent trees. Returns `None` if the device lacks an extent of the volume that is
+/// older than the device.
 pub(crate) fn compare(
     view: &Filesystem,
     own: Option<&OwnState>,

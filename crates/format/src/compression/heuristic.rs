@@ -1,10 +1,11 @@
-//! The compression heuristic: a prediction from a sample whether content compresses. The mount
-//! option `compress` asks it before it compresses a range; `compress-force` does not.
+//! The compression heuristic: a prediction from a sample whether content compresses. With the mount
+//! option `compress`, the heuristic decides for each range; `compress-force` bypasses the
+//! heuristic.
 //!
 //! The sample is 16 bytes of every 256. The heuristic accepts a sample whose halves are equal, with
 //! few different byte values, or with few values that make up most of it. The heuristic rejects a
 //! sample in which nearly all values are equally frequent. For other samples, the entropy decides.
-//! All tests and limits are the kernel's, so that both compress the same files.
+//! All tests and limits of the heuristic are the kernel's, so that both compress the same files.
 //!
 //! Source: the kernel's description of its compression heuristic (btrfs(5), section "Compression",
 //! "Incompressible data").

@@ -10,9 +10,9 @@
 //! ```
 //!
 //! A length field never crosses a sector boundary of the stored extent. If fewer than four bytes
-//! are left before a boundary, they are zeros, and the length field follows the boundary. Segments
-//! may cross boundaries. Zeros fill the last sector of an LZO extent after its total length. Inline
-//! content has one segment, without padding.
+//! are left before a boundary, they are zeros, and the length field follows the boundary. LZO
+//! segments may cross sector boundaries. Zeros fill the last sector of an LZO extent after its
+//! total length. Inline content has one segment, without padding.
 //!
 //! Source: on-disk format documentation, section "LZO compressed data" and the description of the format
 //! in btrfs(5).
@@ -132,8 +132,8 @@ fn put_length(stored: &mut [u8], at: usize, length: usize) -> Option<()> {
     Some(())
 }
 
-/// Returns the total length of an LZO extent. Checks that it fits the extent and ends in the
-/// extent's last sector.
+/// Returns the total length of an LZO extent. Checks that the total length fits the extent and ends
+/// in the extent's last sector.
 fn total_length(stored: &[u8], sector_bytes: usize) -> Result<usize, CompressionError> {
     let total = length_at(stored, 0, stored.len()).unwrap_or(0);
     let limit = COMPRESSED_EXTENT_BYTES_MAX.min(u64_of(stored.len()));

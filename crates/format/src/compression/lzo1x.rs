@@ -18,7 +18,7 @@
 //!
 //! An extension is a sequence of zero bytes, which count 255 each, and a final byte that is not
 //! zero. If the first byte of a stream exceeds 17, it begins a run of that byte minus 17 literals.
-//! A run of 1 to 3 counts as literals after a match.
+//! A run of 1 to 3 literals counts as literals after a match.
 //!
 //! btrfs does not use the format's run-length extension: streams that begin with 17 and a version.
 //! The LZO decoder refuses such a stream, because its first match begins before the content.

@@ -116,9 +116,9 @@ impl TreeBlock {
         Self::new(Bytes::from(self.bytes().to_vec()), header)
     }
 
-    /// Returns a copy under another address for all trees that refer to this block. The owner stays
-    /// the same. The flag of a relocation by Linux is kept, because it implies full back
-    /// references.
+    /// Returns a copy under another address for all trees that refer to this block. The owner of
+    /// the relocated block stays the same. The flag of a relocation by Linux is kept, because it
+    /// implies full back references.
     #[must_use]
     pub fn copy_to_relocate(&self, logical: Logical, generation: Generation) -> Self {
         let mut copy = self.copy_to_edit(logical, generation, self.header().owner);

@@ -187,7 +187,7 @@ pub enum Corruption {
         disk_bytes: ByteCount,
         /// The extent's size in memory.
         ram_bytes: ByteCount,
-        /// The limit for both.
+        /// The limit on the lengths before and after compression.
         limit: ByteCount,
     },
     /// A file range lies outside its extent.
@@ -264,7 +264,7 @@ pub enum Corruption {
     SubvolumeLinkedTwice {
         /// The subvolume.
         subvolume: SubvolumeId,
-        /// The directory that leads to it.
+        /// The directory whose entry leads to the inode.
         directory: Location,
     },
     /// The ascent from an inode or a subvolume to the top does not end.

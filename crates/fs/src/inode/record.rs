@@ -1,10 +1,10 @@
 //! Records: all items of one inode, read in one pass.
 //!
-//! The pass starts at the inode item. The pass ends with the inode's last item, or at the first
-//! directory entry, which a record does not hold. Two kinds of content have no natural bound.
-//! Reading a record fails if its attributes exceed [`ATTRIBUTES_LIMIT`]. More than
-//! [`EXTENTS_LIMIT`] extents end the pass: [`InodeRecord::extents`] is then `None`, and a reader
-//! walks the extents itself.
+//! The pass over an inode's items starts at the inode item. The pass ends with the inode's last
+//! item, or at the first directory entry, which a record does not hold. Two kinds of content have
+//! no natural bound. Reading a record fails if its attributes exceed [`ATTRIBUTES_LIMIT`]. More
+//! than [`EXTENTS_LIMIT`] extents end the pass: [`InodeRecord::extents`] is then `None`, and a
+//! reader walks the extents itself.
 
 use crate::error::{Corruption, Error, Result};
 use crate::extents::{FileRange, FileRangeBuilder};
@@ -46,7 +46,7 @@ pub struct InodeRecord {
     /// The extended attributes, in the order of their items and of `listxattr(2)`.
     pub xattrs: Vec<Xattr>,
     /// The ranges of a regular file or symlink, in order, without holes that have no item. `None`
-    /// if they are too many to hold.
+    /// if the file has too many ranges to hold.
     pub extents: Option<Vec<FileRange>>,
 }
 

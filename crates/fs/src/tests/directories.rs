@@ -74,7 +74,7 @@ fn symlinks_stay_inside_and_are_limited() {
     let filesystem = world.open();
     let resolve = |root: u64, path: &str, follow| filesystem.resolve(at(root), path.as_bytes(), follow);
     assert_eq!(resolve(256, "a/b/up", Follow::All).unwrap(), at(259));
-    // With another root, absolute targets and dots begin at that root.
+    // If the caller names another root, absolute targets and `..` use that root.
     assert_eq!(resolve(257, "/b/absolute", Follow::All).unwrap(), at(259));
     assert!(matches!(
         resolve(256, "a/b/absolute", Follow::All),

@@ -16,8 +16,8 @@ const BLOCKS_BEFORE_LOG: usize = 1500;
 const CHUNK_PHYSICAL: u64 = 1 << 20;
 
 /// Makes a volume whose superblock names a log with one subvolume's log. Both logs are written in
-/// `generation`, after the commit of generation 7. Returns it with the roots of the log and of the
-/// subvolume's log.
+/// `generation`, after the commit of generation 7. Returns the volume's devices with the roots of
+/// the log tree and of the subvolume's log.
 fn volume_with_log(generation: u64) -> (Vec<u8>, Written, Written) {
     let mut image = World::new().image();
     let mut builder = ImageBuilder::new(ImageOptions {

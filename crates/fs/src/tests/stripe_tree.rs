@@ -55,7 +55,7 @@ fn damage(filesystem: &Filesystem) -> Vec<(u64, u64, crate::Error)> {
     damaged
 }
 
-/// Returns the item that covers a byte of the file.
+/// Returns the stripe tree item that covers a byte of the test file.
 fn entry_at(striped: &Striped, offset: u64) -> Entry {
     let covers = |entry: &&Entry| (entry.offset..entry.offset + entry.length).contains(&offset);
     striped.entries.iter().find(covers).unwrap().clone()

@@ -48,8 +48,9 @@ impl ContentBatch {
         }
     }
 
-    /// Plans the content of an entry that will be item number `item`. Returns its memory. If the
-    /// content of a file cannot be planned, the caller reads the file itself and gets the error.
+    /// Plans the content of an entry that will be item number `item`. Returns the memory that the
+    /// planned content needs. If the content of a file cannot be planned, the caller reads the file
+    /// itself and gets the error.
     pub(super) fn plan(&mut self, item: usize, entry: &WalkEntry) -> usize {
         let Ok(file) = self.filesystem.open_record(&entry.record) else {
             return 0;

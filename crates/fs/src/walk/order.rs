@@ -1,7 +1,7 @@
 //! The order of a walk: the stack of directories.
 //!
-//! This module reads only names and the kinds that entries state. Inodes are loaded later, except
-//! those of directories to enter.
+//! This module reads only names and the kinds that entries state. The walk loads inodes later,
+//! except those of directories to enter.
 //!
 //! A walk enters a directory if the directory's own record names the entry that leads to it. Each
 //! directory has one such record, so no directory is entered twice. The only directory that a cycle

@@ -84,8 +84,8 @@ impl ManifestContents {
         }
     }
 
-    /// Returns the locator and the size of the base's file at this path. If `size` is given, it is
-    /// not checked yet.
+    /// Returns the locator and the size of the base's file at this path. A given `size` is not
+    /// checked against the base's file yet.
     pub(super) fn of_base(&self, path: &[u8], size: Option<u64>) -> Result<(Vec<u8>, u64), Problem> {
         match &self.base {
             Base::None if size == Some(0) => Ok(inline(Vec::new())),

@@ -127,7 +127,7 @@ pub enum Problem {
     /// A whiteout mark names no entry.
     #[error("\"{}\" marks nothing as deleted", shown(.0))]
     Whiteout(Vec<u8>),
-    /// A member lies in the directory of the layers' snapshots.
+    /// A member is located in the directory of the layers' snapshots.
     #[error("\"{}\" is in the directory of layer snapshots", shown(.0))]
     AmongSnapshots(Vec<u8>),
     /// Extended headers belong to no member.

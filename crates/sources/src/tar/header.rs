@@ -8,7 +8,7 @@
 
 use super::error::Problem;
 
-/// The unit of an archive.
+/// The unit of a tar archive.
 pub(super) const BLOCK_BYTES: u64 = 512;
 
 /// The meaning of the fields after the magic.

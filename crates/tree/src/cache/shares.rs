@@ -50,7 +50,7 @@ impl Shares {
     /// Returns the cache's own part without the writer's bytes.
     fn own_bytes(&self) -> u64 {
         let kept = self.whole_bytes.quotient(KEPT_OF);
-        // Clamp: a writer may hold more than the cache's part.
+        // Clamp: a writer may hold more bytes than the cache's part.
         self.whole_bytes.saturating_sub(self.held_bytes).max(kept)
     }
 

@@ -25,7 +25,7 @@ use buttress_format::Key;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// The part of its window at which a level is refilled.
+/// The fraction of its window below which a level is refilled.
 const REFILL_BLOCKS_PARTS: usize = 4;
 
 /// The next block to plan.
@@ -81,7 +81,7 @@ pub(super) struct Stages {
 struct Stage {
     /// The roots of this level that are not planned yet.
     roots: [Option<Next>; 2],
-    /// Nodes one level up. The slot is the first child that is not planned yet.
+    /// Nodes one level up. The slot of a parent's step is the first child that is not planned yet.
     parents: [Option<Step>; 2],
     /// The next block, if no memory was available to plan it.
     postponed: Option<(Side, Next)>,

@@ -169,7 +169,7 @@ impl Editor<'_> {
         let (block, links) = match gone {
             Gone::Node(node) => (&node.block, node.links.clone()),
             Gone::Clean(clean) => {
-                // The copy is the wanted leaf, and replaces the clean block. Nodes stay, because
+                // The copy replaces the clean block, and is the wanted leaf. Nodes stay, because
                 // readers of earlier states share them.
                 if clean.1.is_leaf() {
                     self.forest.cache().forget(&clean.0);

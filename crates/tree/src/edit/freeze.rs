@@ -183,8 +183,8 @@ fn forget_full(node: &mut Node, epoch: u64, recycled: &mut Vec<TreeBlock>) {
     }
 }
 
-/// Writes the pointer to a written child into a node's own bytes. If this fails, the child's link
-/// must stay, because no other path leads to the child.
+/// Writes the pointer to a written child into a node's own bytes. If this write fails, the child's
+/// link must stay, because no other path leads to the child.
 fn set_pointer(node: &mut TreeBlock, slot: usize, pointer: &KeyPointer) -> bool {
     let is_set = node.edit_node(|node| node.set(slot, pointer));
     debug_assert!(is_set, "a linked child has a pointer");
@@ -302,7 +302,7 @@ impl Frozen {
     }
 }
 
-/// Returns the numbers of blocks of a node's epoch in its subtree, with and without an address.
+/// Returns how many blocks of a node's epoch its subtree has, with and without an address.
 fn count(node: &Node) -> (u64, u64) {
     let children = node.links.iter().flatten();
     let own = u64::from(node.address().is_some());
@@ -355,7 +355,7 @@ impl FrozenBlock {
 
     /// Returns true if the block will probably be changed again, and therefore read. The result is
     /// true for nodes, and for blocks that were changed twice. The result is false for leaves that
-    /// a row of insertions filled.
+    /// a sequence of insertions filled.
     #[must_use]
     pub fn is_likely_to_change(&self) -> bool {
         self.node.is_copy || self.node.level() > 0

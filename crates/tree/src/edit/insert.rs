@@ -113,8 +113,8 @@ impl Editor<'_> {
         }
     }
 
-    /// Links new children after the child in `slot`. Splits the node if they do not fit, and
-    /// returns its new sibling.
+    /// Links new children after the child in `slot`. If the children do not fit, splits the node
+    /// and returns its new sibling.
     fn add_children(
         &mut self,
         node: &mut Node,
@@ -192,8 +192,8 @@ impl Editor<'_> {
             self.move_items(leaf, &mut right, from..count.exact_sub(kept), 0)?;
             siblings.push(Arc::new(right));
         }
-        // The item's place is left of the split, or right of it. If it fits on neither side, it
-        // gets a leaf in between.
+        // The item's place is left of the split, or right of it. If the item fits on neither side
+        // of the split, it gets a leaf between both.
         if item.slot <= from && put_into(leaf, item.slot, item.key, item.data) {
             return Ok(siblings);
         }

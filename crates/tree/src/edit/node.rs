@@ -6,8 +6,8 @@ use buttress_format::{Generation, Key, Logical, TreeId};
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 
-/// The first placeholder address. No volume has addresses that large: the kernel's addresses are
-/// signed 64-bit offsets.
+/// The first placeholder address. The kernel's addresses are signed 64-bit offsets, so no volume
+/// has addresses as large as placeholders.
 const FIRST_IDENTITY: u64 = 0xf000_0000_0000_0000;
 
 static NEXT_IDENTITY: AtomicU64 = AtomicU64::new(FIRST_IDENTITY);
@@ -149,7 +149,7 @@ impl Node {
         self.links.get(slot)?.as_ref()
     }
 
-    /// Searches like [`TreeBlock::search`], with a shortcut for keys that continue a row of
+    /// Searches like [`TreeBlock::search`], with a shortcut for keys that continue a sequence of
     /// insertions.
     pub(super) fn search(&self, key: &Key) -> Result<usize, usize> {
         let slot = self.next_slot;

@@ -26,8 +26,8 @@ const NEAR_BYTES: u64 = 64 << 10;
 /// The limit of bytes fetched for one missing leaf. Fetching stops once the limit is exceeded.
 pub(crate) const NEAR_BYTES_MAX: u64 = 64 << 10;
 
-/// The limit of bytes fetched ahead of a leaf at any distance. Fetching stops once the limit is
-/// exceeded.
+/// The limit of bytes fetched ahead of a leaf at any distance. The read-ahead stops once this limit
+/// is exceeded.
 pub(crate) const ALWAYS_BYTES_MAX: u64 = 128 << 10;
 
 /// The maximum number of neighbours to consider: 32, and the neighbour that exceeds the limit.

@@ -57,7 +57,7 @@ const OVERHEAD_BYTES: u64 = 320;
 /// The memory of a packed block beyond its bytes.
 const PACKED_OVERHEAD_BYTES: u64 = 16;
 
-/// The quarters of the window in flight below which more blocks are read.
+/// If fewer than this number of quarters of the window are in flight, more blocks are read.
 const ASK_BELOW: usize = 3;
 const ASK_OF: usize = 4;
 
@@ -352,8 +352,8 @@ impl Pass {
         }
     }
 
-    /// Returns the next leaf before the horizon in address order. After the highest address,
-    /// continues at the lowest.
+    /// Returns the next leaf before the horizon in address order. After the highest address, the
+    /// search continues at the lowest address.
     fn next_unread(&mut self) -> Option<(Logical, u64)> {
         let horizon = self.horizon;
         let inside = |place: &&(Logical, u64)| place.1 < horizon;

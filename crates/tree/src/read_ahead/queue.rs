@@ -117,7 +117,7 @@ impl Queue {
         self.unasked = self.unasked.exact_add(1);
     }
 
-    /// Appends a block from another queue as the last entry.
+    /// Appends a block from the queue of another stage as the last entry.
     pub(crate) fn pass_on(&mut self, taken: Taken) {
         let Taken {
             pointer,

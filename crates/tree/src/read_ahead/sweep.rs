@@ -31,8 +31,9 @@
 //! # Memory
 //!
 //! The queues reserve their blocks from the forest's budget. When the budget is used up, each stage
-//! holds one block. Nodes go through the cache. Leaves come from the cache if it holds them, and
-//! enter it only while it has space. A sweep never evicts blocks that other readers use.
+//! holds one block. Nodes go through the cache. A sweep takes leaves from the cache if possible,
+//! and adds leaves only while the cache has space. A sweep never evicts blocks that other readers
+//! use.
 
 use crate::cache::Reservation;
 use crate::edit::Node;
@@ -255,7 +256,7 @@ impl Sweep {
         self.waited = Duration::ZERO;
         let parents = steps.iter().rev().enumerate().map(|(distance, step)| {
             let mut parent = step.clone();
-            // Above the last step, the child in the slot is already on the path.
+            // In steps above the last step, the child in the slot is already on the path.
             parent.slot = parent.slot.exact_add(usize::from(distance > 0));
             Stage {
                 parent: Some(parent),

@@ -238,8 +238,8 @@ fn a_node_that_cannot_be_had_hides_its_leaves_alone() {
         assert!(matches!(problem(error), BlockProblem::Checksum { .. }), "{error}");
         assert_eq!((error.pointer().logical, error.pointer().level), (node, 1));
     });
-    // A seek into the gap that the damaged block leaves fails. The cursor then continues after the
-    // gap or before it.
+    // A seek into the gap that the damaged block leaves fails. After the error, the cursor can
+    // continue after the gap or before it.
     let mut cursor = tree.cursor(ReadAhead::None);
     assert!(cursor.seek(&key(5)).is_err());
     assert!(cursor.current().is_none());

@@ -168,7 +168,7 @@ fn common(a: &Range<usize>, b: &Range<usize>) -> Option<Range<usize>> {
 }
 
 /// Reads bad ranges by the other ways, one way in each round, until all are good or no way is left.
-/// Returns the ranges that are still bad.
+/// Returns the ranges for which all ways failed.
 fn refetch(
     volume: &Volume,
     works: &mut [Work],
@@ -249,8 +249,8 @@ fn fetch_round(
     let index = match *used {
         Some(used) if round < ways => used.exact_add(round).checked_rem(ways),
         Some(_) => None,
-        // The segment was read sector by sector. No way was used for all of it, so each way gets a
-        // round.
+        // The segment was read sector by sector. No single way was used for the whole segment, so
+        // each way gets a round.
         None => round.checked_sub(1),
     };
     let Some(way) = index.and_then(|index| segment.ways.get(index)).copied() else {

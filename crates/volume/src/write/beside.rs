@@ -7,7 +7,8 @@
 //! by the data that the old parity yields, if that data passes. The restored data is written
 //! together with the row, because the new parity depends on that data.
 //!
-//! Left out: data without checksums, and extents that a commit writes to mixed block groups.
+//! Left out: neighbouring data without checksums, and extents that a commit writes to mixed block
+//! groups.
 
 use super::rows::Rows;
 use super::{Batch, ExtentWrite};

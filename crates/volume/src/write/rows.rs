@@ -1,7 +1,8 @@
 //! Writes to rows of RAID5 and RAID6: new data and the parity over it.
 //!
 //! A row is one unit of each stripe at the same offset. A batch's writes to a row span a range of
-//! offsets in the units. The parity of this range needs the data of all columns in this range:
+//! offsets in the units. The parity of a range of unit offsets needs the data of all columns in
+//! this range:
 //!
 //! - if the batch provides all columns, as for whole rows, nothing is read;
 //! - missing data is read first, in the ordinary way. A column on a missing device is rebuilt from
@@ -94,8 +95,8 @@ impl Drop for RowsWritten<'_> {
     fn drop(&mut self) {
         WRITING.set(WRITING.get().exact_sub(1));
         self.count();
-        // A waiter that has read the count already waits, because the lock was acquired and
-        // released here.
+        // Acquire and release the lock here, so that a waiter that has already read the count is
+        // certainly waiting.
         drop(self.locks.ended.lock());
         self.locks.has_ended.notify_all();
     }

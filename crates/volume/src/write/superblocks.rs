@@ -6,7 +6,7 @@
 //! with a valid superblock, old or new: the first flush precedes all copies. If the current
 //! superblock names a log, unlike its copies, the steps are: write copies, flush, write primaries,
 //! flush. A device that fails is left out of the remaining steps, if the volume can do without it.
-//! Each step must end on all devices that stay.
+//! Each step must end on all devices that stay in use before the next step.
 //!
 //! Source: on-disk format documentation, section "Superblock", for the addresses of the copies:
 //! those that end within the device.
@@ -53,8 +53,8 @@ impl Volume {
     /// # Errors
     /// Returns [`WriteRefusal::Superblock`], and writes nothing, if the superblock could not be
     /// opened again. Also fails if a device fails that the volume needs, or if writing has stopped.
-    /// If a needed superblock write fails, writing stops for good. The next open may or may not see
-    /// the commit.
+    /// If a needed superblock write fails, writing stops for good. After a failed superblock write,
+    /// the next open may or may not see the commit.
     pub fn write_superblocks(&self, superblock: &Superblock, items: &[DeviceItem]) -> Result<(), Error> {
         let _writes = self.writes().read();
         self.write_all_superblocks(superblock, items, None, &[])

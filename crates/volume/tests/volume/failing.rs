@@ -85,7 +85,8 @@ fn is_stale(volume: &Volume, device: u64) -> bool {
 }
 
 /// Asserts that all data reads back without the failed device, also without further devices that
-/// the profile tolerates. With the failed device, its older generation makes reads use it last.
+/// the profile tolerates. Without other copies, reads use the failed device last, because its
+/// generation is older.
 fn require_readable(lab: &Lab, model: &[u8], failed: usize, all: bool, what: &str) {
     let image = lab.snapshot();
     let tolerated = usize::from(image.profile.tolerated_failures());

@@ -162,8 +162,8 @@ fn noise_in_as_many_stripes_as_the_profile_tolerates_is_passed_over_and_reported
                     .any(|stripe| image.stripe_range(*stripe).contains(&at));
                 assert!(inside, "{profile:?} with noise in {spoiled:?}: {fault}");
             }
-            // A mirror may never read the bad copy, and parity is only read for rebuilds. Data with
-            // one copy is always read.
+            // A read of a mirror may never touch the bad copy, and reads use parity only for
+            // rebuilds. Data with one copy is always read.
             let mappings = volume
                 .map(Logical::new(CHUNK_AT), ByteCount::of(DATA_BYTES))
                 .unwrap();
@@ -512,8 +512,8 @@ proptest! {
 #[test]
 fn failing_reads_are_faults_of_their_device() {
     let mut image = image(Profile::Raid1, 2);
-    // The second stripe's device ends in the middle. Reads beyond it fail, and the mirror provides
-    // the bytes.
+    // The second stripe's device ends in the middle. Reads beyond the end of that device fail, and
+    // the mirror provides the bytes.
     let end = image.stripe_range(1).start + UNIT;
     image.devices[1].truncate(end);
     let volume = image.open(&[]);

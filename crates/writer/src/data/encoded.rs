@@ -49,7 +49,7 @@ pub(super) enum Fit {
     Extent,
     /// The encoded bytes are stored as an inline extent, unchanged.
     Inline,
-    /// The bytes cannot be stored unchanged.
+    /// The extents cannot be stored unchanged.
     No,
 }
 
@@ -59,8 +59,8 @@ impl WritableFilesystem {
     /// an extent must be whole sectors, and an extent must not be larger than its content. The file
     /// must have checksums, and a free range must be long enough.
     ///
-    /// This call does not verify that compressed bytes can be decoded. A reader of the file returns
-    /// the error.
+    /// This call does not verify that compressed bytes can be decoded. A later reader of the file
+    /// returns the decoding error.
     ///
     /// # Errors
     /// Fails as [`WritableFilesystem::write_at`] does.

@@ -43,8 +43,8 @@ impl WritableFilesystem {
         let id = file_id(location);
         let table = self.data();
         loop {
-            // The live inode nearly always has the content, so this lookup needs no lock that all
-            // writers share.
+            // The live inode nearly always has the content, so this lookup needs no lock shared by
+            // all writers.
             let shown = match inode {
                 Some(inode) => inode.read().content.clone(),
                 None => self

@@ -11,7 +11,7 @@ use buttress_fs::error::{Defect, Error, Result};
 use buttress_fs::location::Location;
 use buttress_locks::atomic::{AtomicUsize, Ordering};
 
-/// The number of large files that are written back at once.
+/// The number of large files that are written back at the same time.
 const FILES_SIDE_BY_SIDE: usize = 4;
 
 /// The first error about missing space on the host, kept while other files are written back.

@@ -1,7 +1,7 @@
 //! Content in flight from memory to extents, and the file lock meanwhile.
 //!
 //! A write-back takes dirty data out, writes it, and lands it: the tree then has extents with this
-//! data. A call that needs the file's extents holds the file lock for its whole length. Write-backs
+//! data. A call that needs a file's extents holds the file lock for its whole length. Write-backs
 //! by the background, a commit or a sync release the lock while content is in flight, so that a
 //! writer of that file waits for no device.
 //!
@@ -238,7 +238,7 @@ impl Content<'_> {
                 }
                 Ok(())
             }
-            // The file was removed meanwhile.
+            // The file was removed during its write-back.
             Err(error) if is_of_gone_file(&error) => {
                 self.discard();
                 Ok(())

@@ -7,8 +7,8 @@
 //!
 //! # Why gathered data shows one state
 //!
-//! - Dirty data covers the extents below it, and goes only when extents with its content are in the
-//!   tree.
+//! - Dirty data covers the extents below it, and is dropped only when extents with its content are
+//!   in the tree.
 //! - An operation is visible as a whole or not at all: it holds the steps lock throughout, and
 //!   lookups share this lock.
 //! - Extents and their checksums are looked up under one hold of the file's tree. Under the hold,
@@ -134,7 +134,7 @@ impl WritableFilesystem {
             if let Some(gathered) = self.retry_live(gather)? {
                 break gathered;
             }
-            // Loads the item, or reports that none exists.
+            // This call loads the inode item, or reports that none exists.
             self.live_inode(location)?;
         };
         self.read_gathered(gathered, offset, buffer)

@@ -25,7 +25,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 impl WritableFilesystem {
-    /// Returns an open tree. Opening a tree that is not open acquires the edit lock.
+    /// Returns an open tree. If the tree is not open, opening it acquires the edit lock.
     pub(crate) fn live_tree(&self, id: TreeId) -> Result<LiveTree> {
         if let Some(tree) = self.live_trees().get(id) {
             return Ok(tree);

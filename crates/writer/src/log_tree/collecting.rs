@@ -45,7 +45,7 @@ const DEPTH_MAX: usize = 4096;
 /// How much of an inode is logged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Extent {
-    /// The existence of the inode, its names and its attributes.
+    /// The log records the existence of the inode, its names and its attributes.
     Existence,
     /// The log gets the whole inode, with its content or entries.
     Whole,

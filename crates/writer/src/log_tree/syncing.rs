@@ -5,9 +5,10 @@
 //!    transaction. The collection runs in memory, under the edit lock ([`super::collecting`]). The
 //!    sync then adds the changes to the log's own tree, without the edit lock.
 //! 3. Of all waiting sync calls, one writes the log for all. Under the edit lock, changed log
-//!    blocks get addresses. Without the lock, that call writes the blocks and then the tree of log
-//!    roots, and flushes. It then writes the primary superblocks with the new root, and flushes.
-//!    Calls that come meanwhile wait for the next round, and one of them leads it.
+//!    blocks get addresses. After releasing the lock, that call writes the blocks, writes the tree
+//!    of log roots, and flushes. It then writes the primary superblocks with the new root, and
+//!    flushes. Calls that arrive during the round wait for the next round, and one of them leads
+//!    it.
 //!
 //! Later changes of the trees never change the meaning of a log. A commit makes every log of its
 //! transaction obsolete: its superblock names none, and the log blocks are then free.

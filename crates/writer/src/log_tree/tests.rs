@@ -164,7 +164,7 @@ fn a_sync_with_nothing_to_do_writes_nothing() {
     filesystem.close().unwrap();
 }
 
-/// Threads sync their own files at once. All content survives a crash, without a commit.
+/// Threads sync their own files at once. All synced content survives a crash without a commit.
 #[test]
 fn syncs_of_many_threads_survive_crash() {
     let backends = made(&[512 * MIB], None);
@@ -337,7 +337,7 @@ fn logs_take_turns_at_the_same_places() {
             copied.close().unwrap();
         }
     }
-    // Metadata has 32 MiB or less here: 2000 logs of two blocks would not all fit.
+    // Metadata has at most 32 MiB in this test: 2000 logs of two blocks would not all fit.
     assert_eq!(filesystem.log_statistics().commits, []);
     filesystem.abandon();
 }

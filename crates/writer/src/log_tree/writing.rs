@@ -98,7 +98,8 @@ impl WritableFilesystem {
         }
         if let Some(roots) = self.logs().roots.lock().as_mut() {
             roots.tree.keep_written(write.roots);
-            // The next log blocks at these addresses have the same generation.
+            // Forget the superseded blocks, because the next log blocks at these addresses have the
+            // same generation.
             self.forest().forget_blocks(&write.superseded);
             let addresses = write.superseded.iter().map(|block| block.logical);
             roots.spare.extend(addresses);
@@ -156,7 +157,8 @@ impl WritableFilesystem {
         frozen
     }
 
-    /// Takes the spare addresses of this transaction's earlier logs while it gives out addresses.
+    /// Holds the spare addresses of this transaction's earlier logs during the allocation of
+    /// addresses.
     fn take_spare(&self, generation: Generation) -> Spare {
         let mut roots = self.logs().roots.lock();
         let roots = roots.as_mut().filter(|roots| roots.generation == generation);
@@ -211,7 +213,7 @@ impl WritableFilesystem {
             running.assign_log(of_subvolume, places)?;
             let root = (of_subvolume.root_logical(), of_subvolume.level());
             let Some(blocks) = of_subvolume.freeze()? else {
-                // The batch changed nothing: an earlier round wrote the log's content.
+                // The batch changed nothing in this log: an earlier round wrote the log's content.
                 continue;
             };
             let (Some(logical), level) = root else {

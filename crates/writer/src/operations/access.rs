@@ -33,7 +33,8 @@ pub(crate) struct Access<'a> {
 }
 
 impl<'a> Access<'a> {
-    /// Returns an access whose lookups read no block. The access may be retried.
+    /// Returns an access whose lookups read no block. The operation with this access may be
+    /// retried.
     pub(super) fn resident_only(handle: Handle<'a>) -> Self {
         Self::new(handle, Some(NonBlocking::hold()))
     }

@@ -91,7 +91,7 @@ impl WritableFilesystem {
 
     /// Records a direct read (`O_DIRECT`) of a range as Linux's btrfs does: the read counts only if
     /// Linux would serve it from the page cache. The caller reads first, so that this call sees the
-    /// extents that were read. Returns whether the access time changed.
+    /// extents that the caller read. Returns whether the access time changed.
     ///
     /// # Errors
     /// Fails as [`WritableFilesystem::note_access`] does.

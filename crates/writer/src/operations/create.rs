@@ -32,9 +32,9 @@ pub(super) const DIRECTORY: u32 = 0o040_000;
 pub(super) const REGULAR: u32 = 0o100_000;
 const SYMLINK: u32 = 0o120_000;
 
-/// The most places that a new inode needs. Two are for its own adjacent items, as three attributes
-/// and a symlink's target may be large. The other places are two entries, the directory, and an
-/// orphan item.
+/// The maximum number of places that a new inode needs. Two are for its own adjacent items, as
+/// three attributes and a symlink's target may be large. The other places of a creation are two
+/// entries, the directory, and an orphan item.
 const CREATE_PLACES: u64 = 6;
 
 /// Returns the device field of an inode item.

@@ -1,8 +1,8 @@
 //! The items of a name, on the directory's side and on the inode's side.
 //!
 //! A name has three items: `DIR_ITEM` under its hash, `DIR_INDEX` under its index, and an entry of
-//! `INODE_REF` under the inode. If `INODE_REF` is full, the entry is in `INODE_EXTREF`. The name of
-//! a subvolume has a pair of root references in the root tree instead of that entry.
+//! `INODE_REF` under the inode. If `INODE_REF` is full, the entry is in `INODE_EXTREF`. Instead of
+//! that entry, the name of a subvolume has a pair of root references in the root tree.
 //!
 //! Source: on-disk format documentation, sections "DIR_ITEM", "DIR_INDEX", "INODE_REF",
 //! "INODE_EXTREF", "ROOT_REF".

@@ -37,7 +37,7 @@ pub(super) enum Left {
     Nothing,
     /// The inode is removed.
     Gone(Location),
-    /// The inode is an orphan that must still be removed.
+    /// The inode became an orphan that must still be removed.
     Orphan(Location),
     /// The inode is an orphan that is now held open for the caller.
     Kept(Location),
@@ -311,7 +311,7 @@ impl Operation<'_> {
         let is_kept = item.nlink <= 1 && keeps(inode);
         let is_held = is_kept || self.look().inodes().is_held(inode);
         if item.nlink <= 1 && !is_held && self.is_small(&item) {
-            // The inode's reference is removed with its other items.
+            // The inode's reference to this name is removed with the inode's other items.
             self.remove_entry(directory, name, index)?;
             self.note_removed_name(directory, name, inode, index)?;
             self.shrink_directory(directory, name)?;

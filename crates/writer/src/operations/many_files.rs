@@ -55,7 +55,7 @@ struct Part<'a> {
 impl WritableFilesystem {
     /// Makes regular files of one unfinished subvolume. Attributes that a file of the batch does
     /// not set come from `new`. The call takes the contents and leaves the vectors empty. After an
-    /// error the vectors are unchanged, and no file is made.
+    /// error, the content vectors are unchanged, and no file is made.
     ///
     /// # Errors
     /// Fails as [`create_whole`](Self::create_whole) does for each file. Fails with

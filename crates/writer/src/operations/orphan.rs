@@ -4,8 +4,8 @@
 //! content. The last name's removal and the orphan item's insertion are in one transaction. Once
 //! the inode is no longer held, its extents are removed from the beginning, some thousand in each
 //! step, so that no transaction grows without bound. The last step removes the remaining items and
-//! the orphan item. After a crash in between, the orphan item remains, and the next opening for
-//! writing continues ([`WritableFilesystem::clean_orphans`]).
+//! the orphan item. After a crash between the steps, the orphan item remains, and the next opening
+//! for writing continues ([`WritableFilesystem::clean_orphans`]).
 //!
 //! Source: on-disk format documentation, section "ORPHAN_ITEM".
 
@@ -309,7 +309,7 @@ impl Operation<'_> {
     }
 
     /// Removes the items with keys in `[from, end)`, and drops the references of file extents among
-    /// them. Returns the bytes that these items added to `nbytes`.
+    /// them. Returns the bytes that the removed items had added to `nbytes`.
     fn remove_items(&mut self, location: Location, from: Key, end: Key) -> Result<u64> {
         let tree = location.subvolume.tree();
         let sector_bytes = self.look().core().format.sector_bytes;

@@ -52,7 +52,8 @@ pub struct Renamed {
     pub moved: Location,
     /// The inode that had the new name before.
     pub present: Option<Location>,
-    /// A hold on the replaced inode, if that was its last name and the caller keeps it.
+    /// A hold on the replaced inode, if the replaced name was its last one and the caller keeps the
+    /// inode.
     pub kept: Option<OpenInode>,
 }
 
@@ -439,7 +440,7 @@ impl Operation<'_> {
         }
     }
 
-    /// Removes the old name, on both sides.
+    /// Removes the old name's directory entry and the inode's reference to it.
     fn remove_name(&mut self, end: End<'_>, entry: Entry) -> Result<()> {
         match entry.target {
             Target::Inode(inode) => self.unlink_name(end.directory, end.name, beside(end.directory, inode)),

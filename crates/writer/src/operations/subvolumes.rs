@@ -40,7 +40,7 @@ pub const LABEL_BYTES_MAX: usize = 255;
 pub enum ReceivedUuid {
     /// The subvolume does not become writable.
     Refuse,
-    /// The received uuid is cleared.
+    /// Clear the received uuid.
     Clear,
 }
 
@@ -277,7 +277,7 @@ impl WritableFilesystem {
 }
 
 impl Access<'_> {
-    /// Reaches the items of the source that a snapshot reads.
+    /// Loads the paths to the items of the source that a snapshot reads.
     pub(super) fn reach_source(&mut self, source: SubvolumeId) -> Result<()> {
         let tree = source.tree();
         let received = match self.look().root_item(tree) {

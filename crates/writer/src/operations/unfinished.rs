@@ -49,7 +49,7 @@ pub struct FinishedSubvolume {
     pub directory: Location,
     /// The name.
     pub name: Vec<u8>,
-    /// The uuid of the subvolume of which it is a snapshot.
+    /// The uuid of the subvolume whose snapshot this subvolume is.
     pub parent: Option<Uuid>,
     /// The sender's identification of the subvolume, if it was received.
     pub received: Option<Received>,

@@ -3,8 +3,8 @@
 //!
 //! A receiver of a stream knows everything about a small file before it makes the file. Separate
 //! calls would need one operation for its name, one dirty write for each piece, and one operation
-//! for its attributes. This module needs one operation. Content of the new file that is not stored
-//! inline becomes dirty data without a copy.
+//! for its attributes. This module makes a whole file in one operation. Content of the new file
+//! that is not stored inline becomes dirty data without a copy.
 
 use super::attributes::AttributeChanges;
 use super::create::{Plan, REGULAR, Whole};

@@ -2,12 +2,12 @@
 //! transactions.
 //!
 //! A deleted subvolume has an orphan item and a root item without references. The dropper walks its
-//! tree from left to right. The dropper frees a block without other references, and drops the
-//! references that the block holds. A block that a snapshot shares only loses this tree's
+//! tree from left to right. If a block has no other references, the dropper frees the block and
+//! drops the references that it holds. A block that a snapshot shares only loses this tree's
 //! reference. Between transactions the root item records the first remaining child (*drop
 //! progress*), so that the drop continues after a crash, here or in the kernel.
 //!
-//! A shared block that this tree made holds keyed references to its children in this tree's name.
+//! A shared block of the deleted tree holds keyed references to its children in this tree's name.
 //! Before the tree is freed, such blocks are converted to full back references
 //! (`full_back_references`), children before parents. The conversion too can stop after any block.
 //!
@@ -33,8 +33,8 @@ use std::collections::{BTreeSet, HashMap, VecDeque};
 /// The number of delayed references after which the dropper lets the transaction end.
 const REFERENCES_AT_ONCE: usize = 1 << 16;
 
-/// The places of a step beside the dropped references: the root item, the orphan item, and the drop
-/// progress.
+/// The places of a drop step besides the dropped references: the root item, the orphan item, and
+/// the drop progress.
 const STEP_PLACES: u64 = 8;
 
 /// The number of a node's children that are read at once.
@@ -45,7 +45,7 @@ const CHILDREN_AHEAD: usize = 256;
 enum Stop {
     /// The whole tree is dropped.
     Gone,
-    /// The step did enough work, and other threads may acquire the lock.
+    /// The step did enough work, and now lets other threads acquire the lock.
     Enough,
     /// A block is not in memory.
     Missing(Box<BlockPointer>),
@@ -83,8 +83,8 @@ struct Memory {
     missing: VecDeque<Logical>,
     /// Nodes whose subtrees hold full back references for everything that this tree made.
     turned: BTreeSet<Logical>,
-    /// Blocks that the drop read ahead. Each is needed once and soon, so the cache need not keep
-    /// them.
+    /// Blocks that the drop read ahead. The drop needs each of these blocks once and soon, so the
+    /// cache need not keep them.
     ahead: HashMap<Logical, TreeBlock>,
 }
 
@@ -242,8 +242,8 @@ impl WritableFilesystem {
         }
         match &stop {
             Stop::Gone => remove_dead_root(&mut handle, tree).inspect_err(|error| {
-                // The references are dropped, so the transaction must not be committed with blocks
-                // that still lead there.
+                // The references are already dropped, so the transaction must not be committed with
+                // blocks that lead there.
                 self.forest().volume().stop_writing(error);
             })?,
             Stop::Enough => {}

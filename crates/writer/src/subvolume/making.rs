@@ -35,8 +35,8 @@ pub(crate) struct NewSubvolume {
     pub(crate) now: Timestamp,
 }
 
-/// Returns the next subvolume id. An id is never reused while the volume is open, so cached state
-/// of a deleted subvolume never belongs to another.
+/// Returns the next subvolume id. Subvolume ids are never reused while the volume is open, so
+/// cached state of a deleted subvolume stays unused.
 fn free_subvolume_id(running: &mut Running) -> Result<SubvolumeId> {
     let number = running.free_inode_number(TreeId::ROOT)?;
     TreeId::new(number.get())

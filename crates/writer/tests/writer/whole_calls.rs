@@ -212,7 +212,7 @@ fn removal_during_copy_makes_short_copy() {
     filesystem.commit().unwrap();
     let (come, comes) = mpsc::channel();
     let pieces = Mutex::new(BTreeSet::new());
-    // The second piece of the source has been read by then.
+    // The second piece of the source has been read when this request arrives.
     gate.close(move |request| {
         let Request::Read {
             offset_bytes,

@@ -69,7 +69,7 @@ impl<'a> LeafEdit<'a> {
     }
 
     /// Inserts items in key order before the one in `slot`, with one move. Inserts as many items as
-    /// fit, from the first on. Returns their number.
+    /// fit, from the first item on. Returns their number.
     pub fn insert_run(&mut self, slot: usize, items: &[(Key, &[u8])]) -> usize {
         let mut free = self.free_bytes();
         let fitting = items
@@ -136,7 +136,8 @@ impl<'a> LeafEdit<'a> {
         self.resize_checked(slot, size_bytes, true).is_some()
     }
 
-    /// Changes the length like [`LeafEdit::resize`], but at the front: the data keeps its end.
+    /// Changes the length like [`LeafEdit::resize`], but at the front of the data, which keeps its
+    /// end.
     pub fn resize_front(&mut self, slot: usize, size_bytes: usize) -> bool {
         self.resize_checked(slot, size_bytes, false).is_some()
     }
@@ -227,7 +228,7 @@ impl<'a> LeafEdit<'a> {
     }
 
     /// Returns the offset in the block at which the data of the last item begins. The data of all
-    /// items ends above it.
+    /// items ends above this offset.
     fn data_start(&self) -> usize {
         self.data_end(self.count).unwrap_or(0)
     }

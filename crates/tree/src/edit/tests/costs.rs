@@ -132,7 +132,8 @@ fn children_of_frozen_blocks_have_their_addresses() {
     drop(frozen);
 }
 
-/// A written tree has no blocks in memory. An edited tree has the blocks changed since.
+/// A written tree has no blocks in memory. After further edits, a written tree holds only the
+/// changed blocks in memory.
 #[test]
 fn written_blocks_are_let_go() {
     let (mut scratch, mut tree) = committed(5000);

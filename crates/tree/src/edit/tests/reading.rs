@@ -213,7 +213,7 @@ fn frozen_trees_are_read_and_changed_before_they_are_written() {
     assert_eq!(all(&held), sample.after);
     assert_eq!(all(&between), sample.after);
     assert_eq!(all(&sample.tree.view()), after);
-    // The frozen state is written, regardless of later edits.
+    // The test writes the frozen state, regardless of later edits.
     let blocks = frozen.blocks().unwrap();
     let sealed: Vec<_> = blocks
         .iter()

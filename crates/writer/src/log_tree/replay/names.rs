@@ -114,7 +114,7 @@ impl Replay<'_, '_> {
         }
     }
 
-    /// Removes a name, on both sides. Times stay unchanged.
+    /// Removes a directory entry and the inode's reference to it. Times stay unchanged.
     fn unlink(&mut self, directory: InodeNumber, name: &[u8], inode: InodeNumber, index: u64) -> Result<()> {
         let (directory, location) = (self.at(directory), self.at(inode));
         self.operation.remove_link(location, directory.inode, name)?;
@@ -243,7 +243,7 @@ impl Replay<'_, '_> {
                 continue;
             }
             let Some(parent) = self.find_inode(named.parent)? else {
-                // The directory was not logged and does not exist in the subvolume.
+                // The directory of the name was not logged and does not exist in the subvolume.
                 continue;
             };
             if parent.kind() != FileKind::Directory {

@@ -1,5 +1,5 @@
 //! Tests of both sides of limits: items full of names, and inodes with the maximum number of names.
-//! The kernel decides each limit.
+//! If this crate and the kernel differ, the kernel decides each limit.
 
 use super::against_kernel::{Check, compare};
 use super::steps::{How, Step};

@@ -30,8 +30,8 @@ struct ToConvert {
 impl SnapshotDropper<'_> {
     /// Converts a shared block, and all blocks below it that hold references in this tree's name,
     /// to full back references. Children precede their parents, so the call can stop after any
-    /// block, and a retry finds the remaining blocks. Returns false if it stopped because many
-    /// references are pending, so that other threads get the lock.
+    /// block, and a retry finds the remaining blocks. Returns false if the conversion stopped
+    /// because many references are pending, so that other threads get the lock.
     pub(super) fn set_full_back_references(
         &mut self,
         running: &mut Running,
@@ -86,9 +86,9 @@ impl SnapshotDropper<'_> {
         }
     }
 
-    /// Returns a block whose subtree may hold references in this tree's name. Blocks that already
-    /// refer by their address are visited too: relocation may have moved them, or the kernel, which
-    /// begins at the top, may have stopped here.
+    /// Returns a block whose subtree may hold references in this tree's name. The conversion also
+    /// visits blocks that already refer by their address: relocation may have moved them, or the
+    /// kernel may have stopped here.
     fn block_to_convert(&self, running: &Running, pointer: &BlockPointer) -> Result<Option<ToConvert>> {
         if self.memory.turned.contains(&pointer.logical) {
             return Ok(None);
