@@ -242,7 +242,7 @@ pub enum Corruption {
         location: Location,
         /// The file offset of the data.
         offset: FileOffset,
-        /// The number of bytes.
+        /// The number of bytes without checksums.
         length: ByteCount,
         /// The address of the data.
         logical: Logical,
