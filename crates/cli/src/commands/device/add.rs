@@ -21,8 +21,9 @@ use crate::target::Target;
 
 /// Add devices to a volume that is not mounted
 ///
-/// Each new image or device forgets what it held and joins the volume. New chunks use it from then on; content that exists
-/// stays where it is. A crash leaves the volume with the new device or without it.
+/// Each new image or device forgets what it held and joins the volume. New chunks use it from then
+/// on; content that exists stays where it is. After a crash, the volume exists either with the new
+/// device or without it.
 #[derive(Args, Debug)]
 pub(super) struct Add {
     /// Overwrite a device even if it seems to hold something

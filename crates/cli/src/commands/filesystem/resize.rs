@@ -20,11 +20,12 @@ use crate::table::Subcommand;
 
 /// Give a device of a volume another size
 ///
-/// An image file grows before the volume uses the new bytes, and is cut after the volume has given them up. What is past
-/// the new end moves to other places first. A block device has to be grown before, and may be cut afterwards.
+/// An image file grows before the volume uses the new bytes, and is cut after the volume has given
+/// them up. Before a shrink, content beyond the new end moves to other places. A block device must
+/// be grown before a resize, and may be cut after it.
 #[derive(Args, Debug)]
 pub struct Resize {
-    /// For compatibility: no other job runs on a volume that this command opens
+    /// For compatibility: no other job can run on a volume that this command opens
     #[arg(long, hide = true)]
     enqueue: bool,
     /// For compatibility: a volume is resized without a mount
