@@ -3,7 +3,7 @@
 //! A [`Packer`] fills leaves to the end in key order. The packer makes a node as soon as all
 //! children that fit into the node are known. Each finished block takes the next address and goes
 //! to the [`BlockLog`]. The blocks of one tree are adjacent, at addresses that belong to metadata
-//! alone. The places of the blocks on devices are determined when all blocks exist.
+//! alone. The builder places the blocks on devices when all blocks exist.
 //!
 //! [`Shape`] packs in the same way, but only counts. `Shape` predicts the number of a tree's blocks
 //! and their levels before any block is written.
@@ -103,7 +103,7 @@ pub(crate) struct Listing {
     base: Logical,
     node_bytes: u32,
     notes: Vec<BlockNote>,
-    /// Other trees that refer to a block, by its number.
+    /// The other trees that refer to a shared block, by the block's number.
     shared: BTreeMap<usize, Vec<TreeId>>,
 }
 
@@ -233,7 +233,7 @@ pub(crate) struct Packer {
     last: Top,
 }
 
-/// Fills an empty leaf. Returns false if the items do not fit.
+/// Fills an empty leaf. Returns false if the items do not fit the leaf.
 fn fill_leaf(block: &mut TreeBlock, heads: &[(Key, usize)], data: &[u8]) -> bool {
     block.edit_leaf(|leaf| {
         let mut rest = data;
@@ -250,7 +250,8 @@ fn fill_leaf(block: &mut TreeBlock, heads: &[(Key, usize)], data: &[u8]) -> bool
     })
 }
 
-/// Fills an empty node with pointers to children. Returns false if the children do not fit.
+/// Fills an empty node with pointers to children. Returns false if the children do not fit the
+/// node.
 fn fill_node(block: &mut TreeBlock, children: &[(Key, Logical)], generation: Generation) -> bool {
     block.edit_node(|node| {
         children.iter().enumerate().all(|(slot, (key, logical))| {
@@ -364,8 +365,8 @@ impl Packer {
         self.child(log, level.saturating_add(1), first_key, logical)
     }
 
-    /// Finishes the tree. Returns its root and the root's content. A tree without items is an empty
-    /// leaf.
+    /// Finishes the tree. Returns the tree's root and the content of the root. A tree without items
+    /// is an empty leaf.
     pub(crate) fn finish(mut self, log: &mut BlockLog) -> Result<(Root, Top)> {
         if !self.heads.is_empty() || self.levels.is_empty() {
             self.leaf(log)?;

@@ -30,11 +30,11 @@ pub enum Verdict {
 }
 
 /// An adapter, which inspects every entry first and may change its owner, contexts or exclusion.
-/// Adapters receive entries in the source's order, which has no meaning. The result must depend on
-/// the entry alone.
+/// Adapters receive entries in the source's order, which has no meaning. The result of an adapter
+/// must depend on the entry alone.
 pub type Adapter = Box<dyn Fn(&mut Entry) -> Verdict + Send + Sync>;
 
-/// Builds a volume from sources. A later source lies above earlier sources.
+/// Builds a volume from sources. A later source takes precedence over earlier sources.
 pub struct ImageBuilder {
     pub(crate) options: BuildOptions,
     pub(crate) sources: Vec<Box<dyn Source>>,
@@ -123,8 +123,8 @@ impl Gathered {
         (totals.files, ByteCount::new(totals.content_bytes))
     }
 
-    /// Reads contents and writes the volume. Superblocks come last, so after a failure no device
-    /// opens as a volume.
+    /// Reads contents and writes the volume. The writer writes superblocks last, so after a failure
+    /// no device opens as a volume.
     ///
     /// # Errors
     /// Fails if a source or a device fails, or if space is short. Returns [`Error::Cancelled`] if

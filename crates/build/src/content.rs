@@ -3,10 +3,10 @@
 //!
 //! A file is split into *segments*, each of which is one job for one worker, so all workers help
 //! with a large file. A job of a file with holes covers several segments ([`span`]), so the number
-//! of jobs depends on the data, not on the file's size. Jobs are started and their results are
-//! taken in the order in which they were made. The output of the build therefore does not depend on
-//! the number of workers. The pieces of each job queue in a channel of that job. A new job is made
-//! only while the bytes in flight stay below a limit ([`Budget`]).
+//! of jobs depends on the data, not on the file's size. The builder starts jobs in the order of
+//! their creation, and takes results in the same order. The output of the build therefore does not
+//! depend on the number of workers. The pieces of each job queue in a channel of that job. A
+//! worker's new job starts only while the bytes in flight stay below a limit ([`Budget`]).
 
 use crate::entry::{Compress, FileContent};
 use crate::error::{Error, Result, shown};
@@ -45,7 +45,7 @@ pub(crate) fn inline_bytes_max(sector_bytes: u32) -> u64 {
 pub(crate) struct Job {
     pub(crate) file: Arc<FileInfo>,
     pub(crate) start: u64,
-    /// The offset in the file at which the next job starts. Start and end are multiples of
+    /// The offset in the file at which the next job starts. Start and end of a job are multiples of
     /// [`SEGMENT_BYTES`].
     pub(crate) end: u64,
     pub(crate) is_first: bool,
@@ -59,7 +59,7 @@ pub(crate) struct Job {
 /// The results of a job, in this order: `Begin` of a first segment, then data in file order.
 #[derive(Debug)]
 pub(crate) enum Piece {
-    /// The number of bytes of the file that are no holes, in whole sectors.
+    /// The number of the file's bytes outside of holes, in whole sectors.
     Begin {
         data_bytes: u64,
     },
@@ -97,7 +97,7 @@ pub(crate) struct Shop {
     /// See [`inline_bytes_max`].
     pub(crate) inline_bytes: u64,
     pub(crate) checksum: ChecksumType,
-    /// True if equal pieces share their stored bytes.
+    /// True if equal pieces of content share their stored bytes.
     pub(crate) dedupe: bool,
     pub(crate) progress: Progress,
 }

@@ -33,13 +33,13 @@ const AHEAD_BYTES: u64 = 40 << 20;
 /// The number of items that may be queued.
 const AHEAD_ITEMS: usize = 4096;
 
-/// The bytes that a job counts for in addition to content.
+/// The bytes that each job adds to the budget in addition to its content.
 const JOB_BYTES: u64 = 4096;
 
 /// An element in the queue of the emitting pass.
 enum Waiting {
     Item(TreeId, Key, Vec<u8>),
-    /// A file's inode, before its other items.
+    /// A file's inode, which comes before the file's other items.
     File(Box<WaitingFile>),
     /// The result of one job of the current file.
     Content(Receiver<Result<Piece>>, u64),
@@ -69,7 +69,7 @@ struct SameKey {
     compress: Option<(u8, i8)>,
 }
 
-/// Content that other files share.
+/// Content that several files share.
 #[derive(Clone, Default)]
 struct SharedContent {
     data_bytes: u64,
@@ -77,7 +77,7 @@ struct SharedContent {
     extents: Vec<Extent>,
 }
 
-/// The file whose content is being taken.
+/// The file whose content the builder currently emits.
 struct OpenFile {
     /// The file's properties; `None` if the content belongs to another file.
     info: Option<Arc<FileInfo>>,
@@ -127,7 +127,7 @@ pub(crate) struct Emitter<'a> {
     open: Option<OpenFile>,
     /// Items of one key, gathered until the next key.
     merging: Option<(TreeId, Key, Vec<u8>)>,
-    /// Names of an inode that do not fit their item.
+    /// Names of an inode that do not fit their `INODE_REF` item.
     overflow: BTreeMap<Key, Vec<u8>>,
 }
 
@@ -149,7 +149,7 @@ impl<'a> Emitter<'a> {
         }
     }
 
-    /// Processes all items. Returns the roots of the trees.
+    /// Processes all sorted items. Returns the roots of the trees.
     pub(crate) fn run(mut self, mut items: SortedReader<'_>) -> Result<(Vec<Root>, DataWriter<'a>)> {
         let mut record = Record::default();
         let mut has_record = items.next(&mut record)?;
@@ -184,7 +184,7 @@ impl<'a> Emitter<'a> {
     }
 
     /// Makes a job of the current file's next segment, once its inode's other items are read.
-    /// Returns false if no segment is left, or if those items come first.
+    /// Returns false if no segment is left, or if the other items must come first.
     fn next_segment(&mut self, next: Option<(TreeId, Key)>) -> Result<bool> {
         let Some(mut more) = self.segments.take() else {
             return Ok(false);
@@ -424,7 +424,7 @@ impl<'a> Emitter<'a> {
         Ok(())
     }
 
-    /// Packs the item of a hole up to this offset, on volumes whose holes have items.
+    /// Packs a hole item that ends at this offset, on volumes whose holes have items.
     fn hole(&mut self, open: &OpenFile, end: u64) -> Result<()> {
         let bytes = end.saturating_sub(open.covered);
         if self.rules.no_holes || bytes == 0 {

@@ -1,11 +1,11 @@
 //! The trees that describe the volume: checksums, extents, free space, block groups, devices,
 //! chunks, roots.
 //!
-//! These trees describe the blocks that hold them. The addresses depend only on the number of
+//! These trees describe the blocks that hold the trees. The addresses depend only on the number of
 //! blocks in each tree, because the trees' blocks are adjacent. The builder guesses the numbers of
 //! blocks, lists and counts the trees, and repeats until the count equals the guess. The repetition
-//! ends after a few rounds, because more blocks can only mean more items. Only then are the trees
-//! packed.
+//! ends after a few rounds, because more blocks can only mean more items. The trees are packed only
+//! when the numbers of blocks stay unchanged.
 
 use crate::blocks::{BlockLog, Packer, Root, Shape};
 use crate::error::{Error, Result};
@@ -50,7 +50,7 @@ pub(crate) struct Finish<'a> {
     pub(crate) headroom: u64,
 }
 
-/// The bytes of each device that the volume uses.
+/// The number of bytes of each device that the volume uses.
 #[derive(Clone, Debug)]
 pub(crate) enum Sizes {
     /// A given number of bytes for each device.
@@ -131,7 +131,7 @@ impl Finish<'_> {
         })
     }
 
-    /// Returns the chunks that hold the blocks of a guess.
+    /// Returns the chunks that would hold the blocks of a guess.
     fn plan(&self, log: &BlockLog, guess: &Guess) -> Result<Plan> {
         let node_bytes = u64::from(self.settings.node_bytes);
         let blocks = log.notes().len().saturating_add(guess.blocks()) as u64;
@@ -229,7 +229,7 @@ impl Finish<'_> {
         let mut chunk_blocks = BlockLog::new(log.format, self.system.logical, self.folder, 64 << 20);
         let before = log.notes().len();
         let mut extents = Packer::new(TreeId::EXTENT);
-        // The guess describes the blocks that are not packed yet.
+        // The guess describes the tree blocks that are not packed yet.
         let known = log.listing().clone();
         self.extent_items(&known, guess, &plan, &mut |key, data| {
             extents.push(log, &key, &data)

@@ -19,7 +19,7 @@ pub(crate) struct Placed {
     /// The source of the entry.
     pub(crate) source: u16,
     pub(crate) entry: Entry,
-    /// The group that it shares with other names of its inode.
+    /// The group that the entry shares with other names of its inode.
     pub(crate) group: Option<Vec<u8>>,
     /// True if the entry itself is not in the tree, but links lead to it.
     pub(crate) hidden: bool,

@@ -32,7 +32,8 @@
 //!
 //! # Left out
 //!
-//! Zoned volumes. Quotas have no limits, and no groups above those of subvolumes.
+//! Zoned volumes. The built volume's quotas have no limits, and no groups above those of
+//! subvolumes.
 #![forbid(unsafe_code)]
 #![cfg_attr(
     test,

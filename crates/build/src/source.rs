@@ -23,7 +23,7 @@ pub trait Source: Send {
     /// Returns the next entry; `None` after the last.
     ///
     /// # Errors
-    /// Fails if the source fails. The builder then makes no further call.
+    /// Fails if the source fails. After an error, the builder makes no further call.
     fn next_entry(&mut self) -> Result<Option<Entry>, SourceError>;
 
     /// Returns the provider of contents, after all entries were passed on.
@@ -68,7 +68,7 @@ pub trait ContentReader: Send {
     /// Fills all of `into` from this offset on.
     ///
     /// # Errors
-    /// Fails if the source fails. Content that ends before `into` is full is
+    /// Fails if the source fails. If the content ends before `into` is full, the error is
     /// [`SourceError::Changed`].
     fn read_exact_at(&mut self, at: FileOffset, into: &mut [u8]) -> Result<(), SourceError>;
 
@@ -78,7 +78,8 @@ pub trait ContentReader: Send {
         None
     }
 
-    /// Called after the last read. Checks that the content still matches its entry.
+    /// The builder calls this after the last read. The call checks that the content still matches
+    /// its entry.
     ///
     /// # Errors
     /// Returns [`SourceError::Changed`] if the content does not match its entry.

@@ -32,7 +32,7 @@ pub(crate) struct Tree {
 #[derive(Debug)]
 pub(crate) struct Name {
     pub(crate) source: u16,
-    /// The id of the subvolume whose root this name is.
+    /// If the name is the root of a subvolume, the id of that subvolume.
     pub(crate) subvolume: Option<TreeId>,
     pub(crate) entry: Entry,
     pub(crate) link: Option<Link>,
@@ -172,8 +172,8 @@ impl Numbering<'_> {
         self.names.append(&encoder.0)
     }
 
-    /// Records a name, and its inode if it has one, under its group. Hidden inodes go under the
-    /// group of the last number.
+    /// Records a name, and its inode if the name has one, under the name's group. Hidden inodes go
+    /// under the group of the last number.
     fn group(&mut self, placed: &Placed, number: u64) -> Result<()> {
         let Some(group) = &placed.group else {
             return Ok(());
@@ -206,7 +206,8 @@ pub(crate) fn is_below(path: &[u8], above: &[u8]) -> bool {
     }
 }
 
-/// The names of one group, gathered until the next group begins. Each takes eight bytes.
+/// The names of one group, gathered until the next group begins. Each name of the group takes eight
+/// bytes.
 #[derive(Default)]
 struct Group {
     key: Vec<u8>,
@@ -236,7 +237,7 @@ fn settle(groups: &Sorted, folder: &SpoolFolder, memory: usize) -> Result<Sorted
             group.key = key.to_vec();
         }
         match (read(subvolume), read(number)) {
-            // The first name holds the inode.
+            // The first name of a group holds the inode.
             (0, _) => {
                 group.inode.get_or_insert_with(|| record.payload.clone());
             }

@@ -415,7 +415,7 @@ fn failed_build_leaves_no_volume() {
     );
     assert!(OpenOptions::new(vec![device.clone()]).open().is_err());
 
-    // The device has too little space for the data.
+    // The device of this test has too little space for the data.
     let small = Device::memory(vec![0; 20 << 20]);
     let too_much = vec![file("large", &noise(1, 30 << 20))];
     let builder = ImageBuilder::new(BuildOptions::default()).source(MemorySource::new(too_much));
@@ -443,8 +443,8 @@ fn used_bytes(filesystem: &Filesystem) -> u64 {
     filesystem.superblock().bytes_used.get()
 }
 
-/// A file occurs twice, half of it in a third file, and a fourth file is only similar. Equal
-/// content is stored once.
+/// A file's content occurs twice, half of it in a third file, and a fourth file is only similar.
+/// Equal content is stored once.
 #[test]
 fn equal_content_is_stored_once_where_that_is_asked_for() {
     let (one, other) = (noise(5, 1_500_000), noise(6, 700_000));

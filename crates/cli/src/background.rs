@@ -26,7 +26,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(20);
 /// `ending`.
 ///
 /// # Errors
-/// No file was named, and the image is a block device.
+/// Fails if no file was named and the image is a block device.
 pub fn status_file(image: &Path, named: Option<&Path>, ending: &str) -> Result<PathBuf> {
     if let Some(named) = named {
         return Ok(named.to_owned());
@@ -92,7 +92,7 @@ pub fn stop_by((process, begun): (u32, u64), signal: Signal) -> Result<()> {
 /// before that.
 ///
 /// # Errors
-/// The message of the process, if it fails before that.
+/// Fails with the message of the process, if the process fails before it is ready.
 pub fn start<T>(is_ready: impl Fn(u32) -> Option<T>) -> Result<(u32, Option<T>)> {
     let program = std::env::current_exe().context("finding this program")?;
     let mut child = Command::new(program)

@@ -127,7 +127,7 @@ impl Context {
     /// Prints a short answer: a document for `--format json`, else one line; nothing with `--quiet`.
     ///
     /// # Errors
-    /// That it cannot be printed.
+    /// Fails if the answer cannot be printed.
     pub fn print_answer(&self, name: &str, document: Value, line: std::fmt::Arguments<'_>) -> Result<()> {
         if self.json() {
             return self.print_json(name, document);

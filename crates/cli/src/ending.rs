@@ -28,7 +28,7 @@ pub fn ends_the_job(error: &anyhow::Error) -> bool {
                 ErrorKind::NoSpace | ErrorKind::WritingStopped | ErrorKind::Cancelled
             )
         });
-        // `Progress::check` reports a cancellation without a volume.
+        // The cause may be the cancellation that `Progress::check` reports without a volume.
         let is_cancelled = matches!(cause.downcast_ref(), Some(Cause::Cancelled));
         is_io || is_errno || is_volume || is_cancelled
     })

@@ -6,9 +6,9 @@
 //! | 1 | failure, or something was lost; `diff`: the volumes differ; `check`: the check has findings |
 //! | 2 | invalid command line; `diff`: the comparison failed; `check`: the check failed |
 //!
-//! An error prints as one chain, outermost first. If the user can do something about it, a last
-//! line `help: …` says so. With `--progress json` both are one event. `docs/exit-codes.md` lists
-//! the exit codes of each command.
+//! A failed command prints its error as one chain, outermost cause first. If the user can do
+//! something about it, a last line `help: …` says so. With `--progress json` both are one event.
+//! `docs/exit-codes.md` lists the exit codes of each command.
 
 use std::error::Error as StdError;
 use std::fmt;
@@ -179,7 +179,7 @@ pub fn chain_text(error: &anyhow::Error) -> String {
     text
 }
 
-/// Returns whether a text contains a cause outside of a longer word.
+/// Returns whether a text contains a cause as separate words.
 fn says(text: &str, cause: &str) -> bool {
     let is_border = |letter: Option<char>| !letter.is_some_and(char::is_alphanumeric);
     text.match_indices(cause).any(|(at, found)| {
@@ -193,8 +193,8 @@ fn same(cause: &(dyn StdError + 'static), advice: &Advice) -> bool {
     cause.to_string() == advice.0
 }
 
-/// Completes JSON output with an error, so that standard output is always one document. Write
-/// failures are ignored here, because an earlier one was already printed on stderr.
+/// Completes JSON output with an error, so that standard output is always one document. The
+/// function ignores write failures, because an earlier failure was already printed on stderr.
 pub fn end_json(message: &str, help: Option<String>, code: u8) {
     let error = json!({ "message": message, "help": help, "exit_code": code });
     let mut out = terminal::stdout(true);
@@ -253,7 +253,7 @@ mod tests {
             .context("v.img:/a")
             .unwrap_err();
         assert_eq!(chain_text(&named), "v.img:/a: no such file");
-        // These causes repeat text in the middle or at the beginning of the outer error.
+        // These test causes repeat text in the middle or at the beginning of the outer error.
         let inside = Err::<(), _>(io::Error::other("no such device"))
             .context("cannot open a.img (no such device), tried twice")
             .unwrap_err();

@@ -1,11 +1,12 @@
 //! Extraction of files from a volume into a directory of the host, safely and in parallel.
 //!
 //! The volume is not trusted, and other processes may change the destination during the extraction.
-//! Each file is created by a single name relative to an open directory (`beneath`). No path is ever
-//! followed, so no symbolic link in the destination can lead out of it. An invalid name (`..`, or
-//! with a slash) is refused. [`crate::replacing`] defines the treatment of existing files. Apart
-//! from the single name that the user gave, no write follows a link. The command never writes to
-//! its own sources. `attributes` defines the permissions of extracted files.
+//! An extraction creates each file by a single name relative to an open directory (`beneath`). No
+//! path is ever followed, so no symbolic link in the destination can lead out of it. The extraction
+//! refuses an invalid name (`..`, or with a slash). [`crate::replacing`] defines the treatment of
+//! existing files. Apart from the single name that the user gave, no write follows a link. The
+//! command never writes to its own sources. `attributes` defines the permissions of extracted
+//! files.
 //!
 //! [`Extractor`] takes the items of a walk, in order, on one thread. It creates directories, links
 //! and special files itself and passes regular files to a few threads. A directory is finished
@@ -217,7 +218,7 @@ impl Extractor {
         std::mem::take(&mut *self.shared.errors.lock())
     }
 
-    /// Returns whether nothing more can be created, as on a full disk. The reason is among the
+    /// Returns whether nothing more can be created, as on a full disk. The reason is in the list of
     /// errors, and the caller should stop.
     pub fn has_ended(&self) -> bool {
         self.shared.has_ended()
@@ -371,7 +372,7 @@ fn run(job: Job, shared: &Shared) -> Option<Identity> {
         shared.lost(error.context(format!("making {shown}")));
         None
     });
-    // Unread bytes of a failed file also count as done.
+    // Unread bytes of a failed file also count as done for the progress.
     let rest = entry.metadata().size.get().saturating_sub(handled);
     shared.progress.advance(0, ByteCount::new(rest));
     destination::release(directory, shared);

@@ -195,7 +195,7 @@ pub const DEFAULT_CACHE_BYTES: u64 = 256 << 20;
 pub struct Uses {
     /// The command uses `--device`.
     pub devices: bool,
-    /// The command uses `--overlay` and `--offset`.
+    /// True if the command uses `--overlay` and `--offset`.
     pub image: bool,
     /// The command uses `--degraded` and `--rescue`.
     pub volume: bool,
@@ -288,9 +288,9 @@ impl Globals {
     }
 }
 
-/// Adds the global flags to a command. The command's own short flags take precedence: `--help`
-/// loses its `-h` if the command uses that letter. A command may also define a flag with the id of
-/// a global one, for example to allow several values.
+/// Adds the global flags to a command. If the command uses a short flag itself, the command's flag
+/// takes precedence: `--help` loses its `-h`. A command may also define a flag with the id of a
+/// global one, for example to allow several values.
 pub fn attach(command: Command) -> Command {
     let taken: Vec<char> = command.get_arguments().filter_map(clap::Arg::get_short).collect();
     // Adding a derived group of arguments also replaces the command's description, so restore it.

@@ -72,7 +72,7 @@ impl HostFile {
     /// this. A repeated copy then gives the same result.
     pub fn open_quietly(&self, flags: OFlags) -> Result<OwnedFd, Errno> {
         match self.open(flags.union(OFlags::NOATIME)) {
-            // Only the owner may suppress the access time update.
+            // If the process does not own the file, it cannot suppress the access time update.
             Err(Errno::PERM) => self.open(flags),
             opened => opened,
         }

@@ -98,7 +98,7 @@ impl Identity {
         }
     }
 
-    /// Returns whether a write to one changes the other.
+    /// Returns whether a write to one of the two storages changes the other.
     pub fn overlaps(&self, other: &Self) -> bool {
         self.own.overlaps(other.own)
             || self.below.iter().any(|range| range.overlaps(other.own))

@@ -2,10 +2,10 @@
 //! ([`volume`]).
 //!
 //! [`Inserter`] creates the items of a walk in order: a directory, its entries, and the return to
-//! the parent. [`crate::replacing`] defines the treatment of existing files. Content arrives in
-//! pieces without holes, so sparse files stay sparse and large files need little memory. To
-//! preserve hard links, a file is created once, and its further names are linked to it. A directory
-//! gets its times after all its entries.
+//! the parent. [`crate::replacing`] defines the treatment of existing files. The copy passes on
+//! content in pieces without holes, so sparse files stay sparse and large files need little memory.
+//! To preserve hard links, a file is created once, and its further names are linked to it. A
+//! directory gets its times after all its entries.
 //!
 //! If the content of a new file cannot be copied completely, the inserter removes the file. When
 //! the volume is full, it tries no further files ([`Inserter::is_over`]), because each would fail
@@ -402,7 +402,7 @@ impl<'a> Inserter<'a> {
     /// existing file, the error states its remaining content.
     fn incomplete(&self, way: Way, name: &[u8], error: anyhow::Error) -> anyhow::Error {
         let Way::Into(location) = way else {
-            // If the removal fails as well, the volume is no longer writable, and the first error
+            // If this removal fails as well, the volume is no longer writable, and the first error
             // gives the reason.
             let _ = self.writing.volume().unlink(self.here(), name);
             return error;
@@ -471,7 +471,7 @@ impl<'a> Inserter<'a> {
         Ok(())
     }
 
-    /// Sets owner, attributes, mode and times, in an order in which none undoes another.
+    /// Sets owner, attributes, mode and times, in an order in which no setting undoes another.
     fn finish(&self, location: Location, facts: &Facts) -> Result<()> {
         let filesystem = self.writing.volume();
         let is_link = facts.kind == FileKind::Symlink;

@@ -1,7 +1,7 @@
 //! Man pages: one for each command and each group, generated from the command table.
 //!
 //! Synopsis, description and options come from clap; examples and exit codes come from the rows.
-//! Pages depend on nothing else, so the same program gives the same bytes.
+//! Manual pages depend on nothing else, so the same program gives the same bytes.
 
 use clap::Command;
 use clap_mangen::roff::{Roff, bold, roman};

@@ -1,10 +1,11 @@
 //! From arguments to devices and volumes.
 //!
-//! The global flags apply to the image of a target and to the images of `--device`. Messages about
-//! the opening go to stderr at once. Copies that a read had to skip are reported when the command
-//! ends, see [`crate::context::Context::report_at_end`].
+//! Global flags about images apply to the image of a target and to the images of `--device`.
+//! Messages about the opening go to stderr at once. Copies that a read had to skip are reported
+//! when the command ends, see [`crate::context::Context::report_at_end`].
 //!
-//! - `place`: in a session, targets are paths in its volume, and nothing is opened for them.
+//! - `place`: in a session, targets are paths in the session's volume, and the command opens
+//!   nothing for them.
 
 mod place;
 
@@ -299,7 +300,7 @@ impl Context {
     /// `--subvolid`.
     fn root_of(&self, volume: &Volume) -> Result<Subvolume> {
         if let Some(id) = self.globals().subvolume_id {
-            // As in the kernel, 0 means the top level.
+            // As in the kernel, the subvolume id 0 means the top level.
             let id = if id == 0 {
                 SubvolumeId::TOP_LEVEL
             } else {

@@ -17,8 +17,8 @@
 //!
 //! After [`Archive::begin`] of a member, the content follows in ascending order through
 //! [`Archive::content`], then [`Archive::end`]. Invariant: the writer writes exactly the promised
-//! number of bytes. It fills missing content with zeros, so the archive stays readable if a file
-//! turns out to be damaged.
+//! number of bytes. The archive writer fills missing content with zeros, so the archive stays
+//! readable if a file is damaged.
 //!
 //! Source: POSIX.1-2017, pax, "pax Interchange Format"; GNU tar manual, appendix "Tar Internals",
 //! sections "Extensions to the POSIX header" and "Storing Sparse Files" of the GNU tar manual.
@@ -166,8 +166,8 @@ impl<W: Write> Archive<W> {
         Ok(())
     }
 
-    /// Writes the part of the bytes at `offset` that belongs to the member's stored ranges. Skipped
-    /// ranges read as zeros.
+    /// Writes the part of the given bytes at `offset` that belongs to the member's stored ranges.
+    /// Skipped ranges read as zeros.
     pub fn content(&mut self, offset: u64, bytes: &[u8]) -> io::Result<()> {
         let end = offset.saturating_add(bytes.len() as u64);
         while let Some((start, range_end)) = self.ranges.front().copied() {

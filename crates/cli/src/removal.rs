@@ -2,7 +2,7 @@
 //! directories themselves.
 //!
 //! Each batch of entries is read from the current state of the volume. Memory therefore does not
-//! grow with a directory, and no old state keeps removed extents alive. Nested subvolumes are not
+//! grow with the directory, and no old state keeps removed extents alive. Nested subvolumes are not
 //! removed: they have a separate delete command, and the removal stops with an error at them.
 
 use anyhow::{Context as _, Result, anyhow};

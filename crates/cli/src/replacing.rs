@@ -10,8 +10,8 @@
 //! - A directory never replaces another kind of file, and no other kind replaces a directory.
 //!
 //! One rule differs from GNU cp: below the copied directory, no link in the destination is
-//! followed; it is replaced. The volume may be hostile, or the destination may belong to another
-//! user. A write through such a link could reach any file.
+//! followed; it is replaced. The copied volume may be hostile, or the destination may belong to
+//! another user. A write through such a link could reach any file.
 
 use buttress::FileKind;
 

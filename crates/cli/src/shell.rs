@@ -1,5 +1,5 @@
 //! A session on a volume: shell commands that read and change it, one per line. The code calls
-//! these commands *words*.
+//! these shell commands *words*.
 //!
 //! - [`mod@line`]: from lines to words.
 //! - [`table`]: the one table of shell commands, from which help is generated.
@@ -271,7 +271,7 @@ impl<'a> Session<'a> {
         Ok(outcome)
     }
 
-    /// Executes one line. Returns whether it succeeded; prints its error otherwise.
+    /// Executes one line. Returns whether the line succeeded; prints its error otherwise.
     fn line(&mut self, line: &[u8]) -> bool {
         let losses = self.context.losses();
         if let Err(error) = self.words_of(line) {

@@ -1,8 +1,8 @@
 //! Orderly end of a long job on a signal: the job is cancelled and reports its progress.
 //!
 //! The first SIGINT, SIGTERM or SIGHUP cancels the job; the second one ends the process at once. A
-//! job that only reads and keeps nothing on disk gets only a short time, because it has nothing to
-//! clean up ([`Cancelling::start_reading`]). Only this time limit needs a thread.
+//! job that only reads has nothing to clean up, so a signal gives it only a short time
+//! ([`Cancelling::start_reading`]). Only this time limit needs a thread.
 //!
 //! A signal interrupts neither a read of an idle pipe nor a write to a full pipe, because the
 //! kernel restarts the call. A cancellable job therefore reads through [`Cancelling::input`] and
@@ -156,7 +156,7 @@ impl Waiting {
                 return;
             };
             if ended.recv_timeout(PATIENCE) == Err(RecvTimeoutError::Timeout) {
-                // If this fails, the job still ends by itself.
+                // If emulating the signal fails, the job still ends by itself.
                 let _ = emulate_default_handler(signal);
             }
         });

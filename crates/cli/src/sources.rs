@@ -60,7 +60,7 @@ impl Sources {
     /// Registers the target of a path.
     ///
     /// # Errors
-    /// Standard output or standard error is redirected to the target.
+    /// Fails if standard output or standard error is redirected to the target.
     pub fn add(&self, path: &Path, role: Role) -> Result<()> {
         self.add_identity(Identity::of_path(path), &path.display().to_string(), role)
     }
@@ -68,7 +68,7 @@ impl Sources {
     /// Registers an open file.
     ///
     /// # Errors
-    /// The errors of [`Sources::add`].
+    /// Fails with the errors of [`Sources::add`].
     pub fn add_open(&self, descriptor: impl AsFd, name: &str, role: Role) -> Result<()> {
         self.add_identity(Identity::of_open(descriptor), name, role)
     }
@@ -130,7 +130,7 @@ impl Sources {
         self.refuse(Identity::of_path(path).as_ref(), path.display())
     }
 
-    /// Returns whether this is a source, or overlaps one.
+    /// Returns whether the identity is a source of the command, or overlaps a source.
     pub fn has(&self, identity: &Identity) -> bool {
         self.find(identity).is_some()
     }

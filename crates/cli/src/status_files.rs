@@ -33,7 +33,7 @@ pub trait Record: Sized {
     /// As JSON.
     fn to_json(&self) -> Value;
 
-    /// From JSON; `None` if it is another version's or no record.
+    /// Reads a record from JSON; `None` if the record belongs to another version or is invalid.
     fn from_json(value: &Value) -> Option<Self>;
 
     /// Whether its process exists.

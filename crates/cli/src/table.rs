@@ -32,11 +32,11 @@ pub trait Subcommand: clap::Args {
     /// True if help omits the command.
     const HIDDEN: bool = false;
     /// True if the server of a mount can execute the command for a path below the mount. Such a
-    /// command opens volumes only through the context, and no files.
+    /// command opens volumes only through the context, and opens no files.
     const ON_MOUNTS: bool = false;
-    /// True if that server commits first. Some commands keep a view that would retain extents freed
-    /// by a later commit. Other ones read references to extents, which do not include delayed
-    /// references.
+    /// True if that server commits first. Some of these commands keep a view that would retain
+    /// extents freed by a later commit. Other ones read references to extents, which do not include
+    /// delayed references.
     const COMMITS_BEFORE: bool = false;
     /// Exit code if the command fails or loses something.
     const TROUBLE: u8 = exit::FAILURE;

@@ -276,8 +276,9 @@ impl Writing {
     }
 }
 
-/// Brings up to date the devices that missed commits, if this takes little time. Later writes then reach these devices
-/// too. Otherwise a warning names the command for it.
+/// Brings up to date the devices that missed commits, if this takes little time. Later writes then
+/// reach these devices too. If the resynchronisation would take long, a warning names the command
+/// for it.
 pub fn resync(context: &Context, volume: &WritableVolume) {
     if volume
         .devices()
@@ -306,7 +307,8 @@ pub fn resync(context: &Context, volume: &WritableVolume) {
     }
 }
 
-/// Splits a path into its parent path and its last name. Trailing slashes do not count.
+/// Splits a path into its parent path and its last name. Trailing slashes are not part of the last
+/// name.
 pub fn split(path: &[u8]) -> (&[u8], &[u8]) {
     let end = path
         .iter()

@@ -1,6 +1,6 @@
 //! Tests of mounts with requests by io_uring: their service and their end. They need a kernel that
-//! offers rings (`enable_uring` of the module fuse). This setting applies to the whole machine: the
-//! tests enable it while they run, and restore it afterwards.
+//! offers rings (`enable_uring` of the module fuse). The setting for rings applies to the whole
+//! machine: the tests enable it while they run, and restore it afterwards.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -144,8 +144,7 @@ fn files_written_through_rings_are_complete() {
 }
 
 /// The test makes more direct writes on one processor than it has threads. Each write makes the
-/// kernel drop pages, while concurrent reads hold these pages and their requests wait for the same
-/// threads.
+/// kernel drop pages that concurrent reads hold, while their requests wait for the same threads.
 #[test]
 fn waiting_calls_leave_threads_for_requests_of_the_kernel() {
     let Some(_offered) = rings() else { return };
@@ -211,7 +210,7 @@ fn searches_for_holes_see_what_is_kept_back_or_no_holes() {
                     file.write_all_at(&bytes_of(3, 5000), round * MIB).unwrap();
                     let from = (round - 1) * MIB + 8192;
                     let found = rustix::fs::seek(&file, rustix::fs::SeekFrom::Data(from)).unwrap();
-                    // If too many searches run at once, the server reports that there are no holes.
+                    // If too many searches for holes run at once, the server reports no holes.
                     assert!(found == round * MIB || found == from, "{found} from {from}");
                 }
             });
@@ -256,7 +255,7 @@ fn a_connection_that_is_broken_off_ends_the_server() {
     while rustix::process::test_kill_process(server).is_ok() {
         thread::yield_now();
     }
-    // The watch process may have unmounted first.
+    // The watch process may have unmounted the directory first.
     let _detached = unmounted(&mounted.at);
     mounted.mount("rw");
     assert_eq!(fs::read(mounted.path("synced")).unwrap(), b"content");

@@ -8,7 +8,7 @@
 //! allocations go to this crate or the system.
 //!
 //! Only programs should call this function, and at their start, because it changes a setting of the
-//! whole process. Other C libraries have no arenas, and the call does nothing there.
+//! whole process. Other C libraries have no arenas, so the call has no effect there.
 
 /// Makes new threads share the first arena.
 pub fn share_one() {

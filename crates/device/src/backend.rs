@@ -55,13 +55,14 @@ pub trait Backend: Send + Sync + fmt::Debug {
     /// Fills all of `buffers`, one after another, with the bytes from `offset_bytes` on.
     ///
     /// # Errors
-    /// Fails if any byte cannot be read. After an error, the buffers' content is unspecified. A
-    /// range that ends beyond the device is an error of kind [`io::ErrorKind::UnexpectedEof`].
+    /// Fails if any byte cannot be read. After an error, the buffers' content is unspecified.
+    /// Reading a range that ends beyond the device fails with an error of kind
+    /// [`io::ErrorKind::UnexpectedEof`].
     fn read_vectored_at(&self, offset_bytes: u64, buffers: &mut [&mut [u8]]) -> io::Result<()>;
 
     /// Reads like [`read_vectored_at`](Self::read_vectored_at), but only if the bytes are in
-    /// memory, so that no medium delays the call. Returns `Ok(false)` if they are not in memory, or
-    /// if the backend cannot know.
+    /// memory, so that no medium delays the call. Returns `Ok(false)` if the bytes are not in
+    /// memory, or if the backend cannot know.
     ///
     /// # Errors
     /// Fails as `read_vectored_at` does.
@@ -113,8 +114,8 @@ pub trait Backend: Send + Sync + fmt::Debug {
     /// nothing if the backend holds no lock.
     fn unlock(&self) {}
 
-    /// Discards bytes that are no longer needed. Later reads of them return arbitrary bytes. A
-    /// backend without discard support does nothing.
+    /// Discards bytes that are no longer needed. Later reads of discarded bytes return arbitrary
+    /// bytes. A backend without discard support does nothing.
     ///
     /// # Errors
     /// Fails if the range is not on the device, if the device is read-only, or if the medium
@@ -127,7 +128,8 @@ pub trait Backend: Send + Sync + fmt::Debug {
     }
 
     /// Reserves the space that writes to the range will need, so that they cannot fail for lack of
-    /// it. A reservation changes no byte of the device. Does nothing if the backend cannot reserve.
+    /// it. A reservation changes no byte of the device. If the backend does not support
+    /// reservations, the call does nothing.
     ///
     /// # Errors
     /// Returns `ENOSPC` or `EDQUOT` if too little space exists; a part of the range may then have
@@ -149,7 +151,8 @@ pub trait Backend: Send + Sync + fmt::Debug {
     fn zero(&self, offset_bytes: u64, length_bytes: u64) -> io::Result<()>;
 
     /// Replaces the bytes from `offset_bytes` on by those of `source` from `source_offset_bytes`
-    /// on. Shares the blocks of `source` and copies nothing. Only files support this.
+    /// on. The backend then shares the blocks of `source` and copies nothing. Only files support
+    /// this.
     ///
     /// # Errors
     /// Fails as [`write_at`](Self::write_at) does. Also fails if the blocks cannot be shared: on
@@ -167,8 +170,8 @@ pub trait Backend: Send + Sync + fmt::Debug {
         Err(io::ErrorKind::Unsupported.into())
     }
 
-    /// Returns the file below, if this backend's reads and writes are exactly those of a file. The
-    /// io_uring engine can then submit them itself.
+    /// Returns the file below, if this backend's reads and writes are exactly those of a file. For
+    /// such a backend, the io_uring engine can submit reads and writes itself.
     #[cfg(target_os = "linux")]
     fn ring_target(&self) -> Option<RingTarget<'_>> {
         None
@@ -178,7 +181,8 @@ pub trait Backend: Send + Sync + fmt::Debug {
 /// The source of the bytes of a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
-    /// All bytes were in memory, for example in the page cache. The medium received no request.
+    /// All bytes were in memory, for example in the page cache. All bytes of the read were in
+    /// memory, so the medium received no request.
     Memory,
     /// A request for some or all of the bytes went to the storage medium.
     Medium,

@@ -2,9 +2,9 @@
 //!
 //! O_DIRECT requires memory aligned to the device's sector. Every buffer is aligned to
 //! [`ALIGNMENT_BYTES`], which suffices for all sectors. Memory from the system arrives as untouched
-//! pages, and the first touch of a page costs about as much as copying it. A dropped buffer's
-//! memory is therefore kept for the next buffer. A sequential reader reuses the same few megabytes.
-//! [`pool`] keeps large blocks, and [`slabs`] keeps small ones.
+//! pages, and the first touch of a page costs about as much as copying it. The pool therefore keeps
+//! a dropped buffer's memory for the next buffer. A sequential reader reuses the same few megabytes
+//! of buffers. [`pool`] keeps large blocks, and [`slabs`] keeps small ones.
 //!
 //! Invariant: a buffer's memory is always initialised. The system provides the memory zeroed, and
 //! later code only writes to it. A buffer may hold bytes of an earlier read until it is filled. A
@@ -89,7 +89,7 @@ impl Buffer {
         }
     }
 
-    /// Removes all bytes from `length` on. Does nothing if the buffer is not longer.
+    /// Removes all bytes from `length` on. Does nothing if the buffer has at most `length` bytes.
     pub fn truncate(&mut self, length: usize) {
         self.length = self.length.min(length);
     }
@@ -115,9 +115,8 @@ impl Deref for Buffer {
 
     fn deref(&self) -> &[u8] {
         match &self.block {
-            // SAFETY: `block` points to `capacity >= length` initialised bytes that this buffer
-            // alone owns, and the slice borrows `self`, so they are neither freed nor written to
-            // while it lives.
+            // SAFETY: `block` points to `capacity >= length` initialised bytes of this buffer
+            // alone. The slice borrows `self`, so they are neither freed nor written.
             Some(block) => unsafe { std::slice::from_raw_parts(block.start.as_ptr(), self.length) },
             None => &[],
         }

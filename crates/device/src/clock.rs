@@ -30,7 +30,7 @@ impl VirtualClock {
         Duration::from_nanos(self.nanoseconds())
     }
 
-    /// Advances by `span`: the caller computes, and queued requests are served during this time.
+    /// Advances the clock by `span`: the caller computes, while the device serves queued requests.
     pub fn charge_cpu(&self, span: Duration) {
         let span = u64::try_from(span.as_nanos()).unwrap_or(u64::MAX);
         self.advance_to(self.nanoseconds().saturating_add(span));
@@ -42,8 +42,8 @@ impl VirtualClock {
         self.nanoseconds.load(Ordering::Acquire)
     }
 
-    /// Advances to `nanoseconds`, unless the clock is already later. The clock never goes back. For
-    /// a [`Schedule`](crate::Schedule).
+    /// Advances to `nanoseconds`, unless the clock is already later. The clock never goes back. The
+    /// calls of this kind are for a [`Schedule`](crate::Schedule).
     pub fn advance_to(&self, nanoseconds: u64) {
         self.nanoseconds.fetch_max(nanoseconds, Ordering::AcqRel);
     }

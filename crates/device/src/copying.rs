@@ -3,9 +3,9 @@
 //!
 //! Neighbouring writes are merged as in the queue ([`crate::queue::plug`]), and the statistics
 //! count the same. The writes are not queued, so no thread has to receive and complete them. The
-//! log of an fsync writes such a batch.
+//! log of an fsync writes such a small batch.
 //!
-//! Left out: all other writes, which go through the queue.
+//! Left out: all writes except small batches; these other writes go through the queue.
 
 use crate::device::Device;
 use crate::error::{IoError, Operation, byte_length};

@@ -44,8 +44,8 @@ pub struct OpenOptions {
     /// works. This option serves jobs that read much data once: it saves copying, and the page
     /// cache keeps the data of other programs.
     pub direct_when_cold: bool,
-    /// Bypasses the page cache for reads and writes under the same condition, if the device is open
-    /// for writing. The option serves jobs that use the device alone.
+    /// If the page cache holds next to nothing of a writable device, also bypasses the cache for
+    /// writes. This option serves jobs that use the device alone.
     pub direct_when_cold_to_write: bool,
     /// The engine by which reads reach the device.
     pub engine: Engine,
@@ -56,7 +56,7 @@ pub struct OpenOptions {
     /// The location of the volume on the device.
     pub partition: Offset,
     /// Keeps changes in this side file, and leaves the device unchanged (see [`crate::overlay`]).
-    /// The file is created for writing if it does not exist.
+    /// With write access, the side file is created if it does not exist.
     pub overlay: Option<PathBuf>,
 }
 
@@ -213,8 +213,8 @@ impl Device {
     }
 
     /// Makes a device in virtual time. The backend holds the bytes, and `schedule` decides when
-    /// requests complete on `clock`. The devices of one pool of simulated disks share a clock. All
-    /// work runs on the calling thread.
+    /// requests complete on `clock`. The devices of one pool of simulated disks share a clock. With
+    /// a schedule, all work of the device runs on the calling thread.
     #[must_use]
     pub fn with_schedule(
         backend: Arc<dyn Backend>,
@@ -310,8 +310,8 @@ impl Device {
         self.core().backend.is_writable()
     }
 
-    /// Releases the lock on the device, for a caller that is done with it while other parts of the
-    /// program still hold it.
+    /// Releases the lock on the device for a caller that is done with it, although clones of the
+    /// device exist.
     pub fn unlock(&self) {
         self.core().backend.unlock();
     }
@@ -370,8 +370,8 @@ impl Device {
     }
 
     /// Returns `length` bytes from `offset_bytes` on, if they are in memory, for example in the
-    /// page cache. Never waits for a medium. Returns `None` if the bytes are not in memory, if this
-    /// is unknown, or if they cannot be read at all. Engines that do everything in order
+    /// page cache. A cached read never waits for a medium. Returns `None` if the bytes are not in
+    /// memory, if this is unknown, or if they cannot be read. Engines that do all work in order
     /// ([`Engine::Inline`], [`Engine::Simulated`]) also return `None`.
     #[must_use]
     pub fn read_cached(&self, offset_bytes: u64, length: usize) -> Option<Buffer> {
@@ -441,8 +441,8 @@ impl Device {
 
     /// Starts a batch of writes in one plug. The writes are sorted by offset, neighbours are
     /// merged, and all are queued before this returns, without waiting for any (except with the
-    /// inline engine). The results are in the order of the requests. The writes are durable after a
-    /// [`flush`](Self::flush) that begins after the caller awaited the writes.
+    /// inline engine). The results of the writes are in the order of the requests. The writes are
+    /// durable after a [`flush`](Self::flush) that begins after the caller awaited the writes.
     ///
     /// A request for a range that is not on the device fails, and the other requests of the batch
     /// continue. The order of overlapping writes is unspecified.

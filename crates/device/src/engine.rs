@@ -12,8 +12,8 @@
 //! Engines are chosen at run time, and all engines read and write equal bytes.
 
 pub(crate) mod inline;
-// The list names the processors that the crate `io-uring` supports. Cargo.toml lists the same
-// processors.
+// The list names the processors that the crate `io-uring` supports. The condition in Cargo.toml
+// lists the same processors.
 #[cfg_attr(
     not(all(
         target_os = "linux",
@@ -44,8 +44,8 @@ pub enum Engine {
     /// Positioned reads and writes on worker threads, which start on first use.
     #[default]
     Threads,
-    /// The kernel's submission ring. If the system refuses it, [`Engine::Threads`] replaces it, and
-    /// the device's notices report this.
+    /// The kernel's submission ring. If the system refuses io_uring, [`Engine::Threads`] replaces
+    /// it, and the device's notices report this.
     IoUring,
     /// All requests run at once, on the calling thread.
     Inline,
@@ -66,7 +66,8 @@ impl fmt::Display for Engine {
 }
 
 /// The operations that a device requests of its engine. Dropping an engine ends the engine's work.
-/// No request stays undone while a caller can still wait for it, because a waiting caller holds the
+/// An engine completes each request that a caller can still wait for, because a waiting caller
+/// holds the
 /// device.
 pub(crate) trait RunRequests: Send + Sync + fmt::Debug {
     fn kind(&self) -> Engine;
@@ -86,8 +87,8 @@ pub(crate) trait RunRequests: Send + Sync + fmt::Debug {
     /// no simulated clock.
     fn catch_up(&self) {}
 
-    /// Lets a simulated device finish its queue. Does nothing on real devices, whose callers wait
-    /// for a write before they flush it.
+    /// When a flush is requested, lets a simulated device finish its queue. Does nothing on real
+    /// devices, whose callers wait for a write before they flush it.
     fn flush(&self) {}
 
     /// Returns true if writes of this total and maximum size only copy a little. The caller then

@@ -1,14 +1,15 @@
 //! Image files and block devices.
 //!
-//! Image files and block devices have the same type. Image files and block devices differ in their
-//! size, in locks that exclude other programs ([`opening`]), and in the calls that discard and zero
-//! ([`system`]). Reads use the page cache, or bypass it with `O_DIRECT`. Large writes always bypass
-//! the page cache ([`large`]). Unaligned requests with `O_DIRECT` are [widened](widening). Sparse
-//! image files depend on the free space of their file system ([`host`]).
+//! Image files and block devices share one backend type. Image files and block devices differ in
+//! their size, in locks that exclude other programs ([`opening`]), and in the calls that discard
+//! and zero ([`system`]). Reads of a file use the page cache, or bypass it with `O_DIRECT`. Large
+//! writes always bypass the page cache ([`large`]). Unaligned requests with `O_DIRECT` are
+//! [widened](widening). Sparse image files depend on the free space of their file system
+//! ([`host`]).
 //!
-//! The kernel's own read-ahead for the page cache stays enabled. Read-ahead only begins with
-//! sequential reads, where it helps. Callers that read ahead with large requests do not trigger the
-//! kernel's read-ahead.
+//! The kernel's own read-ahead for the page cache stays enabled. The kernel's read-ahead only
+//! begins with sequential reads, where it helps. Callers that read ahead with large requests do not
+//! trigger the kernel's read-ahead.
 //!
 //! Left out: parallel requests (the engines), and partitions ([`crate::partition`]).
 
@@ -122,11 +123,11 @@ impl FileBackend {
         };
         match large.write(offset, parts) {
             Err(cause) if cause.raw_os_error() == Some(libc::EINVAL) => Ok(false),
-            // A direct write needs blocks at once. A direct write cannot use blocks that the file
-            // system is about to free or holds for dirty pages. The caller then retries with a
-            // buffered write, whose result counts. A failed direct write may have written a part.
-            // The buffered write writes the same bytes to the same place, so that part does no
-            // harm.
+            // Unlike a buffered write, a direct write needs blocks at once. A direct write cannot
+            // use blocks that the file system is about to free or holds for dirty pages. The caller
+            // then retries with a buffered write, whose result counts. A failed direct write may
+            // have written a part. The buffered write writes the same bytes to the same place, so
+            // that part does no harm.
             Err(cause) if is_out_of_space(&cause) && !self.is_block_device => Ok(false),
             answer => answer.map(|()| true),
         }
@@ -186,7 +187,7 @@ impl FileBackend {
             return self.file.write_all_at(bytes, offset_bytes);
         }
         if self.is_aligned(offset_bytes, std::iter::once((0, length))) {
-            // Only the alignment of the memory is wrong.
+            // Only the memory of this write is misaligned.
             return self.file.write_all_at(&Buffer::from(bytes), offset_bytes);
         }
         self.write_widened(offset_bytes, bytes)

@@ -1,9 +1,9 @@
 //! Overlays: devices whose changes go to a file beside the device, which stays unchanged.
 //!
-//! Writes go to a sparse *side file*. Reads of written bytes come from the side file, and all other
-//! reads from the base. After a close and a new open, the overlay has at least the state of its
-//! last flush. Finally, the overlay is written into the base ([`apply`]), or discarded by deleting
-//! the side file.
+//! Writes to the overlay go to a sparse *side file*. Reads of written bytes come from the side
+//! file, and all other reads from the base. After a close and a new open, the overlay has at least
+//! the state of its last flush. Finally, the overlay is written into the base ([`apply`]), or
+//! discarded by deleting the side file.
 //!
 //! A [`VolatileOverlay`] keeps changes in memory instead. Side files need Linux.
 //!
@@ -13,8 +13,8 @@
 //! - the overlay's base is never written while the overlay is in use. An overlay refuses a base
 //!   whose size or modification time has changed, because the overlay's blocks would not match the
 //!   base;
-//! - a block's bit is on disk only after the block is. A crash loses unflushed data, as on any
-//!   device;
+//! - a block's bit in the map is on disk only after the block. A crash loses unflushed data, as on
+//!   any device;
 //! - applying may be interrupted and repeated. Until an apply is done, the side file is marked, and
 //!   cannot be used otherwise.
 

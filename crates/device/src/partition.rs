@@ -1,13 +1,13 @@
 //! Partitions inside an image or a device: the location of a volume's byte 0.
 //!
 //! The search tries a GUID partition table first ([`gpt`]), from its backup if the primary is
-//! damaged. A master boot record ([`mbr`]) follows, with the logical partitions of its extended
-//! ones. A volume on a partition uses a backend of its own ([`mod@window`]) with the bounds of the
-//! partition.
+//! damaged. After a GUID table, the search tries a master boot record ([`mbr`]), with the logical
+//! partitions of its extended ones. A volume on a partition uses a backend of its own
+//! ([`mod@window`]) with the bounds of the partition.
 //!
-//! Tables are not trusted. An entry that lies outside the device, overflows, or forms a cycle is an
-//! error or is skipped. The parser reads at most [`gpt::TABLE_BYTES`], and follows at most
-//! [`mbr::MAX_LOGICAL`] links.
+//! The reader does not trust partition tables. An entry that lies outside the device, overflows, or
+//! forms a cycle is an error or is skipped. The parser reads at most [`gpt::TABLE_BYTES`], and
+//! follows at most [`mbr::MAX_LOGICAL`] links.
 //!
 //! Clamps: a partition table may contain any numbers; ranges beyond the device are refused.
 
@@ -31,8 +31,8 @@ pub enum Offset {
     Whole,
     /// At this byte of the device. The volume may use all bytes from this offset on.
     Bytes(u64),
-    /// At the start of the partition with this number, counted from 1 as in `sda1`. The volume ends
-    /// at the partition's end.
+    /// At the start of the partition with this number, counted from 1 as in `sda1`. If a partition
+    /// is given, the volume ends at the partition's end.
     Partition(u32),
 }
 

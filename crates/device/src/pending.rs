@@ -11,8 +11,8 @@ use crate::device::Device;
 use crate::error::{IoError, Operation};
 use crate::queue::request::Dispatch;
 
-/// A started read. Dropping it cancels it. If the callers of all merged requests drop them before
-/// the device begins, nothing is read. Otherwise the bytes arrive unused.
+/// A started read. Dropping the pending read cancels it. If the callers of all merged requests drop
+/// them before the device begins, nothing is read. Otherwise the bytes arrive unused.
 #[must_use = "dropping a pending read cancels it"]
 pub struct PendingRead {
     state: Pending,

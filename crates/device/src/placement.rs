@@ -1,9 +1,8 @@
 //! The processors of pool threads: all processors that the process may use.
 //!
-//! A thread inherits the processors of the thread that started it. Pools start their threads on
-//! first use, and the using thread may be bound to one processor, like the threads of mount
-//! servers. The affinity of the process is that of its first thread, which is bound only from
-//! outside.
+//! A thread inherits the processors of the thread that started it. A thread pool starts its threads
+//! on first use; the using thread may be bound to one processor, like mount servers' threads. The
+//! affinity of the process is that of its first thread, which is bound only from outside.
 
 #[cfg(target_os = "linux")]
 use rustix::process::getpid;

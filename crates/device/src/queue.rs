@@ -1,9 +1,8 @@
 //! The request queue between a caller's batch of reads or writes and the device.
 //!
-//! A batch is plugged (sorted, neighbours merged: [`plug`]), passed to an engine
-//! ([`crate::engine`]), and completed request by request ([`request`]). [`statistics`] counts the
-//! columns of iostat. The queue is the same for real and simulated devices; only the engine and the
-//! clock differ.
+//! A batch is sorted and merged ([`plug`]), passed to an engine ([`crate::engine`]), and completed
+//! request by request ([`request`]). [`statistics`] counts the columns of iostat. The queue is the
+//! same for real and simulated devices; only the engine and the clock differ.
 
 pub(crate) mod plug;
 pub(crate) mod request;
@@ -112,8 +111,8 @@ impl Core {
         let answer = self
             .backend
             .read_cached_vectored_at(dispatch.offset_bytes, &mut slices);
-        // The ordinary path handles a failure, because it distinguishes good segments from bad
-        // ones.
+        // If this shortcut fails, the ordinary path handles the failure, because it distinguishes
+        // good segments from bad ones.
         let is_cached = matches!(answer, Ok(true));
         if !is_cached {
             dispatch.note_missed();
@@ -216,7 +215,7 @@ impl Core {
 }
 
 impl Core {
-    /// Completes all requests of a started dispatch that have no outcome yet with an error, because
+    /// Completes with an error all requests of a started dispatch that have no outcome yet, because
     /// callers wait for them.
     pub(crate) fn fail_rest(&self, dispatch: &Dispatch, operation: Operation, cause: &io::Error) {
         let mut offset = dispatch.offset_bytes;

@@ -3,7 +3,7 @@
 //! [`ReaderBackend`] reads at offsets through a closure. [`ReaderBackend::seeking`] makes a device
 //! backend from a [`Read`] and [`Seek`], which serves one request at a time.
 //!
-//! Left out: writes. A device over a reader is read-only.
+//! Left out of this backend: writes. A device over a reader is read-only.
 
 use std::fmt;
 use std::io::{self, Read, Seek, SeekFrom};

@@ -20,8 +20,8 @@ use crate::queue::{Core, uncleared_buffers};
 /// device.
 ///
 /// A schedule starts each request ([`QueuedRequest::start`]) and completes it
-/// ([`StartedRequest::complete`]). When [`wait_for`](Self::wait_for) returns, its request must be
-/// complete.
+/// ([`StartedRequest::complete`]). When [`wait_for`](Self::wait_for) returns, the awaited request
+/// must be complete.
 pub trait Schedule: Send + Sync + fmt::Debug {
     /// Returns true if the medium is rotational, so that a seek costs milliseconds.
     fn is_rotational(&self) -> bool {
@@ -38,14 +38,14 @@ pub trait Schedule: Send + Sync + fmt::Debug {
     /// attempt to start it fails.
     fn cancel(&self, request: &QueuedRequest);
 
-    /// Completes all requests whose time has come on the clock.
+    /// Completes all requests that are due at the clock's time.
     fn catch_up(&self);
 
     /// Lets time pass until the queue is empty, as a flush does.
     fn drain(&self);
 
-    /// Lets the duration of a single write pass. The device writes the bytes only after this
-    /// duration.
+    /// Advances the clock by the duration of a single write. The device writes the bytes only after
+    /// this duration.
     fn wait_for_write(&self, offset_bytes: u64, length_bytes: u64);
 }
 

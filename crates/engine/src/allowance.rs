@@ -1,5 +1,5 @@
-//! The most nodes that an edit or a commit may allocate, compared with the nodes that it allocated.
-//! Builds with debug assertions compare the two numbers.
+//! The maximum number of nodes that an edit or a commit may allocate, compared with its actual
+//! number. Builds with debug assertions compare the two numbers.
 //!
 //! An edit that allocates more nodes than its need allows may leave a commit without space. A
 //! commit without space loses the transaction. [`Allowance`] compares the allowed and the allocated
@@ -59,14 +59,14 @@ impl Allowance {
     }
 }
 
-/// The most nodes that a commit may allocate. Release builds record nothing.
+/// The most nodes that a commit may allocate. Release builds do not record allowances.
 #[derive(Debug, Default)]
 pub(crate) struct CommitAllowance {
     /// The number of nodes to which all commits had given addresses when this commit began.
     addressed_before: Option<u64>,
-    /// The largest number of nodes that a slice reserved for the whole commit.
+    /// The largest number of nodes that a slice of the commit reserved for the whole commit.
     nodes_max: u64,
-    /// The rest of the commit's work at the last release of the edit lock.
+    /// The commit's remaining work at the last release of the edit lock.
     left: Option<Work>,
 }
 
@@ -99,14 +99,14 @@ impl CommitAllowance {
         self.nodes_max = self.nodes_max.max(self.taken(running).exact_add(reserved));
     }
 
-    /// Records the rest of the commit's work at the end of a slice.
+    /// At the end of a slice, records the remaining work of the commit.
     pub(crate) fn slice_ends(&mut self, running: &Running) {
         if cfg!(debug_assertions) {
             self.left = Some(Work::of(running));
         }
     }
 
-    /// Asserts that the commit allocated no more nodes than it may.
+    /// Asserts that the commit allocated no more nodes than its allowance.
     pub(crate) fn check(&mut self, running: &Running) {
         if cfg!(debug_assertions) {
             let taken = self.taken(running);

@@ -3,21 +3,21 @@
 //! On a sparse image file, a commit could find the host's disk full. A commit that cannot write its
 //! tree blocks makes the volume refuse all later writes. The allocator therefore hands out an
 //! address of metadata only after it has reserved space on the host for that address
-//! ([`buttress_volume::Volume::reserve`]). Until then the bytes are in the share *unbacked* of
-//! their block group and do not count as free. Space that edits were promised is therefore reserved
-//! on the host.
+//! ([`buttress_volume::Volume::reserve`]). Until space on the host is reserved, the bytes belong to
+//! their block group's share *unbacked* and are not free. Space that edits were promised is
+//! therefore reserved on the host.
 //!
 //! Invariants:
-//! - In a backed block group, each free byte has space on the host ([`BlockGroups::allocate`] takes
-//!   no other byte).
+//! - In a block group with reserved space, each free byte has space on the host
+//!   ([`BlockGroups::allocate`] takes no other).
 //! - A discarded range loses its space on the host, and becomes unbacked ([`super::trimming`]).
 //! - When the host has no space, edits that need host space fail as they do on a full volume. Edits
 //!   that free space use a part of the reserve, which has space on the host since the first edit.
 //!
 //! The engine reserves host space in steps, as edits need it, so an image with few writes stays
-//! small. Before the first edit of a session nothing is reserved, though free ranges may have host
-//! space from earlier sessions. On a full host, requests for small pieces find the free ranges that
-//! already have host space.
+//! small. Before the first edit of a session, no host space is reserved, though free ranges may
+//! have some from earlier sessions. On a full host, requests for small pieces find the free ranges
+//! that already have host space.
 //!
 //! Block groups of data do not reserve space on the host. A write-back that finds the host's file
 //! system full leaves its data in memory. Mixed block groups have reserved space on the host,
@@ -51,7 +51,8 @@ const PIECES_MAX: usize = 64;
 pub enum Backing {
     /// Block groups gained free bytes with space reserved on the host.
     More,
-    /// Block groups have no free range that lacks host space. A new block group may help.
+    /// Block groups have no free range that lacks host space. All block groups are backed
+    /// completely, so only a new block group may help.
     AllBacked,
     /// The host's file system is full.
     HostFull,
@@ -63,8 +64,8 @@ pub fn wants_backing(flags: BlockGroupFlags) -> bool {
     flags.intersects(BlockGroupFlags::METADATA | BlockGroupFlags::SYSTEM)
 }
 
-/// Converts an error of the volume layer. Lack of space on the host becomes an error kind of its
-/// own.
+/// Converts an error of the volume layer. Lack of space on the host becomes a separate kind of
+/// error.
 pub fn of_host(error: buttress_volume::Error) -> Error {
     match error {
         buttress_volume::Error::Io(failure) if failure.is_out_of_space() => Error::OutOfHostSpace(failure),
@@ -73,9 +74,9 @@ pub fn of_host(error: buttress_volume::Error) -> Error {
 }
 
 impl Running {
-    /// Reserves space on the host for more free bytes of a kind of block groups. Reserves `lacking`
-    /// bytes or more, if one free range is that long. Fails before any change if a block of the
-    /// free-space tree is not in memory.
+    /// Reserves space on the host for more free bytes of a kind of block groups. If one free range
+    /// has at least `lacking` bytes, reserves at least `lacking` bytes. Fails before any change if
+    /// a block of the free-space tree is not in memory.
     ///
     /// # Errors
     /// Fails if free space cannot be read, if writing has stopped, or if a device fails, except for
@@ -173,8 +174,8 @@ impl Running {
         Ok(Backing::HostFull)
     }
 
-    /// Returns the host's failure if that failure caused the lack of space. Callers return the
-    /// host's failure instead of an error that names the volume.
+    /// Returns the host's failure if it caused the lack of space. Callers return the host's failure
+    /// instead of an error that names the volume.
     pub fn host_failure(&self) -> Option<Error> {
         self.core.host_failure.clone().map(Error::OutOfHostSpace)
     }

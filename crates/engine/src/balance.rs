@@ -47,7 +47,8 @@ pub fn balance_item(filesystem: &Filesystem) -> Result<Option<BalanceItem>> {
     })?))
 }
 
-/// Returns the profiles that a balance converts to. New chunks get them, also while the balance is paused.
+/// Returns the profiles that a balance converts to. New chunks get the target profiles, also while
+/// the balance is paused.
 pub(crate) fn targets(item: &BalanceItem) -> TargetProfiles {
     TargetProfiles {
         data: item.data.target_profile(),
@@ -109,8 +110,8 @@ impl Engine {
         balancing.map(|balancing| balancing.item)
     }
 
-    /// Returns the block groups that a new balance with this item would move, in the order in which it would move them.
-    /// Counts uncommitted chunks too.
+    /// Returns the block groups that a new balance with this item would move, in the order in which
+    /// it would move them. The plan counts uncommitted chunks too.
     ///
     /// # Errors
     /// Returns Linux's errors for a balance that Linux refuses.
@@ -119,10 +120,11 @@ impl Engine {
     }
 
     /// Starts a balance: the balance item is durable when this call returns, and new chunks get the
-    /// balance's target profiles. Returns the block groups to move.
+    /// balance's target profiles. Returns the block groups that the balance will move.
     ///
     /// # Errors
-    /// [`BalanceRefusal::InProgress`]; a refusal of Linux's; the commit fails.
+    /// Fails with [`BalanceRefusal::InProgress`], with an error that Linux also returns, or if the
+    /// commit fails.
     pub fn start_balance(&self, item: BalanceItem) -> Result<Choice> {
         let choice = {
             let mut running = self.shared.running.lock();
@@ -141,8 +143,8 @@ impl Engine {
         Ok(choice)
     }
 
-    /// Resumes the balance that is paused, as Linux does: filters leave out what was already moved. Returns the block groups
-    /// to move.
+    /// Resumes the paused balance, as Linux does: filters leave out what was already moved. Returns
+    /// the block groups that the balance will move.
     ///
     /// # Errors
     /// Fails with [`BalanceRefusal::NotInProgress`], [`BalanceRefusal::Running`], or a refusal that

@@ -89,8 +89,8 @@ impl Running {
         if buttress_faults::on("checksums-uninserted") {
             return Ok(());
         }
-        // An edit in several steps removes and reinserts checksums of neighbours. Readers must not
-        // see the checksum tree between the steps.
+        // An edit of checksums in several steps removes and reinserts neighbouring checksums.
+        // Readers must not see the checksum tree between the steps.
         let tree = self.open_tree(TreeId::CHECKSUM)?.tree.clone();
         tree.edit_as_one(|| self.put_checksums(logical, sums))
     }
@@ -133,7 +133,8 @@ impl Running {
 
     fn take_checksums(&mut self, logical: Logical, length: ByteCount) -> Result<()> {
         let (start, end) = (logical.get(), logical.get().saturating_add(length.get()));
-        // Start at the end, so that each turn searches before the previous item.
+        // The search starts at the end of the range, so that each turn searches before the previous
+        // item.
         let mut below = end;
         while let Some(last) = below.checked_sub(1) {
             let Some(item) = self.checksums_at_or_before(last)? else {

@@ -15,8 +15,8 @@
 //! holds the superblock lock, which log writers acquire too. Before the end of convergence, syncs
 //! run beside the commit and log against the previous commit.
 //!
-//! If step 2 or 3 of a commit fails, writing stops for good. The volume stays readable and keeps
-//! the cause.
+//! If step 2 or 3 of a commit fails, writing stops for good. After such a failure, the volume stays
+//! readable and keeps the cause.
 
 use super::allowance::CommitAllowance;
 use super::block_groups::Purpose;
@@ -62,11 +62,11 @@ struct Moment<'a, T> {
     no_logs: MutexGuard<'a, (), SuperblocksLock>,
     /// The frozen state to be written; `None` if nothing changed.
     prepared: Option<Box<Prepared>>,
-    /// The result of the caller's function at that moment.
+    /// The result of the caller's function at the moment of the freeze.
     answer: T,
     /// The last durable generation at the moment of the freeze.
     durable: Generation,
-    /// The count of changes that the frozen state contains.
+    /// The number of changes that the frozen state contains.
     changes: Counted,
 }
 
@@ -78,8 +78,8 @@ impl Engine {
     ///
     /// # Errors
     /// Fails if writing has stopped, or if this commit stops it. Fails with
-    /// [`Error::OutOfHostSpace`] if content found no space on the host. All other changes are then
-    /// durable, and that content stays dirty.
+    /// [`Error::OutOfHostSpace`] if content found no space on the host. After this error, all other
+    /// changes are durable, and that content stays dirty.
     pub fn commit(&self) -> Result<Generation> {
         let content = self.shared.account.content();
         let written = match self.write_back_for_commit() {
@@ -94,8 +94,8 @@ impl Engine {
     }
 
     /// Commits, and calls `then` at the moment at which the committed state is frozen. `then`
-    /// receives the state that is being committed, if there is one. Edits in `then` belong to the
-    /// next transaction, and no other edit precedes them.
+    /// receives the state that this commit writes, if any. Edits in `then` belong to the next
+    /// transaction, and no other edit precedes them.
     pub fn commit_then<T>(
         &self,
         then: impl FnOnce(Handle<'_>, Option<&Prepared>) -> T,
@@ -107,7 +107,7 @@ impl Engine {
         Ok(committed)
     }
 
-    /// Writes back dirty data before a commit. This call precedes the commit lock: write-back
+    /// Writes back dirty data before a commit. Write-back precedes the commit lock, because it
     /// starts edits, and an edit without space may commit.
     fn write_back_for_commit(&self) -> Result<()> {
         if buttress_faults::on("commit-leaves-content") {
@@ -117,7 +117,7 @@ impl Engine {
         self.stages().write_back(self)
     }
 
-    /// Commits as [`commit_then`](Self::commit_then) does, for a snapshot. The frozen state
+    /// Commits as [`commit_then`](Self::commit_then) does, for a snapshot. The snapshot's commit
     /// contains a content change of several steps as a whole or not at all. Calls of several steps
     /// block a snapshot's commit only while it freezes the state.
     pub fn commit_for_snapshot<T>(
@@ -136,8 +136,8 @@ impl Engine {
         })
     }
 
-    /// Commits without writing back dirty data, for edits that lack space. Files keep the sizes
-    /// that their extents reach.
+    /// Commits without writing back dirty data, for edits that lack space. Without the write-back,
+    /// files keep the sizes that their extents reach.
     pub fn commit_metadata(&self) -> Result<Generation> {
         self.commit_state(|_, _| ()).map(|(generation, ())| generation)
     }
@@ -189,8 +189,8 @@ impl Engine {
         let mut allowance = CommitAllowance::default();
         let mut slices = 0_usize;
         let has_company = self.has_company();
-        // While other threads run, the superblock lock is acquired only after convergence, so that
-        // syncs do not block before.
+        // While other threads run, acquire the superblock lock only after convergence, so that
+        // syncs do not block earlier.
         let mut no_logs = (!has_company).then(|| self.superblocks().lock());
         loop {
             slices = slices.saturating_add(1);
@@ -248,7 +248,7 @@ impl Engine {
     }
 
     /// Converges and freezes the running transaction, as far as possible without reading and within
-    /// the slice. Without `may_freeze`, the transaction only converges.
+    /// the slice. Without `may_freeze`, the transaction only converges, and is not frozen.
     fn prepare(
         &self,
         handle: &mut Handle<'_>,
@@ -277,7 +277,7 @@ impl Engine {
         }
     }
 
-    /// Returns whether other threads may run beside this one, and may wait for it.
+    /// Returns whether other threads may run beside the commit's thread, and may wait for it.
     pub fn has_company(&self) -> bool {
         self.executor().is_parallel() && self.shared.environment.commit_interval().is_some()
     }

@@ -67,14 +67,15 @@ pub struct Core {
     pub replacing: Option<Replacing>,
     /// The balance that is in progress or paused.
     pub balancing: Option<Balancing>,
-    /// The reason why the host refused the last request for space; `None` if it granted the space.
+    /// The reason why the host refused the last request for space; `None` if the host granted the
+    /// space.
     pub host_failure: Option<buttress_device::IoError>,
-    /// The end of the last range for which a full host was asked.
+    /// The end of the last range for which space of a full host was requested.
     pub asked_host_at: u64,
     /// The changes of the superblock for the next commit.
     pub tuning: Tuning,
-    /// Whether this transaction made a chunk. The last commit does not contain the new chunk, so no
-    /// log can refer to it.
+    /// Whether this transaction made a new chunk. The last commit does not contain the new chunk,
+    /// so no log can refer to it.
     pub has_new_chunk: bool,
     /// Tree blocks that relocations wrote in this transaction. Readers may hold relocated blocks,
     /// so their addresses stay pinned until these readers end.
@@ -116,10 +117,10 @@ impl Core {
         ByteCount::new(u64::from(self.format.node_bytes))
     }
 
-    /// Returns whether new chunks of a profile may use a device. The device must exist, be up to
-    /// date, be open for writing, and have failed no write. A returning device gets all writes to a
-    /// chunk on it. The chunk must survive without the returning device until that device's
-    /// superblock is written.
+    /// Returns whether new chunks of a profile may use a device. To be used, the device must exist,
+    /// be up to date, be open for writing, and have failed no write. A returning device gets all
+    /// writes to a chunk on it. The chunk must survive without the returning device until that
+    /// device's superblock is written.
     pub fn device_takes_chunks(&self, uuid: Uuid, profile: Profile) -> bool {
         let volume = self.forest.volume();
         // A moved stripe is identified by its chunk's start, and a new chunk may reuse that start.

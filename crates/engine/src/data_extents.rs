@@ -1,8 +1,9 @@
 //! Extents of file data: their space, their references, and the space promised before they exist.
 //!
-//! A write-back allocates data, not the write itself. Until the write-back the bytes are
-//! *reserved*, so a full volume fails the write and not the commit. An allocated extent has no
-//! owner until an edit adds a reference. An extent that is given back before that leaves no trace.
+//! The write-back, not the write itself, allocates space for data. Until the write-back the bytes
+//! are *reserved*, so a full volume fails the write and not the commit. An allocated extent has no
+//! owner until an edit adds a reference. If an extent is given back before that edit, the
+//! allocation leaves no trace.
 
 use super::backing::Backing;
 use super::block_groups::{Found, Purpose, Share};
@@ -82,8 +83,8 @@ impl Running {
     }
 
     /// Reserves space on the host for the items of all dirty data, and for the reserve. Without
-    /// this reservation, edits that free space could fail once data has filled the host. Returns
-    /// false if the host's file system is full.
+    /// this reservation on the host, edits that free space could fail once data has filled the
+    /// host. Returns false if the host's file system is full.
     fn back_items_of_data(&mut self) -> Result<bool> {
         if !self.core.groups.iter().any(|group| group.is_backed) {
             return Ok(true);
@@ -106,8 +107,8 @@ impl Running {
         self.host_failure().unwrap_or_else(|| self.no_data_space(wanted))
     }
 
-    /// Reserves host space for more of the free bytes, or makes a chunk. Returns false if the
-    /// volume can neither reserve host space nor make a chunk.
+    /// Reserves space on the host for more of the free bytes of data groups, or makes a chunk.
+    /// Returns false if the volume can neither reserve host space nor make a chunk.
     pub(crate) fn add_data_space(&mut self, lacking: u64) -> Result<bool> {
         match self.back_more(Purpose::Data, lacking)? {
             Backing::More => Ok(true),

@@ -1,4 +1,4 @@
-//! Writes of file data to the devices, beside other data that shares rows with it.
+//! Writes file data to the devices, together with other data that shares rows with it.
 
 use crate::engine::Engine;
 use buttress_format::Logical;

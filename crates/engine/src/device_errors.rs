@@ -2,8 +2,8 @@
 //!
 //! The volume counts failed reads, writes and flushes of each device since it was opened, and bad
 //! copies that a scrub found. A commit adds the counts since the last commit to the device's item,
-//! which `btrfs device stats` shows. An error during a commit counts for the next commit, which
-//! then runs even if nothing else changed.
+//! which `btrfs device stats` shows. Errors during a commit count for the next commit, which then
+//! runs even if nothing else changed.
 //!
 //! Left out: bad copies that ordinary reads found and skipped.
 
@@ -49,8 +49,8 @@ impl Running {
         unrecorded.collect()
     }
 
-    /// Adds the new errors of devices to their statistics. A missing tree block ends the call
-    /// between two devices.
+    /// Adds the new errors of devices to their statistics. If a tree block is missing, the call
+    /// ends between two devices.
     pub fn record_device_errors(&mut self) -> Result<()> {
         for device in self.unrecorded_errors() {
             let key = DeviceStatistics::key(device.id);

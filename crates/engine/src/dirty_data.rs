@@ -5,7 +5,8 @@ use bytes::Bytes;
 use core::ops::Range;
 use std::collections::BTreeMap;
 
-/// The largest piece of content, in bytes. Growing a piece copies at most this many bytes.
+/// The maximum size of a piece of dirty content, in bytes. Growing a piece copies at most this many
+/// bytes.
 const PIECE_BYTES: usize = 1 << 20;
 
 /// The memory of a piece beside its content, in bytes.
@@ -77,7 +78,8 @@ impl DirtyData {
     }
 
     /// Stores written content. If a write covers a clean sector only in part, zeros fill the
-    /// remaining bytes of the sector. The caller must first store the sector's old content.
+    /// remaining bytes of the sector. Before a write to a part of a sector, the caller must store
+    /// the sector's old content.
     pub fn write(&mut self, mut offset: u64, mut bytes: &[u8], sector_bytes: u64) {
         while !bytes.is_empty() {
             let taken = self.write_some(offset, bytes, sector_bytes);
@@ -203,7 +205,7 @@ impl DirtyData {
             .fold(0, u64::exact_add)
     }
 
-    /// Removes and returns all pieces.
+    /// Removes and returns all pieces of dirty data.
     pub fn take(&mut self) -> Vec<(u64, Bytes)> {
         self.bytes = 0;
         let pieces = core::mem::take(&mut self.pieces);

@@ -1,9 +1,9 @@
 //! The handle of a volume that is open for writing, the state that all handles share, and its
 //! locks.
 //!
-//! This module holds the state and lends it to modules above, which act on the state. Each of these
-//! higher modules adds the calls of one job to [`Engine`]. [`CommitStages`] is defined here because
-//! the engine owns its stages, and a stage receives the engine.
+//! The module `engine` holds the state and lends it to modules above, which act on the state. Each
+//! of these higher modules adds the calls of one job to [`Engine`]. [`CommitStages`] is defined
+//! here because the engine owns its stages, and a stage receives the engine.
 
 use crate::data_table::DataTable;
 use crate::environment::Environment;
@@ -52,17 +52,17 @@ pub struct Engine {
 
 #[derive(Debug)]
 pub(crate) struct Shared {
-    /// The volume as it was opened: devices, forest, threads. This view has the trees of the moment
-    /// of opening.
+    /// The volume as it was at the opening: devices, forest, threads. The base view has the trees
+    /// of the moment of opening.
     pub(crate) base: Filesystem,
     /// The edit lock.
     pub(crate) running: Mutex<Running, EditLock>,
-    /// Held for the length of a change of the volume's devices.
+    /// A call that changes the volume's devices holds this lock for its whole length.
     pub(crate) membership: Mutex<(), MembershipLock>,
     /// This lock is held for the whole length of a commit.
     pub(crate) committing: Mutex<(), CommitLock>,
-    /// Held while a superblock is chosen and written: by a commit from freezing on, and by the log
-    /// writer.
+    /// A commit, from freezing on, and the log writer hold this lock while they choose and write a
+    /// superblock.
     pub(crate) superblocks: Mutex<(), SuperblocksLock>,
     /// This lock is held for the length of a relocation, so only one relocation runs at a time.
     pub(crate) relocating: Mutex<(), RelocationLock>,
@@ -95,7 +95,7 @@ pub(crate) struct Shared {
     pub(crate) stages: Arc<dyn CommitStages>,
 }
 
-/// The state that the handles of callers share. Dropping the last of these handles drops this
+/// The state that the handles of callers share. Dropping the last handle of a caller drops this
 /// state.
 #[derive(Debug)]
 pub struct Holders {

@@ -1,11 +1,11 @@
 //! Faulting in: reads tree blocks that the running transaction will need into the cache before it
 //! holds the edit lock for long.
 //!
-//! A commit puts inodes back into their leaves and converges (`converging`). An edit that finds
-//! very many delayed references applies some. Before each step, the commit and the edit know which
-//! places they will edit. A non-blocking lookup of these places returns the blocks that are not in
-//! memory. The thread then releases the lock, reads the blocks side by side, and repeats the
-//! lookup, one tree level deeper each time, until no block is missing.
+//! A commit puts inodes back into their leaves and converges (`converging`). If an edit finds very
+//! many delayed references, it applies some of them first. Before each step, the commit and the
+//! edit know which places they will edit. A non-blocking lookup of these places returns the blocks
+//! that are not in memory. The thread then releases the lock, reads the blocks side by side, and
+//! repeats the lookup, one tree level deeper each time, until no block is missing.
 //!
 //! Some blocks are read under the lock: blocks that the cache is too small to keep, and blocks that
 //! cannot be read. For these missing blocks, the edit returns the read error itself.
@@ -63,7 +63,8 @@ impl FaultIn {
         }
     }
 
-    /// Returns the blocks that a lookup misses, including the block in an error of a missing block.
+    /// Returns the blocks that a lookup misses, including the block that a missing-block error
+    /// names.
     pub fn missing_for(&self, look: impl FnOnce() -> Result<Vec<BlockPointer>>) -> Result<Vec<BlockPointer>> {
         let _look = self.look();
         or_missing(look())
@@ -74,7 +75,7 @@ impl FaultIn {
         let mut places: Vec<Logical> = missing.iter().map(|pointer| pointer.logical).collect();
         places.sort_unstable();
         self.count = self.count.saturating_add(1);
-        // A block that is missing again was not kept by the cache, or cannot be read.
+        // If a block is missing again, the cache did not keep it, or the block cannot be read.
         let again = |place: &Logical| self.last.binary_search(place).is_ok();
         self.are_futile = self.count > READS_MAX || places.iter().any(again);
         self.last = places;
@@ -95,7 +96,8 @@ struct LookAlong<'a> {
     core: &'a Core,
     id: TreeId,
     open: &'a OpenTree,
-    /// The end of the known keys: the end of the last leaf, or of the missing block.
+    /// The end of the keys that the last lookup covered: the end of the last leaf, or of the
+    /// missing block.
     known_to: Option<Key>,
     /// Whether the lookup reached the last leaf, or found that leaf missing.
     is_at_end: bool,
@@ -112,8 +114,8 @@ impl<'a> LookAlong<'a> {
         }
     }
 
-    /// Moves on to `key`. Moves the lookup to `key`, and returns the missing block on its path,
-    /// unless the lookup returned it earlier.
+    /// Moves the lookup to `key`. Moves the lookup to `key`, and returns the missing block on its
+    /// path, unless the lookup returned it earlier.
     fn missing_at(&mut self, key: &Key) -> Result<Option<BlockPointer>> {
         if self.is_at_end || self.known_to.is_some_and(|end| *key < end) {
             return Ok(None);
@@ -177,8 +179,7 @@ impl Core {
 }
 
 impl Running {
-    /// Reaches the place of `key` in a tree, so that an edit of that place finds its blocks in
-    /// memory.
+    /// Loads the path to `key` in a tree, so that an edit of that place finds its blocks in memory.
     pub fn reach(&mut self, id: TreeId, key: &Key) -> Result<()> {
         match self.opened(id)? {
             None => Ok(()),
@@ -186,7 +187,7 @@ impl Running {
         }
     }
 
-    /// Reaches the place of `key` as [`Running::reach`] does, for an edit that will run after a
+    /// Loads the path to `key` as [`Running::reach`] does, for an edit that will run after a
     /// snapshot.
     pub fn reach_after_snapshot(&mut self, id: TreeId, key: &Key) -> Result<()> {
         match self.opened(id)? {
@@ -326,7 +327,7 @@ impl Engine {
     }
 
     /// Applies `at_once` delayed references at a time while more than `most` are pending. Returns
-    /// the edit lock.
+    /// the acquired edit lock.
     pub fn start_with_few_references(&self, most: usize, at_once: usize) -> Result<Handle<'_>> {
         let mut reads = FaultIn::default();
         loop {
@@ -347,8 +348,8 @@ impl Engine {
         }
     }
 
-    /// Runs a function under the edit lock. If the function fails on a missing block, it must have
-    /// changed nothing. This call then releases the lock, reads the block, and retries.
+    /// Runs a function under the edit lock. If the function misses a block and fails, it must have
+    /// changed nothing before. This call then releases the lock, reads the block, and retries.
     pub fn retry<'a, T>(
         &'a self,
         handle: Handle<'a>,
@@ -379,8 +380,8 @@ impl Engine {
         Ok((handle, done))
     }
 
-    /// Faults in several blocks at once, and returns those that could be read. A later lookup of an
-    /// unreadable block returns the error.
+    /// Faults in several blocks at once, and returns those that could be read. If a block is
+    /// unreadable, a later lookup returns the error.
     pub fn fault_in(&self, mut blocks: Vec<BlockPointer>) -> Vec<TreeBlock> {
         blocks.sort_unstable_by_key(|pointer| pointer.logical);
         let jobs: Vec<_> = blocks

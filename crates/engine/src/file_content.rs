@@ -1,7 +1,7 @@
 //! A file's content that is newer than its extents, for readers that do not wait for writers.
 //!
 //! A call that changes content holds the file's state for its whole length, also during device I/O,
-//! except for a write-back. Readers do not acquire that state. Readers lock a file's dirty and
+//! except for a write-back. Readers do not acquire the file lock. Readers lock a file's dirty and
 //! in-flight data only for the length of a copy.
 //!
 //! Invariants:
@@ -83,7 +83,7 @@ pub struct FileState {
 }
 
 impl FileState {
-    /// Returns whether the table contains this file and readers find it.
+    /// Returns whether readers find this file's content in the table.
     pub const fn is_in_use(&self) -> bool {
         self.is_shown && !self.is_gone
     }
@@ -104,7 +104,7 @@ impl FileContent {
     }
 
     /// Returns whether the file has no dirty content. Pending times belong to the live inode and do
-    /// not count.
+    /// not count as dirty content.
     pub fn is_clean(&self, state: &FileState) -> bool {
         let is_settled = state.reserved == 0 && !state.in_flight;
         is_settled && self.waiting.read().pending.is_empty()
@@ -124,9 +124,9 @@ pub struct Waiting {
 }
 
 impl Waiting {
-    /// Adds the size and the space of pending content to an inode item, as `stat(2)` shows them.
-    /// The compressed size of content is unknown until write-back. Until write-back, the counted
-    /// space of dirty content is at most the file's length.
+    /// Shows an inode item with the size and space of pending content, as `stat(2)` does. The
+    /// compressed size of content is unknown until write-back. Until write-back, the counted space
+    /// of dirty content is at most the file's length.
     pub fn show_in(&self, item: &mut InodeItem, sector_bytes: u32) {
         item.size = self.size.map_or(item.size, ByteCount::new);
         let waiting = ByteCount::new(self.in_flight_bytes().saturating_add(self.pending.bytes()));
@@ -179,8 +179,8 @@ impl Waiting {
         self.pending.restore(pieces);
     }
 
-    /// Copies pending content of a range over `buffer`, which begins at `offset`. Returns the
-    /// ranges without pending content.
+    /// Copies pending content of a range over `buffer`, which begins at `offset`. Returns the parts
+    /// of the range that have no pending content.
     pub fn read(&self, offset: u64, buffer: &mut [u8]) -> Vec<Range<u64>> {
         let end = offset.saturating_add(u64_of(buffer.len()));
         let mut gaps: Vec<Range<u64>> = core::iter::once(offset..end).collect();

@@ -21,7 +21,7 @@ use buttress_tree::BlockPointer;
 /// The bytes of an item header in a leaf.
 const ITEM_BYTES: u64 = 25;
 
-/// How many ranges of a group one part of the work applies.
+/// The number of ranges of a block group that one part of the work applies.
 const RANGES_AT_ONCE: usize = 1024;
 
 /// The range of a block group, as the key of its free-space items.
@@ -53,7 +53,7 @@ fn broken(logical: u64, length: u64) -> Error {
     .into()
 }
 
-/// Returns the number of free ranges above which bitmaps take less space.
+/// Returns the number of free ranges above which bitmaps take less space than range items.
 fn bitmap_threshold(length: u64, sector_bytes: u64) -> u64 {
     let bitmap_range = bitmap_range_bytes(sector_bytes);
     let bitmaps = length.div_ceil(bitmap_range.max(1));
@@ -73,8 +73,8 @@ fn bitmap_range_bytes(sector_bytes: u64) -> u64 {
 }
 
 impl Running {
-    /// Returns the first group with changes that the free-space tree lacks, and the number of
-    /// changed ranges.
+    /// Returns the first block group with changes that the free-space tree lacks, and the number of
+    /// its changed ranges.
     fn changed_group(&self) -> Option<(Extent, usize)> {
         self.core.groups.iter().find_map(|group| {
             let ranges = group
@@ -122,7 +122,8 @@ impl Running {
         if !missing.is_empty() || is_new || count > RANGES_AT_ONCE {
             return Ok(missing);
         }
-        // A group that may switch between ranges and bitmaps is read and written as a whole.
+        // If a block group may switch between ranges and bitmaps, its free space is read and
+        // written as a whole.
         let info = self.free_space_info(extent)?;
         let (extents, more) = (
             u64::from(info.extent_count),

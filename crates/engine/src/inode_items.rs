@@ -128,8 +128,8 @@ impl Running {
     /// Writes all changed inode items into their trees.
     ///
     /// # Errors
-    /// Fails if a tree cannot be read, or if an item does not exist. The transaction must not be
-    /// committed then.
+    /// Fails if a tree cannot be read, or if an item does not exist. After an error, the
+    /// transaction must not be committed.
     pub fn write_back_inodes(&mut self) -> Result<()> {
         self.write_back_some_inodes(usize::MAX)
     }

@@ -1,10 +1,10 @@
 //! The running transaction's inodes in memory.
 //!
 //! Nearly every operation changes an inode item, and each new name changes the item of its
-//! directory. Edits therefore change the live inode ([`crate::inodes`]). Each changed item is
-//! written into its tree once: at the commit, and before a view is taken. Until an inode item is
-//! written into its tree, the newest version is the one in memory. `inode_items` has the writer's
-//! calls on inodes.
+//! directory. Instead of the item in the leaf, edits therefore change the live inode
+//! ([`crate::inodes`]). Each changed item is written into its tree once: at the commit, and before
+//! a view is taken. Until an inode item is written into its tree, the newest version is the one in
+//! memory. `inode_items` has the writer's calls on inodes.
 //!
 //! The table also holds the next free inode number of each tree and the next free index of each
 //! directory. The first use of a next number searches the tree; later uses count up.
@@ -34,7 +34,7 @@ pub const FIRST_INDEX: u64 = 2;
 #[derive(Debug, Default)]
 pub struct InodeTable {
     pub(crate) live: Arc<LiveInodes>,
-    /// Inodes whose items are newer than in their trees, in order.
+    /// Inodes whose items in memory are newer than in their trees, in order.
     pub(crate) changed: BTreeMap<InodeId, Arc<LiveInode>>,
     pub(crate) next_numbers: HashMap<TreeId, u64>,
     /// How many directories got a cached next index since the last
@@ -45,7 +45,7 @@ pub struct InodeTable {
 }
 
 impl InodeTable {
-    /// Returns the same inodes, for readers.
+    /// Returns the table of the same inodes for readers.
     pub fn live(&self) -> Arc<LiveInodes> {
         Arc::clone(&self.live)
     }
@@ -133,7 +133,7 @@ impl InodeTable {
     }
 
     /// Returns the log state of an inode in this transaction. Creates the log state if the inode
-    /// did not change before. `None` means that the inode changed before without a log state.
+    /// did not change before. `None` means that the inode changed before its log state existed.
     pub(crate) fn log_state<'a>(
         &mut self,
         inode: &Arc<LiveInode>,

@@ -4,8 +4,8 @@
 //! use different inodes seldom share a lock. The state holds the newest inode item, pending times,
 //! dirty data, the number of open handles, and the directory's next index. For a directory, the
 //! inode's state also holds the attributes that new inodes inherit. Any thread reads an inode's
-//! state, and an edit changes it under the edit lock. The file's own lock protects content and
-//! pending times. Any thread that needs an inode item may load it.
+//! state, and an edit changes it under the edit lock. The lock of the file protects its content and
+//! its pending times. Any thread that needs an inode item may load it.
 //!
 //! Invariants:
 //! - An inode item in memory is never older than the item in its tree: loading and changing an item
@@ -105,7 +105,7 @@ impl LiveInode {
         self.0.read()
     }
 
-    /// Locks the state for a change.
+    /// Locks the inode's state for a change.
     pub fn write(&self) -> RwLockWriteGuard<'_, InodeState, InodeLock> {
         self.0.write()
     }

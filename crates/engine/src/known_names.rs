@@ -1,11 +1,11 @@
 //! A cache of names that were looked up, with the inodes they lead to. Path resolution repeats the
 //! same names, and each lookup would otherwise descend a tree.
 //!
-//! Only a lookup between two operations adds a name. An operation that removes a name from its
-//! directory removes the name here in the same step. New names of operations are not added. A
-//! lookup therefore finds a name here only if no reader can have seen a newer state of its
-//! directory. Names of subvolumes are not cached, since their targets depend on more than the
-//! directory.
+//! Only a lookup between two operations adds a name. If an operation removes a name from its
+//! directory, it removes the cached name in the same step. The cache does not add new names that
+//! operations make. A lookup therefore finds a name here only if no reader can have seen a newer
+//! state of its directory. Names of subvolumes are not cached, since their targets depend on more
+//! than the directory.
 //!
 //! Invariant: between two operations, each cached name is in its directory and leads to the
 //! recorded inode.
@@ -99,8 +99,8 @@ impl KnownNames {
         self.0.get(&Asked::of(directory, name))
     }
 
-    /// Adds the result of a lookup. The caller makes sure that no operation began since this
-    /// lookup.
+    /// Adds the result of a lookup to the cache of names. The caller makes sure that no operation
+    /// began since this lookup.
     pub fn learn(&self, directory: Location, name: &[u8], found: Found) {
         let known = KnownName {
             tree: directory.subvolume.tree(),

@@ -10,8 +10,8 @@
 //!
 //! The modules form three layers, and imports between them have no cycles. The state modules are at
 //! the bottom: each of these modules keeps the invariants of its own state. [`engine`] and
-//! [`running`] combine the state. Behaviour is at the top: each module adds the calls of one job to
-//! [`Engine`] or [`Running`](running::Running).
+//! [`running`] combine the state. Behaviour is in the top layer: each module adds the calls of one
+//! job to [`Engine`] or [`Running`](running::Running).
 //!
 //! The state:
 //!

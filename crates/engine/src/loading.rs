@@ -2,8 +2,8 @@
 //!
 //! Opening for writing reads the items of all block groups. The free ranges of a group are loaded
 //! at the first allocation from the group. The ranges come from the free-space tree; on a volume
-//! without one, they are the gaps of the extent tree. In both cases pinned ranges and excluded
-//! ranges ([`buttress_volume::excluded_ranges`]) are removed.
+//! without one, they are the gaps of the extent tree. In both cases, loading removes pinned ranges
+//! and excluded ranges ([`buttress_volume::excluded_ranges`]).
 
 use super::backing::wants_backing;
 use super::block_groups::{BlockGroups, Group, Purpose};
@@ -107,7 +107,8 @@ pub struct FreeSpaceRecord {
 }
 
 impl FreeSpaceRecord {
-    /// Reads the items once into the cache. A later load reports an error of these items.
+    /// Loads the block group items into the cache. If loading an item fails, a later load reports
+    /// the error.
     pub fn fault_in(&self) {
         let from = Key::new(ObjectId::new(self.start), ItemType(0), 0);
         let to = Key::new(
@@ -144,8 +145,8 @@ fn free_ranges_of_extents(
 }
 
 impl Running {
-    /// Returns the record of free space of the group that an allocation tries first, if the group
-    /// is not loaded.
+    /// Returns the free-space record of the group that an allocation tries first, if that group is
+    /// not loaded.
     pub fn free_space_to_load(&mut self, purpose: Purpose, wanted: u64) -> Result<Option<FreeSpaceRecord>> {
         let Some(group) = self.core.groups.to_load(purpose, wanted) else {
             return Ok(None);

@@ -4,7 +4,7 @@
 //! A log block is pinned from its allocation until the commit. A log block's address to which no
 //! durable log leads any more is *spare*. The next log may reuse a spare address.
 //!
-//! On devices that do not spin, a log uses spare blocks first. A device's caches still hold
+//! On devices that do not spin, a log uses spare log blocks first. A device's caches still hold
 //! recently written blocks. A log place without earlier writes costs an image file, or a flash
 //! drive, space and time.
 //!
@@ -208,8 +208,8 @@ impl Running {
         Ok(true)
     }
 
-    /// Frees unused addresses, the last ones that were taken. Spare addresses of earlier logs stay
-    /// pinned.
+    /// Frees unused log block addresses, in the reverse order of their allocation. Spare addresses
+    /// of earlier logs stay pinned.
     pub fn give_back_log_blocks(&mut self, spare: &mut Spare, places: &[Place]) {
         let is_spare = |place: &&Place| place.is_spare;
         spare.extend(places.iter().filter(is_spare).map(|place| place.logical));

@@ -2,14 +2,15 @@
 //! lacks.
 //!
 //! [`LogState`] begins with the first change of an inode in a transaction, or when the inode is
-//! logged. The item's `transid` tells whether a change is the first. If an inode changed in this
-//! transaction and has no log state, its changes are unknown, and all of it must be logged. New
-//! inodes have no state either.
+//! logged. The inode item's `transid` shows whether a change is the first in the transaction. If an
+//! inode changed in this transaction and has no log state, its changes are unknown, and all of it
+//! must be logged. For new inodes, no log state exists either.
 //!
-//! Invariants, while a state exists:
+//! Invariants, while an inode has a log state:
 //! - [`LogState::changed`] contains every range of a file whose items changed since the file was
 //!   last logged.
-//! - Every name that a directory got has an index from [`LogState::first_index`] on.
+//! - Each name that a directory got since its last logging has an index of at least
+//!   [`LogState::first_index`].
 
 use buttress_format::{Generation, InodeItem};
 use core::ops::Range;
@@ -17,7 +18,7 @@ use core::ops::Range;
 /// The number of changed ranges above which the whole file counts as changed.
 const RANGES_MAX: usize = 1024;
 
-/// The log's side of a live inode. See the module's documentation.
+/// The log state of a live inode. See the module's documentation.
 #[derive(Clone, Debug, Default)]
 pub struct LogState {
     /// The transaction that this state belongs to; zero if there is no state.
@@ -29,8 +30,8 @@ pub struct LogState {
     /// The first index that a directory gave to a name in this transaction.
     pub first_index: Option<u64>,
     /// The last logged index of a directory: the log has all names from the first index up to this
-    /// one. The next sync begins after it, so its cost depends on new names and not on the size of
-    /// the directory.
+    /// one. The next sync begins after this index, so its cost depends on new names, not on the
+    /// directory's size.
     pub last_logged_index: u64,
 }
 
@@ -51,7 +52,7 @@ impl LogState {
         }
     }
 
-    /// Returns whether there is no state.
+    /// Returns whether the inode has no log state.
     pub const fn is_none(&self) -> bool {
         self.generation.get() == 0
     }
@@ -67,7 +68,7 @@ impl ChangedRanges {
         self.0.is_empty()
     }
 
-    /// Returns the ranges in order.
+    /// Returns the changed ranges in order.
     pub fn iter(&self) -> impl Iterator<Item = &Range<u64>> {
         self.0.iter()
     }

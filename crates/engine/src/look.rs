@@ -2,7 +2,7 @@
 //! without an edit.
 //!
 //! [`Running`] has lookups and edits. [`Look`] has only the lookups, so the compiler rejects a tree
-//! edit in code that gets a look. Lookups open trees, so a look borrows the transaction
+//! edit in code that gets a look. Lookups may open trees, so a look borrows the transaction
 //! exclusively.
 //!
 //! A read-only call can change state that exists only in memory: open handles of inodes, inherited
@@ -36,7 +36,7 @@ impl<'a> Look<'a> {
         Look(self.0)
     }
 
-    /// Returns the state that edits of any tree need: format, features, generations, devices.
+    /// Returns the state that edits of every tree need: format, features, generations, devices.
     #[must_use]
     pub fn core(self) -> &'a Core {
         &self.0.core

@@ -1,6 +1,6 @@
 //! Counts of the current thread's lookups, for tests of the cost of a call.
 //!
-//! Builds without debug assertions count nothing.
+//! Builds without debug assertions count no lookups.
 
 use core::ops::Sub;
 
@@ -11,7 +11,7 @@ pub struct LookUps {
     pub inodes: u64,
     /// The number of lookups that found their tree in the table of open trees.
     pub trees: u64,
-    /// Items searched in a tree without the edit lock.
+    /// The number of items searched in a tree without the edit lock.
     pub items: u64,
     /// Times that the edit lock was acquired.
     pub edit_locks: u64,

@@ -12,15 +12,15 @@
 //! - No new chunk takes a place on a part of a device that is being emptied ([`Emptying`]).
 //! - A device leaves, or is cut, only when neither the running transaction nor the last durable
 //!   state has a device extent on the removed part.
-//! - Only one change of the devices is in progress at a time. None is while a device is replaced or
-//!   brought up to date.
+//! - Only one change of the devices is in progress at a time. No other change is in progress while
+//!   a device is replaced or brought up to date.
 //!
 //! A crash during the change leaves the volume as before the commit or as after it.
 //! [`buttress_volume::membership`] says why a new device belongs to both states. A removed device
 //! keeps the superblock of the commit before its removal until the caller wipes it; no later commit
 //! lists the device.
 //!
-//! [`joining`] adds devices, and [`emptying`] takes parts of devices away.
+//! [`joining`] adds devices, and [`emptying`] removes parts of devices.
 //!
 //! This module leaves out the size of image files, and moving content from a device, which is a job
 //! in a higher layer.
@@ -53,7 +53,7 @@ pub const LEAST_DEVICE_BYTES: ByteCount = ByteCount::new(16 << 20);
 const PLACES: u64 = 2;
 
 impl Engine {
-    /// Gives a device a larger size: commits that. The device must already have the additional
+    /// Records a larger size of a device, and commits. The device must already have the additional
     /// bytes.
     ///
     /// # Errors
@@ -68,7 +68,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Excludes other changes of the devices.
+    /// Acquires the lock that excludes other changes of the devices.
     fn change_devices(&self) -> Result<MutexGuard<'_, (), MembershipLock>> {
         let alone = self.shared.membership.try_lock();
         let alone = alone.ok_or_else(|| refused(MembershipRefusal::Busy))?;
@@ -97,7 +97,8 @@ impl Engine {
         })
     }
 
-    /// Refuses a size that exceeds the device, or that is too small. Returns it in whole sectors.
+    /// Refuses a size that exceeds the device, or that is too small. Returns the size rounded down
+    /// to whole sectors.
     fn require_size(&self, slot: &DeviceSlot, size: ByteCount) -> Result<ByteCount> {
         let missing = || refused(MembershipRefusal::Missing { device: slot.id() });
         let device = slot.device().ok_or_else(missing)?;
@@ -122,7 +123,8 @@ impl Engine {
 
     /// Records the changed size of a device in the running transaction.
     fn set_device_bytes(&self, device: DeviceId, size: ByteCount) -> Result<()> {
-        // A trim gives ranges back that it has taken of the unallocated space.
+        // Hold off trims, because a trim later frees ranges that it has taken of the unallocated
+        // space.
         let no_trim = self.hold_off_trims();
         let key = item_key(device);
         let handle = self.start_without_trim(&no_trim, Need::freeing(PLACES))?;

@@ -6,16 +6,17 @@
 //! dirty, frozen and pending state may use ten sixteenths of the cache's budget. The cache of clean
 //! blocks has two sixteenths while the volume is open for writing, plus the unused part of a
 //! quarter for readahead. The share of dirty state is large because each commit rewrites every leaf
-//! to which names of many files hash, and the nodes above. Fewer commits rewrite less. Lookups find
-//! dirty blocks as they find cached ones.
+//! to which names of many files hash, and the nodes above. With fewer commits, fewer leaves are
+//! rewritten. Lookups find dirty blocks as fast as cached blocks.
 //!
 //! The shares of the budget are fixed. Shrinking the cache while dirty state grows would free
 //! little memory, because evicted blocks are scattered between kept blocks.
 //!
-//! Dirty file content may use half of this limit. When three quarters of the rest are used, a
-//! background commit begins while edits continue. When all of it is used, edits wait for that
-//! commit, or commit themselves. If twice the growth during the previous commit would not fit into
-//! the last quarter, the commit begins that much earlier, but not before half of the rest is used.
+//! Dirty file content may use half of this limit. When three quarters of the limit without content
+//! are used, a background commit begins while edits continue. When all of the limit is used, edits
+//! wait for that commit, or commit themselves. If twice the growth during the previous commit would
+//! not fit into the last quarter, the commit begins that much earlier, but not before half of the
+//! rest is used.
 //!
 //! The limit of dirty memory does not count looked-up names (4 MiB), state of views, write buffers
 //! (some 16 MiB), and free space.
@@ -47,7 +48,7 @@ pub(crate) struct DirtyMemory {
 /// How urgent a commit is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Pressure {
-    /// No commit is needed.
+    /// The state of dirty memory needs no commit.
     None,
     /// The amount of dirty memory suggests that a background commit should begin.
     Background,

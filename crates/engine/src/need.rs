@@ -1,11 +1,11 @@
 //! The need of an edit: the number of tree places it changes, and whether it may use the reserve.
 //!
 //! The caller counts places, not nodes: the nodes of a place depend on the height of the trees
-//! ([`super::worst_case`]). An item is at most one place.
+//! ([`super::worst_case`]). An inserted or changed item needs at most one place.
 
 use super::worst_case::Shape;
 
-/// The places of one more edit. Space for it should be left beside dirty data.
+/// The places of one more edit. The space for one more edit should stay free beside dirty data.
 pub(crate) const OTHER_PLACES: u64 = 32;
 
 /// When a reservation may allocate a chunk.
@@ -13,9 +13,9 @@ pub(crate) const OTHER_PLACES: u64 = 32;
 pub(crate) enum NewChunks {
     /// The edit may commit whenever the reservation does not fit.
     Always,
-    /// If chunks are plentiful, or if the reservation does not fit even without dirty data. If such
-    /// space is short, the caller writes back data or commits, which lowers the worst case; the
-    /// unallocated space stays for data.
+    /// Make chunks only if they are plentiful, or if the reservation does not fit even without
+    /// dirty data. If such space is short, the caller writes back data or commits, which lowers the
+    /// worst case; the unallocated space stays for data.
     Sparing,
 }
 

@@ -7,8 +7,10 @@
 //! set last.
 //!
 //! Invariants:
-//! - A change of the item never finds pending times, so an older write cannot undo it.
-//! - Pending times are dropped only together with the file. A change of one time keeps the others.
+//! - Pending times are applied before any change of the item, so an older write cannot undo a
+//!   change.
+//! - Pending times are dropped only together with the file. Setting one pending time keeps the
+//!   other pending times.
 //! - The table of dirty files keeps a file that has pending times, so the next write-back merges
 //!   them.
 //!

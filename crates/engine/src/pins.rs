@@ -4,7 +4,7 @@
 //! overwritten only after the next superblock is durable. A reader of an older state may also still
 //! read a freed range. Pins therefore keep each freed range with the generations in which it was
 //! allocated and freed. Only readers of the states between allocation and freeing need such a
-//! range. A reader that stays for a thousand commits keeps the ranges that it sees, not ranges
+//! range. If a reader stays for a thousand commits, it pins ranges that it sees, not ranges
 //! allocated and freed since.
 
 use super::block_groups::BlockGroups;
@@ -83,7 +83,8 @@ impl Drop for Hold {
             *count = count.exact_sub(1);
             if *count == 0 {
                 held.remove(&self.generation);
-                // Ranges that the running transaction frees stay pinned until its commit anyway.
+                // Ranges that the running transaction frees stay pinned until its commit in any
+                // case.
                 if !self.readers.is_running_still(self) && !buttress_faults::on("pins-departure-unnoticed") {
                     self.readers.departures.fetch_add(1, Ordering::Relaxed);
                 }

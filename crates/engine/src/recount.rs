@@ -13,8 +13,8 @@ use buttress_format::{BlockFormat, ExtentItem, ItemType, Key, ObjectId, TreeId};
 use buttress_fs::error::{Defect, Result};
 use buttress_tree::{NonBlocking, ReadAhead, Tree};
 
-/// The most items that a recounted block group may have. Larger groups are skipped, or tests of
-/// many files would do little else.
+/// The most items that a recounted block group may have. The recount skips larger groups, which
+/// would dominate the time of tests with many files.
 const ITEMS_MAX: usize = 1 << 13;
 
 /// The block groups to be recounted. See the module's documentation.

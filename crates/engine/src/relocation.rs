@@ -59,8 +59,8 @@ use std::time::Instant;
 
 pub use crate::block_groups::TargetProfiles;
 
-/// The maximum content of a relocation batch, in bytes. An extent that is longer is a batch of its
-/// own.
+/// The maximum content of a relocation batch, in bytes. An extent that is longer than this is a
+/// batch of its own.
 const BATCH_BYTES: u64 = 32 << 20;
 
 /// The maximum number of extents in one batch of a relocation.
@@ -100,7 +100,7 @@ pub struct RelocationSummary {
     /// The number of moved tree blocks of the groups. Copies of the tree blocks above the moved
     /// blocks do not count.
     pub tree_blocks: u64,
-    /// All tree blocks that got a copy, those above moved extents included.
+    /// The number of tree blocks that got a copy, including those above moved extents.
     pub copied_blocks: u64,
     /// The number of batches of the relocation, each of which is part of one transaction.
     pub batches: u64,
@@ -132,8 +132,9 @@ impl Engine {
     /// A job that ends early leaves a sound volume. Extents that it moved stay moved, and the groups take new extents again.
     ///
     /// # Errors
-    /// [`Error::Cancelled`]. [`Error::NoSpace`] with the missing bytes, before any change if the lack is known by then.
-    /// [`Error::NotMoved`] for an extent without an intact copy. Errors of devices and trees.
+    /// [`Error::Cancelled`]. [`Error::NoSpace`] with the missing bytes, before any change if the
+    /// lack is known by then. [`Error::NotMoved`] for an extent without an intact copy. Errors of
+    /// devices and trees.
     pub fn relocate(&self, groups: &[Logical], options: &RelocationOptions) -> Result<RelocationSummary> {
         let _one_at_a_time = self.shared.relocating.lock();
         self.require_writing()?;
@@ -177,8 +178,8 @@ impl Engine {
             .collect()
     }
 
-    /// Acquires the edit lock at a moment without delayed references. The caller holds the lock of
-    /// commits.
+    /// Acquires the edit lock at a moment without delayed references. The caller holds the commit
+    /// lock.
     fn start_without_references(&self, reads: &mut FaultIn) -> Result<Handle<'_>> {
         loop {
             let mut handle = self.start_with_few_references(BATCH_EXTENTS, BATCH_EXTENTS)?;
@@ -213,7 +214,7 @@ enum Attempt {
 }
 
 impl Job<'_> {
-    /// Empties one group.
+    /// Empties one of the block groups.
     fn empty(&mut self, emptying: &Emptying<'_>, group: Logical) -> Result<()> {
         for pass in 0..PASSES_MAX {
             if emptying.is_empty(group) {
@@ -252,7 +253,7 @@ impl Job<'_> {
             };
             self.options.progress.check()?;
             self.move_batch(group, extents)?;
-            // Clamp: the end of an extent, whose check bounds it.
+            // Clamp: `end` is the end of an extent, whose check bounds it.
             from = last.end().get().max(from.saturating_add(1));
         }
     }

@@ -34,8 +34,8 @@ const COMMITS_FOR_SPACE: usize = 2;
 /// records after a split.
 const DATA_RECORDS_A_LEAF: u64 = 8;
 
-/// The most extents with delayed references. Above this number, an edit first applies a batch of
-/// the same size.
+/// The most extents with delayed references. If more extents have delayed references, an edit first
+/// applies a batch of the same size.
 const REFERENCES_MAX: usize = 2048;
 const REFERENCES_AT_ONCE: usize = 512;
 
@@ -54,7 +54,7 @@ pub(crate) const RESERVED_NODES: u64 = 192;
 pub(crate) struct Reservation {
     /// The bytes of an edit's need and of the reserve.
     pub all_bytes: u64,
-    /// The part that must have space on the host.
+    /// The part of the reserved bytes that must have space on the host.
     pub backed_bytes: u64,
 }
 
@@ -65,8 +65,8 @@ pub struct NoTrim<'a>(#[expect(dead_code, reason = "a guard")] MutexGuard<'a, ()
 
 /// An edit of the running transaction, which holds the edit lock until it is dropped.
 ///
-/// All changes through one handle are in the same commit. No caller may wait for a device while it
-/// holds a handle, so callers fault in the paths of an edit before.
+/// All changes through one handle belong to the same commit. No caller may wait for a device while
+/// it holds a handle, so callers load an edit's blocks in advance.
 #[derive(Debug)]
 pub struct Handle<'a> {
     running: MutexGuard<'a, Running, EditLock>,
@@ -128,7 +128,7 @@ impl Handle<'_> {
         self.filesystem.now()
     }
 
-    /// Returns the engine.
+    /// Returns the engine whose edit lock this handle holds.
     pub const fn filesystem(&self) -> &Engine {
         self.filesystem
     }
@@ -143,8 +143,9 @@ impl Engine {
     pub fn start(&self, need: Need) -> Result<Handle<'_>> {
         for attempt in 0..COMMITS_FOR_SPACE {
             self.require_writing()?;
-            // A commit would apply these delayed references anyway. Applied here, they dirty blocks
-            // that the reservation counts while a commit is still possible.
+            // A commit would apply these delayed references anyway. If these references are applied
+            // here, the reservation counts the blocks that they dirty, and a commit is still
+            // possible.
             let mut handle = self.start_with_few_references(REFERENCES_MAX, REFERENCES_AT_ONCE)?;
             let is_over_limit = attempt == 0 && self.is_over_limit(&handle);
             if !is_over_limit {
@@ -158,7 +159,7 @@ impl Engine {
                     handle.allow(need);
                     return Ok(handle);
                 }
-                // A commit without changes frees nothing.
+                // A commit without changes would free nothing.
                 if attempt > 0 && !handle.is_dirty() {
                     break;
                 }
@@ -192,7 +193,7 @@ impl Engine {
     }
 
     /// Returns whether dirty memory is at its limit, so that a commit must precede the edit. A
-    /// background commit begins earlier.
+    /// background commit begins below this limit.
     fn is_over_limit(&self, handle: &Handle<'_>) -> bool {
         let dirty_memory = &self.shared.dirty_memory;
         dirty_memory.set_dirty(handle.dirty_bytes());
@@ -316,7 +317,7 @@ impl Running {
     pub fn dirty_bytes(&self) -> u64 {
         let references = ByteCount::of(self.core.references.len()).get();
         let inodes = ByteCount::of(self.inodes.count()).get();
-        // A commit that released the lock to read has already given out some of the addresses.
+        // A commit that released the lock to read has already assigned some of the addresses.
         self.sum_of_trees(LiveTree::unfrozen_nodes)
             .saturating_mul(self.core.node_bytes().get().saturating_add(NODE_OVERHEAD_BYTES))
             .saturating_add(references.saturating_mul(REFERENCE_BYTES))
@@ -356,15 +357,15 @@ impl Running {
         self.nodes_at_commit_of_data(need, self.core.reserved_data_bytes)
     }
 
-    /// As [`nodes_at_commit`](Self::nodes_at_commit), if so much data were dirty.
+    /// As [`nodes_at_commit`](Self::nodes_at_commit), for a given amount of dirty data.
     pub(crate) fn nodes_at_commit_of_data(&self, need: Need, dirty_bytes: u64) -> u64 {
         let (shape, nodes) = self.shape();
         let nodes = nodes.exact_add(need.nodes(&shape));
         if buttress_faults::on("commit-expects-only-edits") {
             return nodes;
         }
-        // Each sector of dirty data becomes an item in a leaf of its own. Leaves hold more records
-        // of extents and checksums than file extent items.
+        // In the worst case, each sector of dirty data becomes an item in a leaf of its own. Leaves
+        // hold more records of extents and checksums than file extent items.
         let data = match need.claim {
             Claim::Reserved => 0,
             Claim::Ordinary | Claim::Freeing => dirty_bytes.quotient(self.core.sector_bytes()),
@@ -401,8 +402,7 @@ impl Running {
         part.max(least.min(total >> 2)).min(512 << 20)
     }
 
-    /// Returns the bytes of dirty data whose items, at their worst, take one part in 32 of the
-    /// space for metadata.
+    /// Returns how many bytes of dirty data need at most one part in 32 of the space for metadata.
     fn spared_bytes(&self) -> u64 {
         let nodes = self
             .core
@@ -422,8 +422,8 @@ impl Running {
         self.reservation(need).all_bytes
     }
 
-    /// Returns the part of the reservation that must have space on the host. From the reserve it
-    /// includes the need of a few edits that free space.
+    /// Returns the part of the reservation that must have space on the host. The backed part
+    /// includes the reserve's need for a few edits that free space.
     pub fn backed_reservation_bytes(&self, need: Need) -> u64 {
         self.reservation(need).backed_bytes
     }

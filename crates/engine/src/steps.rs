@@ -3,8 +3,8 @@
 //!
 //! Live lookups share this lock. A lookup that reads one object in memory does not acquire the
 //! steps lock. A lookup without the lock detects an operation in progress by a count, which each
-//! operation increments when it begins. A lookup during an operation may see half of it (a rename
-//! over a name changes the size of its directory twice). The lookup then discards its result.
+//! operation increments when it begins. A lookup during an operation may see half of its edits (a
+//! rename changes its directory's size twice). The lookup then discards its result.
 //!
 //! Invariant: the count of operations changes only under the exclusive lock, before the operation's
 //! first edit. A reader that sees an edit, through the lock of the edited object, therefore also
@@ -43,9 +43,9 @@ impl Steps {
     /// operation can make `look` run twice.
     pub fn look_once<T>(&self, look: impl Fn() -> T) -> T {
         let before = self.begun.load(Ordering::Acquire);
-        // If an operation is in progress, wait for it. Otherwise this reader could see the
-        // operation's first edit now and miss a later one on its next read. Later lookups observe
-        // all of an operation that begins after this lookup, or nothing.
+        // If an operation is in progress, wait for it. Without the wait, this reader could see the
+        // operation's first edit now and miss a later edit. Later lookups observe all of an
+        // operation that begins after this lookup, or nothing.
         if !self.steps.is_locked_exclusive() {
             let found = look();
             let is_whole = self.begun.load(Ordering::Acquire) == before;

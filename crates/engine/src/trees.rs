@@ -7,8 +7,8 @@
 //! Invariants:
 //! - [`OpenTrees`] and [`LiveTrees`] contain the same trees, except the extent tree, which only the
 //!   writer reads.
-//! - A tree that the writer closes is clean, so a thread that still holds it sees the version that
-//!   the root tree leads to.
+//! - A tree that the writer closes is clean, so a thread that still holds it sees its committed
+//!   version.
 //! - An edit of a tree may read the extent tree; an edit of the extent tree reads no other tree.
 
 use super::waiting_names::WaitingNames;
@@ -94,7 +94,7 @@ impl LiveTree {
 
     /// Clears the record that the subvolume is writable, because the root item may change or the
     /// tree closes. A holder of this tree object then fetches the current one. The caller holds the
-    /// edit lock.
+    /// edit lock while the record is removed.
     pub fn forget_writable(&self) {
         self.0.is_writable.store(false, Ordering::Release);
     }
@@ -128,8 +128,8 @@ impl LiveTree {
         self.0.is_unfinished.load(Ordering::Acquire)
     }
 
-    /// Sets whether new names of the unfinished subvolume wait for their directories. The caller
-    /// must hold the edit lock.
+    /// Sets whether new names of the unfinished subvolume are deferred. The caller must hold the
+    /// edit lock.
     pub fn set_defers_names(&self, defers: bool) {
         self.0.defers_names.store(defers, Ordering::Release);
     }
@@ -189,7 +189,8 @@ impl LiveTree {
         look(&self.0.tree.read())
     }
 
-    /// Runs one edit on the newest version of the tree. Lookups block until the edit ends.
+    /// Runs one edit on the newest version of the tree. Lookups in the tree block until the edit
+    /// ends.
     pub fn edit<T>(&self, edit: impl FnOnce(&mut EditableTree) -> T) -> T {
         edit(&mut self.0.tree.write())
     }
@@ -238,7 +239,7 @@ impl LiveTree {
         self.0.tree.read().reach(key, visit)
     }
 
-    /// Returns the first missing block on the path of each key. The keys are in order. Reads
+    /// Returns the first missing block on the path of each key. The keys must be in order. Reads
     /// nothing.
     pub fn missing_along(&self, keys: &[Key]) -> Result<Vec<BlockPointer>> {
         let tree = self.0.tree.read();

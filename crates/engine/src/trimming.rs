@@ -5,14 +5,14 @@
 //! 2. Under the edit lock, the trim removes some free ranges from a block group, which excludes
 //!    them from allocation.
 //! 3. Without the edit lock, the trim checks that the last commit's extent tree has no extent in
-//!    these ranges. After this check, the devices discard the ranges of the trim. A wrong
-//!    free-space tree ends the trim, because a discard would destroy all its data at once.
+//!    these ranges. After this check, the devices discard the ranges of the trim. If the free-space
+//!    tree is wrong, the trim ends, because a discard would destroy all data of a used extent.
 //! 4. After the discards, the trim acquires the edit lock again and frees the ranges again.
 //!
-//! Afterwards the trim discards the space of each device that no chunk has. A volume opened with
-//! [`WriteOptions::discard`](crate::WriteOptions::discard) does steps 2 to 4 after each commit.
-//! Steps 2 to 4 then discard the ranges that the commit itself freed, whatever the free-space tree
-//! lists.
+//! After the block groups, the trim discards the unallocated space of each device. A volume opened
+//! with [`WriteOptions::discard`](crate::WriteOptions::discard) does steps 2 to 4 after each
+//! commit. Steps 2 to 4 of a trim then discard the ranges that the commit itself freed, whatever
+//! the free-space tree lists.
 //!
 //! Invariants:
 //! - No write goes to a trimmed range between steps 2 and 4, because the range is not free.
@@ -82,7 +82,7 @@ struct Wanted {
     ranges: FreeRanges,
     /// The least length of a free range; shorter ranges are skipped.
     shortest: u64,
-    /// Whether the trim also checks the extent tree.
+    /// Whether the trim also checks ranges against the extent tree.
     is_checked: bool,
 }
 
@@ -168,7 +168,7 @@ impl Engine {
             let end = start.saturating_add(*length);
             let mut before = extents.cursor(ReadAhead::None);
             before.seek_at_or_before(&key(*start))?;
-            // An extent that begins before the range may overlap it.
+            // An extent that begins before the trimmed range may overlap it.
             let first = before.current().map_or(*start, |item| item.key.objectid.get());
             for item in extents.range(key(first)..key(end), ReadAhead::Forward) {
                 let item = item?;
@@ -372,8 +372,8 @@ fn pieces(free: &FreeRanges, wanted: &Wanted, within: Range<u64>, most: u64) -> 
             let from = start.max(wanted_start).max(within.start);
             let to = start.saturating_add(length).min(wanted_end);
             let piece = to.saturating_sub(from).min(left);
-            // The length of the whole free range counts, so the rest of a cut range is not too
-            // short.
+            // The length of the whole free range counts, so a short remainder of a cut range also
+            // qualifies.
             if length >= wanted.shortest && piece > 0 {
                 taken.push((from, piece));
                 left = left.saturating_sub(piece);
@@ -383,7 +383,7 @@ fn pieces(free: &FreeRanges, wanted: &Wanted, within: Range<u64>, most: u64) -> 
     taken
 }
 
-/// Returns the first range at or after `at`, without the bytes around superblocks.
+/// Returns the first free range at or after `at`, without the bytes around superblocks.
 fn without_superblocks(free: &FreeRanges, at: u64) -> Option<(u64, u64)> {
     let kept = SUPERBLOCK_OFFSETS.map(|at| at.get()..at.get().saturating_add(SUPERBLOCK_KEEPS_BYTES));
     free.from(at).find_map(|(start, length)| {

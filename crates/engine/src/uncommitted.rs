@@ -1,10 +1,10 @@
 //! Uncommitted changes, counted so that their loss is always reported.
 //!
 //! A writer that ends without a commit leaves the volume at the last commit
-//! (docs/decisions/0007-dropping-without-a-commit.md). The holder of the last handle decides about
-//! the uncommitted changes: [`Engine::close`](crate::Engine::close) commits the changes,
-//! [`Engine::abandon`](crate::Engine::abandon) discards them. Dropping the last handle also
-//! discards the changes, and [`Environment::lost`](super::Environment::lost) receives their counts.
+//! (docs/decisions/0007-dropping-without-a-commit.md). The holder of the last handle either
+//! [commits](crate::Engine::close) or [discards](crate::Engine::abandon) the uncommitted changes.
+//! Dropping the last handle also discards the changes, and
+//! [`Environment::lost`](super::Environment::lost) receives their counts.
 //!
 //! The counts of uncommitted changes are of changing calls and of written bytes. The counts are
 //! upper bounds: a background commit between a change and its count leaves the change counted.
@@ -123,7 +123,7 @@ impl Account {
     }
 
     pub(crate) fn since_commit(&self) -> Uncommitted {
-        // Read the committed counts first, because the other counts only grow.
+        // Read the committed counts before the others, because the others only grow.
         let committed_changes = self.committed_changes.load(Ordering::SeqCst);
         let committed_bytes = self.committed_content_bytes.load(Ordering::SeqCst);
         let since = |Counted(all): Counted, committed: u64| all.saturating_sub(committed);
@@ -139,6 +139,6 @@ impl Account {
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct DirtySince {
     pub since: Option<Timestamp>,
-    /// The number of commits with all content at that time.
+    /// The number of commits that contained all content written before.
     pub whole_commits: u64,
 }

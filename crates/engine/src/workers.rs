@@ -55,7 +55,8 @@ impl Drop for Worker {
         // Without a sender, the thread ends after its current work.
         drop(self.wake.take());
         if let Some(thread) = self.thread.take() {
-            // The thread already printed its panic, and its half-done work is not committed.
+            // The thread already printed its panic, and the half-done work of the thread is not
+            // committed.
             drop(thread.join());
         }
     }

@@ -299,7 +299,7 @@ pub struct BlockGroupItem {
     pub length: ByteCount,
     /// The number of bytes that extents cover.
     pub used: ByteCount,
-    /// The object id in the chunk's key. With the feature extent-tree-v2: the number of the global
+    /// The object id in the chunk's key. With the feature extent-tree-v2, the number of the global
     /// root.
     pub chunk_objectid: ObjectId,
     /// Type and profile.

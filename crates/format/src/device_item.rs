@@ -138,7 +138,8 @@ impl DeviceItem {
         Key::new(ObjectId::DEVICE_ITEMS, ItemType::DEV_ITEM, self.device.get())
     }
 
-    /// Returns the item's fields in their on-disk layout. The superblock holds them too.
+    /// Returns the item's fields in their on-disk layout. The superblock holds the same fields of
+    /// the device item.
     #[must_use]
     pub fn to_raw(self) -> RawDeviceItem {
         RawDeviceItem {
@@ -281,7 +282,7 @@ pub enum DeviceProblem {
     /// The bytes in use exceed the device's size.
     #[error("device item has {used_bytes} used bytes, expected at most {total_bytes}")]
     UsedExceedsTotal {
-        /// Bytes that chunks cover.
+        /// Bytes of the device that chunks cover.
         used_bytes: u64,
         /// The device's size.
         total_bytes: u64,

@@ -3,10 +3,10 @@
 //!
 //! In the free space tree each block group has one `FREE_SPACE_INFO`. Beside its info item, each
 //! block group has `FREE_SPACE_EXTENT` items, one for each range and without data, or
-//! `FREE_SPACE_BITMAP` items. A bitmap has a bit for each sector of its range, lowest bit first.
-//! The object id and offset of a free-space item's key are start and length. The old v1 cache has
-//! one header ([`FreeSpaceHeader`]) for each block group in the root tree. The header names an
-//! inode that holds the content.
+//! `FREE_SPACE_BITMAP` items. A free-space bitmap has a bit for each sector of its range, lowest
+//! bit first. The object id and offset of a free-space item's key are start and length. The old v1
+//! cache has one header ([`FreeSpaceHeader`]) for each block group in the root tree. The header
+//! names an inode that holds the content.
 //!
 //! Source: on-disk format documentation, sections "Free space info", "Free space extent", "Free
 //! space bitmap".
@@ -68,7 +68,7 @@ impl FreeSpaceInfo {
     /// The flag of a block group whose free space is stored in bitmaps.
     pub const USING_BITMAPS: u32 = 1;
 
-    /// Parses a `FREE_SPACE_INFO`.
+    /// Parses a `FREE_SPACE_INFO` item.
     ///
     /// # Errors
     /// Fails if the size is wrong, or if the range is empty, not aligned or beyond 2^64.
@@ -118,7 +118,7 @@ impl FreeSpaceExtent {
 /// A range with a bit for each of its sectors; a set bit is a free sector.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FreeSpaceBitmap<'a> {
-    /// The first byte of the range.
+    /// The first byte of the range that the bitmap covers.
     pub start: Logical,
     /// The length of the range in bytes.
     pub length: ByteCount,

@@ -28,7 +28,7 @@ pub use file::FileItemProblem;
 pub struct ItemError {
     /// The item's key.
     pub key: Key,
-    /// The check that it fails.
+    /// The check that the item fails.
     pub problem: ItemProblem,
 }
 
@@ -103,7 +103,7 @@ pub enum ItemProblem {
     /// The offset in the key is a length, and zero.
     #[error("key offset is 0: the range has no length")]
     OffsetZero,
-    /// The range that the key names ends beyond 2^64.
+    /// The range that the item's key names ends beyond 2^64.
     #[error("range starts at {start} and is {length_bytes} bytes long: it ends past 2^64")]
     RangeOverflow {
         /// The first byte of the range.

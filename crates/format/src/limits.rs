@@ -1,6 +1,6 @@
 //! Size limits: the space in a leaf, and the item limits that the kernel derives from it.
 //!
-//! A kernel refuses, or can no longer change, items larger than it would have made itself. Writers
+//! A kernel refuses, or cannot change, items larger than it would have made itself. Writers
 //! therefore keep to the kernel's limits, even if a larger item fits the leaf. All limits are bytes
 //! of an item's data, without the item's header, on a volume with tree blocks of `node_bytes`.
 //!
@@ -31,7 +31,7 @@ pub fn item_bytes_max(node_bytes: u32) -> usize {
 }
 
 /// Returns the limit of an extent item: a sixteenth of a leaf. An inline reference is added only
-/// while the item stays below the limit. Further references become items of their own.
+/// while the item stays below the limit. References beyond the limit become items of their own.
 #[must_use]
 pub fn extent_item_bytes_limit(node_bytes: u32) -> usize {
     (leaf_bytes(node_bytes) >> 4).saturating_sub(size_of::<RawItem>())

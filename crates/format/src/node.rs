@@ -9,7 +9,7 @@
 //!
 //! Access to a [`TreeBlock`] therefore cannot fail and checks nothing.
 //!
-//! A [`DamagedBlock`] holds a block that fails its checks, for jobs that ask for it. The
+//! A [`DamagedBlock`] holds a block that fails its checks, for jobs that request such blocks. The
 //! `DamagedBlock` holds the failures, and a `TreeBlock` that shows only the items inside the block.
 //!
 //! ```text
@@ -53,8 +53,8 @@ pub struct BlockFormat {
     pub fsid: Uuid,
     /// The uuids that blocks of seed devices may carry instead of the volume's fsid.
     pub seed_fsids: Arc<[Uuid]>,
-    /// The uuid of the chunk tree that the blocks carry. `None` if it is unknown or not to be
-    /// checked.
+    /// The uuid of the chunk tree that the blocks carry. `None` means that the uuid is unknown or
+    /// not to be checked.
     pub chunk_tree_uuid: Option<Uuid>,
     /// The superblock's generation. The blocks of a log tree may be one generation ahead of the
     /// superblock.
@@ -100,7 +100,7 @@ impl BlockFormat {
 }
 
 /// The last committed generation that the checks of tree blocks use. All clones share one number,
-/// so a commit that raises it raises it for every check.
+/// so a commit that raises it affects every check.
 #[derive(Clone, Debug)]
 pub struct CommittedGeneration(Arc<AtomicU64>);
 
@@ -131,7 +131,7 @@ impl PartialEq for CommittedGeneration {
 
 impl Eq for CommittedGeneration {}
 
-/// The fields that the pointer to a block predicts. The check skips a field that is `None`.
+/// The fields that the pointer to a block predicts. A check skips expected fields that are `None`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Expectation {
     /// The address from which the block was read.

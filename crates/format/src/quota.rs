@@ -39,7 +39,7 @@ impl QgroupId {
         self.0
     }
 
-    /// Returns the level. Level 0 holds each subvolume's own group.
+    /// Returns the level of the qgroup. Level 0 holds each subvolume's own group.
     #[must_use]
     pub const fn level(self) -> u64 {
         self.0 >> Self::LEVEL_SHIFT

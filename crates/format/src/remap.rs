@@ -7,8 +7,8 @@
 //! | `(start REMAP length)` | the new address, 8 bytes |
 //! | `(new start REMAP_BACKREF length)` | the old address, 8 bytes |
 //!
-//! Volumes with this feature are refused, because no reader follows the items yet. This module only
-//! parses the items.
+//! Opening refuses volumes with the remap-tree feature, because no reader follows these items yet.
+//! The module `remap` only parses the items.
 //!
 //! Source: the kernel's documentation of the on-disk format, remap tree.
 
@@ -21,7 +21,7 @@ use zerocopy::little_endian::U64;
 /// The remap item of the logical range `[start, start + length)`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RemapItem {
-    /// The first byte, from the key.
+    /// The first byte of the remapped range, from the key.
     pub start: Logical,
     /// The length of the range in bytes, from the key.
     pub length: ByteCount,

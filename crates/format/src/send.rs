@@ -56,7 +56,7 @@ pub enum Version {
 }
 
 impl Version {
-    /// Every version, in order.
+    /// Every version of the send stream format, in order.
     pub const ALL: [Self; 3] = [Self::V1, Self::V2, Self::V3];
 
     /// Returns the version with this number, or `None` if it is unknown.
@@ -250,7 +250,7 @@ numbered! {
         SetXattr = 13, "set_xattr", V1;
         /// Removes an extended attribute.
         RemoveXattr = 14, "remove_xattr", V1;
-        /// Removes an extended attribute.
+        /// Writes file data.
         Write = 15, "write", V1;
         /// Shares a range of another file.
         Clone = 16, "clone", V1;

@@ -1,10 +1,10 @@
 //! POSIX access control lists: their form in attributes, and their relation to modes.
 //!
 //! The attributes `system.posix_acl_access` and `system.posix_acl_default` hold a version (2) and
-//! entries of a tag, a permission and an id, all little-endian. An access list that is equivalent
-//! to a mode is not stored. A directory's default list becomes the access list of new inodes in it,
-//! limited by the requested mode. A directory's default list also becomes the default list of new
-//! directories in it.
+//! entries of a tag, a permission and an id, all little-endian. If an access list is equivalent to
+//! a mode, it is not stored. A directory's default list becomes the access list of new inodes in
+//! it, limited by the requested mode. A directory's default list also becomes the default list of
+//! new directories in it.
 //!
 //! Source: acl(5); POSIX 1003.1e draft 17, section 23.1. The layout is that of user space's
 //! `linux/posix_acl_xattr.h`.
@@ -19,7 +19,7 @@ pub const DEFAULT_NAME: &[u8] = b"system.posix_acl_default";
 const VERSION: u32 = 2;
 const HEADER_BYTES: usize = 4;
 const ENTRY_BYTES: usize = 8;
-/// The id in entries that need none.
+/// The id in ACL entries that need none.
 const NO_ID: u32 = u32::MAX;
 
 /// The subject of an entry.
@@ -199,8 +199,8 @@ impl Acl {
         }
     }
 
-    /// Turns the list into the access list of a new inode of `mode`. List and mode limit each
-    /// other. Returns the mode, and true if the list says more than the mode.
+    /// Turns the list into the access list of a new inode of `mode`. Access list and mode limit
+    /// each other. Returns the mode, and true if the list says more than the mode.
     #[must_use]
     pub fn limit_by_mode(&mut self, mode: u32) -> (u32, bool) {
         let has_mask = self.has_mask();

@@ -1,8 +1,8 @@
 //! Block groups: the item of each chunk that holds the number of its used bytes.
 //!
 //! With the block-group-tree feature, the items lie in a tree of their own. Without this feature,
-//! block group items lie in the extent tree, between the extents. The items are therefore looked up
-//! chunk by chunk, not by a walk.
+//! block group items lie in the extent tree, between the extents. The block group items are
+//! therefore looked up chunk by chunk, not by a walk.
 //!
 //! Source: on-disk format documentation, section "BLOCK_GROUP_ITEM".
 
@@ -22,7 +22,7 @@ impl BlockGroups {
     /// Returns the block groups of a volume.
     ///
     /// # Errors
-    /// Fails if their tree is missing.
+    /// Fails if the tree of the block group items is missing.
     pub fn of(filesystem: &Filesystem) -> Result<Self> {
         let has_own_tree = filesystem
             .superblock()

@@ -4,8 +4,8 @@
 //! Snapshots of one history share most of their blocks, and shared blocks are equal
 //! ([`mod@buttress_tree::changes`]). The cost of finding the inodes with a differing item grows
 //! with the changes, not with the size. All directories on the path from a changed inode to the
-//! root also count as changed, in both subvolumes. No other inode needs to be read: it is equal in
-//! both subvolumes, with everything below it.
+//! root also count as changed, in both subvolumes. The comparison reads no other inode: each is
+//! equal in both subvolumes, with everything below it.
 //!
 //! A directory that holds another subvolume also counts as changed. The nested subvolume may exist
 //! in only one of the two compared subvolumes, with a placeholder in the other. No item of the two
@@ -21,7 +21,7 @@ use buttress_format::{InodeExtrefs, InodeNumber, InodeRefs, ItemType, Key, RootR
 use buttress_tree::{ReadAhead, Tree, changes};
 use std::collections::HashSet;
 
-/// The maximum number of inodes that are stored.
+/// The maximum number of changed inodes that the comparison stores.
 const INODES_MAX: usize = 1 << 22;
 
 /// The maximum number of names that are returned for one inode.
@@ -123,8 +123,8 @@ impl Filesystem {
     /// of a subvolume, and for an inode that does not exist.
     ///
     /// # Errors
-    /// Returns [`Error::TooBig`] for more than a million names. Also fails if the names cannot be
-    /// read.
+    /// Returns [`Error::TooBig`] for more than a million names. Also fails if the inode's names
+    /// cannot be read.
     pub fn inode_names(&self, location: Location) -> Result<Vec<(InodeNumber, Vec<u8>)>> {
         let tree = self.subvolume_tree(location.subvolume)?;
         names(&tree, location)

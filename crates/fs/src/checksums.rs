@@ -1,9 +1,10 @@
 //! The expected checksums of data: the checksums that the checksum tree holds for the sectors of an
 //! extent.
 //!
-//! An item holds the checksums of consecutive sectors, packed. The item's key holds the address of
-//! the first sector. A sector that no checksum item covers has no checksum. `ChecksumReader` keeps
-//! its position in the tree, so reads in address order look up each item once.
+//! An item holds the checksums of consecutive sectors, packed. The key of a checksum item holds the
+//! address of the first sector. A sector that no checksum item covers has no checksum.
+//! `ChecksumReader` keeps its position in the tree, so reads in address order look up each item
+//! once.
 //!
 //! Source: on-disk format documentation, section "EXTENT_CSUM".
 
@@ -203,8 +204,8 @@ impl ChecksumReader {
 
 impl Filesystem {
     /// Returns the expected checksums of the sectors of `[logical, +length)` in this state of the
-    /// volume. Address and length must be whole sectors. Returns `None` if the volume is read
-    /// without checksums.
+    /// volume. Address and length of the range must be whole sectors. Returns `None` if the volume
+    /// is read without checksums.
     ///
     /// # Errors
     /// Fails if a block of the checksum tree cannot be read.
@@ -218,7 +219,7 @@ impl Filesystem {
 
 /// A cursor over items of the checksum tree.
 pub trait ChecksumItems {
-    /// Moves to the item that covers `at`, or to the first item after it.
+    /// Moves to the checksum item that covers `at`, or to the first item after it.
     fn approach(&mut self, at: u64) -> Result<()>;
 
     /// Returns the addresses that the item covers, as `(start, end)`.

@@ -9,7 +9,7 @@
 //! - data is verified sector by sector against the checksum tree, unless the inode has no checksums
 //!   or the volume was opened with `rescue=ignoredatacsums`. A sector without a checksum is an
 //!   error, as in the kernel;
-//! - compressed extents are verified completely in their stored form, then decompressed;
+//! - compressed extents are verified completely in their stored form before decompression;
 //! - the size of a piece bounds memory, whatever the sizes on disk.
 
 mod plan;
@@ -112,7 +112,7 @@ pub enum Planned {
 }
 
 /// Returns true if the planned reads provide every byte of a range without gaps. With such reads,
-/// the caller need not clear the buffer first. Holes are not read.
+/// the caller need not clear the buffer first. Holes count as covered, and are not read.
 #[must_use]
 pub fn covers(planned: &[Planned], range: &Range<FileOffset>) -> bool {
     let mut next = range.start;
@@ -372,7 +372,8 @@ fn inflate(
     Ok(Bytes::from(bytes))
 }
 
-/// Returns the chunk of compressed inline content. `length` is the requested length from its start.
+/// Returns the chunk of compressed inline content. `length` is the requested length from the
+/// content's start.
 pub(crate) fn inflate_inline(
     filesystem: &Filesystem,
     location: Location,

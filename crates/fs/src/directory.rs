@@ -6,10 +6,10 @@
 //!
 //! The index items and the name items of a directory should agree. The size of a directory's inode
 //! is twice the length of its names. Counting names during a listing thus detects, at no extra
-//! cost, whether the index lacks an entry. Only then does [`ReadDir`] compare each entry from both
-//! sides. The listing adds the entries that the index lacks, and reports every missing half as an
-//! error entry. Invalid names (empty, `.`, `..`, with a slash or a zero byte) are reported and
-//! never returned.
+//! cost, whether the index lacks an entry. Only if the index lacks an entry does [`ReadDir`]
+//! compare each entry from both sides. The listing adds the entries that the index lacks, and
+//! reports each entry without its other half as an error. The listing reports invalid names (empty,
+//! `.`, `..`, with a slash or a zero byte) and never returns them.
 //!
 //! The listing does not contain `.` and `..`.
 //!
@@ -52,8 +52,8 @@ impl Filesystem {
     /// Returns the entries of a directory in the order of `readdir(3)`.
     ///
     /// # Errors
-    /// Returns [`Error::NotADirectory`]. Also fails if the inode cannot be read. Later errors are
-    /// items of the iterator, which continues after them if it can.
+    /// Returns [`Error::NotADirectory`]. Also fails if the inode cannot be read. The iterator
+    /// returns later errors as items, and continues after them if it can.
     pub fn read_dir(&self, directory: Location) -> Result<ReadDir> {
         if directory.placeholder().is_some() {
             return Ok(ReadDir::empty(self, directory));
@@ -140,10 +140,10 @@ pub struct ReadDir {
     stage: Stage,
     /// The bytes of all names listed so far.
     listed_bytes: u64,
-    /// The index after the last item.
+    /// The index after the last listed item.
     next_index: u64,
-    /// The size of the directory's inode: twice the bytes of its names. `None` if only a part is
-    /// listed.
+    /// The size of the directory's inode: twice the bytes of its names. `None` if only a part of
+    /// the directory is listed.
     size: Option<ByteCount>,
     ready: VecDeque<Result<DirEntry>>,
 }
@@ -158,12 +158,12 @@ pub struct Suspended {
 
 #[derive(Debug)]
 enum Stage {
-    /// The listing follows the index.
+    /// The listing returns entries in index order.
     Listing {
         tree: Tree,
         items: Items,
     },
-    /// Names seem to be missing: each entry of the index is checked by name.
+    /// A name item seems to be missing, so the listing checks each entry of the index by name.
     CheckingIndex {
         tree: Tree,
         items: Items,
@@ -355,7 +355,7 @@ impl ReadDir {
                     self.stage = Stage::Listing { tree, items };
                 }
                 Some(Err(error)) => {
-                    // An entry that the index could not provide is not a missing entry.
+                    // An entry that the index could not provide does not count as missing.
                     self.size = None;
                     self.ready.push_back(Err(error.into()));
                     self.stage = Stage::Listing { tree, items };

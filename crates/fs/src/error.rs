@@ -1,9 +1,9 @@
 //! The errors of the file system, in four kinds that are never mixed.
 //!
-//! - **Corrupt**: bytes on disk violate a rule. [`Corruption`] has one variant for each check, with
-//!   the place and the numbers. Errors of the layers below are passed through unchanged.
+//! - **Corrupt**: bytes on disk violate a rule. For each check, [`Corruption`] has one variant,
+//!   with the place and the numbers. Errors of the layers below are passed through unchanged.
 //! - **Unsupported**: the volume or the call needs an unsupported feature, which the error names.
-//! - **Io**: a device failed. Names the device and the offset.
+//! - **Io**: a device failed. Such an error names the device and the offset.
 //! - **Caller**: the requested object does not exist, or the operation is not possible.
 //!
 //! [`Error::kind`] returns the kind. Only [`Error::errno`] maps errors to numbers of the operating
@@ -308,7 +308,7 @@ pub enum Error {
     /// No entry can have this name.
     #[error(transparent)]
     Name(#[from] buttress_format::NameProblem),
-    /// A defect: an invariant of this program is broken. The error replaces a write of possibly
+    /// A defect: an invariant of this program is broken. The error prevents a write of possibly
     /// wrong data.
     #[error(transparent)]
     Defect(Box<Defect>),
@@ -316,7 +316,8 @@ pub enum Error {
     /// except these were dropped.
     #[error("{}; to find all damage, run `buttress check`", not_dropped(.failures))]
     NotDropped {
-        /// The subvolumes and their errors, in the order in which they were tried.
+        /// The subvolumes that were not dropped and their errors, in the order in which they were
+        /// tried.
         failures: Vec<(SubvolumeId, Error)>,
     },
     /// An extent stays in its block group, because no copy of the extent is intact.
@@ -326,7 +327,7 @@ pub enum Error {
         used_by(.users)
     )]
     NotMoved {
-        /// The block group.
+        /// The address of the damaged block group.
         group: Logical,
         /// The extent.
         logical: Logical,
@@ -346,7 +347,7 @@ pub enum Error {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum WritingRefusal {
-    /// Features that only readers may ignore.
+    /// Unknown compat_ro features, which only readers may ignore.
     #[error(
         "the volume cannot be written: it has unknown compat_ro features ({})",
         .names.join(", ")
@@ -386,7 +387,7 @@ pub enum WritingRefusal {
         "the volume cannot be written: it is a seed, on which other volumes may depend. To make a writable volume from it, add a device on a kernel mount. To clear the seed flag, run `btrfstune -S 0`"
     )]
     Seed,
-    /// The volume is an image without data.
+    /// The volume is a metadata image, which lacks file data.
     #[error("the volume cannot be written: it is a metadata image without file data. Open it read-only")]
     MetadataImage,
     /// A run of btrfstune was interrupted.
@@ -400,7 +401,7 @@ pub enum WritingRefusal {
     /// The volume's devices or chunks are faulty.
     #[error("the volume cannot be written: {notice}")]
     Devices {
-        /// The fault of the devices or chunks.
+        /// The notice that describes the fault of the devices or chunks.
         notice: Box<buttress_volume::Notice>,
     },
     /// Only a copy of the superblock is left, because the device was reused for another purpose.
@@ -548,7 +549,8 @@ impl Error {
         }
     }
 
-    /// Returns the error number of a failed system call. Only this function maps errors.
+    /// Returns the error number of a failed system call. Only `errno` maps errors to numbers of the
+    /// operating system.
     #[must_use]
     pub fn errno(&self) -> i32 {
         if let Some(failure) = self.lacks_host_space() {

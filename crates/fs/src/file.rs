@@ -26,7 +26,7 @@ pub struct File {
     filesystem: Filesystem,
     tree: Tree,
     metadata: Arc<Metadata>,
-    /// The file's ranges, if a pass over its items has already found them.
+    /// The file's ranges, if an earlier pass over its items has found them.
     known: Option<Arc<Vec<FileRange>>>,
     verified: bool,
 }
@@ -76,7 +76,7 @@ impl Filesystem {
 
 impl Filesystem {
     /// Opens a regular file, or a symlink with its target as content, from metadata that was
-    /// already read. `ranges` may hold all its ranges.
+    /// already read. `ranges` may hold all ranges of the file.
     ///
     /// # Errors
     /// Fails if the subvolume cannot be found.
@@ -154,7 +154,7 @@ impl File {
         )
     }
 
-    /// Returns a reader of checksums, if the file has them.
+    /// Returns a reader of the file's checksums, if the file has checksums.
     pub(crate) fn checksum_reader(&self) -> Result<Option<ChecksumReader>> {
         if self.verified {
             ChecksumReader::new(&self.filesystem)
@@ -180,8 +180,8 @@ impl File {
     /// buffer only at the end of the file.
     ///
     /// # Errors
-    /// Fails if a byte of the range cannot be read, and names its place. The content of `buffer` is
-    /// then unspecified.
+    /// Fails if a byte of the range cannot be read, and names its place. After an error, the
+    /// content of `buffer` is unspecified.
     pub fn read_at(&self, offset: FileOffset, buffer: &mut [u8]) -> Result<usize> {
         // Clamp: the offset comes from a caller; every file ends before the last offset.
         let end = offset
@@ -288,7 +288,7 @@ pub fn fetch(
 }
 
 /// Copies a chunk to its place in `buffer`, which begins at `start` of the file and is zeroed.
-/// Fails if the chunk does not fit, because zeros would be left there.
+/// Fails if the chunk does not fit into the buffer, because the missing part would stay zeros.
 fn place(chunk: Chunk, start: FileOffset, buffer: &mut [u8]) -> Result<()> {
     match chunk.content {
         Content::Hole => Ok(()),

@@ -1,8 +1,8 @@
 //! A volume that is open as a file system: its trees, by id.
 //!
-//! A [`Filesystem`] is a cheap handle on shared state, `Send` and `Sync`. All calls take `&self`
-//! and may run in parallel. A `Filesystem` is a view of one commit: it looks up roots in the root
-//! tree of the moment when it was opened.
+//! A [`Filesystem`] is a cheap handle on shared state, `Send` and `Sync`. All calls of a
+//! `Filesystem` take `&self` and may run in parallel. A `Filesystem` is a view of one commit: it
+//! looks up roots in the root tree of the moment when it was opened.
 //!
 //! The neighbouring modules interpret the trees, and add their calls to [`Filesystem`]:
 //! [`crate::lookup`], [`crate::directory`], [`crate::inode`], [`crate::file`], and so on.
@@ -167,7 +167,7 @@ impl Filesystem {
         }
     }
 
-    /// Returns true if both are the same view of the same state.
+    /// Returns true if both handles are the same view of the same state.
     pub fn is_same_view(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.shared, &other.shared)
     }
@@ -270,8 +270,8 @@ impl Filesystem {
     /// Returns the root item of a tree.
     ///
     /// # Errors
-    /// Returns [`Error::TreeNotFound`]; the root and chunk trees have no item. Also fails if the
-    /// root tree cannot be read.
+    /// Fails with [`Error::TreeNotFound`]; the root and chunk trees have no root item. Also fails
+    /// if the root tree cannot be read.
     pub fn root_item(&self, id: TreeId) -> Result<RootItem> {
         Ok(self.known_tree(id)?.item.clone())
     }
@@ -327,7 +327,8 @@ impl Filesystem {
         Ok(known)
     }
 
-    /// Returns the newest root item of the tree. A tree has several only during a relocation.
+    /// Returns the newest root item of the tree. Only during a relocation does a tree have several
+    /// root items.
     fn find_tree(&self, id: TreeId) -> Result<KnownTree> {
         let wanted = Key::new(id.object_id(), ItemType::ROOT_ITEM, u64::MAX);
         let mut cursor = self.root_tree().cursor(ReadAhead::None);

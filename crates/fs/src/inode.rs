@@ -9,9 +9,9 @@
 //!   content;
 //! - device numbers hold the major number above bit 20 and the minor number below;
 //! - a nested subvolume inside a snapshot is an empty directory that no item describes. The kernel
-//!   gives the placeholder mode 0755, one link, and the owner and access time of its parent
-//!   directory. The directory's other times are those of the first lookup. In this crate, the other
-//!   times are the change time of the parent directory, so that two runs agree.
+//! gives the placeholder mode 0755, one link, and the owner and access time of its parent
+//! directory. Times of the placeholder other than the access time are those of the first lookup. In
+//! this crate, the other times are the change time of the parent directory, so that two runs agree.
 //!
 //! Source: on-disk format documentation, section "INODE_ITEM".
 
@@ -114,7 +114,7 @@ pub struct Metadata {
     pub accessed: Timestamp,
     /// The last change of content.
     pub modified: Timestamp,
-    /// The last change of anything.
+    /// The time of the last change of content or attributes.
     pub changed: Timestamp,
     /// The time of creation; `None` for a placeholder.
     pub created: Option<Timestamp>,
@@ -161,7 +161,8 @@ impl Metadata {
         }
     }
 
-    /// Returns the empty directory that replaces an absent subvolume. `directory` holds it.
+    /// Returns the empty directory that replaces an absent subvolume. `directory` holds the
+    /// placeholder.
     #[must_use]
     pub fn placeholder(location: Location, directory: &Self) -> Self {
         Self {

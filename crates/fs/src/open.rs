@@ -7,13 +7,13 @@
 //! 3. By default, the root tree is the root tree that the superblock names. With
 //!    `rescue=usebackuproot`, the root tree is the newest backup root whose root tree and mandatory
 //!    trees can be read.
-//! 4. With the raid-stripe-tree feature, data addresses go through that tree, which is passed down
-//!    to the volume.
+//! 4. With the raid-stripe-tree feature, the volume maps data addresses through the stripe tree,
+//!    which the opening passes to it.
 //!
-//! This module does not replay a pending log tree: the volume has the state of its last commit, and
-//! a [`Notice`] reports this. The crate `writer` replays the log: on the volume if it is opened for
-//! writing, in memory if it is opened for reading. Unlike in the kernel, an unreadable tree does
-//! not prevent opening. A notice names the unreadable tree, and calls that need the tree fail.
+//! Opening does not replay a pending log tree here: the volume has the state of its last commit,
+//! and a [`Notice`] reports this. The crate `writer` replays the log: on the volume if it is opened
+//! for writing, in memory if it is opened for reading. Unlike in the kernel, an unreadable tree
+//! does not prevent opening. A notice names the unreadable tree, and calls that need the tree fail.
 
 use crate::error::{Corruption, Error, Result};
 use crate::executor::Executor;
@@ -172,7 +172,7 @@ struct Roots {
     chunk_tree: Tree,
     /// The root tree.
     root_tree: Tree,
-    /// The reason why the root tree cannot be used, if it cannot.
+    /// The reason why the root tree cannot be used; `None` if it can.
     failure: Option<Error>,
 }
 
@@ -251,7 +251,7 @@ fn load_chunks(volume: &Volume, chunk_tree: &Tree) -> Result<()> {
     Ok(())
 }
 
-/// The trees that every volume has.
+/// The trees that every volume must have.
 const ESSENTIAL_TREES: [TreeId; 4] = [TreeId::EXTENT, TreeId::DEVICE, TreeId::FS, TreeId::CHECKSUM];
 
 /// Reads the root block of the root tree. If `thorough` is set, also reads the root blocks of the
@@ -306,8 +306,9 @@ fn usable_backup(forest: &Arc<Forest>) -> Option<(usize, BackupRoot, Tree)> {
         })
 }
 
-/// Passes the RAID stripe tree to the volume, if the volume has that feature. Without the tree's
-/// root, the volume cannot locate such data; [`report_trees`] then reports the reason.
+/// Passes the RAID stripe tree to the volume, if the volume has that feature. If the root of the
+/// stripe tree is missing, the volume cannot locate such data; [`report_trees`] then reports the
+/// reason.
 fn attach_stripe_tree(volume: &Arc<Volume>, forest: &Arc<Forest>, root_tree: &Tree) {
     if volume.superblock().incompat.contains(Incompat::RAID_STRIPE_TREE)
         && let Ok(root) = root_of(forest, root_tree, TreeId::RAID_STRIPE)

@@ -5,9 +5,9 @@
 //! that reading a few bytes is cheap. The window doubles with each batch up to `WINDOW_MAX_BYTES`.
 //! The reader returns holes as holes, and writes their zeros only if the caller asks for them.
 //!
-//! Damage does not end the stream. A [`Chunk`] describes the loss with its length, and the
-//! following chunks are returned. As a [`std::io::Read`], the reader returns the error once, then
-//! continues after the damage.
+//! Damage in the content does not end the stream. A [`Chunk`] describes the loss with its length,
+//! and the following chunks are returned. As a [`std::io::Read`], the reader returns the error
+//! once, then continues after the damage.
 //!
 //! Bounds of the queued content: at most the window in bytes, and `QUEUE_MAX` in chunks.
 
@@ -37,7 +37,7 @@ const QUEUE_MAX: usize = 2048;
 pub struct FileReader {
     file: File,
     wanted: Range<FileOffset>,
-    /// The map of the file; `None` before the first chunk and after the last range.
+    /// The extent map of the file; `None` before the first chunk and after the last range.
     extents: Option<FileExtents>,
     checksums: Option<ChecksumReader>,
     started: bool,
@@ -135,9 +135,10 @@ impl FileReader {
         self.queued_bytes
     }
 
-    /// Returns the next run of the file: content, a hole, or damage. Returns `None` at the end. The
-    /// returned runs are in order and without gaps, and end exactly at the end of the requested
-    /// range. A chunk that reports damage of the extent map, but loses no bytes, has length zero.
+    /// Returns the next run of the file: content, a hole, or damage. Returns `None` at the end of
+    /// the file or range. The returned runs are in order and without gaps, and end exactly at the
+    /// end of the requested range. A chunk that reports damage of the extent map, but loses no
+    /// bytes, has length zero.
     ///
     /// # Errors
     /// Fails if the map of the file or its checksums cannot be read at all. The stream of chunks
@@ -387,7 +388,7 @@ impl FileReader {
         if rest != ByteCount::ZERO {
             let offset = chunk.offset.exact_add(taken);
             let content = match chunk.content {
-                // At least `length` bytes were just copied.
+                // The copied bytes are at least `length` long.
                 Content::Data(mut bytes) => Content::Data(bytes.split_off(length)),
                 other => other,
             };

@@ -1,12 +1,12 @@
 //! Extents in their stored form: compressed bytes that are verified, but not decompressed.
 //!
-//! This module serves jobs that pass compressed extents on unchanged, such as a send stream with
-//! encoded writes. The module reads only compressed extents, whose size the format limits to 128
-//! KiB.
+//! The module `stored` serves jobs that pass compressed extents on unchanged, such as a send stream
+//! with encoded writes. The module reads only compressed extents, whose size the format limits to
+//! 128 KiB.
 //!
-//! Reads are started one by one and awaited later in any order. Worker threads verify them against
-//! the checksum tree, unless the inode has no checksums or the volume was opened with
-//! `rescue=ignoredatacsums`.
+//! A caller starts reads one by one and waits for them in any order. Worker threads verify stored
+//! extents against the checksum tree, unless the inode has no checksums or `rescue=ignoredatacsums`
+//! is set.
 
 use crate::checksums::ChecksumReader;
 use crate::content::{Chunks, Content, Piece};
@@ -50,8 +50,9 @@ impl StoredReader {
     /// Starts to read the whole extent that the file of `metadata` uses at `offset`.
     ///
     /// # Errors
-    /// Returns [`Corruption::CompressedTooLarge`] with the sizes if the extent is not compressed,
-    /// which is a caller's mistake. Also fails if the extent's checksums cannot be looked up.
+    /// For an uncompressed extent, which is a caller's mistake, returns
+    /// [`Corruption::CompressedTooLarge`] with the sizes. Also fails if the extent's checksums
+    /// cannot be looked up.
     pub fn start(
         &mut self,
         metadata: &Metadata,

@@ -3,8 +3,8 @@
 //! A subvolume is a tree of files with a root item in the root tree. The subvolume's place is a
 //! directory of another subvolume. The root tree records the place, with the directory and the
 //! name, from both sides: `ROOT_REF` under the parent and `ROOT_BACKREF` under the child. A deleted
-//! subvolume has no place. The tree of a deleted subvolume is dropped in the background. Until
-//! then, its root item counts no references, and may hold the progress of the deletion.
+//! subvolume has no place. The tree of a deleted subvolume is dropped in the background. Until the
+//! tree is dropped, its root item counts no references, and may hold the progress of the deletion.
 //!
 //! Source: on-disk format documentation, sections "ROOT_ITEM", "ROOT_REF" and "ROOT_BACKREF".
 
@@ -23,13 +23,13 @@ use uuid::Uuid;
 /// The maximum nesting depth of subvolumes whose paths are determined.
 const NESTING_LIMIT: usize = 4096;
 
-/// The maximum length of a subvolume's path that is determined.
+/// The maximum length of a subvolume's path that the lookup determines.
 const PATH_LIMIT: usize = 64 << 10;
 
 /// The place of a subvolume in its parent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SubvolumePlace {
-    /// The subvolume that holds the place.
+    /// The subvolume that contains the place.
     pub parent: SubvolumeId,
     /// The directory in the parent.
     pub directory: InodeNumber,

@@ -1,8 +1,8 @@
 //! Volumes in memory for tests of this crate and of the crates above: files, directories and
 //! subvolumes, item by item. Feature `testing`.
 //!
-//! The functions of this module make the items of a valid volume. A test then removes items or adds
-//! wrong ones.
+//! The functions of this module make the items of a valid volume. A test then removes valid items
+//! or adds wrong items.
 #![allow(
     clippy::arithmetic_side_effects,
     clippy::indexing_slicing,
@@ -120,7 +120,7 @@ impl World {
         index
     }
 
-    /// Adds an entry and the reference from its target. Returns the entry's index.
+    /// Adds an entry and the reference from its target. Returns the index of the added entry.
     pub fn entry(&mut self, directory: u64, name: &[u8], child: u64, kind: FileKind) -> u64 {
         let index = self.half_entry(directory, name, key(child, ItemType::INODE_ITEM, 0), kind);
         let place = key(child, ItemType::INODE_REF, directory);

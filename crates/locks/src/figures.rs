@@ -44,7 +44,7 @@ pub struct Figures {
     is_known: AtomicBool,
 }
 
-/// The times of one kind.
+/// The measured times of one kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TimeFigures {
     /// The number of measured times.

@@ -169,7 +169,7 @@ mod list {
             mode,
             taken_at: Location::caller(),
         };
-        // A thread that ends has no list any more, and acquires no lock out of order.
+        // If the thread is ending, it has no list any more, and acquires no lock out of order.
         let _ = HELD.try_with(|held| held.borrow_mut().push(entry));
     }
 

@@ -18,7 +18,7 @@ pub struct RwLock<T, C: LockClass> {
 
 /// The guard of a lock that is held shared.
 pub struct RwLockReadGuard<'a, T, C: LockClass> {
-    // Dropped first, so that the lock is released before its entry.
+    // The inner guard is declared first, so that the lock is released before its entry is removed.
     inner: raw::RwLockReadGuard<'a, T>,
     _held: Held<C>,
 }
@@ -86,7 +86,7 @@ impl<T, C: LockClass> RwLock<T, C> {
         }
     }
 
-    /// Acquires the lock exclusively. Waits while another thread holds it.
+    /// Acquires the lock exclusively. Waits while another thread holds the lock.
     #[inline]
     #[cfg_attr(debug_assertions, track_caller)]
     pub fn write(&self) -> RwLockWriteGuard<'_, T, C> {

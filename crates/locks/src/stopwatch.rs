@@ -1,9 +1,9 @@
 //! Stopwatches: the duration of a piece of work, and the part of it in which its thread had no
 //! processor.
 //!
-//! Linux counts for each thread how long it was runnable without running. This is the run delay,
+//! For each thread, Linux counts how long it was runnable without running. This is the run delay,
 //! the second number of `schedstat`. Each thread keeps its `schedstat` file open and reads it.
-//! Without the file, the run delay is 0.
+//! Without the file `schedstat`, the run delay is 0.
 //!
 //! Reading the `schedstat` file takes some microseconds, longer than most locks are held. A
 //! stopwatch reads the file at the end of work that took a millisecond or more. At the start of a
@@ -98,7 +98,8 @@ impl Stopwatch {
         }
     }
 
-    /// Returns the time since the stopwatch's start. Called on the thread that started it.
+    /// Returns the time since the stopwatch's start. The caller's thread must be the thread that
+    /// started the stopwatch.
     #[must_use]
     pub fn taken(&self) -> Taken {
         let time = self.start.elapsed();

@@ -11,7 +11,7 @@ lock_class!(Other, "other", Rank::new(20));
 lock_class!(High, "high", Rank::new(30));
 lock_class!(Leaf, "leaf", Rank::LEAF);
 
-/// Returns the assertion message of `body`, or `None` if its locks are allowed.
+/// Returns the assertion message of `body`, or `None` if the lock order allows its locks.
 fn said(body: impl FnOnce()) -> Option<String> {
     let panic = catch_unwind(AssertUnwindSafe(body)).err()?;
     Some(panic.downcast_ref::<String>().unwrap().clone())
@@ -79,7 +79,7 @@ fn of_one_rank_one_is_held_and_the_same_lock_once() {
         let _middle = middle.read();
         let _other = other.lock();
     });
-    // Two readers of one thread wait for each other if a writer arrives between them.
+    // If a writer arrives between two readers of one thread, these wait for each other.
     refused("the same lock", ["`middle`", "`middle`"], || {
         let _first = middle.read();
         let _second = middle.read();

@@ -1,9 +1,9 @@
-//! Items that describe a volume's layout, for an empty volume and for one that is built from
+//! Items that describe a volume's layout, for an empty volume and for a volume that is built from
 //! complete trees.
 //!
 //! Each function makes the items of one tree, or the single item of an object, from its caller's
-//! plan. No function depends on how the plan was made. The planned items come in any order; the
-//! code that packs them sorts them.
+//! plan. No function of this module depends on how the plan was made. The planned items come in any
+//! order; the code that packs them sorts them.
 
 use super::chunks::PlannedChunk;
 use super::options::Settings;
@@ -122,7 +122,7 @@ pub fn directory(inode: InodeNumber, item: &InodeItem) -> Result<Vec<Item>, Erro
 /// Returns the items of the root tree's directory, whose only name leads to the default subvolume.
 ///
 /// # Errors
-/// Never fails, because a directory can have this name.
+/// Never fails, because a directory can have the name `default`.
 pub fn root_directory(
     inode: &InodeItem,
     default: TreeId,
@@ -156,7 +156,8 @@ pub fn root_item(
     let node_bytes = ByteCount::new(u64::from(settings.node_bytes));
     let holds_files = root.id.holds_files();
     let time = subvolume.map_or_else(Timestamp::default, |_| identity.time);
-    // No code reads this inode, and mkfs.btrfs makes these trees without it.
+    // No code reads the root directory's inode of these trees, and mkfs.btrfs makes the trees
+    // without it.
     let bare = matches!(root.id, TreeId::UUID | TreeId::DATA_RELOCATION | TreeId::QUOTA);
     let inode = InodeItem {
         generation: Generation::new(u64::from(!bare)),
@@ -267,7 +268,7 @@ pub fn chunk_tree<'a>(
     devices.chain(chunks).collect()
 }
 
-/// Returns the items of the device tree. `counted` devices have an item for their errors.
+/// Returns the items of the device tree. Each of the `counted` devices has an item for its errors.
 #[must_use]
 pub fn device_tree<'a>(
     identity: &Identity,
@@ -317,7 +318,7 @@ pub fn free_space(chunk: &PlannedChunk, free: &[Range<Logical>]) -> Vec<Item> {
     items
 }
 
-/// Returns a superblock that leads to trees. `root_of` returns the existing roots.
+/// Returns a superblock that leads to trees. `root_of` returns the roots of existing trees.
 #[must_use]
 pub fn complete_superblock(
     superblock: &Superblock,

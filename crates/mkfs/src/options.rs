@@ -17,7 +17,7 @@ pub enum Feature {
     MixedBlockGroups,
     /// A file may have more hard links in one directory than fit one item.
     ExtendedReferences,
-    /// RAID5 and RAID6. RAID profiles of this kind also set the feature.
+    /// RAID5 and RAID6. The volume supports RAID5 and RAID6; these profiles also set the feature.
     Raid56,
     /// Tree blocks have short extent items.
     SkinnyMetadata,
@@ -170,7 +170,7 @@ pub struct Settings {
     pub discard: bool,
     /// User, group and permissions of the root directory.
     pub root_owner: Option<(u32, u32, Option<u32>)>,
-    /// The missing parts, which only tests set.
+    /// The features that the new volume lacks, which only tests set.
     pub(super) missing: Missing,
 }
 
@@ -244,8 +244,8 @@ impl Options {
         let said = self.features.iter().rev().find(|(named, _)| *named == feature);
         said.map_or_else(
             || {
-                // The default of block-group-tree is off if the user clears a feature that it
-                // needs.
+                // The block-group-tree feature is off by default if the user clears a feature that
+                // it needs.
                 let rests = [Feature::NoHoles, Feature::FreeSpaceTree];
                 feature.is_default()
                     && (feature != Feature::BlockGroupTree || rests.iter().all(|needed| self.has(*needed)))

@@ -27,10 +27,10 @@
 //!
 //! A snapshot has two moments, both within its call: at the first one its source is frozen, and at
 //! the second one it gets its name. For content that was dirty when the call began, the snapshot
-//! has the part that was written back by then: for each file a state that the file had within the
-//! round. The kernel promises the same for its snapshots.
+//! has a part written back since: a state that the file had within the round. The kernel promises
+//! the same for its snapshots.
 //!
-//! Times are not compared, because one clock ticks for all threads.
+//! The comparison leaves out times, because one clock ticks for all threads.
 
 pub mod agreement;
 pub mod call;

@@ -7,9 +7,9 @@
 //!   file.
 //!
 //! Every flag, length and address of an extent must equal the kernel's. Sharedness must also follow
-//! from all items of all trees: an extent is shared if two files use it, or one file uses it at two
-//! offsets. If the kernel's sharedness differs from this count, the kernel is wrong, and the file
-//! is counted ([`Compared::kernel_differs`]). `docs/fiemap.md` describes the known cases.
+//! from all items of all trees: an extent is shared if it has two users or two offsets. If the
+//! kernel's sharedness differs from this count, the kernel is wrong, and the file is counted
+//! ([`Compared::kernel_differs`]). `docs/fiemap.md` describes the known cases.
 
 pub mod of_kernel;
 pub mod of_writer;
@@ -102,7 +102,8 @@ pub fn compare(image: &Path) -> Result<Compared> {
     Ok(compared)
 }
 
-/// Reads every item of every subvolume, including the rest of a partly dropped one.
+/// Reads every item of every subvolume, including the remaining items of a partly dropped
+/// subvolume.
 fn users_of(filesystem: &Filesystem) -> Result<Users> {
     let mut users = Users::new();
     for subvolume in filesystem.subvolumes()? {
@@ -240,9 +241,9 @@ fn compare_part(file: &buttress::unstable::fs::File, map: &[FiemapExtent]) -> Re
     let behind = |map: &[FiemapExtent]| -> Result<Sectors> {
         let mut sectors = sectors_of(&map.iter().map(plain).collect::<Vec<_>>())?;
         let mut behind = sectors.split_off(&first);
-        // The whole map may merge encoded extents by chance, if the address of one plus its length
-        // in the file gives the address of the next one. The extent map of a part that begins with
-        // the second extent has the second extent's address, as in the kernel.
+        // The kernel may by chance merge encoded extents, if an extent's address plus file length
+        // gives the next address. The extent map of a part that begins with the second extent has
+        // the second extent's address, as in the kernel.
         for (address, _) in behind.values_mut().filter(|(_, flags)| flags & ENCODED != 0) {
             *address = 0;
         }

@@ -1,8 +1,8 @@
 //! Reads a tar stream (ustar, pax, GNU sparse 1.0) into a manifest, sequentially.
 //!
 //! The reader follows the formats' documents (POSIX pax, the GNU tar manual's "Sparse Formats"),
-//! independently of the writer that it tests. It is strict: an unknown type, a bad checksum or a
-//! missing end is an error.
+//! independently of the writer that it tests. The reader is strict: an unknown type, a bad checksum
+//! or a missing end is an error.
 
 use anyhow::{Context, Result, bail, ensure};
 use buttress_oracle::manifest::{DataRange, Entry, Manifest, Time, link_groups, shown};
@@ -13,7 +13,8 @@ const BLOCK: usize = 512;
 
 type Records = BTreeMap<Vec<u8>, Vec<u8>>;
 
-/// Returns the manifest of the tar stream `reader`. Members are `./…`, the top directory first.
+/// Returns the manifest of the tar stream `reader`. The manifest names members `./…`, the top
+/// directory first.
 pub fn manifest(mut reader: impl Read) -> Result<Manifest> {
     let mut manifest = Manifest::new();
     let mut groups: HashMap<Vec<u8>, Vec<Vec<u8>>> = HashMap::new();

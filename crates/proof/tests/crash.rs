@@ -154,8 +154,8 @@ fn run_with_commits_between(
 }
 
 /// Runs operations on one thread, and commits on another. Operations that find no space commit as
-/// well, so a mark may follow the begin of the next commit. The committed content is then known
-/// only from the devices.
+/// well, so a mark may follow the begin of the next commit. After concurrent commits, the committed
+/// content is known only from the devices.
 fn run_with_commits_beside(
     lab: &CrashLab,
     filesystem: &WritableFilesystem,
@@ -267,7 +267,7 @@ fn ask_the_kernel(cut: usize, images: &Backends, seed: u64) -> Result<()> {
 /// Number of images per one that the kernel and `btrfs check` verify.
 const KERNEL_EVERY: u64 = 8;
 
-/// Number of verified images.
+/// Number of images that the kernel verified.
 static KERNEL_LOOKS: AtomicUsize = AtomicUsize::new(0);
 
 fn crash(device_bytes: &[usize], options: &Options, operations: usize, commit_every: u64) {
@@ -358,7 +358,7 @@ fn on_four_devices_with_raid0_and_raid1c3() {
 #[test]
 fn on_three_devices_with_parity() {
     let base = empty(&[160 << 20; 3], &profiles(Profile::Raid5, Profile::Raid5)).unwrap();
-    // `btrfs check` reports the write hole as an error.
+    // The test excludes parity profiles, because `btrfs check` reports the write hole as an error.
     let plan = Plan {
         asks_kernel: false,
         ..Plan::new(800, 40)
@@ -425,7 +425,7 @@ fn with_simple_quotas() {
     crash_on(base, Plan::new(1000, 40));
 }
 
-/// The requests of a queue with threads end in any order.
+/// With threads, the requests of a queue end in any order.
 #[test]
 fn under_threads() {
     let plan = Plan {

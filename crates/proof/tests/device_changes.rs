@@ -40,7 +40,7 @@ const MIB: u64 = 1 << 20;
 /// Of so many images that the kernel can mount, it looks at one.
 const KERNEL_EVERY: usize = 12;
 
-/// A volume with content, and devices that are no part of it.
+/// A test volume with content, and devices that do not belong to the volume.
 struct Base {
     backends: Backends,
     /// How many of the backends the volume has.
@@ -82,7 +82,7 @@ impl Base {
         Ok(self)
     }
 
-    /// Records a change.
+    /// Records a change of devices.
     fn record(&self, change: Change<'_>) -> Result<History> {
         let lab = CrashLab::new();
         let recorded: Backends = self
@@ -98,7 +98,7 @@ impl Base {
         Ok(lab.history())
     }
 
-    /// Judges each cut.
+    /// Judges each power cut of a history.
     fn each_cut(&self, what: &str, history: &History) -> Result<()> {
         self.some_cuts(what, history, usize::MAX)
     }
@@ -138,7 +138,7 @@ impl Base {
     fn judge(&self, images: &Backends, kernel: &mut usize) -> Result<(bool, bool)> {
         let (last, others) = images.split_last().context("no device")?;
         let others = others.to_vec();
-        // One device changes its size: it is the volume.
+        // If only one device remains, the volume can only change its size.
         if others.is_empty() {
             self.expect_whole(images, kernel)?;
             return Ok((true, true));

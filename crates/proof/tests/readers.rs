@@ -130,7 +130,8 @@ fn readers_see_whole_states_only() {
     }
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        // A rename is one operation: a file is always in exactly one of the two directories.
+        // A rename is one operation, so a lookup always finds the file in exactly one of the two
+        // directories.
         let writer = scope.spawn(|| {
             let _over = SetOnDrop::new(&done);
             for round in 0..20_u32 {

@@ -2,28 +2,28 @@
 //!
 //! The kernel has a queue of requests for each processor. A server registers ring entries of memory
 //! with such a queue. The kernel writes a call made on that processor into one of these entries.
-//! The server writes the answer into the same memory. Submitting the answer to one request also
-//! asks the kernel for the next request. A [`Ring`] is one such entry with an io_uring of its own,
-//! for one thread.
+//! The server writes the answer to the same memory. Submitting the answer to one request also asks
+//! the kernel for the next request. A [`Ring`] is one such entry with an io_uring of its own, for
+//! one thread.
 //!
-//! A ring supports only this exchange of requests and answers. Before it is enabled, it is
-//! restricted to commands (`IORING_OP_URING_CMD`) for the one descriptor of its construction,
-//! without registrations. A process that restricted itself with a system call filter cannot bypass
-//! the filter through its rings.
+//! A ring supports only this exchange of requests and answers. Before the ring is enabled, it is
+//! restricted to commands (`IORING_OP_URING_CMD`) for one descriptor, without registrations. A
+//! process that restricted itself with a system call filter cannot bypass the filter through its
+//! rings.
 //!
 //! `unsafe` is needed because the kernel writes to memory by address. The invariants of the
 //! `unsafe` code are:
 //! - the kernel knows two addresses of a ring's memory: those of the two parts of `Memory`. The
-//!   mapping has at least the sizes that the kernel knows, and never moves;
-//! - the kernel accesses them only while a command is in flight (`Place::Asked`), from its
-//!   submission until its completion is taken out. References to the command's memory exist only
+//!   ring's mapping has at least the sizes that the kernel knows, and never moves;
+//! - the kernel accesses the mapping only while a command is in flight (`Place::Asked`), from
+//!   submission until completion is taken out; References to the command's memory exist only
 //!   elsewhere and end before the next submission, because both need the ring;
 //! - a ring that is dropped while a command is in flight leaks its memory to the kernel. Leaked
 //!   ring memory is never reused;
 //! - the submission side and the completion side are used only through `&mut self`.
 //!
-//! Left out: rings with more than one entry, and notifications, which the kernel does not accept in
-//! this way.
+//! Left out: rings with more than one entry, and notifications, which the kernel does not accept
+//! through rings.
 //!
 //! Source: `linux/fuse.h`, for `fuse_uring_req_header`, `fuse_uring_ent_in_out` and
 //! `fuse_uring_cmd_req`.
@@ -69,7 +69,7 @@ enum Place {
 pub struct Request<'a> {
     /// The `fuse_in_header` of a request, and the bytes after it.
     pub head: &'a [u8],
-    /// The structure of the operation and the bytes after it.
+    /// The structure of the FUSE operation and the bytes after it.
     pub arguments: &'a [u8],
     /// The memory for the remaining bytes of the request, and for the answer.
     pub payload: &'a mut [u8],
@@ -139,7 +139,7 @@ impl Ring {
     /// may use it.
     ///
     /// # Errors
-    /// Fails if the system refuses.
+    /// Fails if the system refuses to enable the ring.
     pub fn enable(&mut self) -> io::Result<()> {
         self.ring.submitter().register_enable_rings()
     }
@@ -160,8 +160,8 @@ impl Ring {
                 }
             };
             // SAFETY: the submitted command refers only to the memory of `self`. No other code uses
-            // this memory until the completion is taken out: `place` records that from here on. If
-            // the completion never comes, `Memory` is leaked.
+            // the ring's memory until the completion is taken out: `place` records that from here
+            // on. If the completion of the command never comes, `Memory` is leaked.
             unsafe { self.ring.submission().push(&command) }
                 .map_err(|_| io::Error::other("a ring has no space for its one command"))?;
             let before = std::mem::replace(&mut self.place, Place::Asked);
@@ -260,7 +260,7 @@ mod tests {
     fn ring() -> Option<(io::PipeReader, Ring)> {
         // A pipe accepts no commands.
         let (device, _) = io::pipe().unwrap();
-        // If the system has no rings, or refuses them to this process, the test has nothing to
+        // If the system has no io_uring, or refuses it to this process, the test has nothing to
         // check.
         let ring = Ring::new(device.as_fd(), 3, 1 << 20).ok()?;
         Some((device, ring))

@@ -104,8 +104,9 @@ impl Memory {
 
     pub(crate) fn request(&mut self) -> Request<'_> {
         let room = self.payload_bytes;
-        // SAFETY: within the mapping, and apart from the head. No command is in flight, so only the
-        // borrower of `self` uses it.
+        // SAFETY: within the mapping, and apart from the head. SAFETY: the payload is within the
+        // mapping, and separate from the head. No command is in flight, so only the borrower of
+        // `self` uses it.
         let payload = unsafe { std::slice::from_raw_parts_mut(payload_of(self.mapping), room) };
         let head = self.head();
         Request {
@@ -155,8 +156,8 @@ impl Drop for Memory {
             return;
         }
         let length = self.payload_bytes.saturating_add(PAYLOAD_AT);
-        // SAFETY: mapped with this length, and the kernel has no command that knows it. An error
-        // would mean that it is not mapped.
+        // SAFETY: `mmap` returned this mapping with this length, and no command of the kernel
+        // refers to the mapping. An error would mean that it is not mapped.
         let _ = unsafe { munmap(self.mapping.as_ptr(), length) };
     }
 }
@@ -172,7 +173,7 @@ mod tests {
     fn receive(memory: &mut Memory, at: usize, bytes: &[u8], payload: &[u8]) {
         let [head, room] = memory.parts.as_ref();
         assert!(bytes.len() <= head.iov_len.checked_sub(at).unwrap() && payload.len() <= room.iov_len);
-        // SAFETY: both ranges are in the memory (asserted), which has no other user now.
+        // SAFETY: both ranges are in the entry's memory (asserted), which has no other user now.
         unsafe {
             std::ptr::copy_nonoverlapping(bytes.as_ptr(), head.iov_base.cast::<u8>().add(at), bytes.len());
             std::ptr::copy_nonoverlapping(payload.as_ptr(), room.iov_base.cast(), payload.len());

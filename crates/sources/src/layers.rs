@@ -4,8 +4,8 @@
 //! The order of an archive's members is their precedence. Of two members with one path, the later
 //! one stays, as when archives are unpacked one after another. In layers, names that begin with
 //! `.wh.` delete entries of lower layers (OCI image specification, "Whiteouts"). `.wh.NAME` deletes
-//! one entry, and `.wh..wh..opq` deletes the content of a directory. Such names never affect their
-//! own layer.
+//! one entry, and `.wh..wh..opq` deletes the content of a directory. Whiteout names never affect
+//! their own layer.
 //!
 //! A hard link is another name of the target's file at the moment of the link, whatever later
 //! happens to the target's name. A later layer may delete one of a file's two names. Each name of a
@@ -13,7 +13,7 @@
 //! archive is read twice to find the names of a file, the first time only for link targets. Memory
 //! grows only with the number of files in the archive that have several names.
 //!
-//! A member below a symbolic link is placed at the link's target (`symlinks`).
+//! A member whose path leads through a symbolic link is placed at the link's target (`symlinks`).
 //!
 //! With snapshots of layers, the entries of each layer are returned again for every state that
 //! contains them, below a directory that is a read-only subvolume. Contents are identified by their
@@ -59,7 +59,7 @@ pub struct Layer {
 pub struct Layers {
     name: String,
     layers: Arc<Vec<Layer>>,
-    /// True if names that begin with `.wh.` delete.
+    /// True if names that begin with `.wh.` delete other entries.
     marks: bool,
     snapshots: Option<EntryPath>,
     /// Hashes of the paths that hard-link members name; `None` until the archives were searched for
@@ -314,8 +314,8 @@ impl Layers {
         Ok(Some(self.placed(entry)))
     }
 
-    /// Removes the symbolic links that a name with the prefix `.wh.` deletes. Returns false for any
-    /// other name.
+    /// Removes the symbolic links that a name with the prefix `.wh.` deletes. Returns false for a
+    /// name without that prefix.
     fn look_at_mark(&self, path: &EntryPath, symlinks: &mut Symlinks, layer: usize) -> bool {
         if !(self.marks && path.name().starts_with(MARK)) {
             return false;
@@ -408,7 +408,7 @@ pub(crate) fn is_in(path: &EntryPath, directory: &EntryPath) -> bool {
             .is_some_and(|rest| rest.first().is_none_or(|byte| *byte == b'/'))
 }
 
-/// The hash has fixed keys, so the same archive yields the same result.
+/// The path hash has fixed keys, so that the same archive yields the same result.
 fn hash(path: &EntryPath) -> u64 {
     let mut hasher = DefaultHasher::new();
     path.as_bytes().hash(&mut hasher);

@@ -25,7 +25,7 @@
 //!
 //! Host paths in a manifest are relative to the manifest's folder. Contents of a manifest's files
 //! are files of the host, text in the manifest, or the content of the same path in another image.
-//! The caller who opens the manifest also opens that image ([`OpenImage`]).
+//! The caller that opens the manifest also opens the other image ([`OpenImage`]).
 //!
 //! [`mod@write`] writes the manifest of an existing image. `docs/manifest.md` describes the format.
 
@@ -267,7 +267,7 @@ fn invalid(name: &str, error: ManifestError) -> SourceError {
     }
 }
 
-/// Makes the error of a problem at the beginning of a table.
+/// Converts a problem to an error at the beginning of a table.
 fn at<T>(table: &Table, result: Result<T, Problem>) -> Result<T, ManifestError> {
     result.map_err(|problem| ManifestError {
         line: table.line,

@@ -61,7 +61,7 @@ pub enum OciError {
     Document {
         /// The path of the file below the layout's directory.
         file: String,
-        /// The reason, with line and column.
+        /// The reason from the JSON parser, with line and column.
         #[source]
         cause: serde_json::Error,
     },
@@ -73,7 +73,7 @@ pub enum OciError {
     NoDigest {
         /// The file that holds the digest.
         file: String,
-        /// The text in place of a digest.
+        /// The invalid text in place of a digest.
         digest: String,
     },
     /// The size of a blob differs from its descriptor.
@@ -453,7 +453,8 @@ impl Layout {
         Err(OciError::Indexes)
     }
 
-    /// Opens a file of the layout. Never waits for a writer of a pipe.
+    /// Opens a file of the layout. If the file is a pipe, the call does not wait for a writer of
+    /// the pipe.
     fn open(&self, file: &str) -> Result<(File, u64), OciError> {
         let failed = |cause: io::Error| OciError::Read {
             file: file.to_owned(),
@@ -548,7 +549,7 @@ impl Layout {
             content.add(bytes);
         });
         let store = store.map_err(failed)?;
-        // Bytes may follow the end of the compressed stream.
+        // In a layer's blob, bytes may follow the end of the compressed stream.
         let rest = io::copy(&mut hashing, &mut io::sink());
         rest.map_err(|cause| OciError::Read {
             file: file.clone(),

@@ -3,8 +3,8 @@
 //! Members of an archive are found one after another, but their contents are needed in the order of
 //! the image's layout. An uncompressed archive file is read in place. Every other archive (from a
 //! pipe, or compressed) is first unpacked into a spool. The spool is a file without a name in the
-//! directory for temporary files, so it disappears however the program ends. Memory is bounded by a
-//! buffer. The spool takes as much space as the uncompressed archive.
+//! directory for temporary files, so it disappears however the program ends. The memory of a spool
+//! is bounded by a buffer. A spool takes as much space as the uncompressed archive.
 //!
 //! The archive's first bytes, not its name, determine the compression: gzip, zstd, xz or bzip2,
 //! also with several concatenated streams.
@@ -52,7 +52,7 @@ pub enum StoreError {
     /// The archive cannot be read, or its compressed data is damaged.
     #[error("byte {offset}{}: {cause}", compressed(.compression))]
     Read {
-        /// The number of bytes that were unpacked before.
+        /// The number of bytes that were unpacked before this part.
         offset: u64,
         /// The compression of the archive.
         compression: Option<Compression>,
@@ -315,7 +315,7 @@ impl Store {
         Ok(())
     }
 
-    /// Fills `into` from this offset on.
+    /// Fills `into` with the bytes from this offset on.
     ///
     /// # Errors
     /// Fails if the bytes cannot be read, or lie beyond the end.
@@ -333,7 +333,7 @@ impl Store {
 }
 
 /// Unpacks all of `packed` into `write`, which also receives the number of bytes unpacked before
-/// each piece. Returns the total number.
+/// each piece. Returns the total number of unpacked bytes.
 pub(crate) fn unpack(
     packed: &mut dyn Read,
     mut write: impl FnMut(u64, &[u8]) -> Result<(), StoreError>,

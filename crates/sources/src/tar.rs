@@ -49,7 +49,7 @@ const WINDOW_BYTES: usize = 8192;
 pub struct Segment {
     /// The offset in the file.
     pub offset: u64,
-    /// The length of the range.
+    /// The length of the data range.
     pub length: u64,
     /// The offset in the archive.
     pub at: u64,
@@ -82,7 +82,7 @@ pub enum Kind {
 /// A member of an archive.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Member {
-    /// The offset of its first header.
+    /// The offset of the member's first header.
     pub offset: u64,
     /// The path as stored in the archive.
     pub path: Vec<u8>,
@@ -90,7 +90,7 @@ pub struct Member {
     pub kind: Kind,
     /// Permission bits with set-uid, set-gid and sticky.
     pub permissions: u32,
-    /// The owner's number.
+    /// The numeric id of the owner.
     pub uid: u32,
     /// The group's number.
     pub gid: u32,
@@ -122,7 +122,7 @@ struct Before {
     extended: Option<Extended>,
     name: Option<Vec<u8>>,
     link: Option<Vec<u8>>,
-    /// The total size of them.
+    /// The total size of the content's data.
     bytes: u64,
 }
 
@@ -179,7 +179,7 @@ impl Reader {
         found.map_err(|problem| TarError { offset, problem })
     }
 
-    /// Searches for a member. `offset` is that of the current member's header.
+    /// Searches for a member from `offset` on. `offset` is that of the current member's header.
     fn find(&mut self, offset: &mut u64) -> Result<Option<Member>, Problem> {
         let mut before = Before::default();
         loop {
@@ -240,7 +240,7 @@ impl Reader {
         Ok(header)
     }
 
-    /// Reads a block, usually from the window that was read with the previous one.
+    /// Reads a block of the archive, usually from the window that was read with the previous block.
     fn block(&mut self, at: u64, what: &'static str) -> Result<[u8; 512], Problem> {
         let held = |window: &[u8], window_at: u64| -> Option<[u8; 512]> {
             let start = usize::try_from(at.checked_sub(window_at)?).ok()?;

@@ -43,8 +43,8 @@ static CLOSED: AtomicU8 = AtomicU8::new(0);
 /// Makes the loader call [`look`] before the runtime begins.
 #[cfg(target_os = "linux")]
 #[used]
-// SAFETY: the loader calls every pointer in this section as a function; extra arguments are none of
-// its business.
+// SAFETY: the dynamic loader calls every pointer in this section as a function; extra arguments do
+// no harm.
 #[unsafe(link_section = ".init_array")]
 static AT_START: extern "C" fn() = look;
 
@@ -56,8 +56,8 @@ extern "C" fn look() {
         (libc::STDOUT_FILENO, Stream::Output),
         (libc::STDERR_FILENO, Stream::Error),
     ] {
-        // SAFETY: F_GETFD takes no argument and touches no memory; a closed descriptor is answered
-        // with -1.
+        // SAFETY: F_GETFD takes no argument and touches no memory; for a closed descriptor, it
+        // returns -1.
         if unsafe { libc::fcntl(descriptor, libc::F_GETFD) } == -1 {
             CLOSED.fetch_or(stream.bit(), Ordering::Relaxed);
         }
@@ -71,7 +71,7 @@ pub fn was_closed(stream: Stream) -> bool {
 }
 
 /// Closes a descriptor and returns the error, which `OwnedFd` ignores. On some file systems, only
-/// this error reports that written data was lost.
+/// the error of closing reports that written data was lost.
 ///
 /// # Errors
 /// Fails as `close(2)` does. The descriptor is closed in any case.

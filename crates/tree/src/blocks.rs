@@ -41,7 +41,7 @@ pub enum BlockOrder {
 pub struct Visit {
     /// The pointer to the block.
     pub pointer: BlockPointer,
-    /// The block's content.
+    /// The content of the visited block.
     pub block: TreeBlock,
 }
 

@@ -1,14 +1,14 @@
 //! A walk over the blocks of a tree in address order, for jobs that need no key order.
 //!
 //! On a spinning disk, leaves that were written at different times lie far apart. A walk in key
-//! order crosses the disk again and again. Nodes of level 1 name all leaves, so the walk knows the
-//! leaves' addresses after it has read less than a hundredth of the tree. The walk by address reads
-//! the leaves in one pass over the disk.
+//! order therefore crosses the spinning disk again and again. Nodes of level 1 name all leaves, so
+//! the walk knows the leaves' addresses after it has read less than a hundredth of the tree. The
+//! walk by address reads the leaves in one pass over the disk.
 //!
-//! The walk visits nodes first, parents before children. The walk's budget limits the number of
-//! known leaves, to about a million for each gigabyte of budget. At the limit, the walk visits the
-//! known leaves in address order, then more nodes. The walk returns an error for each unreadable
-//! block and continues. Its bounds are those of [`crate::blocks`].
+//! A walk by address visits nodes first, parents before children. The walk's budget limits the
+//! number of known leaves, to about a million for each gigabyte of budget. At the limit, the walk
+//! visits the leaves known so far in address order, then more nodes. The walk returns an error for
+//! each unreadable block and continues. Its bounds are those of [`crate::blocks`].
 
 use crate::blocks::{BlockOrder, Blocks, Visit};
 use crate::cache::Reservation;
@@ -23,7 +23,7 @@ use core::iter::FusedIterator;
 use std::collections::VecDeque;
 use std::vec;
 
-/// The part of the read-ahead budget that holds the addresses of leaves.
+/// The fraction of the read-ahead budget that holds the addresses of leaves.
 const POINTER_PARTS: u64 = 2;
 
 /// The walk refills the queue when it holds less than this part of the window.
@@ -36,7 +36,7 @@ pub struct BlocksByAddress {
     nodes: Blocks,
     /// The pointers to leaves of visited parents, before the walk sorts them.
     known: Vec<BlockPointer>,
-    /// Leaves in memory that a transaction changed. The walk visits them first.
+    /// Leaves in memory that a transaction changed. The walk visits these leaves before all others.
     linked: VecDeque<Visit>,
     /// Leaves in address order whose reads have not started.
     ordered: vec::IntoIter<BlockPointer>,

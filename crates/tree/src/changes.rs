@@ -7,10 +7,10 @@
 //! the rows of the comparison are items. The comparison drops items with equal keys and equal
 //! bytes.
 //!
-//! The trees may differ in height: a root joins the row of its own level. The walk knows differing
-//! blocks one level ahead. The module `stage` fetches differing blocks in windows in address order,
-//! for both trees in one plug. The forest's threads check them. Memory is one window of blocks,
-//! plus one block for each level and tree.
+//! The trees may differ in height: each root joins the row of its own level. The walk knows
+//! differing blocks one level ahead. The module `stage` fetches differing blocks in windows in
+//! address order, for both trees in one plug. The forest's threads check them. The comparison's
+//! memory is one window of blocks, plus one block for each level and tree.
 //!
 //! The two trees may also belong to two volumes, such as two images of the same history. In two
 //! volumes, an equal address and generation prove nothing, because copies of a volume that were
@@ -67,8 +67,8 @@ pub fn changes(old: &Tree, new: &Tree, read_ahead: ReadAhead) -> Changes {
     changes_where(old, new, read_ahead, |_, _| true)
 }
 
-/// Like [`changes`], but skips subtrees that `wanted` refuses. `wanted` receives the first key that
-/// a subtree may have, and the exclusive end of its keys, or `None` if its keys have no end.
+/// Like [`changes`], but skips subtrees that `wanted` refuses. `wanted` receives the first possible
+/// key of a subtree, and the exclusive end of its keys (`None`: the keys have no end).
 ///
 /// The walk may still return items outside the wanted subtrees. Blocks of the two trees need not
 /// end at the same keys, so such items may even be equal in both trees.
@@ -154,7 +154,7 @@ impl Changes {
         }
     }
 
-    /// Advances to the next item that differs. Returns its slots in the two leaves.
+    /// Advances to the next item that differs. Returns the item's slots in the two leaves.
     fn advance(&mut self) -> Result<Option<[Option<usize>; 2]>> {
         loop {
             let [old, new] = &mut self.leaves;

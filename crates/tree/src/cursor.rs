@@ -178,7 +178,8 @@ impl Cursor {
     /// method returns false.
     ///
     /// # Errors
-    /// Fails if the next leaf cannot be read. The next call continues after that leaf.
+    /// Fails if the next leaf cannot be read. After an error, the next call continues after the
+    /// unreadable leaf.
     #[expect(
         clippy::should_implement_trait,
         reason = "a cursor lends its items, an iterator cannot"
@@ -254,7 +255,8 @@ impl Cursor {
     /// before the first item and the method returns false.
     ///
     /// # Errors
-    /// Fails if the previous leaf cannot be read. The next call continues before that leaf.
+    /// Fails if the previous leaf cannot be read. After an error, the next call continues before
+    /// the unreadable leaf.
     pub fn previous_leaf(&mut self) -> Result<bool> {
         match self.place {
             Place::Before => return Ok(false),

@@ -2,7 +2,7 @@
 //! threads.
 //!
 //! A [`Forest`] does not know which trees exist. A caller with a root pointer requests its
-//! [`Tree`]. Readers on any number of threads share the forest.
+//! [`Tree`]. Readers on any number of threads share one forest.
 
 use crate::cache::{CacheStatistics, Loan, NodeCache, ReadAheadPool, Reservation};
 use crate::error::{Error, Failure, Result};
@@ -36,7 +36,8 @@ pub struct Forest {
 /// The part of a forest's budget that a job takes for memory of its own ([`Forest::hold_unread`]).
 #[derive(Debug)]
 pub struct HeldMemory {
-    /// The reservation. `None` if another reader was reading ahead at that moment.
+    /// The reservation. The budget that is reserved for the held memory; `None` if another reader
+    /// was reading ahead.
     _reservation: Option<Reservation>,
 }
 
@@ -109,8 +110,8 @@ impl Forest {
     }
 
     /// Reads blocks that are not in the cache into the cache, with one request for adjacent blocks.
-    /// Returns these blocks, because a small cache may not keep them. Skips unreadable blocks; a
-    /// later read of such a block returns the error.
+    /// Returns these blocks, because a small cache may not keep them. If a block is unreadable, the
+    /// call skips it, and a later read returns the error.
     ///
     /// The cache counts the faulted-in blocks as used, because the caller will use them soon. A
     /// block with a single request would otherwise be among the first that the cache evicts.
@@ -176,8 +177,8 @@ impl Forest {
     }
 
     /// Sets the number of bytes that a writer may hold until they are committed: dirty blocks, file
-    /// content, and its notes on both. The cache's budget shrinks by this number, but not below a
-    /// twelfth.
+    /// content, and its notes on both. The cache's budget shrinks by the number of held bytes, but
+    /// not below a twelfth.
     pub fn hold_outside(&self, bytes: ByteCount) {
         self.cache.hold_outside(bytes.get());
     }

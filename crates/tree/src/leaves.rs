@@ -35,9 +35,9 @@ impl<'a> Leaf<'a> {
 
 /// A walk over the leaves of a key range; see the module's documentation.
 ///
-/// An error stands for all items below an unreadable block. The walk then continues after that
-/// block. The walk returns at most one error for each damaged block, so callers that ignore errors
-/// reach the range's end.
+/// An error stands for all items below an unreadable block. After an error, the walk continues
+/// after the unreadable block. The walk returns at most one error for each damaged block, so
+/// callers that ignore errors reach the range's end.
 #[derive(Debug)]
 pub struct Leaves {
     tree: Tree,
@@ -172,8 +172,9 @@ impl Leaves {
         }
     }
 
-    /// Prepares the block at the end of the path. A node continues with the child that covers the
-    /// range's start. On arrival at a leaf, returns the slots of the range, if the leaf has any.
+    /// Prepares the block at the end of the path. On arrival at a node, the walk continues with the
+    /// child that covers the range's start. On arrival at a leaf, returns the slots of the range,
+    /// if the leaf has any.
     fn arrive(&mut self) -> Option<Range<usize>> {
         let Step {
             pointer, block, slot, ..

@@ -32,7 +32,7 @@ pub struct WalkCost {
     pub elapsed: Duration,
     /// The number of requests to the devices after merging.
     pub requests: u64,
-    /// The bytes that those requests read.
+    /// The bytes that the counted requests read.
     pub request_bytes: ByteCount,
 }
 
@@ -146,8 +146,8 @@ pub fn pointers_by_address(
 /// [`Tree::leaves_where`](crate::Tree::leaves_where).
 pub type Wanted = fn(&Key, Option<&Key>) -> bool;
 
-/// Walks the wanted leaves of a tree in key order, with an empty cache. Counts only leaves as
-/// blocks, but counts damaged nodes too.
+/// Walks the wanted leaves of a tree in key order, with an empty cache. The walk counts only leaves
+/// as blocks, but counts damaged nodes too.
 #[must_use]
 pub fn walk_leaves(
     volume: &Arc<Volume>,

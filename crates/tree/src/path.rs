@@ -2,9 +2,9 @@
 //! links to child nodes in memory.
 //!
 //! [`Path::enter`] turns a parent's link into a child's block. The link of a parent in memory leads
-//! to a child that is also in memory. All other children come from the cache or the volume. Cursors
-//! and walks do not distinguish blocks in memory from other blocks. Steps hold their blocks, so a
-//! path stays readable even if the cache evicts these blocks.
+//! to a child that is also in memory. A child without a link comes from the cache or the volume.
+//! Cursors and walks do not distinguish blocks in memory from other blocks. Steps hold their
+//! blocks, so a path stays readable even if the cache evicts these blocks.
 
 use crate::edit::Node;
 use crate::error::Result;
@@ -130,7 +130,8 @@ impl Path {
         }
     }
 
-    /// Follows the link of the child in the last step's slot. Returns false if the slot has none.
+    /// Follows the link of the child in the last step's slot. Returns false if the slot holds no
+    /// link.
     pub(crate) fn enter(&mut self, forest: &Forest, ahead: &mut Ahead, toward: Toward) -> Result<bool> {
         let Some((pointer, node)) = self
             .last()
@@ -165,7 +166,7 @@ impl Path {
                 Aim::Last => step.last_slot(),
                 Aim::Key(key) => match step.block.search(key) {
                     Ok(slot) => slot,
-                    // Clamp: keys below the first key belong to the first child.
+                    // Clamp: keys below the node's first key belong to the first child.
                     Err(slot) => slot.saturating_sub(1),
                 },
             };

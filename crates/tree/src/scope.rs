@@ -9,7 +9,7 @@ use buttress_format::Key;
 use core::fmt;
 use std::sync::Arc;
 
-/// A predicate: true if any key from the first key up to the second, exclusive, is wanted. An
+/// A predicate: true if the walk wants any key from the first key up to the second, exclusive. An
 /// exclusive end of `None` means up to the last key of the tree.
 pub(crate) type Wanted = Arc<dyn Fn(&Key, Option<&Key>) -> bool + Send + Sync>;
 

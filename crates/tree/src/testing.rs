@@ -1,8 +1,8 @@
 //! Images in memory for tests: one device, one chunk, any trees. Feature `testing`.
 //!
 //! The blocks have the on-disk format with correct checksums, so readers treat them like those of a
-//! real volume. A test then damages individual blocks of its image. The images are not meant for
-//! real data.
+//! real volume. A test then damages individual blocks of its image. The images are not meant to
+//! hold real data.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -83,7 +83,7 @@ impl Default for ImageOptions {
 /// The shape of a tree: how full its blocks are.
 #[derive(Clone, Copy, Debug)]
 pub struct TreeShape {
-    /// At most this many items in a leaf.
+    /// The maximum number of items in a leaf.
     pub items_per_leaf: usize,
     /// The maximum number of children of a node; at least two.
     pub children_per_node: usize,

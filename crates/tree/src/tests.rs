@@ -20,7 +20,8 @@ use buttress_format::{ByteCount, ItemType, Key, ObjectId, TreeId};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Every read-ahead mode, and sweeps with windows from one block to more than the whole tree.
+/// The tested read-ahead modes: every mode, and sweeps with windows from one block to more than the
+/// whole tree.
 const MODES: [ReadAhead; 8] = [
     ReadAhead::None,
     ReadAhead::Backward,

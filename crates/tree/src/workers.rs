@@ -1,11 +1,11 @@
-//! Threads that check blocks after read-ahead. All sweeps of a forest share them.
+//! Threads that check blocks after read-ahead. All sweeps of a forest share the checking threads.
 //!
 //! The checking threads start with the first sweep, and end before the forest is dropped. After the
 //! threads' end, no thread holds a reference to the volume, so the volume can be opened again at
-//! once. A simulated device has no such threads: the reader that needs a block checks it, so that
-//! runs can be repeated. A full queue of checks does no harm: readers check the remaining batches
-//! themselves. If no thread has begun a batch, the reader that needs its result checks the batch
-//! itself.
+//! once. A simulated device has no checking threads: the reader that needs a block checks it, so
+//! that runs are deterministic. A full queue of checks does no harm: readers check the remaining
+//! batches themselves. If no thread has begun a batch, the reader that needs its result checks the
+//! batch itself.
 
 use buttress_device::placement;
 use crossbeam_channel::{Receiver, Sender, TrySendError, bounded};
@@ -39,7 +39,7 @@ struct Pool {
 }
 
 impl Workers {
-    /// Queues work for the threads. Drops the work if there are no threads or the queue is full.
+    /// Queues work for the threads. Drops the work if the pool has no threads or its queue is full.
     pub(crate) fn offer(&self, work: Work) {
         let pool = self.pool.get_or_init(start).as_ref();
         let Some(sender) = pool.and_then(|pool| pool.sender.as_ref()) else {

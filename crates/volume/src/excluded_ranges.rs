@@ -5,11 +5,11 @@
 //!
 //! - the first 64 KiB of the logical address space: file extents use address 0 for a hole, and
 //!   superblocks use it for a missing tree. The first chunk of volumes that old versions of
-//!   mkfs.btrfs made begins at this address;
+//! mkfs.btrfs made begins at this address;
 //! - the addresses of superblock copies on each device;
-//! - the first MiB of each device, which is reserved for boot loaders. Since about 2015, no new
-//!   chunk begins there. The kernel honours this only when it makes chunks. In older chunks, the
-//!   kernel also uses the bytes between 68 KiB and 1 MiB.
+//! - the first MiB of each device, which btrfs reserves for boot loaders; Since about 2015, no new
+//!   chunk begins in the first MiB of a device. The kernel avoids the first MiB only when it makes
+//!   chunks. In older chunks, the kernel also uses the bytes between 68 KiB and 1 MiB.
 //!
 //! Data in excluded addresses of an older volume stays there until its extents are freed. Once
 //! freed, excluded addresses are not used again.

@@ -62,7 +62,7 @@ pub enum FaultReason {
     LeftOut,
     /// The device missed commits, and no checksum can show if the bytes are current.
     Stale,
-    /// The read failed.
+    /// The read of the copy failed.
     Io(IoError),
     /// The read extends beyond the end of the device: the image is truncated, or the chunk is
     /// wrong.

@@ -2,7 +2,7 @@
 //!
 //! A chunk maps a range of logical addresses to *stripes*. A stripe is one contiguous extent on one
 //! device. Stripes are numbered in the order of the chunk item. The profile determines which part
-//! of the chunk lies on which stripe:
+//! of the chunk is located on which stripe:
 //!
 //! | profile | the chunk's `n` stripes |
 //! |---|---|
@@ -13,9 +13,9 @@
 //!
 //! Invariants: making a [`Layout`] checks it. Once a [`Layout`] is made, no function fails for an
 //! offset inside the chunk, and an offset outside returns `None`. Every data byte has one
-//! [`Place`], and every byte of a stripe has one [`Content`]. The two mappings are inverse to each
-//! other. Left out: the devices of the stripes, and the choice of copies to read (the module
-//! `mirror`).
+//! [`Place`], and every byte of a stripe has one [`Content`]. The two mappings, of chunk bytes and
+//! of stripe bytes, are inverse to each other. Left out: the devices of the stripes, and the choice
+//! of copies to read (the module `mirror`).
 //!
 //! Source: on-disk format documentation, section "CHUNK_ITEM", and `btrfs(5)`, section "Profiles".
 

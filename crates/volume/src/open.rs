@@ -4,11 +4,11 @@
 //!
 //! - devices with the fsid of the volume belong to it. Two devices with one uuid are a device and
 //!   its copy, and are refused;
-//! - devices marked as seeds may have another fsid. The sprout lists them in its chunk tree. If all
-//!   given devices are seeds, the newest generation is the volume;
+//! - devices marked as seeds may have another fsid. The sprout lists the seeds in its chunk tree.
+//!   If all given devices are seeds, the newest generation is the volume;
 //! - any other fsid is refused, with both names in the error;
-//! - a device with id 0 is the target of an unfinished replacement. The target is kept apart and
-//!   not read ([`crate::replacement`]);
+//! - a device with id 0 is the target of an unfinished replacement. The replacement's target is
+//!   kept apart and not read ([`crate::replacement`]);
 //! - among the volume's devices, the newest generation leads. A device of an older generation
 //!   missed commits, and its copies are used last;
 //! - two devices that were each written without the other are refused. Either their superblocks
@@ -222,10 +222,10 @@ fn state_of(superblock: &Superblock) -> Vec<Notice> {
 /// is the newest generation, or the one before if a crash cut the newest commit off between the
 /// superblocks of its devices.
 ///
-/// A commit writes superblocks when all blocks are durable on all devices. The commit writes the
-/// copies of superblocks when all primaries are durable, or the primaries after the copies if a log
-/// is pending. If the newest devices hold only older superblock copies, a device with a primary of
-/// the copies' generation missed no blocks. If a device was absent during a complete commit, the
+/// A commit writes superblocks only when all blocks are durable on all devices. The commit writes
+/// the copies of superblocks when all primaries are durable, or the primaries after the copies if a
+/// log is pending. If the newest devices hold only older superblock copies, a device with a primary
+/// of the copies' generation missed no blocks. If a device was absent during a complete commit, the
 /// other devices hold newer superblock copies. If a device was away only during the cut-off commit,
 /// the blocks that it lacks reveal this ([`crate::in_doubt`]).
 fn last_on_all_devices(candidates: &[Candidate], newest: &Superblock) -> Generation {

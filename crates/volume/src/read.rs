@@ -49,7 +49,8 @@ pub struct ExtentRead {
     pub length: usize,
 }
 
-/// An extent whose first read is in flight. Dropping it lets the read finish unused.
+/// An extent whose first read is in flight. If the pending extent is dropped, its read finishes
+/// unused.
 #[derive(Debug)]
 #[must_use = "the bytes come with `wait_verified` or `wait_data`"]
 pub struct PendingExtent {
@@ -65,7 +66,7 @@ pub(crate) struct PendingSegment {
 }
 
 impl PendingSegment {
-    /// Waits for the read by the first way. Reads it now if it was not started.
+    /// Waits for the read by the first way. If the read was not started, reads the bytes now.
     fn first(&mut self, locks: &RowLocks) -> Option<(Way, Result<Buffer, Attempt>)> {
         let way = *self.segment.ways.first()?;
         let result = match self.started.take() {
@@ -120,7 +121,7 @@ impl Volume {
     }
 
     /// Starts reads of extents, in one plug on every device. The results are in the order of the
-    /// requests. An extent that cannot be mapped fails when it is awaited.
+    /// requests. If an extent cannot be mapped, waiting for its read returns the error.
     pub fn start_reads(&self, reads: &[ExtentRead]) -> Vec<PendingExtent> {
         let mut extents: Vec<_> = reads
             .iter()
@@ -147,8 +148,8 @@ impl Volume {
 
     /// Returns the unverified bytes of an extent's first copy, if they are in memory, for example
     /// in the page cache, and no read of them was started. Returns `None` if the bytes are not in
-    /// memory, or if the extent is not contiguous on one device. The caller then reads the extent
-    /// normally.
+    /// memory, or if the extent is not contiguous on one device. If the bytes are not in memory,
+    /// the caller reads the extent normally.
     #[must_use]
     pub fn read_cached(&self, read: ExtentRead) -> Option<Buffer> {
         let (device, physical) = self.first_copy(read)?;
@@ -201,8 +202,8 @@ impl Volume {
         self.prepare(read).unverified().wait_data(self, &|_, _| {})
     }
 
-    /// Prepares one extent. If an extent has only one segment, the waiting thread reads it itself,
-    /// without a queue.
+    /// Prepares the read of one extent. If an extent has only one segment, the waiting thread reads
+    /// it itself, without a queue.
     fn prepare(&self, read: ExtentRead) -> PendingExtent {
         let mut extent = PendingExtent {
             read,
@@ -302,7 +303,8 @@ fn start_first_ways(extents: &mut [PendingExtent]) {
 }
 
 impl PendingExtent {
-    /// Marks the extent as unverified. Reads then use no device that missed commits.
+    /// Marks the extent as unverified. After this call, reads of the extent use no device that
+    /// missed commits.
     pub fn unverified(mut self) -> Self {
         for pending in self.plan.iter_mut().flatten() {
             let first = pending.segment.ways.first().copied();

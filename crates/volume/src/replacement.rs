@@ -1,7 +1,7 @@
 //! Device replacement: a device that is filled in parallel with another, and the commit that
 //! exchanges the two.
 //!
-//! From [`Volume::begin_replacement`] on, each write to a stripe of the *source* also goes to the
+//! From [`Volume::begin_replacement`] on, writes to a stripe of the *source* also go to the
 //! *target*, at the same address. The superblocks of the replaced device are written to the target
 //! too. The target's own superblocks have id 0, as in Linux. During a replacement, nothing is read
 //! from the target. A job above the volume copies the source's older content.
@@ -10,10 +10,10 @@
 //! uuid, and the source gets none.
 //!
 //! A slot of the device table never changes its device. A replacement exchanges the source's slot
-//! for one with the same id, uuid and error counters, in all tables. Device table and chunks are
-//! `Arc`s. Readers continue without cost with the device slot that they hold. Writers hold the lock
-//! `writes` shared, from planning a write to its end. The exchange holds it exclusively, so each
-//! write goes to the old slots or to the new ones.
+//! for one with the same id, uuid and error counters, in all tables. The device table and the
+//! chunks are `Arc`s. Readers continue without cost with the device slot that they hold. Writers
+//! hold the lock `writes` shared, from planning a write to its end. The exchange holds it
+//! exclusively, so each write goes to the old slots or to the new ones.
 //!
 //! A target that fails a write is left out, like any device. A replacement whose target was left
 //! out cannot finish, and the volume loses nothing. While a target exists, or a job
@@ -122,7 +122,7 @@ impl Replacement {
         &self.source
     }
 
-    /// Returns the slot of the new device. No chunk names it.
+    /// Returns the slot of the new device. No chunk names the new device.
     #[must_use]
     pub const fn target(&self) -> &Arc<DeviceSlot> {
         &self.target
@@ -169,10 +169,10 @@ impl Drop for RowGuard {
 
 impl Volume {
     /// Makes writers lock the rows that they write, in all profiles, until the guard is dropped.
-    /// The guard serves jobs that compare or copy copies while other threads write.
+    /// The guard serves jobs that compare or copy a chunk's copies while other threads write.
     #[must_use]
     pub fn guard_rows(self: &Arc<Self>) -> RowGuard {
-        // Waits for writers that began without locks.
+        // Wait for writers that began before row locks were required.
         let _alone = self.writes().write();
         self.guards().0.fetch_add(1, Ordering::AcqRel);
         RowGuard {
@@ -189,7 +189,7 @@ impl Volume {
     }
 
     /// Returns a number that changes with each write to one of these parity rows. Returns `None`
-    /// during a write.
+    /// while a thread writes these rows.
     #[must_use]
     pub fn writes_to_rows(&self, chunk: &MappedChunk, rows: Range<u64>) -> Option<u64> {
         self.row_locks().writes_to(chunk.start(), rows)

@@ -1,8 +1,8 @@
 //! Signatures of a device's existing content, so that making a volume does not destroy it by
 //! accident.
 //!
-//! The signatures come from the formats' own documents. A result is a hint: arbitrary bytes can
-//! match a signature.
+//! The signatures come from the formats' own documents. A found signature is only a hint: arbitrary
+//! bytes can match a signature.
 
 use buttress_device::{Device, IoError};
 use buttress_format::{ByteCount, Physical, SUPERBLOCK_OFFSETS};
@@ -95,7 +95,8 @@ pub fn find(device: &Device) -> Result<Option<&'static str>, IoError> {
 }
 
 /// Returns the file system or volume member that a device without a primary btrfs superblock seems
-/// to hold. Ignores partition tables, because a boot loader may precede a btrfs superblock.
+/// to hold. The function ignores partition tables, because a boot loader may precede a btrfs
+/// superblock.
 ///
 /// # Errors
 /// Fails if the device cannot be read.

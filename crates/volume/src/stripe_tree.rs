@@ -1,16 +1,18 @@
 //! Chunks whose bytes the RAID stripe tree locates.
 //!
 //! The raid-stripe-tree feature applies to data of the profiles RAID0, RAID1, RAID1C3, RAID1C4,
-//! RAID10 and DUP. Data is written to any free place in the chunk's device extents, and the stripe
-//! tree records the place. For each written extent, the stripe tree holds one physical address for
-//! each copy. The chunk still determines which devices hold a byte; the stripe tree replaces only
-//! the address on them. The stripe tree leaves the mapping of metadata and system chunks unchanged.
+//! RAID10 and DUP. A writer of such data chooses any free place in the chunk's device extents; the
+//! stripe tree records the place. For each written extent, the stripe tree holds one physical
+//! address for each copy. The chunk still determines which devices hold a byte; the stripe tree
+//! replaces only the address on them. The stripe tree leaves the mapping of metadata and system
+//! chunks unchanged.
 //!
 //! An entry of the RAID stripe tree lists the copies of one contiguous run, without lengths. For
 //! RAID0 and RAID10, an entry therefore locates at most one stripe unit: bytes of an entry beyond
 //! the unit in which it begins are an error.
 //!
-//! Trees are above this layer, so the layer above provides the lookup as a [`StripeResolver`].
+//! Trees belong to a layer above, so that layer provides the lookup in the stripe tree as a
+//! [`StripeResolver`].
 //!
 //! Source: btrfs-progs' documentation, "BTRFS RAID Stripe Tree Design". The items that kernels
 //! write today have neither an encoding nor lengths.
@@ -40,7 +42,7 @@ pub struct ResolvedStripe {
     pub physical: Physical,
 }
 
-/// The minimum length of an entry. Entries begin and end at sectors.
+/// The minimum length of an entry. Entries of the stripe tree begin and end at sector boundaries.
 const SMALLEST_ENTRY_BYTES: usize = 4096;
 
 /// Looks addresses up in the RAID stripe tree.
@@ -100,8 +102,8 @@ pub(crate) fn needs_resolver(flags: BlockGroupFlags) -> bool {
 impl ResolvedStripes {
     /// Returns the physical address of the byte `logical` in the copy on `stripe_index` of `chunk`.
     ///
-    /// Copies are identified by their device. The two copies of a DUP chunk, which share a device,
-    /// are identified by their order.
+    /// The copies of an extent are identified by their device. The two copies of a DUP chunk, which
+    /// share a device, are identified by their order.
     pub(crate) fn physical(
         &self,
         chunk: &MappedChunk,

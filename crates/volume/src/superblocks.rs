@@ -1,9 +1,9 @@
 //! The superblock of one device: the primary, or the copy that replaces it.
 //!
 //! A device holds copies at 64 KiB, 64 MiB and 256 GiB, if it is large enough. A valid primary is
-//! used, as in the kernel, even if a copy is newer. Otherwise, the newest valid copy with the
-//! primary's fsid and device uuid is used. If the primary no longer names these ids, all valid
-//! copies must agree.
+//! used, as in the kernel, even if a copy is newer. If no primary is valid, the newest valid copy
+//! with the primary's fsid and device uuid is used. If the primary does not hold these ids, all
+//! valid copies must agree.
 //!
 //! Zoned devices have sequential zones that cannot be overwritten, so they keep the primary
 //! superblock in a log. In a zoned device, a log holds superblocks one after another from byte 0
@@ -178,7 +178,7 @@ pub fn choose(device: &Device) -> Result<DeviceSuperblock, Error> {
 }
 
 /// Returns the generations of the superblock copies, except the primary, that are valid and belong
-/// to the same device. Zoned devices have none.
+/// to the same device. A zoned device has no superblock copies.
 pub(crate) fn copy_generations(device: &Device, superblock: &Superblock) -> Vec<Generation> {
     if superblock.incompat.contains(Incompat::ZONED) {
         return Vec::new();

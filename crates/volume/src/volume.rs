@@ -6,13 +6,14 @@
 //! 1. [`Volume::open`] chooses superblocks, matches devices and maps the system chunks;
 //! 2. the layers above read the chunk tree, and pass every device item to [`Volume::add_device`]
 //!    and every chunk item to [`Volume::add_chunk`];
-//! 3. [`Volume::finish_bootstrap`] checks that the devices suffice;
+//! 3. [`Volume::finish_bootstrap`] checks that enough devices were given;
 //! 4. with the raid-stripe-tree feature, [`Volume::set_stripe_resolver`] connects that tree.
 //!
-//! A writer adds and removes chunks. A commit replaces the superblock and the device items.
+//! A writer of the volume adds and removes chunks. A commit replaces the superblock and the device
+//! items.
 //!
 //! Invariants: a device's slot leaves with the device ([`crate::membership`]), or in exchange for
-//! another slot. A slot that was left out of writes stays left out. A reader keeps the chunk map
+//! another slot. Once a slot is left out of writes, it stays left out. A reader keeps the chunk map
 //! and the superblock that were current when it started. The volume holds no lock during I/O,
 //! except row locks and the lock of writers.
 
@@ -69,7 +70,7 @@ pub struct Volume {
     guards: Guards,
     /// The callback that receives every copy that a reader skips.
     hears_faults: RwLock<Option<HearsFaults>, HearsFaultsLock>,
-    /// Held while the volume decides if it can continue without a device.
+    /// The volume holds this lock while it decides whether it can continue without a device.
     failing: Mutex<(), FailingLock>,
     /// True if the volume may continue without a failed device, as a volume with data may.
     tolerates_failures: bool,
@@ -84,8 +85,8 @@ impl Volume {
     /// [`crate::open`].
     ///
     /// # Errors
-    /// Fails without a valid superblock, with unknown incompat features, with devices of different
-    /// volumes, with one device given twice, and with bad system chunks, but not yet with missing ones.
+    /// Fails without a valid superblock, with unknown incompat features, with mixed volumes, with a
+    /// device given twice, and with bad system chunks. Does not fail with missing devices yet.
     pub fn open(devices: Vec<Device>, options: OpenOptions) -> Result<Self, Error> {
         let opened = open::choose(devices)?;
         let volume = Self {
@@ -198,7 +199,7 @@ impl Volume {
     }
 
     /// Sets the callback that receives every copy that a reader skips, on the reader's thread. The
-    /// callback must not wait. `None` removes the callback.
+    /// callback must not block. `None` removes the callback.
     pub fn tell_faults(&self, hears: Option<Arc<HearFault>>) {
         let before = core::mem::replace(&mut *self.hears_faults.write(), hears.map(HearsFaults));
         drop(before);
@@ -499,8 +500,9 @@ impl Volume {
         missing.map(|slot| slot.as_missing()).collect()
     }
 
-    /// Returns the error for a volume that cannot be opened further. If devices are missing and the
-    /// caller did not accept that, it names them instead of the failure that their absence caused.
+    /// Returns the error for a volume that cannot open because devices are missing. If devices are
+    /// missing without the caller's consent, the error names these devices, not the failure caused
+    /// by their absence.
     #[must_use]
     pub fn missing_instead(&self) -> Option<Error> {
         let missing = self.missing_devices();

@@ -11,8 +11,9 @@ use buttress_format::{Physical, SUPERBLOCK_OFFSETS};
 /// content.
 const WIPED_BYTES: u64 = 2 << 20;
 
-/// Erases a device's former content without a discard. At each moment, the device holds a complete
-/// volume or none. Programs that recognise a file system by its signature then find none.
+/// Erases a device's former content without a discard. At each moment of the erasure, the device
+/// holds a complete volume or none. Programs that recognise a file system by its signature then
+/// find no signature.
 ///
 /// # Errors
 /// Fails if a write to the device fails.
@@ -32,7 +33,7 @@ pub fn forget(device: &Device) -> Result<(), IoError> {
 /// finished must not open.
 pub fn forget_superblocks(device: &Device) {
     for place in SUPERBLOCK_OFFSETS {
-        // The caller reports the earlier failure instead.
+        // The caller reports the earlier failure, not this one.
         let _cannot = zero_superblock(device, place);
     }
     let _cannot = device.flush();

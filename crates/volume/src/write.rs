@@ -4,31 +4,30 @@
 //! ends, and writes each run to all stripes that hold it. For RAID5 and RAID6, the rows that the
 //! batch touches get new parity (`rows`). The call submits all requests of a device in one plug, so
 //! that neighbours merge, and all devices work in parallel. The write returns when all devices have
-//! the bytes. The bytes are durable after a [`Volume::flush`].
+//! the bytes. After a [`Volume::flush`], the written bytes are durable.
 //!
 //! Degraded writes: a write leaves out a device that is missing, or that missed commits
 //! ([`Stale`]). If the profile cannot recover the bytes of a left-out device, the write writes
 //! nothing ([`WriteRefusal::OutOfReach`]). A stale device keeps its old superblock until it is
-//! brought up to date ([`crate::returning`]) or replaced. A stale device's superblock is not
-//! written, so that no opening takes it for a good device.
+//! brought up to date ([`crate::returning`]) or replaced. A commit does not write the superblock of
+//! a stale device, so that no opening uses the device as current.
 //!
 //! Lack of space is an exception: writes to a sparse image file fail when the file system that
-//! holds it is full. Space for metadata is reserved in advance ([`Volume::reserve`]). A write of
-//! data without space fails alone ([`Volume::write_data`]). No item refers to the range of a failed
-//! data write, and the bytes on the device are known.
+//! holds it is full. Space for metadata is reserved in advance ([`Volume::reserve`]). If data finds
+//! no space on the host, only that write fails ([`Volume::write_data`]). No item refers to the
+//! range of a failed data write, and the bytes on the device are known.
 //!
-//! Failures: a device that fails a write or a flush is left out from then on, like a missing
-//! device, if all chunks can do without it (`failures`). If chunks need the failed device, its
-//! failure *stops writing for good* ([`Volume::stop_writing`]), and the cause is kept. After
-//! writing has stopped, the volume refuses each later write, flush or commit. No failure is
-//! retried.
+//! Failures: if all chunks can do without a device that fails a write or flush, it is left out like
+//! a missing device (`failures`). If chunks need the failed device, its failure *stops writing for
+//! good* ([`Volume::stop_writing`]), and the cause is kept. After writing has stopped, the volume
+//! refuses each later write, flush or commit. No failure of a device is retried.
 //!
-//! While a device is being replaced, its writes also go to the device that will replace it
+//! While a device is replaced, its writes also go to the replacement's target
 //! ([`crate::replacement`]).
 //!
-//! Left out: the choice of addresses for writes. The allocator above passes only ranges that no
-//! committed state uses. No two calls write the same bytes at the same time, and no reader reads
-//! them during the write.
+//! Left out: the choice of addresses for writes. The allocator above the volume passes only ranges
+//! that no committed state uses. No two calls write the same bytes at the same time, and no reader
+//! reads them during the write.
 //!
 //! [`Stale`]: crate::error::Stale
 
@@ -82,19 +81,20 @@ impl Volume {
     /// Returns [`Corruption::Unmapped`] for an address without a chunk. Returns [`Error::Write`] if
     /// writing is not possible or has stopped; nothing is written then. Returns
     /// [`WriteRefusal::Needed`] if a device fails that the volume needs. After this error, any part
-    /// of the batch may be written, and writing stops. Other failures of devices are no errors, but
-    /// [notices](Volume::notices).
+    /// of the batch may be written, and writing stops. Failures of devices that the volume does not
+    /// need are no errors, but [notices](Volume::notices).
     pub fn write(&self, extents: &[ExtentWrite]) -> Result<(), Error> {
         self.write_batch(extents, false, None)
     }
 
     /// Writes extents of data like [`write`](Self::write), with one difference: if a device has no
-    /// space for them, the device stays in use and writing continues. Any part of the batch may
-    /// then be written. After a failure, no item may refer to the batch, or the caller must write
-    /// the batch again.
+    /// space for them, the device stays in use and writing continues. After a failure, any part of
+    /// the batch may be written. After a failure, no item may refer to the batch, or the caller
+    /// must write the batch again.
     ///
-    /// `beside` verifies the data that shares rows with the extents ([`Volume::data_beside`]). The
-    /// old parity replaces sectors that fail, before new parity is computed.
+    /// `beside` verifies the data that shares rows with the extents ([`Volume::data_beside`]). If
+    /// sectors of that data fail the judge, the old parity restores them before new parity is
+    /// computed.
     ///
     /// # Errors
     /// Fails with an [`Error::Io`] that [is for lack of
@@ -127,12 +127,12 @@ impl Volume {
         for extent in extents {
             self.plan_write(extent, &mut batch, &mut rows)?;
         }
-        // The locks are held until the rows are written. If two calls write parts of a row, they
-        // read and write it one after the other. The second call knows which devices the first did
-        // not reach.
+        // The locks are held until the rows are written. If two write calls change parts of the
+        // same row, they read and write the row one after the other. The second call then knows
+        // which devices the first call did not reach.
         let _locks = rows.lock(self.row_locks());
-        // A row is always written completely. If data were written without its parity, other
-        // columns of the row would lose their redundancy.
+        // The batch always writes a row of parity completely. If data were written without its
+        // parity, other columns of the row would lose their redundancy.
         let writes_rows = !rows.is_empty();
         rows.add_to(self, &mut batch, beside)?;
         if may_lack_space && writes_rows {
@@ -239,7 +239,8 @@ struct Plug {
 }
 
 impl Batch {
-    /// Adds a write to a stripe. Returns false and adds nothing if its device is out of reach.
+    /// Adds a write to a stripe of the batch. If the device of the stripe is out of reach, returns
+    /// false and adds nothing.
     pub(crate) fn add(
         &mut self,
         volume: &Volume,

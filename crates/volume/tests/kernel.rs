@@ -202,7 +202,7 @@ fn seed(directory: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// Tests a volume whose fsid was changed while its tree blocks kept the old one.
+/// Tests a volume whose fsid was changed while its tree blocks kept the old fsid.
 fn metadata_uuid(directory: &Path) -> Result<(), String> {
     let images = images(directory, 1);
     mkfs(&images, &["-m", "dup", "-d", "single"])?;
@@ -214,7 +214,7 @@ fn metadata_uuid(directory: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// Tests a device that was away while the volume was written.
+/// Tests a device that was absent while the volume was written.
 fn stale(directory: &Path) -> Result<(), String> {
     let images = images(directory, 2);
     mkfs(&images, &["-m", "raid1", "-d", "raid1"])?;
@@ -235,7 +235,7 @@ fn stale(directory: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// The results of a walk over a volume.
+/// The results of a walk over the test volume.
 #[derive(Default, Debug, PartialEq, Eq, Clone, Copy)]
 struct Seen {
     blocks: usize,

@@ -21,8 +21,8 @@ impl WritableFilesystem {
     ///
     /// # Errors
     /// Fails with [`Error::IsADirectory`](buttress_fs::Error::IsADirectory),
-    /// [`Error::NotAFile`](buttress_fs::Error::NotAFile), or with an error of reading the inode.
-    /// The iterator returns later errors.
+    /// [`Error::NotAFile`](buttress_fs::Error::NotAFile), or with an error of reading the inode. If
+    /// an error occurs later, the iterator returns it.
     pub fn fiemap(&self, location: Location, range: Range<FileOffset>) -> Result<Fiemap> {
         let view = self.view();
         view.open_file(location)?;

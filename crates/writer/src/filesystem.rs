@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 /// A volume that is open for writing. See the module's documentation.
 ///
-/// Changes without a [commit](Engine::commit) are lost when the last handle is dropped.
+/// If the last handle is dropped, changes without a [commit](Engine::commit) are lost.
 /// [`close`](Self::close) commits uncommitted changes, and [`abandon`](Self::abandon) discards
 /// them. If the last handle is dropped without either call,
 /// [`Environment::lost`](buttress_engine::Environment::lost) reports the lost changes.
@@ -74,7 +74,7 @@ impl WritableFilesystem {
     }
 
     /// Opens a volume as [`WritableFilesystem::new`] does, on devices whose changes stay in memory.
-    /// A metadata image can be opened in this way too, because nothing is written to the image.
+    /// A metadata image can be opened in memory too, because nothing is written to the image.
     pub(crate) fn in_memory(filesystem: Filesystem, options: WriteOptions) -> Result<Self> {
         let stages = Arc::<Stages>::default();
         let opening =
@@ -109,8 +109,8 @@ impl WritableFilesystem {
         self.engine.close()
     }
 
-    /// Drops this handle without a commit, and returns the uncommitted changes. The volume then
-    /// stays at the last commit, which a background thread may have made. Other handles of the
+    /// Drops this handle without a commit, and returns the uncommitted changes. The volume then has
+    /// the state of the last commit, which a background thread may have made. Other handles of the
     /// volume may still commit the changes.
     pub fn abandon(self) -> Uncommitted {
         self.engine.abandon()

@@ -1,7 +1,7 @@
 //! The live state: reads of the running transaction without the edit lock.
 //!
 //! The edit lock serialises edits, but not reads of the newest state. A read and an edit block each
-//! other only if both use the same object, and only for one step of the edit:
+//! other only on the same object, and only during one step of the edit:
 //!
 //! | module | holds |
 //! |---|---|
@@ -11,16 +11,17 @@
 //! | `direct_reads` | which reads Linux serves without its page cache |
 //! | `read_ahead` | readahead of blocks that later changes will need |
 //!
-//! A view ([`WritableFilesystem::view`](crate::WritableFilesystem::view)) shows one moment, and
-//! makes later edits copy blocks. A live read shows the current state and preserves nothing.
+//! A view ([`WritableFilesystem::view`](crate::WritableFilesystem::view)) shows the volume at one
+//! moment, and makes later edits copy blocks. A live read shows the current state and preserves
+//! nothing.
 //!
 //! # Locks
 //!
 //! A live read acquires locks in a fixed order. A live read first locks a file's dirty data, the
-//! steps of operations, a shard of the inode table, and an inode's state. The locks of the
-//! subvolume's tree, of other trees, and of the extent tree follow. Each lock is held for one step
-//! in memory, and never during device I/O. A lookup that misses a block releases all locks, reads
-//! the block, and retries ([`Retry`]).
+//! steps of operations, a shard of the inode table, and an inode's state. Next in the order are the
+//! locks of the subvolume's tree, of other trees, and of the extent tree. Each of these locks is
+//! held for one step in memory, and never during device I/O. A lookup that misses a block releases
+//! all locks, reads the block, and retries ([`Retry`]).
 //!
 //! # Guarantees to readers
 //!

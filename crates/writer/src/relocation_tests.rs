@@ -109,7 +109,8 @@ fn contents(filesystem: &WritableFilesystem) -> BTreeMap<(u64, u64), Vec<u8>> {
     all
 }
 
-/// Counts extents by length and references, without addresses: all data extents, and shared tree blocks.
+/// Counts extents by length and references, without addresses: all data extents, and shared tree
+/// blocks.
 fn sharing(filesystem: &WritableFilesystem) -> BTreeMap<(bool, u64, u64), u64> {
     use buttress_format::{ExtentItem, ItemType, TreeId};
     let view = filesystem.view();

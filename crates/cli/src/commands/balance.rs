@@ -1,5 +1,5 @@
-//! `buttress balance …`: moves block groups and converts them, in the words of btrfs-progs, on images and devices that are
-//! not mounted, and on our own mounts.
+//! `buttress balance …`: moves and converts block groups, with btrfs-progs' words, on unmounted
+//! volumes and on this program's mounts.
 //!
 //! - `filters`: the filters of `-d`, `-m` and `-s`
 //! - `start`, `resume`: begin a balance, or continue one
@@ -31,7 +31,7 @@ pub const ROWS: &[Row] = &[
     leaf::<status::Status>(),
 ];
 
-/// What the name of a status file ends with.
+/// Suffix of the name of a balance status file.
 const STATUS_ENDING: &str = ".balance-status";
 
 /// No balance is running, or none exists.

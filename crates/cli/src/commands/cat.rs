@@ -66,7 +66,7 @@ impl Subcommand for Cat {
     }
 }
 
-/// Copies a file to the output. Only an error of the output stops the copy.
+/// Copies a file to the output. The copy stops only at an error of the output.
 fn copy(file: &File, target: &Target, context: &Context, out: &mut DirectOutput) -> Result<()> {
     let mut reader = match file.chunks() {
         Ok(reader) => reader,

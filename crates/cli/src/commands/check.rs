@@ -1,8 +1,8 @@
 //! `buttress check IMAGE`: checks every cross-reference of a volume, read-only.
 //!
 //! Stages appear on stderr under the names of `btrfs check`. Findings, states and the closing lines
-//! that scripts search for go to stdout, each with its level. Exit code 0: only notes; 1: an error
-//! or lost redundancy; 2: the check itself failed.
+//! that scripts search for go to stdout, each with its severity. Exit code 0: only notes; 1: an
+//! error or lost redundancy; 2: the check itself failed.
 
 use std::ffi::OsString;
 use std::io::Write;

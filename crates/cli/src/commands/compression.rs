@@ -35,7 +35,7 @@ pub struct Compression {
     target: OsString,
 }
 
-/// A line of the table.
+/// A line of the compression table.
 #[derive(Clone, Copy, Debug, Default)]
 struct Line {
     disk: u64,

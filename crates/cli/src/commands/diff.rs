@@ -13,8 +13,8 @@
 //! ```
 //!
 //! For a directory on only one side, the command lists everything below it, too. It compares
-//! content if sizes are equal. In one volume, files with the same extents are equal without
-//! reading. The comparison never reads holes. `moves` detects moved files. For snapshots of one
+//! content if sizes are equal. Files of one volume with the same extents are equal, and are not
+//! read. The comparison never reads holes. `moves` detects moved files. For snapshots of one
 //! volume, it reads only the parts that they do not share. As in `diff(1)`, the exit code is 0
 //! without differences, 1 with differences, and 2 if a comparison failed.
 

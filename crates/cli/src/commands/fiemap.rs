@@ -41,7 +41,7 @@ pub struct FiemapCommand {
     files: Vec<OsString>,
 }
 
-/// The parts of the output for each file.
+/// The parts of the output that the options select for each file.
 #[derive(Args, Clone, Copy, Debug, Default)]
 pub struct Shown {
     /// Print a line for each extent, with its flags
@@ -165,7 +165,7 @@ pub struct Printer<'a> {
 /// Size of the text buffer, in bytes.
 const TEXT_BYTES: usize = 16 << 10;
 
-/// Output of maps.
+/// Destination of the printed maps.
 enum Sink {
     Json(ArrayWriter<Stdout>),
     Text(Stdout),
@@ -261,7 +261,7 @@ fn print_lines(
         }
         Ok(())
     });
-    // Print the extents before an error, too.
+    // If an error occurs, print the extents that were found before.
     out.write_all(&text)?;
     found
 }

@@ -1,9 +1,9 @@
 //! `buttress ls IMAGE:/path…`: lists directories, in the formats of GNU `ls` in the C locale.
 //!
-//! Each line has one name. Names are sorted by their bytes, as in `LC_ALL=C ls`. Owners are
-//! numbers, as in `ls -n`, because a volume's users are not this machine's users. The listing is
-//! one walk in the order of `ls -R`, which loads the inodes of many entries at once. Memory holds
-//! only the lines of one directory.
+//! The listing prints one name on each line. Names are sorted by their bytes, as in `LC_ALL=C ls`.
+//! Owners are numbers, as in `ls -n`, because a volume's users are not this machine's users. The
+//! listing is one walk in the order of `ls -R`, which loads the inodes of many entries at once.
+//! Memory holds only the lines of one directory.
 
 mod line;
 mod listing;
@@ -92,7 +92,7 @@ impl Look {
         }
     }
 
-    /// Returns whether the listing shows an entry of this name.
+    /// Returns whether the listing shows an entry with this name.
     pub(in crate::commands) fn shows(&self, name: &[u8]) -> bool {
         self.all || self.almost_all || name.first() != Some(&b'.')
     }

@@ -236,7 +236,7 @@ impl Subcommand for Mkfs {
     ];
 
     fn uses(&self) -> Uses {
-        // The command's own `--subvol` has the name of the global option.
+        // The command's own option `--subvol` has the name of the global option.
         Uses {
             root_id: false,
             volume: false,

@@ -44,11 +44,12 @@ pub use unmounting::Umount;
 
 /// Mount a volume on a directory, without root
 ///
-/// The mount is read-only without `-o rw`. The options have the names of btrfs(5) and mount(8), and commas join them.
-/// For the volume: subvol=PATH, subvolid=ID, device=PATH, offset=BYTES|part=N, degraded, rescue=OPTION:OPTION….
-/// For changes: ro, rw, compress, compress=ALGORITHM:LEVEL, compress-force=…, max_inline=SIZE, nodatacow, nodatasum,
-/// commit=SECONDS, writeback_cache. For access: uid=ID, gid=ID, fakeroot, allow_other, suid, nosuid, dev, nodev, noexec,
-/// noatime, strictatime, nodiratime.
+/// The mount is read-only without `-o rw`. Mount options have the names of btrfs(5) and mount(8),
+/// and commas join them. For the volume: subvol=PATH, subvolid=ID, device=PATH,
+/// offset=BYTES|part=N, degraded, rescue=OPTION:OPTION…. For changes: ro, rw, compress,
+/// compress=ALGORITHM:LEVEL, compress-force=…, max_inline=SIZE, nodatacow, nodatasum,
+/// commit=SECONDS, writeback_cache. For access: uid=ID, gid=ID, fakeroot, allow_other, suid,
+/// nosuid, dev, nodev, noexec, noatime, strictatime, nodiratime.
 ///
 /// `uid=ID` and `gid=ID` show all files as owned by this user and group, `fakeroot` as owned by root. With
 /// `writeback_cache` the kernel keeps written data until a file is synced or closed, and reports errors then.
@@ -185,8 +186,8 @@ fn directory_of(directory: &Path) -> Result<PathBuf> {
     Ok(directory)
 }
 
-/// Refuses to mount an image on a directory that already shows it, as Linux does. The second mount
-/// would only hide the first one.
+/// Refuses to mount an image on a directory that already shows it, as Linux does. A second mount on
+/// the directory would only hide the first mount.
 fn refuse_twice(image: &Path, directory: &Path) -> Result<()> {
     let mounts = places::all();
     let on_it = places::top(&mounts, directory).filter(|mount| mount.is_ours);

@@ -91,7 +91,7 @@ fn wanted(target: &Target, kind: Option<Kind>) -> impl Iterator<Item = Property>
     Property::ALL.into_iter().filter(any)
 }
 
-/// Refuses a property that does not belong to the requested kind.
+/// Refuses a property that does not belong to the requested kind of object.
 fn refuse_kind(kind: Option<Kind>, name: Option<Property>) -> Result<()> {
     match (kind, name) {
         (Some(kind), Some(property)) if property.kind() != kind => Err(usage(format_args!(

@@ -284,7 +284,7 @@ impl Send {
 enum Resume {
     /// Position at which a sender stopped.
     Sender(Token),
-    /// Trail of a receiver.
+    /// Trail of a receiver, from which a send resumes.
     Receiver(Trail),
     /// The position is on standard input.
     Asked,
@@ -385,7 +385,7 @@ fn expect(context: &Context, sends: &[(Snapshot, Options)], offset: u64, progres
     }
 }
 
-/// Prints the length of the stream.
+/// Prints the length that the stream would have.
 fn estimate(
     context: &Context,
     how: How,

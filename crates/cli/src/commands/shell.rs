@@ -14,10 +14,10 @@ use crate::target::Target;
 
 /// Inspect and change a volume in a session, one command a line; `help` lists the commands
 ///
-/// At a terminal, lines can be edited, Tab completes commands and paths, and earlier lines can be recalled.
-/// The history file is $XDG_STATE_HOME/buttress/shell_history, or the file in BUTTRESS_HISTORY. If this
-/// variable is empty, there is no history file. Ctrl-C clears the line, or cancels the running command;
-/// Ctrl-D exits.
+/// At a terminal, lines can be edited, Tab completes commands and paths, and earlier lines can be
+/// recalled. The history file is $XDG_STATE_HOME/buttress/shell_history, or the file in
+/// BUTTRESS_HISTORY. If BUTTRESS_HISTORY is empty, the session has no history file. Ctrl-C clears
+/// the line, or cancels the running command; Ctrl-D exits.
 ///
 /// The session commits its changes when it ends: by `quit`, at the end of the input, or after a
 /// command that failed. SIGTERM and SIGHUP end it as well, and without a terminal also SIGINT.

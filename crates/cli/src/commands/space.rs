@@ -208,7 +208,7 @@ impl Job<'_> {
     }
 }
 
-/// Reports unreadable directories and subvolumes: the figures lack everything below them.
+/// Reports unreadable directories and subvolumes, whose content the figures lack.
 pub fn tell_failures(context: &Context, target: &Target, accounting: &Accounting) {
     for failure in accounting.failures() {
         context.lost(&target.name_in(failure.clone()));

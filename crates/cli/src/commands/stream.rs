@@ -1,8 +1,8 @@
 //! `buttress stream`: inspects send streams without receiving them.
 //!
 //! All commands of the group take files in receive order: a full stream and its incremental
-//! successors, or several streams in one file. They show the last stream's snapshot, or the one
-//! that `--snapshot` names. A path follows the last file: `FILE:/path`.
+//! successors, or several streams in one file. The commands show the last stream's snapshot, or the
+//! one that `--snapshot` names. A path follows the last file: `FILE:/path`.
 //!
 //! The command reads streams once to learn their structure, and reads file data again on demand. An
 //! input that is no regular file (a pipe, or `-` for standard input) is therefore first copied to

@@ -56,7 +56,7 @@ pub struct Tar {
 enum Times {
     /// Modification, access and change times
     All,
-    /// Modification times only
+    /// Preserve modification times only.
     Mtime,
 }
 

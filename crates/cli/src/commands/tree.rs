@@ -133,8 +133,8 @@ struct Level {
     prefix: String,
 }
 
-/// Function that shows one entry. Arguments: the entry, its path from the start, the text before
-/// its name.
+/// Function that shows one entry. The arguments are the entry, its path from the start, and the
+/// text before its name.
 type Show<'a> = dyn FnMut(&DirEntry, &[u8], &str) -> Result<()> + 'a;
 
 impl Drawing<'_> {

@@ -10,8 +10,8 @@
 //!
 //! **A file without its original owner gets none of the owner's special rights.** As in GNU cp and
 //! tar, set-user-id and set-group-id are cleared, and `security.capability` is omitted. The sticky
-//! bit, which removes rights, stays. Permission bits and ACLs are kept, as in cp: the image could
-//! grant the same rights to every user.
+//! bit stays, because it removes rights. Permission bits and ACLs are kept, as in cp: the image
+//! could grant the same rights to every user.
 //!
 //! With [`Preserve::All`] a privileged user gets everything in the volume, including set-user-id
 //! files, device nodes and `trusted.` attributes, as from `cp -a`. With [`Preserve::Nothing`] none
@@ -30,7 +30,7 @@ use rustix::io::Errno;
 use super::Shared;
 use super::beneath::Node;
 
-/// Attributes to preserve beside content, names and permission bits.
+/// Attributes that a copy preserves in addition to content, names and permission bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Preserve {
     /// Preserves nothing: modes pass through the umask, times are those of the copying, as in `cp
@@ -47,7 +47,7 @@ impl Preserve {
     }
 }
 
-/// An operation that was not done.
+/// An operation that the system refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Refused {
     /// Setting the owner: the system refuses it, or the owner does not exist here.
@@ -309,7 +309,7 @@ fn set_owner(
     };
     match result {
         Ok(()) => Ok(true),
-        // In a container, the number may not be mapped.
+        // In a container, the owner's number may not be mapped.
         Err(Errno::PERM | Errno::ACCESS | Errno::INVAL) => {
             shared.refusals.count(Refused::Owner);
             if gid.is_some() {

@@ -111,8 +111,8 @@ impl Node {
         &self.fd
     }
 
-    /// Returns a path that refers only to this file, for system calls that need one. It refers to a
-    /// link itself, not to its target.
+    /// Returns a path that refers only to this file, for system calls that need one. For a link,
+    /// the path refers to the link itself, not to its target.
     pub(super) fn path(&self) -> PathBuf {
         PathBuf::from(format!("/proc/self/fd/{}", self.fd.as_raw_fd()))
     }

@@ -17,7 +17,8 @@ use super::beneath::{self, Identity, Node};
 use super::replacing::Spot;
 use crate::replacing::non_directory_in_the_way;
 
-/// An open directory of the destination. [`release`] finishes it when its last holder releases it.
+/// An open directory of the destination. When its last holder releases it, [`release`] finishes the
+/// directory.
 #[derive(Debug)]
 pub(super) struct Directory {
     fd: OwnedFd,
@@ -197,8 +198,8 @@ pub(super) fn make_special(
     }
 }
 
-/// Opens the file that was just created by this name; returns an error if another file has replaced
-/// it.
+/// Opens the file that was just created under this name; returns an error if another file has
+/// replaced it.
 fn made(parent: &Directory, name: &OsStr, kind: FileType, device: u64) -> Result<Node> {
     let node = Node::open(&parent.fd, name).context("opening what was made")?;
     if !node.is(kind, device) {

@@ -1,7 +1,8 @@
 //! Treatment of existing files during an extraction: see [`crate::replacing`] for the rules.
 //!
-//! Only a link that the user named is followed. A file to write into is checked again after it was
-//! opened: it must be the file found before, and none of the command's sources.
+//! During an extraction, only a link that the user named is followed. A file to write into is
+//! checked again after it was opened: it must be the file found before, and none of the command's
+//! sources.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -22,9 +23,9 @@ use crate::replacing::{dangling, directory_in_the_way, kind_name};
 pub(super) enum Way {
     /// No file has the target name any more.
     Free,
-    /// The content goes into this file, which is empty.
+    /// The content goes into this new or emptied file.
     Into(File),
-    /// The existing file stays unchanged.
+    /// The existing file stays unchanged, because replacing it was declined.
     Closed,
 }
 

@@ -11,9 +11,9 @@ use crate::replacing::{dangling, directory_in_the_way, kind_name, same_file};
 pub(super) enum Way {
     /// No file has the target name any more.
     Free,
-    /// The content goes into this file.
+    /// The content goes into the existing file at this location.
     Into(Location),
-    /// The existing file stays unchanged.
+    /// The existing file stays unchanged, because replacing it was declined.
     Closed,
 }
 
@@ -26,7 +26,7 @@ struct There {
 }
 
 impl Inserter<'_> {
-    /// Checks for an existing file with the name, and removes it if necessary.
+    /// Checks for an existing file with the target's name, and removes it if necessary.
     pub(super) fn way(&self, name: &[u8], facts: &Facts) -> Result<Way> {
         let Some(there) = self.there(name, facts)? else {
             return Ok(Way::Free);
@@ -136,7 +136,7 @@ impl Inserter<'_> {
                 .is_some_and(|(directory, own)| *directory == self.here() && own == name);
         let is_link = there.entry.kind == FileKind::Symlink;
         if facts.kind == FileKind::Symlink {
-            // A link may replace another link, but never its own target.
+            // A copied link may replace another link, but never its own target.
             return Ok(is_own_entry || (!is_link && facts.referent == Some(there.entry.target)));
         }
         if origin != there.target && origin != there.entry.target {

@@ -74,7 +74,8 @@ pub fn insert(
 
 /// State of a walk.
 struct VolumeWalk<'a> {
-    /// True if the walk created the last directory. The walk enters it next, or else leaves it.
+    /// True if the walk created the last directory. Whether the walk enters that directory next, or
+    /// else leaves it.
     entering: Option<bool>,
     /// Number of directories on the current path that could not be created.
     skipped: u64,

@@ -142,7 +142,7 @@ fn below(mounts: &[Mounted], path: &Path) -> Option<Below> {
     let rest = path.strip_prefix(&mount.directory).ok()?;
     let inside = mount.root.join(rest);
     let bytes = inside.as_os_str().as_bytes();
-    // Joining an empty rest adds a trailing slash; remove it.
+    // Joining an empty remaining path adds a trailing slash, so remove it.
     let path = match bytes.strip_suffix(b"/") {
         Some(shorter) if !shorter.is_empty() => shorter.to_vec(),
         _ => bytes.to_vec(),

@@ -89,7 +89,7 @@ impl Request {
 pub enum Answer {
     /// A message with its label.
     Message(String, String),
-    /// A line without a label.
+    /// A line of output without a label.
     Line(String),
     /// The command ended with this exit code.
     End(u8),

@@ -4,8 +4,8 @@
 //! read volumes run in the session unchanged: instead of opening an image they get the session's
 //! volume, and an `IMAGE:/path` argument is a path.
 //!
-//! The server of a mount has such a place for a client's command. An argument is then a path of the
-//! machine, and the client has resolved it to a path of the mount ([`Mount`]).
+//! For a client's command, the server of a mount has such a place. In such a place, an argument is
+//! a path of the machine that the client has resolved inside the mount ([`Mount`]).
 
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
@@ -26,7 +26,7 @@ use crate::resyncs::Resyncs;
 use crate::target::Target;
 use crate::writing::Writing;
 
-/// A volume and a directory in it.
+/// A place of a command: a volume and a directory in it.
 #[derive(Clone, Debug)]
 pub struct Place {
     /// Current state of the volume.
@@ -113,7 +113,7 @@ impl Context {
     /// Returns the writable volume that is already open.
     ///
     /// # Errors
-    /// The errors of [`present`](Self::present), or the volume is read-only.
+    /// Fails with the errors of [`present`](Self::present), or if the volume is read-only.
     pub(crate) fn present_for_writing(&self, image: &Path) -> Result<Option<Writing>> {
         let Some(place) = self.place() else {
             self.hand_on(image)?;
@@ -154,8 +154,8 @@ impl Context {
     }
 }
 
-/// Returns a path relative to the directory as a path from the root. It resolves neither `..` nor
-/// links.
+/// Returns a path relative to the directory as a path from the root. The function resolves neither
+/// `..` nor links.
 pub fn absolute(directory: &[u8], path: &[u8]) -> Vec<u8> {
     if path.first() == Some(&b'/') {
         return path.to_vec();

@@ -29,7 +29,8 @@ pub fn named(file: Option<&Path>) -> Option<&Path> {
     file.filter(|path| !STANDARD_OUTPUT.iter().any(|name| path.as_os_str() == *name))
 }
 
-/// Refuses to write bytes to a terminal. `what` names the content: "an archive".
+/// Refuses to write bytes to a terminal. `what` names the content that is written, such as "an
+/// archive".
 ///
 /// # Errors
 /// No file is named, and standard output is a terminal.

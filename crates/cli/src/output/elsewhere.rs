@@ -3,7 +3,7 @@
 //!
 //! The redirection applies to the thread that executes the command. Results go to the client's
 //! descriptor. Messages go to a function that sends them to the client, which prints them in its
-//! own way. Progress is not shown.
+//! own way. In such a run, progress is not shown.
 
 use std::cell::RefCell;
 use std::fs::File;

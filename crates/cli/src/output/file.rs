@@ -5,11 +5,12 @@
 //! (`mkfs`). A test searches for other places.
 //!
 //! The content goes to an unnamed file in the target's directory (`O_TMPFILE`), which gets its name
-//! when it is complete ([`OutputFile::finish`]). Until then the name is free or keeps its old file.
-//! A command that fails, or that any signal ends, leaves no output file. On a file system without
-//! unnamed files, a temporary file `.buttress-…` replaces the unnamed one and is removed again. A
-//! symbolic link is followed, and its target is replaced. The new file has the mode of the old one,
-//! and its owner if this is permitted. Further hard links keep the old content.
+//! when it is complete ([`OutputFile::finish`]). Until it is complete, the target name is free or
+//! keeps its old file. A command that fails, or that any signal ends, leaves no output file. On a
+//! file system without unnamed files, a temporary file `.buttress-…` replaces the unnamed one and
+//! is removed again. A symbolic link is followed, and its target is replaced. The new file has the
+//! mode of the old one, and its owner if this is permitted. Further hard links keep the old
+//! content.
 //!
 //! Some targets are written directly: pipes, terminals, devices, `/dev/stdout` and `/dev/fd/N`, and
 //! files in a directory that does not allow new files. These targets are not truncated before the
@@ -142,7 +143,7 @@ impl Context {
     /// before, so that a command with a missing source changes nothing.
     ///
     /// # Errors
-    /// The file is a source of this command, or cannot be created or written.
+    /// Fails if the file is a source of this command, or cannot be created or written.
     pub fn create_output(&self, path: &Path) -> Result<OutputFile> {
         self.refuse_file_on_mount(path)?;
         let create = || OutputFile::create(path, self.sources(), true);
@@ -178,7 +179,7 @@ impl Context {
 }
 
 impl OutputFile {
-    /// Begins to write a file. `unnamed`: try a file without a name.
+    /// Begins to write a file. If `unnamed` is true, tries a file without a name.
     fn create(path: &Path, sources: &Sources, unnamed: bool) -> Result<Self> {
         sources.refuse_path(path)?;
         let make = |file, form| Self {
@@ -341,7 +342,7 @@ impl Write for OutputFile {
 
 /// Returns `path` with this suffix.
 pub fn beside(path: &Path, ending: &str) -> PathBuf {
-    // The target of a link is the file that is written.
+    // For a link, the command writes the link's target.
     let path = match place_of(path) {
         Ok(Place::File(target)) => target,
         _ => path.to_owned(),
@@ -398,8 +399,8 @@ fn is_descriptors(directory: &Path) -> bool {
 }
 
 /// Opens an open file of this process by its path below `/proc/self/fd`. Standard output continues
-/// at its current position. For any other one the kernel creates a new file description, which
-/// begins at the start of the file.
+/// at its current position. If a file is opened by its descriptor's path, the kernel creates a new
+/// file description, which begins at the start.
 #[expect(clippy::disallowed_methods, reason = "contents are given as they are")]
 fn open_again(path: &Path) -> io::Result<File> {
     if path.file_name().is_some_and(|name| name == "1") {

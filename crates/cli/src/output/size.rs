@@ -155,7 +155,7 @@ const SHORT_FIXED: [&str; 12] = [
 /// Short and long forms of [`BASES`].
 const SHORT_BASES: [&str; 5] = ["raw", "raw_short", "iec", "si", "si_short"];
 
-/// The unit flags, long ones only. Flatten them into a command's arguments.
+/// The unit flags, long ones only. Flatten these flags into a command's arguments.
 #[derive(Args, Clone, Copy, Debug, Default)]
 #[command(next_help_heading = "Units")]
 pub struct UnitFlags {

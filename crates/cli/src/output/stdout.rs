@@ -1,9 +1,9 @@
 //! Standard output: for results ([`Raw`], under a buffer) and for contents ([`DirectOutput`],
 //! unbuffered, with a large pipe).
 //!
-//! Every failed write is an error, also if standard output was closed at the start of the process,
-//! which Rust's own type treats as success. Errors name standard output. A closed pipe keeps its
-//! error kind, because it is no failure.
+//! Every failed write is an error, even if standard output was already closed at the start, which
+//! Rust's type hides. Errors of writing name standard output. A closed pipe keeps its error kind,
+//! because it is no failure.
 
 use buttress_exact::at_most;
 use std::fs::File;
@@ -36,7 +36,7 @@ fn closed() -> io::Error {
     io::Error::other("standard output is closed")
 }
 
-/// True if results without a reader are ignored.
+/// True if the program discards results after their reader closed the pipe.
 static READER_MAY_GO: AtomicBool = AtomicBool::new(false);
 
 /// Discards results after their reader closed the pipe, without an error. Commands whose exit code

@@ -34,8 +34,8 @@ use super::{elsewhere, escape_controls, push_escape};
 /// Size of the buffer for standard output in bytes.
 const BUFFER_BYTES: usize = 256 << 10;
 
-/// Buffered standard output for results. Flush it before dropping it: an error in a dropped buffer
-/// would be lost.
+/// Buffered standard output for results. The buffer must be flushed before it is dropped: dropping
+/// would lose an error.
 pub type Stdout = BufWriter<Screened<Raw>>;
 
 /// Returns standard output for text, or for JSON.
@@ -110,7 +110,7 @@ pub fn status_line(text: &str) {
         return;
     }
     let text = escape_controls(text.as_bytes());
-    // A failure to show progress is ignored.
+    // The program ignores a failure to show progress.
     let _ = write!(io::stderr(), "\r\x1b[K{text}");
 }
 
@@ -125,7 +125,7 @@ pub fn json_line(line: &serde_json::Value) {
 /// arguments.
 ///
 /// # Errors
-/// Help, which goes to standard output, cannot be written.
+/// Fails if help, which goes to standard output, cannot be written.
 pub fn print_clap_error(error: &mut clap::Error) -> io::Result<()> {
     if elsewhere::is_set() {
         for part in error.render().to_string().lines() {

@@ -17,15 +17,16 @@ pub enum TimeStyle {
     FullIso,
     /// `2026-11-21 01:47`
     LongIso,
-    /// `11-21 01:47`, or `2025-11-21` when six months old or in the future
+    /// Date without a time zone: `11-21 01:47`, or `2025-11-21` when six months old or in the
+    /// future
     Iso,
 }
 
 /// Time zone of the machine at its first use, because a sandboxed server cannot read it later.
 static ZONE: OnceLock<TimeZone> = OnceLock::new();
 
-/// Half of a mean Gregorian year in seconds. For older or later times, `ls` shows the year instead
-/// of the time of day.
+/// Half of a mean Gregorian year in seconds. For times outside this period, `ls` shows the year
+/// instead of the time of day.
 const HALF_YEAR_SECONDS: i64 = 31_556_952 / 2;
 
 /// Formatter of timestamps in one time zone, relative to one current time.

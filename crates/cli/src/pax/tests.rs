@@ -1,4 +1,4 @@
-//! Tests that read the archives with an independent reader: GNU tar, if it is installed.
+//! An independent reader, GNU tar if installed, reads the archives of these tests.
 
 use super::*;
 use buttress_oracle::needs::missing;

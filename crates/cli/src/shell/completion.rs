@@ -47,7 +47,7 @@ struct Wanted {
 /// A possible completion of a word.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Offer {
-    /// The whole word: for a name, with the directories that were typed before it.
+    /// The whole word that a completion inserts: for a name, with the directories typed before it.
     word: Vec<u8>,
     /// Displayed text.
     shown: Vec<u8>,
@@ -64,8 +64,8 @@ impl Offer {
         }
     }
 
-    /// Returns the text that replaces the word. A quote and a blank end it if it is the `only`
-    /// completion.
+    /// Returns the text that replaces the word. If the completion is the `only` one, a quote and a
+    /// blank end the word.
     fn pair(self, with_quotes: bool, only: bool) -> Pair {
         let Self {
             mut word,
@@ -104,8 +104,8 @@ impl Assistant {
         offers.sort();
         offers.dedup();
         offers.truncate(OFFERS_MAX);
-        // The common beginning of all completions enters the line, so either all are quoted or
-        // none.
+        // The common beginning of all completions enters the line, so either all completions are
+        // quoted or none.
         let with_quotes = typed.is_quoted || offers.iter().any(|offer| needs_quotes(&offer.word));
         let only = offers.len() == 1;
         let pairs = offers.into_iter().map(|offer| offer.pair(with_quotes, only));
@@ -227,7 +227,7 @@ fn fits(name: &[u8], beginning: &[u8]) -> bool {
     name.starts_with(beginning) && (beginning.starts_with(b".") || !name.starts_with(b"."))
 }
 
-/// Returns a name in a directory, in the typed form.
+/// Returns a completed name of a directory, in the form in which it was typed.
 fn name(directory: &[u8], name: &[u8], is_directory: bool) -> Offer {
     // Prevent a name that begins with a dash from looking like a flag.
     let here: &[u8] = if directory.is_empty() && name.starts_with(b"-") {

@@ -75,7 +75,7 @@ impl HistoryFile {
         Ok(text)
     }
 
-    /// Replaces the file with these lines, unless it is a link.
+    /// Replaces the history file with these lines, unless the file is a link.
     fn replace(&self, lines: &[&str]) -> io::Result<()> {
         let directory = self.path.parent().unwrap_or(Path::new("/"));
         if !self.path.symlink_metadata()?.is_file() {

@@ -6,10 +6,10 @@
 //! | SIGINT, in a script or with `-c` | | as SIGTERM |
 //! | SIGTERM, SIGHUP | commits and leaves | the command is cancelled; then commits and leaves |
 //!
-//! A second signal to leave ends the process at once. Uncommitted changes are lost then; the
-//! message after the first signal says so. A separate thread handles signals, so that it may print
-//! and commit. At a prompt, the terminal passes Ctrl-C as a key to the line editor, which restores
-//! the terminal.
+//! A second signal to leave ends the process at once. At a second signal, uncommitted changes are
+//! lost; the message after the first signal says so. A separate thread handles signals, so that it
+//! may print and commit. At a prompt, the terminal passes Ctrl-C as a key to the line editor, which
+//! restores the terminal.
 
 use std::io::{self, IsTerminal};
 use std::sync::Arc;
@@ -32,7 +32,7 @@ enum At {
     /// The session waits for a line, at this prompt if it printed one.
     Prompt(Option<String>),
     Word,
-    /// The session commits, and ends.
+    /// The session commits its changes, and ends.
     Leaving,
 }
 
@@ -200,7 +200,7 @@ impl Shared {
     /// Tells the user that the session ends, and lets the next signal end the process at once.
     fn promise(&self, signal: i32, is_leaving: bool) {
         for next in [SIGINT, SIGTERM, SIGHUP] {
-            // If this fails, the next signal has the same effect as this one.
+            // If this call fails, the next signal has the same effect as this signal.
             let _ =
                 flag::register_conditional_shutdown(next, exit_code(next), Arc::new(AtomicBool::new(true)));
         }

@@ -1,9 +1,9 @@
 //! Parsing of a session's line into words.
 //!
-//! In a session's line, blanks separate words. Single quotes preserve everything. Double quotes
-//! preserve blanks and support the escapes `\n`, `\t`, `\\`, `\"` and `\xNN`, so that every name
-//! can be written. Outside of quotes a backslash preserves the next character. A `#` at the
-//! beginning of a word begins a comment.
+//! In a session's line, blanks separate words. Single quotes preserve all characters between them.
+//! Double quotes preserve blanks and support the escapes `\n`, `\t`, `\\`, `\"` and `\xNN`, so that
+//! every name can be written. Outside of quotes a backslash preserves the next character. A `#` at
+//! the beginning of a word begins a comment.
 //!
 //! For completion, [`unfinished`] parses the text before a cursor, and [`quoted`] writes a name as
 //! a word.
@@ -88,7 +88,7 @@ fn hexadecimal(bytes: &mut impl Iterator<Item = u8>) -> Result<u8, LineError> {
     Ok((high << 4) | low)
 }
 
-/// Parsed text before a cursor.
+/// Text before a cursor, as parsed for completion.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unfinished {
     /// Complete words.
@@ -101,8 +101,8 @@ pub struct Unfinished {
     pub is_quoted: bool,
 }
 
-/// Parses a line that may end anywhere. An incomplete escape is ignored. Returns `None` in a
-/// comment.
+/// Parses a line that may end anywhere. The parser ignores an incomplete escape at the end. Returns
+/// `None` in a comment.
 #[must_use]
 pub fn unfinished(line: &[u8]) -> Option<Unfinished> {
     let mut words = Vec::new();

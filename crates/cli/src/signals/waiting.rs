@@ -101,7 +101,7 @@ impl Cancelling {
     /// writes never block.
     ///
     /// # Errors
-    /// An error of the system call that fails.
+    /// Fails with the error of the system call that fails.
     pub fn output(&mut self, file: &File) -> Result<Option<Output>> {
         let kind = file.metadata()?.file_type();
         let (file, means) = if kind.is_socket() {

@@ -28,7 +28,7 @@ Exit codes: 0 success, 1 failure or loss, 2 wrong command line. Some commands di
 /// Extent of a generated description.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Extent {
-    /// The whole description, for help, documents and errors.
+    /// The extent covers the whole description, for help, documents and errors.
     Whole,
     /// Only the names of commands; the parser adds the arguments of the named command.
     Named,

@@ -1,12 +1,12 @@
-//! Execution of the command that a command line names. It ends with an exit code or an error, and
-//! with JSON in one document.
+//! Execution of the command that a command line names. Such a command ends with an exit code or an
+//! error, and with one document if it prints JSON.
 //!
 //! A command for a path below a mount runs in the mount's server, by the same table
 //! ([`run_on_mount`]).
 //!
 //! Invariants:
 //! - With `--format json` standard output is one document, even for a command that fails.
-//! - A closed pipe is no failure, but earlier losses remain losses.
+//! - If the reader closed the pipe, that is no failure, but earlier losses remain losses.
 
 use std::ffi::OsString;
 
@@ -100,8 +100,8 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> End {
     }
 }
 
-/// Runs a command line of another process in the server of a mount, on its volume. `enter` returns the place; its
-/// argument asks for a commit before it takes the view.
+/// Runs a command line of another process in the server of a mount, on its volume. `enter` returns
+/// the place of the command; its argument requests a commit before the view is taken.
 pub(crate) fn run_on_mount(arguments: &[OsString], enter: impl FnOnce(bool) -> Result<Place>) -> End {
     let matches = match parse(arguments) {
         Ok(matches) => matches,
@@ -134,7 +134,7 @@ pub(crate) fn run_on_mount(arguments: &[OsString], enter: impl FnOnce(bool) -> R
     ended(&context, called.trouble, result)
 }
 
-/// Returns whether an invalid command line still has this flag with this value.
+/// Returns whether an invalid command line nevertheless has this flag with this value.
 fn asks_for(arguments: &[OsString], flag: &str, value: &str) -> bool {
     let is_pair = |pair: &[OsString]| matches!(pair, [first, second] if first == flag && second == value);
     let joined = format!("{flag}={value}");
@@ -161,7 +161,7 @@ fn run_leaf(arguments: &[OsString], called: Called<'_>) -> End {
     ended(&context, trouble, result)
 }
 
-/// Returns the end of a command.
+/// Returns the outcome of a command.
 fn ended(context: &Context, trouble: u8, result: Result<Outcome>) -> End {
     let end = end_of(context, trouble, result);
     if context.json() {

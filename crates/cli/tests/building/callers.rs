@@ -44,7 +44,7 @@ fn systemd_repart_makes_a_disk_image_with_it() {
     }
     let (folder, tree) = prepared();
     let log = folder.path().join("calls");
-    // This script records its call and its arguments.
+    // The script that replaces the program records its call and its arguments.
     let program = folder.path().join("programs/mkfs.btrfs");
     std::fs::remove_file(&program).unwrap();
     let real = folder.path().join("real");
@@ -82,7 +82,7 @@ fn systemd_repart_makes_a_disk_image_with_it() {
         String::from_utf8_lossy(&output.stderr)
     );
     println!("systemd-repart called mkfs.btrfs {}", calls.trim());
-    // This program's own reader finds the partition in the disk image.
+    // In the disk image, this program's own reader finds the partition.
     let listing =
         super::support::stdout(&["ls", "-R", "--offset", "part=1", &format!("{}:/", disk.display())]);
     assert!(listing.contains("tool") && listing.contains("small"), "{listing}");
@@ -129,7 +129,7 @@ fn mkosi_s_and_newer_repart_s_words_are_taken() {
         listing.contains("path usr") && listing.contains("path var"),
         "{listing}"
     );
-    // mkosi measures the smallest size for Minimize=guess.
+    // mkosi measures the smallest image size for Minimize=guess.
     let least = folder.path().join("least.img");
     let mut shrunk = Command::new(&program);
     words(shrunk.args(["-q", "--shrink"]));

@@ -104,7 +104,7 @@ impl Debian {
         self.folder.path().join(name)
     }
 
-    /// Asserts that a command makes the same image as the first one.
+    /// Asserts that a command makes the same image as the first command.
     fn expect_same(&self, what: &str, command: &mut Command) {
         let image = self.path("again.img");
         done(command.arg(&image));

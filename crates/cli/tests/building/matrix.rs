@@ -92,7 +92,7 @@ fn pairwise() -> Vec<Vec<usize>> {
     };
     let mut random = buttress_oracle::content::Random::new(17);
     let mut rows = Vec::new();
-    // The remaining pairs are incompatible.
+    // The remaining pairs of options are incompatible.
     while rows.len() < 60 {
         let mut best: (usize, Vec<usize>) = (0, Vec::new());
         for _ in 0..200 {

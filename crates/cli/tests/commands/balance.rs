@@ -422,7 +422,7 @@ fn background_balance_is_paused_and_resumed() {
         "No balance found on 'a.img'\n"
     );
     expect_sound(folder, &images, &before);
-    // Cancelled while it runs.
+    // The balance is cancelled while it runs.
     let words = [
         "balance",
         "start",

@@ -60,7 +60,7 @@ fn documents() -> Vec<PathBuf> {
     found
 }
 
-/// Returns the sessions of a document to run; `faults` receives the problems of others.
+/// Returns the sessions of a document to run; `faults` receives the problems of other sessions.
 fn sessions(path: &Path, faults: &mut Vec<String>) -> Vec<Session> {
     let text = fs::read_to_string(path).unwrap();
     let lines: Vec<&str> = text.lines().collect();

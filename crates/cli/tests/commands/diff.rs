@@ -126,7 +126,7 @@ fn moves_between_volumes_are_told_by_content() {
                     added           none\n\
                     removed         other\n";
     assert_eq!(text(&one.inside("/t"), &other.inside("/t"), &ignore), expected);
-    // A directory of the host counts as another volume.
+    // The comparison treats a directory of the host as another volume.
     let copy = tempfile::tempdir().unwrap();
     let copied = copy.path().join("t");
     stdout(&["cp", "-a", &other.inside("/t"), copied.to_str().unwrap()]);
@@ -281,7 +281,8 @@ fn paths(root: &str) -> BTreeSet<String> {
         .collect()
 }
 
-/// Applies the differences to the names of the old side, which must give the names of the new side.
+/// Applies the found differences to the names of the old side, which must give the names of the new
+/// side.
 fn apply(old: &BTreeSet<String>, found: &[Value]) -> BTreeSet<String> {
     let of = |found: &Value, key: &str| found[key].as_str().unwrap().to_owned();
     let is = |found: &&Value, change: &str| found["change"] == change;
@@ -299,7 +300,7 @@ fn apply(old: &BTreeSet<String>, found: &[Value]) -> BTreeSet<String> {
         .iter()
         .filter(|path| !removed.contains(*path))
         .map(|path| {
-            // The deepest moved directory on the path decides.
+            // On a path, the deepest moved directory decides.
             let way = moved
                 .iter()
                 .filter(|(from, _)| *path == *from || path.starts_with(&format!("{from}/")));

@@ -2,7 +2,7 @@
 //! system's, nothing hangs, old content stays, and the volume is clean. With free space, the same
 //! command succeeds.
 //!
-//! `BUTTRESS_FULL_HOST_SEED` chooses the points.
+//! The variable `BUTTRESS_FULL_HOST_SEED` chooses the points at which the host becomes full.
 #![allow(
     clippy::unwrap_used,
     clippy::indexing_slicing,
@@ -154,7 +154,7 @@ fn mirrored(host: &Host) {
 /// Creates a mirror whose second device lost most of its data: its image has holes there.
 fn damaged(host: &Host) {
     mirrored(host);
-    // The range is between two superblocks.
+    // The trimmed range is between two superblocks.
     let range = ["-p", "-o", "68M", "-l", "80M"];
     run("fallocate", &[&range[..], &[&host.path("w.img")]].concat());
 }
@@ -290,7 +290,7 @@ impl Job {
         assert!(old.stdout == fs::read(host.beside("old")).unwrap(), "{what}: old");
     }
 
-    /// Runs the command on a host with this much space, then on one with enough space.
+    /// Runs the command on a host with limited space, then on a host with enough space.
     fn meet_full_host(&self, limit: u64) -> String {
         let host = Host::new();
         (self.prepare)(&host);
@@ -338,7 +338,7 @@ fn commands_on_full_hosts_fail_in_order_and_succeed_with_space() {
     let jobs = WRITERS.into_iter().chain(MAKERS).chain(REPAIRERS);
     for job in jobs {
         let taken = job.taken();
-        // The limit exceeds the host's own rounding.
+        // The limit is larger than the host file system's rounding.
         assert!(taken > 1 << 20, "{} takes {taken} bytes", job.name);
         for _ in 0..ROUNDS {
             let limit = random.below(taken - (taken >> 3));

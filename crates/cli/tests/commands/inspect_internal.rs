@@ -215,7 +215,7 @@ fn a_damaged_leaf_is_named_and_the_rest_is_printed() {
     let text = String::from_utf8_lossy(&output.stdout);
     assert!(!text.contains("uuid tree key"));
     assert!(text.contains("\nfs tree key (FS_TREE ROOT_ITEM 0) \n") && text.contains("\ntotal bytes "));
-    // Addressed directly, the block is printed, with the error.
+    // If the damaged block is addressed directly, the command prints it, with the error.
     let address = uuid_root.to_string();
     let output = buttress(&["inspect-internal", "dump-tree", "-b", &address, copy_name]);
     assert_eq!(output.status.code(), Some(1));

@@ -384,8 +384,8 @@ const ONTO_ITSELF: [&str; 56] = [
     "ln -f a n",
 ];
 
-/// Commands that copy a directory into itself. GNU copies a part before it detects this; this
-/// program does not begin.
+/// Commands that copy a directory into itself. For some of these commands GNU copies a part before
+/// it detects the mistake; this program does not begin.
 const INTO_ITSELF: [&str; 6] = [
     "cp -r d d",
     "cp -r d d/new",

@@ -154,7 +154,7 @@ fn no_output_is_another_device_or_an_overlay() {
     assert_eq!(code, 1);
     assert!(message.contains("overlay"), "{message}");
     assert!(fs::read(&side).unwrap() == before);
-    // An image cannot be its own overlay, or that of another image.
+    // An overlay cannot be its own image, or another image.
     let image = fs::read(volume.path()).unwrap();
     for other in [volume.path(), &one] {
         let words = ["shell", "--overlay", volume.path(), "-w", other, "-c", "mkdir /x"];
@@ -430,7 +430,7 @@ fn signals_leave_nothing_where_files_must_have_names() {
     if skips(missing("root")) {
         return;
     }
-    // Without /proc an unnamed file cannot get its name later.
+    // Without /proc, an unnamed file cannot get its target name later.
     let without = [
         "unshare",
         "-m",

@@ -174,8 +174,8 @@ fn a_chain_is_received_in_order_and_found_by_its_uuids() {
 fn a_stream_that_fails_leaves_the_image_as_it_was() {
     let (_folder, image) = volume();
     let target = format!("{image}:/");
-    // The command may have written data to free space, so compare the state that the superblock
-    // refers to.
+    // The command may have written data to free space, so compare the state to which the superblock
+    // refers.
     let state = || stdout(&["inspect-internal", "dump-super", "-f", &image]);
     let before = state();
     let whole = fs::read(golden("kernel-full-v2.stream")).unwrap();
@@ -188,12 +188,13 @@ fn a_stream_that_fails_leaves_the_image_as_it_was() {
         "{message}"
     );
     assert_eq!(state(), before);
-    // The parent snapshot of this stream is missing.
+    // The volume lacks the parent snapshot of this stream.
     let (code, message) = failure(&["receive", "-f", &golden("kernel-incremental-v2.stream"), &target]);
     assert_eq!(code, 1);
     assert!(message.contains("cannot find parent subvolume"), "{message}");
     assert_eq!(state(), before);
-    // If the second stream fails, the first one stays. An existing subvolume is not replaced.
+    // If the second stream fails, the received first stream stays. An existing subvolume is not
+    // replaced.
     let full = golden("kernel-full-v2.stream");
     let (code, message) = failure(&["receive", "-f", &full, "-f", &full, &target]);
     assert_eq!(code, 1);
@@ -280,7 +281,7 @@ fn a_reader_that_goes_away_is_no_error() {
     let stream = fs::read(golden("kernel-full-v1.stream")).unwrap();
     let mut input = child.stdin.take().unwrap();
     for _ in 0..100 {
-        // The receiver may have ended already.
+        // The receiver may have ended before it read the whole stream.
         if input.write_all(&stream).is_err() {
             break;
         }

@@ -1,7 +1,7 @@
 //! Tests of obstacles to writing: other processes, read-only files, a full disk under the image or
-//! under a block device. Each gives a clear error, and the volume stays unchanged. If the volume
-//! can do without the failed device, the command reports the device and succeeds. The tests verify
-//! written content by the kernel's mount.
+//! under a block device. Each failure gives a clear error, and leaves the volume unchanged. If the
+//! volume can do without the failed device, the command reports the device and succeeds. The
+//! kernel's mount verifies the content that these tests write.
 #![allow(
     clippy::unwrap_used,
     clippy::indexing_slicing,
@@ -181,7 +181,7 @@ fn a_full_disk_under_the_image() {
 }
 
 /// If one device's host is full, the session fails with ENOSPC, and both devices stay in use.
-/// Everything except the content without space is committed to both.
+/// Everything except the content without space is committed to both devices.
 #[test]
 fn a_full_disk_under_one_of_two_copies() {
     if skips(any_missing(&["root", "mount"])) {
@@ -262,7 +262,8 @@ impl Drop for Attached {
 }
 
 /// A block device accepts writes into the kernel's memory, and fails when they should reach the
-/// full disk below. Once the disk has space, the volume is unchanged, and is writable again.
+/// full disk below. Once the disk below the loop device has space, the volume is unchanged, and is
+/// writable again.
 #[test]
 fn a_block_device_that_fails_half_way() {
     if skips(any_missing(&["root", "mount"])) {

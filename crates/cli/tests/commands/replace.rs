@@ -141,7 +141,7 @@ fn unsuitable_targets_are_refused_by_name() {
         let told = text(&output.stderr);
         assert!(told.contains(wanted), "{words:?}: {told}");
     }
-    // A device that the user omitted does not count as lost.
+    // If the user omitted a device, it does not count as lost.
     let output = buttress(folder, &["replace", "start", "-B", "1", "good.img", "a.img"]);
     assert!(
         text(&output.stderr).contains("--degraded"),
@@ -216,7 +216,7 @@ fn a_replacement_that_was_cut_off_goes_on_or_is_given_up() {
             "a.img:/more",
         ],
     );
-    // The target differs from the one of the interrupted replacement.
+    // The target differs from the target of the interrupted replacement.
     let refused = buttress(
         folder,
         &[
@@ -440,7 +440,7 @@ fn targets_in_use_or_without_permission_are_refused() {
     } else {
         eprintln!("SKIPPED: no immutable files here");
     }
-    // The kernel has mounted the target; even -f is refused.
+    // If the kernel has mounted the target, even -f is refused.
     if !skips(kernel_missing()) {
         done(folder, &["mkfs", "-q", "-b", "400M", "other.img"]);
         let mount = Mount::new(&[folder.join("other.img")], "ro").unwrap();

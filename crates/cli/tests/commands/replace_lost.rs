@@ -162,7 +162,8 @@ fn forced_target_keeps_no_former_signature() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
     volume(folder);
-    // The target has the signatures of mkfs.xfs and mkfs.ext4, and a label of LVM.
+    // Before the replacement, the target has the signatures of mkfs.xfs and mkfs.ext4, and a label
+    // of LVM.
     let target = File::options().write(true).open(folder.join("t.img")).unwrap();
     let signatures: [(u64, &[u8]); 3] = [(0, b"XFSB"), (512, b"LABELONE"), (1080, b"\x53\xef")];
     for (at, signature) in signatures {

@@ -41,7 +41,7 @@ fn volume(folder: &Path) -> PathBuf {
     image
 }
 
-/// Returns the offsets of the file's bytes in both copies.
+/// Returns the offsets of the test file's bytes in both copies.
 fn places(image: &Path) -> Vec<u64> {
     let bytes = fs::read(image).unwrap();
     let first = &bytes_of_content()[..4096];
@@ -174,7 +174,7 @@ fn an_overlay_takes_what_is_mended() {
     assert!(checked.status.success(), "{}", text(&checked.stdout));
 }
 
-/// Scrubs slowly until `stop` stops it. Returns the record.
+/// Scrubs slowly until `stop` stops it. Returns the status record of the interrupted scrub.
 fn paused(image: &Path, background: bool, stop: impl FnOnce(&str, u32)) -> Value {
     let name = image.to_str().unwrap();
     let words: &[&str] = if background { &[] } else { &["-B"] };

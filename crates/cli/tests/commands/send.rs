@@ -185,7 +185,7 @@ fn a_signal_ends_it_with_a_token_that_goes_on() {
     let mut output = child.stdout.take().unwrap();
     let mut arrived = vec![0; 10];
     output.read_exact(&mut arrived).unwrap();
-    // The pipe is full or will be, so the command cannot have ended.
+    // Wait until the pipe is full, so that the command cannot have ended.
     buttress_oracle::signals::deliver(&child, rustix::process::Signal::TERM).unwrap();
     output.read_to_end(&mut arrived).unwrap();
     let ended = child.wait_with_output().unwrap();

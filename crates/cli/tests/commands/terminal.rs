@@ -22,7 +22,7 @@ use support::Volume;
 /// pose as output.
 const EVIL: &[u8] = b"e\x1b[2J\x1b]52;c;eA==\x07\x1b]0;t\x1b\\\x7f\r\x08\xc2\x9b31m\xc2\x9d\xe2\x80\xae\xe2\x81\xa6\xd8\x9c\xff\x9b\nFORGED";
 
-/// Bytes that must not appear: a line with this beginning was started by a name.
+/// Bytes that the output must not contain: a file name would otherwise start a line with them.
 const FORGED: &[u8] = b"\nFORGED";
 
 /// Returns the name as a quoted word of a session.

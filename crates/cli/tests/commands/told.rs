@@ -258,7 +258,8 @@ fn the_path_that_is_in_the_way_is_named() {
     assert!(message.contains(file.to_str().unwrap()), "{message}");
 }
 
-/// A device node that an ordinary user cannot create is missing, and the exit code reports this.
+/// If an ordinary user cannot create a device node, the node is missing, and the exit code reports
+/// this.
 #[test]
 fn device_nodes_that_could_not_be_made_are_lost() {
     let volume = Volume::copy();

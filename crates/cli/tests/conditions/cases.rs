@@ -12,7 +12,7 @@ use crate::world::World;
 pub(crate) enum Answer {
     /// Results as text.
     Text,
-    /// Contents that the command refuses to write to a terminal.
+    /// The output holds contents that the command refuses to write to a terminal.
     Binary,
     /// Nothing: the effect is visible in the volume or in files.
     Silent,
@@ -31,7 +31,7 @@ pub(crate) enum Json {
     Words,
 }
 
-/// Input of the command.
+/// Origin of the command's input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Source {
     Image,
@@ -45,10 +45,10 @@ pub(crate) enum Source {
 pub(crate) struct Case {
     /// Command as in the command table.
     pub(crate) command: &'static str,
-    /// Distinguishes several lines of one command.
+    /// Name that distinguishes several command lines of one command.
     pub(crate) form: &'static str,
     words: &'static str,
-    /// The same words with a path that is not in the volume.
+    /// The same command line, with a path that is not in the volume.
     missing_path: &'static str,
     pub(crate) answer: Answer,
     pub(crate) json: Json,

@@ -2,8 +2,8 @@
 //! object, no misleading standard output, no panic, no partial output, and no change of an image by
 //! a command that only reads.
 //!
-//! - `cases`: a valid command line for each row of the command table, and its answers. A row
-//!   without one fails.
+//! - the module `cases` holds a valid command line for each row of the command table, and its
+//!   answers. A row without one fails.
 //! - `world`: the files that the command lines use.
 //! - `running`: a command with closed, full, broken or terminal streams, as an ordinary user, or
 //!   interrupted.
@@ -218,7 +218,8 @@ fn json_is_a_document_with_a_header_or_is_refused() {
     });
 }
 
-/// No document follows contents: standard output under any name is refused together with JSON.
+/// If the output is contents, no JSON document follows: standard output under any name is refused
+/// together with JSON.
 #[test]
 fn json_never_follows_contents() {
     let world = World::new();

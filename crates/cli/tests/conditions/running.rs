@@ -22,7 +22,7 @@ pub(crate) enum How {
     Plain,
     /// Standard output is closed.
     ClosedOutput,
-    /// Standard output accepts no bytes.
+    /// Standard output accepts no bytes, like a full disk.
     FullOutput,
     /// Standard output is discarded.
     NullOutput,
@@ -120,7 +120,7 @@ impl Ended {
     }
 }
 
-/// Reads to the end in a separate thread.
+/// Reads a stream to its end in a separate thread.
 fn reading(mut from: impl Read + Send + 'static) -> JoinHandle<Vec<u8>> {
     std::thread::spawn(move || {
         let mut bytes = Vec::new();

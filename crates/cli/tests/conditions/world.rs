@@ -1,8 +1,8 @@
 //! The files that command lines use: a volume, a send stream, a folder of the host, a folder for
 //! outputs.
 //!
-//! Everything is in one folder that other users can access. Temporary files of the command go to
-//! the folder for outputs, so that the tests see remaining files.
+//! All files of the world are in one folder that other users can access. Temporary files of the
+//! command go to the folder for outputs, so that the tests see remaining files.
 
 use std::fs::{self, File, Permissions};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -18,7 +18,7 @@ pub(crate) struct World {
     folder: tempfile::TempDir,
 }
 
-/// State of the image that is compared: every change of the image changes one of these.
+/// State of the image that a test compares: every change of the image changes one of these values.
 type ImageState = (u64, i64, i64);
 
 impl World {
@@ -142,7 +142,7 @@ impl World {
         self.set_mode(&self.path("target"), 0o666);
     }
 
-    /// A second device of the volume, which holds nothing yet.
+    /// Creates a second device of the volume, which holds no data yet.
     fn make_second(&self) {
         let second = self.path("second.img");
         if second.exists() {

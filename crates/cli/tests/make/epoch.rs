@@ -74,7 +74,7 @@ fn mkfs_builds_a_directory_into_the_same_image_each_time() {
         stdout(&["cat", &format!("{image}:/home/large")]),
         "x".repeat(3_000_000)
     );
-    // The seed is set, but the uuid from which all uuids derive is not.
+    // The program fails if the seed variable is set without the uuid from which all uuids derive.
     let output = Command::new(program)
         .args(["mkfs", "-f", &image])
         .env("DETERMINISTIC_SEED", "1")
@@ -101,7 +101,7 @@ fn times(image: &str) -> Vec<(String, i64)> {
         .collect()
 }
 
-/// Time of everything; the next constant is an earlier time.
+/// Time of all files of the test; the next constant is an earlier time.
 const EPOCH: i64 = 1_700_000_000;
 const EARLIER: u64 = 1_600_000_000;
 

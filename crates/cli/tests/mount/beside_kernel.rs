@@ -41,8 +41,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
 const CALLS: usize = 1200;
-/// Seeds of earlier differences, and the seed of the first version. The differences were in calls
-/// on placeholders, or in read-only subvolumes.
+/// Seeds of earlier differences, and the seed of the first version. The earlier differences were in
+/// calls on placeholders, or in read-only subvolumes.
 const SEEDS: [u64; 4] = [16, 1, 3, 8];
 const THREADS: u64 = 8;
 const SHARED: &str = "shared";

@@ -1,5 +1,5 @@
-//! Tests of images that are deleted, replaced or moved while mounted. Each sync, commit and unmount
-//! reports this, with a method to save the content.
+//! Tests of images that are deleted, replaced or moved while mounted. After that, each sync, commit
+//! and unmount reports the deletion, with a method to save the content.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -82,7 +82,7 @@ fn deleted_or_replaced_image_fails_syncs_and_can_be_saved() {
             assert!(said.contains("was deleted while mounted"), "{said}");
             assert_eq!(descriptor(&said), descriptor(&logged));
         }
-        // Follow the advice of the message.
+        // This step follows the advice of the message.
         refused(&["mount", "-o", "remount,ro", mounted.image(), mounted.directory()]);
         assert!(File::create(mounted.path("more")).is_err());
         let saved = mounted.image.with_file_name("saved.img");

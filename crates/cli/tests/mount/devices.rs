@@ -137,7 +137,8 @@ fn shut_down(directory: &Path, kind: u32) -> Result<(), Errno> {
     const SHUTDOWN: rustix::ioctl::Opcode = opcode::read::<u32>(b'X', 125);
     let mut kind = kind;
     let open = File::open(directory).unwrap();
-    // SAFETY: the command takes a pointer to this number, which lives until it is done.
+    // SAFETY: the command takes a pointer to this number, which lives until the command has
+    // finished.
     unsafe { ioctl(&open, Updater::<SHUTDOWN, u32>::new(&mut kind)) }
 }
 
@@ -167,7 +168,7 @@ fn shutdown_keeps_what_was_synced_and_by_its_kind_the_rest() {
             rest.write_all(b"more"),
             open.sync_all(),
             File::create_new(mounted.path("new")).map(drop),
-            // The kernel opens directories without a request.
+            // The kernel opens directories without sending a request to the server.
             fs::read_dir(&mounted.at).and_then(|mut listed| listed.next().transpose().map(drop)),
         ] {
             assert_eq!(failed.unwrap_err().raw_os_error(), Some(libc::EIO));
@@ -203,7 +204,7 @@ fn shutdown_is_for_root() {
     mounted.umount();
 }
 
-/// Runs the program under another name.
+/// Runs the program under another program name.
 fn by_name(name: &str, words: &[&str]) -> Output {
     Command::new(PROGRAM).arg0(name).args(words).output().unwrap()
 }
@@ -336,7 +337,7 @@ fn a_read_only_mount_can_be_remounted_for_writing() {
     assert_eq!(fs::metadata(mounted.path("file")).unwrap().uid(), 7);
     mounted.umount();
 
-    // Options outside of `-o` are not repeated by a remount, so it is refused.
+    // Mount options given outside of `-o` are not repeated by a remount, so the remount is refused.
     sound(&["--cache", "64M", "mount", mounted.image(), mounted.directory()]);
     assert!(!mounting::buttress(&remount).status.success());
     mounted.umount();

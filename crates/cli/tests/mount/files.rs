@@ -518,8 +518,8 @@ fn a_log_is_not_written_into_the_image() {
     assert!(fs::read(&volume.image).unwrap() == before, "the image changed");
 }
 
-/// The kernel caches attributes, so the server notifies it of changes by other means than attribute
-/// calls.
+/// The kernel caches attributes, so the server notifies it of changes by calls that are no
+/// attribute calls.
 #[test]
 fn attributes_changed_by_commands_and_direct_writes_are_current() {
     if skips(no_fuse()) {
@@ -583,7 +583,7 @@ fn needs_no_server(mounted: &Mounted, waiting: &Path, call: impl FnOnce() + Send
             .parse::<u64>()
             .unwrap()
     };
-    // Wait until the work of earlier calls is done.
+    // Wait until the server has finished the work of earlier calls.
     while count() > 0 {
         std::thread::yield_now();
     }

@@ -56,7 +56,7 @@ const WAIT_SYNC: u32 = command(WRITE, 22, 8);
 /// This ioctl is not specific to btrfs.
 const FITRIM: u32 = BOTH << 30 | 24 << 16 | 0x58 << 8 | 121;
 
-/// The answers as lines.
+/// The answers of the calls as lines.
 #[derive(Default)]
 struct Said(String);
 
@@ -353,7 +353,7 @@ fn names(root: &Path) -> Vec<std::ffi::OsString> {
     names
 }
 
-/// Makes the calls as a user without rights, in a separate thread.
+/// Makes the calls in a separate thread, as a user without privileges.
 fn without_rights(said: &mut Said, root: &Path) {
     fs::set_permissions(root, fs::Permissions::from_mode(0o755)).unwrap();
     fs::create_dir(root.join("open")).unwrap();

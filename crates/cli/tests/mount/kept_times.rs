@@ -67,7 +67,7 @@ fn with_write_by_map(file: &File, body: impl FnOnce()) {
 }
 
 /// Changes files whose times the kernel has not sent: open and written, mapped, allocated, renamed
-/// and linked. Returns the files that stay open.
+/// and linked. Returns the changed files that stay open.
 fn change(sub: &Path) -> Vec<File> {
     let path = |name: &str| sub.join(name);
     let files: Vec<File> = ["written", "allocated", "read", "truncated"]
@@ -105,7 +105,7 @@ fn expect_same_times(root: &Path, make: impl Fn(&Path, &Path)) {
     for (name, times) in &before {
         assert_eq!(&found[name], times, "{name}: access, modification, change");
     }
-    // The snapshot changes no times of the source.
+    // Taking the snapshot changes no times of the source.
     assert_eq!(times(&sub), before);
     drop(files);
 }

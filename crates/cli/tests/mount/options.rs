@@ -49,7 +49,7 @@ fn all_files_are_shown_as_one_users() {
         assert_eq!(owner("file"), expected, "{options}");
         mounted.umount();
     }
-    // The volume has none of these changes.
+    // After the mount, the volume has none of these changes.
     mounted.mount("ro");
     assert_eq!(owner("file"), (1000, 1001));
     mounted.umount();
@@ -181,7 +181,8 @@ fn degraded_and_damaged_volumes_are_mounted_on_request() {
     mounted.mount("ro,degraded");
     assert_eq!(fs::read(mounted.path("file")).unwrap(), vec![9; 100_000]);
     mounted.umount();
-    // The root tree's block of the primary superblock is gone, so an older root serves.
+    // The primary superblock's root tree block is destroyed, so the volume opens from an older
+    // root.
     mounted.mount(&format!("ro,rescue=usebackuproot:nologreplay,device={second}"));
     assert_eq!(fs::read(mounted.path("file")).unwrap(), vec![9; 100_000]);
     mounted.umount();

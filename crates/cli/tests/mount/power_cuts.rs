@@ -3,8 +3,8 @@
 //! synced before the cut.
 //!
 //! Each program of `buttress_oracle::field` runs to its end, and then everything is synced: later
-//! cuts must preserve all of it. Programs that report their own syncs (a database, a repository, a
-//! mail spool) are checked against these reports at each cut.
+//! cuts must preserve all of it. If programs report their own syncs (a database, a repository, a
+//! mail spool), each cut is checked against these reports.
 //!
 //! `BUTTRESS_POWER_CUTS` sets the number of cuts for each program, `BUTTRESS_POWER_SEED` their
 //! seed. `cargo xtask soak --mount-cuts N`.
@@ -110,8 +110,8 @@ fn recorded(run: impl FnOnce(&Path, &dyn Fn(u64))) -> History {
         sync_all(&at);
         run(&inside, &|label| lab.mark(label));
     }));
-    // A failed test must not leave a mount; a program that another test starts may have files open
-    // for a moment.
+    // The mount must not outlast a failed test; a program that another test starts may have files
+    // open for a moment.
     fuse::unmount(&at, true).unwrap();
     serving.join().unwrap().unwrap();
     if let Err(panicked) = ran {
@@ -144,8 +144,8 @@ fn ended(command: &mut Command) -> String {
     text(&output.stdout)
 }
 
-/// Tests cuts of a history. `holds` gets a directory with the content of the program's directory,
-/// and the last mark before the cut.
+/// Tests cuts of a history. `holds` receives a directory with the content of the tested program's
+/// directory, and the last mark before the cut.
 fn cut(history: &History, holds: impl Fn(&Path, u64)) {
     let seed = buttress_oracle::seeds::seed("mount_power_cuts", "BUTTRESS_POWER_SEED", 1);
     let mut random = Random::new(seed);
@@ -190,7 +190,7 @@ fn cut(history: &History, holds: impl Fn(&Path, u64)) {
     }
 }
 
-/// Extracts files, directories and symbolic links.
+/// Extracts files, directories and symbolic links of a subvolume.
 fn take_out(subvolume: &Subvolume, from: &[u8], to: &Path) {
     fs::create_dir(to).unwrap();
     for entry in subvolume.read_dir(from).unwrap() {
@@ -326,7 +326,8 @@ impl Answering {
     }
 }
 
-/// Every transaction that had returned must be present, and the database must be intact.
+/// After each cut, every transaction that had returned must be present, and the database must be
+/// intact.
 fn database(mode: &str) {
     const TRANSACTIONS: u64 = 60;
     if skips(no_fuse()) || skips(missing("sqlite3")) {
@@ -339,7 +340,8 @@ fn database(mode: &str) {
                 .arg(inside.join("base.db")),
         );
         assert_eq!(sqlite.asked(&format!("pragma journal_mode={mode};")), mode);
-        // With `full`, a journal may reappear after a power cut and roll back the last transaction.
+        // With the level `full`, a journal may reappear after a power cut and roll back the last
+        // transaction.
         sqlite.asked(
             "pragma synchronous=extra; create table t (a integer primary key, b text); select 'made';",
         );
@@ -387,8 +389,8 @@ fn databases_with_a_write_ahead_log() {
     database("wal");
 }
 
-/// Every commit that was synced with its directories must be present, and the repository must be
-/// intact.
+/// After a power cut, every commit synced with its directories must be present, and the repository
+/// must be intact.
 #[test]
 fn repositories() {
     const COMMITS: u64 = 8;

@@ -1,5 +1,5 @@
 //! Short runs of common programs on a mount: each verifies its own writes, and the volume is
-//! checked afterwards. `cargo xtask suites programs` makes longer runs.
+//! checked afterwards. For longer runs, `cargo xtask suites programs` exists.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,

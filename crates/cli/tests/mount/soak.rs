@@ -41,7 +41,7 @@ const KEPT: u64 = 12;
 /// Largest memory of the server: the budgets of its caches and of dirty data, and 128 MiB.
 const PEAK_KIB_MAX: u64 = (256 + 256 + 128) << 10;
 
-/// Exit code with which a worker reports that its mount is gone.
+/// Exit code with which a worker reports that its mount has disappeared.
 const GONE: i32 = 3;
 
 const DIRECTORY: &str = "BUTTRESS_SOAK_DIRECTORY";
@@ -60,8 +60,8 @@ fn content_of(number: u64) -> Vec<u8> {
     random.bytes(usize::try_from(length).unwrap(), compressible)
 }
 
-/// Returns the files that a worker had synced and not removed. The journal has `+N` after the sync,
-/// `-N` before the removal.
+/// Returns the files that a worker had synced and not removed. The worker's journal has `+N` after
+/// a file's sync, `-N` before its removal.
 fn durable(journal: &Path) -> BTreeSet<u64> {
     let mut numbers = BTreeSet::new();
     for line in fs::read_to_string(journal).unwrap_or_default().lines() {
@@ -261,7 +261,7 @@ fn round(mounted: &Mounted, journals: &Path, seconds: u64, end: End) {
                 journals.join(number.to_string()),
             );
             expect_durable(&directory, &journal);
-            // Workers that must see the end continue until it happens.
+            // Workers that must see the server's end continue until it happens.
             let longer = if matches!(end, End::Killed | End::Told) {
                 600
             } else {

@@ -56,7 +56,7 @@ const MOUNTS: [(&str, &str); 10] = [
     ("rw,strictatime,nodiratime", "strictatime,nodiratime"),
 ];
 
-/// Origin of a time: the call that set it, or the value that a call gave.
+/// Origin of a recorded time: the call that set it, or the value that a call gave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum When {
     Call(usize),
@@ -146,7 +146,7 @@ impl Sides<'_> {
             // The kernel may answer this call from its caches.
             "list" | "read link" => !self.cached.insert(call.path.clone()),
             "flags" => self.kept_back,
-            // FUSE sets the times itself before it asks the server.
+            // For an allocation, FUSE itself sets the times before it asks the server.
             "allocate" => self.kept_back && self.punches_hole(name, call),
             _ => false,
         }
@@ -180,8 +180,8 @@ impl Sides<'_> {
             if self.is_left_out(&name, &call) {
                 continue;
             }
-            // Linux's btrfs sets times or not, depending on whether its cache holds the hole in
-            // pieces. A sector is one piece.
+            // Whether Linux's btrfs sets times here depends on whether its cache holds the hole in
+            // pieces. A sector of a hole is always one piece.
             if self.punches_hole(&name, &call) {
                 call.length = call.length.min(4096 - call.at % 4096);
             }
@@ -198,7 +198,7 @@ impl Sides<'_> {
         self.snapshot(&name, &before);
     }
 
-    /// Asserts that a snapshot has the times of its source, including those not written back.
+    /// Asserts that a snapshot has its source's times, including times that were not written back.
     fn snapshot(&mut self, name: &str, expected: &Seen) {
         self.moments.begin_call();
         let copy = format!("{name}-snapshot");
@@ -235,7 +235,7 @@ fn run_group((our_options, their_options): (&str, &str), seeds: &[u64]) -> usize
     kernel.close().unwrap();
     ours.umount();
     ours.expect_sound();
-    // The image has the times that the mount showed.
+    // After the unmount, the image has the times that the mount showed.
     ours.mount("ro");
     for (name, shown) in names.iter().zip(&shown) {
         assert_eq!(&seen(&ours.path(name), &moments), shown, "{name}, mounted again");

@@ -46,7 +46,7 @@ fn refusal(words: &[&str]) -> String {
     text(&output.stderr)
 }
 
-/// Returns the directories that show an image, and whether each is writable, from `mount --list`.
+/// Returns the directories on which `mount --list` shows an image, and whether each is writable.
 fn listed(image: &Path) -> Vec<(Option<String>, bool)> {
     let output = sound(&["mount", "--list", "--format", "json"]);
     let document: Value = serde_json::from_slice(&output.stdout).unwrap();
@@ -89,13 +89,13 @@ fn umount_of_one_directory_leaves_the_others() {
     assert!(!is_mounted(&mounted.at));
     assert_eq!(listed(&mounted.image), [row(&second, true)]);
     assert_eq!(fs::read(second.join("file")).unwrap(), b"content");
-    // The image has the committed content.
+    // After the mount's end, the image has the committed content.
     let copy = mounted.image.with_file_name("copy.img");
     fs::copy(&mounted.image, &copy).unwrap();
     let read = sound(&["cat", &format!("{}:/file", copy.display())]);
     assert_eq!(read.stdout, b"content");
 
-    // The server is found by its remaining mount: for commands, a further mount, a remount.
+    // Commands, a further mount and a remount find the server by its remaining mount.
     sound(&["filesystem", "sync", path_text(&second)]);
     sound(&["mount", "-o", "ro", mounted.image(), path_text(&third)]);
     assert_eq!(listed(&mounted.image), [row(&second, true), row(&third, false)]);

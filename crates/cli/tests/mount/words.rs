@@ -133,7 +133,7 @@ fn words_say_the_same_of_a_mount_as_of_its_image() {
     }
     let mounted = furnished();
     sound(&["filesystem", "sync", mounted.directory()]);
-    // In each line, % is the mount or the image; the whole output is compared.
+    // In each line, % stands for the mount or the image; the whole output of both is compared.
     let lines = [
         "subvolume list -aqu %/",
         "subvolume list --format json %/home",
@@ -163,7 +163,7 @@ fn words_say_the_same_of_a_mount_as_of_its_image() {
         let words: Vec<String> = line
             .split(' ')
             .map(|word| match word {
-                // Not all commands accept a path in an image.
+                // Not all commands of the table accept a path in an image.
                 "%/" => short.to_owned(),
                 word => word.replace("%/", &format!("{root}/")),
             })

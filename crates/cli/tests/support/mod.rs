@@ -134,7 +134,7 @@ impl Volume {
         output.stdout
     }
 
-    /// Asserts that this program's check and btrfs-progs' check find the volume clean. Without
+    /// Asserts that this program's check and btrfs-progs' check report no findings. Without
     /// btrfs-progs, the test counts as skipped.
     pub fn check(&self) {
         let ours = buttress(&["check", "--check-data-csum", &self.path]);

@@ -144,7 +144,7 @@ impl Terminal {
         count > 0
     }
 
-    /// Waits for the end; returns the exit code and all output.
+    /// Waits for the program's end; returns its exit code and all output.
     pub fn finish(mut self) -> (Option<i32>, String) {
         while self.read() {}
         (self.child.wait().unwrap().code(), self.seen)

@@ -84,7 +84,7 @@ impl World {
         }
     }
 
-    /// Runs a command line. `{x}` is the path of `x`.
+    /// Runs a command line. In the command line, `{x}` stands for the path of `x`.
     pub(crate) fn run(&self, words: &str) -> Effect {
         self.renew();
         let fill = |word: &str| {
@@ -137,7 +137,7 @@ impl World {
     }
 }
 
-/// Returns the output without lines about times, which differ between runs.
+/// Returns the output without lines about times, because these differ between runs.
 fn timeless(output: &[u8]) -> Vec<u8> {
     let told = ["Scrub started", "Duration", "Rate", "Time left", "Status:"];
     let is_kept = |line: &&[u8]| !told.iter().any(|word| line.starts_with(word.as_bytes()));

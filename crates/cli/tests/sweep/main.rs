@@ -1,5 +1,5 @@
 //! Tests of all options of each command: every option acts or is refused, alone and beside every
-//! other one. None is silently ignored.
+//! other one. The command silently ignores no option.
 //!
 //! - `table`: a command line for each command, and the effect of each of its own options. An option
 //!   without a row fails.
@@ -74,7 +74,7 @@ fn options() -> BTreeMap<String, Vec<clap::Arg>> {
     all
 }
 
-/// Returns whether an option is about this process alone, or is help.
+/// Returns whether an option concerns this process alone, or is help.
 fn is_of_no_use(argument: &clap::Arg) -> bool {
     ["in_background", "help", "version"].contains(&argument.get_id().as_str())
 }

@@ -12,7 +12,7 @@ use crate::support::{buttress, image, inside, json};
 /// Files outside of `out` that a command may change.
 pub(crate) const CHANGEABLE: [&str; 3] = ["volume.img", "received.img", "damaged"];
 
-/// Entries of the folder.
+/// Entries of the test folder.
 const PARTS: [&str; 14] = [
     "volume.img",
     "received.img",

@@ -7,7 +7,7 @@ pub(crate) enum Kind {
     Acts(i32),
     /// The option is refused with exit code 2.
     Refused,
-    /// The option has no effect, as its help says.
+    /// The option has no effect, as the command's help says.
     Nothing,
     /// The option changes only the manner, not the effect: the command line succeeds.
     Manner,
@@ -50,7 +50,7 @@ pub(crate) const fn acts(name: &'static str, words: &'static str) -> Row {
     Row::new(name, words, Kind::Acts(0))
 }
 
-/// Builds the row of an option that acts and exits with this code.
+/// Builds the row of an option with which the command acts and exits with this code.
 pub(crate) const fn ends(name: &'static str, words: &'static str, code: i32) -> Row {
     Row::new(name, words, Kind::Acts(code))
 }
@@ -63,8 +63,8 @@ pub(crate) const fn beside(context: &'static str, name: &'static str, words: &'s
     }
 }
 
-/// Builds the row of an option that acts beside other ones; the imitated program accepts it without
-/// them, too.
+/// Builds the row of an option that acts only beside other options; the imitated program accepts it
+/// alone, too.
 pub(crate) const fn idle_without(context: &'static str, name: &'static str, words: &'static str) -> Row {
     Row {
         is_idle_alone: true,
@@ -118,10 +118,10 @@ pub(crate) struct Sweep {
 pub(crate) enum Units {
     No,
     Long,
-    /// The long unit flags, and `-b`.
+    /// The case uses the long unit flags, and `-b`.
     LongAndRaw,
     All,
-    /// The command prints sizes only in rare states.
+    /// The command prints sizes only in rare states, so the option is idle here.
     Idle,
 }
 

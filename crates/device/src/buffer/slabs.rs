@@ -49,7 +49,7 @@ pub(super) struct Class {
 struct Slabs {
     /// The slabs by number; `None` for a returned slab.
     slabs: Vec<Option<Slab>>,
-    /// The numbers of slabs with free places, each once.
+    /// The numbers of slabs with unused places, each once.
     with_room: Vec<usize>,
     /// The unused slab numbers, which a new slab can have.
     vacant: Vec<usize>,
@@ -120,7 +120,7 @@ pub(super) fn class_of(capacity: usize) -> Option<&'static Class> {
 /// Receives a buffer of `block_bytes`, whose home is the slab's `place`.
 pub(super) fn put(block_bytes: usize, place: Place) {
     let surplus = class_of(block_bytes).and_then(|class| class.slabs.lock().put(place, class.slots()));
-    // Unmapped after the lock is released, because unmapping takes time.
+    // Unmap the surplus slab after the lock is released, because unmapping takes time.
     drop(surplus);
 }
 
@@ -182,8 +182,8 @@ impl Slabs {
         self.idle = self.idle.exact_add(1);
     }
 
-    /// Returns a place to the slab that contains it. Returns the slab if it is free and enough free
-    /// slabs are kept.
+    /// Returns a place to the slab that contains it. Returns the slab to free, if the slab is
+    /// unused and enough unused slabs are kept.
     fn put(&mut self, place: Place, slots: usize) -> Option<Slab> {
         let entry = self.slabs.get_mut(place.slab)?;
         let slab = entry.as_mut()?;

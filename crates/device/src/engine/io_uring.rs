@@ -6,9 +6,10 @@
 //! container's filter refuses a ring, [`IoUringEngine::new`] fails and the device falls back to
 //! threads.
 //!
-//! The ring only reads and writes the backend's file. The engine repeats a request that ended short
-//! or with an error through the backend, which returns the correct result or error. A request that
-//! is not aligned for O_DIRECT goes through the backend at once, on the caller's thread.
+//! An io_uring ring only reads and writes the backend's file. The engine repeats a request that
+//! ended short or with an error through the backend, which returns the correct result or error. A
+//! request that is not aligned for O_DIRECT goes through the backend at once, on the caller's
+//! thread.
 //!
 //! The `unsafe` code of this module rests on these invariants:
 //! - from the moment a request is in the ring until its completion is taken out, its buffers (a
@@ -16,8 +17,8 @@
 //!   [`Submissions::in_flight`], untouched;
 //! - the ring's submission side is only used under the lock of [`Submissions`], its completion side
 //!   only by the reaper;
-//! - at most `depth` requests are in the ring, which has at least that many entries and one more
-//!   for the stop signal.
+//! - at most `depth` requests are in the ring, which has one entry for each and one for the stop
+//!   signal.
 
 use buttress_exact::{Exact as _, usize_of};
 use std::collections::{HashMap, VecDeque};
@@ -211,8 +212,8 @@ impl Drop for IoUringEngine {
         if pushed.is_ok() && self.shared.enter().is_ok() {
             let _ = reaper.join();
         }
-        // Otherwise the reaper stays asleep and holds the memory that the kernel may still write.
-        // The memory of the pending reads is then leaked, not corrupted.
+        // Otherwise the reaper stays asleep, and the memory that the kernel may still write is
+        // never freed. The memory of the pending reads is then leaked, not corrupted.
     }
 }
 
@@ -259,8 +260,8 @@ impl Shared {
             return;
         }
         // The submission failed because the ring is unusable, which never happens to a running
-        // ring. The kernel may or may not have seen the new reads. The reads' buffers are leaked,
-        // and the reads are repeated without the ring.
+        // ring. The kernel may or may not have seen the new reads. The reads that the ring lost are
+        // repeated without the ring, and their old buffers are leaked.
         for identity in added {
             let Some(lost) = self.submissions.lock().in_flight.remove(&identity) else {
                 continue;
@@ -270,8 +271,8 @@ impl Shared {
         }
     }
 
-    /// Puts one started request into the ring. Returns its identity, or `None` if the ring refuses
-    /// it.
+    /// Puts one started request into the ring. Returns the identity of the request in the ring, or
+    /// `None` if the ring refuses the request.
     fn put_in_ring(&self, submissions: &mut Submissions, dispatch: &Arc<Dispatch>) -> Option<u64> {
         let target = self.core.backend.ring_target();
         let target = target.map(|target| for_dispatch(target, dispatch));
@@ -386,7 +387,7 @@ fn restricted_ring(entries: u32) -> io::Result<IoUring> {
     Ok(ring)
 }
 
-/// Returns the opening of the file that a dispatch uses.
+/// Returns the opening of the file (buffered or direct) that a dispatch uses.
 fn for_dispatch<'a>(target: RingTarget<'a>, dispatch: &Dispatch) -> RingTarget<'a> {
     let large = target
         .large_writes

@@ -1,16 +1,16 @@
 //! The thread engine: positioned reads and writes on worker threads.
 //!
-//! Workers start on demand, up to the queue's depth, and stay until the device is closed. Requests
-//! that must wait for the medium get one worker for each queued dispatch, at once. Starting a
+//! Workers start on demand, up to the queue's depth, and stay until the device is closed. If
+//! requests must wait for the medium, each queued dispatch gets one worker at once. Starting a
 //! thread takes longer than a cached read, and reads from the page cache are work for the
 //! processor. The engine starts only one worker until a request has to wait for the medium. Each
-//! worker starts another after its own request if more are queued, up to the number of cores. A
-//! worker that is about to wait for the medium starts all others. Shortcuts save a thread switch
-//! for small writes, and for small and cached reads:
+//! worker starts another after its own request if more are queued, up to the number of cores. When
+//! a worker is about to wait for the medium, it starts all other workers. Shortcuts save a thread
+//! switch for small writes, and for small and cached reads:
 //!
-//! - small dispatches whose bytes are in the page cache are served at once, on the caller's thread.
-//!   The first dispatch of a batch that is not cached ends the attempts for that batch, so a cold
-//!   medium costs one failed system call;
+//! - small dispatches whose bytes are in the page cache run at once, on the caller's thread. The
+//!   first dispatch of a batch that is not cached ends these attempts, so a cold medium costs one
+//!   failed system call;
 //! - a small batch of writes into the page cache is copied at once, on the caller's thread;
 //! - a caller that waits for a dispatch without a worker runs the dispatch itself.
 //!
@@ -161,7 +161,7 @@ impl Drop for ThreadEngine {
         self.shared.queue.lock().closed = true;
         self.shared.work_arrived.notify_all();
         loop {
-            // A worker adds the workers that it starts to the list before it ends.
+            // A worker adds the workers that it starts to the list before the worker itself ends.
             let worker = self.shared.workers.lock().pop();
             let Some(worker) = worker else {
                 return;
@@ -198,8 +198,8 @@ impl Shared {
                 });
             match worker {
                 Ok(worker) => self.workers.lock().push(worker),
-                // If no thread can be started, the waiting caller does the work: this is slower,
-                // but no request is lost.
+                // If no thread can be started, the waiting caller executes the requests itself:
+                // slower, but no request is lost.
                 Err(_) => {
                     let mut queue = self.queue.lock();
                     queue.workers = queue.workers.exact_sub(1);

@@ -6,7 +6,7 @@
 //! verifies its inode.
 //!
 //! A reservation is `fallocate(2)`: it allocates the holes of a range and changes no byte. On a
-//! file system without this call, nothing is reserved. Some file systems (btrfs, XFS with shared
+//! file system without `fallocate`, nothing is reserved. Some file systems (btrfs, XFS with shared
 //! blocks) write each change to a new place. On such file systems, a reserved range that was
 //! written once takes new space at its next write.
 
@@ -39,7 +39,7 @@ pub(super) struct HostSpace {
 #[derive(Debug)]
 struct Below {
     file: File,
-    /// The offset in the file at which the device begins.
+    /// The offset in the file at which the loop device begins.
     start_bytes: u64,
 }
 
@@ -64,12 +64,12 @@ impl HostSpace {
         })
     }
 
-    /// Returns true if a write can fail for lack of space.
+    /// Returns true if a write can fail because the host has no space.
     pub(super) const fn may_run_out(&self) -> bool {
         self.is_sparse
     }
 
-    /// Returns true if this is the space of a file below a loop device.
+    /// Returns true if this file system provides the space of a file below a loop device.
     pub(super) const fn is_below_device(&self) -> bool {
         self.below.is_some()
     }
@@ -78,7 +78,8 @@ impl HostSpace {
         self.below.as_ref().map_or(file, |below| &below.file)
     }
 
-    /// Allocates host space for the holes of a range. Does nothing if the file system cannot.
+    /// Allocates host space for the holes of a range. Does nothing if the file system does not
+    /// support reservations.
     pub(super) fn reserve(&self, file: &File, offset: u64, length: u64) -> io::Result<()> {
         if length == 0 || !self.is_sparse {
             return Ok(());
@@ -159,8 +160,8 @@ impl Below {
     }
 }
 
-/// Returns the mount point and the type of the file system with a device number. If it has several
-/// mounts, chooses the one that contains `path`.
+/// Returns the mount point and the type of the file system with a device number. If the file system
+/// has several mounts, chooses the mount that contains `path`.
 ///
 /// Source: the manual page proc_pid_mountinfo(5).
 fn file_system_of(device: u64, path: &Path) -> Option<String> {
@@ -176,7 +177,7 @@ fn file_system_of(device: u64, path: &Path) -> Option<String> {
             .nth(1)?;
         let kind = String::from_utf8_lossy(kind).into_owned();
         let is_above = path.starts_with(&point);
-        // The table has no line for the device number of a subvolume, which btrfs assigns to each.
+        // The mount table has no line for the device number that btrfs assigns to each subvolume.
         let is_same = own == number.as_bytes();
         is_above.then_some((is_same, point.as_os_str().as_bytes().len(), point, kind))
     });
@@ -208,7 +209,7 @@ fn unescape(field: &[u8]) -> PathBuf {
     PathBuf::from(std::ffi::OsString::from_vec(bytes))
 }
 
-/// Returns true if a write failed for lack of space.
+/// Returns true if a write failed because the host has no space.
 pub(super) fn is_out_of_space(cause: &io::Error) -> bool {
     matches!(cause.raw_os_error(), Some(libc::ENOSPC | libc::EDQUOT))
 }

@@ -37,7 +37,7 @@ pub(crate) struct Opened {
 pub(crate) fn open(path: &Path, options: &OpenOptions) -> Result<Opened, IoError> {
     let name: Arc<str> = path.to_string_lossy().into();
     let fail = |cause: io::Error| IoError::new(&name, Operation::Open, 0, 0, &cause);
-    // With an overlay, the file itself is only read.
+    // With an overlay, the base file is only read.
     let over = options.overlay.as_deref();
     let writes_overlay = options.write && over.is_some();
     let options = &OpenOptions {
@@ -55,7 +55,7 @@ pub(crate) fn open(path: &Path, options: &OpenOptions) -> Result<Opened, IoError
     };
     let wanted = when_cold && !options.direct;
     let again = (wanted && system::is_cold(&file)).then(|| open_file(path, &around));
-    // If the file system refuses O_DIRECT, use the page cache.
+    // If the file system refuses O_DIRECT, the cold file is read through the page cache.
     let (file, options) = match again {
         Some(Ok((file, _))) => (file, &around),
         Some(Err(_)) | None => (file, options),
@@ -94,8 +94,8 @@ fn open_file(path: &Path, options: &OpenOptions) -> io::Result<(File, bool)> {
         flags |= libc::O_DIRECT;
     }
     if is_block_device && options.write && options.claimed.as_deref() != Some(path) {
-        // On a block device, this flag succeeds only if no mount and no other exclusive user holds
-        // it.
+        // On a block device, an open with this flag fails if the device has a mount or another
+        // exclusive user.
         flags |= libc::O_EXCL;
     }
     let opened = File::options()

@@ -23,13 +23,13 @@ const BLKGETSIZE64: libc::Ioctl = 0x8008_1272;
 /// Returns the size of a block device in bytes. The `stat(2)` size of a block device is 0.
 pub(super) fn block_device_bytes(file: &File) -> io::Result<u64> {
     let mut bytes = 0_u64;
-    // SAFETY: BLKGETSIZE64 writes one u64 to the address it is given, which is a live local
-    // variable's; the file descriptor is open for as long as `file` is borrowed.
+    // SAFETY: BLKGETSIZE64 writes one u64 to a live local variable's address; `file` is borrowed,
+    // so its descriptor stays open.
     let answer = unsafe { libc::ioctl(file.as_raw_fd(), BLKGETSIZE64, &raw mut bytes) };
     if answer == 0 {
         return Ok(bytes);
     }
-    // If the driver does not respond, the end of a seek is the size.
+    // If the driver does not respond, use the position of a seek to the end as the size.
     rustix::fs::seek(file, rustix::fs::SeekFrom::End(0)).map_err(io::Error::from)
 }
 
@@ -103,8 +103,8 @@ pub(super) fn is_cold(file: &File) -> bool {
     let range: [u64; 2] = [0, 0];
     // The counts of pages that are cached, dirty, under write-back, evicted, recently evicted.
     let mut counts = [0_u64; 5];
-    // SAFETY: the kernel reads two u64 at the second address and writes five at the third; both are
-    // live local variables of that size. The file descriptor is open for as long as `file` is
+    // SAFETY: the kernel reads two u64 at the second address and writes five u64 at the third; both
+    // are live local variables of that size. The file descriptor is open for as long as `file` is
     // borrowed.
     let answer = unsafe {
         libc::syscall(
@@ -131,7 +131,7 @@ pub(super) fn is_cold(file: &File) -> bool {
 }
 
 /// Returns true if the kernel reports the block device as rotational. For a file, the block device
-/// below counts. Virtual disks are often reported as rotational. Files on a file system without a
+/// below counts. Many virtual disks are reported as rotational. Files on a file system without a
 /// single block device never count as rotational.
 ///
 /// Source: the kernel's documentation "Queue sysfs files", `rotational`.
@@ -198,8 +198,8 @@ pub(super) fn write_all_vectored(file: BorrowedFd<'_>, offset: u64, parts: &[&[u
 }
 
 /// Fills the buffers as far as the page cache holds the bytes, and returns the number of bytes.
-/// Returns zero if the first bytes are not cached, or if the file system cannot tell or fails. The
-/// ordinary read then finds the cause.
+/// Returns zero if the first bytes are not cached, or if the file system fails or does not know.
+/// For such bytes, the ordinary read finds the cause.
 pub(super) fn read_cached_vectored(file: BorrowedFd<'_>, offset: u64, buffers: &mut [&mut [u8]]) -> usize {
     let answer = match buffers {
         [buffer] => rustix::io::preadv2(
@@ -299,9 +299,8 @@ pub(super) fn zero_blocks(file: &File, offset: u64, length: u64, sector_bytes: u
 /// Sends a request for a range. Returns false if the device does not support the request.
 fn range_request(file: &File, request: libc::Ioctl, offset: u64, length: u64) -> io::Result<bool> {
     let range: [u64; 2] = [offset, length];
-    // SAFETY: both requests read two u64 (start and length in bytes) from the address they are
-    // given, which is a live local array's; the file descriptor is open for as long as `file` is
-    // borrowed.
+    // SAFETY: both requests read two u64 (start and length in bytes) from a live local array; the
+    // file descriptor stays open while `file` is borrowed.
     let answer = unsafe { libc::ioctl(file.as_raw_fd(), request, range.as_ptr()) };
     if answer == 0 {
         return Ok(true);

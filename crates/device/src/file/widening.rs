@@ -7,8 +7,8 @@
 //!
 //! Invariants:
 //! - Two widened writes never run at once, because they may share a sector. The lock `widening`
-//!   enforces this.
-//! - A widened write never leaves the file longer than it was.
+//!   enforces that widened writes never run at once.
+//! - A widened write never leaves the file longer than without widening.
 
 use buttress_exact::Exact as _;
 use std::io;
@@ -27,9 +27,10 @@ impl FileBackend {
     }
 
     /// Reads `[start, end)`, widened to whole sectors, into a separate buffer. Also returns the
-    /// index of `start` in the buffer.
+    /// position of `start` in the buffer.
     ///
-    /// The last sector may extend beyond the end of the file. Bytes beyond the end read as zeros.
+    /// The last sector may extend beyond the end of the file. Bytes beyond the end of the file read
+    /// as zeros.
     pub(super) fn read_widened(&self, start: u64, end: u64) -> io::Result<(Buffer, usize)> {
         let unit = u64::from(self.sector_bytes).max(1);
         let lead = start.remainder(unit);

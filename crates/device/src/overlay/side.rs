@@ -91,7 +91,7 @@ fn invalid(what: impl Into<String>) -> io::Error {
 
 fn number<const N: usize>(header: &[u8], at: usize) -> [u8; N] {
     let bytes = header.get(at..at.exact_add(N));
-    // Clamp: a header is long enough.
+    // Clamp: the bytes are at least as long as a header.
     bytes.and_then(|bytes| bytes.try_into().ok()).unwrap_or([0; N])
 }
 
@@ -108,7 +108,8 @@ fn checksum(header: &[u8]) -> u32 {
 }
 
 impl SideFile {
-    /// Opens the side file of a base. Creates it if it does not exist and `writable` is set.
+    /// Opens the side file of a base. Creates the side file if it does not exist and `writable` is
+    /// set.
     pub(super) fn open(path: &Path, base: &BaseState, writable: bool) -> io::Result<Self> {
         let opened = File::options()
             .read(true)
@@ -298,7 +299,7 @@ impl SideFile {
         Ok(map)
     }
 
-    /// Writes parts of the map.
+    /// Writes parts of the side file's map.
     pub(super) fn write_map(&self, pages: &BTreeMap<u64, Vec<u8>>) -> io::Result<()> {
         for (page, bytes) in pages {
             let at = MAP_START.exact_add(page.exact_mul(byte_length(MAP_PAGE)));

@@ -1,7 +1,7 @@
 //! An overlay that keeps its changes in memory until it is dropped. A volatile overlay shows a
 //! volume in its state after a change.
 //!
-//! The overlay stores written blocks in memory. Reads of written bytes come from there, and all
+//! The overlay stores written blocks in memory. Reads of written bytes come from memory, and all
 //! other reads from the base. The base is never written, so it may be open for reading only.
 //! Flushes of this overlay do nothing.
 
@@ -18,7 +18,7 @@ use crate::error::{byte_length, check_range, out_of_range};
 
 lock_class!(ChangedLock, "changed", Rank::new(90).over_device_when_exclusive());
 
-/// The unit in which changes are kept.
+/// The unit in which a volatile overlay keeps changes.
 const BLOCK_BYTES: usize = 4096;
 
 type Blocks = BTreeMap<u64, Box<[u8]>>;

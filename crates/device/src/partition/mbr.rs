@@ -7,8 +7,8 @@
 //! logical partition, relative to that record; its second leads to the next record, relative to the
 //! extended partition. Logical partitions are numbered from 5 in the order of the chain of records.
 //!
-//! The chain of partitions comes from disk, so at most [`MAX_LOGICAL`] links are followed. A cycle
-//! therefore ends.
+//! The chain of partitions comes from disk, so at most [`MAX_LOGICAL`] links are followed. The
+//! chain of partition records therefore ends even if it is a cycle.
 //!
 //! Source: the description of the MBR in the UEFI specification, section 5.2.1, and the behaviour
 //! of fdisk and the kernel for extended partitions, which no standard describes.

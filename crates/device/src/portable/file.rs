@@ -5,7 +5,7 @@
 //! make a job faster. The backend zeroes a range by writing zeros. A discarded range keeps its
 //! bytes.
 //!
-//! Linux compiles this module for its tests.
+//! On Linux, this module is compiled only for its tests.
 
 mod positioned;
 #[cfg(test)]

@@ -1,8 +1,8 @@
 //! The counters of the request queue, and the figures that iostat derives from them.
 //!
 //! Source: the manual page iostat(1), "Device Utilization Report", for the meaning of each column.
-//! A request is counted when it completes, after merging. The waiting time of a request runs from
-//! the moment when it was queued.
+//! A request is counted when it completes, after merging. The waiting time of a request begins when
+//! the request is queued.
 //!
 //! Clamps: statistics may stop at their largest number; a clock may stand still.
 
@@ -310,7 +310,7 @@ mod tests {
 
     /// The numbers are one second of a drive, in the v6.3 row of the kernel's commit ae76d8e3e135.
     /// The test's numbers are 9731 reads a second, 17237 merges, 3425544 KiB, and 2.18 ms each. The
-    /// other columns must equal those that iostat printed.
+    /// other columns of the row must equal those that iostat printed.
     #[test]
     fn a_published_row_of_iostat_is_reproduced() {
         let statistics = QueueStatistics {

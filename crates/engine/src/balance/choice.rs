@@ -1,14 +1,14 @@
 //! The choice of block groups: Linux's filters over rows of the chunk and block-group tables.
 //!
-//! Block groups are visited from the highest address down. A balance's limit counts only the block
-//! groups that pass all other filters. If fewer block groups of a type pass than the least of a
-//! limit range, none of this type is moved.
+//! A balance visits block groups from the highest address down. A balance's limit counts only the
+//! block groups that pass all other filters. If fewer block groups of a type pass than the least of
+//! a limit range, none of this type is moved.
 //!
 //! Two differences from Linux 6.18, both in favour of the manual:
 //!
 //! - `limit=N` moves at most N block groups. Linux moves fewer where fewer than N pass: it also takes what is left of N as
 //!   a least number.
-//! - A flag of a single value beside the flag of a range is Linux's precedence: the single value counts.
+//! - If both flags of a filter are set, Linux prefers the single value to the range.
 //!
 //! Source: btrfs-balance(8), section "Filters".
 
@@ -23,7 +23,7 @@ use buttress_format::{
 pub struct Candidate {
     /// The first address of the block group.
     pub start: Logical,
-    /// Its length, without copies and parity.
+    /// The length of the block group, without copies and parity.
     pub length: ByteCount,
     /// The bytes of extents in the block group.
     pub used: ByteCount,
@@ -33,12 +33,13 @@ pub struct Candidate {
     pub stripes: Vec<(DeviceId, Physical)>,
 }
 
-/// A block group that passed all filters.
+/// A block group that passed all filters of the balance.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Chosen {
     /// The block group.
     pub group: Candidate,
-    /// The number of block groups that were compared with the filters up to this one.
+    /// The number of block groups that the choice had compared with the filters when it reached
+    /// this one.
     pub considered: usize,
 }
 
@@ -47,7 +48,7 @@ pub struct Chosen {
 pub struct Choice {
     /// Chosen block groups, in the order in which they are moved.
     pub groups: Vec<Chosen>,
-    /// The number of block groups on the volume.
+    /// The number of block groups that the choice compared with the filters.
     pub considered: usize,
 }
 
@@ -69,7 +70,7 @@ pub enum Kind {
     Data,
     /// Balances all trees except the chunk tree.
     Metadata,
-    /// The chunk tree.
+    /// Balances the chunk tree.
     System,
 }
 

@@ -1,8 +1,8 @@
 //! A balance under way: block group after block group, until its end, a pause or a cancellation.
 //!
 //! If no space exists for a block group, the balance skips and reports that group, as Linux does.
-//! Any failure other than lack of space ends the balance. A pause keeps the item in the root tree;
-//! the end and a cancellation remove it. Block groups that were moved stay moved.
+//! Any failure other than lack of space ends the balance. A pause keeps the balance item in the
+//! root tree; the end and a cancellation remove the item. Block groups that were moved stay moved.
 
 use super::choice::Choice;
 use crate::engine::Engine;
@@ -14,7 +14,8 @@ use buttress_fs::progress::Progress;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::Arc;
 
-/// A handle on a balance under way: its counters, and the requests to pause or to cancel it. Clones are the same balance.
+/// A handle on a balance under way: its counters, and the requests to pause or to cancel it. Clones
+/// of the control belong to the same balance.
 #[derive(Clone, Debug, Default)]
 pub struct BalanceControl {
     progress: Progress,
@@ -29,7 +30,7 @@ struct Counters {
     relocated: AtomicU64,
 }
 
-/// How far a balance is, in block groups.
+/// The progress of a balance, in block groups.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BalanceCounts {
     /// The number of block groups to move.
@@ -93,7 +94,7 @@ pub enum BalanceEnd {
     Finished,
     /// The balance was paused, and can be resumed.
     Paused,
-    /// It was cancelled.
+    /// The balance was cancelled.
     Cancelled,
 }
 
@@ -106,10 +107,10 @@ pub struct NotRelocated {
     pub used: ByteCount,
 }
 
-/// What a run of a balance did.
+/// The result of a run of a balance.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BalanceSummary {
-    /// How it ended.
+    /// How the run of the balance ended.
     pub end: BalanceEnd,
     /// Block groups.
     pub counts: BalanceCounts,
@@ -119,7 +120,7 @@ pub struct BalanceSummary {
     pub moved: RelocationSummary,
 }
 
-/// The balance is not running any more, whatever happened.
+/// When this value is dropped, the balance has stopped running.
 struct Runs<'a>(&'a Engine);
 
 impl Drop for Runs<'_> {
@@ -169,7 +170,7 @@ impl Engine {
             let ended = self.end_balance();
             match moved {
                 Ok(()) | Err(Error::Cancelled) => ended?,
-                // The cause of the end counts, not that the item stays.
+                // The cause of the end is returned, even if the item stays.
                 Err(error) => return Err(error),
             }
         }

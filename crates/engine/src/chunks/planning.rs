@@ -1,10 +1,10 @@
 //! The choice of profile, devices and size of a new chunk.
 //!
-//! The devices with the largest unallocated ranges come first in the choice. Sizes are the
-//! kernel's. A device extent has at most 1 GiB for data, 256 MiB for metadata (1 GiB on volumes
-//! over 50 GiB), and 32 MiB for system. A chunk of data has at most 10 GiB. A chunk never has more
-//! than a tenth of the volume. Planning changes nothing; only allocating the planned device extents
-//! does.
+//! The devices with the largest unallocated ranges come first in the choice. Sizes of new chunks
+//! equal the kernel's. A device extent has at most 1 GiB for data, 256 MiB for metadata (1 GiB on
+//! volumes over 50 GiB), and 32 MiB for system. A chunk of data has at most 10 GiB. A chunk never
+//! has more than a tenth of the volume. Planning changes nothing; only allocating the planned
+//! device extents does.
 //!
 //! Source: sizes from mkfs.btrfs(8) and btrfs(5).
 
@@ -87,8 +87,8 @@ impl Running {
         (types, profile)
     }
 
-    /// The profile that a conversion set. Mixed block groups have one target profile for data and
-    /// metadata together.
+    /// Returns the profile that a conversion set for new chunks of this purpose. Mixed block groups
+    /// have one target profile for data and metadata together.
     fn target_for(&self, purpose: Purpose, types: BlockGroupFlags) -> Option<Profile> {
         let targets = self.core.groups.targets();
         let is_mixed = types.contains(BlockGroupFlags::DATA | BlockGroupFlags::METADATA);
@@ -103,8 +103,8 @@ impl Running {
         self.plan_chunk(purpose).is_some()
     }
 
-    /// Returns whether devices have unallocated space for `chunks` chunks of the next one's size.
-    /// Returns false if no device has space for these chunks.
+    /// Returns whether devices have unallocated space for `chunks` more chunks of the size of the
+    /// next chunk. Returns false if no device has space for these chunks.
     pub(in super::super) fn has_space_for_chunks(&self, purpose: Purpose, chunks: u64) -> bool {
         self.plan_chunk(purpose).is_some_and(|plan| {
             let chunk_bytes = plan.stripe_length.exact_mul(u64_of(plan.stripes.len()));

@@ -3,7 +3,7 @@
 //! Invariants:
 //! - A block group is removed only if it was empty in the last durable state and still is.
 //! - The last block group of each kind stays, and so does one further empty group. Without a spare
-//!   group, a workload near the limit would make and remove chunks by turns.
+//!   empty group, a workload near the limit would alternately make and remove chunks.
 //! - Promises to edits and data still fit without the removed group.
 
 use super::super::block_groups::{Group, Purpose};
@@ -59,8 +59,8 @@ impl Running {
                     .collect::<Vec<_>>(),
             );
         }
-        // Keep one empty group, so that a workload near the limit does not make and remove chunks
-        // by turns.
+        // Keep one empty block group, so that a workload near the limit does not alternately make
+        // and remove chunks.
         for start in empty.into_iter().skip(1) {
             if self.can_spare(start) {
                 self.reach_items_of_group(start)?;
@@ -91,7 +91,7 @@ impl Running {
             && left(Purpose::Data) >= self.core.reserved_data_bytes
     }
 
-    /// Reaches all items that removing a group edits.
+    /// Loads the paths to all items that removing a block group edits.
     fn reach_items_of_group(&mut self, start: u64) -> Result<()> {
         let volume = self.core.forest.volume().clone();
         let Some(group) = self.core.groups.holding(start) else {

@@ -4,7 +4,8 @@
 //! A job above moves the content of the chunks that are there. After the job, the device leaves the
 //! volume, or is cut to its new size.
 //!
-//! Invariant: what goes holds no device extent, neither of the running transaction nor of the last durable state.
+//! Invariant: the emptied part holds no device extent, neither of the running transaction nor of
+//! the last durable state.
 
 use super::{item_key, no_such, refused};
 use crate::block_groups::Group;
@@ -108,8 +109,8 @@ impl Emptying<'_> {
         }))
     }
 
-    /// Removes the device from the volume, and commits the removal. Returns its slot; whoever has
-    /// the device wipes it.
+    /// Removes the device from the volume, and commits the removal. Returns the removed device's
+    /// slot; the caller that holds the device wipes it.
     ///
     /// # Errors
     /// The call fails if device extents are still on the device, or if the commit fails.
@@ -169,8 +170,8 @@ impl Engine {
     /// missing.
     ///
     /// # Errors
-    /// The volume has no such device, or it is a seed's; no other device can be written; a profile needs it; another change
-    /// of devices is in progress.
+    /// Fails if the volume lacks the device or needs it, if no other device can be written, or if
+    /// another change of devices is in progress.
     pub fn begin_removal(&self, device: DeviceId) -> Result<Emptying<'_>> {
         let alone = self.change_devices()?;
         let slot = self.member(device)?;
@@ -246,7 +247,7 @@ impl Engine {
     }
 }
 
-/// The block groups that are among `going`, or are not.
+/// Returns the block groups that are in `going`, or those that are not.
 fn groups<'a>(core: &'a Core, going: &'a BTreeSet<u64>, goes: bool) -> impl Iterator<Item = &'a Group> {
     core.groups
         .iter()

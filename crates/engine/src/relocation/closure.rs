@@ -1,9 +1,10 @@
 //! The closure of a relocation batch: all tree blocks that must change for extents to get other
 //! addresses.
 //!
-//! A leaf changes if it refers to a moved extent. A node changes if a block below it does, up to the roots. A reference by
-//! address names the block above. For a reference by tree, the tree is searched for the pointer. A pointer in memory needs no
-//! copy: that block has no address yet, and it changes in place.
+//! A leaf changes if it refers to a moved extent. A node changes if a block below it does, up to
+//! the roots. A reference by address names the block above. If a reference names a tree, the
+//! closure searches that tree for the pointer. A pointer in memory needs no copy: that block has no
+//! address yet, and it changes in place.
 //!
 //! Computing the closure changes nothing. The computation collects blocks that are not in memory,
 //! so that the caller reads all of them at once.
@@ -41,7 +42,7 @@ pub(super) struct Moved {
     pub(super) from: Logical,
     pub(super) length: ByteCount,
     pub(super) to: Logical,
-    /// The checksums that the content was verified by.
+    /// The checksums with which the moved content was verified.
     pub(super) sums: ExpectedChecksums,
 }
 
@@ -302,7 +303,8 @@ impl Found {
     /// Returns the keys of the items that make up the reference.
     fn items(&self, tree: &LiveTree, extent: &Extent, sector_bytes: u32) -> Result<Vec<Key>> {
         let object = self.inode.object_id();
-        // An offset in the upper half wraps: the file begins in the middle of the extent.
+        // Clamp: an offset in the upper half wraps, because the file begins in the middle of the
+        // extent.
         let from = if self.offset > u64::MAX / 2 {
             0
         } else {

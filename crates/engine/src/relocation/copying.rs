@@ -1,9 +1,9 @@
 //! The content of data extents: read in large requests, verified, and written to new places. A copy
 //! holds no lock during device I/O.
 //!
-//! Each sector comes from a copy that its checksum accepts. Sectors without a checksum come from
-//! devices that missed no commit. The content cannot change during the copy: nothing overwrites it
-//! in place, since its block group is being emptied.
+//! The copied content of each sector comes from a copy that its checksum accepts. Sectors without a
+//! checksum come from devices that missed no commit. The content cannot change during the copy:
+//! nothing overwrites it in place, since its block group is being emptied.
 
 use super::closure::Moved;
 use crate::block_groups::{Found, Purpose};
@@ -54,7 +54,7 @@ impl Copies<'_> {
         &self.moved
     }
 
-    /// Takes out extents that are in the trees now.
+    /// Keeps the extents that are in the trees now.
     pub(super) fn keep(&mut self, is_used: impl Fn(&Moved) -> bool) {
         self.moved.retain(|moved| !is_used(moved));
     }
@@ -130,13 +130,13 @@ impl Engine {
     }
 }
 
-/// The error for an extent without an intact copy, with the files that use it.
+/// The error for an extent without an intact copy, with the files that use the extent.
 fn not_moved(view: &Filesystem, group: Logical, moved: &Moved, cause: Error) -> Error {
     let _excused = Excused::from_device_rule();
     let found = view.data_references(moved.from, true);
     let users: BTreeSet<Location> = match found {
         Ok(found) => found.iter().map(|reference| reference.location).collect(),
-        // The cause stands for itself; who uses the extent is a courtesy.
+        // The cause suffices as an error; the list of users is only additional.
         Err(_) => BTreeSet::new(),
     };
     Error::NotMoved {

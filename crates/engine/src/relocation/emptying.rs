@@ -1,8 +1,8 @@
 //! Block groups that are being emptied: no allocation uses them, and a commit removes them once nothing is left.
 //!
 //! Invariants:
-//! - Before a group is marked, all that it holds has space in other groups. Chunks are planned before one is made, so that a
-//!   volume without space stays as it was.
+//! - Before a block group is marked, other groups have space for all of its content. Chunks are
+//!   planned before one is made, so that a volume without space stays as it was.
 //! - A block group that was not emptied takes extents again at the end of the relocation.
 
 use crate::block_groups::{Group, Purpose};
@@ -16,7 +16,7 @@ use buttress_fs::error::{Defect, Error, Result};
 use buttress_fs::progress::Progress;
 use core::time::Duration;
 
-/// Nodes of the chunk tree beside the ones that move.
+/// The nodes of the chunk tree besides the nodes that move.
 const SYSTEM_NODES: u64 = 16;
 
 /// The number of places of edits that may run beside a relocation.
@@ -69,8 +69,8 @@ impl<'a> Emptying<'a> {
         }
         let (handle, ()) = engine.retry(handle, |handle| handle.make_space(groups))?;
         drop(handle);
-        // From here on nothing is overwritten in place in these groups. The commit waits for
-        // extents that are being overwritten in place.
+        // After this commit, nothing is overwritten in place in these block groups. The commit
+        // waits for extents that are being overwritten in place.
         engine.commit()?;
         Ok(emptying)
     }
@@ -139,7 +139,7 @@ impl<'a> Emptying<'a> {
 }
 
 impl Running {
-    /// The bytes that groups hold for a purpose. Mixed groups count as data.
+    /// The bytes that groups hold for a purpose. Mixed block groups count as data groups.
     fn used_by(&self, groups: &[Logical], purpose: Purpose) -> u64 {
         let counts = |group: &&Group| {
             let is_mixed = group

@@ -35,7 +35,8 @@ impl Extent {
         self.item.flags.contains(ExtentFlags::FULL_BACKREF)
     }
 
-    /// The pointer to the block that it holds. Blocks of one subvolume are taken for those of any other.
+    /// Returns the pointer to the tree block that the extent holds. For this pointer, blocks of one
+    /// subvolume count as blocks of any other.
     pub(super) fn pointer(&self) -> BlockPointer {
         let keyed = self.references.iter().find_map(|(reference, _)| match reference {
             Reference::TreeBlock { root } => Some(*root),
@@ -85,7 +86,7 @@ const fn is_extent(item_type: ItemType) -> bool {
 }
 
 impl Core {
-    /// Returns the extent that begins here, with its references.
+    /// Returns the extent that begins at `logical`, with its references.
     ///
     /// # Errors
     /// Fails for items that fail their checks, and for blocks that cannot be read.

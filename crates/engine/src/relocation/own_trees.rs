@@ -1,4 +1,5 @@
-//! Tree blocks of the volume's own trees: each belongs to one tree, so an edit that changes nothing moves it.
+//! Moves tree blocks of the volume's own trees: each belongs to one tree, so an edit without change
+//! moves it.
 
 use crate::engine::Engine;
 use crate::need::Need;
@@ -55,7 +56,8 @@ impl Engine {
 }
 
 impl Running {
-    /// Returns the volume's own tree that has a block. `None` for blocks of subvolumes, and for freed blocks.
+    /// Returns the volume's own tree that has a block. `None` for blocks of subvolumes, and for
+    /// freed blocks.
     fn only_tree_of(&mut self, block: Logical) -> Result<Option<TreeId>> {
         let Some(extent) = self.core.extent_with_references(block)? else {
             return Ok(None);

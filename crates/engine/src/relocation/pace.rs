@@ -9,7 +9,7 @@ use std::time::Instant;
 /// The longest sleep between two checks for the job's cancellation.
 const SLEEP_MAX: Duration = Duration::from_millis(100);
 
-/// Lets batches through at a rate.
+/// Limits the rate of batches.
 #[derive(Debug)]
 pub(super) struct Pace {
     bytes_per_second: Option<u64>,
@@ -25,7 +25,7 @@ impl Pace {
         }
     }
 
-    /// Waits until a batch of so many bytes is due.
+    /// Waits until the rate limit allows a batch of this many bytes.
     pub(super) fn wait(&mut self, bytes: u64, progress: &Progress) -> Result<()> {
         let Some(rate) = self.bytes_per_second else {
             return Ok(());
@@ -33,7 +33,7 @@ impl Pace {
         let nanoseconds = u128::from(bytes)
             .exact_mul(1_000_000_000)
             .quotient(u128::from(rate));
-        // Clamp: a rate of a byte a second makes spans of centuries.
+        // Clamp: a rate of one byte a second makes durations of centuries.
         let span = Duration::from_nanos(u64::try_from(nanoseconds).unwrap_or(u64::MAX));
         let now = Instant::now();
         self.due = self.due.map_or(now, |due| due.max(now)).checked_add(span);

@@ -10,7 +10,7 @@
 //! | pointers and items in memory | the new addresses, in place |
 //! | the last snapshot in the root items of trees that share a copy | this transaction, so that the trees know that they share it |
 //!
-//! Invariants: everything that can fail comes before the first change. A failure after the first
+//! Invariants: all steps that can fail come before the first change. A failure after the first
 //! change stops writing.
 
 use super::closure::{Block, Closure, Data};
@@ -34,9 +34,9 @@ use std::collections::{BTreeMap, BTreeSet};
 pub(super) struct Renaming {
     closure: Closure,
     blocks: BTreeMap<Logical, Logical>,
-    /// Of nodes with full back references: the children that they still refer to. A tree that is
-    /// being dropped still has pointers to children that no longer exist. Empty if no tree is being
-    /// dropped.
+    /// Of nodes with full back references: their pointers to children to which they no longer
+    /// refer. A tree that is being dropped still has pointers to children that no longer exist.
+    /// Empty if no tree is being dropped.
     gone: BTreeSet<(Logical, Logical)>,
     /// The running transaction.
     generation: Generation,
@@ -45,8 +45,9 @@ pub(super) struct Renaming {
 }
 
 impl Running {
-    /// Prepares the change of a closure: reserves space, looks up what the change edits, and takes addresses. A block that is
-    /// missing ends it before anything changed. `None` if the closure needs more space for metadata than there is.
+    /// Prepares the change of addresses in a closure: reserves space, loads the items to change,
+    /// and allocates addresses. If a block is missing, the preparation ends before any change.
+    /// Returns `None` if the closure needs more space for metadata than exists.
     pub(super) fn prepare_renaming(&mut self, closure: Closure) -> Result<Option<Renaming>> {
         for (tree, key) in &closure.items {
             self.reach(*tree, key)?;
@@ -123,7 +124,8 @@ impl Running {
         }
     }
 
-    /// Finds pointers of nodes with full back references to blocks that they do not refer to any more.
+    /// Finds pointers of nodes with full back references to children that no longer have such
+    /// references.
     fn children_gone(&mut self, closure: &Closure) -> Result<BTreeSet<(Logical, Logical)>> {
         let mut gone = BTreeSet::new();
         if !self.has_dead_subvolumes()? {
@@ -364,7 +366,7 @@ impl Running {
                 _ => None,
             });
         let created = Created {
-            // Clamp: an extent without a maker counts for no subvolume.
+            // Clamp: an extent without a recorded maker counts for no subvolume.
             owner: data.extent.owner.or(maker).unwrap_or(TreeId::MIN),
             first_key: None,
         };

@@ -29,7 +29,7 @@ pub(crate) struct OwnState {
 pub(crate) struct Comparison {
     /// Ranges that the device's own state alone uses.
     pub gone: Vec<(u64, u64)>,
-    /// Bytes of extents that are newer than the device.
+    /// The bytes of extents that are newer than the device.
     pub missed: u64,
     /// The newest tree blocks that the device's state and the volume's state should both contain.
     newest_blocks: BTreeSet<(Generation, u64)>,
@@ -186,7 +186,7 @@ fn first_checksum(filesystem: &Filesystem, logical: u64) -> Option<Vec<u8>> {
 }
 
 /// Compares the extent trees of the device's own state and of the volume. Returns `None` if the
-/// volume has an extent older than the device that the device lacks.
+/// device lacks an extent of the volume that is older than the device.
 pub(crate) fn compare(
     view: &Filesystem,
     own: Option<&OwnState>,

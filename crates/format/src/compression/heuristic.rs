@@ -1,10 +1,12 @@
-//! The compression heuristic: a prediction from a sample whether content compresses. The mount
-//! option `compress` asks it before it compresses a range; `compress-force` does not.
+//! The compression heuristic: a prediction from a sample whether content compresses. With the mount
+//! option `compress`, the heuristic decides for each range; `compress-force` bypasses the
+//! heuristic.
 //!
 //! The sample is 16 bytes of every 256. The heuristic accepts a sample whose halves are equal, with
 //! few different byte values, or with few values that make up most of it. The heuristic rejects a
 //! sample in which nearly all values are equally frequent. For samples that no rule decides, the
-//! entropy decides. All tests and limits are the kernel's, so that both compress the same files.
+//! entropy decides. All tests and limits of the heuristic are the kernel's, so that both compress
+//! the same files.
 //!
 //! Source: the kernel's description of its compression heuristic (btrfs(5), section "Compression",
 //! "Incompressible data").
@@ -31,7 +33,7 @@ pub fn looks_compressible(content: &[u8]) -> bool {
     let content = content.get(..RANGE_BYTES_MAX).unwrap_or(content);
     let mut sample = Vec::with_capacity(RANGE_BYTES_MAX / INTERVAL_BYTES * SAMPLE_BYTES);
     for part in content.chunks(INTERVAL_BYTES) {
-        // A last part that is shorter than a sample is ignored.
+        // The sampling ignores a last part that is shorter than a sample.
         sample.extend_from_slice(part.first_chunk::<SAMPLE_BYTES>().map_or(&[], |bytes| bytes));
     }
     let (first, second) = sample.split_at(sample.len() / 2);

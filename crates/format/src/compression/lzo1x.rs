@@ -18,7 +18,7 @@
 //!
 //! In LZO1X, an extension is a sequence of zero bytes, which count 255 each, and a final byte that
 //! is not zero. If the first byte of a stream exceeds 17, it begins a run of that byte minus 17
-//! literals. A run of 1 to 3 counts as literals after a match.
+//! literals. A run of 1 to 3 literals counts as literals after a match.
 //!
 //! btrfs does not use the format's run-length extension: streams that begin with 17 and a version.
 //! The LZO decoder refuses such a stream, because its first match begins before the content.
@@ -43,7 +43,7 @@ pub enum Lzo1xError {
         /// The length of the stream in bytes.
         offset: usize,
     },
-    /// A copy does not fit the buffer.
+    /// A copy instruction exceeds the buffer.
     #[error(
         "an instruction before byte {offset} copies {copy_bytes} bytes to {content_bytes}, past the limit of {limit_bytes}"
     )]
@@ -74,7 +74,7 @@ pub enum Lzo1xError {
     EndMarkInvalid {
         /// The position in the stream after the end mark.
         offset: usize,
-        /// The length in the end mark.
+        /// The length in the end mark's instruction.
         length: usize,
     },
     /// Bytes follow the end mark.
@@ -236,8 +236,8 @@ impl Decoder<'_> {
         Ok(usize::from(u16::from_le_bytes(word)))
     }
 
-    /// Returns `base` plus the extension that follows in the input. The sum saturates, because no
-    /// buffer is that long.
+    /// Returns `base` plus the length extension that follows in the input. The sum saturates,
+    /// because no buffer is that long.
     fn extended(&mut self, base: usize) -> Result<usize, Lzo1xError> {
         let mut length = base;
         loop {

@@ -168,7 +168,8 @@ mod tests {
         fn items_come_back_byte_for_byte(
             entries in prop::collection::vec(("[a-z]{1,40}", prop::collection::vec(any::<u8>(), 0..80)), 1..8),
         ) {
-            // An item holds only names of one hash, so each name here has its own item.
+            // A `DIR_ITEM` holds only names of one hash, so each name of this test has its own
+            // item.
             for (name, value) in &entries {
                 let entry = attribute(name.as_bytes(), value);
                 let data = entry.encode().unwrap();

@@ -8,7 +8,7 @@
 //! | `EXTENT_DATA_REF` | a hash, or the next free number after it | tree, inode, offset, count |
 //! | `SHARED_DATA_REF` | the leaf | count 4 |
 //!
-//! The object id is the address of the extent.
+//! The object id of the item is the address of the extent.
 //!
 //! Source: on-disk format documentation, section "Extent item".
 

@@ -142,7 +142,7 @@ impl InlineReference {
         }
     }
 
-    /// Returns the number of references that this one counts for.
+    /// Returns the number of references that this reference item counts.
     #[must_use]
     pub const fn count(&self) -> u32 {
         match self {

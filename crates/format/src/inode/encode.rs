@@ -12,8 +12,8 @@ impl InodeItem {
         Key::new(inode.object_id(), ItemType::INODE_ITEM, 0)
     }
 
-    /// Returns the item's fields in their on-disk layout, with zero in the reserved fields. Root
-    /// items hold one too.
+    /// Returns the item's fields in their on-disk layout, with zero in the reserved fields. A root
+    /// item contains such an inode item too.
     #[must_use]
     pub fn to_raw(self) -> RawInodeItem {
         RawInodeItem {

@@ -1,8 +1,8 @@
 //! Additions to and removals from the name items of an inode.
 //!
-//! The functions change the data of an item in memory. Like the kernel, they append new names at
-//! the end. If an item becomes empty, the caller deletes it. The functions check a name before they
-//! add it, so the parser accepts each written item.
+//! The functions change the data of an item in memory. Like the kernel, these functions append new
+//! names at the end of the item. If an item becomes empty, the caller deletes it. The functions
+//! check a name before they add it, so the parser accepts each written item.
 
 use super::{InodeExtrefs, InodeRefs, NameProblem, RawInodeExtref, RawInodeRef, check_name};
 use crate::checksum::extref_hash;

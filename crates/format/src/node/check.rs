@@ -17,9 +17,9 @@ impl TreeBlock {
     /// Checks the tree block in `bytes`, which were read for `expected`.
     ///
     /// # Errors
-    /// Returns the first check that fails. The order is size, checksum, address, fsid, chunk tree
-    /// uuid, level, generation, owner, first key and flags. After these checks, the tree checker
-    /// runs over keys, layout and items.
+    /// Returns the first check that fails. The order of the checks is size, checksum, address,
+    /// fsid, chunk tree uuid, level, generation, owner, first key and flags. After these checks,
+    /// the tree checker runs over keys, layout and items.
     pub fn check(bytes: Bytes, format: &BlockFormat, expected: &Expectation) -> Result<Self, BlockError> {
         let mut first = None;
         let stop_at_first = &mut |problem| {
@@ -57,7 +57,8 @@ impl TreeBlock {
     }
 
     /// Checks that this block matches another pointer to its address. A cached block was checked
-    /// for an earlier pointer. The check computes no checksum, and reads only the first item.
+    /// for an earlier pointer. Matching a pointer computes no checksum, and reads only the first
+    /// item.
     ///
     /// # Errors
     /// Returns the first field that does not match: address, level, generation, owner, first key.

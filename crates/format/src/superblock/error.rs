@@ -118,7 +118,7 @@ pub enum UsedBytesProblem {
     /// The count exceeds the size of all devices.
     #[error("{used_bytes} bytes are used, expected at most {total_bytes} on the devices")]
     ExceedsTotal {
-        /// The count in the superblock.
+        /// The count of used bytes in the superblock.
         used_bytes: u64,
         /// The total size of all devices in bytes.
         total_bytes: u64,

@@ -1,7 +1,7 @@
 //! Feature bits of a volume, under the names that btrfs-progs prints.
 //!
-//! A reader must support every incompat bit. A writer must also support every compat_ro bit. Bits
-//! without a name are kept, so that they can be refused by number.
+//! A reader must support every incompat bit. A writer must also support every compat_ro bit.
+//! Feature bits without a name are kept, so that errors can refuse them by number.
 //!
 //! Source: on-disk format documentation, section "Superblock"; btrfs(5), section "Filesystem
 //! features".
@@ -112,7 +112,8 @@ impl Incompat {
 }
 
 impl CompatRo {
-    /// The bits that this version supports. A volume with any other bit is read-only.
+    /// The bits that this version supports. If a volume has any other read-only compatible feature,
+    /// it cannot be written.
     pub const KNOWN: Self = Self::FREE_SPACE_TREE
         .union(Self::FREE_SPACE_TREE_VALID)
         .union(Self::VERITY)
@@ -177,7 +178,7 @@ bitflags::bitflags! {
 /// An unfinished change of a whole volume by btrfstune.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct UnfinishedChange {
-    /// The part of the volume that the change affects.
+    /// The part of the volume that the unfinished change affects.
     pub what: &'static str,
     /// The remedy: the way to finish the change.
     pub remedy: &'static str,

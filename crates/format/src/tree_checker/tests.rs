@@ -240,7 +240,7 @@ fn generations_end_with_the_volumes_own() {
 }
 
 /// Every item type must check at least the size of its data. No item type has a size of three
-/// bytes.
+/// bytes, so each must fail its check.
 #[test]
 fn every_item_type_checks_its_size() {
     // These item types may hold any bytes, or stand for several kinds of items.

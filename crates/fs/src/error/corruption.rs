@@ -131,7 +131,7 @@ pub enum Corruption {
         /// The name.
         name: Name,
     },
-    /// The entry that leads to a directory is not the one that the directory itself names.
+    /// A directory is reached by another entry than the one that the directory itself names.
     /// Following directory entries of this kind could lead in circles.
     #[error("{directory}: \"{name}\" points to directory {target}, which has another parent")]
     DirectoryLinkedTwice {
@@ -142,7 +142,7 @@ pub enum Corruption {
         /// The directory to which the entry leads.
         target: Location,
     },
-    /// Too many directories do not name their own place for cycles to be detected.
+    /// Too many directories lack a record of their own place, so the walk cannot detect cycles.
     #[error("{directory}: more than {limit} directories without an INODE_REF; skipped")]
     DirectoriesUnverified {
         /// The first directory over the limit.
@@ -187,7 +187,7 @@ pub enum Corruption {
         disk_bytes: ByteCount,
         /// The extent's size in memory.
         ram_bytes: ByteCount,
-        /// The limit for both.
+        /// The limit on the lengths before and after compression.
         limit: ByteCount,
     },
     /// A file range lies outside its extent.
@@ -242,7 +242,7 @@ pub enum Corruption {
         location: Location,
         /// The file offset of the data.
         offset: FileOffset,
-        /// The number of bytes.
+        /// The number of bytes without checksums.
         length: ByteCount,
         /// The address of the data.
         logical: Logical,
@@ -264,13 +264,13 @@ pub enum Corruption {
     SubvolumeLinkedTwice {
         /// The subvolume.
         subvolume: SubvolumeId,
-        /// The directory that leads to it.
+        /// The directory whose entry leads to the inode.
         directory: Location,
     },
     /// The ascent from an inode or a subvolume to the top does not end.
     #[error("{location}: the path to the top level has more than {limit} components")]
     ParentLoop {
-        /// The start of the ascent.
+        /// The inode or directory at which the ascent started.
         location: Location,
         /// The number of steps after which the ascent to an inode's path stopped.
         limit: usize,
@@ -285,7 +285,7 @@ pub enum Corruption {
         group: Logical,
         /// The block group's length.
         length: ByteCount,
-        /// The used bytes by its item, plus the bytes pending for a commit.
+        /// The used bytes according to the block group's item, plus the bytes pending for a commit.
         used: ByteCount,
         /// The number of free bytes according to the free-space tree or the extent tree.
         free: ByteCount,

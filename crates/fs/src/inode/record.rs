@@ -1,10 +1,10 @@
 //! Records: all items of one inode, read in one pass.
 //!
-//! The pass starts at the inode item. The pass over an inode's items ends with its last item, or at
-//! the first directory entry, which a record does not hold. Two kinds of content of an inode record
-//! have no natural bound. Attributes are refused above [`ATTRIBUTES_LIMIT`]. More than
-//! [`EXTENTS_LIMIT`] extents end the pass over the items: [`InodeRecord::extents`] is then `None`,
-//! and a reader walks the extents itself.
+//! The pass over an inode's items starts at the inode item. The pass over an inode's items ends
+//! with its last item, or at the first directory entry, which a record does not hold. Two kinds of
+//! content of an inode record have no natural bound. Reading a record fails if its attributes
+//! exceed [`ATTRIBUTES_LIMIT`]. More than [`EXTENTS_LIMIT`] extents end the pass over the items:
+//! [`InodeRecord::extents`] is then `None`, and a reader walks the extents itself.
 
 use crate::error::{Corruption, Error, Result};
 use crate::extents::{FileRange, FileRangeBuilder};
@@ -19,7 +19,7 @@ use buttress_tree::Cursor;
 /// The maximum number of extent items in a record.
 const EXTENTS_LIMIT: usize = 256;
 
-/// The maximum number of names in a record. Further names are only counted.
+/// The maximum number of names in a record. Names beyond this limit are only counted.
 const LINKS_LIMIT: usize = 16;
 
 /// A name of an inode.
@@ -46,7 +46,7 @@ pub struct InodeRecord {
     /// The extended attributes, in the order of their items and of `listxattr(2)`.
     pub xattrs: Vec<Xattr>,
     /// The ranges of a regular file or symlink, in order, without holes that have no item. `None`
-    /// if they are too many to hold.
+    /// if the file has too many ranges to hold.
     pub extents: Option<Vec<FileRange>>,
 }
 
@@ -127,7 +127,8 @@ impl InodeRecord {
         self.links.len() >= LINKS_LIMIT && matches!(item_type, ItemType::INODE_REF | ItemType::INODE_EXTREF)
     }
 
-    /// Adds the content of one item. Returns true if the pass over the inode's items continues.
+    /// Adds the content of one item to the record. Returns true if the pass over the inode's items
+    /// continues.
     fn take(
         &mut self,
         item: &Item<'_>,

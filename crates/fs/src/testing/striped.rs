@@ -2,8 +2,8 @@
 //!
 //! The chunk of [`World`] holds the metadata of the test volume on device 1. A separate data chunk
 //! holds the data, from the ends of its stripes downwards, as a device that chooses the places
-//! might do. The data never lies where the chunk's layout would place it. The stripe tree holds the
-//! places of the data, and the rest of the devices is noise.
+//! might do. In these test volumes, data is never located where the chunk's layout would place it.
+//! The stripe tree holds the places of the data, and the rest of the devices is noise.
 
 use super::{World, edit_superblock, key};
 use crate::open::OpenOptions;
@@ -172,8 +172,8 @@ impl Striped {
         }
     }
 
-    /// Stores a stripe tree entry and its bytes. If the order of copies has no meaning, lists them
-    /// in reverse.
+    /// Stores a stripe tree entry and its bytes. If the order of copies has no meaning, the test
+    /// lists the copies in reverse.
     pub(crate) fn put(&mut self, entry: Entry) {
         let from = usize::try_from(entry.offset).unwrap();
         let length = usize::try_from(entry.length).unwrap();
@@ -289,7 +289,7 @@ fn device_item(id: u64) -> RawDeviceItem {
     item
 }
 
-/// Returns the options for opening such devices.
+/// Returns the options for opening the test's devices.
 pub(crate) fn opening(devices: Vec<Vec<u8>>) -> OpenOptions {
     let devices = devices.into_iter().map(Device::memory).collect();
     OpenOptions::new(devices).cache(ByteCount::new(4 << 20))

@@ -203,7 +203,7 @@ fn holes_of_exabytes_take_no_memory() {
 #[test]
 fn ranges_that_break_the_rules_are_damage_and_the_rest_is_read() {
     // Inside one leaf, the tree checker rejects such overlapping ranges. Range number 34 is the
-    // first of the second leaf.
+    // first range in the second leaf.
     let mut world = World::new();
     world.file(256, b"file", 257, 60 * 8192);
     let extent = world.data(&pattern(4), 4);

@@ -74,7 +74,7 @@ fn symlinks_stay_inside_and_are_limited() {
     let filesystem = world.open();
     let resolve = |root: u64, path: &str, follow| filesystem.resolve(at(root), path.as_bytes(), follow);
     assert_eq!(resolve(256, "a/b/up", Follow::All).unwrap(), at(259));
-    // With another root, absolute targets and dots begin at that root.
+    // If the caller names another root, absolute targets and `..` use that root.
     assert_eq!(resolve(257, "/b/absolute", Follow::All).unwrap(), at(259));
     assert!(matches!(
         resolve(256, "a/b/absolute", Follow::All),
@@ -249,7 +249,7 @@ fn nested_subvolumes_are_entered_in_their_own_place_only() {
     let mut world = World::new();
     world.directory(256, b"a", 257);
     world.subvolume(300, 257, b"nested");
-    // A snapshot of the parent would hold the entry without the reference.
+    // A snapshot of the parent subvolume would hold the entry without the reference.
     let root = key(300, ItemType::ROOT_ITEM, u64::MAX);
     world.half_entry(256, b"copy", root, FileKind::Directory);
     let filesystem = world.open();

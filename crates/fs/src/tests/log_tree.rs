@@ -15,8 +15,8 @@ const BLOCKS_BEFORE_LOG: usize = 1500;
 const CHUNK_PHYSICAL: u64 = 1 << 20;
 
 /// Makes a volume whose superblock names a log with one subvolume's log. Both logs are written in
-/// `generation`, after the commit of generation 7. Returns it with the roots of the log and of the
-/// subvolume's log.
+/// `generation`, after the commit of generation 7. Returns the volume's devices with the roots of
+/// the log tree and of the subvolume's log.
 fn volume_with_log(generation: u64) -> (Vec<u8>, Written, Written) {
     let mut image = World::new().image();
     let mut builder = ImageBuilder::new(ImageOptions {
@@ -79,7 +79,7 @@ fn a_pending_log_is_opened_by_its_tree_id() {
     let root = RootItem::parse(&item.key(), item.data(), 4096).unwrap();
     assert_eq!(root.logical, subvolume_log.logical);
 
-    // The subvolume's log is a tree of the same id.
+    // A subvolume's log is a tree with the id of the subvolume.
     let logged = filesystem.forest().tree(subvolume_log.root(TreeId::TREE_LOG));
     let first = logged.range(Key::MIN..=Key::MAX, ReadAhead::None).next();
     assert_eq!(first.unwrap().unwrap().key().objectid, ObjectId::new(257));

@@ -2,7 +2,7 @@
 //!
 //! The walk stores only inodes with a link count above one, and only until it has found all their
 //! names. The memory of the hard-link table is bounded. If a volume claims millions of names that
-//! never appear, later files count as separate files, and only the link is lost.
+//! never appear, the walk treats later files as separate, and only loses links.
 
 use super::WalkEntry;
 use crate::location::Location;

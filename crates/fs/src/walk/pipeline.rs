@@ -4,7 +4,7 @@
 //! jobs of [`LOAD_INODES`], in order of inode numbers. The second stage waits for the jobs, reads
 //! small content ahead, and passes on batches of at most [`BATCH_BYTES`] (or one entry). A walk
 //! queues at most one batch between two stages. At most four batches of each kind exist at any
-//! time, whatever the sizes on disk.
+//! time, for any sizes on disk.
 
 use super::content::ContentBatch;
 use super::order::{Found, Order, kind_wrong};
@@ -39,8 +39,8 @@ const LOAD_BYTES: usize = 2 << 20;
 /// The maximum number of bytes of content and records in a batch of the second stage.
 const BATCH_BYTES: usize = 8 << 20;
 
-/// The inodes that one job loaded, with their numbers in the batch. Inodes that the job skipped are
-/// missing.
+/// The inodes that one job loaded, with their numbers in the batch. The result lacks inodes that
+/// the job skipped.
 type Loaded = Vec<(usize, Result<InodeRecord>)>;
 
 /// A batch of the first stage.

@@ -19,7 +19,7 @@ use std::sync::Arc;
 /// Contents that a file has had, newest last.
 type Contents = Vec<Arc<Vec<u8>>>;
 
-/// State after the first calls of an order.
+/// State of the model after the first calls of an order.
 #[derive(Clone, Debug)]
 pub struct State {
     /// Model of the volume.
@@ -36,7 +36,7 @@ pub struct State {
 pub enum Agreement {
     /// The call may take effect here, and changes nothing.
     Same,
-    /// The call may take effect here, and leads to this state.
+    /// The call may take effect at this point of the order, and leads to this state.
     Next(Box<State>),
     /// The recorded call cannot take effect in this state.
     No,
@@ -124,7 +124,7 @@ impl State {
     }
 
     /// Freezes the source of a snapshot, whose files have the contents observed in the snapshot
-    /// afterwards. Returns `None` if this is impossible here.
+    /// afterwards. Returns `None` if the snapshot cannot have been taken in this state.
     #[must_use]
     pub fn freeze(&self, number: usize, record: &Record, seen_after: Option<&Observation>) -> Option<Self> {
         let (Call::Change(Operation::Snapshot(source, ..)), Answer::Subvolume(id)) =
@@ -262,7 +262,7 @@ pub fn expected(model: &Model, call: &Call) -> String {
     format!("refused with one of {:?}", reasons(model, call))
 }
 
-/// Returns the errors with which a call may be refused in a state in which it is impossible.
+/// Returns the errors with which a call may be refused if it is impossible in a state.
 fn reasons(model: &Model, call: &Call) -> Vec<i32> {
     let mut found = Reasons {
         model,
@@ -452,8 +452,8 @@ impl Reasons<'_> {
         self.when(meets && !moves, Errno::ISDIR);
         self.when(moves && present.is_some() && !meets, Errno::NOTDIR);
         self.when(!self.is_empty(to, new), Errno::NOTEMPTY);
-        // A directory would move into itself. The other facts show which of the two directories it
-        // is.
+        // The call would move a directory into itself. The other facts show which of the two
+        // directories it is.
         self.when(moves || meets, Errno::INVAL);
     }
 }

@@ -26,12 +26,12 @@ const SECTOR: u64 = 4096;
 pub struct Drawing<'a> {
     /// Model of the volume at the beginning of the round.
     pub model: &'a Model,
-    /// Preferred targets of the round.
+    /// Targets that the calls of a round prefer.
     pub hot: &'a Hot,
     /// Inodes that this thread has met since the round began.
     pub met: Vec<Location>,
-    /// Index of the thread, and the number of threads. Only one thread may hold an inode; the
-    /// inode's number determines it.
+    /// Index of the thread, and the number of threads. Each inode may be held by only one thread,
+    /// which the inode's number determines.
     pub thread: (usize, usize),
 }
 
@@ -225,7 +225,7 @@ impl Drawing<'_> {
             2..6 if is_few && id != SubvolumeId::TOP_LEVEL => Operation::Snapshot(id, directory, name, true),
             0..8 => Operation::DeleteSubvolume(id),
             8 => Operation::SetDefault(id),
-            // If the top level were read-only, nearly everything would be refused.
+            // If the top level became read-only, nearly all calls would be refused.
             _ => Operation::SetReadOnly(id, id != SubvolumeId::TOP_LEVEL && random.one_in(4)),
         }
     }

@@ -20,7 +20,7 @@ pub struct Forked {
 }
 
 impl Forked {
-    /// Creates a device with the bytes of another one, which must not change.
+    /// Creates a device with the bytes of another device, which must not change.
     #[must_use]
     pub fn of(below: &Arc<dyn Backend>) -> Arc<Self> {
         Arc::new(Self {

@@ -35,7 +35,7 @@ pub(super) fn sorted(names: impl Iterator<Item = (Vec<u8>, Location)>) -> Names 
 }
 
 impl Observation {
-    /// Reads everything that has a name, and the held inodes.
+    /// Reads every inode that has a name, and the held inodes.
     ///
     /// # Errors
     /// A part of the volume is unreadable.

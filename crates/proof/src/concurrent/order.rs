@@ -2,13 +2,12 @@
 //!
 //! The search is depth-first over orders in which every call precedes those that began after its
 //! end (Wing and Gong). It remembers pairs of a set of calls and the resulting state that led to no
-//! order, and does not try them again (Lowe). A call that agrees with a state and does not change
-//! it can always come next, because the rest is the same without it. Only changes therefore branch.
+//! order, and does not try them again (Lowe). If a call agrees with a state without changing it,
+//! the search can always put the call next. Only changes therefore branch.
 //!
-//! If no order exists, the search looks for the shortest part of the record without one: the calls
-//! that had ended by some moment, and those in progress then, which may or may not have taken
-//! effect. From this shortest part the search removes every call that changed nothing and without
-//! which there is still no order.
+//! If no order exists, the search looks for the shortest part of the record without an order: the
+//! calls that ended by some moment, and calls then in progress. From this shortest part the search
+//! removes every call that changed nothing and without which there is still no order.
 
 use super::agreement::{Agreement, State, expected};
 use super::call::{Answer, Call};

@@ -1,6 +1,6 @@
-//! Threads in rounds. In a round each thread makes some calls as fast as possible. Then all threads
-//! wait, the search finds an order, and the state of the quiet volume is compared with the model
-//! after this order.
+//! Threads in rounds. In each round, each thread makes some calls as fast as possible. Then all
+//! threads wait, the search finds an order, and the state of the quiet volume is compared with the
+//! model after this order.
 //!
 //! Concurrently with rounds and barriers, another thread commits, writes back, takes views and
 //! drops deleted subvolumes; none of this may be visible. This thread pauses while the volume is
@@ -58,7 +58,7 @@ pub struct Account {
     calls: BTreeMap<&'static str, [u64; 2]>,
     /// Number of pairs of overlapping calls in a round.
     pub overlaps: u64,
-    /// Number of concurrent commits, views and similar operations.
+    /// Number of commits, views and similar operations that run concurrently with calls.
     pub beside: u64,
     /// Number of checks of the volume.
     pub checks: u64,
@@ -83,7 +83,7 @@ impl Account {
     /// Fails if no call of some kind succeeded, or if calls hardly overlapped.
     ///
     /// # Errors
-    /// The kind of this call, or the number of overlaps.
+    /// Fails with the kind of the missing call, or the number of overlaps.
     pub fn expect_everything(&self) -> Result<()> {
         for word in EVERYTHING {
             let [succeeded, _] = self.calls.get(word).copied().unwrap_or_default();
@@ -172,8 +172,8 @@ struct Run<'a> {
 /// Runs a plan to its end.
 ///
 /// # Errors
-/// The seed and the round, with the smallest part of the round that no order explains, or with the
-/// findings of the check.
+/// Fails with the seed, the round, and the smallest part of the round without an order, or with the
+/// check's findings.
 pub fn run(plan: &Plan) -> Result<Account> {
     let backends = empty(&[256 << 20], &mkfs::Options::default())?;
     let unsteady: Backends = backends

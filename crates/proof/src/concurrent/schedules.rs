@@ -7,9 +7,9 @@
 //! [`rounds`](super::rounds). A missing lock therefore shows as a record without an order, and a
 //! cycle of locks as a deadlock.
 //!
-//! Half of the schedules are random. The other half have priorities that change at a few points
-//! (PCT), which finds errors that need one thread to be delayed for long. Both follow from the
-//! seed; a failure also prints the schedule.
+//! Half of the schedules are random. In the other half, priorities change at a few points (PCT),
+//! which finds errors that need one long delay. Both follow from the seed; a failure also prints
+//! the schedule.
 
 use super::agreement::names;
 use super::call::Call;
@@ -125,7 +125,7 @@ fn config() -> Config {
     config
 }
 
-/// Explores schedules of a scene. Panics at the first one without an order.
+/// Explores schedules of a scene. Panics at the first schedule whose results no order explains.
 pub fn explore(plan: Plan, scene: Scene) {
     let prepared = prepare(&plan, scene);
     let run = move || {

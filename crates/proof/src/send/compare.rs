@@ -5,16 +5,17 @@ use anyhow::{Result, bail, ensure};
 use buttress_oracle::manifest::{expect_equal, shown};
 use std::collections::HashMap;
 
-/// Asserts that names, attributes, times, links and content equal the snapshot's.
+/// Asserts that names, attributes, times, links and content of a received tree equal those of the
+/// snapshot.
 pub fn same_content(what: &str, source: &Tree, received: &Tree) -> Result<()> {
     expect_equal(what, &source.manifest, &received.manifest)
 }
 
 /// Asserts like [`same_content`], but ignores the times of directories.
 ///
-/// The kernel's stream creates new inodes under temporary names at the top and moves them. It sets
-/// the times of a directory before the last change in it, or not at all if the snapshot did not
-/// change it. Only the kernel's stream may differ in this way.
+/// The kernel's stream creates new inodes under temporary names at the top and moves them. The
+/// kernel's stream sets a directory's times before its last change, or not at all for an unchanged
+/// directory. Only the kernel's stream may differ in this way.
 pub fn same_but_for_times_of_directories(what: &str, source: &Tree, received: &Tree) -> Result<()> {
     let without = |tree: &Tree| {
         let mut manifest = tree.manifest.clone();
@@ -31,8 +32,8 @@ pub fn same_but_for_times_of_directories(what: &str, source: &Tree, received: &T
 /// Asserts that holes are those of the snapshot or of the kernel's result: if both have data, the
 /// tree has data, and if neither has data, the tree has none.
 ///
-/// If the kernel's stream gives a wrong file or none, it cannot serve as a reference for holes: the
-/// snapshot alone decides then.
+/// If the kernel's stream gives a wrong file or none, the test compares holes only with the
+/// snapshot.
 ///
 /// A stream without holes writes zeros, and keeps the zeros of earlier streams: `before` is the
 /// receiver's earlier state for such a stream. (The kernel's result has a hole there if a clone
@@ -71,7 +72,7 @@ pub fn same_holes(
     Ok(())
 }
 
-/// Returns the intersection of both ranges.
+/// Returns the intersection of two lists of ranges.
 pub(super) fn intersection(a: &Ranges, b: &Ranges) -> Ranges {
     let mut both = Ranges::new();
     for (start, end) in a {
@@ -110,9 +111,9 @@ type BlockName<'a> = (usize, &'a [u8], u64);
 /// Buttress's, over all snapshots of a history. [`same_holes`] covers blocks that are holes in
 /// Buttress's result.
 ///
-/// If a block can be cloned from several files, the choice is free (the kernel takes the first
-/// sufficiently long reference in the order of its extent tree). A block may then share with other
-/// blocks than in the kernel's result, as long as Buttress's blocks together take no more space.
+/// If a block can be cloned from several files, the choice is free; the kernel takes the first long
+/// enough reference in extent tree order. A block may then share with other blocks than in the
+/// kernel's result, if Buttress's total space is not larger.
 pub fn same_sharing(what: &str, kernel: &[Option<Tree>], received: &[Option<Tree>]) -> Result<()> {
     let users = users(received);
     let mut places: HashMap<Place, (Place, BlockName<'_>)> = HashMap::new();

@@ -199,8 +199,8 @@ impl RoundTrip<'_> {
         received::compare(number, Receivers::of(number >> 3), history, streams, expected)
     }
 
-    /// Runs `history`. If it fails, looks for a smaller history that still fails, for at most
-    /// `time_to_look`, and keeps its changes and all streams; the error names their location.
+    /// Runs `history`. If the run fails, looks for a smaller failing history for at most
+    /// `time_to_look`, and keeps its changes and streams; the error names their location.
     pub fn check(&self, history: &History, time_to_look: Duration) -> Result<Sums> {
         let folder = buttress_oracle::volumes::scratch()?;
         let error = match self.run(history, folder.path()) {

@@ -4,8 +4,8 @@
 //! hole. Content consists of the blocks that are not all zeros. The map of holes is that of FIEMAP,
 //! with preallocated ranges as holes.
 //!
-//! The library reads shared extents from the image's file extent items: unlike FIEMAP they show the
-//! used part of a compressed extent. For uncompressed extents, FIEMAP through the mount must agree.
+//! The library reads shared extents from file extent items, which show the used part of a
+//! compressed extent, unlike FIEMAP. For uncompressed extents, FIEMAP through the mount must agree.
 
 use anyhow::{Context, Result, ensure};
 use buttress::unstable::fs::{Filesystem, OpenOptions};
@@ -139,7 +139,7 @@ pub fn add_places(tree: &mut Tree, filesystem: &Filesystem, mount: &Path, path: 
     let top = Location::root_of(SubvolumeId::TOP_LEVEL);
     let root = filesystem.resolve(top, path.as_os_str().as_bytes(), Follow::All)?;
     for (name, entry) in &tree.manifest {
-        // Files without data, of which there may be thousands, have no place.
+        // Files without data, of which thousands may exist, have no place to compare.
         if tree.data.get(name).is_none_or(Vec::is_empty) {
             continue;
         }

@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub enum Flavour {
     /// The defaults of mkfs.btrfs and mount.
     Plain,
-    /// Holes have items, and blocks are small, so that trees are deep.
+    /// Volumes whose holes have items, and whose blocks are small, so that trees are deep.
     HoleItems,
     /// All compressible data is compressed.
     Zstd,
@@ -107,7 +107,7 @@ pub struct Pair {
 static IDLE: Mutex<Vec<Pair>> = Mutex::new(Vec::new());
 static NUMBER: AtomicU64 = AtomicU64::new(0);
 
-/// A lent pair, which no other history uses.
+/// A lent pair of volumes, which no other history uses.
 #[derive(Debug)]
 pub struct Lent(Option<Pair>);
 

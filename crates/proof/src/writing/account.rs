@@ -8,8 +8,8 @@ use buttress::unstable::fs::Filesystem;
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// Overhead of a name in an item of an inode's names; the next constant is that of the item and a
-/// block's header.
+/// Overhead of a name in an item of an inode's names; the next constant is the overhead of the item
+/// and a block's header.
 const NAME_BYTES: u64 = 10;
 const ITEM_BYTES: u64 = 25 + 101;
 
@@ -95,7 +95,7 @@ impl Account {
     /// Fails if no tree had at least this number of levels.
     ///
     /// # Errors
-    /// The largest number of levels.
+    /// Fails with the largest number of levels.
     pub fn expect_levels(&self, least: u8) -> Result<()> {
         ensure!(
             self.levels >= least,

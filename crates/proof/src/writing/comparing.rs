@@ -159,7 +159,7 @@ pub(super) fn comparable(model: &Model, mut manifest: Manifest) -> Manifest {
 /// the kernel's view with the model.
 ///
 /// # Errors
-/// The findings of the check, or the differences.
+/// Fails with the findings of the check, or with the differences.
 pub fn expect_kernel_sees(model: &Model, images: &[PathBuf]) -> Result<()> {
     btrfs_check(images)?;
     let expected = comparable(model, model.manifest());

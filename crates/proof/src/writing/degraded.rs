@@ -36,7 +36,7 @@ pub fn open_degraded(backends: &[Arc<dyn Backend>]) -> Result<Filesystem> {
 /// Returns the volume's statistics of a device.
 ///
 /// # Errors
-/// The item is unreadable.
+/// Fails if the statistics item is unreadable.
 pub fn statistics_of(filesystem: &Filesystem, device: DeviceId) -> Result<DeviceStatistics> {
     let key = DeviceStatistics::key(device);
     let item = filesystem.tree(TreeId::DEVICE)?.get(&key)?;

@@ -39,7 +39,7 @@ impl Filling {
     /// Adds pieces to the volume until it has no space, at most `most`; returns their number.
     ///
     /// # Errors
-    /// Any error except [`Error::NoSpace`].
+    /// Fails with any error except [`Error::NoSpace`].
     pub fn fill(self, filesystem: &WritableFilesystem, prefix: &str, most: u64) -> Result<u64> {
         let mut random = Random::new(prefix.len() as u64);
         let content = random.bytes(FILE_BYTES, false);

@@ -32,9 +32,9 @@ pub fn newborn(directory: &Inode, kind: u32, permissions: u32, now: i64) -> Inod
 }
 
 /// Creates the root directory of a subvolume in `directory`, which is in a subvolume with root
-/// `root`. It inherits neither flags nor group. The directory's default list limits its mode but is
-/// not passed on. The new subvolume's root inherits the compression property of the parent
-/// subvolume's root.
+/// `root`. The root directory of the new subvolume inherits neither flags nor group. The
+/// directory's default list limits its mode but is not passed on. The new subvolume's root inherits
+/// the compression property of the parent subvolume's root.
 #[must_use]
 pub fn newborn_subvolume(directory: &Inode, root: &Inode, now: i64) -> Inode {
     let mut inode = Inode {

@@ -17,7 +17,7 @@ use buttress::unstable::writer::WritableFilesystem;
 use buttress::unstable::writer::operations::OpenInode;
 use buttress::{FileAttributes, Location, SubvolumeId};
 
-/// A change. It identifies directories by location, so that its text alone identifies it.
+/// A change. A change names directories by location, so that its text alone identifies it.
 #[derive(Clone, Debug)]
 #[expect(missing_docs, reason = "the names say it; the words are those of the calls")]
 pub enum Operation {

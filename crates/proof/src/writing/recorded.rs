@@ -48,8 +48,8 @@ impl Recorded {
         }
     }
 
-    /// Reads the content of each marked commit from the image at the moment when it had returned,
-    /// checks it, and compares it with the writer's own view at that moment.
+    /// When a marked commit has returned, reads its content from the image, checks it, and compares
+    /// it with the writer's view.
     ///
     /// # Errors
     /// The findings of the checks, a mark of a later generation than the image's, or the
@@ -64,7 +64,7 @@ impl Recorded {
             last = marked;
             let found = open_checked(&self.history.images_at(cut, Outcome::AllKept))
                 .with_context(|| format!("generation {generation}"))?;
-            // With concurrent commits, another commit may have happened before the mark.
+            // With concurrent commits, another commit may have preceded the mark.
             let marked = generation;
             let generation = found.superblock().generation.get();
             ensure!(
@@ -100,9 +100,10 @@ impl Recorded {
 
     /// Returns the content of a generation found after a crash.
     ///
-    /// An operation may commit more than once before it returns. The content of such a commit is in
-    /// an image without losses, at a moment when its superblocks were written and those of the next
-    /// commit were not. Generations only increase, so a binary search finds the moment.
+    /// An operation may commit more than once before it returns, so a later generation may match
+    /// too. The content of such a commit is in an image without losses, at a moment when its
+    /// superblocks were written and those of the next commit were not. Generations only increase,
+    /// so a binary search finds the moment.
     ///
     /// # Errors
     /// The generation was never committed, or its state is unreadable.

@@ -1,5 +1,5 @@
-//! The kernel's twin of a volume: created alike, mounted, and given the same changes by system
-//! calls ([`calls`]).
+//! The kernel's twin of a volume: created in the same way, mounted, and given the same changes by
+//! system calls ([`calls`]).
 //!
 //! The kernel must succeed exactly in the changes that the model allows. At intervals the twin is
 //! unmounted and read by Buttress, and must equal both the model and the volume of Buttress. Inode
@@ -78,9 +78,9 @@ impl Twin {
     /// Creates a volume like the plan's, and mounts it.
     ///
     /// # Errors
-    /// The errors of mkfs and mount.
+    /// Fails with the errors of mkfs and mount.
     pub fn new(plan: &Plan) -> Result<Self> {
-        // The model uses the same umask.
+        // The kernel's side and the model use the same umask.
         rustix::process::umask(rustix::fs::Mode::from_raw_mode(UMASK));
         let folder = scratch()?;
         let mut images = Vec::new();
@@ -134,7 +134,7 @@ impl Twin {
     /// Unmounts and mounts again.
     ///
     /// # Errors
-    /// The errors of umount and mount.
+    /// Fails with the errors of umount and mount.
     pub fn reopen(&mut self) -> Result<()> {
         self.close()?;
         self.open()
@@ -162,11 +162,11 @@ impl Twin {
         }
     }
 
-    /// Follows a change that the model has made: keeps the file that it opened for the inode that
-    /// is `new`, and closes files that the model no longer holds.
+    /// Follows a change that the model has made: keeps the file opened for the inode `new`, and
+    /// closes files that the model no longer holds.
     ///
     /// # Errors
-    /// The new inode cannot be inspected.
+    /// Fails if the new inode cannot be inspected.
     pub fn follow(&mut self, model: &Model, new: Option<Location>, opened: Option<File>) -> Result<()> {
         if let (Some(location), Some(file)) = (new, opened) {
             self.held.insert(location, file);
@@ -197,7 +197,7 @@ impl Twin {
     }
 
     /// Unmounts the twin, reads it with Buttress, compares it with the model and with the volume of
-    /// Buttress, and mounts it again. Held files are closed.
+    /// Buttress, and mounts it again. The remount closes the held files.
     ///
     /// # Errors
     /// The differences.

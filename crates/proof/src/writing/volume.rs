@@ -52,7 +52,7 @@ pub type Backends = Vec<Arc<dyn Backend>>;
 /// Creates an empty volume on devices in memory of these sizes.
 ///
 /// # Errors
-/// The options do not fit.
+/// Fails if the options do not fit the devices.
 pub fn empty(device_bytes: &[usize], options: &mkfs::Options) -> Result<Backends> {
     let backends: Backends = (0_u32..)
         .zip(device_bytes)
@@ -160,7 +160,7 @@ const OPEN_PAUSE: Duration = Duration::from_millis(100);
 /// Opens the devices on these images.
 ///
 /// # Errors
-/// An image cannot be opened, or locked.
+/// Fails if an image cannot be opened or locked.
 pub fn open_images(images: &[PathBuf], write: bool) -> Result<Vec<Device>> {
     let options = DeviceOptions {
         write,
@@ -191,11 +191,12 @@ pub fn open_checked(backends: &[Arc<dyn Backend>]) -> Result<Filesystem> {
     Ok(filesystem)
 }
 
-/// Returns whether a crash left a state that btrfs-progs and the kernel accept. A torn superblock
-/// prevents them from reading the volume, and `btrfs check` reports the write hole as an error.
+/// Returns whether a crash left a state that btrfs-progs and the kernel accept. After a crash, a
+/// torn superblock may prevent btrfs-progs from reading the volume, and `btrfs check` reports the
+/// write hole.
 ///
 /// # Errors
-/// The volume is unreadable.
+/// Fails if the volume is unreadable.
 pub fn is_clean(backends: &[Arc<dyn Backend>]) -> Result<bool> {
     Ok(open_and_check(backends)?.1.is_clean())
 }
@@ -259,8 +260,8 @@ fn open_and_check(backends: &[Arc<dyn Backend>]) -> Result<(Filesystem, Report)>
 }
 
 /// Checks devices after a crash with `btrfs check`, and mounts them with the kernel, read-only and
-/// then for writing. Then the check must find nothing, either. The kernel's view must equal
-/// Buttress's.
+/// then for writing. For these devices, the check must find nothing, either. The kernel's view must
+/// equal Buttress's.
 ///
 /// # Errors
 /// The findings of the check, or the differences.

@@ -67,8 +67,8 @@ pub struct Plan {
     /// Number of commits after which `btrfs check` and the kernel also verify the volume. `None`:
     /// never.
     pub kernel_every: Option<u64>,
-    /// True if the kernel makes the same changes on a twin volume, which is compared as often.
-    /// Needs root.
+    /// True if the kernel makes the same changes on a twin volume, which is compared as often as
+    /// Buttress's volume. Needs root.
     pub twin: bool,
     /// Options of mkfs.
     pub mkfs: mkfs::Options,
@@ -121,7 +121,7 @@ pub struct World {
     random: Random,
     /// Remaining changes of the current series.
     waiting: VecDeque<Operation>,
-    /// Inodes that are held open.
+    /// Inodes that the run holds open.
     held: BTreeMap<Location, OpenInode>,
     twin: Option<Twin>,
     /// Last changes, for a failure's message.
@@ -240,7 +240,7 @@ impl World {
         &self.filesystem
     }
 
-    /// Returns the devices.
+    /// Returns the backends of the volume's devices.
     #[must_use]
     pub fn backends(&self) -> &[Arc<dyn Backend>] {
         &self.backends
@@ -295,7 +295,7 @@ impl World {
         Ok(new)
     }
 
-    /// Returns the next change: of the current series, or a drawn one.
+    /// Returns the next change: the next of the current series, or a newly drawn change.
     fn next(&mut self) -> Operation {
         loop {
             let operation = self.waiting.pop_front();
@@ -342,7 +342,7 @@ impl World {
         expect_model("the volume", &self.model, &filesystem)
     }
 
-    /// Compares the live view with the model, without a commit.
+    /// Compares the live view of the volume with the model, without a commit.
     pub fn compare_live(&self) -> Result<()> {
         self.filesystem.write_back()?;
         expect_model("the live view", &self.model, &self.filesystem.view()).with_context(|| self.told())

@@ -45,7 +45,7 @@ fn look_at(plant: &Plant, judges: &[Judge]) -> Result<(String, Vec<&'static str>
     let progress = Progress::new();
     let report = match open(&images) {
         Ok(filesystem) => check(&filesystem, &options, &progress)?,
-        // One device of several is missing: its image cannot be opened.
+        // If one of several devices is missing, its image cannot be opened.
         Err(_) => check(&editor.open(), &options, &progress)?,
     };
     let found: Vec<String> = report.counts.keys().map(|code| format!("`{code}`")).collect();

@@ -144,7 +144,7 @@ fn logs(live: &Live) -> Result<()> {
     sync_directory(&below)?;
     sync_directory(top)?;
     live.look()?;
-    // Truncate, clone, and take a snapshot.
+    // The steps truncate, clone, and take a snapshot.
     let short = File::options().write(true).open(below.join("file-6"))?;
     short.set_len(5000)?;
     short.sync_all()?;
@@ -423,7 +423,7 @@ fn free_space_converted() -> Result<()> {
     live.close()
 }
 
-/// Replaces a device, and removes one.
+/// Replaces one device of the volume, and removes another.
 fn devices_changed() -> Result<()> {
     let specification = Specification {
         data: "raid1",

@@ -31,8 +31,8 @@ fn overwrite(backends: &Backends, filesystem: &Filesystem, logical: buttress::Lo
     Ok(())
 }
 
-/// Drops half of a file without checksums. The leaf of its inode is freed and overwritten; leaves
-/// with its extents remain.
+/// Drops half of a file without checksums. In a half-dropped subvolume, the leaf of the file's
+/// inode is freed and overwritten; leaves with its extents remain.
 fn a_file_without_checksums_is_half_gone() -> Result<Outcome> {
     let options = mkfs::Options {
         node_bytes: Some(4096),

@@ -1,8 +1,8 @@
 //! A mounted volume of the kernel, and copies of its devices as a crash would leave them.
 //!
-//! A commit overwrites nothing that the previous one needs. A copy therefore represents a single
-//! moment if no superblock changed during the copying: it has that commit, the log that its
-//! superblock names, and any part of the later writes.
+//! No commit overwrites data that the previous commit needs. If no superblock changed during the
+//! copying, a copy represents a single moment: it has that commit, the log that its superblock
+//! names, and any part of later writes.
 
 use crate::open;
 use crate::theirs::{Verdict, newest_judges};

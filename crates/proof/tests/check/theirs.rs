@@ -9,9 +9,9 @@ use std::process::{Command, Output};
 /// Verdict of one run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// The run reported no error.
+    /// The run of `btrfs check` reported no error.
     Silent,
-    /// The run reported an error, or could not check.
+    /// The run of `btrfs check` reported an error, or could not check.
     Error,
     /// A signal ended the run.
     Crash,
@@ -79,8 +79,8 @@ pub fn newest_judges() -> Vec<Judge> {
 impl Judge {
     /// Runs the judge on the volume on these images.
     pub fn look_at(&self, images: &[PathBuf], options: &[&str]) -> Result<(Verdict, String)> {
-        // For one image it needs no block device; for several, it finds the other devices among the
-        // block devices.
+        // For one image, the check needs no block device; for several images, it finds the other
+        // devices among the block devices.
         let devices = match images {
             [_] => Vec::new(),
             _ => images

@@ -1,6 +1,6 @@
-//! The four backup roots of a superblock: each commit uses the next slot, as in the kernel. A
-//! volume whose newer root trees are destroyed opens from the newest remaining one, with its
-//! content at that commit.
+//! The four backup roots of a superblock: each commit uses the next slot, as in the kernel. If a
+//! volume's newer root trees are destroyed, it opens from the newest remaining one, with that
+//! commit's content.
 
 use anyhow::{Context, Result, ensure};
 use buttress::mkfs::Options;
@@ -99,7 +99,7 @@ fn rotation() -> Result<Outcome> {
     Ok(Outcome::Passed)
 }
 
-/// Overwrites the root of the root tree of a state.
+/// Overwrites the root block of the root tree of a committed state.
 fn destroy(backends: &Backends, filesystem: &Filesystem, state: &Superblock) -> Result<()> {
     let length = ByteCount::new(u64::from(state.block_format().node_bytes));
     for mapping in filesystem.volume().map(state.root, length)? {

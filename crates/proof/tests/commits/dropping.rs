@@ -1,6 +1,6 @@
 //! A subvolume and two generations of snapshots, all with changed content, are deleted and dropped
-//! one after another. After each drop the rest is checked, read, and written to, because a write
-//! reveals a wrong reference.
+//! one after another. After each drop, the test checks, reads and writes the remaining snapshots,
+//! because a write reveals a wrong reference.
 
 use anyhow::{Context, Result, ensure};
 use buttress::mkfs::Options;

@@ -117,7 +117,8 @@ fn a_view_keeps_what_it_sees() -> Result<Outcome> {
         filling.remove(&filesystem, &filling.name("first", number))?;
     }
     filesystem.commit()?;
-    // Fill the space beside the view's extents; names of another length have other content.
+    // Fill the space beside the view's extents with files; their names have another length, so they
+    // have other content.
     filling.fill(&filesystem, "second time", u64::MAX)?;
     filesystem.commit()?;
     let content = Random::new("first".len() as u64).bytes(FILE_BYTES, false);

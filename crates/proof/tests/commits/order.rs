@@ -33,13 +33,13 @@ const PRIMARY: u64 = 64 << 10;
 const COPY: u64 = 64 << 20;
 const DEVICE_BYTES: u64 = 300 << 20;
 
-/// Lines that the program prints after each commit, and if its engine is unavailable.
+/// Lines that the traced program prints after each commit, and if its engine is unavailable.
 const COMMITTED: &str = "committed";
 const REFUSED: &str = "refused";
 
 const COMMITS: usize = 4;
 
-/// Runs the traced program, if this process is it.
+/// Runs the traced program, if this process was started as that program.
 pub fn run_traced() -> Option<ExitCode> {
     let images = std::env::var(IMAGES).ok()?;
     let images: Vec<PathBuf> = images.lines().map(PathBuf::from).collect();
@@ -96,7 +96,7 @@ fn traced(images: &[PathBuf], engine: Engine) -> Result<()> {
 enum What {
     Write(u64),
     Sync,
-    /// A submission to a ring.
+    /// A submission of requests to an io_uring ring.
     Submit,
     /// A line that the program printed.
     Said(String),

@@ -1,9 +1,9 @@
 //! The same steps by the kernel and by Buttress, on two copies of one volume, each step committed.
-//! Every resulting item of every subvolume and every root item is compared, field by field.
+//! The test compares every resulting item of every subvolume and every root item, field by field.
 //!
-//! Both sides have separate clocks and generations. To make generations and times comparable, each
-//! is replaced by the number of its step; values from before the first step are compared unchanged.
-//! Ids of subvolumes, inode numbers and indexes of names are equal on both sides.
+//! Kernel and Buttress have separate clocks and generations. To make generations and times
+//! comparable, each is replaced by the number of its step; values from before the first step are
+//! compared unchanged. Subvolume ids, inode numbers and name indexes are equal on both sides.
 //!
 //! The description omits values that each side chooses: addresses of blocks and data; generated
 //! uuids; the generation and location of a tree's root, which also change without changes in the
@@ -407,7 +407,7 @@ fn generation_on(image: &Path) -> Result<Generation> {
     Ok(Superblock::check(&bytes, Physical::new(64 << 10))?.generation)
 }
 
-/// Makes the steps with the kernel. Returns its diary.
+/// Makes the steps with the kernel. Returns the diary of the kernel's results.
 fn by_kernel(image: &PathBuf, steps: &[Step]) -> Result<Diary> {
     let mount = Mount::new(std::slice::from_ref(image), "noatime,commit=3600")?;
     let mut diary = Diary::default();
@@ -582,8 +582,8 @@ impl<'a> Account<'a> {
         })
     }
 
-    /// Formats the change counter if the kernel's is meaningful: counters of new inodes start at
-    /// leftover memory, and those of directories skip changes that no call observed.
+    /// Formats the change counter if the kernel's is meaningful: that of a new inode starts at
+    /// leftover memory, and a directory's skips unobserved changes.
     fn sequence(&self, item: &InodeItem) -> String {
         let is_old = self
             .diary

@@ -95,7 +95,7 @@ fn compare_text(image: &Path, path: &str, place: &str) -> Result<()> {
     mount.close()
 }
 
-/// Compares the files of random volumes, and one file of each in the text of filefrag, too.
+/// Compares the files of random volumes, and one file of each volume also in the text of filefrag.
 fn random(first_seed: u64, volumes: u64, by_kernel: bool) -> Result<Outcome> {
     let _turn = turn();
     if let Some(reason) = kernel_missing().or_else(|| missing("filefrag")) {
@@ -179,7 +179,7 @@ fn cancel_half_way(words: &[String], signal: Signal) -> Result<()> {
     let mut output = child.stdout.take().context("its output")?;
     let mut arrived = vec![0; 10];
     output.read_exact(&mut arrived)?;
-    // The pipe is full or will be, so the command waits for its reader and cannot have ended.
+    // Wait until the pipe is full, so that the command waits for its reader and cannot have ended.
     buttress_oracle::signals::deliver(&child, signal)?;
     output.read_to_end(&mut arrived)?;
     let ended = child.wait_with_output()?;

@@ -87,8 +87,8 @@ fn draw_directory(random: &mut Random, moment: &Moment) -> Location {
     at(found.copied().unwrap_or(TOP.inode.get()))
 }
 
-/// Makes one operation. Refused operations, such as moves into the moved directory, change nothing.
-/// Returns the synced inode, and describes calls that change content.
+/// Executes one operation of the history. Refused operations, such as moves into the moved
+/// directory, change nothing. Returns the synced inode, and describes calls that change content.
 fn step(
     filesystem: &WritableFilesystem,
     random: &mut Random,

@@ -1,20 +1,20 @@
-//! Synced changes last: random operations and syncs in the crash laboratory, cut at random moments
-//! with random losses.
+//! Synced changes survive: random operations and syncs in the crash laboratory, cut at random
+//! moments with random losses.
 //!
 //! A small tree of files, hard links and directories is changed at random, and parts of it are
 //! synced ([`history`]). The test records the state of each inode after each operation
 //! ([`moments`]). After a cut the volume is opened, which replays its log, and checked
 //! ([`recovering`]). The test then verifies for each inode ([`promises`]):
 //!
-//! - Its content is one that it has had since its last returned sync (or since the last commit, if
-//!   that is later).
+//! - A file's content is one that it has had since its last returned sync or, if later, the last
+//!   commit.
 //! - Its names, all together, are those of one moment since then: a rename is atomic, and no living
 //!   file is lost.
 //! - Its attributes are those of one such moment.
 //!
-//! A synced directory has exactly the names of one moment since its sync. The kernel also replays
-//! some of the images, and must find the same. The same applies to volumes without data space, on
-//! which syncs may fail.
+//! A synced directory has exactly the names that it had at one moment since its sync. The kernel
+//! also replays some of the images, and must find the same state. The same applies to volumes
+//! without data space, on which syncs may fail.
 //!
 //! Several threads write and sync separate files concurrently ([`threads`]).
 //!
@@ -121,9 +121,9 @@ fn full(devices: &[usize], options: &Options, salt: u64) {
     }
 }
 
-/// In this test a preallocated extent is written and cloned, and only the clone is synced. After a
-/// crash one file has the extent as preallocated, and the extent's checksums belong to the other
-/// file.
+/// In this test a preallocated extent is written and cloned, and only the clone is synced. A crash
+/// then leaves one file with the preallocated extent, and the other file with the extent's
+/// checksums.
 #[test]
 fn a_clone_of_what_was_preallocated_is_sound() {
     let images = base(&[128 << 20], &Options::default(), 1);

@@ -83,7 +83,8 @@ fn run_threads(base: Backends, seed: u64) -> Result<Threads> {
     })
 }
 
-/// Asserts that each file is completely of one round, at least as late as its thread's last sync.
+/// Asserts that each file's content is completely of one round, no older than its thread's last
+/// sync.
 fn expect_rounds(filesystem: &WritableFilesystem, least: &[u64; THREADS]) -> Result<()> {
     for (thread, least) in least.iter().enumerate() {
         let name = format!("thread-{thread}");

@@ -38,7 +38,7 @@ fn comparable<'a>(words: &[&str], stdout: &'a [u8]) -> Vec<&'a [u8]> {
             let is_time = line.starts_with(b"\tTotal read time:");
             let is_subvolume_name =
                 line.starts_with(b"\t\troot ref key") || line.starts_with(b"\t\troot backref key");
-            // The reference prints the start time twice.
+            // The output of the reference program contains the start time twice.
             let is_stop_time = line.starts_with(b"\t\tstop time ");
             let left_out = names_the_program || is_time || is_stop_time || (hidden && is_subvolume_name);
             !left_out
@@ -46,7 +46,7 @@ fn comparable<'a>(words: &[&str], stdout: &'a [u8]) -> Vec<&'a [u8]> {
         .collect()
 }
 
-/// Asserts that both programs print the same, and Buttress succeeds.
+/// Asserts that both programs print the same output, and that Buttress succeeds.
 pub fn equal(words: &[&str], images: &[PathBuf]) -> Result<()> {
     let ours = compare(words, images)?;
     ensure!(

@@ -80,7 +80,7 @@ pub fn tar_equals(words: &[&str], images: &[PathBuf], expected: &Manifest) -> Re
     tar_equals_but(words, images, expected, b"\0")
 }
 
-/// Compares like [`tar_equals`], without one path that `expected` lacks, too.
+/// Compares like [`tar_equals`], but also ignores one path that `expected` lacks.
 pub fn tar_equals_but(
     words: &[&str],
     images: &[PathBuf],

@@ -15,8 +15,8 @@ fn case(name: String, progs: (u32, u32), specification: Specification) -> Case {
         let volume = make(&specification)?;
         library_equals(&volume.images, &volume.manifest)?;
         let errors = tar_equals(&["tar"], &volume.images, &volume.manifest)?;
-        // A tar stream cannot contain sockets: each gives one warning. Any other message is a
-        // failure.
+        // A tar stream cannot contain sockets: each socket causes one warning. Any other message is
+        // a failure.
         for line in errors.lines() {
             anyhow::ensure!(line.contains("socket"), "an unexpected message: {line}");
         }

@@ -1,8 +1,8 @@
 //! Random volumes for a given time: `cargo xtask soak --seed N --seconds N`.
 //!
 //! Each seed chooses a checksum, a block size, profiles, features, mount options and content. The
-//! cases only exist if `BUTTRESS_SOAK_SECONDS` is set. A failure names its seed, which recreates
-//! the same volume.
+//! soak cases only exist if `BUTTRESS_SOAK_SECONDS` is set. A failure names its seed, which
+//! recreates the same volume.
 
 use crate::compare::{library_equals, tar_equals};
 use anyhow::{Context, Result};

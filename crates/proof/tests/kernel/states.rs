@@ -12,7 +12,7 @@ use std::os::unix::fs::FileExt;
 use std::process::Command;
 
 /// Copies an image after an fsync during its mount, as `copy`: the copy has a log tree. Also
-/// returns the last commit's manifest.
+/// returns the manifest of the last commit.
 fn copy_with_a_log() -> Result<(tempfile::TempDir, Manifest)> {
     let specification = Specification {
         fill: Fill::Empty,

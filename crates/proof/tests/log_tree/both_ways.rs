@@ -1,11 +1,11 @@
 //! The image right after a sync, replayed by the kernel and by Buttress, and compared.
 //!
-//! For each situation, and each side that logs, the initial state is committed. Then the script
-//! runs, whose last lines sync. The devices are copied with everything else unflushed. The kernel
-//! mounts one copy, which replays the log; Buttress opens another one for writing, which also
-//! replays it. Both must show the same names, bytes, attributes and times. `btrfs check` and
-//! Buttress's own check must find nothing in either copy. The image opened for reading must show
-//! the same, with everything that the last syncs guarantee.
+//! For each situation, and each side that logs, the initial state is committed. After the initial
+//! commit, the script runs, whose last lines sync. The devices are copied with everything else
+//! unflushed. The kernel mounts one copy, which replays the log; Buttress opens another one for
+//! writing, which also replays it. The kernel and Buttress must show the same names, bytes,
+//! attributes and times. `btrfs check` and Buttress's own check must find nothing in either copy.
+//! Opened for reading, the image must show the same, with everything that the last syncs guarantee.
 //!
 //! One difference is excluded: the kernel's replay sets the time of directories from which it
 //! removes names; Buttress keeps their time.
@@ -268,7 +268,7 @@ fn logged_by_us(situation: &Situation) -> Result<()> {
     ours(situation, false)
 }
 
-/// The log must not depend on state that an earlier transaction left in memory.
+/// The log of a situation must not depend on state that an earlier transaction left in memory.
 fn logged_by_us_opened_anew(situation: &Situation) -> Result<()> {
     ours(situation, true)
 }

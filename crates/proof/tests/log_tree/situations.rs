@@ -2,7 +2,7 @@
 
 use buttress::CommitCause;
 
-/// A situation: committed changes, then further changes that end with syncs.
+/// A situation of a log test: committed changes, then further changes that end with syncs.
 #[derive(Clone, Copy, Debug)]
 pub struct Situation {
     pub sentence: &'static str,
@@ -224,7 +224,7 @@ pub const SITUATIONS: &[Situation] = &[
     logged("a file written after a snapshot", "write f 0 64k 1", "snapshot s; write f 0 4k 2; fsync f"),
     logged("a file in a snapshot that is written", "write f 0 64k 1; snapshot s", "write s/f 4k 4k 2; fsync s/f"),
     committed(&[CommitCause::SubvolumeMoved], "a deleted subvolume in a directory that is synced", "subvolume s; touch f", "delete-subvolume s; fsync ."),
-    // Unsynced changes may be present or not, and do no harm.
+    // Changes that no sync covered may be present or not, and do no harm.
     logged("what others did beside it does no harm", "mkdir d; mkdir e; touch d/a; touch e/b", "touch d/x; mv e/b e/c; rm d/a; write f 0 4k 1; fsync f"),
     logged("a sync with nothing to do", "write f 0 4k 1", "fsync f"),
     logged("a sync of a file that was logged already", "", "write f 0 4k 1; fsync f; fsync f"),

@@ -252,7 +252,7 @@ fn what_is_read_is_not_used_again() {
     explore(often(true), pins);
 }
 
-/// Views: the newest view is cached until an edit.
+/// Views: the engine caches the newest view until an edit.
 fn views(stage: &mut Stage) -> Result<Vec<Vec<Call>>> {
     file(stage, TOP, "a", 1)?;
     Ok(vec![

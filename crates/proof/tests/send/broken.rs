@@ -119,8 +119,8 @@ fn mend(stream: &mut [u8]) {
     }
 }
 
-/// Flips every bit of a stream. With the old checksums this is an error; with corrected ones, an
-/// error or a receivable stream. The existing content stays in both cases.
+/// Flips every bit of a stream. With the old checksums, a flipped bit is an error; with corrected
+/// checksums, an error or a receivable stream. The existing content stays in both cases.
 fn every_bit_flipped() -> Result<Outcome> {
     let base = empty(&[DEVICE_BYTES], &mkfs::Options::default())?;
     let filesystem = open_for_writing(&base)?;
@@ -189,8 +189,8 @@ fn every_bit_flipped() -> Result<Outcome> {
     Ok(Outcome::Passed)
 }
 
-/// Receives a stream and keeps the received part, starting from an earlier kept part. Saves it at
-/// short intervals.
+/// Receives a stream and keeps the received part, starting from an earlier kept part. The receiver
+/// saves the kept part at short intervals.
 pub(super) fn take_keeping(
     filesystem: &WritableFilesystem,
     stream: impl Read,
@@ -229,9 +229,8 @@ pub(super) fn content(filesystem: &WritableFilesystem, name: &[u8]) -> Result<St
     Ok(own.join("\n"))
 }
 
-/// Cuts a stream anywhere, keeps it, and resumes it. The result must equal an uninterrupted
-/// receive, with the rest of the stream or with all of it, over several cuts, and after reopening
-/// the volume.
+/// Cuts a stream anywhere, keeps it, and resumes it. After several cuts and a reopening, the result
+/// must equal an uninterrupted receive, with the remaining or the whole stream.
 fn resumed_is_as_uncut() -> Result<Outcome> {
     let base = empty(&[DEVICE_BYTES], &mkfs::Options::default())?;
     let mut filesystem = open_for_writing(&base)?;

@@ -95,7 +95,8 @@ fn utimes(path: &[u8]) -> Command<'_> {
     }
 }
 
-/// Builds a stream with every supported oddity. Oddities that are reported once occur twice.
+/// Builds a stream with every supported oddity. The stream contains each oddity twice that is
+/// reported only once.
 fn odd_stream() -> Result<Vec<u8>> {
     let mut odd = Odd::new()?;
     // btrfs-progs requires inode numbers, but does not use them.
@@ -154,7 +155,7 @@ fn odd_stream() -> Result<Vec<u8>> {
     odd.end()
 }
 
-/// Receives a stream, and returns the notes.
+/// Receives a stream into a volume, and returns the notes.
 fn take(filesystem: &WritableFilesystem, stream: &[u8], options: &Options) -> Result<Vec<String>> {
     let mut notes = Vec::new();
     receive(filesystem, TOP, stream, options, &mut |event| {
@@ -216,7 +217,7 @@ fn each_is_told_once() -> Result<Outcome> {
     Ok(Outcome::Passed)
 }
 
-/// A path that leads out of the subvolume is refused in every form.
+/// The receiver refuses every form of a path that leads out of the subvolume.
 fn what_leads_out_is_refused() -> Result<Outcome> {
     let base = empty(&[DEVICE_BYTES], &mkfs::Options::default())?;
     let filesystem = open_for_writing(&base)?;

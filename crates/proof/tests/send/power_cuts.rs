@@ -1,6 +1,6 @@
 //! Power cuts during receives, at every write: the volume has the state before a stream or after
-//! it. The next opening drops an unfinished subvolume, even if that opening is cut itself. Kept
-//! parts can be resumed.
+//! it. The next opening drops an unfinished subvolume, even if that opening is cut itself. After a
+//! power cut, kept parts of a stream can be resumed.
 //!
 //! The target volumes are in memory and recorded by the crash laboratory. `BUTTRESS_RECEIVE_CUTS`
 //! (number of cuts) and `BUTTRESS_SOAK_SEED` (seed of the first recording) request runs beyond the
@@ -96,7 +96,7 @@ fn received(seed: u64) -> Result<(History, Vec<String>)> {
     Ok((lab.history(), states))
 }
 
-/// Counts of found states.
+/// Numbers of the states that were found after cuts.
 #[derive(Default)]
 struct Found {
     cuts: u64,
@@ -105,7 +105,8 @@ struct Found {
     resumed: u64,
 }
 
-/// Verifies one cut: a guaranteed state, and nothing else after the next opening.
+/// Verifies one power cut: the volume has a guaranteed state, and nothing else after the next
+/// opening.
 fn look(history: &History, states: &[String], cut: usize, outcome: Kept, found: &mut Found) -> Result<()> {
     let images = history.images_at(cut, outcome);
     let state = shown(&open_after_crash(&images)?)?;

@@ -52,7 +52,7 @@ impl Stream {
         Ok(stream)
     }
 
-    /// Adds a command, and returns its number.
+    /// Adds a command to the stream, and returns its number.
     fn add(&mut self, command: &Command<'_>) -> Result<u64> {
         self.encoder.encode(command, &mut self.bytes)?;
         self.commands += 1;
@@ -156,7 +156,7 @@ impl Changes {
     }
 }
 
-/// Builds a full stream and one that builds on it.
+/// Builds a full stream and an incremental stream that builds on it.
 fn streams(seed: u64, count: u64) -> Result<[Vec<u8>; 2]> {
     let mut changes = Changes {
         random: Random::new(seed),

@@ -84,7 +84,7 @@ impl Counted {
         files.iter().map(|(subvolume, _)| *subvolume).collect()
     }
 
-    /// Sums the extents and blocks whose set of subvolumes is wanted.
+    /// Sums the extents and blocks whose set of subvolumes satisfies `is_wanted`.
     pub fn sum(&self, is_wanted: impl Fn(&BTreeSet<SubvolumeId>) -> bool) -> Bytes {
         let data = self.extents.values();
         let data = data.filter(|(_, files)| is_wanted(&Self::subvolumes_of(files)));
@@ -110,8 +110,8 @@ impl Counted {
     }
 }
 
-/// Compares the account of a volume with all values of the count: with default memory, and with so
-/// little that it needs many passes.
+/// Compares the account of a volume with all values of the count: with default memory, and with
+/// very little memory, which needs many passes.
 pub fn compare(filesystem: &Filesystem, seed: u64) -> Result<Accounting> {
     let counted = count(filesystem)?;
     let small = Options {
@@ -297,7 +297,7 @@ fn expect_parts(
         ..Options::default()
     };
     let accounting = filesystem.account_space(&options, &progress)?;
-    // `alone`: the `files` of which no other part has a name.
+    // The value `alone` counts the `files` of which no other part has a name.
     let expect =
         |files: &BTreeSet<File>, alone: &BTreeSet<File>, is_wanted: &dyn Fn(Share) -> bool| -> Result<()> {
             let scope = accounting

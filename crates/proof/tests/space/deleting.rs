@@ -21,7 +21,7 @@ use std::process::Command;
 pub fn compare(images: &[PathBuf], mount: &str, seed: u64) -> Result<()> {
     // The kernel drops deleted subvolumes after a commit, which would otherwise come every 30 s.
     let mount = &format!("{mount},commit=1");
-    // Let the kernel do all work of a first mount before the prediction.
+    // Let the kernel do all work of a first mount before computing the prediction.
     let settled = Mount::new(images, mount)?;
     settle(&settled)?;
     settled.close()?;
@@ -63,8 +63,8 @@ pub fn compare(images: &[PathBuf], mount: &str, seed: u64) -> Result<()> {
 /// Compared values.
 #[derive(Debug, PartialEq, Eq)]
 struct Figures {
-    /// Used bytes in data block groups. If they also contain metadata, the value is that of the
-    /// account, which another test compares with block groups.
+    /// Used bytes in data block groups. If block groups also contain metadata, the value is that of
+    /// the account, which another test compares with block groups.
     data: u64,
     /// Bytes of subvolumes, without blocks that the top level reaches.
     metadata: u64,
@@ -82,7 +82,7 @@ impl Figures {
             .iter()
             .filter(|group| group.flags.contains(BlockGroupFlags::DATA));
         let is_any_mixed = groups.clone().any(|group| is_mixed(group.flags));
-        // The root tree's own data is the free space cache, which every commit rewrites.
+        // Data of the root tree itself is the free space cache, which every commit rewrites.
         let owners = accounting.scope(|owner| owner.subvolume().is_some());
         let accounted = accounting.occupied_by(&owners).data().get();
         let cached = accounting.all().data().get() - accounted;

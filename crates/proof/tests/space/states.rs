@@ -78,7 +78,7 @@ fn unlinked() -> Result<()> {
     let scope = accounting.scope(|owner| owner.share == Share::Unlinked);
     let all = accounting.occupied_by(&scope).data().get();
     let exclusive = accounting.exclusive_to(&scope).data().get();
-    // The sizes are 98 and 49 sectors of 4 KiB.
+    // The two sizes are 98 and 49 sectors of 4 KiB.
     ensure!(
         (all, exclusive) == (98 * 4096 + 49 * 4096, 49 * 4096),
         "files without a name take up {all}, {exclusive} alone"
@@ -226,7 +226,7 @@ fn stopped_by_signals() -> Result<()> {
                 continue;
             }
             let text = String::from_utf8_lossy(&output.stdout);
-            // A signal after the whole output only affects the end of the process.
+            // If the signal came after the whole output, it only affects the end of the process.
             if output.stdout == whole.stdout {
                 continue;
             }

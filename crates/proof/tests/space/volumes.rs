@@ -14,7 +14,7 @@ use buttress_proof::harness::{Case, Outcome};
 use buttress_proof::writing::{Plan, World};
 use std::path::{Path, PathBuf};
 
-/// Number of changes of Buttress's volumes.
+/// Number of changes of each of Buttress's volumes.
 const OPERATIONS: u64 = 1200;
 
 pub fn open(images: &[PathBuf]) -> Result<Filesystem> {

@@ -3,11 +3,11 @@
 //! - [`model`]: the times that a call sets, and those that must survive a crash;
 //! - [`history`]: random calls from a seed, on a volume in memory with a clock that the test sets.
 //!
-//! After each call, `metadata` of every inode equals the model's times. After a commit, the
-//! reopened volume has the same times. Snapshots have the model's times too, with any dirty state
-//! at their creation. A snapshot is durable when it returns. After a power cut each inode has times
-//! that it has had since it was last durable. An inode that was synced and not changed since has
-//! exactly the synced times.
+//! After each call, `metadata` of every inode equals the model's times. After a commit and a
+//! reopening, the volume has the same times. Snapshots have the model's times too, with any dirty
+//! state at their creation. A snapshot is durable when it returns. After a power cut each inode has
+//! times that it has had since it was last durable. An inode that was synced and not changed since
+//! has exactly the synced times.
 //!
 //! `BUTTRESS_TIMES_SEED` and `BUTTRESS_TIMES_HISTORIES` set the first seed and the number of
 //! histories.

@@ -4,8 +4,9 @@
 //! from the volume without that device, and with the stale device.
 //!
 //! The device fails in one of three ways: its writes fail, its flushes fail, or everything fails.
-//! In every second run it works again right after it was dropped, and must still get no requests.
-//! Every third run is abandoned between two commits: then the committed state must be present.
+//! In every second run, the device works again right after it was dropped, and must still receive
+//! no requests. Every third run is abandoned between two commits: then the committed state must be
+//! present.
 
 mod several;
 
@@ -42,8 +43,8 @@ struct Shape {
     metadata: Profile,
     devices: usize,
     operations: u64,
-    /// Number of runs for each device and way of failing, in the suite and in a nightly run;
-    /// `None`: one for every request.
+    /// Number of runs for each device and way of failing, in the suite and in a nightly run; `None`
+    /// means a run for every request.
     runs: (u64, Option<u64>),
 }
 
@@ -329,7 +330,7 @@ impl Failing {
         Ok(())
     }
 
-    /// Asserts that everything is present without the device, and with the stale device. Its
+    /// Asserts that all content is present without the device, and with the stale device. Its
     /// statistics count its errors.
     fn require_whole(&self, backends: &Backends, reference: &Reference, errors: DeviceErrors) -> Result<()> {
         let rest = open_degraded(&self.rest(backends)).context("without the device")?;
@@ -392,8 +393,8 @@ impl Failing {
         Ok(())
     }
 
-    /// Continues to use the volume with the device present: nothing is written to the device, and
-    /// the rest is complete.
+    /// Continues to use the volume with the failed device present: the device receives no writes,
+    /// and the other devices are complete.
     fn go_on(&self, backends: &Backends) -> Result<()> {
         let filesystem = open_for_writing(backends)?;
         let mut workload = Workload::on(&filesystem, self.from)?;
@@ -442,7 +443,8 @@ fn run(shape: &Shape, seed: u64) -> Result<Outcome> {
                     from,
                     works_again: number.is_multiple_of(2),
                     is_abandoned: number % 3 == 2,
-                    // The kernel's check takes much longer than the rest.
+                    // The kernel's check takes much longer than the other checks, so few images get
+                    // it.
                     kernel_looks: kernel.is_none()
                         && number == 1
                         && (device == 0) == (kind != Kind::Everything),

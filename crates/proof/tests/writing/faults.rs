@@ -1,7 +1,7 @@
 //! A required device fails during a run: one flush, or all writes from one on (a failed merged
-//! write is retried in its parts, so a single failure would have no effect). The error names the
-//! device, nothing is written any more, and everything in memory stays readable. After reopening,
-//! the volume is in a committed state, checks clean, and works.
+//! write is retried in its parts, so a single failure would have no effect). After the failure, the
+//! error names the device, nothing more is written, and everything in memory stays readable. After
+//! reopening, the volume is in a committed state, checks clean, and works.
 
 use crate::subject::{Subject, without_volume_number};
 use anyhow::{Context, Result, bail, ensure};
@@ -158,7 +158,7 @@ pub fn cases() -> Vec<Case> {
         ..Options::default()
     };
     vec![
-        // Both copies of metadata are on the only device.
+        // The only device holds both copies of metadata.
         case("one_device", 1, Options::default()),
         case(
             "raid0_on_two_devices",

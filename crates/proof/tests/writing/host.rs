@@ -35,8 +35,8 @@ struct Subject {
     random: Random,
     /// Contents that calls have acknowledged.
     acknowledged: Contents,
-    /// Contents that a sync of the file, or a commit, has acknowledged. A missing name was later
-    /// synced with other content.
+    /// Contents that a sync of the file, or a commit, has acknowledged. If a name is missing, it
+    /// was later synced with other content.
     synced: Contents,
     /// Number of calls that found no space.
     refused: u64,
@@ -220,7 +220,7 @@ fn expect_contents(filesystem: &Filesystem, wanted: &Contents, later: &Contents)
         let mut bytes = vec![0; usize::try_from(file.size().get())?];
         file.read_at(FileOffset::MIN, &mut bytes)?;
         let is_later = later.get(name).is_some_and(|later| *later != *content);
-        // A file that was written after the sync may have a part of the later content.
+        // If a file was written after the sync, it may have a part of the later content.
         ensure!(is_later || bytes == *content, "{shown} holds something else");
     }
     Ok(())
@@ -260,7 +260,7 @@ fn run_to(mut subject: Subject, end: End) -> Result<u64> {
                 subject.acknowledged.remove(name);
                 subject.synced.remove(name);
             }
-            // The commit reports the content without space, and commits everything else.
+            // The commit reports the content that found no space, and commits everything else.
             let removed = names.iter().step_by(2);
             subject.commit()?;
             let view = open_checked(&subject.backends)?;

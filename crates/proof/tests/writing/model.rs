@@ -22,7 +22,8 @@ const OPERATIONS: (u64, u64) = (14_000, 28_000);
 /// Number of commits between two verifications by the kernel and `btrfs check`.
 const KERNEL_EVERY: u64 = 20;
 
-/// Number of cases of a run. Each case has a unique seed, also across runs with consecutive seeds.
+/// Number of cases in one run of the model test. Each case has a unique seed, also across runs with
+/// consecutive seeds.
 const CASES: u64 = 14;
 
 /// Divisor of the number of changes in cases with deep trees, because each commit reads the whole

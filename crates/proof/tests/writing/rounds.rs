@@ -117,7 +117,8 @@ fn rounds(specification: &Specification) -> Result<()> {
         &history,
         Strictness::Lenient,
     )?;
-    // These paths have the maximum length: a deeper directory would make them longer.
+    // Remove these directories, whose paths have the maximum length: a deeper directory would make
+    // them longer.
     fs::remove_dir_all(mount.path().join("names"))?;
     mount.close()?;
     (0..ROUNDS).try_for_each(|round| {

@@ -1,7 +1,7 @@
 //! Patterns of excluded paths, as in GNU tar and rsync.
 //!
 //! `*` matches any bytes except `/`, `**` any bytes, and `?` one byte except `/`. `[a-z]` matches
-//! one of its bytes, and `[!a-z]` any other byte except `/`. `\` quotes the next byte. A pattern
+//! one byte of the set, and `[!a-z]` any other byte except `/`. `\` quotes the next byte. A pattern
 //! with a slash at its beginning or inside matches paths from the image's root. A pattern without a
 //! slash matches names anywhere. A slash at the end of a pattern restricts it to directories. An
 //! excluded directory excludes everything below it.
@@ -51,7 +51,7 @@ impl Exclude {
         Ok(())
     }
 
-    /// Returns true if the list is empty.
+    /// Returns true if the list of excluded paths is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()

@@ -20,7 +20,7 @@ use super::error::Problem;
 const INLINE: u8 = 0;
 /// The locator holds the state of a host file, followed by its path.
 const HOST: u8 = 1;
-/// The image holds the content, at the path of the entry.
+/// The image of the manifest holds the content, at the path of the entry.
 const IMAGE: u8 = 2;
 /// The stamp of a host file holds seconds, nanoseconds and inode.
 const STAMP_BYTES: usize = 24;
@@ -84,8 +84,8 @@ impl ManifestContents {
         }
     }
 
-    /// Returns the locator and the size of the base's file at this path. If `size` is given, it is
-    /// not checked yet.
+    /// Returns the locator and the size of the base's file at this path. A given `size` is not
+    /// checked against the base's file yet.
     pub(super) fn of_base(&self, path: &[u8], size: Option<u64>) -> Result<(Vec<u8>, u64), Problem> {
         match &self.base {
             Base::None if size == Some(0) => Ok(inline(Vec::new())),
@@ -133,7 +133,7 @@ fn file_of(
     Ok(filesystem.open_file(location)?)
 }
 
-/// Returns the data extent of a file inside an image. Returns `None` if it has no holes, or if it
+/// Returns the data extent of a file inside an image. Returns `None` if the file has no holes, or
 /// cannot be read: the read of its content reports the error.
 fn data_of_image_file(filesystem: &Filesystem, path: &[u8]) -> Option<DataExtent> {
     let file = file_of(filesystem, path).ok()?;

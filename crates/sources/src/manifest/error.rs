@@ -109,7 +109,7 @@ pub enum Problem {
         place: String,
         /// The length of the file.
         found: u64,
-        /// The length in the manifest.
+        /// The length according to the manifest.
         wanted: u64,
     },
     /// The manifest cannot be read.

@@ -64,7 +64,7 @@ pub enum Problem {
         what: &'static str,
         /// The number of bytes that the part needs.
         needed: u64,
-        /// The number of bytes left.
+        /// The number of bytes left in the archive.
         left: u64,
     },
     /// A name or an extended header exceeds the size limit.
@@ -127,7 +127,7 @@ pub enum Problem {
     /// A whiteout mark names no entry.
     #[error("\"{}\" marks nothing as deleted", shown(.0))]
     Whiteout(Vec<u8>),
-    /// A member lies in the directory of the layers' snapshots.
+    /// A member is located in the directory of the layers' snapshots.
     #[error("\"{}\" is in the directory of layer snapshots", shown(.0))]
     AmongSnapshots(Vec<u8>),
     /// Extended headers belong to no member.

@@ -8,7 +8,7 @@
 
 use super::error::Problem;
 
-/// The unit of an archive.
+/// The unit of a tar archive.
 pub(super) const BLOCK_BYTES: u64 = 512;
 
 /// The meaning of the header fields after the magic.
@@ -96,7 +96,7 @@ impl Header {
         number(self.field(at, length), field)
     }
 
-    /// Returns a number that must not be negative.
+    /// Parses a number that must not be negative from a header field.
     pub(super) fn count(&self, at: usize, length: usize, field: &'static str) -> Result<u64, Problem> {
         let number = self.number(at, length, field)?;
         u64::try_from(number).map_err(|_| Problem::Negative { field, number })

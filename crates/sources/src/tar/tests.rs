@@ -84,7 +84,7 @@ fn extended_header_applies_to_one_member_global_to_all() {
     assert_eq!(members[3].modified.nanoseconds, 500_000_000);
     assert_eq!(members[0].gid, 100);
     assert_eq!(members[0].permissions, 0o644);
-    // The member's first header is its beginning.
+    // A member begins at its first header.
     assert_eq!(members[2].offset, 512 * 4);
 }
 
@@ -199,7 +199,7 @@ fn kinds_that_cannot_be_made_are_refused_by_name() {
         problem(&header(b"x", b'2', 0)).1,
         Problem::NoTarget("symbolic")
     ));
-    // The label of an archive is no member.
+    // The label of an archive does not count as a member.
     let labelled = [header(b"label", b'V', 0), header(b"file", b'0', 0)].concat();
     assert_eq!(read(&labelled).unwrap().len(), 1);
 }
@@ -300,7 +300,7 @@ proptest::proptest! {
             archive[at] = byte;
         }
         for at in (0..archive.len()).step_by(512) {
-            // Half of the changes must have correct checksums.
+            // Half of the damaged archives have correct checksums.
             if archive[at] % 2 == 0 {
                 let block: &mut [u8; 512] = (&mut archive[at..at + 512]).try_into().unwrap();
                 if block[257] == b'u' {

@@ -8,15 +8,15 @@
 //!   quarter moves in steps ([`CLAIM_STEPS`]), because the cache evicts blocks when its share
 //!   shrinks. Blocks of the cache and of read-ahead lie in the same slabs, so no memory is lost
 //!   between them.
-//! - A writer takes the memory that it may hold until a commit ([`NodeCache::hold_outside`]). The
-//!   cache always keeps a minimum part of its budget.
+//! - A writer's share is the memory that it may hold until a commit ([`NodeCache::hold_outside`]).
+//!   The cache always keeps a minimum part of its budget.
 //! - A sweep that holds back blocks on a spinning disk may borrow two thirds of the cache's own
 //!   part ([`Loan`]). The sweep returns the loan when it holds no more blocks back.
 //!
 //! Invariant: four shares together do not exceed the budget, except for the cache's minimum part.
-//! The four shares are the cache's capacity, the claimed part of the quarter, the loan, and the
-//! writer's memory. The use of the read-ahead quarter may exceed its claimed part only while a
-//! thread is about to claim a step.
+//! The four shares of the budget are the cache's capacity, the quarter's claimed part, the loan,
+//! and the writer's memory. The use of the read-ahead quarter may exceed its claimed part only
+//! while a thread is about to claim a step.
 
 use super::{BLOCK_OVERHEAD_BYTES, NodeCache, SHARDS_MAX};
 use buttress_exact::Exact as _;
@@ -52,7 +52,7 @@ impl Shares {
     /// Returns the cache's own part without the writer's bytes.
     fn own_bytes(&self) -> u64 {
         let kept = self.whole_bytes.quotient(KEPT_OF);
-        // Clamp: a writer may hold more than the cache's part.
+        // Clamp: a writer may hold more bytes than the cache's part.
         self.whole_bytes.saturating_sub(self.held_bytes).max(kept)
     }
 

@@ -1,14 +1,14 @@
 //! The rows of differing blocks, one row for each level.
 //!
-//! A [`Stage`] merges the pointers that two trees hold to blocks of one level. The pointers come
-//! from the differing blocks one level up, and from a tree's root at this level. Equal pointers of
-//! one volume are dropped. The other blocks are planned in order of their first keys. If both trees
-//! have the same first key, the old tree's block comes first. The stage fetches blocks in windows,
-//! and passes them to the stage below in this order.
+//! A [`Stage`] merges the pointers that two trees hold to blocks of one level. A row's pointers
+//! come from the differing blocks one level up, and from a tree's root at this level. Equal
+//! pointers of one volume are dropped. The stage plans all other blocks in order of their first
+//! keys. If both trees have the same first key, the old tree's block comes first. The stage fetches
+//! blocks in windows, and passes them to the stage below in this order.
 //!
 //! Blocks of one tree and level have disjoint ranges of keys, and a checked block has no key
-//! outside its range. If the next block of either tree begins no later than all available children,
-//! the previous block of the same tree has no children left, and is released.
+//! outside its range. If the next block of a tree precedes all available children, the tree's
+//! previous block has no children left and is released.
 
 use super::{is_one_volume, smallest};
 use crate::edit::Node;
@@ -25,7 +25,7 @@ use buttress_format::Key;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// The part of its window at which a level is refilled.
+/// The fraction of its window below which a level is refilled.
 const REFILL_BLOCKS_PARTS: usize = 4;
 
 /// The next block to plan.
@@ -81,7 +81,8 @@ pub(super) struct Stages {
 struct Stage {
     /// The roots of this level whose reads are not planned yet.
     roots: [Option<Next>; 2],
-    /// The nodes one level above this stage. The slot is the first child that is not planned yet.
+    /// The nodes one level above this stage. The slot of a parent's step is the first child that is
+    /// not planned yet.
     parents: [Option<Step>; 2],
     /// The next block, if no memory was available to plan it.
     postponed: Option<(Side, Next)>,
@@ -90,8 +91,8 @@ struct Stage {
     /// The planned blocks in flight, one queue for each forest. If both trees belong to one forest,
     /// the first queue holds all planned blocks.
     queues: [Queue; 2],
-    /// The unreadable block one level up, with its first key. No block after the unreadable block
-    /// is planned.
+    /// The unreadable block one level up, with its first key and its error. No block after the
+    /// unreadable block is planned.
     failure: Option<(Key, Error)>,
 }
 
@@ -120,8 +121,8 @@ impl Stages {
         }
     }
 
-    /// Sets the roots, and reads them, because a root's first key is only known from the root
-    /// itself. Does not read a root that both compared trees share.
+    /// Sets and reads the roots of the trees, because only the root itself holds its first key.
+    /// Does not read a root that both compared trees share.
     pub(super) fn set_roots(&mut self, trees: [&Tree; 2]) -> Result<()> {
         let roots = trees.map(|tree| BlockPointer::root(tree.root()));
         let [old, new] = &roots;
@@ -187,8 +188,8 @@ impl Stages {
         }))
     }
 
-    /// Starts reads of up to `ahead_bytes` of leaves, in this call only. Reads fewer if memory is
-    /// short, and no more than usual of blocks in the page cache.
+    /// Starts reads of up to `ahead_bytes` of leaves, in this call only. Reads fewer leaves if
+    /// memory is short, and no more than usual if they are in the page cache.
     pub(super) fn look_ahead(&mut self, ahead_bytes: u64) {
         let cached = self.levels.first().is_some_and(Stage::is_cached);
         if !self.sweeps || cached || ahead_bytes <= self.window_bytes {
@@ -199,7 +200,7 @@ impl Stages {
         self.window_bytes = usual_bytes;
     }
 
-    /// Plans blocks of a level and starts their reads when few are in flight.
+    /// If few blocks of a level are in flight, plans further blocks and starts their reads.
     fn refill(&mut self, level: usize) {
         let window_blocks = self.window_blocks(level);
         let low_blocks = window_blocks.quotient(REFILL_BLOCKS_PARTS);

@@ -139,7 +139,7 @@ impl Editor<'_> {
     }
 
     /// Reuses a written block that has no other owner: it stays in memory, and gets a new address.
-    /// Returns false and changes nothing if the block has another owner or was not written.
+    /// Returns false and changes nothing if the block has another owner or was never written.
     fn take_over(&mut self, link: Option<&mut Arc<Node>>) -> Result<bool> {
         let Some(node) = link
             .filter(|_| self.takes_over)
@@ -169,7 +169,7 @@ impl Editor<'_> {
         let (block, links) = match gone {
             Gone::Node(node) => (&node.block, node.links.clone()),
             Gone::Clean(clean) => {
-                // The copy is the wanted leaf, and replaces the clean block. Nodes stay in the
+                // The copy replaces the clean block, and is the wanted leaf. Nodes stay in the
                 // cache, because readers of earlier states share them.
                 if clean.1.is_leaf() {
                     self.forest.cache().forget(&clean.0);

@@ -95,7 +95,7 @@ impl EditableTree {
             if without > 0 {
                 return Err(self.miscounted(root, "blocks without an address", 0, without));
             }
-            // Some blocks with an address were dropped since they got it.
+            // Some blocks were dropped after they had got an address.
             if with > self.assigned {
                 return Err(self.miscounted(root, "blocks with an address", self.assigned, with));
             }
@@ -142,7 +142,7 @@ impl EditableTree {
             return self.forget_written(&frozen);
         }
         let epoch = frozen.epoch;
-        // Other owners of a block see it unchanged.
+        // Other owners of a frozen block see it unchanged.
         drop(frozen);
         if let Some(root) = self.root.node.as_mut().and_then(Arc::get_mut) {
             forget_full(root, epoch, &mut self.recycled);
@@ -184,8 +184,8 @@ fn forget_full(node: &mut Node, epoch: u64, recycled: &mut Vec<TreeBlock>) {
     }
 }
 
-/// Writes the pointer to a written child into a node's own bytes. If this fails, the child's link
-/// must stay, because no other path leads to the child.
+/// Writes the pointer to a written child into a node's own bytes. If this write fails, the child's
+/// link must stay, because no other path leads to the child.
 fn set_pointer(node: &mut TreeBlock, slot: usize, pointer: &KeyPointer) -> bool {
     let is_set = node.edit_node(|node| node.set(slot, pointer));
     debug_assert!(is_set, "a linked child has a pointer");
@@ -303,7 +303,7 @@ impl Frozen {
     }
 }
 
-/// Returns the numbers of blocks of a node's epoch in its subtree, with and without an address.
+/// Returns how many blocks of a node's epoch its subtree has, with and without an address.
 fn count(node: &Node) -> (u64, u64) {
     let children = node.links.iter().flatten();
     let own = u64::from(node.address().is_some());
@@ -356,14 +356,14 @@ impl FrozenBlock {
 
     /// Returns true if the block will probably be changed again, and therefore read. The result is
     /// true for nodes, and for blocks that were changed twice. The result is false for leaves that
-    /// a row of insertions filled.
+    /// a sequence of insertions filled.
     #[must_use]
     pub fn is_likely_to_change(&self) -> bool {
         self.node.is_copy || self.node.level() > 0
     }
 
-    /// Returns the bytes to write, with address and checksum. The bytes are a copy, which any
-    /// thread may make. After the write, [`Forest::keep_written`] puts the sealed copy into the
+    /// Returns the bytes to write, with address and checksum. Sealing copies the bytes, so any
+    /// thread may call it. After the write, [`Forest::keep_written`] puts the sealed copy into the
     /// cache.
     #[must_use]
     pub fn seal(&self, checksum_type: ChecksumType) -> TreeBlock {

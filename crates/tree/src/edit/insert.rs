@@ -2,8 +2,8 @@
 //!
 //! A row of insertions with ascending keys fills leaves to the end, both at the end of the tree and
 //! inside it. A full leaf is split at the position at which the row of insertions continues. Other
-//! insertions push items to a neighbour in memory that has a quarter of its space free, until both
-//! are equally full. If no neighbour has the space, the leaf is split in the middle.
+//! insertions push items to a neighbour in memory that is a quarter free, until both leaves are
+//! equally full. If no neighbour has the space, the leaf is split in the middle.
 
 use super::Root;
 use super::editor::Editor;
@@ -17,7 +17,7 @@ use core::ops::Range;
 use smallvec::SmallVec;
 use std::sync::Arc;
 
-/// The part of a neighbour that must be free for it to receive items.
+/// The fraction of a neighbour that must be free for it to receive items.
 const PUSH_PARTS: usize = 10;
 
 /// A new item to insert.
@@ -114,8 +114,8 @@ impl Editor<'_> {
         }
     }
 
-    /// Links new children after the child in `slot`. Splits the node if they do not fit, and
-    /// returns its new sibling.
+    /// Links new children after the child in `slot`. If the children do not fit, splits the node
+    /// and returns its new sibling.
     fn add_children(
         &mut self,
         node: &mut Node,
@@ -193,8 +193,8 @@ impl Editor<'_> {
             self.move_items(leaf, &mut right, from..count.exact_sub(kept), 0)?;
             siblings.push(Arc::new(right));
         }
-        // The new item's place is left of the split, or right of it. If it fits on neither side, it
-        // gets a leaf in between.
+        // The new item's place is left of the split, or right of it. If the item fits on neither
+        // side of the split, it gets a leaf between both.
         if item.slot <= from && put_into(leaf, item.slot, item.key, item.data) {
             return Ok(siblings);
         }
@@ -410,7 +410,8 @@ fn move_items(from: &mut Node, to: &mut Node, slots: Range<usize>, at: usize) ->
     to.block.edit_leaf(copy) && from.block.edit_leaf(|from| from.remove(slots))
 }
 
-/// Links new children from `slot` on. Returns false if the node has no space for all of them.
+/// Links new children from `slot` on. Returns false if the node has no space for all of these
+/// children.
 fn insert_links(node: &mut Node, slot: usize, new: Siblings) -> bool {
     let mut at = slot;
     for child in new {

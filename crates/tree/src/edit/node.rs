@@ -6,8 +6,8 @@ use buttress_format::{Generation, Key, Logical, TreeId};
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 
-/// The first placeholder address. No volume has addresses that large: the kernel's addresses are
-/// signed 64-bit offsets.
+/// The first placeholder address. The kernel's addresses are signed 64-bit offsets, so no volume
+/// has addresses as large as placeholders.
 const FIRST_IDENTITY: u64 = 0xf000_0000_0000_0000;
 
 static NEXT_IDENTITY: AtomicU64 = AtomicU64::new(FIRST_IDENTITY);
@@ -26,8 +26,8 @@ pub(super) fn new_identity() -> Logical {
 #[derive(Debug)]
 pub(crate) struct Node {
     pub(crate) block: TreeBlock,
-    /// For each slot of a node, the child, if it is in memory. The list of children is empty for a
-    /// leaf.
+    /// For each slot of a node, the child node, if it is in memory. The list of children is empty
+    /// for a leaf.
     pub(super) links: Vec<Option<Arc<Node>>>,
     /// The epoch in which the block was made. The block may be changed only during this epoch of
     /// its tree.
@@ -80,7 +80,7 @@ impl Node {
         }
     }
 
-    /// Moves the unchanged block into a tree's running epoch. The block must have no other owner
+    /// Moves an unchanged block into the tree's running epoch. The block must have no other owner
     /// than this tree.
     pub(super) fn take_over(&mut self, generation: Generation, epoch: u64) {
         self.block.rename(new_identity(), generation);
@@ -140,7 +140,7 @@ impl Node {
         self.address.store(logical.get(), Ordering::Release);
     }
 
-    /// Returns address and generation of the child in memory in `slot`.
+    /// Returns address and generation of the child node in `slot`, which is in memory.
     pub(super) fn address_below(&self, slot: usize) -> Option<(Logical, Generation)> {
         let child = self.link(slot)?;
         Some((child.address()?, child.generation()))
@@ -151,7 +151,7 @@ impl Node {
         self.links.get(slot)?.as_ref()
     }
 
-    /// Searches like [`TreeBlock::search`], with a shortcut for keys that continue a row of
+    /// Searches like [`TreeBlock::search`], with a shortcut for keys that continue a sequence of
     /// insertions.
     pub(super) fn search(&self, key: &Key) -> Result<usize, usize> {
         let slot = self.next_slot;
@@ -216,8 +216,8 @@ impl Node {
 }
 
 /// Clones a node for an editor, while a reader holds the original. The clone and its original have
-/// the same address, because only one of them will be written. The placeholders differ, because the
-/// content of both will differ.
+/// the same address, because only one of them will be written. The placeholders of clone and
+/// original differ, because the content of both will differ.
 impl Clone for Node {
     fn clone(&self) -> Self {
         Self {

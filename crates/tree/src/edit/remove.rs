@@ -20,7 +20,7 @@ use std::sync::Arc;
 /// A block is merged with a neighbour if it uses less than this fraction of its capacity.
 const SMALL_PARTS: usize = 3;
 
-/// The part of a merged block that must stay free.
+/// The fraction of a merged block that must stay free.
 const SPARE_PARTS: usize = 8;
 
 impl Editor<'_> {
@@ -88,7 +88,7 @@ impl Editor<'_> {
                     return Err(self.broken("a child in memory is missing"));
                 };
                 if !absorb(Arc::make_mut(child), &gone, is_left) {
-                    // Removing the neighbour now would lose all its content.
+                    // If the neighbour were removed now, all its content would be lost.
                     return Err(self.broken("a block does not fit the one that it is merged with"));
                 }
                 self.unlink(node, neighbour)?;

@@ -2,8 +2,8 @@
 //!
 //! The limits are the kernel's. The kernel fetches until the requested bytes *exceed* the limit, so
 //! the last block goes beyond the limit. The read-ahead fetches all these neighbours and the wanted
-//! block in one plug. The kernel requests each block by itself, the wanted block last, and the
-//! block layer decides which requests to merge.
+//! block in one plug. Linux requests each of these blocks separately, the wanted block last, and
+//! the block layer decides which requests to merge.
 //!
 //! The facts come from the commit "btrfs: improve btree readahead for full send operations" and its
 //! description of the read-ahead before it.
@@ -27,15 +27,15 @@ const NEAR_BYTES: u64 = 64 << 10;
 /// exceeded.
 pub(crate) const NEAR_BYTES_MAX: u64 = 64 << 10;
 
-/// The limit of bytes fetched ahead of a leaf at any distance. Fetching stops once the limit is
-/// exceeded.
+/// The limit of bytes fetched ahead of a leaf at any distance. The read-ahead stops once this limit
+/// is exceeded.
 pub(crate) const ALWAYS_BYTES_MAX: u64 = 128 << 10;
 
-/// The number of neighbours that are considered: 32, and the one with which the limit is exceeded.
+/// The maximum number of neighbours to consider: 32, and the neighbour that exceeds the limit.
 const SLOTS_MAX: usize = 33;
 
-/// The limit of bytes fetched for places that the cursor has left. Older blocks beyond it are
-/// dropped.
+/// The limit of bytes fetched for places that the cursor has left. Older blocks beyond the limit
+/// are dropped.
 const PENDING_BYTES_MAX: u64 = 512 << 10;
 
 /// The choice of a block's neighbours to fetch.
@@ -119,7 +119,7 @@ impl Near {
             .position(|pending| pending.pointer.same_block(pointer))
     }
 
-    /// Returns the neighbours to fetch together with `pointer`, except blocks in flight.
+    /// Returns the neighbours to fetch together with `pointer`, except those in flight.
     fn neighbours(&self, forest: &Forest, parent: &Step, pointer: &BlockPointer) -> Vec<BlockPointer> {
         let node_bytes = u64::from(forest.reader().node_bytes());
         let bytes_max = match (self.reach, pointer.level) {
@@ -201,8 +201,8 @@ impl Near {
         target_read
     }
 
-    /// Drops the oldest blocks that no reader requested. Read-ahead blocks that have arrived go
-    /// into the cache.
+    /// Drops the oldest read-ahead blocks that no reader requested. Read-ahead blocks that have
+    /// arrived go into the cache.
     fn give_up_oldest(&mut self, forest: &Forest) {
         let node_bytes = u64::from(forest.reader().node_bytes());
         let most = PENDING_BYTES_MAX.quotient(node_bytes).max(1);

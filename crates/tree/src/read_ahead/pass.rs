@@ -11,13 +11,13 @@
 //!
 //! - the front of the pass: the next entry for the walk; `first` is its number;
 //! - `pack_from`: the number from which the pass packs leaves when they arrive;
-//! - `horizon`: the number from which leaves are not read, because there would be no memory to hold
+//! - `horizon`: the number from which the pass reads no leaves, because it would have no memory for
 //!   them.
 //!
 //! The last two bounds of the pass move down if memory is short, and up if half is free. The
 //! horizon moves up only a little beyond its last position, because reads beyond the sustainable
-//! horizon are wasted. The memory is the loan of [`crate::cache`]. The loan counts pointers, blocks
-//! in flight, and blocks held back.
+//! horizon are wasted. The memory of a pass is the loan of [`crate::cache`]. A loan counts
+//! pointers, blocks in flight, and blocks held back.
 
 use crate::cache::{Loan, Reservation};
 use crate::error::Error;
@@ -44,7 +44,7 @@ const WINDOW_PARTS: u64 = 8;
 /// The bytes in flight below which a pass gains nothing.
 const WINDOW_BYTES_MIN: u64 = 128 << 10;
 
-/// The part of a window whose leaves are never packed, because the walk needs them next.
+/// The fraction of a window whose leaves are never packed, because the walk needs them next.
 const NEXT_PARTS: usize = 4;
 
 /// The number of successive leaves with no gain from packing after which packing stops. Packing
@@ -57,7 +57,7 @@ const OVERHEAD_BYTES: u64 = 320;
 /// The memory of a packed block beyond its bytes.
 const PACKED_OVERHEAD_BYTES: u64 = 16;
 
-/// The quarters of the window in flight below which more blocks are read.
+/// If fewer than this number of quarters of the window are in flight, more blocks are read.
 const ASK_BELOW: usize = 3;
 const ASK_OF: usize = 4;
 
@@ -101,7 +101,7 @@ struct Entry {
 
 #[derive(Debug)]
 enum Content {
-    /// The leaf is not read yet.
+    /// The pass has not read the leaf yet.
     Unread,
     /// The read of the leaf is in flight.
     Arriving(Arc<Batch>, usize),
@@ -111,7 +111,7 @@ enum Content {
     Packed(Packed),
     /// The leaf could not be read.
     Failed(Box<Error>),
-    /// A block of a higher level, taken from another queue.
+    /// A block of a higher level, taken from the queue of another stage.
     Passed(Box<Taken>),
 }
 
@@ -345,15 +345,15 @@ impl Pass {
         }
     }
 
-    /// Sets a content whose memory was already taken.
+    /// Sets an entry's content, for which the memory was already taken.
     fn set(&mut self, number: u64, content: Content) {
         if let Some(entry) = self.entry_mut(number) {
             entry.content = content;
         }
     }
 
-    /// Returns the next leaf before the horizon in address order. After the highest address,
-    /// continues at the lowest.
+    /// Returns the next leaf before the horizon in address order. After the highest address, the
+    /// search continues at the lowest address.
     fn next_unread(&mut self) -> Option<(Logical, u64)> {
         let horizon = self.horizon;
         let inside = |place: &&(Logical, u64)| place.1 < horizon;
@@ -383,8 +383,8 @@ impl Pass {
         }
     }
 
-    /// Packs the unpacked leaf that is wanted last. Returns false if packing gains nothing for any
-    /// leaf.
+    /// Packs the unpacked leaf that is wanted last. Returns false if packing would gain nothing for
+    /// any leaf.
     fn pack_last(&mut self, forest: &Forest) -> bool {
         let next = self.window_blocks.quotient(NEXT_PARTS);
         let lowest = self.first.exact_add(u64_of(next));

@@ -1,9 +1,9 @@
 //! Queues of read-ahead: blocks in flight, in the order in which the reader will take them.
 //!
 //! The owner of the queue plans blocks, each with a reservation of the forest's budget. The owner
-//! starts the reads of all planned blocks in one plug, and takes blocks from the front. In between,
-//! the devices read them, and the forest's threads check them in batches. On simulated devices, a
-//! block is checked when the reader takes it from the queue.
+//! starts the reads of all planned blocks in one plug, and takes blocks from the front. Between
+//! request and use, the devices read the blocks, and the forest's threads check them in batches. On
+//! simulated devices, a block is checked when the reader takes it from the queue.
 
 use crate::cache::Reservation;
 use crate::edit::Node;
@@ -22,7 +22,8 @@ pub(crate) struct Queue {
     entries: VecDeque<Entry>,
     /// The number of queued entries, except those with [`Content::Passed`].
     blocks: u64,
-    /// The number of last entries that are [`Content::Planned`] or were passed on since.
+    /// The number of last entries that are [`Content::Planned`], or became [`Content::Passed`]
+    /// since.
     unasked: usize,
     /// The number of leaves that may go into the cache before its space is checked again.
     room_blocks: u64,
@@ -47,7 +48,7 @@ enum Content {
     Arriving(Arriving),
     /// The block is in memory because a transaction changed it, so no read is needed.
     Linked(Arc<Node>),
-    /// The block was taken from another queue.
+    /// The block was taken from the queue of another stage.
     Passed(Result<TreeBlock>),
 }
 
@@ -91,8 +92,9 @@ impl Queue {
         u64_of(self.entries.len()).exact_sub(self.blocks)
     }
 
-    /// Reserves budget for one more block; `None` if it is used up. An empty queue always accepts a
-    /// block, without a reservation if necessary, because the next block is read in any case.
+    /// Reserves budget for one more block of read-ahead; returns `None` if the budget is used up.
+    /// An empty queue always accepts a block, without a reservation if necessary, because the next
+    /// block is read in any case.
     pub(crate) fn room(&self, forest: &Forest) -> Option<Option<Reservation>> {
         let reservation = forest.ahead().reserve_block(forest.reader().node_bytes());
         (reservation.is_some() || self.blocks == 0).then_some(reservation)
@@ -115,7 +117,7 @@ impl Queue {
         self.unasked = self.unasked.exact_add(1);
     }
 
-    /// Appends a block from another queue as the last entry.
+    /// Appends a block from the queue of another stage as the last entry.
     pub(crate) fn pass_on(&mut self, taken: Taken) {
         let Taken {
             pointer,

@@ -3,9 +3,9 @@
 //! A node of level 1 names hundreds of leaves, so a sweep knows the next reads far ahead. A sweep
 //! follows the same order as its cursor, some megabytes ahead of it, on a path of its own:
 //!
-//! 1. Each level has a [`Stage`]. The stage holds the blocks of the level that are available or in
-//!    flight, in key order. The stage also holds the node on the level above, whose children come
-//!    next.
+//! 1. Each level has a [`Stage`]. Each stage of the sweep holds its level's blocks that are
+//!    available or in flight, in key order. The stage also holds the node on the level above, whose
+//!    children come next.
 //! 2. When a stage has less than a quarter of a window ahead of the cursor, the sweep refills it to
 //!    a whole window. The reads of the new blocks start in one plug, so each device receives them
 //!    in address order, with neighbours merged.
@@ -33,9 +33,9 @@
 //! # Memory
 //!
 //! The queues of a sweep reserve their blocks from the forest's budget. When the read-ahead budget
-//! is used up, each stage of the sweep holds one block. Nodes go through the cache. Leaves come
-//! from the cache if it holds them, and enter it only while it has space. A sweep never evicts
-//! blocks that other readers use.
+//! is used up, each stage of the sweep holds one block. Nodes go through the cache. A sweep takes
+//! leaves from the cache if possible, and adds leaves only while the cache has space. A sweep never
+//! evicts blocks that other readers use.
 
 use crate::cache::Reservation;
 use crate::edit::Node;
@@ -78,8 +78,9 @@ const PASS_AFTER_BYTES: u64 = 512 << 10;
 const SLOW_BYTES_PER_SECOND: u64 = 40_000_000;
 
 /// The part of the read-ahead budget that a default window leaves to other readers on a spinning
-/// disk. The window grows to the remaining three quarters. Each read-ahead window crosses the disk
-/// once, so fewer windows mean fewer seeks. Other devices gain nothing from a larger window.
+/// disk. For the walk itself, the window grows to the remaining three quarters. Each read-ahead
+/// window crosses the disk once, so fewer windows mean fewer seeks. Other devices gain nothing from
+/// a larger window.
 const ROTATIONAL_LEAVES: u64 = 4;
 
 /// The window, in bytes, of the nodes of level 1 that a pass reads.
@@ -114,7 +115,7 @@ struct Stage {
     /// not fetched.
     parent: Option<Step>,
     /// The queue of this stage: blocks of its level, and between them blocks of higher levels,
-    /// parents before children. The queue has the order in which the walk requests them.
+    /// parents before children. The queue has the order in which the walk requests its blocks.
     queue: Queue,
     /// The pass that follows the queue, if the sweep has become a pass over a spinning disk. The
     /// pass exists only on the lowest level.
@@ -219,8 +220,8 @@ impl Sweep {
             .is_some_and(|stage| stage.skip_to(pointer))
         {
             if pointer.level != self.floor {
-                // The sweep starts after the walk has descended, because only then is its first
-                // leaf known.
+                // The sweep starts only after the walk has descended, because then its first leaf
+                // is known.
                 return forest.read_block(pointer);
             }
             self.stop();
@@ -259,7 +260,7 @@ impl Sweep {
         self.waited = Duration::ZERO;
         let parents = steps.iter().rev().enumerate().map(|(distance, step)| {
             let mut parent = step.clone();
-            // Above the last step, the child in the slot is already on the path.
+            // In steps above the last step, the child in the slot is already on the path.
             parent.slot = parent.slot.exact_add(usize::from(distance > 0));
             Stage {
                 parent: Some(parent),
@@ -364,8 +365,9 @@ impl Sweep {
     }
 
     /// Returns the next block of a stage's level. Takes nodes from the stage above as needed. The
-    /// sweep does not fetch a block that is in memory. On the lowest level it is skipped, because
-    /// the walk does not request it. On higher levels, the block stays for the blocks below it.
+    /// sweep does not fetch a block that is in memory. On the lowest level, the sweep skips such a
+    /// block, because the walk does not request it. On higher levels, the block stays for the
+    /// blocks below it.
     fn next_pointer(&mut self, forest: &Forest, index: usize) -> Option<(BlockPointer, Option<Arc<Node>>)> {
         let above_max = self.above_max(forest);
         loop {

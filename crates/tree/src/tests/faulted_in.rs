@@ -1,4 +1,4 @@
-//! Tests that blocks that were faulted in are still cached when the lookup is retried.
+//! Tests that blocks loaded for a lookup are still cached when the lookup is retried.
 
 use super::{Image, Sample};
 use crate::{BlockPointer, NonBlocking};
@@ -12,8 +12,9 @@ fn missing(sample: &Sample, keys: &[Key]) -> Vec<BlockPointer> {
     errors.filter_map(|error| error.would_block().cloned()).collect()
 }
 
-/// All blocks of the cache are in use, and an eighth of its leaves would fill it. Blocks that a
-/// caller faulted in must stay until their use, even if other blocks are evicted for them.
+/// In this test, all blocks of the cache are in use, and an eighth of its leaves would fill it.
+/// Blocks that a caller faulted in must stay until their use, even if other blocks are evicted for
+/// them.
 #[test]
 fn blocks_that_are_faulted_in_stay_beside_those_in_use() {
     let sample = Image::scattered().open(ByteCount::new(1 << 20));

@@ -32,7 +32,7 @@ struct Work {
 
 impl PendingExtent {
     /// Waits for file data. `verify` appends the ranges of the extent that do not match their
-    /// checksums, in order. These ranges are read from other copies, and returned as lost if no
+    /// checksums, in order. Ranges that fail are read from other copies, and returned as lost if no
     /// copy is good. A caller without checksums appends nothing: then only read failures cause
     /// reads of other copies.
     ///
@@ -168,7 +168,7 @@ fn common(a: &Range<usize>, b: &Range<usize>) -> Option<Range<usize>> {
 }
 
 /// Reads bad ranges by the other ways, one way in each round, until all are good or no way is left.
-/// Returns the ranges that are still bad.
+/// Returns the ranges for which all ways failed.
 fn refetch(
     volume: &Volume,
     works: &mut [Work],
@@ -249,8 +249,8 @@ fn fetch_round(
     let index = match *used {
         Some(used) if round < ways => used.exact_add(round).checked_rem(ways),
         Some(_) => None,
-        // The segment was read sector by sector. No way was used for all of it, so each way gets a
-        // round.
+        // The segment was read sector by sector. No single way was used for the whole segment, so
+        // each way gets a round.
         None => round.checked_sub(1),
     };
     let Some(way) = index.and_then(|index| segment.ways.get(index)).copied() else {
@@ -272,8 +272,8 @@ fn fetch_round(
         }
     }
     if changed {
-        // The next verification shows if these bytes are good. If the bytes are good, the attempts
-        // are never reported.
+        // The next verification shows whether these copied bytes are good. If the bytes are good,
+        // the attempts are never reported.
         let reason = FaultReason::BadSectors { bytes };
         attempts.push(segment.attempt(way, segment.stripe_of(way), reason));
     }

@@ -1,8 +1,8 @@
 //! Writes to rows of RAID5 and RAID6: new data and the parity over it.
 //!
 //! A row is one unit of each stripe at the same offset. The writes of a batch to one row span a
-//! range of offsets in the row's units. The parity of this range needs the data of all columns in
-//! this range:
+//! range of offsets in the row's units. The parity of a range of unit offsets needs the data of all
+//! columns in this range:
 //!
 //! - if the batch provides all columns, as for whole rows, nothing is read;
 //! - otherwise, the missing data is read first, like any other data. A column on a missing device
@@ -15,8 +15,8 @@
 //! never-written row becomes valid with its first write.
 //!
 //! A crash between the writes of one row leaves parity that does not match the row's data: the
-//! write hole of RAID5 and RAID6. The write hole loses no data while no device is missing. Whole
-//! rows should be allocated for new blocks if possible.
+//! write hole of RAID5 and RAID6. The write hole loses no data while no device is missing. To avoid
+//! the write hole, new blocks should fill whole rows if possible.
 
 mod restore;
 
@@ -95,8 +95,8 @@ impl Drop for RowsWritten<'_> {
     fn drop(&mut self) {
         WRITING.set(WRITING.get().exact_sub(1));
         self.count();
-        // A waiter that has read the count already waits, because the lock was acquired and
-        // released here.
+        // Acquire and release the lock here, so that a waiter that has already read the count is
+        // certainly waiting.
         drop(self.locks.ended.lock());
         self.locks.has_ended.notify_all();
     }
@@ -109,8 +109,8 @@ fn lock_number(chunk: Logical, row: u64) -> u64 {
 
 /// Returns the indexes of the locks of rows, each once.
 fn lock_numbers(chunk: Logical, rows: Range<u64>) -> BTreeSet<u64> {
-    // Clamp: chunk items from disk can have any row numbers. A range of more rows than locks takes
-    // all locks.
+    // Clamp: chunk items from disk can have any row numbers. A range with more rows than the volume
+    // has row locks takes all locks.
     let rows = rows.start..rows.end.min(rows.start.saturating_add(LOCKS));
     rows.map(|row| lock_number(chunk, row)).collect()
 }
@@ -179,7 +179,7 @@ impl RowLocks {
     }
 
     /// Returns the number of writes to rows of a chunk and to rows that share their locks. Returns
-    /// `None` during a write.
+    /// `None` while a thread writes these rows.
     pub(crate) fn writes_to(&self, chunk: Logical, rows: Range<u64>) -> Option<u64> {
         let mut sum = 0_u64;
         for counter in self.counters(&lock_numbers(chunk, rows)) {
@@ -265,7 +265,7 @@ impl Rows {
         others.extend(lock_numbers(chunk.start(), first..end.div_ceil(unit_bytes)));
     }
 
-    /// Adds bytes of one unit of a row.
+    /// Adds written bytes of one unit to the row.
     pub(super) fn add(
         &mut self,
         chunk: &Arc<MappedChunk>,
@@ -327,7 +327,7 @@ impl Rows {
             gaps.push(row.sorted_gaps());
         }
         let wanted: Vec<ExtentRead> = gaps.iter().flatten().map(Gap::read).collect();
-        // All rows share one plug.
+        // All rows of a batch share one plug.
         let mut pending = volume.start_reads(&wanted).into_iter();
         for (row, gaps) in rows.iter().zip(gaps) {
             let old = gaps.into_iter().zip(pending.by_ref());
@@ -371,7 +371,7 @@ impl Row {
         Ok(())
     }
 
-    /// Returns the range of offsets in the units that the row's parity must cover.
+    /// Returns the range of unit offsets that the row's new parity must cover.
     fn span(&self) -> Range<usize> {
         let start = self.pieces.iter().map(|piece| piece.start).min();
         let end = self.pieces.iter().map(|piece| piece.range().end).max();
@@ -435,7 +435,7 @@ impl Row {
         gaps
     }
 
-    /// Assembles the columns, computes their parity, and adds both to the batch.
+    /// Assembles the columns of a row, computes their parity, and adds both to the batch.
     fn add_to(
         &self,
         volume: &Volume,
@@ -460,7 +460,7 @@ impl Row {
                 // The parity depends on this gap's data: without the data, no other column can be
                 // rebuilt.
                 true => self.add_write(volume, batch, gap.column, gap.range.start, &bytes)?,
-                // The target of a replacement may not have this data yet.
+                // The target of a replacement may lack the unchanged data of this row.
                 false => self.add_write_to_target(batch, gap.column, gap.range.start, &bytes)?,
             }
             put(&mut columns, &span, gap.column, &gap.range, &bytes)?;

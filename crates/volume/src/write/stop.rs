@@ -1,9 +1,10 @@
 //! Refusals of writes, and the error state that stops writing for good.
 //!
 //! After a failed write or flush, it is unknown which of the bytes since the last good flush the
-//! device holds. A later successful flush proves nothing about them, so nothing may depend on them.
-//! If the volume cannot do without the device ([`failures`](super::failures)), the failure is kept,
-//! and every later write fails with it as its reason. Reading continues.
+//! device holds. A later successful flush proves nothing about the failed bytes, so the volume must
+//! not depend on them. If the volume cannot do without the failed device
+//! ([`failures`](super::failures)), every later write fails with this failure as its reason.
+//! Reading continues.
 
 use crate::Volume;
 use crate::devices::DeviceSlot;
@@ -58,7 +59,7 @@ pub enum WriteRefusal {
     /// The chunk to remove does not exist.
     #[error("no chunk begins at logical {logical}")]
     NoSuchChunk {
-        /// The logical address of the chunk.
+        /// The logical address of the chunk that the write belongs to.
         logical: Logical,
     },
     /// No device has this id, or the device belongs to a seed.
@@ -88,7 +89,7 @@ pub enum WriteRefusal {
     /// The superblock to be written would not open again.
     #[error("the superblock was not written, because it could not be opened again: {0}")]
     Superblock(SuperblockError),
-    /// No device can be written a superblock.
+    /// No device can receive a superblock.
     #[error("no device of the volume can be written to")]
     NoDevice,
 }

@@ -2,11 +2,11 @@
 //!
 //! This module ensures the order of writes (design: "Nothing live is overwritten"). The caller of
 //! [`Volume::write_superblocks`] has flushed all blocks to the devices. Without a pending log, the
-//! steps are: write all primaries, flush, write their copies, flush. A crash in between leaves each
-//! device with at least one valid superblock, the old or the new one, because the first flush ends
-//! before any copy is written. If the current superblock names a log, unlike its copies, the steps
-//! are: write copies, flush, write primaries, flush. A device that fails is left out of the
-//! remaining steps, if the volume can do without it. Each step must end on all devices that stay.
+//! steps are: write all primaries, flush, write their copies, flush. A crash between the steps
+//! leaves each device with a valid superblock, old or new: the first flush precedes all copies. If
+//! the current superblock names a log, unlike its copies, the steps are: write copies, flush, write
+//! primaries, flush. A device that fails is left out of the remaining steps, if the volume can do
+//! without it. Each step must end on all devices that stay in use before the next step.
 //!
 //! Source: on-disk format documentation, section "Superblock", for the addresses of the copies:
 //! those that end within the device.
@@ -53,8 +53,8 @@ impl Volume {
     /// # Errors
     /// Returns [`WriteRefusal::Superblock`], and writes nothing, if the superblock could not be
     /// opened again. Also fails if a device fails that the volume needs, or if writing has stopped.
-    /// If a needed superblock write fails, writing stops for good. The next open may or may not see
-    /// the commit.
+    /// If a needed superblock write fails, writing stops for good. After a failed superblock write,
+    /// the next open may or may not see the commit.
     pub fn write_superblocks(&self, superblock: &Superblock, items: &[DeviceItem]) -> Result<(), Error> {
         let _writes = self.writes().read();
         self.write_all_superblocks(superblock, items, None, &[])
@@ -102,7 +102,8 @@ impl Volume {
         }
         if !targets.is_empty() {
             // The superblock of a device without device extents is written one step after the
-            // others. No cut-off commit then has its newest superblock on this device alone.
+            // others. An interrupted commit then never leaves the newest superblock on this device
+            // alone.
             idle.iter_mut().for_each(Target::step_back);
         }
         targets.append(&mut idle);
@@ -168,9 +169,10 @@ impl Volume {
         devices.iter().filter(|slot| is_target(slot)).count()
     }
 
-    /// Names a log in the superblock in use: writes the primaries and flushes. All blocks of the
-    /// log, and the data that the log refers to, must be durable. The superblock copies keep the
-    /// last commit's state. All changes lie in the first 512 bytes, which no device tears.
+    /// Records a log in the superblocks: writes the primaries of all devices and flushes. All
+    /// blocks of the log, and the data that the log refers to, must be durable. The superblock
+    /// copies keep the last commit's state. All changes are in the first 512 bytes of the
+    /// superblock, which no device tears.
     ///
     /// # Errors
     /// Fails as [`Volume::write_superblocks`] does.
@@ -324,9 +326,9 @@ struct Target {
     slot: Arc<DeviceSlot>,
     /// The first step, followed by a flush: the primary, or the copies if a log is pending.
     first: Vec<WriteRequest>,
-    /// The second step.
+    /// The writes of the second step.
     then: Vec<WriteRequest>,
-    /// The last step.
+    /// The writes of the last step.
     last: Vec<WriteRequest>,
 }
 

@@ -85,7 +85,8 @@ fn is_stale(volume: &Volume, device: u64) -> bool {
 }
 
 /// Asserts that all data reads back without the failed device, also without further devices that
-/// the profile tolerates. With the failed device, its older generation makes reads use it last.
+/// the profile tolerates. Without other copies, reads use the failed device last, because its
+/// generation is older.
 fn require_readable(lab: &Lab, model: &[u8], failed: usize, all: bool, what: &str) {
     let image = lab.snapshot();
     let tolerated = usize::from(image.profile.tolerated_failures());
@@ -171,7 +172,7 @@ fn a_device_that_fails_from_any_write_on_is_done_without() {
     }
 }
 
-/// As many devices as the profile tolerates fail one after the other, then one more.
+/// Each device that the profile can lose fails, one after the other, and then one device more.
 #[test]
 fn one_failure_more_than_is_tolerated_stops_writing_and_says_which_chunk_needs_the_device() {
     for (profile, stripes) in TOLERANT {
@@ -265,8 +266,8 @@ fn a_device_that_fails_a_flush_gets_no_superblock() {
         };
         assert_eq!(slot.errors(), expected, "flush {flush}");
         assert!(slot.failure().is_some(), "flush {flush}");
-        // The device may hold the superblock of the commit in which it failed, because all its
-        // blocks were durable before.
+        // The device may hold the superblock of the commit in which it failed, because its blocks
+        // were durable before.
         let image = lab.snapshot();
         let own = generation_on(&image.devices[1]);
         assert_eq!(own, if flush == 0 { 10 } else { 11 }, "flush {flush}");

@@ -1,5 +1,5 @@
 //! Tests of every profile, written in memory by an independent writer. The tests read each volume
-//! with every allowed set of devices missing, and with noise in place of copies.
+//! with every allowed set of devices missing, and with noise in place of some copies.
 #![allow(
     clippy::arithmetic_side_effects,
     clippy::cast_possible_truncation,
@@ -25,7 +25,7 @@ use std::ops::Range;
 use std::sync::Mutex;
 use support::{CHUNK_AT, Image, STRIPE_TREE, Super, UNIT, put};
 
-/// Profiles and stripes. The data fills several rows, and the last row partially.
+/// Profiles and stripes. The test data fills several rows, and the last row partially.
 const SHAPES: [(Profile, usize); 14] = [
     (Profile::Single, 1),
     (Profile::Dup, 2),
@@ -106,7 +106,7 @@ fn read_all(image: &Image, volume: &Volume) {
     }
 }
 
-/// Returns all sets of at most `size` of the numbers below `count`.
+/// Returns all sets of at most `size` numbers below `count`.
 fn subsets(count: usize, size: usize) -> Vec<Vec<usize>> {
     (0u32..1 << count)
         .map(|bits| {
@@ -162,8 +162,8 @@ fn noise_in_as_many_stripes_as_the_profile_tolerates_is_passed_over_and_reported
                     .any(|stripe| image.stripe_range(*stripe).contains(&at));
                 assert!(inside, "{profile:?} with noise in {spoiled:?}: {fault}");
             }
-            // A mirror may never read the bad copy, and parity is only read for rebuilds. The test
-            // always reads data with one copy.
+            // A read of a mirror may never touch the bad copy, and reads use parity only for
+            // rebuilds. The test always reads data with one copy.
             let mappings = volume
                 .map(Logical::new(CHUNK_AT), ByteCount::of(DATA_BYTES))
                 .unwrap();
@@ -199,7 +199,7 @@ fn two_failures_are_read_around_if_the_profile_tolerates_them() {
 #[test]
 fn sectors_are_taken_from_wherever_they_are_good() {
     let mut image = image(Profile::Raid1, 2);
-    // Odd sectors are bad on one device, even ones on the other.
+    // On one device odd sectors are bad, on the other even sectors.
     for stripe in 0..2 {
         for sector in (0..DATA_BYTES / SECTOR).filter(|sector| sector % 2 == stripe) {
             let at = image.stripe_range(stripe).start + sector * SECTOR;
@@ -426,8 +426,8 @@ fn stripe_tree_locates_mirrored_data() {
                 (DeviceId::new(device as u64 + 1), range.start as u64)
             })
             .collect();
-        // The preferred copy has one bad place. The stripe tree also holds the locations of the
-        // other copies.
+        // The copy that the read tries first has one bad sector. The stripe tree also holds the
+        // locations of the other copies.
         let first = if profile == Profile::Dup {
             0
         } else {
@@ -446,8 +446,8 @@ fn stripe_tree_locates_mirrored_data() {
             put(device, 65536, &superblock.bytes(65536));
         }
         let volume = image.open(&[]);
-        // Without a connected stripe tree, nothing is mapped. The read loses its whole range as one
-        // lost range.
+        // Without a connected stripe tree, no address is mapped. The read loses its whole range as
+        // one lost range.
         let (_, lost) = volume.read_data(read(0, 3 * SECTOR), &|_, _| ()).unwrap();
         assert!(
             matches!(&lost[..], [lost] if lost.range == (0..3 * SECTOR)
@@ -512,8 +512,8 @@ proptest! {
 #[test]
 fn failing_reads_are_faults_of_their_device() {
     let mut image = image(Profile::Raid1, 2);
-    // In this image, the second stripe's device ends in the middle of the stripe. Reads beyond it
-    // fail, and the mirror provides the bytes.
+    // In this image, the second stripe's device ends in the middle of the stripe. Reads beyond the
+    // end of that device fail, and the mirror provides the bytes.
     let end = image.stripe_range(1).start + UNIT;
     image.devices[1].truncate(end);
     let volume = image.open(&[]);

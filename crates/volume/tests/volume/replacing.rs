@@ -18,8 +18,8 @@ use support::lab::{Lab, items};
 use support::{CHUNK_AT, Image};
 use uuid::Uuid;
 
-/// The number of exchanges. With an unlocked read-modify-write of the chunk map, this number of
-/// exchanges lost chunks in every run.
+/// The number of device exchanges in the test. With an unlocked read-modify-write of the chunk map,
+/// this number of exchanges lost chunks in every run.
 const EXCHANGES: u64 = 200;
 
 fn exchange(lab: &Lab, number: u64) {
@@ -36,7 +36,8 @@ fn exchange(lab: &Lab, number: u64) {
         .unwrap();
 }
 
-/// Adds chunks after the first chunk, and removes every second one. Returns the remaining chunks.
+/// Adds chunks after the test's first chunk, and removes every second one. Returns the remaining
+/// chunks.
 fn add_chunks(volume: &Volume, image: &Image, stop: &AtomicBool) -> Vec<Logical> {
     let mut left = Vec::new();
     for number in 1.. {
@@ -50,7 +51,7 @@ fn add_chunks(volume: &Volume, image: &Image, stop: &AtomicBool) -> Vec<Logical>
         if stop.load(Ordering::SeqCst) {
             break;
         }
-        // Each change copies the map, so its size must stay bounded.
+        // Each change of chunks copies the map, so the test keeps the map small.
         if left.len() > 40 {
             volume.remove_chunk(left.remove(0)).unwrap();
         }

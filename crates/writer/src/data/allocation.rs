@@ -25,8 +25,8 @@ struct Room {
 }
 
 impl WritableFilesystem {
-    /// Allocates space for extents. A plain extent is cut if no free range is long enough. A
-    /// compressed extent that fits nowhere is stored plain. After an error, no extent stays
+    /// Allocates space for extents. If no free range is long enough, a plain extent is cut. If a
+    /// compressed extent fits no free range, it is stored plain. After an error, no extent stays
     /// allocated.
     pub(super) fn place_extents(&self, extents: &[NewExtent]) -> Result<Vec<Placed>> {
         let wanted = extents.first().map_or(0, NewExtent::stored_bytes);
@@ -54,8 +54,8 @@ impl WritableFilesystem {
             .for_each(|placed| handle.give_back_data(placed.range));
     }
 
-    /// Writes data to the devices, and computes its checksums meanwhile if `has_checksums`. Returns
-    /// the checksums in order of address, with those of adjacent extents joined.
+    /// Writes data to the devices, and computes its checksums at the same time if `has_checksums`
+    /// is set. Returns the checksums in order of address, with those of adjacent extents joined.
     pub(super) fn write_extents_out(&self, writes: &[ExtentWrite], has_checksums: bool) -> Result<Vec<Sums>> {
         let tasks = if has_checksums {
             self.start_sums(writes)

@@ -31,7 +31,7 @@ pub(super) struct CompressionPlan {
     pub(super) method: CompressionMethod,
     /// Whether to compress without first estimating the compressibility.
     pub(super) is_forced: bool,
-    /// Whether a failed attempt marks the file.
+    /// Whether a failed attempt to compress marks the file as incompressible.
     pub(super) gives_up: bool,
 }
 
@@ -43,7 +43,7 @@ pub(super) struct NewExtent {
     /// The number of bytes of the file that the extent covers.
     pub(super) length: u64,
     pub(super) compression: Compression,
-    /// The bytes to be stored, in order.
+    /// The bytes of the extent to store, in order.
     pub(super) parts: Vec<Bytes>,
     /// The content of a compressed extent, in case it must be stored plain.
     pub(super) plain: Option<Bytes>,

@@ -66,7 +66,7 @@ impl Content<'_> {
         Ok(self.filesystem.live_inode(self.location)?.0)
     }
 
-    /// Changes the file's size, for readers too.
+    /// Changes the file's size, also as readers see it.
     pub(super) fn set_size(&mut self, size: u64) {
         self.state.size = Some(size);
         self.file.waiting.write().size = Some(size);
@@ -151,13 +151,13 @@ impl Content<'_> {
         self.change_pending(PendingTimes::count_write);
     }
 
-    /// Returns whether the inode item lacks times.
+    /// Returns whether the inode item lacks times of writes.
     pub(super) fn has_pending_times(&self) -> bool {
         self.filesystem.has_pending_times(file_id(self.location))
     }
 
-    /// Changes the pending times. An inode that is no longer in memory is deleted, and its times
-    /// with it.
+    /// Changes the pending times. If an inode is no longer in memory, it is deleted, and needs no
+    /// times.
     pub(super) fn change_pending(&self, change: impl FnOnce(&mut PendingTimes)) {
         if let Some(inode) = self.inode {
             return change(&mut inode.write().pending);

@@ -135,7 +135,7 @@ impl WritableFilesystem {
         self.release_data(written.reserved);
     }
 
-    /// Ends the reservation, once the trees refer to the content.
+    /// Ends the reservation of new content, once the trees refer to the content.
     pub(crate) fn end_new_files(&self, written: &WrittenFiles) {
         let bytes = written
             .files
@@ -161,7 +161,7 @@ impl WrittenFiles {
         })
     }
 
-    /// Reaches the places of the checksums in the checksum tree.
+    /// Loads the paths to the extents' checksums in the checksum tree.
     pub(crate) fn reach(&self, operation: &mut Operation<'_>) -> Result<()> {
         for sums in &self.sums {
             operation.reach_checksums(sums.logical)?;
@@ -169,7 +169,7 @@ impl WrittenFiles {
         Ok(())
     }
 
-    /// Sets the size and the bytes in the item of a new inode, if the inode is one of these files.
+    /// If the inode belongs to one of these files, sets the size and the bytes in its new item.
     pub(crate) fn count(&self, number: usize, item: &mut InodeItem) -> Result<(), Defect> {
         let Some(file) = self.files.get(number).filter(|file| file.size > 0) else {
             return Ok(());

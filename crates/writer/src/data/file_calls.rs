@@ -1,8 +1,8 @@
 //! Calls on a file's content: how each call acquires the file lock, and what it does on release.
 //!
-//! A call holds the file lock from its begin to its end, also during device I/O. While content is
-//! in flight, no call holds the lock. Writes that need none of the content in flight continue. All
-//! other calls on the file wait until the content in flight has landed.
+//! A call holds the file lock from its begin to its end, also during device I/O. While content of
+//! the file is in flight, no call holds the file lock. Writes that need none of the content in
+//! flight continue. All other calls on the file wait until the content in flight has landed.
 //!
 //! Left out: the change that a call makes to the content.
 
@@ -43,8 +43,8 @@ impl WritableFilesystem {
         let id = file_id(location);
         let table = self.data();
         loop {
-            // The live inode nearly always has the content, so this lookup needs no lock that all
-            // writers share.
+            // The live inode nearly always has the content, so this lookup needs no lock shared by
+            // all writers.
             let shown = match inode {
                 Some(inode) => inode.read().content.clone(),
                 None => self
@@ -111,8 +111,8 @@ impl WritableFilesystem {
         }
     }
 
-    /// Runs `body` as [`with_content`](Self::with_content) does, for a call with several steps that
-    /// a snapshot must contain completely or not at all.
+    /// Runs `body` as [`with_content`](Self::with_content) does, for a call whose several steps a
+    /// snapshot contains completely or not at all.
     pub(super) fn with_content_in_steps<T>(
         &self,
         location: Location,
@@ -201,7 +201,7 @@ impl WritableFilesystem {
     /// Returns at most `count` dirty ranges of a file after `from`, and a view of the same moment.
     ///
     /// # Errors
-    /// None so far.
+    /// The call returns no errors so far.
     pub(crate) fn look_at_content(
         &self,
         location: Location,
@@ -216,8 +216,8 @@ impl WritableFilesystem {
         })
     }
 
-    /// Runs `body` on the dirty ranges, a view and the delayed references, while no edit runs. The
-    /// dirty ranges are those of [`WritableFilesystem::look_at_content`].
+    /// Runs `body` on a file's dirty ranges, a view and the delayed references, while no edit runs.
+    /// The dirty ranges are those of [`WritableFilesystem::look_at_content`].
     ///
     /// # Errors
     /// Fails as [`WritableFilesystem::look_at_content`] does, or with any error of `body`.

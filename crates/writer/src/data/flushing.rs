@@ -12,7 +12,7 @@ use buttress_fs::error::{Defect, Error, Result};
 use buttress_fs::location::Location;
 use buttress_locks::atomic::{AtomicUsize, Ordering};
 
-/// The number of large files that are written back at once.
+/// The number of large files that are written back at the same time.
 const FILES_SIDE_BY_SIDE: usize = 4;
 
 /// The first error about missing space on the host, kept while other files are written back.
@@ -102,7 +102,7 @@ impl WritableFilesystem {
     ///
     /// # Errors
     /// Fails with [`Error::NoSpace`], or with an error of a tree, or with the error that stopped
-    /// writing. Content that could not be written back stays dirty.
+    /// writing. Content whose write-back failed stays dirty.
     pub fn write_back(&self) -> Result<()> {
         let waiting = self.waiting();
         if !self.has_company() {
@@ -121,9 +121,9 @@ impl WritableFilesystem {
         lacks.end()
     }
 
-    /// Writes back several files at once, which keeps more requests on the devices than one file at
-    /// a time. Stops at the first error, except lack of space on the host: the write-back of
-    /// another file may need no space.
+    /// Writes back several files at the same time, which keeps more requests on the devices than
+    /// one file would. Stops at the first error, except lack of space on the host: the write-back
+    /// of another file may need no space.
     fn write_back_side_by_side(&self, files: &[Location]) -> Result<()> {
         let next = AtomicUsize::new(0);
         let work = || -> Result<()> {

@@ -1,9 +1,9 @@
 //! Content in flight from memory to extents, and the file lock during the flight.
 //!
-//! A write-back takes dirty data out of memory, writes it, and lands it: extents with this data are
-//! then in the tree. A call that needs the file's extents holds the file lock for its whole length.
-//! Write-backs by the background, a commit or a sync release the file lock while content is in
-//! flight, so writers of the file wait for no device.
+//! A write-back takes dirty data out, writes it, and lands it: the tree then has extents with this
+//! data. A call that needs a file's extents holds the file lock for its whole length. Write-backs
+//! by the background, a commit or a sync release the file lock while content is in flight, so
+//! writers of the file wait for no device.
 //!
 //! Invariants:
 //! - A file never has two write-backs of its content in flight. A call that needs more of the file
@@ -11,8 +11,8 @@
 //! - Newer writes cover in-flight content, and in-flight content covers extents. A write that needs
 //!   the file's items also waits until content in flight has landed. A write needs the items for a
 //!   clean part of a sector, a possibly inline file, or lack of space.
-//! - The size, the times, the number of writes, and the reservation leave the file together with
-//!   its content. Later changes of these stay.
+//! - A file's size, times, number of writes and reservation are taken out together with its
+//!   content. Changes of the file after the take-out stay.
 
 use super::content::Content;
 use super::write_back::{Pieces, is_of_gone_file};
@@ -31,7 +31,7 @@ use std::sync::Arc;
 struct Taken {
     item: InodeItem,
     pieces: Pieces,
-    /// The state of the file at that moment.
+    /// The state of the file at the moment of the take-out.
     state: FileState,
     /// The bytes that were reserved for this data.
     reserved: u64,
@@ -58,8 +58,8 @@ impl Taken {
     }
 }
 
-/// Content that a write-back has in flight without the file lock. The content lands when this value
-/// is dropped.
+/// Content that a write-back has in flight without the file lock. When this value is dropped, the
+/// content lands: extents hold it.
 struct Flight<'a> {
     filesystem: &'a WritableFilesystem,
     location: Location,
@@ -105,8 +105,8 @@ impl Flight<'_> {
 }
 
 impl Drop for Flight<'_> {
-    /// Content is still in flight here only if writing panicked. The content then becomes dirty
-    /// again, and waiting calls wake up.
+    /// In this drop, content is still in flight only if writing panicked. The content then becomes
+    /// dirty again, and waiting calls wake up.
     fn drop(&mut self) {
         let _told_by_the_panic = self.land(Err(Defect::new("a write-back panicked").into()));
     }
@@ -121,8 +121,8 @@ impl WritableFilesystem {
         self.with_host_space(|| self.write_back_in_flight(location, None))
     }
 
-    /// Runs a write-back. If the host has no space, commits and retries once: the commit discards
-    /// freed extents on the host.
+    /// Runs a write-back, with one retry if the host has no space. If the host has no space,
+    /// commits and retries once: the commit discards freed extents on the host.
     fn with_host_space(&self, write_back: impl Fn() -> Result<()>) -> Result<()> {
         match write_back() {
             Err(Error::OutOfHostSpace(_)) if self.start_to_look().is_dirty() => {
@@ -238,7 +238,7 @@ impl Content<'_> {
                 }
                 Ok(())
             }
-            // The file was removed meanwhile.
+            // The file was removed during its write-back.
             Err(error) if is_of_gone_file(&error) => {
                 self.discard();
                 Ok(())

@@ -1,9 +1,9 @@
 //! File extent items: inserted, replaced, cut, split; and holes.
 //!
 //! All functions of this module take file ranges of whole sectors. Each extent item holds one
-//! reference to its extent on disk. Cutting an item keeps its reference, splitting adds one,
-//! removing drops one. An extent item adds its length in the file to the inode's `nbytes`; inline
-//! content adds its size, and a hole adds nothing.
+//! reference to its extent on disk. Cutting an item keeps its reference to the extent, splitting
+//! adds one, removing drops one. An extent item adds its length in the file to the inode's
+//! `nbytes`; inline content adds its size, and a hole adds nothing.
 
 use super::stored::{Stored, hole};
 use crate::operations::Access;
@@ -112,7 +112,7 @@ impl Operation<'_> {
         Ok(counted.saturating_add(self.remove_whole(location, range)?))
     }
 
-    /// Cuts an item that begins before the range and extends into it.
+    /// Cuts a file extent item that begins before the range and extends into it.
     fn cut_first(&mut self, location: Location, first: &Stored, range: &Range<u64>) -> Result<u64> {
         let tree = location.subvolume.tree();
         let head = first.part(&(first.start..range.start));

@@ -21,13 +21,15 @@ const EXTENT_BYTES_MAX: u64 = 256 << 20;
 /// The effect of an allocation call on a range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AllocateMode {
-    /// Holes become preallocated extents; content stays. The file grows to the range's end.
+    /// Preallocating changes holes to preallocated extents and keeps existing content. The file
+    /// grows to the range's end.
     Allocate,
     /// As [`Allocate`](Self::Allocate), but the call does not extend the file's size.
     AllocateKeepSize,
-    /// The range becomes a hole; its content is removed. The file keeps its size.
+    /// The range becomes a hole; its content is removed. Punching a hole keeps the file's size.
     PunchHole,
-    /// The range then reads as zeros and is allocated. The file grows to the range's end.
+    /// The range then reads as zeros and is allocated. The range of the file reads as zeros and is
+    /// allocated; the file grows to the range's end.
     ZeroRange,
     /// Like [`ZeroRange`](Self::ZeroRange), but the file keeps its size.
     ZeroRangeKeepSize,
@@ -119,8 +121,8 @@ impl Content<'_> {
             }
             Ok(sum)
         })?;
-        // Check that the whole range fits before allocating any of it. A reservation for data also
-        // keeps metadata for many possible extents, so it is released before the allocation.
+        // Check that the whole range fits before allocating any of it. Release the reservation for
+        // data before the allocation, because it also keeps metadata for many possible extents.
         let before = self.state.reserved;
         self.reserve(wanted)?;
         self.release(self.state.reserved.saturating_sub(before));
@@ -264,7 +266,7 @@ impl Operation<'_> {
             return Ok(None);
         };
         let wanted = gap.end.saturating_sub(gap.start).min(EXTENT_BYTES_MAX);
-        // Space promised to other calls must not be used.
+        // The allocation must not use space promised to other calls.
         self.ledgers().reserve_data(wanted)?;
         self.ledgers().release_data(wanted);
         let disk = self.ledgers().allocate_data(ByteCount::new(wanted))?;

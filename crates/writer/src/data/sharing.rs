@@ -60,7 +60,8 @@ impl WritableFilesystem {
     }
 
     /// Shares the extents of a range of `source` with `target` if both have the same content there,
-    /// as `FIDEDUPERANGE` does. Returns whether the content was the same. Times stay unchanged.
+    /// as `FIDEDUPERANGE` does. Returns whether the content was the same. The call leaves the times
+    /// of the files unchanged.
     ///
     /// # Errors
     /// Fails as [`WritableFilesystem::clone_range`] does, or with an error of reading content.
@@ -313,7 +314,7 @@ fn is_same(source: &mut Option<&mut Content<'_>>, target: &mut Content<'_>, shar
 }
 
 impl Content<'_> {
-    /// Inserts the extents of a range of the source into this file. The inode item of the target
+    /// Inserts the extents of a source file's range into this file. The inode item of the target
     /// gets a new size only at the next write-back of the file.
     fn share(&mut self, source: &mut Option<&mut Content<'_>>, from: Location, share: &Share) -> Result<()> {
         match source {

@@ -2,9 +2,9 @@
 //!
 //! The write-back of one file acquires the edit lock several times, and needs a device request and
 //! a checksum task. A batch of small files shares this cost. A batch of small files allocates
-//! adjacent space once, writes it by one large request, and adds its checksums as few items. The
-//! items of many files are inserted under one hold of the edit lock. The steps of writing small
-//! files are those of `write_back`.
+//! adjacent space once, writes it by one large request, and adds its checksums as few items.
+//! Write-back inserts the items of many small files under one hold of the edit lock. The steps of
+//! writing small files are those of `write_back`.
 //!
 //! The invariants of `write_back` hold here too. A batch of small files holds the file locks of all
 //! its files during device I/O. A batch of small files skips files whose lock is held. If a file is
@@ -175,7 +175,7 @@ impl WritableFilesystem {
     }
 
     /// Performs step 4 of a write-back for some files, under one hold of the edit lock. Returns
-    /// which files still existed.
+    /// which of the files still existed.
     fn insert_small_files(&self, step: &[SmallFile<'_, '_>], sums: &[Sums]) -> Result<Vec<bool>> {
         let extents = step
             .iter()
@@ -326,7 +326,7 @@ impl SmallFile<'_, '_> {
             let (more, less) = content.insert_one(operation, insertion)?;
             counted = (counted.0.saturating_add(more), counted.1.saturating_add(less));
         }
-        // Offsets below this one have items, or need none.
+        // File offsets below this one have extent items, or need none.
         let covered = content.align_up(self.item.size.get());
         let end = content.align_up(self.size);
         if end > covered {

@@ -23,8 +23,8 @@ impl WritableFilesystem {
     /// Fails with [`Error::InodeNotFound`], [`Error::IsADirectory`], [`Error::NotAFile`],
     /// [`Error::ReadOnlySubvolume`], [`Error::NoSpace`]. Fails with [`Error::NotPermitted`] for
     /// immutable files, and for append-only files except at their end. Fails with
-    /// [`Error::Invalid`] for an end past the largest size. Fails with [`Error::OutOfHostSpace`] if
-    /// dirty content is at its limit.
+    /// [`Error::Invalid`] for an end beyond the maximum file size. Fails with
+    /// [`Error::OutOfHostSpace`] if dirty content is at its limit.
     pub fn write_at(&self, location: Location, offset: FileOffset, bytes: &[u8]) -> Result<()> {
         self.write_kept_at(location, None, offset, bytes)
     }
@@ -102,8 +102,8 @@ impl WritableFilesystem {
         }
     }
 
-    /// Stores the first content of a new file, for which `reserved` bytes are reserved. The file's
-    /// times stay unchanged.
+    /// Stores the first content of a new file, for which `reserved` bytes are reserved. The call
+    /// leaves the file's times unchanged.
     pub(crate) fn take_first_content(
         &self,
         location: Location,
@@ -214,8 +214,8 @@ impl Content<'_> {
                 || !self.filesystem.lies_in_tree(self.location)?))
     }
 
-    /// Returns the destination of content of this length. Fails if the file must not be written
-    /// there.
+    /// Returns the destination of content of this length. Fails if the file does not accept content
+    /// at that place.
     fn place_of(&mut self, source: Source, bytes: &[u8]) -> Result<Place> {
         let item = self.require_writable()?;
         let size = self.size()?;
@@ -267,8 +267,8 @@ impl Content<'_> {
         place.offset
     }
 
-    /// Reserves space for the clean sectors of a range, and for sector 0 if it may have to leave
-    /// its inline extent.
+    /// Reserves space for the clean sectors of a range, and for sector 0 if it may leave its inline
+    /// extent.
     pub(super) fn reserve_for(&mut self, sectors: &Range<u64>) -> Result<()> {
         let missing = |pending: &DirtyData| (pending.missing_bytes(sectors), pending.has(0));
         let (mut bytes, has_first) = self.look_at_dirty(missing);

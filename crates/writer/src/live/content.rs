@@ -7,15 +7,15 @@
 //!
 //! # Why gathered data shows one state
 //!
-//! - Dirty data covers the extents below it, and goes only when extents with its content are in the
-//!   tree.
+//! - Dirty data covers the extents below it, and is dropped only when extents with its content are
+//!   in the tree.
 //! - An operation is visible as a whole or not at all: it holds the steps lock throughout, and
 //!   lookups share this lock.
 //! - Extents and their checksums are looked up under one hold of the file's tree. Under the hold,
 //!   no extent leaves the tree, so no extent loses its checksums.
 //! - The current size of a file without a writing call is the size in its inode item. The size of a
 //!   file changes only in a call that stores its content beside the item. The reader compares the
-//!   number of such calls before and after.
+//!   number of size-changing calls before and after its lookups.
 //! - A call that removes a file's inode marks the file before it removes the items. The reader
 //!   acquires its hold while it holds the file's tree, and checks the running generation
 //!   afterwards. A transaction that began during the read may have extents that the hold does not
@@ -136,7 +136,7 @@ impl WritableFilesystem {
             if let Some(gathered) = self.retry_live(gather)? {
                 break gathered;
             }
-            // Loads the item, or reports that none exists.
+            // This call loads the inode item, or reports that none exists.
             self.live_inode(location)?;
         };
         self.read_gathered(gathered, offset, buffer)
@@ -158,7 +158,8 @@ impl WritableFilesystem {
         Ok(length)
     }
 
-    /// Reads the extents of a file whose lock the caller holds. Other ranges read as zeros.
+    /// Reads the extents of a file whose lock the caller holds. File ranges without extents or
+    /// dirty data read as zeros.
     pub(crate) fn read_extents(&self, location: Location, offset: u64, buffer: &mut [u8]) -> Result<()> {
         let trees = self.trees_of(location)?;
         let (item, _) = self.live_inode(location)?;
@@ -306,7 +307,7 @@ fn plan_range(
     let mut builder = FileRangeBuilder::new(location, sector_bytes);
     let offsets = FileOffset::new(range.start)..FileOffset::new(range.end);
     let mut ended = Ok(());
-    // The extent that covers the start may begin before it.
+    // The extent that covers the start of the read may begin before it.
     tree.scan_from_before(&wanted, |key, data| {
         if *key < wanted && !is_extent(key) {
             return ControlFlow::Continue(());

@@ -17,7 +17,7 @@ use core::ops::{ControlFlow, Range};
 impl WritableFilesystem {
     /// Returns whether Linux would serve a direct read of a range without its page cache. A range
     /// at or after the end of the file counts as direct, since it reads nothing. Dirty content
-    /// counts as neither inline nor compressed. In a file of one sector, this call writes dirty
+    /// counts as neither inline nor compressed. If a file has one sector, this call writes dirty
     /// content back first.
     ///
     /// # Errors

@@ -25,7 +25,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 impl WritableFilesystem {
-    /// Returns an open tree. Opening a tree that is not open acquires the edit lock.
+    /// Returns an open tree. If the tree is not open, opening it acquires the edit lock.
     pub(crate) fn live_tree(&self, id: TreeId) -> Result<LiveTree> {
         if let Some(tree) = self.live_trees().get(id) {
             return Ok(tree);
@@ -292,8 +292,8 @@ impl WritableFilesystem {
                 target.truncate(item.size.to_usize().unwrap_or(0));
                 Ok(target)
             }
-            // The target is stored in another form or is damaged. A read of the symlink's content
-            // handles both cases.
+            // The symlink's target is stored in another form or is damaged. A read of the symlink's
+            // content handles both cases.
             _ => self.view().read_link(location),
         }
     }
@@ -404,8 +404,8 @@ fn listed(directory: Location, key: &Key, data: &[u8]) -> Result<Vec<Listed>> {
     entries.map(list).collect()
 }
 
-/// Returns the location to which an entry leads. The location is a placeholder if the subvolume's
-/// own record names another entry.
+/// Returns the location to which an entry leads. If the subvolume's own record names another entry,
+/// the location is the placeholder's.
 fn live_target(root_tree: &LiveTree, directory: Location, name: &[u8], target: Target) -> Result<Location> {
     let Target::Subvolume(child) = target else {
         return Ok(target.location(directory));

@@ -6,7 +6,7 @@
 use buttress_format::InodeNumber;
 use std::collections::BTreeMap;
 
-/// The number of bits in an entry, as a power of two.
+/// The number of bits in a map entry, as a power of two.
 const SHIFT: u32 = 6;
 
 /// A set of inodes. See the module's documentation.
@@ -16,7 +16,7 @@ pub(super) struct InodeSet {
     count: usize,
 }
 
-/// Returns the entry of a number, and its bit in that entry.
+/// Returns the map entry of an inode number, and the number's bit in that entry.
 const fn place_of(inode: InodeNumber) -> (u64, u64) {
     let number = inode.get();
     let bit = number & ((1 << SHIFT) - 1);

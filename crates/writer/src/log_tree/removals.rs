@@ -2,7 +2,8 @@
 //!
 //! If a replay removes a name of an inode that still exists, the log also has the inode's current
 //! names. The log also has the inode that now has the removed name. A deleted inode loses all its
-//! names in a replay. For a deleted directory, the same holds for all its entries.
+//! names in a replay. For a deleted directory, a log must likewise contain the inodes that lost
+//! entries in it.
 
 use super::collecting::{Collector, Extent, Stop, Walk};
 use super::statistics::CommitCause;
@@ -18,7 +19,8 @@ impl Collector<'_, '_> {
                 Some(_) => self.want(removed.inode, Extent::Existence),
                 None => {
                     self.batch.removed.push(removed.inode);
-                    // The state in the last commit is older than the synced state.
+                    // If the last commit has the inode, its committed state is older than the
+                    // synced state.
                     if removed.is_committed {
                         self.take_back(removed)?;
                     }
@@ -82,7 +84,7 @@ impl Collector<'_, '_> {
         if !removed.is_directory {
             return Ok(());
         }
-        // The removal also affects all entries of this directory.
+        // The removal of a directory also affects all entries of this directory.
         for held in self.names_of_directory(removed.inode, 0) {
             if held.is_committed {
                 self.let_go(&held)?;

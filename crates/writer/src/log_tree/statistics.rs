@@ -14,9 +14,10 @@ pub enum CommitCause {
     SubvolumeMoved,
     /// A name that must survive was in a directory that is deleted.
     DirectoryGone,
-    /// More names were removed since the last commit than the engine remembers.
+    /// More names were removed since the last commit than the engine records.
     ManyNames,
-    /// The changes exceed the limits of a log. A commit writes the changes once.
+    /// The changes exceed the limits of a log. The changes exceed the limits of a log, so the sync
+    /// commits and writes them once.
     Much,
     /// The running transaction made a chunk. A replay starts from the last commit and would not
     /// find data in that chunk.
@@ -82,11 +83,11 @@ pub struct LogStatistics {
     pub joined: u64,
     /// Written logs: blocks, a flush, superblocks.
     pub written: u64,
-    /// Written log blocks.
+    /// The number of written log blocks.
     pub blocks: u64,
     /// The bytes of the written log blocks.
     pub bytes: u64,
-    /// Syncs that were commits, by cause.
+    /// The number of syncs that were commits, by cause.
     pub commits: Vec<(CommitCause, u64)>,
 }
 

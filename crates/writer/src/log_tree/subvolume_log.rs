@@ -50,7 +50,8 @@ impl SubvolumeLog {
         self.names_seen_by.get(&directory).copied().unwrap_or(0)
     }
 
-    /// Applies a batch to the tree of the log. After an error the log must not be written.
+    /// Applies a batch to the tree of the log. After an error in a batch, the log must not be
+    /// written.
     pub(super) fn take_in(&mut self, batch: Batch, format: BlockFormat) -> Result<()> {
         let context = LogContext {
             generation: batch.generation,

@@ -5,10 +5,10 @@
 //!    transaction. The collection runs in memory, under the edit lock ([`super::collecting`]). The
 //!    sync then adds the collected changes to the log's own tree, without the edit lock.
 //! 3. Of all waiting sync calls, one writes the log for all. Under the edit lock, changed log
-//!    blocks get addresses. Without the lock, that call writes the blocks and then the tree of log
-//!    roots, and flushes. The leading call then writes the primary superblocks with the new root of
-//!    the log, and flushes. Calls that come meanwhile wait for the next round, and one of them
-//!    leads it.
+//! blocks get addresses. After releasing the lock, that call writes the blocks, writes the tree of
+//! log roots, and flushes. The leading call then writes the primary superblocks with the new root
+//! of the log, and flushes. Calls that arrive during the round wait for the next round, and one of
+//! them leads it.
 //!
 //! Changes of the trees after a log was written never change the meaning of the log. A commit makes
 //! every log of its transaction obsolete: the commit's superblock names no log, and the log blocks
@@ -20,9 +20,10 @@
 //!   of a log, no commit is frozen or written: log writers and commits hold the superblock lock. A
 //!   log writer does not wait for a commit that still converges.
 //! - A superblock with a log differs from the superblock before only in its first 512 bytes. A torn
-//!   superblock therefore equals the old or the new superblock. The superblock copies, which belong
-//!   to the commit, are not needed.
-//! - An incomplete log is never written. Until the next commit, every sync then makes a commit.
+//! superblock therefore equals the old or the new superblock. Such a write leaves out the
+//! superblock copies, which keep the state of the commit.
+//! - The writer never writes an incomplete log. Until the next commit, every sync then makes a
+//!   commit.
 //! - A log block stays pinned from its allocation until the commit is durable. Only a later log may
 //!   reuse the block's address before the commit, once no durable log leads to the block. The space
 //!   of data that logs refer to is reused only after the commit is durable.
@@ -55,9 +56,9 @@ pub enum Synced {
 enum Logging {
     /// Nothing is left to do: the changes are committed.
     Durable,
-    /// Wait for the commit in progress.
+    /// The sync must wait for the commit in progress.
     Committing,
-    /// Write the batch, which is this sync's own or an earlier one.
+    /// Write the batch of the log: this sync's own batch, or an earlier one.
     Batch { number: u64, is_new: bool },
     /// Commit.
     Commit(CommitCause),
@@ -65,11 +66,11 @@ enum Logging {
 
 /// The result of a sync's wait for a batch.
 enum Waited {
-    /// Another call wrote the batch.
+    /// Another sync's call wrote the batch.
     Joined,
     /// This call wrote the batch of the log.
     Wrote,
-    /// A commit is needed.
+    /// The sync needs a commit.
     Commit(CommitCause),
 }
 
@@ -142,8 +143,8 @@ impl WritableFilesystem {
         )
     }
 
-    /// Returns whether a durable log has the current state of a range. Returns false if the answer
-    /// is not already in memory.
+    /// Returns whether a durable log has the current state of a range. Returns false if finding out
+    /// would need a read.
     fn is_range_durable(&self, location: Location, range: &Range<u64>) -> Result<bool> {
         if self.has_dirty_in(location, range)? {
             return Ok(false);
@@ -282,8 +283,8 @@ impl WritableFilesystem {
         }
     }
 
-    /// Does step 3 of a sync: waits until a batch is durable. If no call writes logs, this call
-    /// writes for all waiting calls.
+    /// Does step 3 of a sync: waits until a batch is durable. If no other call writes logs, this
+    /// call writes for all waiting calls.
     fn wait_for_log(&self, batch: u64) -> Result<Waited> {
         let logs = self.logs();
         let mut joining = logs.joining.lock();

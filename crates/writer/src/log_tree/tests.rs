@@ -164,7 +164,7 @@ fn a_sync_with_nothing_to_do_writes_nothing() {
     filesystem.close().unwrap();
 }
 
-/// Threads sync their own files at once. All content survives a crash, without a commit.
+/// Threads sync their own files at once. All synced content survives a crash without a commit.
 #[test]
 fn syncs_of_many_threads_survive_crash() {
     let backends = made(&[512 * MIB], None);
@@ -199,8 +199,8 @@ fn syncs_of_many_threads_survive_crash() {
     filesystem.close().unwrap();
 }
 
-/// A failed write of a block or superblock, or a failed flush, makes that sync fail. Earlier synced
-/// content survives.
+/// A failed write of a block or superblock, or a failed flush, makes that sync fail. Content of
+/// earlier syncs survives the failure.
 #[test]
 fn device_failure_fails_sync_and_keeps_earlier_syncs() {
     for number in 0..4 {
@@ -339,7 +339,7 @@ fn logs_take_turns_at_the_same_places() {
             copied.close().unwrap();
         }
     }
-    // Metadata has 32 MiB or less here: 2000 logs of two blocks would not all fit.
+    // Metadata has at most 32 MiB in this test: 2000 logs of two blocks would not all fit.
     assert_eq!(filesystem.log_statistics().commits, []);
     filesystem.abandon();
 }
@@ -412,7 +412,7 @@ fn numbers_of_inodes_are_not_used_again_before_a_commit() {
     filesystem.close().unwrap();
 }
 
-/// After a rename over a synced file, a crash leaves the old or the new content, never neither.
+/// After a rename over a synced file and a crash, the name leads to the old or the new content.
 #[test]
 fn a_replaced_file_has_its_new_content() {
     let backends = made(&[160 * MIB], None);

@@ -34,13 +34,13 @@ type Guards<'a> = Vec<(TreeId, &'a Arc<SharedLog>, MutexGuard<'a, SubvolumeLog, 
 struct LogWrite {
     /// The changed blocks of each log.
     frozen: Vec<Frozen>,
-    /// The logs of these blocks, in the same order.
+    /// The logs that these blocks belong to, in the same order.
     logs: Vec<Arc<SharedLog>>,
     /// The tree of log roots, which is written last.
     roots: Frozen,
     root: Logical,
     level: u8,
-    /// Blocks to which nothing leads once this round is durable.
+    /// Log blocks to which no pointer leads once this round is durable.
     superseded: Vec<BlockPointer>,
 }
 
@@ -48,7 +48,7 @@ struct LogWrite {
 pub(super) enum Written {
     /// All batches of the log up to this batch are durable.
     UpTo(u64),
-    /// A commit is needed.
+    /// The logs cannot be written, so the sync commits.
     Commit(CommitCause),
 }
 
@@ -99,7 +99,8 @@ impl WritableFilesystem {
         }
         if let Some(roots) = self.logs().roots.lock().as_mut() {
             roots.tree.keep_written(write.roots);
-            // The next log blocks at these addresses have the same generation.
+            // Forget the superseded blocks, because the next log blocks at these addresses have the
+            // same generation.
             self.forest().forget_blocks(&write.superseded);
             let addresses = write.superseded.iter().map(|block| block.logical);
             roots.spare.extend(addresses);
@@ -158,7 +159,8 @@ impl WritableFilesystem {
         frozen
     }
 
-    /// Takes the spare addresses of this transaction's earlier logs while it gives out addresses.
+    /// Holds the spare addresses of this transaction's earlier logs during the allocation of
+    /// addresses.
     fn take_spare(&self, generation: Generation) -> Spare {
         let mut roots = self.logs().roots.lock();
         let roots = roots.as_mut().filter(|roots| roots.generation == generation);
@@ -213,7 +215,7 @@ impl WritableFilesystem {
             running.assign_log(of_subvolume, places)?;
             let root = (of_subvolume.root_logical(), of_subvolume.level());
             let Some(blocks) = of_subvolume.freeze()? else {
-                // The batch changed nothing: an earlier round wrote the log's content.
+                // The batch changed nothing in this log: an earlier round wrote the log's content.
                 continue;
             };
             let (Some(logical), level) = root else {

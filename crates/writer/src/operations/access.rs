@@ -1,5 +1,5 @@
 //! Lookups in the running transaction: the part of an operation before its first edit, and the
-//! whole of a look.
+//! whole of a read-only look.
 //!
 //! Lookups in the running transaction: the part of an operation before its first edit, and the
 //! whole of a read-only call. An access makes no edits: an [`Operation`](super::Operation) consumes
@@ -28,14 +28,15 @@ use std::path::PathBuf;
 pub(crate) struct Access<'a> {
     handle: Handle<'a>,
     now: Timestamp,
-    /// Held while lookups use only blocks in memory.
+    /// Present while lookups may use only blocks in memory.
     resident_only: Option<NonBlocking>,
-    /// The subvolume after whose snapshot the edits will run.
+    /// The subvolume whose snapshot precedes the edits.
     pub(crate) follows_snapshot_of: Option<SubvolumeId>,
 }
 
 impl<'a> Access<'a> {
-    /// Returns an access whose lookups read no block. The access may be retried.
+    /// Returns an access whose lookups read no block. The operation with this access may be
+    /// retried.
     pub(super) fn resident_only(handle: Handle<'a>) -> Self {
         Self::new(handle, Some(NonBlocking::hold()))
     }

@@ -22,7 +22,7 @@ const DAY_SECONDS: i64 = 24 * 60 * 60;
 /// Which accesses update the access time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum AccessTimes {
-    /// The first access after a change of the inode, and the first access after a day.
+    /// Counts the first access after a change of the inode, and the first access after a day.
     #[default]
     Relative,
     /// Every access.
@@ -73,7 +73,7 @@ impl WritableFilesystem {
         if policy.times == AccessTimes::Never || location.placeholder().is_some() {
             return Ok(false);
         }
-        // Nearly always the time stays unchanged, so no edit begins.
+        // Nearly always the access time stays unchanged, so no edit begins.
         if !self.moves_access_time(location, policy)? {
             return Ok(false);
         }
@@ -91,7 +91,7 @@ impl WritableFilesystem {
 
     /// Records a direct read (`O_DIRECT`) of a range as Linux's btrfs does: the read counts only if
     /// Linux would serve it from the page cache. The caller reads first, so that this call sees the
-    /// extents that were read. Returns whether the access time changed.
+    /// extents that the caller read. Returns whether the access time changed.
     ///
     /// # Errors
     /// Fails as [`WritableFilesystem::note_access`] does.

@@ -191,7 +191,7 @@ impl Operation<'_> {
         changes: &AttributeChanges,
     ) -> Result<()> {
         let mode = changes.mode_after(item);
-        // Symlinks have no access control list.
+        // Symlinks have no access control list, so their mode changes alone.
         let has_list = changes.mode.is_some() && item.kind() != FileKind::Symlink;
         let list = match has_list
             .then(|| self.xattr(location, ACCESS_NAME))

@@ -32,9 +32,9 @@ pub(super) const DIRECTORY: u32 = 0o040_000;
 pub(super) const REGULAR: u32 = 0o100_000;
 const SYMLINK: u32 = 0o120_000;
 
-/// The most places that a new inode needs. Two places are for the inode's own adjacent items, as
-/// three attributes and a symlink's target may be large. The other places are two entries, the
-/// directory, and an orphan item.
+/// The maximum number of places that a new inode needs. Two places are for the inode's own adjacent
+/// items, as three attributes and a symlink's target may be large. The other places of a creation
+/// are two entries, the directory, and an orphan item.
 const CREATE_PLACES: u64 = 6;
 
 /// Returns the device field of an inode item.
@@ -59,7 +59,7 @@ pub(super) struct Whole<'a> {
     pub(super) has_content: bool,
 }
 
-/// The properties in which new inodes differ.
+/// The properties in which the creating calls' inodes differ.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Plan<'a> {
     /// The file type bits of the mode.
@@ -165,9 +165,9 @@ impl WritableFilesystem {
     }
 
     /// Makes an inode with a name, and returns its attributes as of the same edit. Another thread
-    /// can remove the name at once, so a later lookup can fail. `made` runs once, in that edit. If
-    /// `made` registers the inode with the caller, a later [`unlink_keeping`](Self::unlink_keeping)
-    /// asks the caller whether to keep the inode.
+    /// can remove the name at once, so a later lookup can fail. `made` runs once, in the edit that
+    /// makes the inode. If `made` registers the inode with the caller,
+    /// [`unlink_keeping`](Self::unlink_keeping) can later ask the caller whether to keep the inode.
     ///
     /// # Errors
     /// Fails as [`WritableFilesystem::create`], [`WritableFilesystem::make_node`] and
@@ -270,7 +270,7 @@ impl WritableFilesystem {
         Ok((OpenInode::held(self.clone(), location), metadata))
     }
 
-    /// Makes an inode with a name. Returns the location and the item of the inode. `made` runs
+    /// Makes an inode with a name. Returns the location and the item of the new inode. `made` runs
     /// once, in the edit that makes the inode.
     pub(super) fn make_planned(
         &self,

@@ -5,8 +5,9 @@
 //! some deferred names, which are then in the tree. Other threads may acquire the edit lock between
 //! two operations, and commits may run.
 //!
-//! If the directory already has a name, the insertion fails, not the earlier call that made it. A
-//! deferred name whose insertion fails stays deferred, and its subvolume cannot be finished.
+//! If the directory already has a deferred name, the insertion fails, not the earlier call that
+//! made the name. A deferred name whose insertion fails stays deferred, and its subvolume cannot be
+//! finished.
 
 use super::Operation;
 use crate::WritableFilesystem;
@@ -37,7 +38,7 @@ pub struct RefusedName {
 impl WritableFilesystem {
     /// Starts to keep new names of an unfinished subvolume in memory, until
     /// [`put_names`](Self::put_names), or until the subvolume is finished or copied. The check
-    /// whether a directory already has a name also moves to that time.
+    /// whether a directory already has a name also moves to the time of insertion.
     ///
     /// # Errors
     /// Fails with [`Error::SubvolumeNotFound`], or with an error of the tree.

@@ -1,8 +1,8 @@
 //! The items of a name, on the directory's side and on the inode's side.
 //!
 //! A name has three items: `DIR_ITEM` under its hash, `DIR_INDEX` under its index, and an entry of
-//! `INODE_REF` under the inode. If `INODE_REF` is full, the entry is in `INODE_EXTREF`. The name of
-//! a subvolume has a pair of root references in the root tree instead of that entry.
+//! `INODE_REF` under the inode. If `INODE_REF` is full, the entry is in `INODE_EXTREF`. Instead of
+//! that entry, the name of a subvolume has a pair of root references in the root tree.
 //!
 //! Source: on-disk format documentation, sections "DIR_ITEM", "DIR_INDEX", "INODE_REF",
 //! "INODE_EXTREF", "ROOT_REF".
@@ -160,8 +160,8 @@ impl Operation<'_> {
     }
 
     /// Reads the blocks of all items of an inode's name, from the first of the inode's items to
-    /// their end, which may be in two leaves. Also reaches the orphan item. Returns the index of
-    /// the directory entry with this name.
+    /// their end, which may be in two leaves. Also loads the path to the orphan item. Returns the
+    /// index of the directory entry with this name.
     pub(super) fn reach_name(&mut self, directory: Location, name: &[u8], inode: Location) -> Result<u64> {
         let index = self.link_index(inode, directory.inode, name)?;
         self.reach_entry(directory, name, index)?;
@@ -179,7 +179,8 @@ impl Operation<'_> {
         self.reach(inode.subvolume.tree(), &keys)
     }
 
-    /// Inserts an entry into a directory, by name and by index. The inode does not change.
+    /// Inserts an entry into a directory, by name and by index. Inserting the entry does not change
+    /// the inode.
     pub(crate) fn insert_entry(
         &mut self,
         directory: Location,
@@ -267,7 +268,7 @@ impl Operation<'_> {
         })
     }
 
-    /// Returns an error for a name for which the inode's references have no space, in either form.
+    /// Returns an error for a name if neither of the inode's two reference items has space for it.
     pub(super) fn check_link_space(
         &mut self,
         inode: Location,

@@ -28,7 +28,7 @@ const LINK_ITEMS: u64 = 6;
 /// ends.
 const UNLINK_PLACES: u64 = LINK_ITEMS + 2;
 
-/// The most items of an inode that is removed in one step.
+/// The maximum number of items of an inode that is removed in one step.
 pub(super) const REMOVED_AT_ONCE: u64 = 300;
 
 /// The state of an inode after one of its names was removed.
@@ -38,7 +38,7 @@ pub(super) enum Left {
     Nothing,
     /// The inode is removed, and only its dirty data may be left.
     Gone(Location),
-    /// The inode is an orphan that must still be removed.
+    /// The inode became an orphan that must still be removed.
     Orphan(Location),
     /// The inode is an orphan that is now held open for the caller.
     Kept(Location),
@@ -312,7 +312,7 @@ impl Operation<'_> {
         let is_kept = item.nlink <= 1 && keeps(inode);
         let is_held = is_kept || self.look().inodes().is_held(inode);
         if item.nlink <= 1 && !is_held && self.is_small(&item) {
-            // The inode's reference is removed with its other items.
+            // The inode's reference to this name is removed with the inode's other items.
             self.remove_entry(directory, name, index)?;
             self.note_removed_name(directory, name, inode, index)?;
             self.shrink_directory(directory, name)?;

@@ -1,9 +1,10 @@
 //! Subvolumes as directory entries: create, snapshot, delete, default, read-only, and the volume's
 //! label.
 //!
-//! [`buttress_fs::subvolume`] makes the trees and root items; this module names them. Deleting a
-//! subvolume removes its name and marks its tree. [`WritableFilesystem::drop_deleted_subvolumes`]
-//! frees its blocks, at once or after the volume was opened again.
+//! The trees and root items of subvolumes come from [`buttress_fs::subvolume`]; this module gives
+//! them names. Deleting a subvolume removes its name and marks its tree.
+//! [`WritableFilesystem::drop_deleted_subvolumes`] frees its blocks, at once or after the volume
+//! was opened again.
 //!
 //! Source: on-disk format documentation, sections "ROOT_ITEM", "ROOT_REF"; btrfs-subvolume(8) for
 //! refused calls.
@@ -33,13 +34,13 @@ pub(super) const SUBVOLUME_ITEMS: u64 = 20;
 /// The most bytes of a label, without the zero byte that ends it.
 pub const LABEL_BYTES_MAX: usize = 255;
 
-/// The treatment of a received uuid when its subvolume becomes writable. The uuid asserts that the
-/// subvolume equals its original.
+/// The treatment of a received uuid when its subvolume becomes writable. The received uuid asserts
+/// that the subvolume equals its original.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReceivedUuid {
     /// The received subvolume does not become writable.
     Refuse,
-    /// The received uuid is cleared.
+    /// Clear the received uuid.
     Clear,
 }
 
@@ -76,8 +77,8 @@ impl WritableFilesystem {
         })
     }
 
-    /// Makes a snapshot of the source, in the state that this call's commit freezes. The time does
-    /// not depend on the source's size.
+    /// Makes a snapshot of the source, in the state that this call's commit freezes. Making a
+    /// snapshot takes a time that does not depend on the source's size.
     ///
     /// As on Linux, the snapshot is durable when this call returns. The snapshot gets its name
     /// after the commit that froze the source, so a second commit follows, which writes metadata
@@ -95,7 +96,7 @@ impl WritableFilesystem {
     ) -> Result<SubvolumeId> {
         check_name(name)?;
         let new = self.new_subvolume();
-        // Each child of the source's root gets a reference, which needs no place now.
+        // Each child of the source's root gets a reference, but needs no space for it now.
         let need = Need::places(SUBVOLUME_ITEMS);
         // Fault in the blocks first, so that the work inside the commit is short.
         self.look(|operation| {
@@ -256,7 +257,7 @@ impl WritableFilesystem {
     /// Changes fields that only the superblock holds, with the next commit.
     ///
     /// # Errors
-    /// The error of `change`; nothing changes then.
+    /// Returns the error of `change`, which then has no effect.
     pub fn tune(&self, change: impl Fn(&mut Tuning, usize) -> Result<()>) -> Result<()> {
         self.operate(Need::places(0), |operation| {
             let devices = operation.look().core().device_count();
@@ -278,7 +279,7 @@ impl WritableFilesystem {
 }
 
 impl Access<'_> {
-    /// Reaches the items of the source that a snapshot reads.
+    /// Loads the paths to the items of the source that a snapshot reads.
     pub(super) fn reach_source(&mut self, source: SubvolumeId) -> Result<()> {
         let tree = source.tree();
         let received = match self.look().root_item(tree) {
@@ -293,14 +294,14 @@ impl Access<'_> {
             true => open.is_dirty(),
             false => open.is_in_memory(),
         };
-        // Blocks that a commit is about to write are in memory when the snapshot is made.
+        // Blocks that a commit is about to write are in memory when the test makes the snapshot.
         if !is_newer {
             making::committed_root(self.look(), source, None)?;
         }
         Ok(())
     }
 
-    /// Reaches the places of a new subvolume's items.
+    /// Loads the paths to a new subvolume's items.
     fn reach_new_subvolume(&mut self, directory: Location, name: &[u8], new: &NewSubvolume) -> Result<()> {
         self.reach_new_entry(directory, name)?;
         self.reach_new_inode(TreeId::ROOT)?;
@@ -313,7 +314,7 @@ impl Access<'_> {
 }
 
 impl Operation<'_> {
-    /// Sets the inherited attributes of a new subvolume's root directory.
+    /// Gives a new subvolume's root directory the inherited attributes.
     fn endow_root(&mut self, id: SubvolumeId, inherited_attributes: &NewInodeAttributes) -> Result<()> {
         let root = Location::root_of(id);
         for (name, value) in &inherited_attributes.xattrs {

@@ -50,7 +50,7 @@ pub struct FinishedSubvolume {
     pub directory: Location,
     /// The name.
     pub name: Vec<u8>,
-    /// The uuid of the subvolume of which it is a snapshot.
+    /// The uuid of the subvolume whose snapshot this subvolume is.
     pub parent: Option<Uuid>,
     /// The sender's identification of the subvolume, if it was received.
     pub received: Option<Received>,
@@ -74,8 +74,8 @@ impl WritableFilesystem {
     }
 
     /// Makes an unfinished subvolume as [`begin_subvolume`](Self::begin_subvolume) does, as a
-    /// snapshot of another subvolume. The source may be unfinished itself. This call commits the
-    /// running transaction.
+    /// snapshot of another subvolume. The source of the snapshot may be unfinished itself. This
+    /// call commits the running transaction.
     ///
     /// # Errors
     /// Fails with [`Error::SubvolumeNotFound`], or as [`Engine::commit`](crate::Engine::commit)
@@ -108,7 +108,7 @@ impl WritableFilesystem {
     /// finished.
     pub fn finish_subvolumes(&self, finished: &[FinishedSubvolume]) -> Result<()> {
         // Writing back dirty data may need more space than is free. An error of write-back must
-        // precede the visibility of any subvolume.
+        // come before any subvolume becomes visible.
         self.write_back()?;
         for one in finished {
             check_name(&one.name)?;

@@ -3,8 +3,8 @@
 //!
 //! A receiver of a stream knows everything about a small file before it makes the file. Separate
 //! calls would need one operation for the file's name, one dirty write for each piece, and one
-//! operation for its attributes. This module needs one operation. Content of the new file that is
-//! not stored inline becomes dirty data without a copy.
+//! operation for its attributes. This module makes a whole file in one operation. Content of the
+//! new file that is not stored inline becomes dirty data without a copy.
 
 use super::attributes::AttributeChanges;
 use super::create::{Plan, REGULAR, Whole};
@@ -110,7 +110,7 @@ impl WritableFilesystem {
             content.clear();
             return Ok(location);
         }
-        // Everything that may fail for lack of space precedes the creation of the file.
+        // All steps that may fail for lack of space come before the creation of the file.
         self.write_back_excess()?;
         let sectors = ByteCount::of(content.len())
             .checked_align_up(u64::from(self.forest().block_format().sector_bytes))

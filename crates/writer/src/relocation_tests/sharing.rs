@@ -1,4 +1,4 @@
-//! Content and sharing before and after.
+//! Compares content and sharing before and after a relocation.
 
 use super::{contents, groups, relocate, sharing, with_snapshots};
 use crate::operations::tests::volume::Image;

@@ -2,12 +2,12 @@
 //! transactions.
 //!
 //! A deleted subvolume has an orphan item and a root item without references. The dropper walks its
-//! tree from left to right. The dropper frees a block without other references, and drops the
-//! references that the block holds. A block that a snapshot shares loses only the reference of the
-//! dropped tree. Between transactions the root item records the first remaining child (*drop
+//! tree from left to right. If a block has no other references, the dropper frees the block and
+//! drops the references that it holds. A block that a snapshot shares loses only the reference of
+//! the dropped tree. Between transactions the root item records the first remaining child (*drop
 //! progress*), so that the drop continues after a crash, here or in the kernel.
 //!
-//! A shared block that this tree made holds keyed references to its children in this tree's name.
+//! A shared block of the deleted tree holds keyed references to its children in this tree's name.
 //! Before the tree is freed, such blocks are converted to full back references
 //! (`full_back_references`), children before parents. The conversion to full back references too
 //! can stop after any block.
@@ -34,8 +34,8 @@ use std::collections::{BTreeSet, HashMap, VecDeque};
 /// The number of delayed references after which the dropper lets the transaction end.
 const REFERENCES_AT_ONCE: usize = 1 << 16;
 
-/// The places of a step beside the dropped references: the root item, the orphan item, and the drop
-/// progress.
+/// The places of a drop step besides the dropped references: the root item, the orphan item, and
+/// the drop progress.
 const STEP_PLACES: u64 = 8;
 
 /// The number of a node's children that are read at once.
@@ -46,7 +46,7 @@ const CHILDREN_AHEAD: usize = 256;
 enum Stop {
     /// The drop of the whole tree is complete.
     Gone,
-    /// The step did enough work, and other threads may acquire the lock.
+    /// The step did enough work, and now lets other threads acquire the lock.
     Enough,
     /// A block is not in memory.
     Missing(Box<BlockPointer>),
@@ -84,7 +84,8 @@ struct Memory {
     missing: VecDeque<Logical>,
     /// Nodes whose subtrees hold full back references for everything that this tree made.
     turned: BTreeSet<Logical>,
-    /// Blocks that were read ahead. Each is needed once and soon, so the cache need not keep them.
+    /// Blocks that the drop read ahead. The drop needs each of these blocks once and soon, so the
+    /// cache need not keep them.
     ahead: HashMap<Logical, TreeBlock>,
 }
 
@@ -154,8 +155,8 @@ impl WritableFilesystem {
         Ok(found)
     }
 
-    /// Drops all deleted subvolumes completely. A cancelled call keeps its progress. A subvolume
-    /// that is damaged or unreadable does not prevent dropping the others.
+    /// Drops all deleted subvolumes completely. A cancelled call keeps its progress. If a subvolume
+    /// is damaged or unreadable, the call still drops the others.
     ///
     /// # Errors
     /// Fails with [`Error::Cancelled`], with [`Error::NotDropped`] and the subvolumes that could
@@ -242,8 +243,8 @@ impl WritableFilesystem {
         }
         match &stop {
             Stop::Gone => remove_dead_root(&mut handle, tree).inspect_err(|error| {
-                // The references are dropped, so the transaction must not be committed with blocks
-                // that still lead there.
+                // The references are already dropped, so the transaction must not be committed with
+                // blocks that lead there.
                 self.forest().volume().stop_writing(error);
             })?,
             Stop::Enough => {}
@@ -258,8 +259,8 @@ impl WritableFilesystem {
     }
 }
 
-/// Continues at the drop progress, and records the new drop progress. Also returns the blocks to
-/// read ahead.
+/// Continues the drop at its recorded progress, and records the new progress. Also returns the
+/// blocks to read ahead.
 fn drop_below(
     running: &mut Running,
     tree: TreeId,
@@ -406,7 +407,7 @@ impl<'m> SnapshotDropper<'m> {
             .collect()
     }
 
-    /// Records the drop progress.
+    /// Records the drop progress in the root item.
     fn remember(&self, running: &mut Running) -> Result<()> {
         let place = self
             .steps
@@ -422,8 +423,8 @@ impl<'m> SnapshotDropper<'m> {
         Ok(())
     }
 
-    /// Returns the state of the references to a block. Only a block that may be shared is looked
-    /// up.
+    /// Returns the state of the references to a block. The drop looks up the references only of a
+    /// block that may be shared.
     fn state(
         &self,
         running: &Running,
@@ -500,7 +501,7 @@ impl<'m> SnapshotDropper<'m> {
             step.slot = slot.saturating_add(1);
             let depth = self.steps.len();
             let entered = self.enter(running, child, reference);
-            // The child was not visited, so the drop continues at it.
+            // The child block was not visited, so the drop continues at this child.
             let is_entered = entered.as_ref().is_ok_and(|is_done| *is_done);
             if !is_entered && let Some(step) = self.steps.get_mut(depth.saturating_sub(1)) {
                 step.slot = slot;

@@ -145,7 +145,7 @@ fn pinned_bytes_without_pins_stop_writing() {
 
 #[test]
 fn a_promise_to_data_that_no_file_has() {
-    // Content is written back before the commit checks the ledgers, so no file is dirty.
+    // The test writes content back before the commit checks the ledgers, so no file is dirty.
     spoilt(
         |core| core.reserved_data_bytes += 4096,
         &["dirty data is counted that no file has", "bytes promised "],

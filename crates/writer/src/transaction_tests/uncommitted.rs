@@ -126,7 +126,7 @@ fn dropping_last_handle_reports_lost_changes() {
             .create(ROOT, b"lost", &NewInode::of_root(0o644))
             .is_err()
     );
-    // The content is written back, but not committed.
+    // The test writes the content back, but does not commit it.
     filesystem.write_back().unwrap();
     assert_eq!(counts(&filesystem), (2, 7));
     let committed = filesystem.committed_generation();

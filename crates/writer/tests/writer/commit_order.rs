@@ -98,7 +98,7 @@ fn record(gates: &[Arc<GatedBackend>]) -> Arc<Mutex<Vec<(usize, Step)>>> {
 }
 
 /// Checks the order of a commit: blocks on every device, flushes, primaries, flushes, copies,
-/// flushes. Each step ends before the next begins.
+/// flushes. In the required order, each step ends before the next step begins.
 fn is_in_order(devices: usize, steps: &[(usize, Step)]) {
     let mut rest = steps;
     for step in [

@@ -1,7 +1,8 @@
 //! Filters as words of the command line: parsed as btrfs-progs does, and printed in the same form.
 //!
-//! `-dusage=10..50,devid=1`: filters of one type of block groups, joined by commas. A later filter of a name replaces an
-//! earlier one. Sizes may have suffixes, which btrfs-progs 6.2 refuses.
+//! `-dusage=10..50,devid=1`: filters of one type of block groups, joined by commas. If a filter
+//! name is repeated, the later filter replaces the earlier one. Sizes may have suffixes, which
+//! btrfs-progs 6.2 refuses.
 //!
 //! Source: btrfs-balance(8), section "Filters"; messages as btrfs-progs 6.2 prints them.
 
@@ -11,7 +12,7 @@ use buttress::{BlockGroupFlags, DeviceId, Logical, Physical, Profile};
 
 use crate::globals::parse_size;
 
-/// Parses the filters of one option; empty for no filter.
+/// Parses the balance filters of one option; empty for no filter.
 pub(super) fn parse(text: &str) -> Result<BalanceArguments> {
     let mut filters = BalanceArguments::NONE;
     for word in text.split(',').filter(|word| !word.is_empty()) {
@@ -155,7 +156,7 @@ fn byte_range(name: &str, value: &str) -> Result<(u64, u64)> {
     Ok((start, end))
 }
 
-/// Returns the filters as the command line takes them; [`parse`] reads them back.
+/// Returns the filters in the syntax of the command line, which [`parse`] reads.
 pub(super) fn to_words(filters: &BalanceArguments) -> String {
     let has = |filter: Filter| filters.flags.contains(filter);
     let mut words: Vec<String> = Vec::new();

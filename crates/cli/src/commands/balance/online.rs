@@ -1,7 +1,7 @@
 //! Balances of a volume that is mounted: its server runs them beside readers and writers.
 //!
-//! `balance start` and `resume` wait in the server for the end; a client that stops waiting does not stop the balance. The end
-//! of the mount pauses it, as an unmount does with Linux.
+//! `balance start` and `resume` wait in the server for the end; a client that stops waiting does
+//! not stop the balance. An end of the mount pauses its balance, as an unmount does with Linux.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -31,7 +31,7 @@ impl std::fmt::Debug for Balances {
 
 #[derive(Default)]
 struct Kept {
-    /// Controls the balance that is running.
+    /// The control of the running balance.
     under_way: Option<BalanceControl>,
     /// No other starts.
     is_over: bool,
@@ -77,7 +77,7 @@ impl Online {
     }
 }
 
-/// The balance is not running any more, however it ended.
+/// When this value is dropped, the balance has stopped running.
 struct Ends(Arc<Balances>);
 
 impl Drop for Ends {
@@ -98,7 +98,7 @@ impl Balances {
         }
     }
 
-    /// Pauses the balance that is running, waits until it has, and lets no other start.
+    /// Pauses the running balance, waits until it is paused, and prevents further starts.
     pub fn end(&self) {
         let mut kept = self.kept.lock();
         kept.is_over = true;
@@ -127,7 +127,7 @@ impl Balances {
         self.kept.lock().under_way.as_ref().map(BalanceControl::counts)
     }
 
-    /// Runs a balance and waits for its end. `choose` starts or resumes it.
+    /// Runs a balance and waits for its end. `choose` starts or resumes the balance.
     pub(super) fn run(
         self: &Arc<Self>,
         volume: &WritableVolume,

@@ -1,7 +1,8 @@
 //! The status file of a balance that is running: which process it is, its filters, and how far it is.
 //!
-//! The file is at `IMAGE.balance-status`, or where `--status-file` says. The volume itself has what lasts. A run that ends in
-//! order removes the file, unless it failed in the background: then the file has the cause until the next run.
+//! The file is at `IMAGE.balance-status`, or where `--status-file` says. The volume itself records
+//! all lasting state. A run that ends in order removes the file, unless it failed in the
+//! background: then the file has the cause until the next run.
 
 use buttress::balance::{BalanceCounts, BalanceFlags, BalanceItem};
 use serde_json::{Value, json};

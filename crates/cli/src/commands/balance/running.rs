@@ -1,7 +1,7 @@
 //! A balance under way in this process, on a volume that is not mounted: its record, and signals.
 //!
-//! SIGINT cancels the balance, as btrfs-progs' Ctrl-C does. SIGTERM and SIGHUP pause it: it can be resumed, as after an
-//! unmount.
+//! SIGINT cancels the balance, as btrfs-progs' Ctrl-C does. SIGTERM and SIGHUP pause the balance,
+//! which can be resumed, as after an unmount.
 
 use std::path::{Path, PathBuf};
 
@@ -23,7 +23,7 @@ use crate::writing::Writing;
 pub(super) struct Running<'a> {
     pub(super) context: &'a Context,
     pub(super) writing: &'a Writing,
-    /// The status file, if there is a place for one.
+    /// The status file, if it has a location.
     pub(super) status: Option<&'a Path>,
     pub(super) in_background: bool,
     pub(super) limit: Option<u64>,

@@ -23,7 +23,7 @@ use crate::output::terminal;
 use crate::status_files::Record as _;
 use crate::table::Subcommand;
 
-/// How long a full balance waits for second thoughts, on a terminal.
+/// Delay before a full balance on a terminal, in which the user can cancel.
 const DELAY: Duration = Duration::from_secs(10);
 
 /// Move block groups that pass all filters, and convert them to other profiles

@@ -244,7 +244,7 @@ impl Copying<'_> {
         Ok((inserter.totals(), inserter.is_over() && !progress.is_cancelled()))
     }
 
-    /// Refuses an invalid target before the copying reads it.
+    /// Refuses an invalid target before the copy reads its source.
     fn look_at(&mut self, spot: &Spot, is_directory: bool, shown: &str) -> Result<()> {
         if is_directory {
             return Ok(());

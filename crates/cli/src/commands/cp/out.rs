@@ -136,7 +136,7 @@ impl Copying<'_> {
         Ok(totals)
     }
 
-    /// Refuses an invalid target for a file other than a directory.
+    /// Refuses a target that would be invalid for a file other than a directory.
     fn look_at(&mut self, target: &Target, parent: &Path, name: &OsStr) -> Result<()> {
         let whole = parent.join(name);
         let destination = self.destination;

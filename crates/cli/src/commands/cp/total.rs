@@ -1,7 +1,8 @@
 //! The total amount to copy, computed concurrently with the copying if the progress is displayed.
 //!
-//! A thread walks the sources, without reading content, and reports the sum of the sizes. No total
-//! is displayed before that. The thread ignores unreadable files, because the copying reports them.
+//! A thread walks the sources, without reading content, and reports the sum of the sizes. Until
+//! this walk ends, the progress shows no total. The thread ignores unreadable files, because the
+//! copying reports them.
 
 use std::collections::HashSet;
 use std::path::Path;

@@ -19,7 +19,7 @@ pub(super) enum Difference {
     Removed(&'static str),
     /// The file has the same kind on both sides, but differs in these aspects.
     Modified(Vec<Aspect>),
-    /// The file has another kind.
+    /// The file has another kind on the new side.
     TypeChanged { old: &'static str, new: &'static str },
     /// The file exists on both sides under different paths.
     Moved {

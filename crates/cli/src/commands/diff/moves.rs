@@ -183,7 +183,7 @@ fn moved_or_added(comparison: &mut Comparison<'_>, inodes: &Inodes, added: &Sing
     }
 }
 
-/// Reports a one-sided file. Its entries are reported later.
+/// Reports a one-sided file. The entries of a one-sided directory are reported later.
 fn tell(
     comparison: &mut Comparison<'_>,
     which: Which,
@@ -280,7 +280,8 @@ fn by_content(comparison: &mut Comparison<'_>, failed: &mut Failed<'_>) {
     }
 }
 
-/// Returns all files with content, in the order of their paths, and reports all other ones at once.
+/// Returns all files with content, in the order of their paths, and reports all other files at
+/// once.
 fn files(
     comparison: &mut Comparison<'_>,
     which: Which,
@@ -343,7 +344,7 @@ fn same_content(
     None
 }
 
-/// Returns a hash of a file's beginning, which is equal for files of the same content.
+/// Returns a hash of the beginning of a file, which is equal for files of the same content.
 fn sample(comparison: &Comparison<'_>, which: Which, single: &Single) -> Result<u64> {
     let side = match which {
         Which::Old => comparison.old,

@@ -1,8 +1,8 @@
 //! Columns of a line of `filefrag -v`.
 //!
 //! A map may have millions of lines, and `format!` takes longer than finding an extent. The printer
-//! therefore prepares a blank line per file, copies it for each extent, and fills in the digits. A
-//! number that exceeds its column shifts the rest to the right, as in `printf`; such lines are
+//! therefore prepares a blank line per file, copies it for each extent, and fills in the digits. If
+//! a number exceeds its column, the following columns shift right, as in `printf`; such lines are
 //! built piece by piece. Only the column of extent numbers grows instead, because these numbers
 //! only increase.
 

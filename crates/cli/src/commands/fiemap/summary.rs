@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 use super::filefrag::{Filefrag, Sizes};
 use crate::output::size::Units;
 
-/// Kinds of extents, with the flag of each.
+/// The kinds of extents that a summary counts, with the flag of each kind.
 const KINDS: [(FiemapFlags, &str); 5] = [
     (FiemapFlags::SHARED, "shared"),
     (FiemapFlags::ENCODED, "encoded"),
@@ -67,7 +67,7 @@ impl Summary {
         }
     }
 
-    /// Prints the totals.
+    /// Prints the totals of the extents.
     pub fn print(&self, name: &[u8], out: &mut dyn Write) -> Result<()> {
         let units = Units::default();
         out.write_all(name)?;

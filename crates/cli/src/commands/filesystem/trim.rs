@@ -1,5 +1,5 @@
-//! `buttress filesystem trim IMAGE`: discards unused space, as fstrim(8) does for a mount. In an
-//! image file it punches holes, on a device it issues discards.
+//! `buttress filesystem trim IMAGE`: discards unused space, as fstrim(8) does for a mount. On an
+//! image file the command punches holes, on a device it issues discards.
 
 use std::ffi::OsString;
 use std::io::Write as _;

@@ -4,7 +4,7 @@
 //! and explains each difference. An unreadable block or an unprintable item is an error on stderr.
 //! The dump continues, and the exit code reports the loss.
 //!
-//! - `selection`: the trees to print, their order and their headings;
+//! - `selection`: chooses the trees to print, their order and their headings;
 //! - `output`: blocks as text or JSON, one after another.
 
 mod output;
@@ -238,8 +238,8 @@ impl Dump<'_> {
         self.block(header.owner, &found.block)
     }
 
-    /// Reads a block of which only the address is known. Returns the first valid copy or, without
-    /// one, the first readable copy.
+    /// Reads a block of which only the address is known. Returns the first valid copy of the block
+    /// or, without one, the first readable copy.
     fn any_block(&self, logical: Logical) -> Result<DamagedBlock> {
         let volume = self.filesystem.volume();
         let format = self.filesystem.forest().block_format();

@@ -85,7 +85,8 @@ impl Subcommand for ListChunks {
     fn run(self, context: &Context) -> Result<Outcome> {
         let filesystem = filesystem_of(context.open_volume(&self.device)?.volume());
         let mut lines = lines(context, &filesystem)?;
-        // The sort is stable: equal lines stay in the order of devices and physical addresses.
+        // The sort of lines is stable: equal lines stay in the order of devices and physical
+        // addresses.
         lines.sort_by(|left, right| {
             self.sort
                 .iter()

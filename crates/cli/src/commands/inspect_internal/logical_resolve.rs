@@ -72,7 +72,7 @@ impl Subcommand for LogicalResolve {
         let mut out = context.stdout();
         let mut printed = None;
         for reference in &references {
-            // References are sorted: those of one file are consecutive.
+            // References are sorted, so those of one file are consecutive.
             if self.inodes || printed != Some(reference.location) {
                 report.print(&mut out, reference)?;
                 printed = Some(reference.location);

@@ -79,7 +79,7 @@ impl Subcommand for TreeStats {
         let mut values = Vec::new();
         let mut out = context.stdout();
         for (tree, name) in chosen {
-            // A selected tree is measured as if it held files.
+            // With `--tree`, the selected tree is measured as if it held files.
             let with_content = self.tree.is_some() || tree == TreeId::FS;
             if !context.json() {
                 writeln!(out, "Calculating size of {name}")?;

@@ -27,7 +27,8 @@ use crate::signals::Cancelling;
 /// Flags for volumes that are not empty.
 #[derive(Args, Debug)]
 pub(super) struct BuildArguments {
-    // This group must come first: it determines the positions of directories among all sources.
+    // The source arguments must come first: they determine the positions of directories among all
+    // sources.
     #[command(flatten)]
     pub(super) sources: SourceArguments,
     /// Add the content of this directory; may be repeated, and a later directory replaces entries

@@ -25,8 +25,8 @@ pub(super) fn take(policy: &mut AccessPolicy, name: &str) -> bool {
     true
 }
 
-/// Returns the policy of a mount's options in the table of mounts. The table shows `strictatime` by
-/// showing no other option.
+/// Returns the policy of a mount's options in the table of mounts. If the mount table shows no
+/// other option of access times, the policy is `strictatime`.
 pub(super) fn of_table(options: &str) -> AccessPolicy {
     let has = |name: &str| options.split(',').any(|option| option == name);
     let times = match (has("noatime"), has("relatime")) {

@@ -45,8 +45,7 @@ pub(super) fn start() -> Result<Outcome> {
 
 /// Detaches this process from the terminal and its signals.
 pub(super) fn leave_session() {
-    // A process that already leads its group was not started from a shell, so this error is
-    // ignored.
+    // If the process already leads its group, no shell started it, so this error is ignored.
     let _ = rustix::process::setsid();
 }
 

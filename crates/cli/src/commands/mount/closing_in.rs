@@ -8,8 +8,9 @@
 //! names, and calls that circumvent such refusals (handles of files, new rings, keys, namespaces).
 //! Programs cannot restore any rights.
 //!
-//! Existing io_uring rings remain usable. Rings of devices read and write, and rings of the mount
-//! carry requests. They cannot do anything else, because they were restricted at their creation.
+//! Existing io_uring rings remain usable. The rings of devices read and write, and the rings of the
+//! mount carry requests. They cannot do anything else, because they were restricted at their
+//! creation.
 //!
 //! The server can still create threads with `clone(2)`, whose flags a filter can check. The flags
 //! of `clone3(2)` are behind a pointer, so this call returns `ENOSYS`, and C libraries fall back to
@@ -19,9 +20,9 @@
 //! calling thread and its children, and the threads of the devices start before the mount, which
 //! needs the rights. The filter refuses the operations that Landlock and capabilities would refuse.
 //!
-//! The filter is a deny list, not an allow list: an unforeseen call must not make a commit fail. It
-//! still allows reading and writing open files, threads, memory, signals to itself, and `stat(2)`,
-//! by which the server resolves a caller's descriptor.
+//! The filter is a deny list, not an allow list: an unforeseen call must not make a commit fail.
+//! The sandbox still allows reading and writing open files, threads, memory, signals to itself, and
+//! `stat(2)` of a caller's descriptor.
 //!
 //! The watch process ([`super::watch`]), which is not restricted, unmounts.
 
@@ -64,7 +65,7 @@ const REFUSED: &[i64] = &[
     libc::SYS_quotactl,
     libc::SYS_swapon,
     libc::SYS_swapoff,
-    // Sockets and connections.
+    // System calls for sockets and connections.
     libc::SYS_socket,
     libc::SYS_socketpair,
     libc::SYS_bind,
@@ -102,7 +103,7 @@ const REFUSED: &[i64] = &[
     libc::SYS_mount_setattr,
     libc::SYS_unshare,
     libc::SYS_setns,
-    // Users and privileges.
+    // System calls about users and privileges.
     libc::SYS_setuid,
     libc::SYS_setreuid,
     libc::SYS_setresuid,
@@ -243,7 +244,8 @@ fn rules_of_rings(has_rings: bool) -> Result<Vec<(i64, Vec<SeccompRule>)>> {
     )])
 }
 
-/// Installs the sandbox for this process. `has_rings`: the process continues to use io_uring rings.
+/// Installs the sandbox for this process. If `has_rings` is true, the process continues to use
+/// io_uring rings.
 ///
 /// # Errors
 /// The system has no such filters, or none for this architecture.

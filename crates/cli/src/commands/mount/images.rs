@@ -62,7 +62,8 @@ impl Images {
             .collect()
     }
 
-    /// Returns the message about a deleted file, with the way to save its content. Returns `None` if all files exist.
+    /// Returns the message about a deleted file, with the way to save its content. Returns `None`
+    /// if no image file was deleted.
     pub(super) fn deleted(&self) -> Option<String> {
         let is_deleted = |file: &OwnedFd| rustix::fs::fstat(file).is_ok_and(|found| found.st_nlink == 0);
         let (path, file) = self.files.iter().find(|(_, file)| is_deleted(file))?;

@@ -7,8 +7,8 @@
 /// The effect of an option.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Meaning {
-    /// The option is for mount(8) or fstab, or requests the behaviour that always applies. It
-    /// causes no message.
+    /// The option is for mount(8) or fstab, or requests the behaviour that always applies. The
+    /// option causes no message.
     Nothing,
     /// The option requests unsupported behaviour; the text is the note.
     Note(&'static str),

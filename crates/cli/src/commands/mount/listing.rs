@@ -31,7 +31,7 @@ fn row_as_json(row: Row<'_>) -> Value {
     record
 }
 
-/// Prints the list.
+/// Prints the list of mounts.
 pub(super) fn list(context: &Context) -> Result<Outcome> {
     let (servers, mounts) = (Known::all()?, places::all());
     let rows = servers.iter().flat_map(|server| {

@@ -1,8 +1,8 @@
 //! The registry of servers: one small file per mount, locked while the server uses the image.
 //!
-//! Its directory is `/run/buttress` for root, and `$XDG_RUNTIME_DIR/buttress` or a private
-//! directory in the temporary directory for other users. An unlocked file belongs to a server that
-//! ended; the next reader of the registry removes it.
+//! The directory of these files is `/run/buttress` for root, and `$XDG_RUNTIME_DIR/buttress` or a
+//! private temporary directory for other users. An unlocked file belongs to a server that ended;
+//! the next reader of the registry removes it.
 //!
 //! When a process ends, the kernel closes its files in an unspecified order, so the lock may be
 //! released before the image. A process that needs the image therefore also waits for the end of
@@ -139,9 +139,9 @@ impl Entry {
         Ok(())
     }
 
-    /// Ends the server's use of the image, and records the result for waiting processes. The lock
-    /// is released with the process, after its devices, which were opened earlier: then other
-    /// processes can use them.
+    /// Ends the server's use of the image, and records the result for waiting processes. The
+    /// process holds the lock until its end, when its devices are closed: then other processes can
+    /// use them.
     pub(crate) fn end(mut self, result: &Result<()>) {
         if let Err(error) = result
             && let Some(record) = self.record.as_object_mut()
@@ -217,14 +217,14 @@ impl Known {
         self.record.get("writes").and_then(Value::as_bool) == Some(true)
     }
 
-    /// Waits until the server has read the table of mounts after this call. An unreachable server
-    /// reads the table without a request.
+    /// Waits until the server has read the table of mounts after this call. If the server is
+    /// unreachable, it reads the table without a request.
     pub(crate) fn wait_until_noticed(&self) {
         let Ok(mut socket) = UnixStream::connect(self.socket()) else {
             return;
         };
-        // The server reads the table before the request. Without a request the server closes the
-        // connection.
+        // The server reads the table of mounts before it reads this request. Without a request the
+        // server closes the connection.
         drop(socket.shutdown(Shutdown::Write));
         drop(socket.read_to_end(&mut Vec::new()));
     }

@@ -113,7 +113,7 @@ impl Messages {
             // A failure to write to the log cannot be reported elsewhere.
             let _ = match &self {
                 Self::File(file) => writeln!(file.lock(), "{text}"),
-                // Syslog priority: a warning of a daemon.
+                // Messages to syslog have the priority of a daemon's warning.
                 Self::System(socket) => socket
                     .send(format!("<28>buttress[{}]: {text}", std::process::id()).as_bytes())
                     .map(drop),
@@ -212,7 +212,7 @@ fn open(
     let volume = opened.volume();
     let globals = context.globals();
     let root = match (&globals.subvolume, globals.subvolume_id) {
-        // The default subvolume, as for the kernel's mount.
+        // Without options, mount the default subvolume, as the kernel does.
         (None, None) => volume.default_subvolume()?.location(),
         _ => opened.location(),
     };
@@ -308,8 +308,8 @@ pub(super) fn serve(
         .with_context(on_directory)
         .map_err(|error| error.context(advice(wishes)))?;
     volume.is_mounted_on(directory).with_context(on_directory)?;
-    // The entry is not made earlier, because another mount of the same image waits for servers
-    // without a mount.
+    // Create the entry only now, because another mount of the same image waits for servers without
+    // a mount.
     let device = device_of(&image, directory)?;
     let images = Arc::new(Images::open(context, &image, directory)?);
     let root_of_mount = shown_root(context, root, wishes, device.clone(), images.record());
@@ -397,8 +397,8 @@ fn writer_behind(access: &Access) -> Option<WritableFilesystem> {
     }
 }
 
-/// Stops resynchronisations, balances, scrubs and the healer, which also write to the volume. Nothing is written after the last
-/// commit, which counts their repairs.
+/// Stops resynchronisations, balances, scrubs and the healer, which also write to the volume. After
+/// the last commit, which counts repairs of these jobs, nothing is written.
 fn stop_of_writers(
     resyncs: Arc<Resyncs>,
     balances: Arc<Balances>,
@@ -407,7 +407,7 @@ fn stop_of_writers(
 ) -> Arc<impl Fn() + Send + Sync> {
     let healer = Mutex::new(healer);
     Arc::new(move || {
-        // A scrub may wait for a resynchronisation.
+        // Ending the resynchronisation precedes the scrub, because a scrub may wait for it.
         resyncs.end();
         balances.end();
         scrubs.end();

@@ -2,7 +2,7 @@
 //!
 //! For a remount of FUSE, the kernel sends no request: it only changes flags of the mount and of
 //! the superblock. The table of mounts shows them, so the server reads the table after each change.
-//! The table is opened before the server restricts itself.
+//! The server opens the table of mounts before it restricts itself.
 //!
 //! A request does not identify its mount. The options of the oldest mount of the volume therefore
 //! apply to all of them.

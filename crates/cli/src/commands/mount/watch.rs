@@ -11,8 +11,8 @@
 //! | `s` | calls syncfs(2) on the mount, so that the kernel sends its cached changes to the server, and answers with a byte |
 //! | end of input | the server has ended: detaches its remaining mounts |
 //!
-//! Mounts are found by their device, not by a directory, because several directories may show a
-//! volume, and the first directory may later show another volume.
+//! The watching process finds mounts by device, because several directories may show a volume, or
+//! later show another.
 //!
 //! The process does not open the image. Of another process' memory, it only discloses which of
 //! three numbers, if any, is at an address.
@@ -104,7 +104,7 @@ impl Watch {
         Ok(Self(child))
     }
 
-    /// Returns the kind of shutdown at an address of a process' memory.
+    /// Returns the kind of shutdown that is stored at an address of a process' memory.
     pub(super) fn kind_at(&mut self, process: u32, address: u64) -> Option<u32> {
         let mut question = vec![b'k'];
         question.extend(process.to_ne_bytes());
@@ -135,7 +135,7 @@ impl Watch {
     /// Requests an unmount, and waits for the attempt.
     pub(super) fn unmount(&mut self) {
         if let Some(mut input) = self.0.stdin.take() {
-            // If the watching process has ended, the mount ends with this process.
+            // If the watching process has ended, unmount by ending this process.
             let _ = input.write_all(b"u");
         }
         let _ = self.0.wait();
@@ -226,11 +226,11 @@ fn answer_kind(input: &mut impl std::io::Read) -> std::io::Result<()> {
 
 /// Returns whether the mount on a directory fails with the errors of an ended server.
 ///
-/// The end of the server's pipe arrives before the last of its descriptors is closed. Until then
-/// the kernel answers from its cache and keeps requests waiting, so the call requires an answer of
-/// the server. When the connection breaks, a waiting request fails with `ECONNABORTED`, one in a
-/// ring of the server with `ECANCELED`, and a later one with `ENOTCONN`. If another process has
-/// mounted something else there meanwhile, the call succeeds.
+/// The end of the server's pipe arrives before the last of its descriptors is closed. Before the
+/// connection ends, the kernel answers from its cache and keeps requests waiting, so only a
+/// server's answer counts. When the connection breaks, a waiting request fails with `ECONNABORTED`,
+/// one in a ring of the server with `ECANCELED`, and a later one with `ENOTCONN`. If another
+/// process has mounted a different file system there, the call succeeds.
 fn is_dead(directory: &Path) -> bool {
     use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
     let asked = statx(CWD, directory, AtFlags::STATX_FORCE_SYNC, StatxFlags::MODE);

@@ -13,7 +13,7 @@ use super::json;
 use crate::context::Context;
 use crate::output::json::ArrayWriter;
 
-/// Approximate size of a write of lines; a wait for input also causes a write.
+/// Approximate number of bytes after which lines are written; a wait for input also causes a write.
 const OUTPUT_BYTES: usize = 64 << 10;
 
 pub(super) fn text(mut decoder: Decoder<File>, context: &Context) -> Result<()> {
@@ -45,7 +45,8 @@ pub(super) fn as_json(mut decoder: Decoder<File>, context: &Context) -> Result<(
             Ok(Some(frame)) => array.element(&json::element(&frame))?,
             Ok(None) => return Ok(array.finish()?),
             Err(error) => {
-                // The document stays valid; the exit code reports that it is incomplete.
+                // The JSON document stays valid; the exit code reports that the document is
+                // incomplete.
                 array.finish()?;
                 return Err(error.into());
             }

@@ -243,7 +243,7 @@ fn give_up(context: &Context, writing: Writing, before: Generation) {
         return;
     }
     let dropped = filesystem.drop_deleted_subvolumes(&Progress::new());
-    // Commit what was dropped, even if the rest failed.
+    // Commit the drops that succeeded, even if others failed.
     let committed = filesystem.sync().map(drop);
     if let Err(error) = dropped.and(committed) {
         context.warn(format_args!(

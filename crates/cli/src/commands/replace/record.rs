@@ -1,6 +1,6 @@
 //! Status file of a running replacement: its process, progress and devices.
 //!
-//! The file is `IMAGE.replace-status` beside the image, or the file of `--status-file`. The
+//! The status file is `IMAGE.replace-status` beside the image, or the file of `--status-file`. The
 //! permanent state of the replacement is in the volume itself. While a process writes to the
 //! volume, other processes do not open it and read this file instead. A run that ends in order
 //! removes the file. If it failed in the background, the file keeps the reason until the next run.

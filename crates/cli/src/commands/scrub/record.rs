@@ -65,8 +65,8 @@ pub(super) struct Record {
 }
 
 impl Record {
-    /// Loads the record at `path`; `None` if the file does not exist. A running job without its process counts as
-    /// interrupted.
+    /// Loads the record at `path`; `None` if the file does not exist. If the process of a running
+    /// job no longer exists, the job counts as interrupted.
     ///
     /// # Errors
     /// The file is unreadable, or not a record.

@@ -270,7 +270,7 @@ pub(super) fn first_record(
     }
 }
 
-/// Commits the errors found to the devices' statistics.
+/// Commits the errors that the scrub found to the devices' statistics.
 fn count_in_statistics(context: &Context, opened: &Subvolume, report: &Report) {
     if report.totals().errors() == 0 {
         return;

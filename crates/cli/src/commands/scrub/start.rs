@@ -213,7 +213,7 @@ pub(super) fn say_started(context: &Context, image: &Path, uuid: Uuid, process: 
     Ok(Outcome::Done)
 }
 
-/// Returns the position from which a record's scrub resumes.
+/// Returns the position from which the scrub of a record resumes.
 pub(super) fn position_of(record: Option<&Record>) -> Position {
     record.map_or_else(Position::default, |record| record.position.clone())
 }

@@ -54,8 +54,8 @@ pub(super) fn run(job: &Job<'_>, one_file_system: bool) -> Result<()> {
     for item in job.filesystem().walk(location, walk) {
         match item {
             WalkItem::Entry(entry) if entry.metadata().kind == FileKind::Directory => {
-                // The directory's entries follow, unless it is unreadable or is outside of the
-                // limit.
+                // The directory's entries follow in the list, unless the directory is unreadable or
+                // outside of the limit.
                 list.open_directory(&mut out, &entry, is_first)?;
             }
             WalkItem::Entry(entry) if is_first => {
@@ -85,7 +85,7 @@ struct List<'a> {
     job: &'a Job<'a>,
     extents: &'a ExtentTable,
     is_counted: Vec<bool>,
-    /// On-disk sizes of files with further names to come.
+    /// On-disk sizes of files of which the walk expects further names.
     links: HashMap<Location, (u64, u32)>,
 }
 

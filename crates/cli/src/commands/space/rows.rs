@@ -19,7 +19,7 @@ const SHARERS_MAX: usize = 1 << 18;
 /// share one row.
 const LINES_MAX: usize = 1 << 14;
 
-/// The figures to print.
+/// The figures of the account to print.
 pub(super) struct Report {
     /// Rows for subvolumes, or for entries of the directory.
     pub(super) rows: Vec<Row>,
@@ -218,7 +218,7 @@ fn entries_of(job: &Job<'_>, directory: Location) -> Result<Entries> {
         job.progress.check()?;
         let inode = entry.target.inode;
         let is_nested = entry.target.subvolume != directory.subvolume;
-        // A placeholder for a nested subvolume in a snapshot has no inode and no content.
+        // In a snapshot, a placeholder for a nested subvolume has no inode and no content.
         let is_inode = !is_nested && inode >= InodeNumber::ROOT_DIRECTORY;
         let together = together.filter(|_| is_inode && entry.kind != FileKind::Directory);
         if let Some(line) = together {
@@ -276,7 +276,7 @@ impl Entries {
         }
     }
 
-    /// Returns the union of all rows.
+    /// Returns the union of all rows of the account.
     fn whole(&self, accounting: &Accounting, directory: Location) -> Scope {
         let is_whole = directory == Location::root_of(directory.subvolume);
         let nested: HashSet<SubvolumeId> = self.lines.iter().flat_map(|line| &line.nested).copied().collect();

@@ -256,7 +256,7 @@ impl Making {
         let mut text = Vec::new();
         mapped.summary()?.print(SHARED_FILE, &mut text)?;
         let text = String::from_utf8_lossy(&text);
-        // Columns are not aligned in a single line, so collapse the spaces.
+        // In a single line, columns are not aligned, so collapse the spaces.
         let lines = text
             .lines()
             .map(|line| line.split_whitespace().collect::<Vec<_>>().join(" "));

@@ -14,7 +14,7 @@ impl Tour {
     pub(super) fn scrub_rotten(&mut self) -> Result<String> {
         let expected = self.contents().context("the files were not read before")?;
         let inner = self.file().context("the volume is not in a file of its own")?;
-        // This device keeps its writes in memory.
+        // The device of this step keeps its writes in memory.
         let rotten = FaultyBackend::new(CrashLab::new().device(inner), ROT_SEED);
         for range in first_copies(self.filesystem()?) {
             rotten.inject(Fault::RotBits {

@@ -70,7 +70,7 @@ pub(super) struct Contents {
 }
 
 impl Tour {
-    /// Returns the result of reading everything.
+    /// Returns the result of the step that reads everything.
     pub(super) const fn contents(&self) -> Option<&Contents> {
         self.contents.as_ref()
     }
@@ -220,8 +220,8 @@ impl Tour {
         Ok(groups.collect::<Vec<_>>().join(", "))
     }
 
-    /// Computes the space that deleting the read-only snapshots would free, each alone and all
-    /// together.
+    /// Computes the space that deleting the read-only snapshots would free, each snapshot alone and
+    /// all together.
     fn give_back(&mut self) -> Result<String> {
         let filesystem = self.filesystem()?;
         let mut subvolumes = filesystem.subvolumes()?;

@@ -313,7 +313,7 @@ pub struct Setfattr {
     /// Remove this attribute
     #[arg(short = 'x', long, value_name = "NAME")]
     remove: Option<OsString>,
-    /// Of a symbolic link, its own attributes
+    /// For a symbolic link, use the attributes of the link itself
     #[arg(short = 'h', long)]
     no_dereference: bool,
     /// Files of the volume

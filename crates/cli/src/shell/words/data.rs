@@ -38,10 +38,10 @@ pub struct Pwrite {
     /// How much is written in one go
     #[arg(short = 'b', value_name = "BYTES")]
     block: Option<Bytes>,
-    /// Make it durable then (fsync)
+    /// Make the file durable after the write (fsync)
     #[arg(short = 'W', short_alias = 'w')]
     sync: bool,
-    /// Do not say what was written
+    /// Do not print the amount of written data
     #[arg(short = 'q')]
     quiet: bool,
     /// Where to begin
@@ -122,7 +122,7 @@ pub struct Pread {
     /// Do not say how much was read
     #[arg(short = 'q')]
     quiet: bool,
-    /// Where to begin
+    /// Offset at which to begin
     #[arg(value_name = "OFFSET")]
     offset: Bytes,
     /// How much to read

@@ -15,7 +15,7 @@ use crate::shell::table::Word;
 pub struct Get {
     #[command(flatten)]
     flags: Flags,
-    /// What to copy, then where to on the host; without that, to the present directory
+    /// Sources in the volume, then the destination on the host [default: current directory]
     #[arg(value_name = "FILE… HOST_PATH", required = true)]
     places: Vec<OsString>,
 }
@@ -74,7 +74,7 @@ impl Word for Put {
     }
 }
 
-/// Copy files within the volume; their extents are shared
+/// Copy files within the volume; source and copy share their extents
 #[derive(Args, Debug)]
 pub struct Cp {
     #[command(flatten)]

@@ -263,7 +263,7 @@ pub struct Ln {
     /// Remove a file that has the name
     #[arg(short = 'f', long)]
     force: bool,
-    /// What the name leads to
+    /// Target of the new name
     #[arg(value_name = "TARGET")]
     target: OsString,
     /// The new name, or a directory for it

@@ -82,7 +82,7 @@ impl Pair {
         })
     }
 
-    /// Removes a file that was created for a failed operation.
+    /// Removes the target file if the failed operation created it.
     fn settle<T>(&self, done: buttress::Result<T>) -> Result<T> {
         if done.is_err()
             && let Some(path) = &self.made
@@ -110,7 +110,8 @@ pub struct Reflink {
     /// Do not say what was shared
     #[arg(short = 'q')]
     quiet: bool,
-    /// The source, its offset, the offset in the file and the length (all of it without these), the file
+    /// Source, source offset, target offset and length (omitted: all of the source), then target
+    /// file
     #[arg(value_name = "SOURCE [SOURCE_OFFSET OFFSET LENGTH] FILE", required = true, num_args = 2..=5)]
     places: Vec<OsString>,
 }

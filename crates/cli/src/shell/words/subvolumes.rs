@@ -28,7 +28,7 @@ pub struct Create {
     /// Create missing parent directories, too
     #[arg(short = 'p', long)]
     parents: bool,
-    /// Where they are to be
+    /// Paths of the new subvolumes
     #[arg(value_name = "PATH", required = true)]
     paths: Vec<OsString>,
 }

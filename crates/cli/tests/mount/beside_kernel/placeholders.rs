@@ -207,7 +207,7 @@ const CALLS: &[(&str, Call)] = &[
         rustix::fs::rmdir(&path)?;
         Ok(format!("{:?} {}", seen(&path), seen(&s.join("other"))?))
     }),
-    // This call must come last, because it moves the subvolume out of the original.
+    // Renaming the subvolume must come last, because it moves the subvolume out of the original.
     ("rename its subvolume over it", |s, original| {
         rename(&original.join("nested"), &s.join("nested"), RenameFlags::empty())
     }),

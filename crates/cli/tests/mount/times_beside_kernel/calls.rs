@@ -240,7 +240,7 @@ pub(crate) fn has_extent(file: &File, start: u64, length: u64) -> Result<bool> {
     let mut data = [0; 4096];
     data[..8].copy_from_slice(&start.to_ne_bytes());
     data[8..16].copy_from_slice(&length.to_ne_bytes());
-    // Without space for extents, the kernel only counts them.
+    // If the array has no space for extents, the kernel only counts them.
     ioctls::numbered(file, FIEMAP, &mut data)?;
     Ok(data[20..24] != [0; 4])
 }

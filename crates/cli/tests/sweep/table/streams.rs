@@ -154,7 +154,7 @@ pub(super) const STREAMS: &[Sweep] = &[
         own: &[acts("--output", "-f {out}/s")],
         ..PLAIN
     },
-    // Without the option the command line is invalid.
+    // Without this option, the command line is invalid.
     Sweep {
         command: "stream rebase",
         base: "{incremental}",

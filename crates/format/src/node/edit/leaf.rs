@@ -69,7 +69,7 @@ impl<'a> LeafEdit<'a> {
     }
 
     /// Inserts items in key order before the one in `slot`, with one move. Inserts as many items as
-    /// fit, from the first on. Returns the number of inserted items.
+    /// fit, from the first item on. Returns the number of inserted items.
     pub fn insert_run(&mut self, slot: usize, items: &[(Key, &[u8])]) -> usize {
         let mut free = self.free_bytes();
         let fitting = items
@@ -130,13 +130,14 @@ impl<'a> LeafEdit<'a> {
         Some(())
     }
 
-    /// Changes the length of the data of the item in `slot`. The data keeps its beginning, and
-    /// added bytes are zero. Returns false if the leaf has no space or no such item.
+    /// Changes the length of the data of the item in `slot`. Resizing keeps the beginning of the
+    /// data, and added bytes are zero. Returns false if the leaf has no space or no such item.
     pub fn resize(&mut self, slot: usize, size_bytes: usize) -> bool {
         self.resize_checked(slot, size_bytes, true).is_some()
     }
 
-    /// Changes the length like [`LeafEdit::resize`], but at the front: the data keeps its end.
+    /// Changes the length like [`LeafEdit::resize`], but at the front of the data, which keeps its
+    /// end.
     pub fn resize_front(&mut self, slot: usize, size_bytes: usize) -> bool {
         self.resize_checked(slot, size_bytes, false).is_some()
     }
@@ -228,7 +229,7 @@ impl<'a> LeafEdit<'a> {
     }
 
     /// Returns the offset in the block at which the data of the last item begins. The data of all
-    /// items ends above it.
+    /// items ends above this offset.
     fn data_start(&self) -> usize {
         self.data_end(self.count).unwrap_or(0)
     }

@@ -120,7 +120,7 @@ impl Draw<'_> {
         name.unwrap_or_else(|| self.name())
     }
 
-    /// Draws a subdirectory, preferably an empty one, if there is one.
+    /// Draws a subdirectory, preferably an empty one; any directory if none exists.
     fn inner_directory(&mut self) -> (Location, Vec<u8>) {
         let is_empty = !self.random.one_in(4);
         let inner = self.inode(|inode| inode.is_directory() && (!is_empty || inode.entries.is_empty()));
@@ -231,7 +231,7 @@ impl Draw<'_> {
         let to = match self.random.below(3) {
             0 => from,
             1 => self.directory(),
-            // Move it within the same subvolume.
+            // Move the entry within the same subvolume.
             _ => {
                 let directories: Vec<u64> = self.model.subvolumes[&from.subvolume]
                     .inodes
@@ -402,7 +402,7 @@ impl Draw<'_> {
         }
     }
 
-    /// Draws a directory that accepts names, within a few attempts.
+    /// Draws a directory that accepts new names, within a few attempts.
     fn open_directory(&mut self) -> Location {
         let mut found = self.directory();
         for _ in 0..SERIES_TRIES {

@@ -1,4 +1,4 @@
-//! Effects on the model of a change that the volume has made.
+//! Updates the model after a change that the volume has made.
 
 use super::{Made, Mode, Operation};
 use crate::writing::model::{DIRECTORY, Inode, Model, REGULAR, SET_GROUP_ID, Subvolume, Target};

@@ -40,7 +40,7 @@ impl Model {
         present == 0 || present + bytes(name) + ITEM_BYTES + HEADER_BYTES <= self.node_bytes
     }
 
-    /// Returns whether a new name can be added there.
+    /// Returns whether a directory accepts a new name.
     fn is_free(&self, directory: Location, name: &[u8]) -> bool {
         self.takes_names(directory)
             && self.target(directory, name).is_none()
@@ -93,7 +93,7 @@ impl Operation {
     /// Returns whether a change of one inode's attributes is possible.
     fn can_change_inode(&self, model: &Model) -> bool {
         match self {
-            // Only files and directories have user attributes.
+            // The model allows user attributes only on files and directories.
             Self::SetXattr(inode, name, _) => {
                 let takes =
                     |inode: &Inode| !name.starts_with(b"user.") || inode.is_file() || inode.is_directory();
@@ -182,7 +182,7 @@ fn can_delete(model: &Model, id: SubvolumeId) -> bool {
 /// - copies from a file other than a regular one;
 /// - links to an open file that has lost its names: Buttress allows them, the kernel only for files
 ///   that never had a name;
-/// - contradictory flags, if one of them may come from incompressible content.
+/// - contradictory flags, if incompressible content may have set one of them;
 #[must_use]
 pub fn can_be_drawn(model: &Model, operation: &Operation) -> bool {
     match operation {

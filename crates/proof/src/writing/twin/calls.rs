@@ -204,7 +204,7 @@ impl Twin {
                     .open(OFlags::RDONLY | OFlags::NONBLOCK)?;
                 rustix::fs::ioctl_setflags(&file, IFlags::from_bits_retain(flags.bits()))?;
             }
-            // Closing the file releases it.
+            // Closing the file on the mount releases it.
             Operation::Release(_) => {}
             _ => self.change_attributes(model, operation)?,
         }
@@ -285,7 +285,7 @@ impl Twin {
                 let (source, at, length, to) = range((*source, *at, *length, *to))?;
                 copy(&source, at, length, &open()?, to)?;
             }
-            // Root can deduplicate files that it opened for reading.
+            // The kernel lets root deduplicate files that it opened for reading.
             Change::Dedupe(source, at, length, to) => {
                 let (source, at, length, to) = range((*source, *at, *length, *to))?;
                 ioctls::dedupe_range(&source, at, length, &place.open(OFlags::RDONLY)?, to)?;

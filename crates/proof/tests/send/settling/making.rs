@@ -347,7 +347,7 @@ impl Making {
                 self.add(&Command::Rmdir { path: &path })
             }
             2 => {
-                // Move it away, and later back.
+                // Move the file or directory away, and later back.
                 let (from, to) = (self.any(None), format!("o{}-7-1", self.inode).into_bytes());
                 if from.is_empty() {
                     return Ok(());

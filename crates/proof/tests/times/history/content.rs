@@ -30,7 +30,7 @@ impl History {
                 true
             }
             5 => {
-                // A cached write, whose client sets the times.
+                // The write is a cached write, whose client sets the times.
                 volume.write_cached_at(at, offset(start), b"cached").unwrap();
                 self.model.inodes.get_mut(&at).unwrap().is_dirty = true;
                 false
@@ -54,7 +54,7 @@ impl History {
                 ];
                 let mode = modes[usize::try_from(self.random.below(5)).unwrap()];
                 let range = offset(start)..offset(start + length);
-                // Punching an existing hole changes nothing.
+                // Punching an existing hole changes no times.
                 let is_changed = mode != AllocateMode::PunchHole || !self.extents(at, &range).is_empty();
                 volume.allocate(at, range, mode).unwrap();
                 self.met.punched_holes += u64::from(!is_changed);

@@ -70,7 +70,7 @@ impl History {
         self.met.remounts += 1;
     }
 
-    /// Cuts the power. The state found afterwards becomes the model.
+    /// Cuts the power of the simulated device. The state found afterwards becomes the model.
     pub(super) fn cut(&mut self) {
         self.filesystem.take().unwrap().abandon();
         self.pass_time();
@@ -99,7 +99,8 @@ impl History {
         }
     }
 
-    /// Checks an inode after a power cut: it has times that it had since it was last durable.
+    /// Checks an inode after a power cut: its times must be times that it had since it was last
+    /// durable.
     pub(super) fn find(&mut self, at: Location, known: &Inode) {
         let found = self.volume().metadata(at).unwrap();
         let times = Times::of(&found);

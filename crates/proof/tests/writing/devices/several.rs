@@ -1,10 +1,10 @@
 //! Several failing devices, and several threads that write during a failure.
 //!
 //! As many devices as the profiles tolerate fail one after another, and the remaining ones have
-//! everything. Then one more device fails that each chunk needs: writing stops, the error names
-//! that device, and the committed state is present. Parity profiles are an exception: a row that
-//! already lacks the largest tolerable number of columns is lost if a write of one more column
-//! fails midway (the write hole).
+//! everything. After as many failures as the profiles tolerate, one more device fails: writing
+//! stops, the error names that device, and the committed state is present. Parity profiles are an
+//! exception: a row that already lacks the largest tolerable number of columns is lost if a write
+//! of one more column fails midway (the write hole).
 
 use super::{COMMIT_EVERY, Shape, comparable};
 use crate::subject::Subject;
@@ -121,7 +121,7 @@ fn one_too_many(mut subject: Subject, device: usize, committed: Option<&String>)
         ..
     } = subject;
     drop(workload);
-    // Memory still has everything.
+    // After the failure, memory still has all changes.
     let last = describe(&filesystem.view())?;
     let _forgotten = filesystem.abandon();
     let Some(committed) = committed else {

@@ -70,7 +70,7 @@ fn removed_whole_leaves_are_not_copied() {
         .remove_range(&mut scratch.account, Key::MIN..Key::MAX, &mut |_, _| ())
         .unwrap();
     assert_eq!(count, 20_000);
-    // Memory holds only one new empty leaf.
+    // At the end of this test, the tree holds only one new empty leaf in memory.
     assert_eq!(
         (scratch.account.copied, tree.unassigned_nodes(), tree.level()),
         (before, 1, 0)
@@ -132,8 +132,8 @@ fn children_of_frozen_blocks_have_their_addresses() {
     drop(frozen);
 }
 
-/// A tree has no blocks in memory once they are written. An edited tree has the blocks changed
-/// since.
+/// A tree has no blocks in memory once they are written. After further edits, a written tree holds
+/// only the changed blocks in memory.
 #[test]
 fn written_blocks_are_let_go() {
     let (mut scratch, mut tree) = committed(5000);
@@ -216,8 +216,9 @@ fn kept_blocks_with_a_view_are_copied() {
     }
 }
 
-/// A snapshot's tree can hold blocks in memory that its source made and kept. Changed blocks become
-/// the snapshot's own, because the accounting would not find their references under another owner.
+/// A snapshot's tree can hold blocks in memory that its source made and kept. Changed blocks get
+/// the snapshot as owner, because the accounting would not find their references under another
+/// owner.
 #[test]
 fn kept_blocks_of_another_tree_are_copied() {
     let (mut scratch, mut tree) = committed(5000);

@@ -33,7 +33,7 @@ fn rows_in_the_middle_fill_leaves_too() {
     for node_bytes in NODE_SIZES {
         let mut scratch = scratch(node_bytes);
         let mut tree = scratch.new_tree(TREE);
-        // Each row fills some 25 leaves.
+        // Each sequence of insertions fills some 25 leaves.
         for number in 0..u64::from(node_bytes) * 25 / 85 {
             for row in 0..4 {
                 let place = key(row * 100_000 + number);

@@ -152,7 +152,7 @@ fn walks_over_blocks_visit_each_once() {
     }
 }
 
-/// A key, and the item's bytes before and after the change.
+/// A key, and the bytes of its item before and after the change.
 type Difference = (Key, Option<Vec<u8>>, Option<Vec<u8>>);
 
 fn differences(old: &Tree, new: &Tree, mode: ReadAhead) -> Vec<Difference> {
@@ -201,8 +201,8 @@ fn frozen_trees_are_read_and_changed_before_they_are_written() {
     let frozen = sample.tree.freeze().unwrap().unwrap();
     assert!(sample.tree.freeze().unwrap().is_none());
     let between = sample.tree.view();
-    // The test has written nothing to the devices yet. The next transaction copies the blocks that
-    // it changes.
+    // The test has written nothing to the devices yet. In this test, the next transaction copies
+    // the blocks that it changes.
     let mut after = sample.after.clone();
     for number in (0..12_000).step_by(500) {
         sample
@@ -214,7 +214,7 @@ fn frozen_trees_are_read_and_changed_before_they_are_written() {
     assert_eq!(all(&held), sample.after);
     assert_eq!(all(&between), sample.after);
     assert_eq!(all(&sample.tree.view()), after);
-    // The frozen state is written, regardless of later edits.
+    // The test writes the frozen state, regardless of later edits.
     let blocks = frozen.blocks().unwrap();
     let sealed: Vec<_> = blocks
         .iter()
@@ -261,7 +261,7 @@ fn uncached_path_fails_with_would_block_at_each_level() {
     while let Err(error) = reach(&wanted) {
         let missing = *error.would_block().expect("only that it is not in memory");
         levels.push(missing.level);
-        // A caller that must not fail half-way reads in blocking mode.
+        // A caller that must not fail half-way lifts the restriction and reads in blocking mode.
         let read = NonBlocking::lifted(|| tree.forest().read_block(&missing));
         assert_eq!(read.unwrap().level(), missing.level);
     }

@@ -44,7 +44,7 @@ pub(super) fn restore(
         return Ok(bytes);
     };
     let mut restored: Option<BytesMut> = None;
-    // Clamp: the bytes may hold no whole block.
+    // Clamp: the read bytes may contain no whole block.
     let blocks = bytes.get(first..).unwrap_or_default().chunks_exact(node_bytes);
     for (number, block) in blocks.enumerate() {
         let start = first.exact_add(number.exact_mul(node_bytes));

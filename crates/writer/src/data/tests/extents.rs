@@ -183,7 +183,7 @@ fn files_without_copy_on_write_are_overwritten_in_place() {
     assert_eq!((bytes[3999], bytes[4000], bytes[8999], bytes[9000]), (1, 2, 2, 1));
 }
 
-/// A shared extent of a snapshot is not overwritten, also if it is preallocated.
+/// An extent that a snapshot shares is not overwritten, also if it is preallocated.
 #[test]
 fn snapshots_keep_their_content_without_copy_on_write() {
     let Some(image) = Image::make(&[]) else { return };
@@ -202,8 +202,8 @@ fn snapshots_keep_their_content_without_copy_on_write() {
     assert!(after.iter().any(|place| !before.contains(place)));
     image.commit_and_check(&filesystem);
     assert_eq!(written(&filesystem, Location::new(snapshot, file.inode)), bytes);
-    // Content that the file wrote in a later transaction than the snapshot's is its own, and is
-    // overwritten again.
+    // Content that the file wrote in a later transaction than the snapshot's belongs to the file
+    // alone, and is overwritten in place.
     filesystem.write_at(file, offset(8192), &[3; 4096]).unwrap();
     let own = places(&filesystem, file);
     filesystem.write_at(file, offset(8192), &[4; 4096]).unwrap();
@@ -268,7 +268,7 @@ fn many_threads_write_and_commit() {
                     match random.below(8) {
                         0 => drop(filesystem.commit().unwrap()),
                         1 => filesystem.truncate(file, ByteCount::new(at)).unwrap(),
-                        // An error is expected if the other file is shorter.
+                        // For these steps, an error is expected if the other file is shorter.
                         2 | 3 => {
                             drop(filesystem.clone_range(other, offset(0)..offset(8192), file, offset(16_384)))
                         }

@@ -114,7 +114,8 @@ impl Replay<'_, '_> {
         }
     }
 
-    /// Removes a name, on both sides. The times of the inodes stay unchanged.
+    /// Removes a directory entry and the inode's reference to it. The times of the inodes stay
+    /// unchanged.
     fn unlink(&mut self, directory: InodeNumber, name: &[u8], inode: InodeNumber, index: u64) -> Result<()> {
         let (directory, location) = (self.at(directory), self.at(inode));
         self.operation.remove_link(location, directory.inode, name)?;
@@ -123,8 +124,8 @@ impl Replay<'_, '_> {
         self.resize(directory.inode, name, u64::saturating_sub)
     }
 
-    /// Adds a name to an inode, on both sides. Adding a name leaves the times of inode and
-    /// directory unchanged.
+    /// Adds a directory entry and the inode's reference to it. Adding a name leaves the times of
+    /// inode and directory unchanged.
     fn link(&mut self, inode: InodeNumber, named: &Named) -> Result<()> {
         let (directory, location) = (self.at(named.parent), self.at(inode));
         let kind = self.operation.inode(location)?.kind();
@@ -160,7 +161,7 @@ impl Replay<'_, '_> {
         Ok(())
     }
 
-    /// Does step 2 of the replay for one entry.
+    /// Does step 2 of the replay for one directory entry.
     pub(super) fn entry(&mut self, item: &OwnedItem) -> Result<()> {
         let key = item.key();
         if self.require_inode(&key)?.kind() != FileKind::Directory {
@@ -189,7 +190,7 @@ impl Replay<'_, '_> {
     }
 
     /// Removes an entry that has the name or the index of a logged entry, but leads to another
-    /// inode. Returns whether the name already exists, with any index.
+    /// inode. Returns whether the logged name already exists, with any index.
     fn make_way(&mut self, named: &Named, inode: InodeNumber) -> Result<bool> {
         let directory = self.at(named.parent);
         let mut is_there = false;
@@ -244,7 +245,7 @@ impl Replay<'_, '_> {
                 continue;
             }
             let Some(parent) = self.find_inode(named.parent)? else {
-                // The directory was not logged and does not exist in the subvolume.
+                // The directory of the name was not logged and does not exist in the subvolume.
                 continue;
             };
             if parent.kind() != FileKind::Directory {

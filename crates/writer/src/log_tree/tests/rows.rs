@@ -1,4 +1,4 @@
-//! Tests of directories with many new names: their inodes are read and logged in rows.
+//! Tests of directories with many new names, whose inodes are read and logged together.
 
 use super::{MIB, NEW, ROOT, made, open, write};
 use crate::log_tree::Synced;
@@ -38,7 +38,7 @@ fn a_row_of_new_names_of_all_kinds_is_there_after_a_crash() {
                     }
                 }
                 1 => {
-                    // Many items follow its names.
+                    // In this test, many items follow the inode's names.
                     for extent in 0..30 {
                         let offset = FileOffset::new(extent * 8192);
                         filesystem.write_at(file, offset, &[b'e'; 4096]).unwrap();

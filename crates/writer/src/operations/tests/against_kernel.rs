@@ -1,8 +1,8 @@
 //! Runs the same operations on the kernel's btrfs and on this crate's. Each operation must end with
-//! the same error number. Afterwards the items of both subvolumes must be equal, except for
-//! transaction numbers and current times.
+//! the same error number. After all operations, the items of both subvolumes must be equal, except
+//! for transaction numbers and current times.
 //!
-//! Paths use few names, so that operations meet each other's results, and many fail.
+//! The paths of the test use few names, so that many operations meet each other's results, or fail.
 
 use super::steps::{How, Step, random_steps};
 use super::volume::{Image, ROOT};
@@ -256,7 +256,7 @@ fn change_here(filesystem: &WritableFilesystem, step: &Step) -> Result<()> {
     }
 }
 
-/// Times from this value on are current times, not set by a step.
+/// Times from this value on are current times, which no step of the test set.
 const NOW: i64 = 1_000_000;
 
 /// Returns an item without its transaction numbers, and with all current times made equal.
@@ -266,7 +266,7 @@ fn masked(key: &Key, data: &[u8]) -> Vec<u8> {
         ItemType::INODE_ITEM => {
             data[..16].fill(0);
             // The kernel starts the change counter of a new inode at an arbitrary value from
-            // memory. Only an inode that mkfs made starts at a known number.
+            // memory. Only an inode that mkfs made starts its change counter at a known number.
             if key.objectid != InodeNumber::ROOT_DIRECTORY.object_id() {
                 data[72..80].fill(0);
             }

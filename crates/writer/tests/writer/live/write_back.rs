@@ -1,4 +1,5 @@
-//! Tests of reads and attribute changes beside a write-back: none waits for its device.
+//! Tests of reads and attribute changes during a write-back: none waits for the write-back's
+//! device.
 
 use super::{BYTES, create, new_volume};
 use buttress_format::{ByteCount, FileOffset, Timestamp};

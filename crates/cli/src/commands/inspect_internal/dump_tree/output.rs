@@ -82,14 +82,14 @@ impl Output {
         Ok(())
     }
 
-    /// Writes a block of this tree. Returns its unprintable items.
+    /// Writes a block of this tree. Returns the block's unprintable items.
     pub(super) fn block(&mut self, tree_id: TreeId, block: &TreeBlock) -> Result<Vec<Damage>> {
         match &mut self.form {
             Form::Text { out, text } => {
                 let damages = print::block(text, block, &self.options);
                 if text.as_bytes().len() >= TEXT_BYTES || !damages.is_empty() {
-                    // Flush, so that errors appear at the right place if both streams go to the
-                    // same destination.
+                    // Flush each block, so that errors appear at the right place if both streams go
+                    // to the same destination.
                     out.write_all(text.as_bytes())?;
                     text.clear();
                     if !damages.is_empty() {

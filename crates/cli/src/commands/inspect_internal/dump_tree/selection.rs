@@ -29,7 +29,7 @@ enum Choice {
     All,
     /// Only the device tree.
     Device,
-    /// Root, chunk and device trees.
+    /// Print the root, chunk and device trees.
     DeviceInformation,
     ExtentsAndDevice,
     Uuid,

@@ -51,7 +51,7 @@ pub(super) fn parenthesised(sink: &mut impl Sink, name: &str, text: impl AsRef<s
     sink.joined(name, Parenthesised(text.as_ref()));
 }
 
-/// A text that is printed in parentheses.
+/// A text that the dump prints in parentheses.
 pub(super) struct Parenthesised<'a>(pub(super) &'a str);
 
 impl super::value::Value for Parenthesised<'_> {

@@ -205,7 +205,7 @@ impl Sink for Text {
 #[derive(Debug, Default)]
 pub(crate) struct Tree {
     object: Map<String, Json>,
-    /// Open arrays: the fields collected before, the array's name and its elements.
+    /// Open arrays, each with the fields collected before it, its name and its elements.
     open: Vec<(Map<String, Json>, String, Vec<Json>)>,
     /// True if the open array's current object has begun.
     entry_begun: bool,

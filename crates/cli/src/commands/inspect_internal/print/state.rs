@@ -133,7 +133,7 @@ fn checksum_change(sink: &mut impl Sink, target: u64) {
 /// Names of checksum types by their numbers.
 pub(super) const CHECKSUM_NAMES: [&str; 4] = ["crc32c", "xxhash64", "sha256", "blake2b"];
 
-/// Prints a paused or interrupted balance: its arguments for data, metadata and system chunks.
+/// Prints a paused or interrupted balance item: its arguments for data, metadata and system chunks.
 fn balance(sink: &mut impl Sink, data: &[u8]) -> Result<(), Short> {
     let mut fields = Fields::new(data);
     sink.begin(2);

@@ -36,7 +36,7 @@ pub(crate) enum ArrayDamage {
         /// Size of the field in bytes.
         most_bytes: usize,
     },
-    /// The array ends inside an entry.
+    /// The system chunk array ends inside an entry.
     #[error("sys_array is too short for {need_bytes} bytes at offset {offset_bytes}")]
     Short {
         /// Size of the entry in bytes.

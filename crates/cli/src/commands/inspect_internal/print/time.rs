@@ -1,8 +1,8 @@
 //! Fast formatting of many dates in the local time zone.
 //!
 //! A dump prints four timestamps per inode, and adjacent ones often share their second. The
-//! formatter therefore caches the last date. Any 64-bit number of seconds has a date in the
-//! proleptic Gregorian calendar.
+//! formatter of dates therefore caches the last date. Any 64-bit number of seconds has a date in
+//! the proleptic Gregorian calendar.
 
 use std::fmt::Write as _;
 

@@ -103,7 +103,7 @@ pub(crate) struct Octal(pub(crate) u32);
 
 impl Value for Octal {
     fn text(&self, out: &mut Text) {
-        // Writing to memory cannot fail.
+        // Formatting into memory cannot fail.
         let _ = write!(out, "{:o}", self.0);
     }
 

@@ -20,7 +20,7 @@ pub(super) struct Layout {
     highest: u64,
     /// Number of children at a higher address than the end of the previously read block.
     pub(super) forward_seeks: u64,
-    /// Number of children before the previously read block.
+    /// Number of seeks to a child that is located before the previously read block.
     pub(super) backward_seeks: u64,
     seek_bytes: u64,
     /// Distances of the seeks.
@@ -133,7 +133,7 @@ impl Layout {
         self.blocks().saturating_mul(self.node_bytes)
     }
 
-    /// Returns the number of all seeks.
+    /// Returns the number of all seeks, forward and backward.
     pub(super) fn seeks(&self) -> u64 {
         self.forward_seeks.saturating_add(self.backward_seeks)
     }
@@ -214,8 +214,8 @@ impl Histogram {
         Ok(())
     }
 
-    /// Groups rare distances until their sum is no longer rare, or a frequent distance follows. A
-    /// rare distance that ends a group is not shown, as in btrfs-progs.
+    /// Groups rare distances until their sum is no longer rare, or a frequent distance follows. If
+    /// a rare distance ends a group, it is not shown, as in btrfs-progs.
     fn bars(&self) -> Vec<Bar> {
         let marks = |count: u64| count.checked_div(self.total / MARKS).unwrap_or(0);
         let mut bars = Vec::new();
@@ -315,8 +315,8 @@ mod tests {
         for _ in 0..20 {
             histogram.add(1000);
         }
-        // Of 60 seeks, a mark stands for 3. Groups close at 9 (3 marks), and each omits the
-        // distance after it.
+        // Each mark of the bar stands for 3 of 60 seeks. Groups close at 9 (3 marks), and each
+        // omits the distance after it.
         let bars = histogram.bars();
         assert_eq!(
             bars.first(),
