@@ -221,7 +221,7 @@ pub mod accounting {
 pub mod balance {
     pub use buttress_format::{BalanceArgumentFlags, BalanceArguments, BalanceFlags, BalanceItem};
     pub use buttress_fs::BalanceRefusal;
-    pub use buttress_writer::balance::choice::{Candidate, Choice, Chosen, Kind};
+    pub use buttress_writer::balance::choice::{Candidate, Choice, Kind};
     pub use buttress_writer::balance::job::{
         BalanceControl, BalanceCounts, BalanceEnd, BalanceSummary, NotRelocated,
     };

@@ -29,7 +29,7 @@ use buttress_format::{BalanceItem, ByteCount, CompatRo, Incompat, Logical, TreeI
 use buttress_fs::error::{BalanceRefusal, Corruption, Defect, Result};
 use buttress_fs::filesystem::Filesystem;
 use buttress_tree::NonBlocking;
-use buttress_volume::Volume;
+use buttress_volume::{ChunkMap, Volume};
 use choice::{Candidate, Choice, choose};
 
 /// Returns the item of a balance that is in progress or paused.
@@ -80,25 +80,22 @@ pub fn plan_unwritten(filesystem: &Filesystem, item: &BalanceItem) -> Result<Cho
 /// Returns every block group with the properties that the filters test.
 fn candidates(groups: &BlockGroups, volume: &Volume) -> Result<Vec<Candidate>> {
     let map = volume.chunk_map();
-    let candidate = |group: &Group| {
-        let start = Logical::new(group.start);
-        let mapped = map.find(start).filter(|mapped| mapped.start() == start);
-        let mapped =
-            mapped.ok_or_else(|| Defect::new("a block group has no chunk").with("start", group.start))?;
-        Ok(Candidate {
-            start,
-            length: ByteCount::new(group.length),
-            used: ByteCount::new(group.used),
-            flags: group.flags,
-            stripes: mapped
-                .chunk()
-                .stripes
-                .iter()
-                .map(|stripe| (stripe.device, stripe.physical))
-                .collect(),
-        })
-    };
-    groups.iter().map(candidate).collect()
+    groups.iter().map(|group| candidate(group, &map)).collect()
+}
+
+fn candidate(group: &Group, map: &ChunkMap) -> Result<Candidate> {
+    let start = Logical::new(group.start);
+    let mapped = map.find(start).filter(|mapped| mapped.start() == start);
+    let mapped =
+        mapped.ok_or_else(|| Defect::new("a block group has no chunk").with("start", group.start))?;
+    let stripes = mapped.chunk().stripes.iter();
+    Ok(Candidate {
+        start,
+        length: ByteCount::new(group.length),
+        used: ByteCount::new(group.used),
+        flags: group.flags,
+        stripes: stripes.map(|stripe| (stripe.device, stripe.physical)).collect(),
+    })
 }
 
 impl Engine {
@@ -194,6 +191,16 @@ impl Running {
         let facts = Facts::new(core.devices.rooms.len(), is_mixed, &candidates);
         admit(item, &facts)?;
         Ok(choose(item, candidates))
+    }
+
+    /// Returns a block group as the filters see it now; `None` if it is gone.
+    fn candidate_at(&self, start: Logical) -> Result<Option<Candidate>> {
+        let groups = &self.core.groups;
+        let group = groups
+            .holding(start.get())
+            .filter(|group| group.start == start.get());
+        let map = self.core.forest.volume().chunk_map();
+        group.map(|group| candidate(group, &map)).transpose()
     }
 
     /// Returns whether the root tree's item of the balance is out of date.

@@ -168,7 +168,10 @@ mod tests {
         let arguments: Vec<OsString> = line.split(' ').map(OsString::from).collect();
         let matches = parse(&arguments).ok()?;
         assert_eq!(
-            command().try_get_matches_from(&arguments).ok().as_ref(),
+            command()
+                .try_get_matches_from(with_attached_filters(&arguments).iter())
+                .ok()
+                .as_ref(),
             Some(&matches),
             "{line}"
         );

@@ -1,8 +1,9 @@
 //! The choice of block groups: Linux's filters over rows of the chunk and block-group tables.
 //!
-//! A balance visits block groups from the highest address down. A balance's limit counts only the
-//! block groups that pass all other filters. If fewer block groups of a type pass than the least of
-//! a limit range, none of this type is moved.
+//! A balance visits block groups from the highest address down. A balance's limit counts only the block
+//! groups that pass all other filters. If fewer block groups of a type pass than the least of a
+//! limit range, none of this type is moved. A choice is a plan: a balance compares each block group with
+//! the filters again when it visits the block group.
 //!
 //! Two differences from Linux 6.18, both in favour of the manual:
 //!
@@ -12,7 +13,7 @@
 //!
 //! Source: btrfs-balance(8), section "Filters".
 
-use buttress_exact::Exact as _;
+use buttress_exact::{Exact as _, u64_of};
 use buttress_format::{
     BalanceArgumentFlags as Filter, BalanceArguments, BalanceFlags, BalanceItem, BlockGroupFlags, ByteCount,
     DeviceId, Logical, Physical,
@@ -33,30 +34,22 @@ pub struct Candidate {
     pub stripes: Vec<(DeviceId, Physical)>,
 }
 
-/// A block group that passed all filters of the balance.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Chosen {
-    /// The block group.
-    pub group: Candidate,
-    /// The number of block groups that the choice had compared with the filters when it reached
-    /// this one.
-    pub considered: usize,
-}
-
 /// The block groups that a balance moves.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Choice {
+    /// The filters.
+    pub item: BalanceItem,
     /// Chosen block groups, in the order in which they are moved.
-    pub groups: Vec<Chosen>,
-    /// The number of block groups that the choice compared with the filters.
-    pub considered: usize,
+    pub groups: Vec<Candidate>,
+    /// The starts of all block groups of the volume, in the order in which they are visited.
+    pub starts: Vec<Logical>,
 }
 
 impl Choice {
     /// Returns the number of bytes to move, without copies and parity.
     #[must_use]
     pub fn bytes(&self) -> ByteCount {
-        let used = self.groups.iter().map(|chosen| chosen.group.used);
+        let used = self.groups.iter().map(|group| group.used);
         // Clamp: extents do not overlap in a 64-bit address space.
         used.fold(ByteCount::ZERO, ByteCount::saturating_add)
     }
@@ -132,30 +125,76 @@ impl Kind {
 #[must_use]
 pub fn choose(item: &BalanceItem, mut candidates: Vec<Candidate>) -> Choice {
     candidates.sort_by_key(|candidate| core::cmp::Reverse(candidate.start));
-    let considered = candidates.len();
-    let mut groups: Vec<Chosen> = candidates
-        .into_iter()
-        .zip(1_usize..)
-        .filter(|(candidate, _)| passes(item, candidate))
-        .map(|(group, considered)| Chosen { group, considered })
-        .collect();
+    let starts = candidates.iter().map(|candidate| candidate.start).collect();
+    let mut visits = Visits {
+        item,
+        left: Kind::ALL.map(|kind| limits(kind.filters(item)).1),
+    };
+    let mut groups: Vec<Candidate> = candidates;
+    groups.retain(|candidate| visits.take(candidate));
     for kind in Kind::ALL {
-        let (least, most) = limits(kind.filters(item));
-        let is_kind = |chosen: &Chosen| Kind::of(chosen.group.flags) == Some(kind);
-        let found = u64::try_from(groups.iter().filter(|chosen| is_kind(chosen)).count());
-        // Clamp: a count in memory is below the bound of any limit.
-        let found = found.unwrap_or(u64::MAX).min(most);
-        let mut left = if found < least { 0 } else { found };
-        groups.retain(|chosen| {
-            if !is_kind(chosen) {
-                return true;
-            }
-            let is_in = left > 0;
-            left = left.exact_sub(u64::from(is_in));
-            is_in
-        });
+        let (least, _) = limits(kind.filters(item));
+        if count(&groups, kind) < least {
+            groups.retain(|group| Kind::of(group.flags) != Some(kind));
+        }
     }
-    Choice { groups, considered }
+    Choice {
+        item: *item,
+        groups,
+        starts,
+    }
+}
+
+fn count(groups: &[Candidate], kind: Kind) -> u64 {
+    u64_of(
+        groups
+            .iter()
+            .filter(|group| Kind::of(group.flags) == Some(kind))
+            .count(),
+    )
+}
+
+impl Choice {
+    /// Begins to visit the block groups. Each is compared with the filters again when it is visited, as Linux does: what was
+    /// moved meanwhile may have filled it.
+    pub(crate) fn visits(&self) -> Visits<'_> {
+        let left = |kind: Kind| match limits(kind.filters(&self.item)) {
+            (least, _) if count(&self.groups, kind) < least => 0,
+            (_, most) => most,
+        };
+        Visits {
+            item: &self.item,
+            left: Kind::ALL.map(left),
+        }
+    }
+}
+
+/// The filters, and what is left of their limits.
+#[derive(Debug)]
+pub(crate) struct Visits<'a> {
+    item: &'a BalanceItem,
+    /// By type, in the order of [`Kind::ALL`].
+    left: [u64; 3],
+}
+
+impl Visits<'_> {
+    /// Returns whether a block group is to be moved now, and counts it.
+    pub(crate) fn take(&mut self, candidate: &Candidate) -> bool {
+        let Some(kind) = Kind::of(candidate.flags).filter(|_| passes(self.item, candidate)) else {
+            return false;
+        };
+        let mut of_kind = Kind::ALL.into_iter().zip(&mut self.left);
+        let Some((_, left)) = of_kind.find(|(other, _)| *other == kind) else {
+            return false;
+        };
+        match left.checked_sub(1) {
+            None => false,
+            Some(fewer) => {
+                *left = fewer;
+                true
+            }
+        }
+    }
 }
 
 /// Returns the item with which Linux resumes a balance: it passes over converted block groups, and

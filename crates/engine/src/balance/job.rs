@@ -197,11 +197,14 @@ impl Engine {
         control: &BalanceControl,
         summary: &mut BalanceSummary,
     ) -> Result<()> {
-        for chosen in &choice.groups {
+        let mut visits = choice.visits();
+        for start in &choice.starts {
             control.progress.check()?;
-            let considered = u64_of(chosen.considered);
-            control.counters.considered.store(considered, Ordering::Relaxed);
-            let group = &chosen.group;
+            control.counters.considered.fetch_add(1, Ordering::Relaxed);
+            let now = self.shared.running.lock().candidate_at(*start)?;
+            let Some(group) = now.filter(|group| visits.take(group)) else {
+                continue;
+            };
             match self.relocate(&[group.start], options) {
                 Ok(moved) => {
                     control.counters.relocated.fetch_add(1, Ordering::Relaxed);
@@ -214,8 +217,6 @@ impl Engine {
                 Err(error) => return Err(error),
             }
         }
-        let considered = u64_of(choice.considered);
-        control.counters.considered.store(considered, Ordering::Relaxed);
         Ok(())
     }
 }

@@ -4,7 +4,7 @@ use std::io::Write as _;
 use std::path::Path;
 
 use anyhow::Result;
-use buttress::balance::{BalanceEnd, BalanceSummary, Choice, Chosen};
+use buttress::balance::{BalanceEnd, BalanceSummary, Candidate, Choice};
 use serde_json::{Value, json};
 
 use crate::context::Context;
@@ -62,17 +62,17 @@ pub(super) fn ended(
 /// Prints the block groups that a balance would move.
 pub(super) fn plan(context: &Context, units: Units, choice: &Choice) -> Result<Outcome> {
     if context.json() {
-        let group = |chosen: &Chosen| {
+        let group = |group: &Candidate| {
             json!({
-                "logical": chosen.group.start.get(),
-                "length": chosen.group.length.get(),
-                "used_bytes": chosen.group.used.get(),
-                "type": chosen.group.flags.type_name(),
-                "profile": profile(chosen),
+                "logical": group.start.get(),
+                "length": group.length.get(),
+                "used_bytes": group.used.get(),
+                "type": group.flags.type_name(),
+                "profile": profile(group),
             })
         };
         let document = json!({
-            "considered": choice.considered,
+            "considered": choice.starts.len(),
             "bytes": choice.bytes().get(),
             "block_groups": choice.groups.iter().map(group).collect::<Vec<Value>>(),
         });
@@ -80,29 +80,29 @@ pub(super) fn plan(context: &Context, units: Units, choice: &Choice) -> Result<O
         return Ok(Outcome::Done);
     }
     let mut out = context.stdout();
-    for chosen in &choice.groups {
+    for group in &choice.groups {
         writeln!(
             out,
             "{}, {} at {}: {} of {}",
-            chosen.group.flags.type_name(),
-            profile(chosen),
-            chosen.group.start,
-            units.text(chosen.group.used.get()),
-            units.text(chosen.group.length.get())
+            group.flags.type_name(),
+            profile(group),
+            group.start,
+            units.text(group.used.get()),
+            units.text(group.length.get())
         )?;
     }
     writeln!(
         out,
         "would relocate {} out of {} chunks, {}",
         choice.groups.len(),
-        choice.considered,
+        choice.starts.len(),
         units.text(choice.bytes().get())
     )?;
     out.flush()?;
     Ok(Outcome::Done)
 }
 
-fn profile(chosen: &Chosen) -> &'static str {
-    let profile = chosen.group.flags.profile();
+fn profile(group: &Candidate) -> &'static str {
+    let profile = group.flags.profile();
     profile.map_or("unknown", buttress::Profile::name)
 }

@@ -7,7 +7,7 @@ use anyhow::{Context as _, Result, bail};
 use clap::Args;
 
 use super::record::Record;
-use super::running::{Running, status_path};
+use super::running::{Running, open_existing, status_path};
 use super::stopping::not_in_progress;
 use super::{EXIT_CODES, online, printing};
 use crate::context::Context;
@@ -62,11 +62,9 @@ impl Subcommand for Resume {
         if Record::load_running(status.as_deref()).is_some() {
             bail!("balance resume on '{}' failed: Already running", image.display());
         }
-        let found = context.open_volume(&image)?.volume().balance_status()?;
-        let Some(item) = found else {
+        let Some((writing, item)) = open_existing(context, &image)? else {
             return not_in_progress(context, "resume", &image, "Not in progress");
         };
-        let writing = context.open_for_writing(&image)?;
         let choice = writing.volume().resume_balance().with_context(name)?;
         let running = Running {
             context,

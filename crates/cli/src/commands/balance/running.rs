@@ -6,8 +6,8 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
-use buttress::ByteCount;
 use buttress::balance::{BalanceControl, BalanceItem, BalanceSummary, Choice};
+use buttress::{ByteCount, DeviceOptions, Volume};
 use serde_json::json;
 
 use super::record::Record;
@@ -62,6 +62,23 @@ impl Running<'_> {
         }
         ended.with_context(|| image.display().to_string())
     }
+}
+
+/// Opens a volume that has a balance, for changes. Returns `None`, and writes nothing, if the volume has none.
+pub(super) fn open_existing(context: &Context, image: &Path) -> Result<Option<(Writing, BalanceItem)>> {
+    let options = DeviceOptions {
+        write: true,
+        ..context.device_options()
+    };
+    let opened = context.open_images_with(&[image.to_owned()], &options)?;
+    let Some(item) = opened.volume().balance_status()? else {
+        return Ok(None);
+    };
+    let writing = Writing::new(opened, Volume::options());
+    Ok(Some((
+        writing.with_context(|| image.display().to_string())?,
+        item,
+    )))
 }
 
 /// The status file. A balance of a block device in the foreground has no status file, unless the

@@ -115,15 +115,16 @@ impl Subcommand for Cancel {
             },
         };
         // A process that died before it ended the balance left it paused.
-        let exists = match &online {
-            Some(online) => online.volume().balance_status()?,
-            None => context.open_volume(&image)?.volume().balance_status()?,
+        let ended = match &online {
+            Some(online) => match online.volume().balance_status()? {
+                Some(_) => Some(online.writable()?.end_balance()),
+                None => None,
+            },
+            None => {
+                running::open_existing(context, &image)?.map(|(writing, _)| writing.volume().end_balance())
+            }
         };
-        if exists.is_some() {
-            let ended = match &online {
-                Some(online) => online.writable()?.end_balance(),
-                None => context.open_for_writing(&image)?.volume().end_balance(),
-            };
+        if let Some(ended) = ended {
             ended.with_context(|| image.display().to_string())?;
         } else if !was_running {
             return not_in_progress(context, "cancel", &image, "Not in progress");

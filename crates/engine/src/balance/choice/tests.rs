@@ -43,7 +43,7 @@ fn starts(flags: BalanceFlags, filters: BalanceArguments, volume: Vec<Candidate>
         system: filters,
     };
     let choice = choose(&item, volume);
-    let starts = choice.groups.iter().map(|chosen| chosen.group.start.get() / GIB);
+    let starts = choice.groups.iter().map(|group| group.start.get() / GIB);
     starts.collect()
 }
 
@@ -224,8 +224,48 @@ fn bytes_and_considered_groups_are_counted() {
         system: BalanceArguments::NONE,
     };
     let choice = choose(&item, volume());
-    assert_eq!(choice.considered, 7);
-    let considered: Vec<usize> = choice.groups.iter().map(|chosen| chosen.considered).collect();
-    assert_eq!(considered, [3, 4, 5]);
+    assert_eq!(choice.starts.len(), 7);
     assert_eq!(choice.bytes().get(), GIB / 4 + GIB / 2);
+}
+
+#[test]
+fn visits_compare_what_block_groups_hold_now() {
+    let item = BalanceItem {
+        flags: BalanceFlags::DATA,
+        data: BalanceArguments::NONE.with_usage(60).with_limit(2),
+        metadata: BalanceArguments::NONE,
+        system: BalanceArguments::NONE,
+    };
+    let choice = choose(&item, volume());
+    assert_eq!(choice.groups.len(), 2);
+    let mut visits = choice.visits();
+    let mut taken = Vec::new();
+    for start in &choice.starts {
+        let mut now = volume().into_iter().find(|group| group.start == *start).unwrap();
+        if now.start.get() == 4 * GIB {
+            now.used = now.length;
+        }
+        taken.extend(visits.take(&now).then_some(now.start.get() / GIB));
+    }
+    assert_eq!(
+        taken,
+        [5, 3],
+        "the second one was filled meanwhile, and the limit counts what is taken"
+    );
+}
+
+#[test]
+fn visits_keep_to_the_least_of_the_plan() {
+    let mut filters = BalanceArguments::NONE;
+    filters.flags = Filter::LIMIT_RANGE;
+    (filters.limit_min, filters.limit_max) = (6, 9);
+    let item = BalanceItem {
+        flags: BalanceFlags::DATA,
+        data: filters,
+        metadata: filters,
+        system: filters,
+    };
+    let choice = choose(&item, volume());
+    let mut visits = choice.visits();
+    assert!(volume().iter().all(|group| !visits.take(group)));
 }
