@@ -64,14 +64,14 @@ fn expect_sound(volume: &Volume) -> Result<()> {
 fn moved(specification: &Specification, targets: TargetProfiles) -> Result<()> {
     let volume = make_with(specification, shared)?;
     expect_sound(&volume).context("as the kernel left it")?;
-    let filesystem = OpenOptions::new(open_images(&volume.images, true)?).open()?;
-    let filesystem = WritableFilesystem::new(filesystem, WriteOptions::default())?;
-    filesystem.set_target_profiles(targets);
     for (flag, target) in [
         (BlockGroupFlags::DATA, targets.data),
         (BlockGroupFlags::METADATA, targets.metadata),
         (BlockGroupFlags::SYSTEM, targets.system),
     ] {
+        let filesystem = OpenOptions::new(open_images(&volume.images, true)?).open()?;
+        let filesystem = WritableFilesystem::new(filesystem, WriteOptions::default())?;
+        filesystem.set_target_profiles(targets);
         let before = groups_of(&filesystem, flag);
         let summary = filesystem.relocate(&before, &RelocationOptions::default())?;
         eprintln!("{flag}: {summary:?}");
@@ -85,9 +85,9 @@ fn moved(specification: &Specification, targets: TargetProfiles) -> Result<()> {
             let profile = map.find(*group).and_then(|chunk| chunk.flags().profile());
             ensure!(target.is_none() || profile == target, "{group} has {profile:?}");
         }
+        filesystem.close()?;
         expect_sound(&volume).with_context(|| format!("after {flag}"))?;
     }
-    filesystem.close()?;
     let mount = Mount::new(&volume.images, "ro,noatime")?;
     expect_equal("what moved", &volume.manifest, &of_directory(mount.path())?)?;
     mount.close()?;
