@@ -162,9 +162,12 @@ impl Closure {
     /// Adds the tree leaves whose items make up one reference to an extent.
     fn add_users(&mut self, running: &mut Running, extent: &Extent, reference: &Found) -> Result<()> {
         let root = reference.root;
-        let tree = running.open_tree(root)?.tree.clone();
+        let open = running.open_tree(root)?;
+        // A tree that is being dropped has nothing below this key any more.
+        let dropped = open.item.as_ref().map(|item| item.drop_progress);
+        let tree = open.tree.clone();
         let sector_bytes = running.core.format.sector_bytes;
-        let keys = reference.items(&tree, extent, sector_bytes)?;
+        let keys = reference.items(&tree, dropped, extent, sector_bytes)?;
         if i64::try_from(keys.len()).ok() != Some(reference.count) {
             return Err(reference.dangling(extent).into());
         }
@@ -301,7 +304,13 @@ struct Found {
 
 impl Found {
     /// Returns the keys of the items that make up the reference.
-    fn items(&self, tree: &LiveTree, extent: &Extent, sector_bytes: u32) -> Result<Vec<Key>> {
+    fn items(
+        &self,
+        tree: &LiveTree,
+        dropped: Option<Key>,
+        extent: &Extent,
+        sector_bytes: u32,
+    ) -> Result<Vec<Key>> {
         let object = self.inode.object_id();
         // Clamp: an offset in the upper half wraps, because the file begins in the middle of the
         // extent.
@@ -312,7 +321,9 @@ impl Found {
         };
         let reach = extent.item.length.get().max(COMPRESSED_EXTENT_LIMIT.get());
         let mut keys = Vec::new();
-        tree.scan(&Key::new(object, ItemType::EXTENT_DATA, from), |key, data| {
+        let first = Key::new(object, ItemType::EXTENT_DATA, from);
+        let first = dropped.map_or(first, |dropped| dropped.max(first));
+        tree.scan(&first, |key, data| {
             if key.objectid != object
                 || key.item_type != ItemType::EXTENT_DATA
                 || key.offset.wrapping_sub(self.offset) >= reach
