@@ -1,9 +1,9 @@
 //! Edits of trees: copy-on-write in memory.
 //!
 //! An [`EditableTree`] is the newest version of one tree. An edit copies each committed block on
-//! its path into memory once, reports the copy to the [`EditContext`], and changes it in its
-//! on-disk layout. The parent node, which was copied before its child, links the child's copy. The
-//! commit assigns the copy's address.
+//! its path once, reports the copy to the [`EditContext`], and changes the copy in its on-disk
+//! layout. The parent node, which was copied before its child, links the child's copy. The commit
+//! assigns its address.
 //!
 //! | module | holds |
 //! |---|---|
@@ -17,8 +17,7 @@
 //!
 //! [`EditableTree::view`] returns the current state as a [`Tree`]. If a view holds a block on the
 //! path of a later edit, the edit changes a copy. A block also keeps its bytes while a reader keeps
-//! one of its items (an [`OwnedItem`](crate::OwnedItem)). Callers should release a view soon,
-//! because it makes the next edits copy blocks.
+//! one of its items (an [`OwnedItem`](crate::OwnedItem)). A view makes the next edits copy blocks.
 //!
 //! # A commit
 //!
@@ -27,14 +26,13 @@
 //! 2. [`EditableTree::freeze`] fixes the tree's state for the commit. The next edit copies the
 //! blocks that it changes, in the next generation that the context returns. Frozen blocks may also
 //! be written during a transaction to free memory. After such a write, an edit copies the block to
-//! a new address before it changes it. The transaction must not reuse the old one, because the
-//! cache identifies blocks by address and generation.
+//! a new address before it changes it. The old address must not be reused: the cache keys blocks by
+//! address and generation.
 //! 3. [`Frozen::blocks`] lists the frozen blocks, and [`FrozenBlock::seal`] seals each on any
 //!    thread. The caller writes the blocks, and [`Forest::keep_written`] caches them.
 //! 4. [`EditableTree::forget_written`] releases the blocks, and the caller drops the [`Frozen`].
-//!    Instead, [`EditableTree::keep_written`] keeps them: an edit then changes a written block in
-//!    place if nothing else holds it. The edit context is notified as if the edit had copied the
-//!    block.
+//!    [`EditableTree::keep_written`] instead keeps written blocks, which edits change in place if
+//!    nothing else holds them. The context is notified as of a copy.
 //!
 //! # Memory
 //!
@@ -85,16 +83,15 @@ pub trait EditContext {
 
     /// A committed or frozen block was replaced by a copy in this tree. The block's content is in a
     /// copy, in a neighbour that absorbed it, or in items that [`EditableTree::remove_range`] will
-    /// report to its caller. The tree calls this method once for each such block, parents before
-    /// children, after it has lost the block.
+    /// report to its caller. Called once for each such block, parents before children, after the
+    /// tree lost the block.
     ///
     /// # Errors
     /// Any error. The edit fails with the error of this method, and the tree must not be committed.
     fn copied(&mut self, tree: TreeId, old: &BlockPointer, block: &TreeBlock) -> Result<(), ContextError>;
 
     /// A block in memory left the tree. The dropped block had an address and was not frozen, and
-    /// its content was moved or removed before. Blocks without an address leave the tree without
-    /// this call.
+    /// its content was moved or removed before. Blocks without an address cause no call.
     ///
     /// # Errors
     /// Fails with any error, as [`EditContext::copied`] does.
@@ -113,8 +110,7 @@ pub struct EditableTree {
     unassigned: u64,
     /// The number of blocks that were given addresses since the last freeze.
     assigned: u64,
-    /// The number of blocks that were written and [kept](Self::keep_written) since the last release
-    /// of all blocks.
+    /// The number of blocks written and [kept](Self::keep_written) since the last full release.
     kept: u64,
     /// Released blocks whose memory the next new blocks reuse.
     recycled: Vec<TreeBlock>,
@@ -123,8 +119,7 @@ pub struct EditableTree {
 /// The root of the tree, on disk and in memory.
 #[derive(Debug)]
 struct Root {
-    /// The committed root. The pointer to the committed root is out of date while the root has a
-    /// node in memory.
+    /// The committed root. The pointer is out of date while `node` is set.
     pointer: RootPointer,
     /// The root block in memory.
     node: Option<Arc<Node>>,
@@ -172,8 +167,7 @@ impl EditableTree {
     }
 
     /// Makes a new tree with the content of a committed tree. The new root is a copy in memory
-    /// under the new tree's id. The new and the copied tree share the blocks below the root; the
-    /// caller adds references to these blocks.
+    /// under the new tree's id. The caller adds references to the shared blocks.
     ///
     /// # Errors
     /// Fails if the root cannot be read, or has no address yet.

@@ -1,7 +1,6 @@
 //! [`Volume`]: the devices, the chunk map and the notices behind one handle.
 //!
-//! Opening a volume proceeds in steps, because the chunk tree is read through the volume that it
-//! describes:
+//! Opening proceeds in steps, because the chunk tree is read through the volume:
 //!
 //! 1. [`Volume::open`] chooses superblocks, matches devices and maps the system chunks;
 //! 2. the layers above read the chunk tree, and pass every device item to [`Volume::add_device`]
@@ -13,9 +12,8 @@
 //! items.
 //!
 //! Invariants: a device's slot leaves with the device ([`crate::membership`]), or in exchange for
-//! another slot. Once a slot is left out of writes, it stays left out. A reader keeps the chunk map
-//! and the superblock that were current when it started. The volume holds no lock during I/O,
-//! except row locks and the lock of writers.
+//! another slot. Once a slot is left out of writes, it stays left out. A reader keeps the map and
+//! superblock of its start. No lock is held during I/O, except row locks and the lock of writers.
 
 use crate::chunk_map::{Added, ChunkMap, MappedChunk};
 use crate::devices::{DeviceSlot, DeviceTable};
@@ -81,8 +79,7 @@ pub struct Volume {
 impl Volume {
     /// Opens the volume of the given devices, as far as its superblocks describe it.
     ///
-    /// Devices may come in any order. The device with the newest generation leads; see
-    /// [`crate::open`].
+    /// Devices may come in any order. The newest generation leads; see [`crate::open`].
     ///
     /// # Errors
     /// Fails without a valid superblock, with unknown incompat features, with mixed volumes, with a
@@ -212,8 +209,7 @@ impl Volume {
     /// name a known device by another id.
     pub fn add_chunk(&self, start: Logical, chunk: Chunk) -> Result<(), Error> {
         let added = {
-            // The slot table is locked until the map has the chunk, so that no exchanged slot stays
-            // in the map.
+            // Held until the map has the chunk, so that the map keeps no exchanged slot.
             let mut table = self.devices.write();
             let stripes = chunk.stripes.iter();
             let devices = stripes
@@ -228,8 +224,7 @@ impl Volume {
         Ok(())
     }
 
-    /// Removes the chunk that begins at `start`. Readers that hold the old chunk map still find the
-    /// removed chunk.
+    /// Removes the chunk that begins at `start`. Readers of the old map keep the chunk.
     ///
     /// # Errors
     /// Returns [`WriteRefusal::NoSuchChunk`].
@@ -354,8 +349,7 @@ impl Volume {
         }
         for (stripe, slot) in chunk.chunk().stripes.iter().zip(chunk.devices()) {
             let end = stripe.physical.checked_add(chunk.layout().device_extent_bytes());
-            // Clamp: the address is from disk. An address beyond all physical addresses is beyond
-            // every device.
+            // Clamp: an address from disk past all physical addresses is past every device.
             let end = end.unwrap_or(Physical::MAX);
             if let Some(device_bytes) = slot.expected_bytes()
                 && end.get() > device_bytes.get()
@@ -370,8 +364,7 @@ impl Volume {
         }
     }
 
-    /// Connects the RAID stripe tree, which readers of its chunks need. Calls after the first one
-    /// have no effect.
+    /// Connects the RAID stripe tree, which readers of its chunks need. Only the first call counts.
     pub fn set_stripe_resolver(&self, resolver: Arc<dyn StripeResolver>) {
         let _ = self.resolver.set(resolver);
     }
@@ -397,8 +390,7 @@ impl Volume {
         self.devices.read().slots().to_vec()
     }
 
-    /// Returns the virtual clock of simulated devices. With simulated devices, all work runs on the
-    /// calling thread.
+    /// Returns the virtual clock of simulated devices. All work then runs on the calling thread.
     #[must_use]
     pub fn virtual_clock(&self) -> Option<VirtualClock> {
         self.clocked.virtual_clock()
@@ -455,8 +447,7 @@ impl Volume {
         &self.devices
     }
 
-    /// Replaces the chunk that has the same start. The new chunk has the same device slots as the
-    /// replaced chunk.
+    /// Replaces the chunk with the same start. The new chunk has the same device slots.
     pub(crate) fn exchange_chunk(&self, start: Logical, chunk: Chunk) -> Result<(), Error> {
         let _table = self.devices.write();
         let mut chunks = self.chunks.write();

@@ -86,8 +86,8 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: `new` took it with this length and alignment. A slab returns its memory when all
-        // its places are free.
+        // SAFETY: `new` took it with this length and alignment. A slab is dropped when all its
+        // places are free.
         unsafe { pages::give_back(self.start, SLAB_BYTES, SLAB_BYTES) }
     }
 }
