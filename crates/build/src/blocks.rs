@@ -3,7 +3,7 @@
 //! A [`Packer`] fills leaves to the end in key order. The packer makes a node as soon as all
 //! children that fit are known. Each finished block takes the next address and goes to the
 //! [`BlockLog`]. The blocks of one tree are adjacent, at addresses that belong to metadata alone.
-//! The places of the blocks on devices are determined when all blocks exist.
+//! The builder places the blocks on devices when all blocks exist.
 //!
 //! [`Shape`] packs in the same way, but only counts. `Shape` predicts the number of a tree's blocks
 //! and their levels before any block is written.
@@ -364,8 +364,8 @@ impl Packer {
         self.child(log, level.saturating_add(1), first_key, logical)
     }
 
-    /// Finishes the tree. Returns its root and the root's content. A tree without items is an empty
-    /// leaf.
+    /// Finishes the tree. Returns the tree's root and the content of the root. A tree without items
+    /// is an empty leaf.
     pub(crate) fn finish(mut self, log: &mut BlockLog) -> Result<(Root, Top)> {
         if !self.heads.is_empty() || self.levels.is_empty() {
             self.leaf(log)?;

@@ -123,8 +123,8 @@ impl Gathered {
         (totals.files, ByteCount::new(totals.content_bytes))
     }
 
-    /// Reads contents and writes the volume. Superblocks come last, so after a failure no device
-    /// opens as a volume.
+    /// Reads contents and writes the volume. The writer writes superblocks last, so after a failure
+    /// no device opens as a volume.
     ///
     /// # Errors
     /// Fails if a source or a device fails, or if space is short. Returns [`Error::Cancelled`] if

@@ -45,7 +45,7 @@ pub(crate) fn inline_bytes_max(sector_bytes: u32) -> u64 {
 pub(crate) struct Job {
     pub(crate) file: Arc<FileInfo>,
     pub(crate) start: u64,
-    /// The start of the next job. Start and end are multiples of [`SEGMENT_BYTES`].
+    /// The start of the next job. Start and end of a job are multiples of [`SEGMENT_BYTES`].
     pub(crate) end: u64,
     pub(crate) is_first: bool,
     pub(crate) method: Option<CompressionMethod>,
@@ -96,7 +96,7 @@ pub(crate) struct Shop {
     /// See [`inline_bytes_max`].
     pub(crate) inline_bytes: u64,
     pub(crate) checksum: ChecksumType,
-    /// True if equal pieces share their stored bytes.
+    /// True if equal pieces of content share their stored bytes.
     pub(crate) dedupe: bool,
     pub(crate) progress: Progress,
 }

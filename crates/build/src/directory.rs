@@ -70,7 +70,7 @@ impl DirectorySource {
         self
     }
 
-    /// Places the directory at this path of the tree, instead of the root.
+    /// Places the source directory at this path of the tree, instead of the root.
     #[must_use]
     pub fn below(mut self, path: EntryPath) -> Self {
         self.below = path;

@@ -69,7 +69,7 @@ struct SameKey {
     compress: Option<(u8, i8)>,
 }
 
-/// Content that other files share.
+/// Content that several files share.
 #[derive(Clone, Default)]
 struct SharedContent {
     data_bytes: u64,
@@ -127,7 +127,7 @@ pub(crate) struct Emitter<'a> {
     open: Option<OpenFile>,
     /// Items of one key, gathered until the next key.
     merging: Option<(TreeId, Key, Vec<u8>)>,
-    /// Names of an inode that do not fit their item.
+    /// Names of an inode that do not fit their `INODE_REF` item.
     overflow: BTreeMap<Key, Vec<u8>>,
 }
 
@@ -184,7 +184,7 @@ impl<'a> Emitter<'a> {
     }
 
     /// Makes a job of the current file's next segment, once its inode's other items are read.
-    /// Returns false if no segment is left, or if those items come first.
+    /// Returns false if no segment is left, or if the other items must come first.
     fn next_segment(&mut self, next: Option<(TreeId, Key)>) -> Result<bool> {
         let Some(mut more) = self.segments.take() else {
             return Ok(false);

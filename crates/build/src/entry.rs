@@ -7,9 +7,9 @@
 //! Several entries may have one path. The entries' [`Precedence`] decides between them, never their
 //! order:
 //!
-//! - of two entries that are not both directories, the entry with the higher precedence stays. If
-//!   the entry that stays replaces a directory, all entries of lower precedence below the directory
-//!   disappear;
+//! - of two entries with the same path that are not both directories, the entry with the higher
+//!   precedence stays. If the entry that stays replaces a directory, all entries of lower
+//!   precedence below the directory disappear;
 //! - two directories merge. The attributes of the higher one apply, and the entries below both
 //!   exist;
 //! - a [`EntryKind::Whiteout`] removes its path and everything below, if of lower precedence;
@@ -25,7 +25,7 @@ use buttress_fs::NodeKind;
 use buttress_fs::Xattr;
 
 /// The path of a name in the built tree: components joined by `/`, none of which is empty, `.` or
-/// `..`. The root is empty.
+/// `..`. The path of the root is empty.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct EntryPath(Vec<u8>);
 
@@ -35,7 +35,7 @@ pub enum PathProblem {
     /// The path leads out of the tree.
     #[error("a component is \"..\"")]
     LeadsOut,
-    /// The path holds a zero byte, which no name can hold.
+    /// The path contains a zero byte, which no name can contain.
     #[error("it contains a zero byte")]
     ZeroByte,
     /// A component is too long for a directory.
@@ -119,8 +119,8 @@ pub struct Entry {
 /// The kind of an entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum EntryKind {
-    /// A directory. With a mark, it is the root of a subvolume. The root of the tree is always the
-    /// top-level subvolume.
+    /// A directory. A directory with a mark is the root of a subvolume. The root of the tree is
+    /// always the top-level subvolume.
     Directory(Option<SubvolumeMark>),
     /// A snapshot of the subvolume at another path, in its final state.
     Snapshot {
@@ -213,17 +213,17 @@ pub struct FileContent {
     pub share: Option<ShareKey>,
 }
 
-/// The amount of data in a content.
+/// How much data a content has, in how many ranges.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DataExtent {
     /// The total bytes of all data ranges.
     pub bytes: ByteCount,
-    /// The number of ranges.
+    /// The number of data ranges of the content.
     pub ranges: u64,
 }
 
 impl DataExtent {
-    /// Returns this with one more range.
+    /// Returns this data extent with one more range of `bytes`.
     #[must_use]
     pub const fn with_range(self, bytes: u64) -> Self {
         Self {

@@ -1,7 +1,7 @@
 //! The trees that describe the volume: checksums, extents, free space, block groups, devices,
 //! chunks, roots.
 //!
-//! These trees describe the blocks that hold them. The addresses depend only on the number of
+//! These trees describe the blocks that hold the trees. The addresses depend only on the number of
 //! blocks in each tree, because the trees' blocks are adjacent. The builder guesses the numbers,
 //! lists and counts the trees, and repeats until the count equals the guess. The repetition ends
 //! after a few rounds, because more blocks can only mean more items. Only then are the trees
@@ -50,7 +50,7 @@ pub(crate) struct Finish<'a> {
     pub(crate) headroom: u64,
 }
 
-/// The bytes of each device that the volume uses.
+/// The number of bytes of each device that the volume uses.
 #[derive(Clone, Debug)]
 pub(crate) enum Sizes {
     /// A given number of bytes for each device.

@@ -34,7 +34,7 @@ const FIRST_INDEX: u64 = 2;
 /// The maximum length of a symbolic link's target.
 const SYMLINK_BYTES_MAX: usize = 4095;
 
-/// The length of an inode item, before the file's description.
+/// The size of an inode item in bytes.
 pub(crate) const INODE_ITEM_BYTES: usize = 160;
 
 /// A subvolume to be made.

@@ -1,9 +1,9 @@
 //! Hard links by path: the inode to which each leads.
 //!
-//! A link leads to an entry of its target's path and of its own source. Among them, it is the entry
-//! with the highest precedence up to the link's own: the entry that existed when the link was made.
-//! The entry may be hidden in the merged tree. The entry's inode then exists under the names of its
-//! links. If the target of a link is also a link, the builder follows it, in one round for each
+//! A link leads to an entry of its target's path and of its own source. Of these entries, the link
+//! leads to that with the highest precedence up to its own: the entry at the time of linking. The
+//! target entry may be hidden in the merged tree. The entry's inode then exists under the names of
+//! its links. If the target of a link is also a link, the builder follows it, in one round for each
 //! link.
 //!
 //! The names of one inode form one *group*, identified by a byte string.

@@ -16,7 +16,7 @@ pub struct BuildOptions {
     /// Directories of the tree that become subvolumes, beside directories whose entries request
     /// this.
     pub subvolumes: Vec<(EntryPath, SubvolumeMark)>,
-    /// Flags of single inodes, in addition to those of their entries. A directory's flags also
+    /// Flags of single inodes, in addition to those of their entries. The flags of a directory also
     /// apply to everything below it.
     pub inode_flags: Vec<(EntryPath, InodeFlags)>,
     /// How the owners of the entries are replaced.
@@ -29,7 +29,7 @@ pub struct BuildOptions {
     pub dedupe: bool,
     /// True if contents are shared with sources' files in the image's file system, instead of
     /// copied (`FICLONERANGE`). With shared files, the data profile must be single or DUP.
-    /// Compressed content is copied.
+    /// Compressed content cannot share blocks, so it is copied.
     pub share_files: bool,
     /// The number of threads that read, compress and checksum; the number of processors by default.
     pub workers: Option<usize>,

@@ -1,7 +1,7 @@
 //! Entries as bytes, for sorting and spooling.
 //!
-//! Numbers are written seven bits at a time, lowest first. Byte strings follow their length. The
-//! decoder reads only bytes that this process wrote.
+//! The encoding stores numbers seven bits at a time, lowest first. Byte strings follow their
+//! length. The decoder reads only bytes that this process wrote.
 
 use crate::entry::{
     Attributes, Compress, DataExtent, Entry, EntryKind, EntryPath, FileContent, LinkKey, Precedence,
@@ -165,7 +165,8 @@ impl Encoder {
     }
 }
 
-/// Decodes the bytes of an [`Encoder`]. Returns `None` for other bytes.
+/// Decodes the bytes of an [`Encoder`]. For bytes that no `Encoder` writes, the decoder returns
+/// `None`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Decoder<'a>(pub(crate) &'a [u8]);
 

@@ -48,7 +48,8 @@ impl<'a> Sharing<'a> {
     }
 
     /// Shares a part of `length` bytes of a file from `at` on with the address `logical` in
-    /// `chunk`. Returns the number of shared bytes, counted from `at`. The caller writes the rest.
+    /// `chunk`. Returns the number of shared bytes, counted from `at`. The caller writes the
+    /// remaining bytes.
     fn share(
         &mut self,
         file: &Arc<FileInfo>,

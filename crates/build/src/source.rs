@@ -78,7 +78,7 @@ pub trait ContentReader: Send {
         None
     }
 
-    /// Called after the last read. Checks that the content still matches its entry.
+    /// Called after the last read. The call checks that the content still matches its entry.
     ///
     /// # Errors
     /// Returns [`SourceError::Changed`] if the content does not match its entry.

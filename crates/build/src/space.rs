@@ -60,7 +60,7 @@ impl Placer {
     }
 
     /// Places a chunk of about `wanted` bytes, or of the bytes available before the next superblock
-    /// copy. Returns `None` if no space is left.
+    /// copy. Returns `None` if the devices have no space left.
     pub(crate) fn chunk(
         &mut self,
         logical: Logical,
@@ -195,7 +195,8 @@ impl DataSpace {
         Ok(())
     }
 
-    /// Returns an address for `wanted` bytes, or for the first of them unless `whole` is set.
+    /// Allocates an address for `wanted` bytes, or for the first part of them unless `whole` is
+    /// set.
     pub(crate) fn take(&mut self, wanted: u64, whole: bool) -> Result<Room> {
         let mut new_chunk = false;
         loop {

@@ -172,8 +172,8 @@ impl Numbering<'_> {
         self.names.append(&encoder.0)
     }
 
-    /// Records a name, and its inode if it has one, under its group. Hidden inodes have the last
-    /// number.
+    /// Records a name, and its inode if the name has one, under the name's group. Hidden inodes
+    /// have the last number.
     fn group(&mut self, placed: &Placed, number: u64) -> Result<()> {
         let Some(group) = &placed.group else {
             return Ok(());

@@ -44,7 +44,7 @@ const CHUNK_ITEM_BYTES: u64 = 256;
 /// The number of queued data writes of two MiB.
 const WRITES_WAITING: usize = 4;
 
-/// The approximate number of bytes of blocks that are written at once.
+/// The approximate number of bytes of tree blocks that are written at once.
 const BLOCKS_BYTES: usize = 4 << 20;
 
 /// The free bytes in the metadata block groups of a volume of minimal size. The kernel needs them
@@ -250,7 +250,7 @@ impl Writing<'_> {
             mut chunks,
             ..
         } = data.space;
-        // The last chunk was placed for the upper bound of data.
+        // The last chunk was sized for the upper bound of data, so shorten it.
         if let Some(last) = chunks.last_mut() {
             let wanted = last.used.saturating_add(room);
             if wanted < last.chunk.length.get() {

@@ -24,7 +24,7 @@ use buttress_mkfs::Identity;
 use core::ops::Range;
 use std::sync::Arc;
 
-/// The size has space for a second superblock.
+/// The test device has space for a second superblock.
 const SIZE: usize = 72 << 20;
 
 fn identity(volume: u128) -> Identity {

@@ -55,13 +55,14 @@ pub trait Backend: Send + Sync + fmt::Debug {
     /// Fills all of `buffers`, one after another, with the bytes from `offset_bytes` on.
     ///
     /// # Errors
-    /// Fails if any byte cannot be read. After an error, the buffers' content is unspecified. A
-    /// range that ends beyond the device is an error of kind [`io::ErrorKind::UnexpectedEof`].
+    /// Fails if any byte cannot be read. After an error, the buffers' content is unspecified.
+    /// Reading a range that ends beyond the device fails with an error of kind
+    /// [`io::ErrorKind::UnexpectedEof`].
     fn read_vectored_at(&self, offset_bytes: u64, buffers: &mut [&mut [u8]]) -> io::Result<()>;
 
     /// Reads like [`read_vectored_at`](Self::read_vectored_at), but only if the bytes are in
-    /// memory, so that no medium delays the call. Returns `Ok(false)` if they are not in memory, or
-    /// if the backend cannot know.
+    /// memory, so that no medium delays the call. Returns `Ok(false)` if the bytes are not in
+    /// memory, or if the backend cannot know.
     ///
     /// # Errors
     /// Fails as `read_vectored_at` does.
@@ -126,7 +127,8 @@ pub trait Backend: Send + Sync + fmt::Debug {
     }
 
     /// Reserves the space that writes to the range will need, so that they cannot fail for lack of
-    /// it. A reservation changes no byte of the device. Does nothing if the backend cannot reserve.
+    /// it. A reservation changes no byte of the device. If the backend does not support
+    /// reservations, the call does nothing.
     ///
     /// # Errors
     /// Returns `ENOSPC` or `EDQUOT` if too little space exists; a part of the range may then have

@@ -2,9 +2,9 @@
 //!
 //! O_DIRECT requires memory aligned to the device's sector. Every buffer is aligned to
 //! [`ALIGNMENT_BYTES`], which suffices for all sectors. Memory from the system arrives as untouched
-//! pages, and the first touch of a page costs about as much as copying it. A dropped buffer's
-//! memory is therefore kept for the next buffer. A sequential reader reuses the same few megabytes.
-//! [`pool`] keeps large blocks, and [`slabs`] keeps small ones.
+//! pages, and the first touch of a page costs about as much as copying it. The pool therefore keeps
+//! a dropped buffer's memory for the next buffer. A sequential reader reuses the same few
+//! megabytes. [`pool`] keeps large blocks, and [`slabs`] keeps small ones.
 //!
 //! Invariant: a buffer's memory is always initialised. The system provides it zeroed, and later
 //! code only writes to it. A buffer may hold bytes of an earlier read until it is filled. A

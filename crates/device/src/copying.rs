@@ -5,7 +5,7 @@
 //! same. Nothing is queued, so no thread has to receive the requests and be awaited. The log of an
 //! fsync writes such a batch.
 //!
-//! Left out: all other writes, which go through the queue.
+//! Left out: all writes except small batches; these other writes go through the queue.
 
 use crate::device::Device;
 use crate::error::{IoError, Operation, byte_length};

@@ -45,7 +45,7 @@ pub struct OpenOptions {
     /// cache keeps the data of other programs.
     pub direct_when_cold: bool,
     /// Bypasses the page cache for reads and writes under the same condition, if the device is open
-    /// for writing. The option serves jobs that use the device alone.
+    /// for writing. This option serves jobs that use the device alone.
     pub direct_when_cold_to_write: bool,
     /// The engine by which reads reach the device.
     pub engine: Engine,
@@ -309,8 +309,8 @@ impl Device {
         self.core().backend.is_writable()
     }
 
-    /// Releases the lock on the device, for a caller that is done with it while other parts of the
-    /// program still hold it.
+    /// Releases the lock on the device for a caller that is done with it, although clones of the
+    /// device exist.
     pub fn unlock(&self) {
         self.core().backend.unlock();
     }
@@ -369,9 +369,9 @@ impl Device {
     }
 
     /// Returns `length` bytes from `offset_bytes` on, if they are in memory, for example in the
-    /// page cache. Never waits for a medium. Returns `None` if the bytes are not in memory, if this
-    /// is unknown, or if they cannot be read at all. Engines that do everything in order
-    /// ([`Engine::Inline`], [`Engine::Simulated`]) also return `None`.
+    /// page cache. A cached read never waits for a medium. Returns `None` if the bytes are not in
+    /// memory, if this is unknown, or if they cannot be read at all. Engines that do everything in
+    /// order ([`Engine::Inline`], [`Engine::Simulated`]) also return `None`.
     #[must_use]
     pub fn read_cached(&self, offset_bytes: u64, length: usize) -> Option<Buffer> {
         if !matches!(self.engine(), Engine::Threads | Engine::IoUring) {

@@ -65,8 +65,8 @@ impl fmt::Display for Engine {
     }
 }
 
-/// The operations that a device requests of its engine. Dropping an engine ends its work. No
-/// request stays undone while a caller can still wait for it, because a waiting caller holds the
+/// The operations that a device requests of its engine. Dropping an engine ends its work. An engine
+/// completes each request that a caller can still wait for, because a waiting caller holds the
 /// device.
 pub(crate) trait RunRequests: Send + Sync + fmt::Debug {
     fn kind(&self) -> Engine;

@@ -1,8 +1,7 @@
 //! The error type of this crate: a failed operation on a device, with its place and cause.
 //!
 //! The error is cheap to clone, because several readers may receive the error of one request. The
-//! error keeps the operating system's error number, so a mount can return this number to its
-//! callers.
+//! error keeps the operating system's error number, so that a mount can return it.
 
 use buttress_exact::{Exact as _, u64_of};
 use std::fmt;

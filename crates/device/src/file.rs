@@ -6,9 +6,9 @@
 //! Unaligned requests with `O_DIRECT` are [widened](widening). Sparse image files depend on the
 //! free space of their file system ([`host`]).
 //!
-//! The kernel's own read-ahead for the page cache stays enabled. Read-ahead only begins with
-//! sequential reads, where it helps. Callers that read ahead with large requests do not trigger the
-//! kernel's read-ahead.
+//! The kernel's own read-ahead for the page cache stays enabled. The kernel's read-ahead only
+//! begins with sequential reads, where it helps. Callers that read ahead with large requests do not
+//! trigger the kernel's read-ahead.
 //!
 //! Left out: parallel requests (the engines), and partitions ([`crate::partition`]).
 
@@ -122,10 +122,10 @@ impl FileBackend {
         };
         match large.write(offset, parts) {
             Err(cause) if cause.raw_os_error() == Some(libc::EINVAL) => Ok(false),
-            // A direct write needs blocks at once. A direct write cannot use blocks that the file
-            // system is about to free or holds for dirty pages. The caller then retries with a
-            // buffered write, whose result counts. The buffered write writes the same bytes to the
-            // same place, so a part that is already written does no harm.
+            // Unlike a buffered write, a direct write needs blocks at once. A direct write cannot
+            // use blocks that the file system is about to free or holds for dirty pages. The caller
+            // then retries with a buffered write, whose result counts. The buffered write writes
+            // the same bytes to the same place, so a part that is already written does no harm.
             Err(cause) if is_out_of_space(&cause) && !self.is_block_device => Ok(false),
             answer => answer.map(|()| true),
         }
@@ -185,7 +185,7 @@ impl FileBackend {
             return self.file.write_all_at(bytes, offset_bytes);
         }
         if self.is_aligned(offset_bytes, std::iter::once((0, length))) {
-            // Only the alignment of the memory is wrong.
+            // Only the memory of this write is misaligned.
             return self.file.write_all_at(&Buffer::from(bytes), offset_bytes);
         }
         self.write_widened(offset_bytes, bytes)

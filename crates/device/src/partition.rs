@@ -1,9 +1,9 @@
 //! Partitions inside an image or a device: the location of a volume's byte 0.
 //!
 //! The search tries a GUID partition table first ([`gpt`]), from its backup if the primary is
-//! damaged. A master boot record ([`mbr`]) follows, with the logical partitions of its extended
-//! ones. A volume on a partition uses a backend of its own ([`mod@window`]) with the bounds of the
-//! partition.
+//! damaged. After a GUID table, the search tries a master boot record ([`mbr`]), with the logical
+//! partitions of its extended ones. A volume on a partition uses a backend of its own
+//! ([`mod@window`]) with the bounds of the partition.
 //!
 //! Tables are not trusted. An entry that lies outside the device, overflows, or forms a cycle is an
 //! error or is skipped. At most [`gpt::TABLE_BYTES`] are read, and at most [`mbr::MAX_LOGICAL`]

@@ -216,7 +216,7 @@ impl Core {
 }
 
 impl Core {
-    /// Completes all requests of a started dispatch that have no outcome yet with an error, because
+    /// Completes with an error all requests of a started dispatch that have no outcome yet, because
     /// callers wait for them.
     pub(crate) fn fail_rest(&self, dispatch: &Dispatch, operation: Operation, cause: &io::Error) {
         let mut offset = dispatch.offset_bytes;

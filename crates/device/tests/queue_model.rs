@@ -29,8 +29,8 @@ enum Step {
     Batch(Vec<(u64, usize, bool)>, usize),
     Read(u64, usize),
     Write(u64, Vec<u8>),
-    /// Writes of (offset, bytes) that do not overlap, and the number of them that are awaited. All
-    /// other writes are dropped.
+    /// Writes of (offset, bytes) that do not overlap, and the number of them that are awaited. The
+    /// simulated power cut drops all other writes.
     Writes(Vec<(u64, Vec<u8>)>, usize),
     Zero(u64, u64),
 }
@@ -168,7 +168,7 @@ fn open(file: &tempfile::NamedTempFile, engine: Engine, direct: bool, partition:
     Device::open(file.path(), &options).unwrap()
 }
 
-/// Makes a case with a direct device if the file system below has O_DIRECT.
+/// Makes a test case with a direct device if the file system below has O_DIRECT.
 fn has_direct(file: &tempfile::NamedTempFile) -> bool {
     let found = Device::open(
         file.path(),
@@ -316,8 +316,8 @@ fn neighbouring_writes_become_one_request_and_fail_alone() {
     }
 }
 
-/// Returns the expected content of a file after blocks were written. Each block has its own byte,
-/// and the blocks begin `apart` bytes from each other.
+/// Returns the expected content of a file after blocks were written. The test fills each block with
+/// its own byte, and the blocks begin `apart` bytes from each other.
 fn file_with_blocks(engine: Engine, direct: bool, bytes: usize, apart: usize) -> Vec<u8> {
     let file = image();
     let device = open(&file, engine, direct, Offset::Whole);

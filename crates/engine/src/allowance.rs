@@ -1,5 +1,5 @@
-//! The most nodes that an edit or a commit may allocate, compared with the nodes that it allocated.
-//! Builds with debug assertions make this comparison.
+//! The maximum number of nodes that an edit or a commit may allocate, compared with its actual
+//! number. Builds with debug assertions make this comparison.
 //!
 //! An edit that allocates more nodes than its need allows may leave a commit without space. A
 //! commit without space loses the transaction. [`Allowance`] compares both numbers at the end of
@@ -105,7 +105,7 @@ impl CommitAllowance {
         }
     }
 
-    /// Asserts that the commit allocated no more nodes than it may.
+    /// Asserts that the commit allocated no more nodes than its allowance.
     pub(crate) fn check(&mut self, running: &Running) {
         if cfg!(debug_assertions) {
             let taken = self.taken(running);

@@ -3,9 +3,9 @@
 //! On a sparse image file, a commit could find the host's disk full. A commit that cannot write its
 //! tree blocks makes the volume refuse all later writes. The allocator therefore hands out an
 //! address of metadata only after it has reserved space on the host for that address
-//! ([`buttress_volume::Volume::reserve`]). Until then the bytes are in the share *unbacked* of
-//! their block group and do not count as free. Space that edits were promised is therefore reserved
-//! on the host.
+//! ([`buttress_volume::Volume::reserve`]). Until space on the host is reserved, the bytes belong to
+//! their block group's share *unbacked* and are not free. Space that edits were promised is
+//! therefore reserved on the host.
 //!
 //! Invariants:
 //! - In a backed block group, each free byte has space on the host ([`BlockGroups::allocate`] takes
@@ -15,8 +15,8 @@
 //!   free space use a part of the reserve, which has space on the host since the first edit.
 //!
 //! The engine reserves host space in steps, as edits need it, so an image with few writes stays
-//! small. Before the first edit of a session nothing is reserved, though free ranges may have host
-//! space from earlier sessions. On a full host, requests for small pieces find such ranges.
+//! small. Before the first edit of a session, no host space is reserved, though free ranges may
+//! have some from earlier sessions. On a full host, requests for small pieces find such ranges.
 //!
 //! Block groups of data do not reserve space on the host. A write-back that finds the host full
 //! leaves its data in memory. Mixed block groups have reserved space on the host, including their

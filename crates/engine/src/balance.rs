@@ -118,8 +118,8 @@ impl Engine {
         self.start_to_look().plan_balance(item)
     }
 
-    /// Starts a balance: its item is durable when this returns, and new chunks get its profiles. Returns the block groups to
-    /// move.
+    /// Starts a balance: its item is durable when this returns, and new chunks get its profiles.
+    /// Returns the block groups that the balance will move.
     ///
     /// # Errors
     /// [`BalanceRefusal::InProgress`]; a refusal of Linux's; the commit fails.
@@ -141,8 +141,8 @@ impl Engine {
         Ok(choice)
     }
 
-    /// Resumes the balance that is paused, as Linux does: filters leave out what was already moved. Returns the block groups
-    /// to move.
+    /// Resumes the paused balance, as Linux does: filters leave out what was already moved. Returns
+    /// the block groups that the balance will move.
     ///
     /// # Errors
     /// [`BalanceRefusal::NotInProgress`], [`BalanceRefusal::Running`]; a refusal of Linux's.

@@ -3,7 +3,7 @@
 //! The engine loads a group's free ranges at the first allocation from the group. The ranges come
 //! from the free-space tree or, on volumes without one, from the extent tree. After loading, this
 //! module holds the free ranges of the block group. An allocation removes a range from the free
-//! ranges. A range that a transaction freed stays out until no reader and no superblock needs it
+//! ranges. A freed range stays out of the free ranges until no reader and no superblock needs it
 //! ([`super::pins`]).
 //!
 //! Each group also collects *changes* for the free-space tree and the block group items. A change

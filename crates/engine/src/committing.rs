@@ -62,11 +62,11 @@ struct Moment<'a, T> {
     no_logs: MutexGuard<'a, (), SuperblocksLock>,
     /// The frozen state to be written; `None` if nothing changed.
     prepared: Option<Box<Prepared>>,
-    /// The result of the caller's function at that moment.
+    /// The result of the caller's function at the moment of the freeze.
     answer: T,
     /// The last durable generation at that moment.
     durable: Generation,
-    /// The count of changes that the frozen state contains.
+    /// The number of changes that the frozen state contains.
     changes: Counted,
 }
 
@@ -78,8 +78,8 @@ impl Engine {
     ///
     /// # Errors
     /// Fails if writing has stopped, or stops now. Fails with [`Error::OutOfHostSpace`] if content
-    /// found no space on the host. All other changes are then durable, and that content stays
-    /// dirty.
+    /// found no space on the host. After this error, all other changes are durable, and that
+    /// content stays dirty.
     pub fn commit(&self) -> Result<Generation> {
         let content = self.shared.account.content();
         let written = match self.write_back_for_commit() {
@@ -107,7 +107,7 @@ impl Engine {
         Ok(committed)
     }
 
-    /// Writes back dirty data before a commit. This call precedes the commit lock: write-back
+    /// Writes back dirty data before a commit. Write-back precedes the commit lock, because it
     /// starts edits, and an edit without space may commit.
     fn write_back_for_commit(&self) -> Result<()> {
         if buttress_faults::on("commit-leaves-content") {

@@ -44,7 +44,7 @@ enum Stage {
     RootItems,
     /// Gives addresses to the nodes of the root tree.
     RootTree,
-    /// Applies delayed references.
+    /// Applies delayed references to the extent tree.
     References,
     /// Updates the free-space tree after changes of the extent tree.
     FreeSpace,
@@ -147,7 +147,7 @@ impl Running {
     /// nothing that a reader sees.
     fn missing_for(&mut self, stage: Stage) -> Result<Vec<BlockPointer>> {
         match stage {
-            // The allocation itself finds the missing blocks of these stages.
+            // For these two stages, the allocation itself finds the missing blocks.
             Stage::Addresses | Stage::RootTree => Ok(Vec::new()),
             Stage::RootItems => {
                 let changed = self.changed_root_items();
@@ -263,7 +263,7 @@ impl Running {
     }
 
     /// Allocates addresses for all unassigned nodes of a tree, in as few runs as possible. After an
-    /// error, nothing stays allocated.
+    /// error, no node's address stays allocated.
     fn allocate_nodes(&mut self, purpose: Purpose, id: TreeId) -> Result<Vec<Logical>> {
         let mut places = Vec::new();
         let cursor = self.core.groups.cursor(purpose);

@@ -69,7 +69,7 @@ pub struct Core {
     pub balancing: Option<Balancing>,
     /// The reason why the host refused the last request for space; `None` if it granted the space.
     pub host_failure: Option<buttress_device::IoError>,
-    /// The end of the last range for which a full host was asked.
+    /// The end of the last range for which space of a full host was requested.
     pub asked_host_at: u64,
     /// The changes of the superblock for the next commit.
     pub tuning: Tuning,
@@ -116,10 +116,10 @@ impl Core {
         ByteCount::new(u64::from(self.format.node_bytes))
     }
 
-    /// Returns whether new chunks of a profile may use a device. The device must exist, be up to
-    /// date, be open for writing, and have failed no write. A returning device gets all writes to
-    /// such a chunk. The chunk must survive without the returning device until that device's
-    /// superblock is written.
+    /// Returns whether new chunks of a profile may use a device. To be used, the device must exist,
+    /// be up to date, be open for writing, and have failed no write. A returning device gets all
+    /// writes to such a chunk. The chunk must survive without the returning device until that
+    /// device's superblock is written.
     pub fn device_takes_chunks(&self, uuid: Uuid, profile: Profile) -> bool {
         let volume = self.forest.volume();
         // A moved stripe is identified by its chunk's start, and a new chunk may reuse that start.

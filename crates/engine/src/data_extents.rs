@@ -2,7 +2,7 @@
 //!
 //! A write-back allocates data, not the write itself. Until then the bytes are *reserved*, so a
 //! full volume fails the write and not the commit. An allocated extent has no owner until an edit
-//! adds a reference. An extent that is given back before that leaves no trace.
+//! adds a reference. If an extent is given back before that edit, the allocation leaves no trace.
 
 use super::backing::Backing;
 use super::block_groups::{Found, Purpose, Share};
@@ -106,8 +106,8 @@ impl Running {
         self.host_failure().unwrap_or_else(|| self.no_data_space(wanted))
     }
 
-    /// Reserves host space for more of the free bytes, or makes a chunk. Returns false if neither
-    /// is possible.
+    /// Reserves space on the host for more of the free bytes of data groups, or makes a chunk.
+    /// Returns false if neither is possible.
     pub(crate) fn add_data_space(&mut self, lacking: u64) -> Result<bool> {
         match self.back_more(Purpose::Data, lacking)? {
             Backing::More => Ok(true),

@@ -15,8 +15,9 @@ lock_class!(pub FilesLock, "files", Rank::LEAF);
 lock_class!(pub SeveralStepsLock, "several_steps", Rank::new(5).over_device());
 lock_class!(pub InPlaceLock, "in_place", Rank::new(30).over_device_when_shared());
 
-/// The largest number of files with dirty data. Dirty data of one file may wait for adjacent data.
-/// Dirty data of very many files only takes memory from other dirty state.
+/// The largest number of files with dirty data. A file keeps its dirty data for a while, so that
+/// adjacent data can follow. Dirty data of very many files only takes memory from other dirty
+/// state.
 pub const FILES_MAX: usize = 1024;
 
 /// The files with dirty data, or with a call in progress.
@@ -137,7 +138,7 @@ impl DataTable {
     /// Records that a file's dirty data took `before` bytes of memory and now takes `after`.
     ///
     /// # Errors
-    /// Fails with a [`Defect`] if more memory is given back than was taken.
+    /// Fails with a [`Defect`] if more memory is returned than was taken.
     pub fn count(&self, before: u64, after: u64) -> Result<(), Defect> {
         if before == after {
             return Ok(());

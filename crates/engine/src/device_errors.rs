@@ -2,8 +2,8 @@
 //!
 //! The volume counts failed reads, writes and flushes of each device since it was opened, and bad
 //! copies that a scrub found. A commit adds the counts since the last commit to the device's item,
-//! which `btrfs device stats` shows. An error during a commit counts for the next commit, which
-//! then runs even if nothing else changed.
+//! which `btrfs device stats` shows. Errors during a commit count for the next commit, which then
+//! runs even if nothing else changed.
 //!
 //! Left out: bad copies that ordinary reads found and skipped.
 

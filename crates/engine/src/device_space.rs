@@ -18,8 +18,8 @@ pub(crate) struct DeviceSpaceLeft {
     pub item: DeviceItem,
     /// Ranges without a device extent.
     pub free: FreeRanges,
-    /// Ranges of a returning device that new chunks must not use: its own state, and the new places
-    /// of moved stripes.
+    /// Ranges of a returning device that new chunks must not use: ranges of its own state, and the
+    /// new places of moved stripes.
     pub kept: FreeRanges,
     /// While a part of the device is being emptied: the byte from which on no new chunk gets a place.
     pub chunks_end: Option<u64>,
@@ -51,7 +51,7 @@ pub(crate) struct Devices {
     pub rooms: Vec<DeviceSpaceLeft>,
     /// Device extents of chunks that the running transaction removed.
     pub freed: Vec<(DeviceId, u64, u64)>,
-    /// The error counts that the device statistics already record.
+    /// The error counts of devices that the device statistics already record.
     pub recorded: BTreeMap<Uuid, DeviceErrors>,
     /// Devices that the next commit leaves out.
     pub leaving: Vec<Uuid>,

@@ -52,8 +52,8 @@ pub struct Engine {
 
 #[derive(Debug)]
 pub(crate) struct Shared {
-    /// The volume as it was opened: devices, forest, threads. This view has the trees of the moment
-    /// of opening.
+    /// The volume as it was at the opening: devices, forest, threads. The base view has the trees
+    /// of the moment of opening.
     pub(crate) base: Filesystem,
     /// The edit lock.
     pub(crate) running: Mutex<Running, EditLock>,
@@ -95,7 +95,7 @@ pub(crate) struct Shared {
     pub(crate) stages: Arc<dyn CommitStages>,
 }
 
-/// The state that the handles of callers share. Dropping the last of these handles drops this
+/// The state that the handles of callers share. Dropping the last handle of a caller drops this
 /// state.
 #[derive(Debug)]
 pub struct Holders {

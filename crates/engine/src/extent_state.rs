@@ -116,7 +116,7 @@ pub(crate) fn keyed_key(logical: Logical, reference: &Reference) -> Key {
     )
 }
 
-/// Returns the number of references after a change. A negative result is a [`Corruption`].
+/// Returns an extent's number of references after a change. A negative result is a [`Corruption`].
 pub(crate) fn counted(logical: Logical, references: u64, change: i64) -> Result<u64, Corruption> {
     let counted = references.checked_add_signed(change);
     counted.ok_or(Corruption::ReferencesTooFew {

@@ -62,7 +62,8 @@ impl FaultIn {
         }
     }
 
-    /// Returns the blocks that a lookup misses, including the block in an error of a missing block.
+    /// Returns the blocks that a lookup misses, including the block that a missing-block error
+    /// names.
     pub fn missing_for(&self, look: impl FnOnce() -> Result<Vec<BlockPointer>>) -> Result<Vec<BlockPointer>> {
         let _look = self.look();
         or_missing(look())
@@ -110,8 +111,8 @@ impl<'a> LookAlong<'a> {
         }
     }
 
-    /// Moves on to `key`. Moves the lookup to `key`, and returns the missing block on its path,
-    /// unless the lookup returned it earlier.
+    /// Moves the lookup to `key`. Moves the lookup to `key`, and returns the missing block on its
+    /// path, unless the lookup returned it earlier.
     fn missing_at(&mut self, key: &Key) -> Result<Option<BlockPointer>> {
         if self.is_at_end || self.known_to.is_some_and(|end| *key < end) {
             return Ok(None);
@@ -175,8 +176,7 @@ impl Core {
 }
 
 impl Running {
-    /// Reaches the place of `key` in a tree, so that an edit of that place finds its blocks in
-    /// memory.
+    /// Loads the path to `key` in a tree, so that an edit of that place finds its blocks in memory.
     pub fn reach(&mut self, id: TreeId, key: &Key) -> Result<()> {
         match self.opened(id)? {
             None => Ok(()),
@@ -344,8 +344,8 @@ impl Engine {
         }
     }
 
-    /// Runs a function under the edit lock. If the function fails on a missing block, it must have
-    /// changed nothing. This call then releases the lock, reads the block, and retries.
+    /// Runs a function under the edit lock. If the function misses a block and fails, it must have
+    /// changed nothing before. This call then releases the lock, reads the block, and retries.
     pub fn retry<'a, T>(
         &'a self,
         handle: Handle<'a>,

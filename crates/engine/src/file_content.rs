@@ -83,7 +83,7 @@ pub struct FileState {
 }
 
 impl FileState {
-    /// Returns whether the table contains this file and readers find it.
+    /// Returns whether readers find this file's content in the table.
     pub const fn is_in_use(&self) -> bool {
         self.is_shown && !self.is_gone
     }
@@ -124,8 +124,8 @@ pub struct Waiting {
 }
 
 impl Waiting {
-    /// Adds the size and the space of pending content to an inode item, as `stat(2)` shows them.
-    /// The compressed size of content is unknown until write-back. Until write-back, the space of
+    /// Shows an inode item with the size and space of pending content, as `stat(2)` does. The
+    /// compressed size of content is unknown until write-back. Until write-back, the space of
     /// content counts as at most the file's length.
     pub fn show_in(&self, item: &mut InodeItem, sector_bytes: u32) {
         item.size = self.size.map_or(item.size, ByteCount::new);

@@ -134,9 +134,9 @@ impl FreeRanges {
         before.exact_sub(self.total)
     }
 
-    /// Removes a run whose start and length are multiples of `unit_bytes`. The run has `wanted`
-    /// bytes, or else the length of the largest range, at least `least`. The allocation prefers the
-    /// first suitable range at or after `from`.
+    /// Removes a run whose start and length are multiples of `unit_bytes`. The removed run has
+    /// `wanted` bytes, or else the length of the largest range, at least `least`. The allocation
+    /// prefers the first suitable range at or after `from`.
     ///
     /// Returns start and length.
     pub fn allocate(&mut self, wanted: u64, least: u64, unit_bytes: u64, from: u64) -> Option<(u64, u64)> {

@@ -21,7 +21,7 @@ use buttress_tree::BlockPointer;
 /// The bytes of an item header in a leaf.
 const ITEM_BYTES: u64 = 25;
 
-/// How many ranges of a group one part of the work applies.
+/// The number of ranges of a block group that one part of the work applies.
 const RANGES_AT_ONCE: usize = 1024;
 
 /// The range of a block group, as the key of its free-space items.
@@ -73,8 +73,8 @@ fn bitmap_range_bytes(sector_bytes: u64) -> u64 {
 }
 
 impl Running {
-    /// Returns the first group with changes that the free-space tree lacks, and the number of
-    /// changed ranges.
+    /// Returns the first block group with changes that the free-space tree lacks, and the number of
+    /// its changed ranges.
     fn changed_group(&self) -> Option<(Extent, usize)> {
         self.core.groups.iter().find_map(|group| {
             let ranges = group

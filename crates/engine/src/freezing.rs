@@ -47,7 +47,7 @@ pub enum Preparation {
     NothingToDo,
     /// The commit needs these blocks: the caller must release the lock and read them first.
     Missing(Vec<BlockPointer>),
-    /// The slice is over: the caller lets other threads edit before it continues.
+    /// The time slice is over: the caller lets other threads edit before it continues.
     Paused,
     /// The transaction has converged, and the caller did not want it frozen.
     Settled,
@@ -124,8 +124,8 @@ impl Running {
         })
     }
 
-    /// Does the work before convergence: removes empty block groups, records device statistics, and
-    /// opens trees. Returns the missing blocks of the root tree.
+    /// Does the work that precedes convergence: removes empty block groups, records device
+    /// statistics, and opens trees. Returns the missing blocks of the root tree.
     fn open_for_commit(&mut self) -> Result<Vec<BlockPointer>> {
         self.remove_empty_groups()?;
         self.record_device_errors()?;

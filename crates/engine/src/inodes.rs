@@ -4,8 +4,8 @@
 //! use different inodes seldom share a lock. The state holds the newest inode item, pending times,
 //! dirty data, the number of open handles, and the directory's next index. For a directory, the
 //! state also holds the attributes that new inodes inherit. Any thread reads the state, and an edit
-//! changes it under the edit lock. The file's own lock protects content and pending times. Any
-//! thread that needs an inode item may load it.
+//! changes it under the edit lock. The lock of the file protects its content and its pending times.
+//! Any thread that needs an inode item may load it.
 //!
 //! Invariants:
 //! - An item here is never older than the item in its tree: loading and changing an item both hold

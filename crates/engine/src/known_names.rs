@@ -1,8 +1,8 @@
 //! A cache of names that were looked up, with the inodes they lead to. Path resolution repeats the
 //! same names, and each lookup would otherwise descend a tree.
 //!
-//! Only a lookup between two operations adds a name. An operation that removes a name from its
-//! directory removes the name here in the same step. New names of operations are not added. A
+//! Only a lookup between two operations adds a name. If an operation removes a name from its
+//! directory, it removes the cached name in the same step. New names of operations are not added. A
 //! lookup therefore finds a name here only if no reader can have seen a newer state of its
 //! directory. Names of subvolumes are not cached, since their targets depend on more than the
 //! directory.

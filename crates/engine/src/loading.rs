@@ -2,8 +2,8 @@
 //!
 //! Opening for writing reads the items of all block groups. The free ranges of a group are loaded
 //! at the first allocation from the group. The ranges come from the free-space tree; on a volume
-//! without one, they are the gaps of the extent tree. In both cases pinned ranges and excluded
-//! ranges ([`buttress_volume::excluded_ranges`]) are removed.
+//! without one, they are the gaps of the extent tree. In both cases, loading removes pinned ranges
+//! and excluded ranges ([`buttress_volume::excluded_ranges`]).
 
 use super::backing::wants_backing;
 use super::block_groups::{BlockGroups, Group, Purpose};

@@ -4,7 +4,7 @@
 //! A log block is pinned from its allocation until the commit. An address that no durable log leads
 //! to any more is *spare*. The next log may reuse a spare address.
 //!
-//! On devices that do not spin, a log uses spare blocks first. A device's caches still hold
+//! On devices that do not spin, a log uses spare log blocks first. A device's caches still hold
 //! recently written blocks. A place without earlier writes costs an image file, or a flash drive,
 //! space and time.
 //!

@@ -9,7 +9,8 @@
 //! Invariants, while a state exists:
 //! - [`LogState::changed`] contains every range of a file whose items changed since the file was
 //!   last logged.
-//! - Every name that a directory got has an index from [`LogState::first_index`] on.
+//! - Each name that a directory got since its last logging has an index of at least
+//!   [`LogState::first_index`].
 
 use buttress_format::{Generation, InodeItem};
 use core::ops::Range;
@@ -51,7 +52,7 @@ impl LogState {
         }
     }
 
-    /// Returns whether there is no state.
+    /// Returns whether the inode has no log state.
     pub const fn is_none(&self) -> bool {
         self.generation.get() == 0
     }
@@ -67,7 +68,7 @@ impl ChangedRanges {
         self.0.is_empty()
     }
 
-    /// Returns the ranges in order.
+    /// Returns the changed ranges in order.
     pub fn iter(&self) -> impl Iterator<Item = &Range<u64>> {
         self.0.iter()
     }

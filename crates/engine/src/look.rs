@@ -36,7 +36,7 @@ impl<'a> Look<'a> {
         Look(self.0)
     }
 
-    /// Returns the state that edits of any tree need: format, features, generations, devices.
+    /// Returns the state that edits of every tree need: format, features, generations, devices.
     #[must_use]
     pub fn core(self) -> &'a Core {
         &self.0.core

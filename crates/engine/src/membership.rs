@@ -18,7 +18,7 @@
 //! why a new device belongs to both. A removed device keeps the superblock of the commit before its
 //! removal until the caller wipes it; no later commit lists the device.
 //!
-//! [`joining`] adds devices, and [`emptying`] takes parts of devices away.
+//! [`joining`] adds devices, and [`emptying`] removes parts of devices.
 //!
 //! This module leaves out moving content from a device, which is a job above, and the size of image files.
 
@@ -93,7 +93,8 @@ impl Engine {
         })
     }
 
-    /// Refuses a size that the device does not have, or that is too small. Returns it in whole sectors.
+    /// Refuses a size that the device does not have, or that is too small. Returns the size rounded
+    /// down to whole sectors.
     fn require_size(&self, slot: &DeviceSlot, size: ByteCount) -> Result<ByteCount> {
         let missing = || refused(MembershipRefusal::Missing { device: slot.id() });
         let device = slot.device().ok_or_else(missing)?;

@@ -7,7 +7,7 @@
 //! sixteenths while the volume is open for writing, plus the unused part of a quarter for
 //! readahead. The share of dirty state is large because each commit rewrites every leaf to which
 //! names of many files hash, and the nodes above. Fewer commits rewrite less. Lookups find dirty
-//! blocks as they find cached ones.
+//! blocks as fast as cached blocks.
 //!
 //! The shares of the budget are fixed. Shrinking the cache while dirty state grows would free
 //! little memory, because evicted blocks are scattered between kept blocks.

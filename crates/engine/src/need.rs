@@ -1,11 +1,11 @@
 //! The need of an edit: the number of tree places it changes, and whether it may use the reserve.
 //!
 //! The caller counts places, not nodes: the nodes of a place depend on the height of the trees
-//! ([`super::worst_case`]). An item is at most one place.
+//! ([`super::worst_case`]). An inserted or changed item needs at most one place.
 
 use super::worst_case::Shape;
 
-/// The places of one more edit. Space for it should be left beside dirty data.
+/// The places of one more edit. The space for one more edit should stay free beside dirty data.
 pub(crate) const OTHER_PLACES: u64 = 32;
 
 /// When a reservation may allocate a chunk.

@@ -1,9 +1,9 @@
 //! Reading the running transaction at one moment, including delayed references.
 //!
 //! A view holds the trees, but no tree contains the delayed references. A caller that needs both
-//! takes a view, walks it without a lock, and then requests the references of the extents that it
-//! found. The references and the view belong to the same moment if no edit ran in between. If edits
-//! never pause, the caller walks again under the edit lock; the blocks are then in the cache.
+//! takes a view, walks its trees without a lock, and then requests references of the found extents.
+//! The references and the view belong to the same moment if no edit ran in between. If edits never
+//! pause, the caller walks again under the edit lock; the blocks are then in the cache.
 
 use super::fault_in::FaultIn;
 use crate::engine::Engine;

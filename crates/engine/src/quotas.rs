@@ -55,7 +55,7 @@ impl Quotas {
         }
     }
 
-    /// Resets the changes for the next transaction.
+    /// Resets the quota changes for the next transaction.
     pub(crate) const fn begin(&mut self) {
         self.status_written = false;
     }

@@ -55,7 +55,7 @@ use std::time::Instant;
 
 pub use crate::block_groups::TargetProfiles;
 
-/// The content of a batch, in bytes. An extent that is longer is a batch of its own.
+/// The content of a batch, in bytes. An extent that is longer than this is a batch of its own.
 const BATCH_BYTES: u64 = 32 << 20;
 
 /// The extents of a batch.
@@ -206,7 +206,7 @@ enum Attempt {
 }
 
 impl Job<'_> {
-    /// Empties one group.
+    /// Empties one of the block groups.
     fn empty(&mut self, emptying: &Emptying<'_>, group: Logical) -> Result<()> {
         for pass in 0..PASSES_MAX {
             if emptying.is_empty(group) {

@@ -12,8 +12,8 @@
 //! interrupted replacement continues here, or when Linux mounts the volume with both devices. A
 //! target that missed a commit is filled from the beginning again.
 //!
-//! Left out: copying, which is a job above this module. The job also wipes the source at the end,
-//! or the target of a cancelled replacement.
+//! Left out: copying, which is a job above this module. The copying job also wipes the source at
+//! the end, or the target of a cancelled replacement.
 
 use crate::engine::Engine;
 use crate::replacing::Replacing;
@@ -251,8 +251,8 @@ impl Engine {
     }
 }
 
-/// Wipes the superblocks of a device, which then belongs to no volume. In superblock copies only
-/// the magic number is erased, so other content stays readable.
+/// Wipes the superblocks of a device, which then belongs to no volume. In superblock copies, only
+/// the magic number is erased, so other content at these addresses stays readable.
 ///
 /// # Errors
 /// Fails if the device fails.

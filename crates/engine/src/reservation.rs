@@ -34,8 +34,8 @@ const COMMITS_FOR_SPACE: usize = 2;
 /// records after a split.
 const DATA_RECORDS_A_LEAF: u64 = 8;
 
-/// The most extents with delayed references. Above this number, an edit first applies a batch of
-/// the same size.
+/// The most extents with delayed references. If more extents have delayed references, an edit first
+/// applies a batch of the same size.
 const REFERENCES_MAX: usize = 2048;
 const REFERENCES_AT_ONCE: usize = 512;
 
@@ -128,7 +128,7 @@ impl Handle<'_> {
         self.filesystem.now()
     }
 
-    /// Returns the engine.
+    /// Returns the engine whose edit lock this handle holds.
     pub const fn filesystem(&self) -> &Engine {
         self.filesystem
     }
@@ -192,7 +192,7 @@ impl Engine {
     }
 
     /// Returns whether dirty memory is at its limit, so that a commit must precede the edit. A
-    /// background commit begins earlier.
+    /// background commit begins below this limit.
     fn is_over_limit(&self, handle: &Handle<'_>) -> bool {
         let dirty_memory = &self.shared.dirty_memory;
         dirty_memory.set_dirty(handle.dirty_bytes());
@@ -316,7 +316,7 @@ impl Running {
     pub fn dirty_bytes(&self) -> u64 {
         let references = ByteCount::of(self.core.references.len()).get();
         let inodes = ByteCount::of(self.inodes.count()).get();
-        // A commit that released the lock to read has already given out some of the addresses.
+        // A commit that released the lock to read has already assigned some of the addresses.
         self.sum_of_trees(LiveTree::unfrozen_nodes)
             .saturating_mul(self.core.node_bytes().get().saturating_add(NODE_OVERHEAD_BYTES))
             .saturating_add(references.saturating_mul(REFERENCE_BYTES))
@@ -356,7 +356,7 @@ impl Running {
         self.nodes_at_commit_of_data(need, self.core.reserved_data_bytes)
     }
 
-    /// As [`nodes_at_commit`](Self::nodes_at_commit), if so much data were dirty.
+    /// As [`nodes_at_commit`](Self::nodes_at_commit), for a given amount of dirty data.
     pub(crate) fn nodes_at_commit_of_data(&self, need: Need, dirty_bytes: u64) -> u64 {
         let (shape, nodes) = self.shape();
         let nodes = nodes.exact_add(need.nodes(&shape));

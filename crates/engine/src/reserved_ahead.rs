@@ -17,9 +17,9 @@ use buttress_locks::atomic::{AtomicBool, AtomicU64, Ordering};
 #[derive(Debug, Default)]
 pub struct ReservedAhead {
     bytes: AtomicU64,
-    /// The size of the last refill, which is the most that the pool keeps.
+    /// The size of the last refill, which is the maximum that the pool keeps.
     batch_bytes: AtomicU64,
-    /// Whether, at the last refill, dirty data took space that other edits need.
+    /// Whether, at the last refill, dirty data occupied space that other edits need.
     is_short: AtomicBool,
     /// The bytes of content that may be dirty even if space is short, as determined at the last
     /// refill.

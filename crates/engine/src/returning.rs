@@ -6,12 +6,12 @@
 //! addresses. Invariants while such a device is brought up to date:
 //!
 //! - No address that the device's own state uses is allocated. Free ranges of the returning
-//!   device's own state are pinned. A hold on the device's generation keeps later freed ranges
-//!   pinned. [`Pins`](super::pins::Pins) enforces this invariant.
+//!   device's own state are pinned. A hold on the device's generation keeps ranges pinned that
+//!   later commits free. [`Pins`](super::pins::Pins) enforces this invariant.
 //! - No byte that the device's own state uses is overwritten on the device. If an address is
 //!   already in use again, the chunk's whole stripe on the device moves to a place that neither
 //!   state uses.
-//! - The device's superblock is written last ([`buttress_volume::returning`]).
+//! - In a return, the device's superblock is written last ([`buttress_volume::returning`]).
 //!
 //! | step | state after a crash that follows the step |
 //! |---|---|
@@ -64,7 +64,7 @@ impl Return {
         &self.replacement
     }
 
-    /// Returns the bytes of extents that are newer than the device.
+    /// Returns how many bytes of extents are newer than the returning device.
     #[must_use]
     pub const fn missed(&self) -> ByteCount {
         self.missed

@@ -7,8 +7,8 @@
 //! Invariants:
 //! - [`OpenTrees`] and [`LiveTrees`] contain the same trees, except the extent tree, which only the
 //!   writer reads.
-//! - A tree that the writer closes is clean, so a thread that still holds it sees the version that
-//!   the root tree leads to.
+//! - A tree that the writer closes is clean, so a thread that still holds it sees its committed
+//!   version.
 //! - An edit of a tree may read the extent tree; an edit of the extent tree reads no other tree.
 
 use super::waiting_names::WaitingNames;
@@ -93,7 +93,8 @@ impl LiveTree {
     }
 
     /// Clears that record, because the root item may change or the tree closes. A holder of this
-    /// object then fetches the current one. The caller holds the edit lock.
+    /// object then fetches the current one. The caller holds the edit lock while the record is
+    /// removed.
     pub fn forget_writable(&self) {
         self.0.is_writable.store(false, Ordering::Release);
     }
@@ -236,7 +237,7 @@ impl LiveTree {
         self.0.tree.read().reach(key, visit)
     }
 
-    /// Returns the first missing block on the path of each key. The keys are in order. Reads
+    /// Returns the first missing block on the path of each key. The keys must be in order. Reads
     /// nothing.
     pub fn missing_along(&self, keys: &[Key]) -> Result<Vec<BlockPointer>> {
         let tree = self.0.tree.read();

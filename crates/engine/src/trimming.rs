@@ -9,10 +9,10 @@
 //!    ends the trim, because a discard would destroy all its data at once.
 //! 4. After the discards, the trim acquires the edit lock again and frees the ranges again.
 //!
-//! Afterwards the trim discards the space of each device that no chunk has. A volume opened with
-//! [`WriteOptions::discard`](crate::WriteOptions::discard) does steps 2 to 4 after each commit.
-//! Steps 2 to 4 then discard the ranges that the commit itself freed, whatever the free-space tree
-//! lists.
+//! After the block groups, the trim discards the unallocated space of each device. A volume opened
+//! with [`WriteOptions::discard`](crate::WriteOptions::discard) does steps 2 to 4 after each
+//! commit. Steps 2 to 4 then discard the ranges that the commit itself freed, whatever the
+//! free-space tree lists.
 //!
 //! Invariants:
 //! - No write goes to a range between steps 2 and 4, because the range is not free.
@@ -381,7 +381,7 @@ fn pieces(free: &FreeRanges, wanted: &Wanted, within: Range<u64>, most: u64) -> 
     taken
 }
 
-/// Returns the first range at or after `at`, without the bytes around superblocks.
+/// Returns the first free range at or after `at`, without the bytes around superblocks.
 fn without_superblocks(free: &FreeRanges, at: u64) -> Option<(u64, u64)> {
     let kept = SUPERBLOCK_OFFSETS.map(|at| at.get()..at.get().saturating_add(SUPERBLOCK_KEEPS_BYTES));
     free.from(at).find_map(|(start, length)| {

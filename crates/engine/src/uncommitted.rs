@@ -123,7 +123,7 @@ impl Account {
     }
 
     pub(crate) fn since_commit(&self) -> Uncommitted {
-        // Read the committed counts first, because the other counts only grow.
+        // Read the committed counts before the others, because the others only grow.
         let committed_changes = self.committed_changes.load(Ordering::SeqCst);
         let committed_bytes = self.committed_content_bytes.load(Ordering::SeqCst);
         let since = |Counted(all): Counted, committed: u64| all.saturating_sub(committed);

@@ -51,8 +51,8 @@ impl Engine {
             Err(error) => Err(error),
         };
         if let Err(error) = written {
-            // The next commit cannot succeed either. The view shows the inodes that could be
-            // written back.
+            // The next commit cannot succeed either, so writing stops. The view shows the inodes
+            // that could be written back.
             self.forest().volume().stop_writing(&error);
         }
         Some(running)

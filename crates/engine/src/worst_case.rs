@@ -35,9 +35,9 @@ const NODE_BYTES_MIN: u64 = 4096;
 /// The nodes that one place takes at leaf level.
 const LEAVES_A_PLACE: u64 = 3;
 
-/// Places that every commit may change beside those of edits. Beside those of edits, a commit
-/// changes places for root items, a device item, a block group item, its count of free ranges, and
-/// quotas.
+/// Places that every commit may change in addition to those of edits. Beside those of edits, a
+/// commit changes places for root items, a device item, a block group item, its count of free
+/// ranges, and quotas.
 pub(crate) const PLACES_OF_COMMIT: u64 = 6;
 
 // The smallest nodes still have neighbours to merge with, and hold several records after a split.
@@ -223,8 +223,8 @@ mod tests {
         }
     }
 
-    /// The reserve suffices for one edit that frees space, in trees of any height. The reserve is
-    /// one part in 16 of the space for metadata, and at least [`RESERVED_NODES`].
+    /// The reserve of space suffices for one edit that frees space, in trees of any height. The
+    /// reserve is one part in 16 of the space for metadata, and at least [`RESERVED_NODES`].
     #[test]
     fn the_reserve_holds_an_edit_that_frees() {
         /// The places of a rename that replaces a file.

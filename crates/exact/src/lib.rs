@@ -78,7 +78,7 @@ pub fn copy_into(
 
 /// Arithmetic whose result exists in every correct program.
 ///
-/// Debug builds assert that it exists. Release builds stop at the type's bound, like the
+/// Debug builds assert that the result exists. Release builds stop at the type's bound, like the
 /// `saturating_*` methods.
 pub trait Exact: Copy + Display + PartialOrd {
     /// The largest value.

@@ -20,7 +20,8 @@ pub const fn on(_name: &'static str) -> bool {
 }
 
 /// Returns true if a fault is on. At the first call for a fault, prints a message on standard
-/// error. Otherwise, a fault that no test reaches would look like one that no test catches.
+/// error. Without this message, a fault that no test reaches would look like a fault that no test
+/// catches.
 #[cfg(buttress_faults)]
 #[must_use]
 pub fn on(name: &'static str) -> bool {

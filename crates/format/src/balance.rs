@@ -104,7 +104,7 @@ pub struct BalanceArguments {
     /// The minimum fill in per cent. With the flag `USAGE`, this field and the next form one
     /// number: the maximum fill.
     pub usage_min: u32,
-    /// The maximum fill in per cent.
+    /// The maximum fill of selected block groups, in per cent.
     pub usage_max: u32,
     /// The device whose stripes the filter selects.
     pub device: DeviceId,

@@ -5,8 +5,8 @@
 //! xxHash64 are stored as little-endian numbers, SHA-256 and BLAKE2b-256 as digests.
 //!
 //! The hashes of names ([`name_hash`], [`extref_hash`], [`extent_data_reference_hash`]) are raw
-//! CRC-32C on every volume. These hashes invert nothing before or after, and have start values of
-//! their own.
+//! CRC-32C on every volume. These name hashes invert nothing before or after the computation, and
+//! have start values of their own.
 //!
 //! Source: on-disk format documentation, sections "Superblock" and "Directory items"; the checksum
 //! types in the manual page btrfs(5), section "Checksum algorithms".

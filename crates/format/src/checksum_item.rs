@@ -27,9 +27,9 @@ pub struct ChecksumItem<'a> {
 }
 
 impl<'a> ChecksumItem<'a> {
-    /// Checks an `EXTENT_CSUM` of a volume with this sector size and checksum type. The checks
-    /// cover the object id, the alignment, and the size, which is a whole number of checksums above
-    /// zero. The last sector must end within 2^64.
+    /// Checks an `EXTENT_CSUM` of a volume with this sector size and checksum type. The checks of a
+    /// checksum item cover the object id, the alignment, and the size: a positive number of whole
+    /// checksums. The last sector of the checksum item must end within 2^64.
     ///
     /// # Errors
     /// Returns an [`ItemError`] with the first check that fails.

@@ -198,8 +198,8 @@ pub enum CompressionError {
         offset: usize,
         /// The length of the segment in bytes.
         segment_bytes: u32,
-        /// The limit: the worst-case length of a compressed sector, or the bytes left in the
-        /// extent.
+        /// The exceeded limit: the worst-case length of a compressed sector, or the bytes left in
+        /// the extent.
         limit_bytes: usize,
     },
     /// A segment of an LZO extent violates the LZO1X format.

@@ -281,7 +281,7 @@ pub enum DeviceProblem {
     /// The bytes in use exceed the device's size.
     #[error("device item has {used_bytes} used bytes, expected at most {total_bytes}")]
     UsedExceedsTotal {
-        /// Bytes that chunks cover.
+        /// Bytes of the device that chunks cover.
         used_bytes: u64,
         /// The device's size.
         total_bytes: u64,

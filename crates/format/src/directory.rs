@@ -23,7 +23,7 @@ use crate::units::{Generation, ObjectId, TreeId};
 use zerocopy::little_endian::{U16, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// The fixed head of an entry. Name and value follow the head.
+/// The fixed head of an entry. Name and value of the entry follow this head.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct RawDirItem {

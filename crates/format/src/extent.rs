@@ -88,8 +88,8 @@ pub struct TreeBlockInfo {
 pub struct ExtentItem {
     /// The extent's first byte, from the item's key.
     pub start: Logical,
-    /// The length of the extent. The length comes from the key for data, and is the node size for a
-    /// tree block.
+    /// The length of the extent. The extent's length comes from the key for data, and is the node
+    /// size for a tree block.
     pub length: ByteCount,
     /// The number of references, inline and keyed together.
     pub references: u64,

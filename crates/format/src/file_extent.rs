@@ -3,8 +3,8 @@
 //! The key's offset is the file offset at which the part begins. A file extent item has three
 //! forms:
 //!
-//! - inline: the content follows the head of 21 bytes, compressed or not. Only the part at file
-//!   offset 0 can be inline;
+//! - inline: the content follows the head of 21 bytes, compressed or not. Only the part of a file
+//!   at offset 0 can be inline;
 //! - regular: a window of an extent on disk. `disk_bytes` at `disk` hold the extent as it is
 //!   stored, and `ram_bytes` is its length after decompression. The file shows `[offset, offset +
 //!   num_bytes)` of the decompressed extent. If `disk` is zero, the part is a hole;
@@ -40,7 +40,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 /// The maximum length of a compressed extent, before and after compression.
 pub const COMPRESSED_EXTENT_BYTES_MAX: u64 = 128 * 1024;
 
-/// The head of a file extent item. Inline content follows the head directly.
+/// The head of a file extent item. If the content is inline, it follows this head directly.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct RawFileExtentHead {

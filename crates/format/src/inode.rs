@@ -5,8 +5,8 @@
 //! generation. Root items also hold an inode item, but neither the kernel nor this crate maintains
 //! its fields. [`InodeItem::from_raw`] converts it without checks.
 //!
-//! Nanoseconds may exceed one second. The kernel shows the stored number, so readers that compute
-//! with nanoseconds must accept any 32-bit number.
+//! Nanoseconds of an inode's times may exceed one second. The kernel shows the stored number, so
+//! readers that compute with nanoseconds must accept any 32-bit number.
 //!
 //! Source: on-disk format documentation, section "INODE_ITEM"; mode bits: POSIX sys/stat.h as Linux
 //! numbers them, inode(7).
@@ -156,7 +156,8 @@ pub struct InodeItem {
     /// The size of the content in bytes. For a directory: twice the sum of the lengths of its
     /// names.
     pub size: ByteCount,
-    /// The bytes that the content allocates, before compression. Holes count nothing.
+    /// The bytes that the content allocates, before compression. Holes add nothing to the allocated
+    /// bytes.
     pub nbytes: ByteCount,
     /// A block group hint for the allocator, unused today.
     pub block_group: u64,

@@ -31,7 +31,7 @@ pub fn item_bytes_max(node_bytes: u32) -> usize {
 }
 
 /// Returns the limit of an extent item: a sixteenth of a leaf. An inline reference is added only
-/// while the item stays below the limit. Further references become items of their own.
+/// while the item stays below the limit. References beyond the limit become items of their own.
 #[must_use]
 pub fn extent_item_bytes_limit(node_bytes: u32) -> usize {
     (leaf_bytes(node_bytes) >> 4).saturating_sub(size_of::<RawItem>())

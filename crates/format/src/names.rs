@@ -1,9 +1,9 @@
 //! Names of an inode, seen from the inode: `INODE_REF` and `INODE_EXTREF`.
 //!
-//! An `INODE_REF` holds the names that an inode has in one directory, packed one after the other.
-//! The directory is the key's offset. Names that do not fit an `INODE_REF` item go to
-//! `INODE_EXTREF` items. The key of an `INODE_EXTREF` holds a hash of directory and name, so each
-//! entry also names its directory. Both item types yield [`InodeName`]s.
+//! An `INODE_REF` holds the names that an inode has in one directory, packed in sequence. The
+//! directory is the key's offset. Names that do not fit an `INODE_REF` item go to `INODE_EXTREF`
+//! items. The key of an `INODE_EXTREF` holds a hash of directory and name, so each entry also names
+//! its directory. Both item types yield [`InodeName`]s.
 //!
 //! The iterator's constructor checks the whole reference item, so iterating over its names cannot
 //! fail. Names are borrowed from the leaf, not copied.

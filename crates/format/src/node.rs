@@ -53,8 +53,8 @@ pub struct BlockFormat {
     pub fsid: Uuid,
     /// The uuids that blocks of seed devices may carry instead of the volume's fsid.
     pub seed_fsids: Arc<[Uuid]>,
-    /// The uuid of the chunk tree that the blocks carry. `None` if it is unknown or not to be
-    /// checked.
+    /// The uuid of the chunk tree that the blocks carry. `None` means that the uuid is unknown or
+    /// not to be checked.
     pub chunk_tree_uuid: Option<Uuid>,
     /// The superblock's generation. A log tree's blocks may be one ahead of it.
     pub generation: CommittedGeneration,

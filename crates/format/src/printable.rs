@@ -6,8 +6,8 @@
 
 use core::fmt;
 
-/// Returns true if a message can print this character unescaped. Escaped are controls (C0, DEL,
-/// C1), line ends, and characters that are invisible or change the order of the text around them.
+/// Returns true if a message can show this character without an escape. Escaped characters are
+/// controls (C0, DEL, C1), line ends, and characters that are invisible or reorder text.
 #[must_use]
 pub fn is_printable(character: char) -> bool {
     !(character.is_control()

@@ -248,9 +248,9 @@ numbered! {
         Rmdir = 12, "rmdir", V1;
         /// Sets an extended attribute.
         SetXattr = 13, "set_xattr", V1;
-        /// Takes away an extended attribute.
-        RemoveXattr = 14, "remove_xattr", V1;
         /// Removes an extended attribute.
+        RemoveXattr = 14, "remove_xattr", V1;
+        /// Writes file data.
         Write = 15, "write", V1;
         /// Shares a range of another file.
         Clone = 16, "clone", V1;

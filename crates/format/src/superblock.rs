@@ -164,7 +164,7 @@ pub struct Superblock {
     pub log_root_transid: Generation,
     /// The total size of all devices in bytes.
     pub total_bytes: ByteCount,
-    /// The bytes that extents use. Each extent counts once.
+    /// The bytes that extents use. An extent with several references counts once.
     pub bytes_used: ByteCount,
     /// The directory in the root tree that names the default subvolume.
     pub root_dir_objectid: ObjectId,

@@ -31,8 +31,8 @@ pub(crate) const fn is_file_tree(tree: TreeId) -> bool {
 /// The lowest bit of the level in a quota group id. The groups of subvolumes have level 0.
 const QGROUP_LEVEL_SHIFT: u32 = 48;
 
-/// Checks a block, except its checksum and the fields that its parent predicts. Sends failures to
-/// `report`.
+/// Checks a block, except its checksum and the fields that its parent predicts. Passes failures of
+/// the checks to `report`.
 pub(crate) fn check_block(block: &TreeBlock, format: &BlockFormat, report: Report<'_>) -> ControlFlow<()> {
     let flags = block.header().flags;
     if !flags.contains(HeaderFlags::WRITTEN) {

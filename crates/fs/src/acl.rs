@@ -19,7 +19,7 @@ pub const DEFAULT_NAME: &[u8] = b"system.posix_acl_default";
 const VERSION: u32 = 2;
 const HEADER_BYTES: usize = 4;
 const ENTRY_BYTES: usize = 8;
-/// The id in entries that need none.
+/// The id in ACL entries that need none.
 const NO_ID: u32 = u32::MAX;
 
 /// The subject of an entry.

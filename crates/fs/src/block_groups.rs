@@ -22,7 +22,7 @@ impl BlockGroups {
     /// Returns the block groups of a volume.
     ///
     /// # Errors
-    /// Fails if their tree is missing.
+    /// Fails if the tree of the block group items is missing.
     pub fn of(filesystem: &Filesystem) -> Result<Self> {
         let has_own_tree = filesystem
             .superblock()

@@ -21,7 +21,7 @@ use buttress_format::{InodeExtrefs, InodeNumber, InodeRefs, ItemType, Key, RootR
 use buttress_tree::{ReadAhead, Tree, changes};
 use std::collections::HashSet;
 
-/// The maximum number of inodes that are stored.
+/// The maximum number of changed inodes that the comparison stores.
 const INODES_MAX: usize = 1 << 22;
 
 /// The maximum number of names that are returned for one inode.

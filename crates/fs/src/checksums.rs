@@ -202,8 +202,8 @@ impl ChecksumReader {
 
 impl Filesystem {
     /// Returns the expected checksums of the sectors of `[logical, +length)` in this state of the
-    /// volume. Address and length must be whole sectors. Returns `None` if the volume is read
-    /// without checksums.
+    /// volume. Address and length of the range must be whole sectors. Returns `None` if the volume
+    /// is read without checksums.
     ///
     /// # Errors
     /// Fails if a block of the checksum tree cannot be read.
@@ -217,7 +217,7 @@ impl Filesystem {
 
 /// A cursor over items of the checksum tree.
 pub trait ChecksumItems {
-    /// Moves to the item that covers `at`, or to the first item after it.
+    /// Moves to the checksum item that covers `at`, or to the first item after it.
     fn approach(&mut self, at: u64) -> Result<()>;
 
     /// Returns the addresses that the item covers, as `(start, end)`.

@@ -112,7 +112,7 @@ pub enum Planned {
 }
 
 /// Returns true if the planned reads provide every byte of a range without gaps. The caller then
-/// need not clear the buffer. Holes are not read.
+/// need not clear the buffer. Holes count as covered, and are not read.
 #[must_use]
 pub fn covers(planned: &[Planned], range: &Range<FileOffset>) -> bool {
     let mut next = range.start;
@@ -372,7 +372,8 @@ fn inflate(
     Ok(Bytes::from(bytes))
 }
 
-/// Returns the chunk of compressed inline content. `length` is the requested length from its start.
+/// Returns the chunk of compressed inline content. `length` is the requested length from the
+/// content's start.
 pub(crate) fn inflate_inline(
     filesystem: &Filesystem,
     location: Location,

@@ -7,8 +7,8 @@
 //! Index and name items should agree. The size of a directory's inode is twice the length of its
 //! names. Counting names during a listing thus detects at no cost if the index lacks an entry. Only
 //! then does [`ReadDir`] compare each entry from both sides. The listing adds the entries that the
-//! index lacks, and reports every missing half as an error entry. Invalid names (empty, `.`, `..`,
-//! with a slash or a zero byte) are reported and never returned.
+//! index lacks, and reports each entry without its other half as an error. Invalid names (empty,
+//! `.`, `..`, with a slash or a zero byte) are reported and never returned.
 //!
 //! The listing does not contain `.` and `..`.
 //!
@@ -138,7 +138,7 @@ pub struct ReadDir {
     stage: Stage,
     /// The bytes of all names listed so far.
     listed_bytes: u64,
-    /// The index after the last item.
+    /// The index after the last listed item.
     next_index: u64,
     /// The size of the directory's inode: twice the bytes of its names. `None` if only a part is
     /// listed.
@@ -156,12 +156,12 @@ pub struct Suspended {
 
 #[derive(Debug)]
 enum Stage {
-    /// The listing follows the index.
+    /// The listing returns entries in index order.
     Listing {
         tree: Tree,
         items: Items,
     },
-    /// Names seem to be missing: each entry of the index is checked by name.
+    /// A name item seems to be missing, so the listing checks each entry of the index by name.
     CheckingIndex {
         tree: Tree,
         items: Items,
@@ -353,7 +353,7 @@ impl ReadDir {
                     self.stage = Stage::Listing { tree, items };
                 }
                 Some(Err(error)) => {
-                    // An entry that the index could not provide is not a missing entry.
+                    // An entry that the index could not provide does not count as missing.
                     self.size = None;
                     self.ready.push_back(Err(error.into()));
                     self.stage = Stage::Listing { tree, items };

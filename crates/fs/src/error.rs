@@ -321,7 +321,7 @@ pub enum Error {
         used_by(.users)
     )]
     NotMoved {
-        /// The block group.
+        /// The address of the damaged block group.
         group: Logical,
         /// The extent.
         logical: Logical,
@@ -341,7 +341,7 @@ pub enum Error {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum WritingRefusal {
-    /// Features that only readers may ignore.
+    /// Unknown compat_ro features, which only readers may ignore.
     #[error(
         "the volume cannot be written: it has unknown compat_ro features ({})",
         .names.join(", ")
@@ -381,7 +381,7 @@ pub enum WritingRefusal {
         "the volume cannot be written: it is a seed, on which other volumes may depend. To make a writable volume from it, add a device on a kernel mount. To clear the seed flag, run `btrfstune -S 0`"
     )]
     Seed,
-    /// The volume is an image without data.
+    /// The volume is a metadata image, which lacks file data.
     #[error("the volume cannot be written: it is a metadata image without file data. Open it read-only")]
     MetadataImage,
     /// A run of btrfstune was interrupted.

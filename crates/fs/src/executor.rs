@@ -83,8 +83,9 @@ impl<T> Task<T> {
     /// Returns the result. Waits for it, or runs the job on this thread.
     ///
     /// # Errors
-    /// Returns a [`Defect`] if the result is gone. A result is taken once, by value, so this cannot
-    /// happen. The caller must not continue as if there had been no job.
+    /// Returns a [`Defect`] if the result is gone. Returns a [`Defect`] if the result was taken
+    /// before, which cannot happen: taking consumes the task. The caller must not continue as if
+    /// there had been no job.
     pub fn take(self) -> Result<T, Defect> {
         if let Some(job) = self.slot.begin() {
             return Ok(job());

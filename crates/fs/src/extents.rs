@@ -7,8 +7,9 @@
 //! which other files or other ranges of the same file may also use.
 //!
 //! A file's ranges end with the last sector, so the last range may extend beyond the file's size.
-//! Preallocated ranges may lie entirely beyond the size. Holes without items end at the size.
-//! Lengths of file ranges are up to 2^64, so no code may allocate memory by such a length.
+//! Preallocated ranges may lie entirely beyond the size. A hole that no item records ends at the
+//! file's size. Lengths of file ranges are up to 2^64, so no code may allocate memory by such a
+//! length.
 //!
 //! Invariants of [`FileExtents`]: ranges are in ascending order, do not overlap, and leave no gap
 //! up to the file's size. The iterator returns an item that violates these invariants as an error,
@@ -213,7 +214,7 @@ impl FileRangeBuilder {
         let generation = Some(extent.generation);
         let (length, kind) = match extent.body {
             // In the file, inline content occupies whole sectors, as seeks to holes show. The bytes
-            // between its end and the next sector are zeros, not a hole.
+            // between the end of inline content and the next sector are zeros, not a hole.
             FileExtentBody::Inline(stored) => (
                 self.whole_sectors(extent.ram_bytes),
                 RangeKind::Inline(InlineContent {

@@ -26,7 +26,7 @@ pub struct File {
     filesystem: Filesystem,
     tree: Tree,
     metadata: Arc<Metadata>,
-    /// The file's ranges, if a pass over its items has already found them.
+    /// The file's ranges, if an earlier pass over its items has found them.
     known: Option<Arc<Vec<FileRange>>>,
     verified: bool,
 }
@@ -288,7 +288,7 @@ pub fn fetch(
 }
 
 /// Copies a chunk to its place in `buffer`, which begins at `start` of the file and is zeroed.
-/// Fails if the chunk does not fit, because zeros would be left there.
+/// Fails if the chunk does not fit into the buffer, because the missing part would stay zeros.
 fn place(chunk: Chunk, start: FileOffset, buffer: &mut [u8]) -> Result<()> {
     match chunk.content {
         Content::Hole => Ok(()),

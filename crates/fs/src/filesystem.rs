@@ -168,7 +168,7 @@ impl Filesystem {
         }
     }
 
-    /// Returns true if both are the same view of the same state.
+    /// Returns true if both handles are the same view of the same state.
     pub fn is_same_view(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.shared, &other.shared)
     }

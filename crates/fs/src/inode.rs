@@ -160,7 +160,8 @@ impl Metadata {
         }
     }
 
-    /// Returns the empty directory that replaces an absent subvolume. `directory` holds it.
+    /// Returns the empty directory that replaces an absent subvolume. `directory` holds the
+    /// placeholder.
     #[must_use]
     pub fn placeholder(location: Location, directory: &Self) -> Self {
         Self {

@@ -76,7 +76,7 @@ struct Walk<'a, N> {
     names: &'a N,
     /// The inodes on the path from the caller's root down to the current position; never empty.
     stack: Vec<(Location, FileKind)>,
-    /// The remaining names, the next one last.
+    /// The names of the path that are not resolved yet, in reverse order.
     rest: Vec<Vec<u8>>,
     symlinks: u32,
     asked: &'a [u8],
@@ -366,7 +366,7 @@ impl Filesystem {
     }
 
     /// Returns all paths of an inode in its subvolume, without a slash at their start: one for each
-    /// of its names. The root directory has one path, which is empty.
+    /// of its names. The root directory has one path, the empty one.
     ///
     /// # Errors
     /// Returns [`Error::InodeNotFound`], or [`Error::TooBig`] for more than 64 MiB of paths. Also

@@ -9,7 +9,7 @@ use core::fmt;
 pub enum Notice {
     /// A notice about the volume's devices.
     Volume(buttress_volume::Notice),
-    /// A log tree holds synced changes, which are shown as if it had been replayed.
+    /// A log tree holds synced changes, which the view shows as if the log had been replayed.
     LogReplayed {
         /// The commit that the log follows.
         generation: Generation,

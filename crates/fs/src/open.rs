@@ -6,13 +6,13 @@
 //!    are missing, the error names the missing devices.
 //! 3. The root tree is that of the superblock. With `rescue=usebackuproot`, it is the newest backup
 //!    root whose root tree and mandatory trees can be read.
-//! 4. With the raid-stripe-tree feature, data addresses go through that tree, which is passed down
-//!    to the volume.
+//! 4. With the raid-stripe-tree feature, the volume maps data addresses through the stripe tree,
+//!    which the opening passes to it.
 //!
-//! This module does not replay a pending log tree: the volume has the state of its last commit, and
-//! a [`Notice`] reports this. The crate `writer` replays the log: on the volume if it is opened for
-//! writing, in memory if it is opened for reading. Unlike in the kernel, an unreadable tree does
-//! not prevent opening. A notice names it, and calls that need it fail.
+//! Opening does not replay a pending log tree here: the volume has the state of its last commit,
+//! and a [`Notice`] reports this. The crate `writer` replays the log: on the volume if it is opened
+//! for writing, in memory if it is opened for reading. Unlike in the kernel, an unreadable tree
+//! does not prevent opening. A notice names it, and calls that need it fail.
 
 use crate::error::{Corruption, Error, Result};
 use crate::executor::Executor;

@@ -37,7 +37,7 @@ const QUEUE_MAX: usize = 2048;
 pub struct FileReader {
     file: File,
     wanted: Range<FileOffset>,
-    /// The map of the file; `None` before the first chunk and after the last range.
+    /// The extent map of the file; `None` before the first chunk and after the last range.
     extents: Option<FileExtents>,
     checksums: Option<ChecksumReader>,
     started: bool,

@@ -1,10 +1,10 @@
 //! Extents in their stored form: compressed bytes that are verified, but not decompressed.
 //!
-//! This module serves jobs that pass compressed extents on unchanged, such as a send stream with
-//! encoded writes. Only compressed extents are read, whose size the format limits to 128 KiB.
+//! The module `stored` serves jobs that pass compressed extents on unchanged, such as a send stream
+//! with encoded writes. Only compressed extents are read, whose size the format limits to 128 KiB.
 //!
-//! Reads are started one by one and awaited later in any order. Worker threads verify them against
-//! the checksum tree, unless the inode has no checksums or the volume was opened with
+//! A caller starts reads one by one and waits for them in any order. Worker threads verify them
+//! against the checksum tree, unless the inode has no checksums or the volume was opened with
 //! `rescue=ignoredatacsums`.
 
 use crate::checksums::ChecksumReader;

@@ -23,7 +23,7 @@ use uuid::Uuid;
 /// The maximum nesting depth of subvolumes whose paths are determined.
 const NESTING_LIMIT: usize = 4096;
 
-/// The maximum length of a subvolume's path that is determined.
+/// The maximum length of a subvolume's path that the lookup determines.
 const PATH_LIMIT: usize = 64 << 10;
 
 /// The place of a subvolume in its parent.

@@ -15,8 +15,8 @@
 //! # Promises
 //!
 //! - A walk always ends: it enters a directory only through the entry that the directory names as
-//!   its own ([`crate::Corruption::DirectoryLinkedTwice`]). The entered directories therefore form
-//!   a tree.
+//!   its own ([`crate::Corruption::DirectoryLinkedTwice`]). The directories that a walk enters
+//!   therefore form a tree.
 //! - A bad file or directory becomes a [`WalkItem::Failed`], and the walk continues.
 //! - The sizes of batches bound memory (`pipeline`); paths count too.
 //! - A walk reports hard links ([`WalkEntry::hard_link`]) while the names for which it expects

@@ -20,8 +20,8 @@ pub struct Rank {
 }
 
 impl Rank {
-    /// The rank of a leaf lock. A leaf lock may be acquired under any lock that is not a leaf.
-    /// While it is held, no other lock is acquired.
+    /// The rank of a leaf lock. A thread may acquire a leaf lock under any lock that is not a leaf
+    /// lock. While it is held, no other lock is acquired.
     pub const LEAF: Self = Self {
         number: None,
         over_device: OverDevice::Never,

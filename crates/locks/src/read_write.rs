@@ -86,7 +86,7 @@ impl<T, C: LockClass> RwLock<T, C> {
         }
     }
 
-    /// Acquires the lock exclusively. Waits while another thread holds it.
+    /// Acquires the lock exclusively. Waits while another thread holds the lock.
     #[inline]
     #[cfg_attr(debug_assertions, track_caller)]
     pub fn write(&self) -> RwLockWriteGuard<'_, T, C> {

@@ -97,7 +97,8 @@ impl Stopwatch {
         }
     }
 
-    /// Returns the time since the start. Called on the thread that started it.
+    /// Returns the time since the start. The caller's thread must be the thread that started the
+    /// stopwatch.
     #[must_use]
     pub fn taken(&self) -> Taken {
         let time = self.start.elapsed();

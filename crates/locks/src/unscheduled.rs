@@ -1,6 +1,6 @@
 //! Locks that a model checker does not schedule: the locks of devices, below the layers under test.
-//! Each scheduled lock adds a choice of the next thread, and the checker's runs would hardly get
-//! beyond the requests.
+//! The model checker schedules at each lock, and with these locks its runs would hardly get beyond
+//! the requests.
 //!
 //! In other builds, they are the locks of this crate. With the model checker, these are plain locks
 //! without classes. No scheduled lock may be acquired under one.

@@ -11,7 +11,7 @@ lock_class!(Other, "other", Rank::new(20));
 lock_class!(High, "high", Rank::new(30));
 lock_class!(Leaf, "leaf", Rank::LEAF);
 
-/// Returns the assertion message of `body`, or `None` if its locks are allowed.
+/// Returns the assertion message of `body`, or `None` if the lock order allows its locks.
 fn said(body: impl FnOnce()) -> Option<String> {
     let panic = catch_unwind(AssertUnwindSafe(body)).err()?;
     Some(panic.downcast_ref::<String>().unwrap().clone())

@@ -21,7 +21,7 @@ pub(super) struct Shape {
     pub(super) children: Range<usize>,
 }
 
-/// Returns the blocks of a tree of these items, leaves first and the root last.
+/// Returns the blocks into which these items of a tree pack, leaves first and the root last.
 pub(super) fn shapes(items: &[Item], node_bytes: u32) -> Vec<Shape> {
     let mut shapes = leaves(items, node_bytes);
     let mut level = 0..shapes.len();

@@ -1,4 +1,4 @@
-//! Items that describe a volume's layout, for an empty volume and for one that is built from
+//! Items that describe a volume's layout, for an empty volume and for a volume that is built from
 //! complete trees.
 //!
 //! Each function makes the items of one tree, or the single item of an object, from its caller's
@@ -155,7 +155,8 @@ pub fn root_item(
     let node_bytes = ByteCount::new(u64::from(settings.node_bytes));
     let holds_files = root.id.holds_files();
     let time = subvolume.map_or_else(Timestamp::default, |_| identity.time);
-    // No code reads this inode, and mkfs.btrfs makes these trees without it.
+    // No code reads the root directory's inode of these trees, and mkfs.btrfs makes the trees
+    // without it.
     let bare = matches!(root.id, TreeId::UUID | TreeId::DATA_RELOCATION | TreeId::QUOTA);
     let inode = InodeItem {
         generation: Generation::new(u64::from(!bare)),
@@ -266,7 +267,7 @@ pub fn chunk_tree<'a>(
     devices.chain(chunks).collect()
 }
 
-/// Returns the items of the device tree. `counted` devices have an item for their errors.
+/// Returns the items of the device tree. Each of the `counted` devices has an item for its errors.
 #[must_use]
 pub fn device_tree<'a>(
     identity: &Identity,

@@ -3,7 +3,7 @@
 //! An empty volume has few trees, and these are small. The items of these trees are therefore
 //! listed, packed into blocks and written at once, without single edits.
 //!
-//! 1. [`Options`] are checked and completed ([`options`]);
+//! 1. The caller's [`Options`] are checked and completed ([`options`]);
 //! 2. `chunks` places the first chunks, as mkfs.btrfs does;
 //! 3. `trees` lists the items of every tree. The extent and free-space trees describe the blocks
 //!    that hold them, so the listing is repeated until it is consistent;
@@ -190,9 +190,9 @@ fn too_small(devices: &[Device], sizes: &[u64], settings: &Settings, device: usi
 
 /// Wipes a device's former content. The function first erases the superblock copies, then the
 /// primary. At each moment of the erasure, a volume is complete or absent, and no half-discarded
-/// volume is ever recognised. Then the function discards the content, if the device can. Finally
-/// the function zeroes both ends and the addresses of superblocks again, because discarded bytes
-/// may return.
+/// volume is ever recognised. Then the function discards the content, if the device can. At the
+/// end, the function zeroes both ends and the addresses of superblocks again, because discarded
+/// bytes may return.
 ///
 /// # Errors
 /// Fails if the device fails.

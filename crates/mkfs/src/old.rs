@@ -2,8 +2,8 @@
 //!
 //! Old volumes differ from new ones in the places of chunks, which the caller gives for each chunk,
 //! and in missing items ([`Missing`]). The first chunk held the system, 4 MiB at address 0 and at
-//! the start of the device. This chunk and the first chunks for metadata and data, single and of 8
-//! MiB, remained when chunks of the requested profile replaced them.
+//! the start of the device. This chunk and the first metadata and data chunks (single, 8 MiB)
+//! remained after chunks of the requested profile replaced them.
 
 use super::chunks::PlannedChunk;
 use super::options::{Missing, Settings};

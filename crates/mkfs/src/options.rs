@@ -170,7 +170,7 @@ pub struct Settings {
     pub discard: bool,
     /// User, group and permissions of the root directory.
     pub root_owner: Option<(u32, u32, Option<u32>)>,
-    /// The missing parts, which only tests set.
+    /// The features that the new volume lacks, which only tests set.
     pub(super) missing: Missing,
 }
 
@@ -243,8 +243,8 @@ impl Options {
         let said = self.features.iter().rev().find(|(named, _)| *named == feature);
         said.map_or_else(
             || {
-                // The default of block-group-tree is off if the user clears a feature that it
-                // needs.
+                // The block-group-tree feature is off by default if the user clears a feature that
+                // it needs.
                 let rests = [Feature::NoHoles, Feature::FreeSpaceTree];
                 feature.is_default()
                     && (feature != Feature::BlockGroupTree || rests.iter().all(|needed| self.has(*needed)))

@@ -2,9 +2,8 @@
 //!
 //! The kernel has a queue of requests for each processor. A server registers entries of memory with
 //! a queue. The kernel writes a call made on that processor into one of these entries. The server
-//! writes the answer into the same memory. Submitting the answer to one request also asks the
-//! kernel for the next request. A [`Ring`] is one such entry with an io_uring of its own, for one
-//! thread.
+//! writes the answer to the same memory. Submitting the answer to one request also asks the kernel
+//! for the next request. A [`Ring`] is one such entry with an io_uring of its own, for one thread.
 //!
 //! A ring supports nothing else. Before it is enabled, it is restricted to commands
 //! (`IORING_OP_URING_CMD`) for the one descriptor of its construction, without registrations. A

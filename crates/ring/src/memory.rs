@@ -172,7 +172,7 @@ mod tests {
     fn receive(memory: &mut Memory, at: usize, bytes: &[u8], payload: &[u8]) {
         let [head, room] = memory.parts.as_ref();
         assert!(bytes.len() <= head.iov_len.checked_sub(at).unwrap() && payload.len() <= room.iov_len);
-        // SAFETY: both ranges are in the memory (asserted), which has no other user now.
+        // SAFETY: both ranges are in the entry's memory (asserted), which has no other user now.
         unsafe {
             std::ptr::copy_nonoverlapping(bytes.as_ptr(), head.iov_base.cast::<u8>().add(at), bytes.len());
             std::ptr::copy_nonoverlapping(payload.as_ptr(), room.iov_base.cast(), payload.len());

@@ -4,8 +4,8 @@
 //! The order of an archive's members is their precedence. Of two members with one path, the later
 //! one stays, as when archives are unpacked one after another. In layers, names that begin with
 //! `.wh.` delete entries of lower layers (OCI image specification, "Whiteouts"). `.wh.NAME` deletes
-//! one entry, and `.wh..wh..opq` deletes the content of a directory. Such names never affect their
-//! own layer.
+//! one entry, and `.wh..wh..opq` deletes the content of a directory. Whiteout names never affect
+//! their own layer.
 //!
 //! A hard link is another name of the target's file at that moment, whatever later happens to the
 //! target's own name. A later layer may delete one of two names. Each name of a file with several
@@ -407,7 +407,7 @@ pub(crate) fn is_in(path: &EntryPath, directory: &EntryPath) -> bool {
             .is_some_and(|rest| rest.first().is_none_or(|byte| *byte == b'/'))
 }
 
-/// The hash has fixed keys, so the same archive yields the same result.
+/// The path hash has fixed keys, so that the same archive yields the same result.
 fn hash(path: &EntryPath) -> u64 {
     let mut hasher = DefaultHasher::new();
     path.as_bytes().hash(&mut hasher);

@@ -267,7 +267,7 @@ fn invalid(name: &str, error: ManifestError) -> SourceError {
     }
 }
 
-/// Makes the error of a problem at the beginning of a table.
+/// Converts a problem to an error at the beginning of a table.
 fn at<T>(table: &Table, result: Result<T, Problem>) -> Result<T, ManifestError> {
     result.map_err(|problem| ManifestError {
         line: table.line,

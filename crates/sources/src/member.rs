@@ -58,7 +58,7 @@ pub(crate) fn is_xattr_name(name: &[u8]) -> bool {
     (1..=XATTR_NAME_BYTES_MAX).contains(&name.len()) && !name.contains(&0)
 }
 
-/// Returns the data extent of a file.
+/// Returns the data extent of a member's file.
 fn data_of(kind: &Kind) -> Option<DataExtent> {
     let Kind::File { segments, .. } = kind else {
         return None;

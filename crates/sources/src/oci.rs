@@ -73,7 +73,7 @@ pub enum OciError {
     NoDigest {
         /// The file that holds the digest.
         file: String,
-        /// The text in place of a digest.
+        /// The invalid text in place of a digest.
         digest: String,
     },
     /// The size of a blob differs from its descriptor.
@@ -453,7 +453,8 @@ impl Layout {
         Err(OciError::Indexes)
     }
 
-    /// Opens a file of the layout. Never waits for a writer of a pipe.
+    /// Opens a file of the layout. If the file is a pipe, the call does not wait for a writer of
+    /// the pipe.
     fn open(&self, file: &str) -> Result<(File, u64), OciError> {
         let failed = |cause: io::Error| OciError::Read {
             file: file.to_owned(),

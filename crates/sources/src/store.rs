@@ -3,7 +3,7 @@
 //! Members are found one after another, but their contents are needed in the order of the image's
 //! layout. An uncompressed archive file is read in place. Every other archive (a pipe, a compressed
 //! archive) is first unpacked into a spool. The spool is a file without a name in the directory for
-//! temporary files, so it disappears however the program ends. Memory is bounded by a buffer. The
+//! temporary files, so it disappears however the program ends. Memory is bounded by a buffer. A
 //! spool takes as much space as the uncompressed archive.
 //!
 //! The first bytes, not the name, determine the compression: gzip, zstd, xz or bzip2, also with

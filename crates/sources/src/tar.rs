@@ -49,7 +49,7 @@ const WINDOW_BYTES: usize = 8192;
 pub struct Segment {
     /// The offset in the file.
     pub offset: u64,
-    /// The length of the range.
+    /// The length of the data range.
     pub length: u64,
     /// The offset in the archive.
     pub at: u64,
@@ -240,7 +240,7 @@ impl Reader {
         Ok(header)
     }
 
-    /// Reads a block, usually from the window that was read with the previous one.
+    /// Reads a block of the archive, usually from the window that was read with the previous block.
     fn block(&mut self, at: u64, what: &'static str) -> Result<[u8; 512], Problem> {
         let held = |window: &[u8], window_at: u64| -> Option<[u8; 512]> {
             let start = usize::try_from(at.checked_sub(window_at)?).ok()?;

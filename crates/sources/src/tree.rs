@@ -160,7 +160,7 @@ impl EntryTree {
             found.attributes.link.get_or_insert(LinkKey(u64::MAX, number));
             let mut copy = found.clone();
             copy.path = EntryPath::new(&path).unwrap_or_default();
-            // The content is requested under the path that has it.
+            // A copied entry's content is requested under the path of the original.
             self.entries.insert(path, copy);
         }
         Ok(())

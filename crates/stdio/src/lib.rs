@@ -43,8 +43,8 @@ static CLOSED: AtomicU8 = AtomicU8::new(0);
 /// Makes the loader call [`look`] before the runtime begins.
 #[cfg(target_os = "linux")]
 #[used]
-// SAFETY: the loader calls every pointer in this section as a function; extra arguments are none of
-// its business.
+// SAFETY: the dynamic loader calls every pointer in this section as a function; extra arguments do
+// no harm.
 #[unsafe(link_section = ".init_array")]
 static AT_START: extern "C" fn() = look;
 

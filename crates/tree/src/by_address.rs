@@ -36,7 +36,7 @@ pub struct BlocksByAddress {
     nodes: Blocks,
     /// Leaves of visited parents, before the walk sorts them.
     known: Vec<BlockPointer>,
-    /// Leaves in memory that a transaction changed. The walk visits them first.
+    /// Leaves in memory that a transaction changed. The walk visits these leaves before all others.
     linked: VecDeque<Visit>,
     /// Leaves in address order whose reads have not started.
     ordered: vec::IntoIter<BlockPointer>,

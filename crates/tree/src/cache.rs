@@ -3,11 +3,12 @@
 //! The module `shares` divides the budget. The budget does not count blocks that callers hold: an
 //! evicted block stays in memory while a cursor or an item refers to it.
 //!
-//! The key is address *and* generation. An address is reused after its block was freed, and the
-//! generation distinguishes the new block from the old one. Blocks in the cache are clean and
-//! immutable, so a hit needs no check of its bytes. In a hostile tree, another pointer with other
-//! expectations can lead to the same block. The cache therefore compares a hit with its pointer. A
-//! hit that does not match counts as a miss, and reading the block again yields the exact error.
+//! The key of a cached block is address *and* generation. An address is reused after its block was
+//! freed, and the generation distinguishes the new block from the old one. Blocks in the cache are
+//! clean and immutable, so a hit needs no check of its bytes. In a hostile tree, another pointer
+//! with other expectations can lead to the same block. The cache therefore compares a hit with its
+//! pointer. A hit that does not match counts as a miss, and reading the block again yields the
+//! exact error.
 //!
 //! The cache evicts by quick_cache's S3-FIFO. This policy evicts blocks touched once first, so a
 //! walk over a large tree does not evict the blocks in constant use. If two readers miss the same
@@ -182,7 +183,7 @@ impl NodeCache {
             GuardResult::Guard(guard) => {
                 self.count_miss();
                 let block = read()?;
-                // The cache refuses the block if the entry was removed during the read. The block
+                // If the entry was removed during the read, the cache refuses the block. The block
                 // itself is still valid.
                 let _ = guard.insert(block.clone());
                 Ok(block)

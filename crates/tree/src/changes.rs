@@ -66,8 +66,8 @@ pub fn changes(old: &Tree, new: &Tree, read_ahead: ReadAhead) -> Changes {
     changes_where(old, new, read_ahead, |_, _| true)
 }
 
-/// Like [`changes`], but skips subtrees that `wanted` refuses. `wanted` receives the first key that
-/// a subtree may have, and the exclusive end of its keys, or `None` if its keys have no end.
+/// Like [`changes`], but skips subtrees that `wanted` refuses. `wanted` receives the first possible
+/// key of a subtree, and the exclusive end of its keys (`None`: the keys have no end).
 ///
 /// The walk may still return items outside the wanted subtrees. Blocks of the two trees need not
 /// end at the same keys, so these items may even be equal in both trees.

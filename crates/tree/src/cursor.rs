@@ -178,7 +178,8 @@ impl Cursor {
     /// method returns false.
     ///
     /// # Errors
-    /// Fails if the next leaf cannot be read. The next call continues after that leaf.
+    /// Fails if the next leaf cannot be read. After an error, the next call continues after the
+    /// unreadable leaf.
     #[expect(
         clippy::should_implement_trait,
         reason = "a cursor lends its items, an iterator cannot"

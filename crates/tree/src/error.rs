@@ -42,7 +42,8 @@ pub enum Cause {
     /// The edit context failed to account for a block. The tree with the unaccounted block must not
     /// be committed.
     Context(Arc<ContextError>),
-    /// A defect: an invariant of the edits does not hold. The tree must not be committed.
+    /// A defect: an invariant of the edits does not hold. The tree with the broken invariant must
+    /// not be committed.
     Broken(&'static str),
     /// A defect: a count of blocks in memory differs from the number found. The tree with the wrong
     /// count must not be committed.

@@ -2,7 +2,7 @@
 //! threads.
 //!
 //! A [`Forest`] does not know which trees exist. A caller with a root pointer requests its
-//! [`Tree`]. Readers on any number of threads share the forest.
+//! [`Tree`]. Readers on any number of threads share one forest.
 
 use crate::cache::{CacheStatistics, Loan, NodeCache, ReadAheadPool, Reservation};
 use crate::error::{Error, Failure, Result};

@@ -35,9 +35,9 @@ impl<'a> Leaf<'a> {
 
 /// A walk over the leaves of a key range; see the module's documentation.
 ///
-/// An error stands for all items below an unreadable block. The walk then continues after that
-/// block. The walk returns at most one error for each damaged block, so callers that ignore errors
-/// reach the range's end.
+/// An error stands for all items below an unreadable block. After an error, the walk continues
+/// after the unreadable block. The walk returns at most one error for each damaged block, so
+/// callers that ignore errors reach the range's end.
 #[derive(Debug)]
 pub struct Leaves {
     tree: Tree,

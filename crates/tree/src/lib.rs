@@ -35,7 +35,7 @@
 //! - A tree that a transaction changes ([`edit`]) keeps its changed blocks in memory. Readers find
 //!   changed blocks only through the parent's link, never through the cache. A reader's view
 //!   therefore keeps its whole version. The module `path` follows the links. Read-ahead inspects
-//!   them to skip blocks in memory.
+//!   the links to skip blocks in memory.
 #![forbid(unsafe_code)]
 #![cfg_attr(
     test,

@@ -130,7 +130,7 @@ impl Path {
         }
     }
 
-    /// Follows the link in the last step's slot. Returns false if the slot has none.
+    /// Follows the link in the last step's slot. Returns false if the slot holds no link.
     pub(crate) fn enter(&mut self, forest: &Forest, ahead: &mut Ahead, toward: Toward) -> Result<bool> {
         let Some((pointer, node)) = self
             .last()

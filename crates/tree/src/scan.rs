@@ -1,20 +1,20 @@
 //! A scan: the blocks of many trees, in no order, on all cores. A scan serves jobs that apply the
 //! same test to every block and sum up the results.
 //!
-//! Each thread takes batches of pointers. Each thread starts reads of some batches in address order
-//! while it processes the batch before. The thread checks its blocks and passes them to the
-//! [`Scanner`]. The scanner also decides for every child if it is wanted. A job that records
-//! addresses can thus visit shared blocks once. A tag of the scanner's choice leads from a block to
-//! its children. A thread starts no reads for batches that seem to be in the page cache. The thread
-//! copies each of these blocks just before it processes the block.
+//! Each scanning thread takes batches of pointers. Each thread starts reads of some batches in
+//! address order while it processes the batch before. The thread checks the read blocks and passes
+//! them to the [`Scanner`]. The scanner also decides for every child if it is wanted. A job that
+//! records addresses can thus visit shared blocks once. A tag of the scanner's choice leads from a
+//! block to its children. A thread starts no reads for batches that seem to be in the page cache.
+//! The thread copies each of these blocks just before it processes the block.
 //!
 //! # Bounds
 //!
-//! A child's level is its parent's less one, and its keys must lie between its neighbours'. Every
-//! tree therefore ends, and no block is visited twice from one root. Once [`LEAVES_MAX`] leaves are
-//! known, they are read before more nodes. The queue is therefore bounded, whatever the size of the
-//! volume. Blocks come from the devices and bypass the cache, so a scan sees the current bytes on
-//! the devices.
+//! A child's level is its parent's less one, and its keys must lie between its neighbours'. A walk
+//! therefore ends for every tree, and visits no block twice from one root. Once [`LEAVES_MAX`]
+//! leaves are known, they are read before more nodes. The queue is therefore bounded, whatever the
+//! size of the volume. Blocks come from the devices and bypass the cache, so a scan sees the
+//! current bytes on the devices.
 
 use crate::error::Error;
 use crate::forest::Forest;
@@ -70,7 +70,8 @@ type Wanted<Tag> = (BlockPointer, Tag);
 /// The queue of blocks to process.
 struct Waiting<Tag> {
     nodes: Vec<Wanted<Tag>>,
-    /// Leaves in descending order of address. The next leaves are at the end.
+    /// Leaves in descending order of address. The leaves to process next are at the end of the
+    /// list.
     ordered: Vec<Wanted<Tag>>,
     /// Leaves that were added since the last sort.
     fresh: Vec<Wanted<Tag>>,
@@ -162,7 +163,8 @@ impl<S: Scanner> Survey<'_, S> {
         loop {
             // Blocks in the page cache need no read ahead of time.
             while ahead.len() <= BATCHES_AHEAD && !matches!(ahead.back(), Some(Batch::Cached(_))) {
-                // While a thread has a batch of its own, it does not wait for another thread's.
+                // While a thread has a batch of its own, it does not wait for a batch of another
+                // thread.
                 match self.take(ahead.is_empty()) {
                     Some(batch) => ahead.push_back(batch),
                     None => break,

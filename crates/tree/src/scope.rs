@@ -9,8 +9,8 @@ use buttress_format::Key;
 use core::fmt;
 use std::sync::Arc;
 
-/// A predicate: true if any key from the first key up to the second, exclusive, is wanted. `None`
-/// means up to the last key of the tree.
+/// A predicate: true if the walk wants any key from the first key up to the second, exclusive.
+/// `None` means up to the last key of the tree.
 pub(crate) type Wanted = Arc<dyn Fn(&Key, Option<&Key>) -> bool + Send + Sync>;
 
 /// The part of a tree that a walk visits.

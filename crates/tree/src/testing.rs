@@ -1,8 +1,8 @@
 //! Images in memory for tests: one device, one chunk, any trees. Feature `testing`.
 //!
 //! The blocks have the on-disk format with correct checksums, so readers treat them like those of a
-//! real volume. A test then damages the blocks that it needs damaged. The images are not meant for
-//! real data.
+//! real volume. A test then damages the blocks that it needs damaged. The images are not meant to
+//! hold real data.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

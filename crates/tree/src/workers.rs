@@ -1,4 +1,4 @@
-//! Threads that check blocks after read-ahead. All sweeps of a forest share them.
+//! Threads that check blocks after read-ahead. All sweeps of a forest share the checking threads.
 //!
 //! The threads start with the first sweep, and end before the forest is dropped. After their end,
 //! the threads hold no reference to the volume, so it can be opened again at once. A simulated
@@ -36,7 +36,7 @@ struct Pool {
 }
 
 impl Workers {
-    /// Queues work for the threads. Drops the work if there are no threads or the queue is full.
+    /// Queues work for the threads. Drops the work if the pool has no threads or its queue is full.
     pub(crate) fn offer(&self, work: Work) {
         let pool = self.pool.get_or_init(start).as_ref();
         let Some(sender) = pool.and_then(|pool| pool.sender.as_ref()) else {

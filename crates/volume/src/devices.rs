@@ -9,7 +9,7 @@
 //! with that fsid. Seeds are matched by uuid like any other device.
 //!
 //! A slot counts the errors of its device, and keeps the failure for which the device was left out.
-//! A device that was left out is neither read nor written ([`crate::write`]), and does not return
+//! A device that was left out receives no reads and writes ([`crate::write`]), and does not return
 //! while the volume is open. A replacement exchanges a device's slot for a slot with the same id
 //! and uuid ([`crate::replacement`]).
 
@@ -239,7 +239,7 @@ impl DeviceSlot {
     }
 
     /// Counts errors that a job of a layer above found on the device. The writer's next commit adds
-    /// them to the device statistics.
+    /// the counted errors to the device statistics.
     pub fn count_errors(&self, errors: DeviceErrors) {
         let pairs = [
             (&self.errors.writes, errors.writes),
@@ -310,8 +310,8 @@ impl DeviceTable {
 
     /// Returns the slot with this id and uuid. If none exists, makes a slot for a missing device.
     ///
-    /// Chunk items and device items may arrive in any order. A seed may have the id of one of its
-    /// sprout's devices, so the uuid identifies the device.
+    /// Chunk items and device items may arrive in any order. A seed may have the same device id as
+    /// a device of its sprout, so the uuid identifies the device.
     pub(crate) fn find_or_miss(&mut self, id: DeviceId, uuid: Uuid) -> Result<Arc<DeviceSlot>, Error> {
         match self.by_uuid.get(&uuid) {
             Some(slot) if slot.id == id => Ok(Arc::clone(slot)),

@@ -132,7 +132,8 @@ impl From<DevicesError> for Error {
 /// The error of a volume's superblocks or chunks.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Corruption {
-    /// No superblock of a device is valid. Holds the failure of the primary.
+    /// No superblock of a device is valid. The error contains the failure of the primary
+    /// superblock.
     #[error("no valid btrfs superblock on {device} ({size_bytes} bytes): primary at 65536: {primary}")]
     NoSuperblock {
         /// The device's name.
@@ -202,7 +203,7 @@ pub enum Corruption {
         start: Logical,
         /// The stripe's index in the chunk.
         stripe_index: usize,
-        /// The stripe's device.
+        /// The id of the stripe's device.
         device: DeviceId,
         /// The first byte of the stripe on its device.
         physical: Physical,
@@ -438,7 +439,7 @@ impl fmt::Display for Unreadable {
 /// A device whose generation is behind the volume's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stale {
-    /// The device's generation.
+    /// The generation of the device's superblock.
     pub generation: Generation,
     /// The volume's newest generation.
     pub newest: Generation,

@@ -63,11 +63,11 @@ pub(crate) fn fetch(
 }
 
 fn rebuild(segment: &Segment, way: Way, recovery: Recovery, part: Range<usize>) -> Result<Buffer, Attempt> {
-    // All columns lie on different devices. The reads of all columns start together and are then
-    // awaited in turn.
+    // All columns lie on different devices. The reads of all columns start together, and the
+    // rebuild then waits for each in turn.
     let mut pending = Vec::new();
     for (column, stripe_index) in segment.needed_columns(recovery) {
-        // Clamp: `reachable` refuses the last address.
+        // Clamp: `reachable` refuses a range at the last address.
         let physical = segment
             .chunk
             .physical(stripe_index, segment.place.stripe_offset)

@@ -11,8 +11,8 @@
 //! | RAID5, RAID6 | `n` | all but one, but two |
 //!
 //! Every stripe takes a device extent of the same length. A chunk of `d` data stripes with device
-//! extents of `x` bytes has `d · x` bytes. All functions are pure; the allocator chooses devices
-//! with free space.
+//! extents of `x` bytes has `d · x` bytes. All functions of this module are pure; the allocator
+//! chooses devices with free space.
 
 use crate::layout::{Layout, LayoutError};
 use crate::parity::MAX_RAID6_DATA_BLOCKS;

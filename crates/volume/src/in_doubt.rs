@@ -7,10 +7,10 @@
 //! cases: each commit writes at least the root tree's block. A device missed the commit if it
 //! should hold a copy of such a root and does not.
 //!
-//! Parity of a block counts as its copy if it can be judged. Parity can be judged if the row has
-//! one data column, or if no other device is behind.
+//! Parity of a block counts as its copy if it can be judged. A row's parity can be judged if the
+//! row has one data column, or if no other device is behind.
 //!
-//! Left out: a device that should hold neither a copy of these roots nor parity that can be judged.
+//! Left out: a device that should hold neither a copy of these roots nor judgeable parity.
 
 use crate::Volume;
 use crate::copies::MappingContent;

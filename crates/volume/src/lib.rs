@@ -1,7 +1,7 @@
 //! Volumes: logical addresses over devices, with superblocks, chunks, profiles and mirrors.
 //!
 //! An address such as 30,408,704 in a tree or file is a place on one device or several. This crate
-//! opens the devices of a volume, maintains the map from logical addresses to them, and reads and
+//! opens a volume's devices, maintains the map from logical addresses to devices, and reads and
 //! writes. Every read has a verifier. A read skips a copy that fails the verifier, and rebuilds
 //! bytes from parity if it can. Every write goes to all copies. The crate does not read trees: the
 //! layer above passes it chunk and device items, and entries of the RAID stripe tree.

@@ -12,9 +12,9 @@
 //! | 4 … | | `P`, `Q` and the data without one other column, in column order |
 //!
 //! Ways that need a missing device, or a device that was left out, do not exist. Ways that read a
-//! stale device come last. Among copies on several devices, the first choice alternates with the
-//! address, every mebibyte. Thus both disks of a mirror work, neighbouring blocks still merge, and
-//! two runs behave alike. Copies on one device are tried in order.
+//! stale device come last. If a chunk has copies on several devices, the first choice alternates
+//! with the address, every mebibyte. Thus both disks of a mirror work, neighbouring blocks still
+//! merge, and two runs behave alike. Copies on one device are tried in order.
 
 use crate::chunk_map::MappedChunk;
 use crate::error::{Attempt, Corruption, Error, Unreadable};
@@ -52,13 +52,14 @@ pub(crate) struct Way {
 /// A contiguous run of an extent, and the ways to read it, best first.
 #[derive(Debug)]
 pub(crate) struct Segment {
-    /// The range of the extent's bytes that the segment covers.
+    /// The part of the extent's bytes that the segment covers.
     pub(crate) range: Range<usize>,
     pub(crate) logical: Logical,
     pub(crate) chunk: Arc<MappedChunk>,
     pub(crate) place: Place,
     pub(crate) ways: SmallVec<[Way; 4]>,
-    /// The location of the run by the RAID stripe tree; `None` if the chunk itself locates it.
+    /// The location of the run according to the RAID stripe tree; `None` if the chunk itself
+    /// locates the run.
     resolved: Option<ResolvedStripes>,
     /// The reason why the location of the run is unknown. The segment then has no ways.
     pub(crate) failure: Option<Error>,
@@ -142,8 +143,8 @@ impl Segment {
         (first..copies).chain(0..first)
     }
 
-    /// Adds the available copies of the run to its plan. Fails at the first copy whose location is
-    /// unknown.
+    /// Adds the available copies of the run to its plan. Fails at the first copy whose location in
+    /// the stripe tree is unknown.
     fn add_copies(&mut self) -> Result<(), Error> {
         let mut failure = None;
         for copy in self.copies_in_order() {
@@ -162,7 +163,7 @@ impl Segment {
         failure.map_or(Ok(()), Err)
     }
 
-    /// Adds the way with number `index`, from 0, unless it needs a missing device.
+    /// Adds the way with the number `index`, counted from 0, unless the way needs a missing device.
     fn add_way(&mut self, index: usize, source: Source) {
         let present = match source {
             Source::Direct { stripe_index, .. } => self.chunk.is_present(stripe_index),

@@ -44,7 +44,8 @@ pub enum Notice {
     DeviceLeftOut {
         /// The device's id.
         id: DeviceId,
-        /// The failure, with the device's name, the address, and the reason.
+        /// The failure to read the superblock copy, with the device's name, the address, and the
+        /// reason.
         failure: IoError,
     },
     /// A device was not given, so the volume was opened degraded.
@@ -58,7 +59,7 @@ pub enum Notice {
         length: ByteCount,
         /// The profile's name.
         profile: &'static str,
-        /// The number of its stripes on missing devices.
+        /// The number of the chunk's stripes on missing devices.
         missing: usize,
         /// The number of stripes that the profile tolerates.
         tolerated: usize,
@@ -92,8 +93,8 @@ pub enum Notice {
         /// The number of device items in the chunk tree.
         found: u64,
     },
-    /// A system chunk in the superblock differs from the chunk tree's item. The superblock's chunk
-    /// is used.
+    /// A system chunk in the superblock differs from the chunk tree's item. The volume uses the
+    /// chunk of the superblock.
     SystemChunkDiffers {
         /// The chunk's start.
         logical: Logical,

@@ -4,8 +4,8 @@
 //!
 //! - devices with the fsid of the volume belong to it. Two devices with one uuid are a device and
 //!   its copy, and are refused;
-//! - devices marked as seeds may have another fsid. The sprout lists them in its chunk tree. If all
-//!   given devices are seeds, the newest generation is the volume;
+//! - devices marked as seeds may have another fsid. The sprout lists the seeds in its chunk tree.
+//!   If all given devices are seeds, the newest generation is the volume;
 //! - any other fsid is refused, with both names in the error;
 //! - a device with id 0 is the target of an unfinished replacement. The target is kept apart and
 //!   not read ([`crate::replacement`]);

@@ -20,7 +20,7 @@ pub const MAX_RAID6_DATA_BLOCKS: usize = 255;
 /// The way to rebuild a block of a row from other blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Recovery {
-    /// Rebuilds from the other data blocks and `P`.
+    /// Rebuilds a column from the other data blocks and `P`.
     WithP,
     /// Rebuilds from the other data blocks and `Q`; `P` is not read.
     WithQ,
@@ -139,7 +139,8 @@ where
     }
 }
 
-/// A row of which some blocks were read. Slots that `recovery` does not need may be `None`.
+/// A row of which some blocks were read. Slots of blocks that `recovery` does not need may be
+/// `None`.
 #[derive(Clone, Debug)]
 pub struct Row<'a> {
     /// Data blocks in column order.
@@ -289,7 +290,7 @@ mod tests {
                 row.p = Some(&p);
                 for other in (0..data.len()).filter(|other| *other != target) {
                     let kept = row.data[other];
-                    // The rebuild must not read the noise in the untrusted column.
+                    // The rebuild must ignore the noise in the untrusted column.
                     row.data[other] = Some(&noise);
                     out.fill(2);
                     let recovery = Recovery::WithPAndQ { other };

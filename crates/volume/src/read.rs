@@ -48,7 +48,8 @@ pub struct ExtentRead {
     pub length: usize,
 }
 
-/// An extent whose first read is in flight. Dropping it lets the read finish unused.
+/// An extent whose first read is in flight. If the pending extent is dropped, its read finishes
+/// unused.
 #[derive(Debug)]
 #[must_use = "the bytes come with `wait_verified` or `wait_data`"]
 pub struct PendingExtent {

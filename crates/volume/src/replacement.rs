@@ -188,7 +188,7 @@ impl Volume {
     }
 
     /// Returns a number that changes with each write to one of these parity rows. Returns `None`
-    /// during a write.
+    /// while a thread writes these rows.
     #[must_use]
     pub fn writes_to_rows(&self, chunk: &MappedChunk, rows: Range<u64>) -> Option<u64> {
         self.row_locks().writes_to(chunk.start(), rows)

@@ -10,7 +10,8 @@
 //! therefore locates at most one unit of striping: bytes of an entry beyond the unit in which it
 //! begins are an error.
 //!
-//! Trees are above this layer, so the layer above provides the lookup as a [`StripeResolver`].
+//! Trees belong to a layer above, so that layer provides the lookup in the stripe tree as a
+//! [`StripeResolver`].
 //!
 //! Source: btrfs-progs' documentation, "BTRFS RAID Stripe Tree Design". The items that kernels
 //! write today have neither an encoding nor lengths.
@@ -100,8 +101,8 @@ pub(crate) fn needs_resolver(flags: BlockGroupFlags) -> bool {
 impl ResolvedStripes {
     /// Returns the physical address of the byte `logical` in the copy on `stripe_index` of `chunk`.
     ///
-    /// Copies are identified by their device. The two copies of a DUP chunk, which share a device,
-    /// are identified by their order.
+    /// The copies of an extent are identified by their device. The two copies of a DUP chunk, which
+    /// share a device, are identified by their order.
     pub(crate) fn physical(
         &self,
         chunk: &MappedChunk,

@@ -178,7 +178,7 @@ pub fn choose(device: &Device) -> Result<DeviceSuperblock, Error> {
 }
 
 /// Returns the generations of the superblock copies, except the primary, that are valid and belong
-/// to the same device. Zoned devices have none.
+/// to the same device. A zoned device has no superblock copies.
 pub(crate) fn copy_generations(device: &Device, superblock: &Superblock) -> Vec<Generation> {
     if superblock.incompat.contains(Incompat::ZONED) {
         return Vec::new();

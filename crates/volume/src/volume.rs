@@ -6,7 +6,7 @@
 //! 1. [`Volume::open`] chooses superblocks, matches devices and maps the system chunks;
 //! 2. the layers above read the chunk tree, and pass every device item to [`Volume::add_device`]
 //!    and every chunk item to [`Volume::add_chunk`];
-//! 3. [`Volume::finish_bootstrap`] checks that the devices suffice;
+//! 3. [`Volume::finish_bootstrap`] checks that enough devices were given;
 //! 4. with the raid-stripe-tree feature, [`Volume::set_stripe_resolver`] connects that tree.
 //!
 //! A writer adds and removes chunks. A commit replaces the superblock and the device items.
@@ -494,8 +494,9 @@ impl Volume {
         missing.map(|slot| slot.as_missing()).collect()
     }
 
-    /// Returns the error for a volume that cannot be opened further. If devices are missing and the
-    /// caller did not accept that, it names them instead of the failure that their absence caused.
+    /// Returns the error for a volume that cannot open because devices are missing. If devices are
+    /// missing and the caller did not accept that, it names them instead of the failure that their
+    /// absence caused.
     #[must_use]
     pub fn missing_instead(&self) -> Option<Error> {
         let missing = self.missing_devices();

@@ -32,7 +32,7 @@ pub fn forget(device: &Device) -> Result<(), IoError> {
 /// finished must not open.
 pub fn forget_superblocks(device: &Device) {
     for place in SUPERBLOCK_OFFSETS {
-        // The caller reports the earlier failure instead.
+        // The caller reports the earlier failure, not this one.
         let _cannot = zero_superblock(device, place);
     }
     let _cannot = device.flush();

@@ -13,14 +13,14 @@
 //! written, so that no opening takes it for a good device.
 //!
 //! Lack of space: writes to a sparse image file fail when the file system that holds it is full.
-//! Space for metadata is reserved in advance ([`Volume::reserve`]). A write of data without space
-//! fails alone ([`Volume::write_data`]). No item refers to the range of a failed data write, and
-//! the bytes on the device are known.
+//! Space for metadata is reserved in advance ([`Volume::reserve`]). If data finds no space on the
+//! host, only that write fails ([`Volume::write_data`]). No item refers to the range of a failed
+//! data write, and the bytes on the device are known.
 //!
 //! Failures: a device that fails a write or a flush is left out from then on, like a missing
 //! device, if all chunks can do without it (`failures`). Otherwise its failure *stops writing for
 //! good* ([`Volume::stop_writing`]), and the cause is kept. Each later write, flush or commit is
-//! refused. No failure is retried.
+//! refused. No failure of a device is retried.
 //!
 //! While a device is being replaced, its writes also go to the device that will replace it
 //! ([`crate::replacement`]).
@@ -81,8 +81,8 @@ impl Volume {
     /// Returns [`Corruption::Unmapped`] for an address without a chunk. Returns [`Error::Write`] if
     /// writing is not possible or has stopped; nothing is written then. Returns
     /// [`WriteRefusal::Needed`] if a device fails that the volume needs. Any part of the batch may
-    /// then be written, and writing stops. Other failures of devices are no errors, but
-    /// [notices](Volume::notices).
+    /// then be written, and writing stops. Failures of devices that the volume does not need are no
+    /// errors, but [notices](Volume::notices).
     pub fn write(&self, extents: &[ExtentWrite]) -> Result<(), Error> {
         self.write_batch(extents, false, None)
     }
@@ -125,9 +125,9 @@ impl Volume {
         for extent in extents {
             self.plan_write(extent, &mut batch, &mut rows)?;
         }
-        // The locks are held until the rows are written. If two calls write parts of a row, they
-        // read and write it one after the other. The second call knows which devices the first did
-        // not reach.
+        // The locks are held until the rows are written. If two write calls change parts of the
+        // same row, they read and write the row one after the other. The second call knows which
+        // devices the first did not reach.
         let _locks = rows.lock(self.row_locks());
         // A row is always written completely. If data were written without its parity, other
         // columns of the row would lose their redundancy.

@@ -202,7 +202,7 @@ fn seed(directory: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// Tests a volume whose fsid was changed while its tree blocks kept the old one.
+/// Tests a volume whose fsid was changed while its tree blocks kept the old fsid.
 fn metadata_uuid(directory: &Path) -> Result<(), String> {
     let images = images(directory, 1);
     mkfs(&images, &["-m", "dup", "-d", "single"])?;

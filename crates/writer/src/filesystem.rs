@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 /// A volume that is open for writing. See the module's documentation.
 ///
-/// Changes without a [commit](Engine::commit) are lost when the last handle is dropped.
+/// If the last handle is dropped, changes without a [commit](Engine::commit) are lost.
 /// [`close`](Self::close) commits uncommitted changes, and [`abandon`](Self::abandon) discards
 /// them. If the last handle is dropped without either call,
 /// [`Environment::lost`](buttress_engine::Environment::lost) reports the lost changes.

@@ -37,8 +37,8 @@
 //! No operation waits for a device under the edit lock. Before its first edit, an operation finds
 //! tree blocks only in memory. If a block is missing, `attempt` releases the lock, reads the block,
 //! and retries. An operation's code before its first edit may therefore run several times.
-//! `Operation::begin` marks the begin of work that must not run twice. Before the first edit, an
-//! operation reaches the places of its edits (`Access::reach`).
+//! `Operation::begin` marks the beginning of work that must not run twice. Before the first edit,
+//! an operation reaches the places of its edits (`Access::reach`).
 //!
 //! # Permissions
 //!
@@ -267,8 +267,8 @@ impl WritableFilesystem {
     }
 
     /// Runs `body` with access to the running transaction. If `body` misses a block that it may not
-    /// read, reads that block without the lock and runs `body` again. No other cause makes `body`
-    /// run again.
+    /// read, reads that block without the lock and runs `body` again. Only a missing block makes
+    /// `body` run again.
     fn attempt<'a, A: From<Access<'a>>, T>(
         &'a self,
         start: impl Fn() -> Result<Handle<'a>>,

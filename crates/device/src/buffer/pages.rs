@@ -1,8 +1,8 @@
 //! Zeroed memory from the system, in whole pages.
 //!
-//! On Linux the memory is mapped. A global allocator would clear it at once, page by page, and
-//! might keep returned memory. On systems other than Linux, and under Miri, the global allocator
-//! provides the memory.
+//! On Linux, the memory comes from `mmap`. A global allocator would clear the memory at once, page
+//! by page, and might keep returned memory. On systems other than Linux, and under Miri, the global
+//! allocator provides the memory.
 
 use std::alloc::{Layout, handle_alloc_error};
 use std::ptr::NonNull;
@@ -58,7 +58,8 @@ mod system {
         if spare_bytes == 0 {
             return Some(span);
         }
-        // Aligned memory begins at the latest in the spare part of the span. The rest is unmapped.
+        // Aligned memory begins at the latest in the spare part of the span. The memory of the span
+        // after the aligned part is unmapped.
         let before_bytes = span.align_offset(alignment_bytes).min(spare_bytes);
         let after_bytes = spare_bytes.exact_sub(before_bytes);
         // SAFETY: `before_bytes + bytes + after_bytes` is the length of the span, so both addresses
@@ -83,8 +84,9 @@ mod system {
     }
 
     pub(super) fn prefer_huge_pages(start: NonNull<u8>, bytes: usize) {
-        // SAFETY: advice on pages of this process, which says nothing about their content. Small
-        // pages serve as well, so it may fail.
+        // SAFETY: advice on pages of this process, which says nothing about their content. SAFETY:
+        // the advice concerns pages of this process and does not change their content; small pages
+        // serve as well.
         let _ = unsafe { madvise(start.as_ptr().cast(), bytes, Advice::LinuxHugepage) };
     }
 }

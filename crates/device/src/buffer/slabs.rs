@@ -120,7 +120,7 @@ pub(super) fn class_of(capacity: usize) -> Option<&'static Class> {
 /// Receives a buffer of `block_bytes`, whose home is the slab's `place`.
 pub(super) fn put(block_bytes: usize, place: Place) {
     let surplus = class_of(block_bytes).and_then(|class| class.slabs.lock().put(place, class.slots()));
-    // Unmapped after the lock is released, because unmapping takes time.
+    // Unmap the surplus slab after the lock is released, because unmapping takes time.
     drop(surplus);
 }
 
@@ -182,7 +182,8 @@ impl Slabs {
         self.idle = self.idle.exact_add(1);
     }
 
-    /// Returns a place to its slab. Returns the slab if it is free and enough free slabs are kept.
+    /// Returns a place to its slab. Returns the slab to free, if the slab is unused and enough
+    /// unused slabs are kept.
     fn put(&mut self, place: Place, slots: usize) -> Option<Slab> {
         let entry = self.slabs.get_mut(place.slab)?;
         let slab = entry.as_mut()?;

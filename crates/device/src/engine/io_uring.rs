@@ -6,9 +6,9 @@
 //! container's filter refuses a ring, [`IoUringEngine::new`] fails and the device falls back to
 //! threads.
 //!
-//! The ring only reads and writes the backend's file. A request that ended short or with an error
-//! is repeated through the backend, which returns the correct result or error. A request that is
-//! not aligned for O_DIRECT goes through the backend at once, on the caller's thread.
+//! An io_uring ring only reads and writes the backend's file. A request that ended short or with an
+//! error is repeated through the backend, which returns the correct result or error. A request that
+//! is not aligned for O_DIRECT goes through the backend at once, on the caller's thread.
 //!
 //! Invariants, on which the `unsafe` here rests:
 //! - from the moment a request is in the ring until its completion is taken out, its buffers (a
@@ -211,8 +211,8 @@ impl Drop for IoUringEngine {
         if pushed.is_ok() && self.shared.enter().is_ok() {
             let _ = reaper.join();
         }
-        // Otherwise the reaper stays asleep and holds the memory that the kernel may still write.
-        // The memory of the pending reads is then leaked, not corrupted.
+        // Otherwise the reaper stays asleep, and the memory that the kernel may still write is
+        // never freed. The memory of the pending reads is then leaked, not corrupted.
     }
 }
 
@@ -270,8 +270,8 @@ impl Shared {
         }
     }
 
-    /// Puts one started request into the ring. Returns its identity, or `None` if the ring refuses
-    /// it.
+    /// Puts one started request into the ring. Returns the identity of the request in the ring, or
+    /// `None` if the ring refuses the request.
     fn put_in_ring(&self, submissions: &mut Submissions, dispatch: &Arc<Dispatch>) -> Option<u64> {
         let target = self.core.backend.ring_target();
         let target = target.map(|target| for_dispatch(target, dispatch));

@@ -8,8 +8,8 @@
 //! worker that is about to wait for the medium starts all others. Shortcuts save a thread switch
 //! for small writes, and for small and cached reads:
 //!
-//! - small dispatches whose bytes are in the page cache are served at once, on the caller's thread.
-//!   The first dispatch of a batch that is not cached ends the attempts for that batch, so a cold
+//! - small dispatches whose bytes are in the page cache run at once, on the caller's thread. The
+//!   first dispatch of a batch that is not cached ends the attempts for that batch, so a cold
 //!   medium costs one failed system call;
 //! - a small batch of writes into the page cache is copied at once, on the caller's thread;
 //! - a caller that waits for a dispatch that no worker has started runs it itself.

@@ -56,8 +56,8 @@ pub(super) fn claim(file: &File, path: &Path, is_block_device: bool, write: bool
 }
 
 /// Releases the lock. Closing one descriptor releases the lock only if no copy of that descriptor
-/// is open. A child process that this program is starting holds a copy until it executes its own
-/// program.
+/// is open. A child process that this program starts holds a copy of the descriptor until it
+/// executes its own program.
 pub(crate) fn release(file: &File) {
     // A file that cannot be unlocked was not locked, and closing it does the rest.
     let _unlocked = rustix::fs::flock(file, FlockOperation::Unlock);

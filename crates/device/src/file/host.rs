@@ -39,7 +39,7 @@ pub(super) struct HostSpace {
 #[derive(Debug)]
 struct Below {
     file: File,
-    /// The offset in the file at which the device begins.
+    /// The offset in the file at which the loop device begins.
     start_bytes: u64,
 }
 
@@ -159,8 +159,8 @@ impl Below {
     }
 }
 
-/// Returns the mount point and the type of the file system with a device number. If it has several
-/// mounts, chooses the one that contains `path`.
+/// Returns the mount point and the type of the file system with a device number. If the file system
+/// has several mounts, chooses the mount that contains `path`.
 ///
 /// Source: the manual page proc_pid_mountinfo(5).
 fn file_system_of(device: u64, path: &Path) -> Option<String> {
@@ -176,7 +176,7 @@ fn file_system_of(device: u64, path: &Path) -> Option<String> {
             .nth(1)?;
         let kind = String::from_utf8_lossy(kind).into_owned();
         let is_above = path.starts_with(&point);
-        // The table has no line for the device number of a subvolume, which btrfs assigns to each.
+        // The mount table has no line for the device number that btrfs assigns to each subvolume.
         let is_same = own == number.as_bytes();
         is_above.then_some((is_same, point.as_os_str().as_bytes().len(), point, kind))
     });

@@ -2,10 +2,10 @@
 //!
 //! A large write through the page cache is copied there and written back later, at a fraction of a
 //! fast disk's speed (docs/internals/performance.md, "Device"). Files open for writing therefore
-//! have a second, `O_DIRECT` opening. The second opening serves writes of [`LARGE_WRITE_BYTES`] and
-//! more that are aligned to the medium's sectors. Writes below that size, and all reads, use the
-//! page cache. The kernel writes back and drops cached pages under a direct write, so both openings
-//! see the same bytes.
+//! have a second, `O_DIRECT` opening. The second opening of a file serves writes of at least
+//! [`LARGE_WRITE_BYTES`] that are aligned to the medium's sectors. Writes below that size, and all
+//! reads, use the page cache. The kernel writes back and drops cached pages under a direct write,
+//! so both openings see the same bytes.
 //!
 //! Unaligned memory is first copied into aligned buffers. If the file system does not support
 //! `O_DIRECT`, the file has no second opening.

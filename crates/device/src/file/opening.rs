@@ -37,7 +37,7 @@ pub(crate) struct Opened {
 pub(crate) fn open(path: &Path, options: &OpenOptions) -> Result<Opened, IoError> {
     let name: Arc<str> = path.to_string_lossy().into();
     let fail = |cause: io::Error| IoError::new(&name, Operation::Open, 0, 0, &cause);
-    // With an overlay, the file itself is only read.
+    // With an overlay, the base file is only read.
     let over = options.overlay.as_deref();
     let writes_overlay = options.write && over.is_some();
     let options = &OpenOptions {

@@ -23,8 +23,8 @@ const BLKGETSIZE64: libc::Ioctl = 0x8008_1272;
 /// Returns the size of a block device in bytes. The metadata of a block device states 0.
 pub(super) fn block_device_bytes(file: &File) -> io::Result<u64> {
     let mut bytes = 0_u64;
-    // SAFETY: BLKGETSIZE64 writes one u64 to the address it is given, which is a live local
-    // variable's; the file descriptor is open for as long as `file` is borrowed.
+    // SAFETY: BLKGETSIZE64 writes one u64 to a live local variable's address; `file` is borrowed,
+    // so its descriptor stays open.
     let answer = unsafe { libc::ioctl(file.as_raw_fd(), BLKGETSIZE64, &raw mut bytes) };
     if answer == 0 {
         return Ok(bytes);
@@ -197,8 +197,8 @@ pub(super) fn write_all_vectored(file: BorrowedFd<'_>, offset: u64, parts: &[&[u
 }
 
 /// Fills the buffers as far as the page cache holds the bytes, and returns the number of bytes.
-/// Returns zero if the first bytes are not cached, or if the file system cannot tell or fails. The
-/// ordinary read then finds the cause.
+/// Returns zero if the first bytes are not cached, or if the file system fails or does not know.
+/// The ordinary read then finds the cause.
 pub(super) fn read_cached_vectored(file: BorrowedFd<'_>, offset: u64, buffers: &mut [&mut [u8]]) -> usize {
     let answer = match buffers {
         [buffer] => rustix::io::preadv2(

@@ -108,7 +108,8 @@ fn checksum(header: &[u8]) -> u32 {
 }
 
 impl SideFile {
-    /// Opens the side file of a base. Creates it if it does not exist and `writable` is set.
+    /// Opens the side file of a base. Creates the side file if it does not exist and `writable` is
+    /// set.
     pub(super) fn open(path: &Path, base: &BaseState, writable: bool) -> io::Result<Self> {
         let opened = File::options()
             .read(true)

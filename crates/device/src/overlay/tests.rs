@@ -174,7 +174,7 @@ fn interrupted_apply_must_be_finished_before_any_other_use() {
     let mut side = SideFile::open_to_apply(&folder.path().join("side")).unwrap();
     side.begin_to_apply().unwrap();
     drop(side);
-    // A part of the overlay has reached the base.
+    // Only a part of the overlay has been applied to the base.
     let file = std::fs::File::options()
         .write(true)
         .open(folder.path().join("base"))

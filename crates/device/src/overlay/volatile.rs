@@ -18,7 +18,7 @@ use crate::error::{byte_length, check_range, out_of_range};
 
 lock_class!(ChangedLock, "changed", Rank::new(90).over_device_when_exclusive());
 
-/// The unit in which changes are kept.
+/// The unit in which a volatile overlay keeps changes.
 const BLOCK_BYTES: usize = 4096;
 
 type Blocks = BTreeMap<u64, Box<[u8]>>;

@@ -1,9 +1,9 @@
 //! GUID partition tables.
 //!
 //! A header lies in the second sector, its backup in the last. Each has a checksum over itself, and
-//! one over its array of entries. The backup is used if the primary fails its checks. An image does
-//! not state its sector size, but the header's position reveals it, so 512 and 4096 bytes are
-//! tried.
+//! one over its array of entries. The reader uses the backup table if the primary fails its checks.
+//! An image does not state its sector size, but the header's position reveals it, so 512 and 4096
+//! bytes are tried.
 //!
 //! Source: UEFI specification, section 5.3 "GUID Partition Table (GPT) Disk Layout". Checksums are
 //! CRC-32 as in zlib, over the header with its own field as zero.

@@ -12,8 +12,8 @@ use std::time::Duration;
 use crate::error::byte_length;
 use crate::queue::request::{Dispatch, ReadRequest, WriteRequest};
 
-/// The maximum number of requests in one dispatch. Each takes one entry of the operating system's
-/// vector, which holds 1024.
+/// The maximum number of requests in one dispatch. Each request uses an entry of the operating
+/// system's vector, which holds 1024.
 pub(crate) const MAX_SEGMENTS: usize = 256;
 
 /// A sorted and merged batch.
@@ -144,7 +144,8 @@ mod tests {
 
     #[test]
     fn neighbours_are_sorted_and_merged_up_to_the_limit() {
-        // The requests are out of order. Bytes 0 to 40 are adjacent, and 50 is separate.
+        // The requests are out of order. Bytes 0 to 40 of the three requests are adjacent, and byte
+        // 50 is separate.
         let asked = [(30, 10), (50, 5), (0, 10), (20, 10), (10, 10)];
         assert_eq!(
             plug(&asked, 100),

@@ -121,8 +121,8 @@ pub(crate) struct Dispatch {
     state: AtomicU8,
     /// The number of requests that are still wanted.
     wanted: AtomicUsize,
-    /// True if an attempt to read it from memory failed. The attempt may have made the kernel read
-    /// the medium.
+    /// True if an attempt to read the dispatch from memory failed. The attempt may have made the
+    /// kernel read the medium.
     missed: AtomicBool,
 }
 

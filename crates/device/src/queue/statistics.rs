@@ -1,8 +1,8 @@
 //! The counters of the request queue, and the figures that iostat derives from them.
 //!
 //! Source: the manual page iostat(1), "Device Utilization Report", for the meaning of each column.
-//! A request is counted when it completes, after merging. The waiting time of a request runs from
-//! the moment when it was queued.
+//! A request is counted when it completes, after merging. The waiting time of a request begins when
+//! the request is queued.
 //!
 //! Clamps: statistics may stop at their largest number; a clock may stand still.
 

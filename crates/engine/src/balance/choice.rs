@@ -23,7 +23,7 @@ use buttress_format::{
 pub struct Candidate {
     /// The first address of the block group.
     pub start: Logical,
-    /// Its length, without copies and parity.
+    /// The length of the block group, without copies and parity.
     pub length: ByteCount,
     /// The bytes of extents in the block group.
     pub used: ByteCount,
@@ -33,7 +33,7 @@ pub struct Candidate {
     pub stripes: Vec<(DeviceId, Physical)>,
 }
 
-/// A block group that passed all filters.
+/// A block group that passed all filters of the balance.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Chosen {
     /// The block group.

@@ -14,7 +14,8 @@ use buttress_fs::progress::Progress;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::Arc;
 
-/// A handle on a balance under way: its counters, and the requests to pause or to cancel it. Clones are the same balance.
+/// A handle on a balance under way: its counters, and the requests to pause or to cancel it. Clones
+/// of the control belong to the same balance.
 #[derive(Clone, Debug, Default)]
 pub struct BalanceControl {
     progress: Progress,
@@ -93,7 +94,7 @@ pub enum BalanceEnd {
     Finished,
     /// The balance was paused, and can be resumed.
     Paused,
-    /// It was cancelled.
+    /// The balance was cancelled.
     Cancelled,
 }
 
@@ -109,7 +110,7 @@ pub struct NotRelocated {
 /// What a run of a balance did.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BalanceSummary {
-    /// How it ended.
+    /// How the run of the balance ended.
     pub end: BalanceEnd,
     /// Block groups.
     pub counts: BalanceCounts,
@@ -169,7 +170,7 @@ impl Engine {
             let ended = self.end_balance();
             match moved {
                 Ok(()) | Err(Error::Cancelled) => ended?,
-                // The cause of the end counts, not that the item stays.
+                // The cause of the end is returned, even if the item stays.
                 Err(error) => return Err(error),
             }
         }

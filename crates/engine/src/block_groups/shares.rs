@@ -9,10 +9,10 @@
 //! | used | extents of the extent tree |
 //! | pinned | bytes that were freed, or may still be read, and must not be reused yet |
 //!
-//! Once a group's free ranges are loaded, the shares and the unaccounted bytes (superblock copies,
-//! lost space) add up to the group's length after every move. Wrong shares would allocate bytes
-//! twice or never again. An imbalance of shares is a [`Defect`] with the numbers, and writing stops
-//! before wrong data reaches the devices.
+//! Once a group's free ranges are loaded, its shares and unaccounted bytes (superblock copies, lost
+//! space) add up to its length. Wrong shares would allocate bytes twice or never again. An
+//! imbalance of shares is a [`Defect`] with the numbers, and writing stops before wrong data
+//! reaches the devices.
 //!
 //! The records of a volume may be wrong since before the opening: more free bytes than the group
 //! has, or less used bytes than are freed. Wrong records on disk are [`Corruption`] errors.
@@ -26,7 +26,7 @@ use buttress_fs::error::{Corruption, Defect, Result};
 /// The share of space that a range of a block group belongs to. See the module's documentation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Share {
-    /// Free, with space on the host.
+    /// Free space, with space reserved on the host.
     Free,
     /// Free, without space on the host.
     Unbacked,
@@ -112,7 +112,7 @@ impl Group {
         Ok(())
     }
 
-    /// Returns whether all of a range is free, with or without space on the host.
+    /// Returns whether all of a range is free, with or without reserved space on the host.
     pub fn is_free(&self, start: u64, length: u64) -> bool {
         let free = self
             .free
@@ -246,8 +246,8 @@ impl BlockGroups {
     /// Moves a range of a group from one share to another.
     ///
     /// # Errors
-    /// Fails with [`Corruption`] if no group contains the range, or with a [`Defect`] if the shares
-    /// do not add up.
+    /// Fails with [`Corruption`] if no block group contains the range, or with a [`Defect`] for a
+    /// wrong sum of shares.
     pub fn shift(&mut self, start: u64, length: u64, from: Share, to: Share) -> Result<()> {
         let end = start.checked_add(length);
         let group = self

@@ -1,9 +1,9 @@
 //! The choice of profile, devices and size of a new chunk.
 //!
-//! Devices with the largest unallocated ranges come first. Sizes are the kernel's. A device extent
-//! has at most 1 GiB for data, 256 MiB for metadata (1 GiB on volumes over 50 GiB), and 32 MiB for
-//! system. A chunk of data has at most 10 GiB. A chunk never has more than a tenth of the volume.
-//! Planning changes nothing; only allocating the planned device extents does.
+//! Devices with the largest unallocated ranges come first. Sizes of new chunks equal the kernel's.
+//! A device extent has at most 1 GiB for data, 256 MiB for metadata (1 GiB on volumes over 50 GiB),
+//! and 32 MiB for system. A chunk of data has at most 10 GiB. A chunk never has more than a tenth
+//! of the volume. Planning changes nothing; only allocating the planned device extents does.
 //!
 //! Source: sizes from mkfs.btrfs(8) and btrfs(5).
 

@@ -107,7 +107,8 @@ impl Emptying<'_> {
         }))
     }
 
-    /// Removes the device from the volume: commits that. Returns its slot; whoever has the device wipes it.
+    /// Removes the device from the volume: commits that. Returns the removed device's slot; the
+    /// caller that holds the device wipes it.
     ///
     /// # Errors
     /// The call fails if device extents are still on the device, or if the commit fails.
@@ -242,7 +243,7 @@ impl Engine {
     }
 }
 
-/// The block groups that are among `going`, or are not.
+/// Returns the block groups that are in `going`, or those that are not.
 fn groups<'a>(core: &'a Core, going: &'a BTreeSet<u64>, goes: bool) -> impl Iterator<Item = &'a Group> {
     core.groups
         .iter()

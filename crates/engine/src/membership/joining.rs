@@ -69,9 +69,9 @@ impl Engine {
     /// Adds a device, which forgets what it held: commits that. New chunks may use it from then on.
     ///
     /// # Errors
-    /// As for [`require_new_device`](Self::require_new_device); the device fails; another change of devices is in progress;
-    /// the commit fails. After an error of the commit, the device may carry a superblock of the volume, which does not list
-    /// it.
+    /// As for [`require_new_device`](Self::require_new_device); the device fails; another change of
+    /// devices is in progress; the commit fails. If the commit fails, the device may carry a
+    /// superblock of the volume although the volume does not list it.
     pub fn add_device(&self, device: Device, options: JoinOptions) -> Result<DeviceId> {
         let _alone = self.change_devices()?;
         self.require_writing()?;

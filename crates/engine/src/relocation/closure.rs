@@ -40,7 +40,7 @@ pub(super) struct Moved {
     pub(super) from: Logical,
     pub(super) length: ByteCount,
     pub(super) to: Logical,
-    /// The checksums that the content was verified by.
+    /// The checksums with which the moved content was verified.
     pub(super) sums: ExpectedChecksums,
 }
 
@@ -301,7 +301,8 @@ impl Found {
     /// The keys of the items that make up the reference.
     fn items(&self, tree: &LiveTree, extent: &Extent, sector_bytes: u32) -> Result<Vec<Key>> {
         let object = self.inode.object_id();
-        // An offset in the upper half wraps: the file begins in the middle of the extent.
+        // Clamp: an offset in the upper half wraps, because the file begins in the middle of the
+        // extent.
         let from = if self.offset > u64::MAX / 2 {
             0
         } else {

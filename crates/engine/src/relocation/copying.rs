@@ -52,7 +52,7 @@ impl Copies<'_> {
         &self.moved
     }
 
-    /// Takes out extents that are in the trees now.
+    /// Keeps the extents that are in the trees now.
     pub(super) fn keep(&mut self, is_used: impl Fn(&Moved) -> bool) {
         self.moved.retain(|moved| !is_used(moved));
     }

@@ -1,8 +1,8 @@
 //! Block groups that are being emptied: no allocation uses them, and a commit removes them once nothing is left.
 //!
 //! Invariants:
-//! - Before a group is marked, all that it holds has space in other groups. Chunks are planned before one is made, so that a
-//!   volume without space stays as it was.
+//! - Before a block group is marked, other groups have space for all of its content. Chunks are
+//!   planned before one is made, so that a volume without space stays as it was.
 //! - A group that was not emptied takes extents again at the end of the job.
 
 use crate::block_groups::{Group, Purpose};
@@ -69,8 +69,8 @@ impl<'a> Emptying<'a> {
         }
         let (handle, ()) = engine.retry(handle, |handle| handle.make_space(groups))?;
         drop(handle);
-        // From here on nothing is overwritten in place in these groups. The commit waits for
-        // extents that are being overwritten in place.
+        // After this commit, nothing is overwritten in place in these block groups. The commit
+        // waits for extents that are being overwritten in place.
         engine.commit()?;
         Ok(emptying)
     }
@@ -138,7 +138,7 @@ impl<'a> Emptying<'a> {
 }
 
 impl Running {
-    /// The bytes that groups hold for a purpose. Mixed groups count as data.
+    /// The bytes that groups hold for a purpose. Mixed block groups count as data groups.
     fn used_by(&self, groups: &[Logical], purpose: Purpose) -> u64 {
         let counts = |group: &&Group| {
             let is_mixed = group

@@ -1,4 +1,5 @@
-//! Tree blocks of the volume's own trees: each belongs to one tree, so an edit that changes nothing moves it.
+//! Moves tree blocks of the volume's own trees: each belongs to one tree, so an edit without change
+//! moves it.
 
 use crate::engine::Engine;
 use crate::need::Need;

@@ -25,7 +25,7 @@ impl Pace {
         }
     }
 
-    /// Waits until a batch of so many bytes is due.
+    /// Waits until the rate limit allows a batch of this many bytes.
     pub(super) fn wait(&mut self, bytes: u64, progress: &Progress) -> Result<()> {
         let Some(rate) = self.bytes_per_second else {
             return Ok(());

@@ -9,7 +9,8 @@
 //! | pointers and items in memory | the new addresses, in place |
 //! | the last snapshot in the root items of trees that share a copy | this transaction, so that the trees know that they share it |
 //!
-//! Invariants: everything that can fail comes before the first change. A failure after that stops writing.
+//! Invariants: all steps that can fail come before the first change. A failure after that stops
+//! writing.
 
 use super::closure::{Block, Closure, Data};
 use crate::block_groups::{Found, Purpose};
@@ -43,8 +44,9 @@ pub(super) struct Renaming {
 }
 
 impl Running {
-    /// Prepares the change of a closure: reserves space, looks up what the change edits, and takes addresses. A block that is
-    /// missing ends it before anything changed. `None` if the closure needs more space for metadata than there is.
+    /// Prepares the change of addresses in a closure: reserves space, loads the items to change,
+    /// and allocates addresses. A block that is missing ends it before anything changed. `None` if
+    /// the closure needs more space for metadata than there is.
     pub(super) fn prepare_renaming(&mut self, closure: Closure) -> Result<Option<Renaming>> {
         for (tree, key) in &closure.items {
             self.reach(*tree, key)?;

@@ -114,8 +114,8 @@ impl Compressor {
     }
 
     /// Returns the stored form of a regular extent: whole sectors, padded with zeros, at least one
-    /// sector shorter than the content. Returns `None` if the content does not compress that far,
-    /// is empty, or exceeds [`COMPRESSED_EXTENT_BYTES_MAX`].
+    /// sector shorter than the content. Returns `None` if the content does not compress to that
+    /// size, is empty, or exceeds [`COMPRESSED_EXTENT_BYTES_MAX`].
     pub fn compress(
         &mut self,
         method: CompressionMethod,

@@ -1,8 +1,8 @@
 //! LZO1X in btrfs's framing.
 //!
-//! All numbers are 32-bit little-endian. An extent begins with its total length, which includes the
-//! length field. The compressed segments follow the total length. Each segment is a length and that
-//! many bytes of LZO1X, which hold one sector of content:
+//! All numbers are 32-bit little-endian. An LZO extent begins with its total length, which includes
+//! the length field. The compressed segments follow the total length. Each segment is a length and
+//! that many bytes of LZO1X, which hold one sector of content:
 //!
 //! ```text
 //! | total | length | segment 0 … | length | segment 1 … | 0 0 | length | segment 2 … | 0 …
@@ -11,8 +11,8 @@
 //!
 //! A length field never crosses a sector boundary of the stored extent. If fewer than four bytes
 //! are left before a boundary, they are zeros, and the length field follows the boundary. Segments
-//! may cross boundaries. Zeros fill the last sector after the total length. Inline content has one
-//! segment, without padding.
+//! may cross boundaries. Zeros fill the last sector of an LZO extent after its total length. Inline
+//! content has one segment, without padding.
 //!
 //! Source: on-disk format documentation, section "LZO compressed data" and the description of the format
 //! in btrfs(5).
@@ -132,7 +132,8 @@ fn put_length(stored: &mut [u8], at: usize, length: usize) -> Option<()> {
     Some(())
 }
 
-/// Returns the total length. Checks that it fits the extent and ends in the extent's last sector.
+/// Returns the total length of an LZO extent. Checks that it fits the extent and ends in the
+/// extent's last sector.
 fn total_length(stored: &[u8], sector_bytes: usize) -> Result<usize, CompressionError> {
     let total = length_at(stored, 0, stored.len()).unwrap_or(0);
     let limit = COMPRESSED_EXTENT_BYTES_MAX.min(u64_of(stored.len()));

@@ -235,8 +235,8 @@ impl Decoder<'_> {
         Ok(usize::from(u16::from_le_bytes(word)))
     }
 
-    /// Returns `base` plus the extension that follows in the input. The sum saturates, because no
-    /// buffer is that long.
+    /// Returns `base` plus the length extension that follows in the input. The sum saturates,
+    /// because no buffer is that long.
     fn extended(&mut self, base: usize) -> Result<usize, Lzo1xError> {
         let mut length = base;
         loop {

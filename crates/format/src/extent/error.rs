@@ -77,7 +77,7 @@ pub enum ExtentProblem {
     /// A removal exceeds the references that the item holds.
     #[error("{count} references are to be removed, but only {present} exist")]
     CountTooSmall { count: u32, present: u64 },
-    /// A second reference comes from a place that can have only one.
+    /// A second reference comes from a place that can have only one reference.
     #[error("a second {item_type} of the same reference, which has no count")]
     Uncounted { item_type: ItemType },
 }

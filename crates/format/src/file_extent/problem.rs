@@ -8,7 +8,7 @@ pub enum FileExtentProblem {
     /// The item's form is an unknown number.
     #[error("file extent type {kind} is unknown")]
     KindUnknown {
-        /// The number that stands for the form.
+        /// The number that stands for the item's form.
         kind: u8,
     },
     /// The compression is an unknown number.

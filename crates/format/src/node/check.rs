@@ -17,9 +17,9 @@ impl TreeBlock {
     /// Checks the tree block in `bytes`, which were read for `expected`.
     ///
     /// # Errors
-    /// Returns the first check that fails. The order is size, checksum, address, fsid, chunk tree
-    /// uuid, level, generation, owner, first key and flags. The tree checker follows, over keys,
-    /// layout and items.
+    /// Returns the first check that fails. The order of the checks is size, checksum, address,
+    /// fsid, chunk tree uuid, level, generation, owner, first key and flags. The tree checker
+    /// follows, over keys, layout and items.
     pub fn check(bytes: Bytes, format: &BlockFormat, expected: &Expectation) -> Result<Self, BlockError> {
         let mut first = None;
         let stop_at_first = &mut |problem| {

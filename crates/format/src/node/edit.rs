@@ -171,8 +171,8 @@ impl TreeBlock {
         })
     }
 
-    /// Lends the bytes to `change`, in place if they are not shared, and stores the new count of
-    /// items.
+    /// Lends the block's bytes to `change`, in place if they are not shared, and stores the new
+    /// count of items.
     fn edit<Answer>(&mut self, change: impl FnOnce(&mut [u8], usize) -> (Answer, usize)) -> Answer {
         let count = self.item_count();
         let mut bytes = match core::mem::take(&mut self.bytes).try_into_mut() {
@@ -191,7 +191,7 @@ fn header_mut(block: &mut [u8]) -> Option<&mut RawHeader> {
     RawHeader::mut_from_prefix(block).ok().map(|(header, _)| header)
 }
 
-/// Moves `length` bytes of a node from offset `from` to offset `to`. The ranges may overlap.
+/// Moves `length` bytes of a node from offset `from` to offset `to`. The two ranges may overlap.
 /// Returns false and moves nothing if a range lies outside `bytes`.
 fn shift(bytes: &mut [u8], from: usize, to: usize, length: usize) -> bool {
     let fits = |start: usize| start.checked_add(length).is_some_and(|end| end <= bytes.len());

@@ -112,7 +112,8 @@ impl Incompat {
 }
 
 impl CompatRo {
-    /// The bits that this version supports. A volume with any other bit is read-only.
+    /// The bits that this version supports. If a volume has any other read-only compatible feature,
+    /// it cannot be written.
     pub const KNOWN: Self = Self::FREE_SPACE_TREE
         .union(Self::FREE_SPACE_TREE_VALID)
         .union(Self::VERITY)
@@ -177,7 +178,7 @@ bitflags::bitflags! {
 /// An unfinished change of a whole volume by btrfstune.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct UnfinishedChange {
-    /// The part of the volume that the change affects.
+    /// The part of the volume that the unfinished change affects.
     pub what: &'static str,
     /// The remedy: the way to finish the change.
     pub remedy: &'static str,

@@ -2,7 +2,7 @@
 //!
 //! An item that stands for a range must not overlap the next range of its kind. Items of other
 //! kinds may lie between the two, such as references between extents, and block groups between
-//! extents. The checker therefore stores the end of the last range of each kind.
+//! extents. The checker therefore stores the end of the last range of each kind of item.
 
 use super::is_file_tree;
 use crate::balance::BalanceItem;
@@ -33,8 +33,8 @@ use crate::units::{ObjectId, TreeId};
 use crate::uuid_item::UuidItem;
 use crate::verity::{VerityDescriptor, VerityMerkle};
 
-/// The end of the last range of one kind. The value includes the object that owns the range if each
-/// object has its own ranges.
+/// The end of the last range of one kind. If each object has its own ranges, the value includes the
+/// object that owns the range.
 #[derive(Clone, Copy, Default)]
 struct Covered {
     object: u64,

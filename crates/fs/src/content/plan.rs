@@ -65,7 +65,7 @@ fn plan_inline(
         planned.push(Planned::Inline(location, from, inline.clone(), length));
         return;
     }
-    // The item can hold fewer bytes than the range. The rest reads as zeros.
+    // The inline item can hold fewer bytes than the range. The rest reads as zeros.
     let stored = inline.stored.len();
     let start = from.distance_from(range.offset).at_most(stored);
     let end = start.exact_add(length.at_most(stored.exact_sub(start)));

@@ -131,7 +131,7 @@ pub enum Corruption {
         /// The name.
         name: Name,
     },
-    /// The entry that leads to a directory is not the one that the directory itself names.
+    /// A directory is reached by another entry than the one that the directory itself names.
     /// Following such entries could lead in circles.
     #[error("{directory}: \"{name}\" points to directory {target}, which has another parent")]
     DirectoryLinkedTwice {

@@ -2,9 +2,9 @@
 //!
 //! The pass starts at the inode item. The pass ends with the inode's last item, or at the first
 //! directory entry, which a record does not hold. Two kinds of content of an inode record have no
-//! natural bound. Attributes are refused above [`ATTRIBUTES_LIMIT`]. More than [`EXTENTS_LIMIT`]
-//! extents end the pass: [`InodeRecord::extents`] is then `None`, and a reader walks the extents
-//! itself.
+//! natural bound. Reading a record fails if its attributes exceed [`ATTRIBUTES_LIMIT`]. More than
+//! [`EXTENTS_LIMIT`] extents end the pass: [`InodeRecord::extents`] is then `None`, and a reader
+//! walks the extents itself.
 
 use crate::error::{Corruption, Error, Result};
 use crate::extents::{FileRange, FileRangeBuilder};

@@ -2,8 +2,8 @@
 //!
 //! The chunk of [`World`] holds the metadata of the test volume on device 1. A separate data chunk
 //! holds the data, from the ends of its stripes downwards, as a device that chooses the places
-//! might do. The data never lies where the chunk's layout would place it. The stripe tree holds the
-//! places, and the rest of the devices is noise.
+//! might do. In these test volumes, data is never located where the chunk's layout would place it.
+//! The stripe tree holds the places, and the rest of the devices is noise.
 
 use super::{World, edit_superblock, key};
 use crate::open::OpenOptions;

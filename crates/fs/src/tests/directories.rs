@@ -249,7 +249,7 @@ fn nested_subvolumes_are_entered_in_their_own_place_only() {
     let mut world = World::new();
     world.directory(256, b"a", 257);
     world.subvolume(300, 257, b"nested");
-    // A snapshot of the parent would hold the entry without the reference.
+    // A snapshot of the parent subvolume would hold the entry without the reference.
     let root = key(300, ItemType::ROOT_ITEM, u64::MAX);
     world.half_entry(256, b"copy", root, FileKind::Directory);
     let filesystem = world.open();

@@ -38,8 +38,8 @@ fn read_all(filesystem: &Filesystem) -> Vec<u8> {
     bytes
 }
 
-/// Returns the errors and the `(offset, length)` of the damage in the test file. All other bytes
-/// must equal the written bytes.
+/// Returns the errors and the `(offset, length)` of the damage in the test file. Bytes outside the
+/// damage must equal the written bytes.
 fn damage(filesystem: &Filesystem) -> Vec<(u64, u64, crate::Error)> {
     let content = content();
     let mut reader = filesystem.open_file(at(FILE)).unwrap().reader();
@@ -298,7 +298,8 @@ const FAR: u64 = 11 << 20;
 fn a_stripe_tree_that_cannot_be_read_costs_only_data() {
     let mut without = striped(Shape::RAID1);
     without.world.trees.remove(&TreeId::RAID_STRIPE.get());
-    // The items of the first kernels with the feature have eight bytes before the places.
+    // The items of the first kernels with the stripe tree feature have eight bytes before the
+    // places.
     let mut early = striped(Shape::RAID1);
     for item in early.items().values_mut() {
         item.splice(0..0, [0; 8]);

@@ -39,8 +39,8 @@ const LOAD_BYTES: usize = 2 << 20;
 /// The maximum number of bytes of content and records in a batch of the second stage.
 const BATCH_BYTES: usize = 8 << 20;
 
-/// The inodes that one job loaded, with their numbers in the batch. Inodes that the job skipped are
-/// missing.
+/// The inodes that one job loaded, with their numbers in the batch. The result lacks inodes that
+/// the job skipped.
 type Loaded = Vec<(usize, Result<InodeRecord>)>;
 
 /// A batch of the first stage.

@@ -2,8 +2,8 @@
 //!
 //! A tree that was made in a user namespace has owners with the host's numbers, such as 100000 for
 //! root. A map assigns numbers of the image to numbers of the source: `0:100000:65536` maps 100000
-//! to 165535 to 0 to 65535. A number outside all ranges is an error when an entry has it, because
-//! it would belong to another user in the image.
+//! to 165535 to 0 to 65535. An entry with a number outside all ranges is an error, since it would
+//! belong to another user in the image.
 
 use std::str::FromStr;
 use std::sync::Arc;

@@ -20,7 +20,7 @@ use super::error::Problem;
 const INLINE: u8 = 0;
 /// The locator holds the state of a host file, followed by its path.
 const HOST: u8 = 1;
-/// The image holds the content, at the path of the entry.
+/// The image of the manifest holds the content, at the path of the entry.
 const IMAGE: u8 = 2;
 /// The stamp holds seconds, nanoseconds and inode.
 const STAMP_BYTES: usize = 24;

@@ -250,7 +250,8 @@ struct Writer<'a> {
 }
 
 impl Writer<'_> {
-    /// Writes a table. Returns true if it already covers everything below.
+    /// Writes the table of an entry to the manifest. Returns true if it already covers everything
+    /// below.
     fn entry(
         &self,
         text: &mut String,

@@ -64,7 +64,7 @@ pub enum Problem {
         what: &'static str,
         /// The number of bytes that the part needs.
         needed: u64,
-        /// The number of bytes left.
+        /// The number of bytes left in the archive.
         left: u64,
     },
     /// A name or an extended header exceeds the size limit.

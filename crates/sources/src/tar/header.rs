@@ -95,7 +95,7 @@ impl Header {
         number(self.field(at, length), field)
     }
 
-    /// Returns a number that must not be negative.
+    /// Parses a number that must not be negative from a header field.
     pub(super) fn count(&self, at: usize, length: usize, field: &'static str) -> Result<u64, Problem> {
         let number = self.number(at, length, field)?;
         u64::try_from(number).map_err(|_| Problem::Negative { field, number })

@@ -74,12 +74,12 @@ impl Sparse {
         Ok(())
     }
 
-    /// Returns true if the records hold the ranges, and the content does not.
+    /// Returns true if the pax records, not the content, hold the map of ranges.
     pub(super) fn is_in_records(&self) -> bool {
         self.has_map && !self.is_in_content()
     }
 
-    /// Returns true if the content begins with the map.
+    /// Returns true if the member's content begins with the map of the sparse file.
     pub(super) fn is_in_content(&self) -> bool {
         self.major == Some(1)
     }

@@ -84,7 +84,7 @@ fn extended_header_applies_to_one_member_global_to_all() {
     assert_eq!(members[3].modified.nanoseconds, 500_000_000);
     assert_eq!(members[0].gid, 100);
     assert_eq!(members[0].permissions, 0o644);
-    // The member's first header is its beginning.
+    // A member begins at its first header.
     assert_eq!(members[2].offset, 512 * 4);
 }
 
@@ -300,7 +300,7 @@ proptest::proptest! {
             archive[at] = byte;
         }
         for at in (0..archive.len()).step_by(512) {
-            // Half of the changes must have correct checksums.
+            // Half of the damaged archives have correct checksums.
             if archive[at] % 2 == 0 {
                 let block: &mut [u8; 512] = (&mut archive[at..at + 512]).try_into().unwrap();
                 if block[257] == b'u' {

@@ -12,9 +12,9 @@
 //!   part ([`Loan`]). The sweep returns the loan when it holds no more blocks back.
 //!
 //! Invariant: four shares together do not exceed the budget, except for the cache's minimum part.
-//! The four shares are the cache's capacity, the claimed part of the quarter, the loan, and the
-//! writer's memory. The use of the quarter may exceed its claimed part only while a thread is about
-//! to claim a step.
+//! The four shares of the budget are the cache's capacity, the quarter's claimed part, the loan,
+//! and the writer's memory. The use of the quarter may exceed its claimed part only while a thread
+//! is about to claim a step.
 
 use super::{BLOCK_OVERHEAD_BYTES, NodeCache, SHARDS_MAX};
 use buttress_exact::Exact as _;

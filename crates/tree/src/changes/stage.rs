@@ -1,10 +1,10 @@
 //! The rows of differing blocks, one row for each level.
 //!
-//! A [`Stage`] merges the pointers that two trees hold to blocks of one level. The pointers come
-//! from the differing blocks one level up, and from a tree's root at this level. Equal pointers of
-//! one volume are dropped. The other blocks are planned in order of their first keys. If both trees
-//! have the same first key, the old tree's block comes first. The blocks are fetched in windows,
-//! and passed to the stage below in this order.
+//! A [`Stage`] merges the pointers that two trees hold to blocks of one level. A row's pointers
+//! come from the differing blocks one level up, and from a tree's root at this level. Equal
+//! pointers of one volume are dropped. The other blocks are planned in order of their first keys.
+//! If both trees have the same first key, the old tree's block comes first. The blocks are fetched
+//! in windows, and passed to the stage below in this order.
 //!
 //! Blocks of one tree and level have disjoint ranges of keys, and a checked block has no key
 //! outside its range. If the next block of either tree begins no later than all available children,
@@ -119,8 +119,8 @@ impl Stages {
         }
     }
 
-    /// Sets the roots, and reads them, because a root's first key is only known from the root
-    /// itself. Does not read a root that both trees share.
+    /// Sets and reads the roots of the trees, because only the root itself holds its first key.
+    /// Does not read a root that both trees share.
     pub(super) fn set_roots(&mut self, trees: [&Tree; 2]) -> Result<()> {
         let roots = trees.map(|tree| BlockPointer::root(tree.root()));
         let [old, new] = &roots;

@@ -139,7 +139,7 @@ impl Editor<'_> {
     }
 
     /// Reuses a written block that has no other owner: it stays in memory, and gets a new address.
-    /// Returns false and changes nothing if the block has another owner or was not written.
+    /// Returns false and changes nothing if the block has another owner or was never written.
     fn take_over(&mut self, link: Option<&mut Arc<Node>>) -> Result<bool> {
         let Some(node) = link
             .filter(|_| self.takes_over)

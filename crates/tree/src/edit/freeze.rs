@@ -141,7 +141,7 @@ impl EditableTree {
             return self.forget_written(&frozen);
         }
         let epoch = frozen.epoch;
-        // Other owners of a block see it unchanged.
+        // Other owners of a frozen block see it unchanged.
         drop(frozen);
         if let Some(root) = self.root.node.as_mut().and_then(Arc::get_mut) {
             forget_full(root, epoch, &mut self.recycled);

@@ -2,8 +2,8 @@
 //!
 //! A row of insertions with ascending keys fills leaves to the end, both at the end of the tree and
 //! inside it. A leaf is split at the position of the row. Other insertions push items to a
-//! neighbour in memory that has a quarter of its space free, until both are equally full. If no
-//! neighbour has the space, the leaf is split in the middle.
+//! neighbour in memory that is a quarter free, until both leaves are equally full. If no neighbour
+//! has the space, the leaf is split in the middle.
 
 use super::Root;
 use super::editor::Editor;
@@ -17,7 +17,7 @@ use core::ops::Range;
 use smallvec::SmallVec;
 use std::sync::Arc;
 
-/// The part of a neighbour that must be free for it to receive items.
+/// The fraction of a neighbour that must be free for it to receive items.
 const PUSH_PARTS: usize = 10;
 
 /// A new item to insert.

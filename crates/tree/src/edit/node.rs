@@ -138,7 +138,7 @@ impl Node {
         self.address.store(logical.get(), Ordering::Release);
     }
 
-    /// Returns address and generation of the child in memory in `slot`.
+    /// Returns address and generation of the child node in `slot`, which is in memory.
     pub(super) fn address_below(&self, slot: usize) -> Option<(Logical, Generation)> {
         let child = self.link(slot)?;
         Some((child.address()?, child.generation()))

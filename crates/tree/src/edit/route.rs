@@ -36,7 +36,7 @@ pub(super) struct Route {
 }
 
 impl Route {
-    /// Returns the slot in the leaf.
+    /// Returns the slot of the route in the leaf.
     pub(super) fn leaf_slot(&self) -> usize {
         self.steps.last().map_or(0, |step| step.slot)
     }
@@ -105,8 +105,8 @@ impl EditableTree {
     }
 
     /// Descends to the leaf that covers `key`. `visit` receives each block on the path, with the
-    /// slot of the child that the descent takes. Returns the leaf's exclusive end, and true if the
-    /// leaf has the key.
+    /// slot of the child that the descent takes. Returns the exclusive end of the leaf's keys, and
+    /// true if the leaf has the key.
     fn descend<'tree>(
         &'tree self,
         key: &Key,
@@ -206,7 +206,7 @@ impl EditableTree {
     /// Fails if a block on the path cannot be read.
     pub fn at_or_before(&self, key: &Key) -> Result<Option<OwnedItem>> {
         let place = self.leaf_of(key)?;
-        // A leaf's first key is its lower bound, so no item of the tree precedes slot 0.
+        // A leaf's first key is its lower bound, so no item of the tree precedes the leaf's slot 0.
         Ok(place.item(usize::from(!place.found)))
     }
 

@@ -33,8 +33,8 @@ pub(crate) const ALWAYS_BYTES_MAX: u64 = 128 << 10;
 /// The number of neighbours that are considered: 32, and the one with which the limit is exceeded.
 const SLOTS_MAX: usize = 33;
 
-/// The limit of bytes fetched for places that the cursor has left. Older blocks beyond it are
-/// dropped.
+/// The limit of bytes fetched for places that the cursor has left. Older blocks beyond the limit
+/// are dropped.
 const PENDING_BYTES_MAX: u64 = 512 << 10;
 
 /// The choice of a block's neighbours to fetch.
@@ -200,8 +200,8 @@ impl Near {
         target_read
     }
 
-    /// Drops the oldest blocks that no reader requested. Blocks that have arrived go into the
-    /// cache.
+    /// Drops the oldest read-ahead blocks that no reader requested. Blocks that have arrived go
+    /// into the cache.
     fn give_up_oldest(&mut self, forest: &Forest) {
         let node_bytes = u64::from(forest.reader().node_bytes());
         let most = PENDING_BYTES_MAX.quotient(node_bytes).max(1);

@@ -12,9 +12,9 @@ use core::time::Duration;
 /// to unpack.
 ///
 /// The costs were measured for lz4_flex with its safe encoder and decoder, on two busy cores, for
-/// blocks of 16 KiB. Blocks of the seeds' volume (packed to 790 bytes) took 4 to 9 µs and 4 to 7
-/// µs. Blocks of a source tree (3,362 bytes) took 14 to 16 µs and 9 to 10 µs. Blocks with inline
-/// files of noise (13,353 bytes) took 7 to 9 µs and 4 to 5 µs.
+/// blocks of 16 KiB. Blocks of the seeds' volume (packed to 790 bytes) took 4 to 9 µs to pack and 4
+/// to 7 to unpack. Blocks of a source tree (3,362 bytes) took 14 to 16 µs and 9 to 10 µs. Blocks
+/// with inline files of noise (13,353 bytes) took 7 to 9 µs and 4 to 5 µs.
 const PACK_COST_PER_4_KIB: Duration = Duration::from_micros(4);
 const UNPACK_COST_PER_4_KIB: Duration = Duration::from_nanos(2500);
 
@@ -41,7 +41,7 @@ impl Packed {
     }
 
     /// Unpacks the block and checks it again, because its bytes were in memory for long. Returns
-    /// `None` if the check fails.
+    /// `None` if the unpacked block fails its check.
     pub(crate) fn unpack(&self, reader: &BlockReader, pointer: &BlockPointer) -> Option<TreeBlock> {
         reader.charge_cpu(cost(UNPACK_COST_PER_4_KIB, reader));
         let length = usize::try_from(reader.node_bytes()).ok()?;

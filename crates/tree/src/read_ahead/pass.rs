@@ -11,7 +11,7 @@
 //!
 //! - the front: the next entry for the walk; `first` is its number;
 //! - `pack_from`: the number from which leaves are packed when they arrive;
-//! - `horizon`: the number from which leaves are not read, because there would be no memory to hold
+//! - `horizon`: the number from which the pass reads no leaves, because it would have no memory for
 //!   them.
 //!
 //! The last two bounds of the pass move down if memory is short, and up if half is free. The
@@ -44,7 +44,7 @@ const WINDOW_PARTS: u64 = 8;
 /// The bytes in flight below which a pass gains nothing.
 const WINDOW_BYTES_MIN: u64 = 128 << 10;
 
-/// The part of a window whose leaves are never packed, because the walk needs them next.
+/// The fraction of a window whose leaves are never packed, because the walk needs them next.
 const NEXT_PARTS: usize = 4;
 
 /// The number of successive leaves with no gain from packing after which packing stops. Packing
@@ -345,7 +345,7 @@ impl Pass {
         }
     }
 
-    /// Sets a content whose memory was already taken.
+    /// Sets an entry's content, for which the memory was already taken.
     fn set(&mut self, number: u64, content: Content) {
         if let Some(entry) = self.entry_mut(number) {
             entry.content = content;
@@ -382,8 +382,8 @@ impl Pass {
         }
     }
 
-    /// Packs the unpacked leaf that is wanted last. Returns false if packing gains nothing for any
-    /// leaf.
+    /// Packs the unpacked leaf that is wanted last. Returns false if packing would gain nothing for
+    /// any leaf.
     fn pack_last(&mut self, forest: &Forest) -> bool {
         let next = self.window_blocks.quotient(NEXT_PARTS);
         let lowest = self.first.exact_add(u64_of(next));

@@ -1,9 +1,9 @@
 //! Queues: blocks in flight, in the order in which they will be taken.
 //!
 //! The owner of the queue plans blocks, each with a reservation of the forest's budget. The owner
-//! starts the reads of all planned blocks in one plug, and takes blocks from the front. In between,
-//! the devices read them, and the forest's threads check them in batches. On simulated devices, a
-//! block is checked when it is taken.
+//! starts the reads of all planned blocks in one plug, and takes blocks from the front. Between
+//! request and use, the devices read the blocks, and the forest's threads check them in batches. On
+//! simulated devices, a block is checked when it is taken.
 
 use crate::cache::Reservation;
 use crate::edit::Node;
@@ -91,8 +91,9 @@ impl Queue {
         u64_of(self.entries.len()).exact_sub(self.blocks)
     }
 
-    /// Reserves budget for one more block; `None` if it is used up. An empty queue always accepts a
-    /// block, without a reservation if necessary, because the next block is read in any case.
+    /// Reserves budget for one more block of read-ahead; returns `None` if the budget is used up.
+    /// An empty queue always accepts a block, without a reservation if necessary, because the next
+    /// block is read in any case.
     pub(crate) fn room(&self, forest: &Forest) -> Option<Option<Reservation>> {
         let reservation = forest.ahead().reserve_block(forest.reader().node_bytes());
         (reservation.is_some() || self.blocks == 0).then_some(reservation)

@@ -3,8 +3,9 @@
 //! A node of level 1 names hundreds of leaves, so a sweep knows the next reads far ahead. A sweep
 //! follows the same order as its cursor, some megabytes ahead of it, on a path of its own:
 //!
-//! 1. Each level has a [`Stage`]. The stage holds the blocks of the level that are available or in
-//!    flight, in key order. The stage also holds the node above whose children come next.
+//! 1. Each level has a [`Stage`]. Each stage of the sweep holds its level's blocks that are
+//!    available or in flight, in key order. The stage also holds the node above whose children come
+//!    next.
 //! 2. When a stage has less than a quarter of a window ahead of the cursor, it is refilled to a
 //!    whole window. The reads of the new blocks start in one plug, so each device receives them in
 //!    address order, with neighbours merged.

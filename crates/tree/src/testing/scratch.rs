@@ -40,7 +40,7 @@ impl Account {
         Ok(())
     }
 
-    /// Returns the addresses of all blocks in trees.
+    /// Returns the addresses of all blocks that the test's trees use.
     #[must_use]
     pub const fn used(&self) -> &BTreeSet<u64> {
         &self.used

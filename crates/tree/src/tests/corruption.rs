@@ -238,7 +238,8 @@ fn a_node_that_cannot_be_had_hides_its_leaves_alone() {
         assert!(matches!(problem(error), BlockProblem::Checksum { .. }), "{error}");
         assert_eq!((error.pointer().logical, error.pointer().level), (node, 1));
     });
-    // A seek into the gap fails. The cursor then continues after the gap or before it.
+    // A seek into the gap that the damaged block leaves fails. The cursor then continues after the
+    // gap or before it.
     let mut cursor = tree.cursor(ReadAhead::None);
     assert!(cursor.seek(&key(5)).is_err());
     assert!(cursor.current().is_none());
@@ -337,8 +338,8 @@ fn keys_beyond_the_parents_bound_are_refused() {
     });
 }
 
-/// Every node points twice at the one block below. 2^7 paths lead to the leaf, or 121^7 with full
-/// nodes.
+/// Every node points twice at the one block below. Along 2^7 paths, or 121^7 with full nodes, a
+/// walk could reach the leaf.
 #[test]
 fn shared_children_are_visited_once() {
     let mut builder = ImageBuilder::new(ImageOptions::default());

@@ -12,8 +12,9 @@ fn missing(sample: &Sample, keys: &[Key]) -> Vec<BlockPointer> {
     errors.filter_map(|error| error.would_block().cloned()).collect()
 }
 
-/// All blocks of the cache are in use, and an eighth of its leaves would fill it. Blocks that were
-/// faulted in must stay until they are used, even if other blocks are evicted for them.
+/// In this test, all blocks of the cache are in use, and an eighth of its leaves would fill it.
+/// Blocks that were faulted in must stay until they are used, even if other blocks are evicted for
+/// them.
 #[test]
 fn blocks_that_are_faulted_in_stay_beside_those_in_use() {
     let sample = Image::scattered().open(ByteCount::new(1 << 20));

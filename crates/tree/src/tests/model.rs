@@ -155,8 +155,8 @@ proptest! {
         let sample = Image::new(options, shape, items).open(ByteCount::new(cache_bytes));
         let (start, end) = bounds(kind, key(low), key(low + span));
         let expected: Vec<_> = if span == 0 && kind == 8 {
-            // A map panics on a range between a key and itself, excluded at both ends. A tree
-            // returns no items for it.
+            // A map panics on a range between a key and itself, excluded at both ends. For an empty
+            // range between excluded ends, a tree returns no items.
             Vec::new()
         } else {
             sample.items.range((start, end)).map(|(key, data)| (*key, data.clone())).collect()

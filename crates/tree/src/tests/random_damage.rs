@@ -7,8 +7,8 @@ use crate::testing::{CHUNK_LOGICAL, ImageOptions, Random, TreeShape};
 use buttress_format::{ByteCount, Logical};
 use std::collections::BTreeMap;
 
-/// A byte of a block is flipped, with and without a correct checksum. Readers never panic and
-/// always reach the end.
+/// The test flips a byte of a block, with and without correcting the checksum. Readers never panic
+/// and always reach the end.
 #[test]
 fn random_damage_is_survived_in_every_mode() {
     let mut random = Random::new(buttress_oracle::seeds::seed(

@@ -114,7 +114,8 @@ const WINDOW: ReadAhead = ReadAhead::Sweep {
     window_bytes: ByteCount::new(1 << 20),
 };
 
-/// Walks all items. Returns the virtual seconds and the number of blocks read.
+/// Walks all items. Walks over all items, and returns the virtual seconds and the number of blocks
+/// read.
 fn walked(sample: &Sample) -> (f64, u64) {
     let clock = sample.forest().volume().virtual_clock().unwrap();
     let start = clock.now();
@@ -150,8 +151,8 @@ fn pass_returns_the_same_items_with_any_memory_limit() {
             if budget >= 64 << 20 || (name == "repetitive" && budget >= 4 << 20) {
                 assert_eq!(read, 1509, "{name}, {budget}: all fits, so nothing is read twice");
             }
-            // Blocks of noise cannot be packed. Blocks that exceed the memory are dropped and read
-            // again.
+            // Blocks of noise cannot be packed. Noise cannot be packed, so blocks that exceed the
+            // memory are dropped and read again.
             assert!(read <= 5 * 1509 / 2, "{name}, {budget}: {read} reads");
             assert!(
                 seconds <= 1.1 * before,

@@ -272,8 +272,8 @@ fn fetch_round(
         }
     }
     if changed {
-        // The next verification shows if these bytes are good. If so, the attempts are never
-        // reported.
+        // The next verification shows whether these copied bytes are good. If so, the attempts are
+        // never reported.
         let reason = FaultReason::BadSectors { bytes };
         attempts.push(segment.attempt(way, segment.stripe_of(way), reason));
     }

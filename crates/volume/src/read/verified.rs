@@ -21,11 +21,11 @@ type Verify<'a, T> = &'a mut dyn FnMut(Bytes) -> Result<T, Rejection>;
 
 impl PendingExtent {
     /// Waits, and passes the bytes of one copy after another to `verify` until it accepts. Returns
-    /// the verifier's result.
+    /// the result of the verifier that accepted a copy.
     ///
     /// # Errors
-    /// Fails if planning failed. Returns [`Error::Unreadable`] with every attempt if the verifier
-    /// accepts no copy.
+    /// Fails if planning the read failed. Returns [`Error::Unreadable`] with every attempt if the
+    /// verifier accepts no copy.
     pub fn wait_verified<T>(self, volume: &Volume, verify: Verify<'_, T>) -> Result<T, Error> {
         let mut plan = self.plan?;
         match plan.as_mut_slice() {
@@ -80,7 +80,7 @@ fn wait_single<T>(volume: &Volume, pending: &mut PendingSegment, verify: Verify<
 }
 
 /// Records the ways that the read skipped. A rejected rebuild proves that some column is bad, but
-/// not which. The fault is attributed to a device only if a later way without that device was
+/// not which one. The fault is attributed to a device only if a later way without that device was
 /// accepted.
 fn record(volume: &Volume, segment: &Segment, attempts: &[Attempt], accepted: Option<Way>) {
     let whole = 0..segment.length();

@@ -3,9 +3,9 @@
 //! New parity over damaged data would match the damage, and destroy the old parity, which can still
 //! restore the data. The volume does not know the checksums of data, which are in a tree above. The
 //! writer therefore asks for the affected data ([`Volume::data_beside`]) before it writes, and
-//! passes a judge to [`Volume::write_data`]. Data that fails is replaced by the data that the old
-//! parity yields, if that passes. The restored data is written together with the row, because the
-//! new parity depends on that data.
+//! passes a judge to [`Volume::write_data`]. Neighbouring data that fails its checksum is replaced
+//! by the data that the old parity yields, if that data passes. The restored data is written
+//! together with the row, because the new parity depends on that data.
 //!
 //! Left out: data without checksums, and extents that a commit writes to mixed block groups.
 

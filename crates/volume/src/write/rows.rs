@@ -14,8 +14,8 @@
 //! never-written row becomes valid with its first write.
 //!
 //! A crash between the writes of one row leaves parity that does not match the row's data: the
-//! write hole of RAID5 and RAID6. The write hole loses no data while no device is missing. Whole
-//! rows should be allocated for new blocks if possible.
+//! write hole of RAID5 and RAID6. The write hole loses no data while no device is missing. To avoid
+//! the write hole, new blocks should fill whole rows if possible.
 
 mod restore;
 
@@ -108,8 +108,8 @@ fn lock_number(chunk: Logical, row: u64) -> u64 {
 
 /// Returns the indexes of the locks of rows, each once.
 fn lock_numbers(chunk: Logical, rows: Range<u64>) -> BTreeSet<u64> {
-    // Clamp: chunk items from disk can have any row numbers. A range of more rows than locks takes
-    // all locks.
+    // Clamp: chunk items from disk can have any row numbers. A range with more rows than the volume
+    // has row locks takes all locks.
     let rows = rows.start..rows.end.min(rows.start.saturating_add(LOCKS));
     rows.map(|row| lock_number(chunk, row)).collect()
 }
@@ -177,7 +177,7 @@ impl RowLocks {
     }
 
     /// Returns the number of writes to rows of a chunk and to rows that share their locks. Returns
-    /// `None` during a write.
+    /// `None` while a thread writes these rows.
     pub(crate) fn writes_to(&self, chunk: Logical, rows: Range<u64>) -> Option<u64> {
         let mut sum = 0_u64;
         for counter in self.counters(&lock_numbers(chunk, rows)) {
@@ -263,7 +263,7 @@ impl Rows {
         others.extend(lock_numbers(chunk.start(), first..end.div_ceil(unit_bytes)));
     }
 
-    /// Adds bytes of one unit of a row.
+    /// Adds written bytes of one unit to the row.
     pub(super) fn add(
         &mut self,
         chunk: &Arc<MappedChunk>,
@@ -369,7 +369,7 @@ impl Row {
         Ok(())
     }
 
-    /// Returns the range of offsets in the units that the row's parity must cover.
+    /// Returns the range of unit offsets that the row's new parity must cover.
     fn span(&self) -> Range<usize> {
         let start = self.pieces.iter().map(|piece| piece.start).min();
         let end = self.pieces.iter().map(|piece| piece.range().end).max();

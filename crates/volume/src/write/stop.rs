@@ -1,9 +1,10 @@
 //! Refusals of writes, and the error state that stops writing for good.
 //!
 //! After a failed write or flush, it is unknown which of the bytes since the last good flush the
-//! device holds. A later successful flush proves nothing about them, so nothing may depend on them.
-//! If the volume cannot do without the device ([`failures`](super::failures)), the failure is kept,
-//! and every later write fails with it as its reason. Reading continues.
+//! device holds. A later successful flush proves nothing about the failed bytes, so the volume must
+//! not depend on them. If the volume cannot do without the failed device
+//! ([`failures`](super::failures)), every later write fails with this failure as its reason.
+//! Reading continues.
 
 use crate::Volume;
 use crate::devices::DeviceSlot;

@@ -2,11 +2,11 @@
 //!
 //! This module ensures the order of writes (design: "Nothing live is overwritten"). The caller of
 //! [`Volume::write_superblocks`] has flushed all blocks to the devices. The steps are then: write
-//! all primaries, flush, write their copies, flush. A crash in between leaves each device with at
-//! least one valid superblock, the old or the new one, because the first flush ends before any copy
-//! is written. If the current superblock names a log, unlike its copies, the steps are: write
-//! copies, flush, write primaries, flush. A device that fails is left out of the remaining steps,
-//! if the volume can do without it. Each step must end on all devices that stay.
+//! all primaries, flush, write their copies, flush. A crash between the steps leaves each device
+//! with a valid superblock, old or new: the first flush precedes all copies. If the current
+//! superblock names a log, unlike its copies, the steps are: write copies, flush, write primaries,
+//! flush. A device that fails is left out of the remaining steps, if the volume can do without it.
+//! Each step must end on all devices that stay.
 //!
 //! Source: on-disk format documentation, section "Superblock", for the addresses of the copies:
 //! those that end within the device.
@@ -167,9 +167,9 @@ impl Volume {
         devices.iter().filter(|slot| is_target(slot)).count()
     }
 
-    /// Names a log in the superblock in use: writes the primaries and flushes. All blocks of the
-    /// log, and the data that it refers to, must be durable. The copies keep the last commit's
-    /// state. All changes lie in the first 512 bytes, which no device tears.
+    /// Records a log in the superblocks: writes the primaries of all devices and flushes. All
+    /// blocks of the log, and the data that it refers to, must be durable. The copies keep the last
+    /// commit's state. All changes lie in the first 512 bytes, which no device tears.
     ///
     /// # Errors
     /// Fails as [`Volume::write_superblocks`] does.
@@ -323,7 +323,7 @@ struct Target {
     slot: Arc<DeviceSlot>,
     /// The first step, followed by a flush: the primary, or the copies if a log is pending.
     first: Vec<WriteRequest>,
-    /// The second step.
+    /// The writes of the second step.
     then: Vec<WriteRequest>,
     /// The last step.
     last: Vec<WriteRequest>,

@@ -171,7 +171,7 @@ fn a_device_that_fails_from_any_write_on_is_done_without() {
     }
 }
 
-/// As many devices as the profile tolerates fail one after the other, then one more.
+/// Each device that the profile can lose fails, one after the other, and then one device more.
 #[test]
 fn one_failure_more_than_is_tolerated_stops_writing_and_says_which_chunk_needs_the_device() {
     for (profile, stripes) in TOLERANT {

@@ -199,7 +199,7 @@ fn two_failures_are_read_around_if_the_profile_tolerates_them() {
 #[test]
 fn sectors_are_taken_from_wherever_they_are_good() {
     let mut image = image(Profile::Raid1, 2);
-    // Odd sectors are bad on one device, even ones on the other.
+    // On one device odd sectors are bad, on the other even sectors.
     for stripe in 0..2 {
         for sector in (0..DATA_BYTES / SECTOR).filter(|sector| sector % 2 == stripe) {
             let at = image.stripe_range(stripe).start + sector * SECTOR;
@@ -426,7 +426,8 @@ fn stripe_tree_locates_mirrored_data() {
                 (DeviceId::new(device as u64 + 1), range.start as u64)
             })
             .collect();
-        // The preferred copy has one bad place. The stripe tree also locates the other copies.
+        // The copy that the read tries first has one bad sector. The stripe tree also locates the
+        // other copies.
         let first = if profile == Profile::Dup {
             0
         } else {

@@ -36,7 +36,8 @@ fn exchange(lab: &Lab, number: u64) {
         .unwrap();
 }
 
-/// Adds chunks after the first chunk, and removes every second one. Returns the remaining chunks.
+/// Adds chunks after the test's first chunk, and removes every second one. Returns the remaining
+/// chunks.
 fn add_chunks(volume: &Volume, image: &Image, stop: &AtomicBool) -> Vec<Logical> {
     let mut left = Vec::new();
     for number in 1.. {

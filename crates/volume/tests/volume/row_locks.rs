@@ -43,8 +43,8 @@ fn volume_on(devices: impl Iterator<Item = Arc<dyn Backend>>, image: &Image) -> 
 }
 
 /// A gate stops the first writer after it has read the missing part of the row. The second writer
-/// writes another column of the row. Afterwards, both columns must be rebuilt from the rest of the
-/// row, whichever device is missing.
+/// writes another column of the row. After both writes, each column must be rebuilt from the other
+/// columns of the row, whichever device is missing.
 fn two_writers(profile: Profile, stripes: usize) {
     let columns = stripes - usize::from(profile.parity_stripes());
     let image = Image::new(profile, stripes, 2 * columns * UNIT);

@@ -120,7 +120,7 @@ fn a_damaged_tree_block_is_not_restored_from_stale_parity() {
         .unwrap();
     write(&volume, damaged, block(damaged, 8));
     drop(volume);
-    // The third device was away during the last write.
+    // The third device was absent during the last write.
     memories[2].write_at(parity_at, &parity).unwrap();
     for id in [1, 2, 4] {
         let newer = Super {

@@ -267,7 +267,7 @@ fn superblocks_go_to_all_devices_and_open_there() {
         }
         assert_eq!(copies, 2, "the primary and a copy");
     }
-    // A superblock that cannot open a volume is not written.
+    // A write of superblocks refuses a superblock that could not open the volume.
     superblock.root = Logical::new(1);
     let error = lab.volume.write_superblocks(&superblock, &items).unwrap_err();
     assert!(

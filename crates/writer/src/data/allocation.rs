@@ -54,8 +54,8 @@ impl WritableFilesystem {
             .for_each(|placed| handle.give_back_data(placed.range));
     }
 
-    /// Writes data to the devices, and computes its checksums meanwhile if `has_checksums`. Returns
-    /// the checksums in order of address, with consecutive ones joined.
+    /// Writes data to the devices, and computes its checksums at the same time if `has_checksums`
+    /// is set. Returns the checksums in order of address, with consecutive ones joined.
     pub(super) fn write_extents_out(&self, writes: &[ExtentWrite], has_checksums: bool) -> Result<Vec<Sums>> {
         let tasks = if has_checksums {
             self.start_sums(writes)

@@ -30,7 +30,7 @@ pub(super) struct CompressionPlan {
     pub(super) method: CompressionMethod,
     /// Whether to compress without an estimate first.
     pub(super) is_forced: bool,
-    /// Whether a failed attempt marks the file.
+    /// Whether a failed attempt to compress marks the file as incompressible.
     pub(super) gives_up: bool,
 }
 

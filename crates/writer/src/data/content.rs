@@ -66,7 +66,7 @@ impl Content<'_> {
         Ok(self.filesystem.live_inode(self.location)?.0)
     }
 
-    /// Changes the file's size, for readers too.
+    /// Changes the file's size, also as readers see it.
     pub(super) fn set_size(&mut self, size: u64) {
         self.state.size = Some(size);
         self.file.waiting.write().size = Some(size);
@@ -151,7 +151,7 @@ impl Content<'_> {
         self.change_pending(PendingTimes::count_write);
     }
 
-    /// Returns whether the inode item lacks times.
+    /// Returns whether the inode item lacks times of writes.
     pub(super) fn has_pending_times(&self) -> bool {
         self.filesystem.has_pending_times(file_id(self.location))
     }

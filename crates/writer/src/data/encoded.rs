@@ -25,11 +25,13 @@ pub struct EncodedExtent {
     /// The length of the range in whole sectors, unless the range ends at the old or new end of the
     /// file.
     pub length: ByteCount,
-    /// The length of the decoded content, in bytes. The content may be longer than the range.
+    /// The length of the decoded content, in bytes. The decoded content may be longer than the file
+    /// range.
     pub content_bytes: ByteCount,
     /// The offset of the range in the decoded content, a multiple of the sector size.
     pub content_offset: ByteCount,
-    /// The compression of the stored bytes. Uncompressed bytes must cover exactly the range.
+    /// The compression of the stored bytes. Uncompressed encoded bytes must cover exactly the
+    /// range.
     pub compression: Compression,
     /// The bytes to be stored, without padding of the last sector.
     pub stored: Bytes,

@@ -1,8 +1,8 @@
 //! Calls on a file's content: how each call acquires the file lock, and what it does on release.
 //!
-//! A call holds the file lock from its begin to its end, also during device I/O. While content is
-//! in flight, no call holds the lock. Writes that need nothing of that content continue. All other
-//! calls wait until the content has landed.
+//! A call holds the file lock from its begin to its end, also during device I/O. While content of
+//! the file is in flight, no call holds the file lock. Writes that need nothing of that content
+//! continue. All other calls wait until the content has landed.
 //!
 //! Left out: what a call does with the content.
 
@@ -111,8 +111,8 @@ impl WritableFilesystem {
         }
     }
 
-    /// Runs `body` as [`with_content`](Self::with_content) does, for a call with several steps that
-    /// a snapshot must contain completely or not at all.
+    /// Runs `body` as [`with_content`](Self::with_content) does, for a call whose several steps a
+    /// snapshot contains completely or not at all.
     pub(super) fn with_content_in_steps<T>(
         &self,
         location: Location,

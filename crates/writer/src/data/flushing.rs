@@ -99,7 +99,7 @@ impl WritableFilesystem {
     ///
     /// # Errors
     /// Fails with [`Error::NoSpace`], or with an error of a tree, or with the error that stopped
-    /// writing. Content that could not be written back stays dirty.
+    /// writing. Content whose write-back failed stays dirty.
     pub fn write_back(&self) -> Result<()> {
         let waiting = self.waiting();
         if !self.has_company() {

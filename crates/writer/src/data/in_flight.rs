@@ -12,7 +12,7 @@
 //!   for landing if it needs the file's items: for a clean part of a sector, for a possibly inline
 //!   file, or for lack of space.
 //! - The size, the times, the number of writes, and the reservation leave the file together with
-//!   its content. Later changes of these stay.
+//!   its content. Changes of the file after the take-out stay.
 
 use super::content::Content;
 use super::write_back::{Pieces, is_of_gone_file};
@@ -105,8 +105,8 @@ impl Flight<'_> {
 }
 
 impl Drop for Flight<'_> {
-    /// Content is still in flight here only if writing panicked. The content then becomes dirty
-    /// again, and waiting calls wake up.
+    /// In this drop, content is still in flight only if writing panicked. The content then becomes
+    /// dirty again, and waiting calls wake up.
     fn drop(&mut self) {
         let _told_by_the_panic = self.land(Err(Defect::new("a write-back panicked").into()));
     }

@@ -111,7 +111,7 @@ impl Operation<'_> {
         Ok(counted.saturating_add(self.remove_whole(location, range)?))
     }
 
-    /// Cuts an item that begins before the range and extends into it.
+    /// Cuts a file extent item that begins before the range and extends into it.
     fn cut_first(&mut self, location: Location, first: &Stored, range: &Range<u64>) -> Result<u64> {
         let tree = location.subvolume.tree();
         let head = first.part(&(first.start..range.start));

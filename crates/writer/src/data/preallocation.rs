@@ -119,8 +119,8 @@ impl Content<'_> {
             }
             Ok(sum)
         })?;
-        // Check that the whole range fits before allocating any of it. A reservation for data also
-        // keeps metadata for many possible extents, so it is released before the allocation.
+        // Check that the whole range fits before allocating any of it. Release the reservation for
+        // data before the allocation, because it also keeps metadata for many possible extents.
         let before = self.state.reserved;
         self.reserve(wanted)?;
         self.release(self.state.reserved.saturating_sub(before));

@@ -313,7 +313,7 @@ fn is_same(source: &mut Option<&mut Content<'_>>, target: &mut Content<'_>, shar
 }
 
 impl Content<'_> {
-    /// Inserts the extents of a range of the source into this file. The inode item of the target
+    /// Inserts the extents of a source file's range into this file. The inode item of the target
     /// gets a new size only at the next write-back of the file.
     fn share(&mut self, source: &mut Option<&mut Content<'_>>, from: Location, share: &Share) -> Result<()> {
         match source {

@@ -2,8 +2,8 @@
 //!
 //! The write-back of one file acquires the edit lock several times, and needs a device request and
 //! a checksum task. A batch shares this cost. A batch allocates adjacent space once, writes it by
-//! one large request, and adds its checksums as few items. The items of many files are inserted
-//! under one hold of the edit lock. The steps are those of `write_back`.
+//! one large request, and adds its checksums as few items. Write-back inserts the items of many
+//! small files under one hold of the edit lock. The steps are those of `write_back`.
 //!
 //! The invariants of `write_back` hold here too. A batch holds the file locks of all its files
 //! during device I/O. A batch of small files skips files whose lock is held. If a file is removed
@@ -324,7 +324,7 @@ impl SmallFile<'_, '_> {
             let (more, less) = content.insert_one(operation, insertion)?;
             counted = (counted.0.saturating_add(more), counted.1.saturating_add(less));
         }
-        // Offsets below this one have items, or need none.
+        // File offsets below this one have extent items, or need none.
         let covered = content.align_up(self.item.size.get());
         let end = content.align_up(self.size);
         if end > covered {

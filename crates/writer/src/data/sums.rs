@@ -28,7 +28,8 @@ fn addresses_of<'i>(insertions: impl IntoIterator<Item = &'i Insertion>) -> Vec<
     joined
 }
 
-/// Removes and returns the checksums of a step's extents. The last step gets all that are left.
+/// Removes and returns the checksums of a step's extents. The last step gets all remaining
+/// checksums.
 pub(super) fn take_sums(sums: &mut Vec<Sums>, step: &[Insertion], is_last: bool) -> Vec<Sums> {
     if is_last {
         return core::mem::take(sums);

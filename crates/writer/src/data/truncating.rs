@@ -75,9 +75,9 @@ impl Content<'_> {
         Ok(())
     }
 
-    /// Removes content after the new end. Before the cut, removes dirty data after the new end, and
-    /// zeroes the remaining bytes of the last sector. Once the inode item has the new size, it
-    /// removes extents, last ones first.
+    /// Removes the file's content after its new end. Before the cut, removes dirty data after the
+    /// new end, and zeroes the remaining bytes of the last sector. Once the inode item has the new
+    /// size, it removes extents, last ones first.
     fn shrink(&mut self, size: u64) -> Result<()> {
         let (at, end) = (self.align_down(size), self.align_up(size));
         let zeroes = !buttress_faults::on("truncate-keeps-tail");

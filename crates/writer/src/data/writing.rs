@@ -22,8 +22,8 @@ impl WritableFilesystem {
     /// Fails with [`Error::InodeNotFound`], [`Error::IsADirectory`], [`Error::NotAFile`],
     /// [`Error::ReadOnlySubvolume`], [`Error::NoSpace`]. Fails with [`Error::NotPermitted`] for
     /// immutable files, and for append-only files except at their end. Fails with
-    /// [`Error::Invalid`] for an end past the largest size. Fails with [`Error::OutOfHostSpace`] if
-    /// dirty content is at its limit.
+    /// [`Error::Invalid`] for an end beyond the maximum file size. Fails with
+    /// [`Error::OutOfHostSpace`] if dirty content is at its limit.
     pub fn write_at(&self, location: Location, offset: FileOffset, bytes: &[u8]) -> Result<()> {
         self.write_kept_at(location, None, offset, bytes)
     }
@@ -101,8 +101,8 @@ impl WritableFilesystem {
         }
     }
 
-    /// Stores the first content of a new file, for which `reserved` bytes are reserved. The file's
-    /// times stay unchanged.
+    /// Stores the first content of a new file, for which `reserved` bytes are reserved. The call
+    /// leaves the file's times unchanged.
     pub(crate) fn take_first_content(
         &self,
         location: Location,

@@ -156,7 +156,8 @@ impl WritableFilesystem {
         Ok(length)
     }
 
-    /// Reads the extents of a file whose lock the caller holds. Other ranges read as zeros.
+    /// Reads the extents of a file whose lock the caller holds. File ranges without extents or
+    /// dirty data read as zeros.
     pub(crate) fn read_extents(&self, location: Location, offset: u64, buffer: &mut [u8]) -> Result<()> {
         let trees = self.trees_of(location)?;
         let (item, _) = self.live_inode(location)?;

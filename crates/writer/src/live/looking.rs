@@ -402,8 +402,8 @@ fn listed(directory: Location, key: &Key, data: &[u8]) -> Result<Vec<Listed>> {
     entries.map(list).collect()
 }
 
-/// Returns the location to which an entry leads. The location is a placeholder if the subvolume's
-/// own record names another entry.
+/// Returns the location to which an entry leads. If the subvolume's own record names another entry,
+/// the location is the placeholder's.
 fn live_target(root_tree: &LiveTree, directory: Location, name: &[u8], target: Target) -> Result<Location> {
     let Target::Subvolume(child) = target else {
         return Ok(target.location(directory));

@@ -6,7 +6,7 @@
 //! - The log has all current names and all attributes of each inode in it. If the inode lost names
 //!   that the last commit has, a range item in their directory's log removes these names.
 //! - A replay may remove names: by that range, by a logged name that another inode had, or with a
-//!   deleted directory. An inode that loses such a name and still exists is in the log itself.
+//!   deleted directory. An inode that loses such a name and still exists is itself in the log.
 //! - The log has each directory in which a logged inode has a name, if that directory is new, or if
 //!   it or a directory above it was moved.
 //! - The log of a synced directory has its new entries and the inodes they lead to. New directories
@@ -239,7 +239,7 @@ impl<'a, 'b> Collector<'a, 'b> {
         };
         let kind = item.kind();
         let extent = match kind {
-            // A symlink always needs its target.
+            // A log always needs the target of a symlink.
             FileKind::Symlink => Extent::Whole,
             _ => extent,
         };

@@ -11,7 +11,7 @@ use buttress_format::{FileKind, InodeFlags, InodeItem};
 use buttress_fs::Location;
 use buttress_fs::error::Result;
 
-/// The most inodes that the logs of one subvolume and transaction may have.
+/// The maximum number of inodes that the logs of one subvolume may have in one transaction.
 const INODES_MAX: usize = 1 << 18;
 
 /// Returns the new changes of an inode, if there are any. Records which changes of an inode will be

@@ -1,7 +1,7 @@
 //! The entries of a synced directory: entries added since its last logging, and entries removed.
 //!
-//! New names have higher indexes than all earlier names. The scan therefore begins after the last
-//! logged index, and its cost depends only on new names.
+//! New names in a directory have higher indexes than all earlier names. The scan therefore begins
+//! after the last logged index, and its cost depends only on new names.
 
 use super::collecting::{Collector, Extent, INODES_MAX, Stop, Walk};
 use super::inode_batch::Data;

@@ -10,7 +10,7 @@ const KEPT_INODES: usize = 256;
 #[derive(Debug, Default)]
 pub(super) struct Gathered {
     pub(super) items: Row<InodeItem>,
-    /// Names and attributes that were not taken yet.
+    /// Names and attributes that the collection has not taken out yet.
     pub(super) names: Row<NamesAndAttributes>,
 }
 

@@ -53,7 +53,7 @@ impl InodeBatches {
         self.all.len()
     }
 
-    /// Returns the same memory, emptied.
+    /// Empties this batch and returns it, with its allocated memory.
     pub(super) fn cleared(mut self) -> Self {
         self.places.clear();
         for batch in &mut self.all {

@@ -19,7 +19,7 @@ lock_class!(pub(super) SubvolumesLock, "subvolumes", Rank::LEAF);
 pub(super) struct Joining {
     /// The last batch that was added to a log.
     pub(super) applied: u64,
-    /// The last batch that is durable.
+    /// The last log batch that is durable.
     pub(super) synced: u64,
     /// Whether a call is writing logs.
     pub(super) is_writing: bool,
@@ -43,7 +43,7 @@ impl SharedLog {
 #[derive(Debug, Default)]
 pub(crate) struct LogTrees {
     pub(super) subvolumes: Mutex<BTreeMap<TreeId, Arc<SharedLog>>, SubvolumesLock>,
-    /// The tree of log roots. Only the log writer uses this tree.
+    /// The tree of log roots. Only the log writer uses the tree of log roots.
     pub(super) roots: Mutex<Option<LogRoots>, RootsLock>,
     pub(super) joining: Mutex<Joining, JoiningLock>,
     pub(super) written: Condvar,

@@ -18,7 +18,8 @@ impl Collector<'_, '_> {
                 Some(_) => self.want(removed.inode, Extent::Existence),
                 None => {
                     self.batch.removed.push(removed.inode);
-                    // The state in the last commit is older than the synced state.
+                    // If the last commit has the inode, its committed state is older than the
+                    // synced state.
                     if removed.is_committed {
                         self.take_back(removed)?;
                     }

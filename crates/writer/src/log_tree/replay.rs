@@ -2,8 +2,8 @@
 //!
 //! For each subvolume, each of these steps runs over all items of its log, in this order:
 //!
-//! 1. Inodes: attributes, names and content that the log marks as removed are removed. Then the
-//!    inode gets its item.
+//! 1. The replay of inodes: it removes attributes, names and content that the log marks as removed.
+//!    Then the inode gets its item.
 //! 2. The log's directory entries, in the order of their indexes.
 //! 3. Names of inodes ([`names`]), extended attributes, file extents with their checksums
 //!    ([`extents`]).
@@ -140,7 +140,7 @@ impl Replay<'_, '_> {
         self.count_links()
     }
 
-    /// Calls `body` for all items of inodes that are not ignored.
+    /// Calls `body` for all log items of inodes that are not ignored.
     fn each(&mut self, mut body: impl FnMut(&mut Self, &OwnedItem) -> Result<()>) -> Result<()> {
         let items = self.log.range(Key::MIN..=Key::MAX, ReadAhead::None);
         for item in items {

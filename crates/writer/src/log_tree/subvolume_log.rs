@@ -49,7 +49,7 @@ impl SubvolumeLog {
         self.names_seen_by.get(&directory).copied().unwrap_or(0)
     }
 
-    /// Applies a batch to the tree. After an error the log must not be written.
+    /// Applies a batch to the tree. After an error in a batch, the log must not be written.
     pub(super) fn take_in(&mut self, batch: Batch, format: BlockFormat) -> Result<()> {
         let context = LogContext {
             generation: batch.generation,

@@ -53,9 +53,9 @@ pub enum Synced {
 enum Logging {
     /// Nothing: the changes are committed.
     Durable,
-    /// Wait for the commit in progress.
+    /// The sync must wait for the commit in progress.
     Committing,
-    /// Write the batch, which is this sync's own or an earlier one.
+    /// Write the batch of the log: this sync's own batch, or an earlier one.
     Batch { number: u64, is_new: bool },
     /// Commit.
     Commit(CommitCause),
@@ -279,8 +279,8 @@ impl WritableFilesystem {
         }
     }
 
-    /// Does step 3 of a sync: waits until a batch is durable. If no call writes logs, this call
-    /// writes for all waiting calls.
+    /// Does step 3 of a sync: waits until a batch is durable. If no other call writes logs, this
+    /// call writes for all waiting calls.
     fn wait_for_log(&self, batch: u64) -> Result<Waited> {
         let logs = self.logs();
         let mut joining = logs.joining.lock();

@@ -410,7 +410,7 @@ fn numbers_of_inodes_are_not_used_again_before_a_commit() {
     filesystem.close().unwrap();
 }
 
-/// After a rename over a synced file, a crash leaves the old or the new content, never neither.
+/// After a rename over a synced file and a crash, the name leads to the old or the new content.
 #[test]
 fn a_replaced_file_has_its_new_content() {
     let backends = made(&[160 * MIB], None);

@@ -39,7 +39,7 @@ struct LogWrite {
     roots: Frozen,
     root: Logical,
     level: u8,
-    /// Blocks to which nothing leads once this round is durable.
+    /// Log blocks to which no pointer leads once this round is durable.
     superseded: Vec<BlockPointer>,
 }
 

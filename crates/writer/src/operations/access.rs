@@ -27,7 +27,7 @@ use std::path::PathBuf;
 pub(crate) struct Access<'a> {
     handle: Handle<'a>,
     now: Timestamp,
-    /// Held while lookups use only blocks in memory.
+    /// Present while lookups may use only blocks in memory.
     resident_only: Option<NonBlocking>,
     /// The subvolume after whose snapshot the edits will run.
     pub(crate) follows_snapshot_of: Option<SubvolumeId>,

@@ -73,7 +73,7 @@ impl WritableFilesystem {
         if policy.times == AccessTimes::Never || location.placeholder().is_some() {
             return Ok(false);
         }
-        // Nearly always the time stays unchanged, so no edit begins.
+        // Nearly always the access time stays unchanged, so no edit begins.
         if !self.moves_access_time(location, policy)? {
             return Ok(false);
         }

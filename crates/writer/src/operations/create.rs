@@ -59,7 +59,7 @@ pub(super) struct Whole<'a> {
     pub(super) has_content: bool,
 }
 
-/// The properties in which new inodes differ.
+/// The properties in which the creating calls' inodes differ.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Plan<'a> {
     /// The file type bits of the mode.
@@ -165,9 +165,9 @@ impl WritableFilesystem {
     }
 
     /// Makes an inode with a name, and returns its attributes as of the same edit. Another thread
-    /// can remove the name at once, so a later lookup can fail. `made` runs once, in that edit. If
-    /// `made` registers the inode with the caller, a later [`unlink_keeping`](Self::unlink_keeping)
-    /// asks the caller whether to keep the inode.
+    /// can remove the name at once, so a later lookup can fail. `made` runs once, in the edit that
+    /// makes the inode. If `made` registers the inode with the caller, a later
+    /// [`unlink_keeping`](Self::unlink_keeping) asks the caller whether to keep the inode.
     ///
     /// # Errors
     /// Fails as [`WritableFilesystem::create`], [`WritableFilesystem::make_node`] and
@@ -270,7 +270,7 @@ impl WritableFilesystem {
         Ok((OpenInode::held(self.clone(), location), metadata))
     }
 
-    /// Makes an inode with a name. Returns the location and the item of the inode. `made` runs
+    /// Makes an inode with a name. Returns the location and the item of the new inode. `made` runs
     /// once, in the same edit.
     pub(super) fn make_planned(
         &self,

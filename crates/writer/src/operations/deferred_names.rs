@@ -37,7 +37,7 @@ pub struct RefusedName {
 impl WritableFilesystem {
     /// Starts to keep new names of an unfinished subvolume in memory, until
     /// [`put_names`](Self::put_names), or until the subvolume is finished or copied. The check
-    /// whether a directory already has a name also moves to that time.
+    /// whether a directory already has a name also moves to the time of insertion.
     ///
     /// # Errors
     /// Fails with [`Error::SubvolumeNotFound`], or with an error of the tree.

@@ -179,7 +179,8 @@ impl Operation<'_> {
         self.reach(inode.subvolume.tree(), &keys)
     }
 
-    /// Inserts an entry into a directory, by name and by index. The inode does not change.
+    /// Inserts an entry into a directory, by name and by index. Inserting the entry does not change
+    /// the inode.
     pub(crate) fn insert_entry(
         &mut self,
         directory: Location,

@@ -111,9 +111,9 @@ impl Operation<'_> {
         Ok(inherited_attributes)
     }
 
-    /// Returns the attributes of a new inode whose caller sets all of its attributes. Directories
-    /// of an unfinished subvolume pass nothing on, because their inodes must end with the
-    /// attributes of another volume.
+    /// Returns the attributes of a new inode whose caller sets all of its attributes. A directory
+    /// of an unfinished subvolume passes nothing on, because its inodes copy the attributes of
+    /// another volume.
     pub(super) fn given_attributes(&mut self, kind_bits: u32, new: &NewInode) -> NewInodeAttributes {
         let is_file = FileKind::from_mode(kind_bits) == Some(FileKind::Regular);
         let options = self.data_options();
@@ -130,9 +130,9 @@ impl Operation<'_> {
     }
 
     /// Returns the attributes of the root directory of a new subvolume in `directory`, as the
-    /// kernel sets them. A default list of that directory limits its mode, but is not inherited.
-    /// The root directory inherits the compression property from the root of the subvolume that
-    /// contains the directory, but not flags and group.
+    /// kernel sets them. A default list of that directory limits its mode, but is not inherited. A
+    /// new subvolume's root directory inherits the compression property of the subvolume that
+    /// contains `directory`, but not flags and group.
     pub(super) fn inherited_by_subvolume(&mut self, directory: Location) -> Result<NewInodeAttributes> {
         let around = self.inherited(directory)?;
         let limited = around

@@ -27,7 +27,7 @@ const LINK_ITEMS: u64 = 6;
 /// The places of removing a name and its inode, whose adjacent items have two ends.
 const UNLINK_PLACES: u64 = LINK_ITEMS + 2;
 
-/// The most items of an inode that is removed in one step.
+/// The maximum number of items of an inode that is removed in one step.
 pub(super) const REMOVED_AT_ONCE: u64 = 300;
 
 /// The state of an inode after one of its names was removed.

@@ -32,9 +32,9 @@ const STEP_PLACES: u64 = 4;
 /// The number of orphans that are read at once.
 const ORPHANS_AT_ONCE: usize = 4096;
 
-/// A hold that keeps an inode after its last name is removed, like an open file. Dropping the last
-/// hold removes an inode without names. If the removal fails, the orphan item remains, and the next
-/// opening removes the inode.
+/// A hold that keeps an inode after its last name is removed, like an open file. If the last hold
+/// on an inode without names is dropped, the inode is removed. If the removal fails, the orphan
+/// item remains, and the next opening removes the inode.
 #[derive(Debug)]
 pub struct OpenInode {
     filesystem: WritableFilesystem,
@@ -66,7 +66,7 @@ impl Drop for OpenInode {
             Ok(is_last && operation.inode(self.location)?.nlink == 0)
         });
         if is_orphan.unwrap_or(false) {
-            // If this fails, the next opening retries.
+            // If removing the inode fails, the next opening retries it.
             drop(self.filesystem.remove_orphan(self.location));
         }
     }
@@ -251,8 +251,8 @@ impl WritableFilesystem {
 }
 
 impl Operation<'_> {
-    /// Removes an inode without names, or the first of its extents if it has many. Returns whether the inode is gone. `begun`
-    /// runs once, before the first edit.
+    /// Removes an inode without names, or the first of its extents if it has many. Returns whether
+    /// the inode no longer exists. `begun` runs once, before the first edit.
     fn remove_orphan_step(&mut self, location: Location, begun: impl FnOnce(&InodeTable)) -> Result<bool> {
         // Cache the next number while the inode exists: a transaction must not reuse a number.
         self.look().next_inode_number(location.subvolume.tree())?;
@@ -285,7 +285,7 @@ impl Operation<'_> {
         Ok(end.transpose()?.map(|item| item.key()))
     }
 
-    /// Removes the extents of a file before the key `end`.
+    /// Removes the extents of a file from its last one backwards, before the key `end`.
     fn remove_step(&mut self, location: Location, end: Key) -> Result<()> {
         let first = FileExtent::key(location.inode, FileOffset::MIN);
         let removed_bytes = self.remove_items(location, first, end)?;

@@ -1,10 +1,10 @@
 //! Setting and removing extended attributes.
 //!
-//! Extended attributes whose names have the same hash share an item. A changed value keeps its
-//! position if it is alone in its item. A changed value in a shared item moves to the end, as in
-//! the kernel. Some extended attributes have side effects when they are set. An access control list
-//! changes the mode, and is not stored if it says no more than the mode. The compression property
-//! changes flags.
+//! Extended attributes whose names have the same hash share an item. If a value is alone in its
+//! item, a changed value keeps its position. A changed value in a shared item moves to the end, as
+//! in the kernel. Some extended attributes have side effects when they are set. An access control
+//! list changes the mode, and is not stored if it says no more than the mode. The compression
+//! property changes flags.
 //!
 //! Source: setxattr(2), removexattr(2) for meaning and errors; on-disk format documentation,
 //! section "XATTR_ITEM".
@@ -249,7 +249,7 @@ impl Operation<'_> {
         }
     }
 
-    /// Returns an error for a value that does not fit.
+    /// Returns an error if the value does not fit the inode's item.
     fn check_xattr_room(&mut self, location: Location, name: &[u8], value: &[u8]) -> Result<()> {
         let too_large = || Error::AttributeTooLarge {
             name: Name::from(name),
@@ -293,7 +293,7 @@ impl Operation<'_> {
         Ok(())
     }
 
-    /// Removes an extended attribute, if it exists. The inode does not change.
+    /// Removes an extended attribute, if it exists. Removing the item does not change the inode.
     pub(crate) fn remove_xattr_item(&mut self, location: Location, name: &[u8]) -> Result<()> {
         let key = DirItem::xattr_key(location.inode, name);
         self.shrink(location.subvolume.tree(), &key, &mut |data| {

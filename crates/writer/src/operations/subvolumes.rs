@@ -1,9 +1,10 @@
 //! Subvolumes as directory entries: create, snapshot, delete, default, read-only, and the volume's
 //! label.
 //!
-//! [`buttress_fs::subvolume`] makes the trees and root items; this module names them. Deleting a
-//! subvolume removes its name and marks its tree. [`WritableFilesystem::drop_deleted_subvolumes`]
-//! frees its blocks, at once or after the volume was opened again.
+//! The trees and root items of subvolumes come from [`buttress_fs::subvolume`]; this module gives
+//! them names. Deleting a subvolume removes its name and marks its tree.
+//! [`WritableFilesystem::drop_deleted_subvolumes`] frees its blocks, at once or after the volume
+//! was opened again.
 //!
 //! Source: on-disk format documentation, sections "ROOT_ITEM", "ROOT_REF"; btrfs-subvolume(8) for
 //! refused calls.
@@ -33,8 +34,8 @@ pub(super) const SUBVOLUME_ITEMS: u64 = 20;
 /// The most bytes of a label, without the zero byte that ends it.
 pub const LABEL_BYTES_MAX: usize = 255;
 
-/// The treatment of a received uuid when its subvolume becomes writable. The uuid asserts that the
-/// subvolume equals its original.
+/// The treatment of a received uuid when its subvolume becomes writable. The received uuid asserts
+/// that the subvolume equals its original.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReceivedUuid {
     /// The subvolume does not become writable.
@@ -76,8 +77,8 @@ impl WritableFilesystem {
         })
     }
 
-    /// Makes a snapshot of the source, in the state that this call's commit freezes. The time does
-    /// not depend on the source's size.
+    /// Makes a snapshot of the source, in the state that this call's commit freezes. Making a
+    /// snapshot takes a time that does not depend on the source's size.
     ///
     /// As on Linux, the snapshot is durable when this returns. The snapshot gets its name after the
     /// commit that froze the source, so a second commit follows, which writes metadata only.
@@ -94,7 +95,7 @@ impl WritableFilesystem {
     ) -> Result<SubvolumeId> {
         check_name(name)?;
         let new = self.new_subvolume();
-        // Each child of the source's root gets a reference, which needs no place now.
+        // Each child of the source's root gets a reference, but needs no space for it now.
         let need = Need::places(SUBVOLUME_ITEMS);
         // Fault in the blocks first, so that the work inside the commit is short.
         self.look(|operation| {
@@ -254,7 +255,7 @@ impl WritableFilesystem {
     /// Changes fields that only the superblock holds, with the next commit.
     ///
     /// # Errors
-    /// The error of `change`; nothing changes then.
+    /// Returns the error of `change`, which then has no effect.
     pub fn tune(&self, change: impl Fn(&mut Tuning, usize) -> Result<()>) -> Result<()> {
         self.operate(Need::places(0), |operation| {
             let devices = operation.look().core().device_count();
@@ -311,7 +312,7 @@ impl Access<'_> {
 }
 
 impl Operation<'_> {
-    /// Sets the inherited attributes of a new subvolume's root directory.
+    /// Gives a new subvolume's root directory the inherited attributes.
     fn endow_root(&mut self, id: SubvolumeId, inherited_attributes: &NewInodeAttributes) -> Result<()> {
         let root = Location::root_of(id);
         for (name, value) in &inherited_attributes.xattrs {

@@ -73,7 +73,8 @@ impl WritableFilesystem {
     }
 
     /// Makes an unfinished subvolume as [`begin_subvolume`](Self::begin_subvolume) does, as a
-    /// snapshot of another subvolume. The source may be unfinished itself. This call commits.
+    /// snapshot of another subvolume. The source of the snapshot may be unfinished itself. This
+    /// call commits.
     ///
     /// # Errors
     /// Fails with [`Error::SubvolumeNotFound`], or as [`Engine::commit`](crate::Engine::commit)

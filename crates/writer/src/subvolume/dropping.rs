@@ -421,7 +421,8 @@ impl<'m> SnapshotDropper<'m> {
         Ok(())
     }
 
-    /// Returns the references of a block. Only a block that may be shared is looked up.
+    /// Returns the references of a block. The drop looks up the references only of a block that may
+    /// be shared.
     fn state(
         &self,
         running: &Running,
@@ -498,7 +499,7 @@ impl<'m> SnapshotDropper<'m> {
             step.slot = slot.saturating_add(1);
             let depth = self.steps.len();
             let entered = self.enter(running, child, reference);
-            // The child was not visited, so the drop continues at it.
+            // The child block was not visited, so the drop continues at this child.
             let is_entered = entered.as_ref().is_ok_and(|is_done| *is_done);
             if !is_entered && let Some(step) = self.steps.get_mut(depth.saturating_sub(1)) {
                 step.slot = slot;

@@ -146,8 +146,8 @@ fn content_is_written_back_beside_writers() {
     }
     filesystem.commit().unwrap();
 
-    // The content is less than half of the limit, so the commit writes the large files back side by
-    // side.
+    // The content is below half of the dirty limit, so the commit writes the large files back side
+    // by side.
     let large = vec![b'y'; (MIB + 200_000) as usize];
     for file in files.iter().take(3) {
         filesystem.write_at(*file, FileOffset::MIN, &large).unwrap();

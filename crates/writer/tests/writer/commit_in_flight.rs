@@ -19,7 +19,8 @@ use std::sync::Arc;
 const ROOT: Location = Location::root_of(SubvolumeId::TOP_LEVEL);
 
 /// More subvolumes than trees stay open between transactions, and more blocks than one batch seals
-/// ahead of its write. The cache has the sealed blocks.
+/// ahead of its write. The number exceeds the blocks that one batch seals ahead of its write, so
+/// the cache has the sealed blocks.
 const SUBVOLUMES: usize = 1300;
 
 fn device(backend: &Arc<GatedBackend>) -> Device {
@@ -142,7 +143,7 @@ fn a_sync_does_not_wait_for_a_commit_that_settles() {
             .write_at(file, FileOffset::MIN, &[content; 8192])
             .unwrap()
     };
-    // This sync reads the blocks that later syncs need.
+    // The first sync of this test reads the blocks that later syncs need.
     write(b'a');
     assert_eq!(filesystem.fsync(file).unwrap(), Synced::Logged);
     write(b'b');

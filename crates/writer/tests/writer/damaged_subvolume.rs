@@ -41,7 +41,7 @@ fn volume() -> (Arc<MemoryBackend>, [SubvolumeId; 2]) {
         subvolume
     });
     filesystem.commit().unwrap();
-    // The holds on the files are never released.
+    // The test never releases the holds on the files.
     held.into_iter().for_each(std::mem::forget);
     let _abandoned = filesystem.abandon();
     (memory, subvolumes)

@@ -73,8 +73,8 @@ impl Case {
         }
     }
 
-    /// Makes the same volume with mkfs.btrfs, whose version may not yet have a block group tree by
-    /// default.
+    /// Makes the same volume with mkfs.btrfs, of which older versions do not make a block group
+    /// tree by default.
     fn by_progs(&self, images: &[PathBuf]) -> Result<()> {
         let mut command = Command::new(newest("mkfs.btrfs"));
         command.args(["-q", "-f", "-L", "new", "--csum", self.checksum.name()]);
@@ -307,7 +307,8 @@ impl Contents {
                 *data = item.to_bytes().to_vec();
             }
         }
-        // Of block extents, only the number for each tree and generation remains.
+        // Of the extent items of tree blocks, the comparison keeps only the number for each tree
+        // and generation.
         let extents = self.trees.get_mut(&TreeId::EXTENT).unwrap();
         let mut counted = Items::new();
         let mut count: BTreeMap<Vec<u8>, u64> = BTreeMap::new();
@@ -321,7 +322,8 @@ impl Contents {
                     0..0
                 };
                 let mut data = data;
-                // The first key of a block may have been different when it was allocated.
+                // The first key of a tree block may have been different when the block was
+                // allocated.
                 data[info].fill(0);
                 *count.entry(data).or_default() += 1;
             }

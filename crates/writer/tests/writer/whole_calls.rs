@@ -102,8 +102,8 @@ fn a_hole_is_in_a_snapshot_as_a_whole_or_not_at_all() {
         .create(ROOT, b"other", &NewInode::of_root(0o644))
         .unwrap();
 
-    // A commit is writing its tree blocks. The snapshot, which has nothing to write back, waits for
-    // it.
+    // A commit is writing its tree blocks. The snapshot, which has no dirty data to write back,
+    // waits for the commit.
     let is_tree_block = |bytes: &[u8]| bytes.len() >= 16_384;
     let is_of_hole = |bytes: &[u8]| bytes.len() == 4096 && bytes.last() == Some(&b'o');
     gate.close(move |request| {
@@ -178,8 +178,8 @@ fn clone_without_source(in_subvolume: bool) {
     filesystem.close().unwrap();
 }
 
-/// During a truncation, readers see the new size before the content after it is removed. Removing
-/// the file in between is no error.
+/// During a truncation, readers see the new size before the content after it is removed. If the
+/// file is removed between the two steps, the call returns no error.
 #[test]
 fn a_file_that_goes_while_it_is_cut_was_cut_before() {
     let (gate, filesystem) = new_volume();

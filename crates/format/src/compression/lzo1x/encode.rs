@@ -1,10 +1,11 @@
 //! An encoder of LZO1X: greedy, with one candidate match for each position.
 //!
 //! A table maps a hash of four bytes to their last position. If the four bytes there are equal, the
-//! encoder extends the match as far as possible. Otherwise the position advances, in longer steps
-//! the more positions had no match. Matches are at least four bytes long and reach back up to
-//! [`DISTANCE_MAX`]. Length and distance select the instruction, by the table in the documentation
-//! of the decoder. Noise grows by one byte in 255, plus the end mark.
+//! encoder extends the match as far as possible. If a position has no match, the encoder advances,
+//! in longer steps the more positions had none. Matches are at least four bytes long and reach back
+//! up to [`DISTANCE_MAX`]. Length and distance select the instruction, by the table in the
+//! documentation of the decoder. Incompressible content grows by one byte in 255, plus the end
+//! mark.
 //!
 //! Streams begin with a literal, never with 17, which would announce the run-length extension.
 
@@ -120,7 +121,8 @@ impl Stream<'_> {
         if let (true, Ok(few @ 1..=238)) = (is_first, u8::try_from(count)) {
             self.out.push(few.saturating_add(17));
         } else if let (false, Ok(few @ 1..=3)) = (is_first, u8::try_from(count)) {
-            // The second byte from the end of every match has two bits for the number of literals.
+            // The second byte from the end of every match instruction has two bits for the number
+            // of literals that follow.
             let at = self.out.len().saturating_sub(2);
             if let Some(byte) = self.out.get_mut(at) {
                 *byte |= few;
@@ -134,8 +136,8 @@ impl Stream<'_> {
     fn a_match(&mut self, distance: usize, length: usize) {
         let last = distance.saturating_sub(1);
         if length <= 8 && distance <= 2048 {
-            // Lengths 3 and 4 have the code 01L, lengths 5 to 8 the code 1LL. Both codes hold the
-            // length minus 1 from bit 5 on.
+            // Lengths 3 and 4 have the code 01L, lengths 5 to 8 the code 1LL. In both instructions,
+            // the length minus 1 begins at bit 5.
             let code = (length.saturating_sub(1) << 5) | ((last & 7) << 2);
             self.out.extend_from_slice(&[low(code), low(last >> 3)]);
         } else if distance <= END_DISTANCE {

@@ -70,7 +70,7 @@ fn removed_whole_leaves_are_not_copied() {
         .remove_range(&mut scratch.account, Key::MIN..Key::MAX, &mut |_, _| ())
         .unwrap();
     assert_eq!(count, 20_000);
-    // Memory holds only one new empty leaf.
+    // At the end of this test, the tree holds only one new empty leaf in memory.
     assert_eq!(
         (scratch.account.copied, tree.unassigned_nodes(), tree.level()),
         (before, 1, 0)

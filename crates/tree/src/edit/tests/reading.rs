@@ -152,7 +152,7 @@ fn walks_over_blocks_visit_each_once() {
     }
 }
 
-/// A key, and the item's bytes before and after the change.
+/// A key, and the bytes of its item before and after the change.
 type Difference = (Key, Option<Vec<u8>>, Option<Vec<u8>>);
 
 fn differences(old: &Tree, new: &Tree, mode: ReadAhead) -> Vec<Difference> {
@@ -201,7 +201,7 @@ fn frozen_trees_are_read_and_changed_before_they_are_written() {
     let frozen = sample.tree.freeze().unwrap().unwrap();
     assert!(sample.tree.freeze().unwrap().is_none());
     let between = sample.tree.view();
-    // Nothing is written yet. The next transaction copies the blocks that it changes.
+    // Nothing is written yet. In this test, the next transaction copies the blocks that it changes.
     let mut after = sample.after.clone();
     for number in (0..12_000).step_by(500) {
         sample

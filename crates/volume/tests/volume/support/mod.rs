@@ -95,7 +95,7 @@ impl Super {
         raw.dev_item.io_width = 4096.into();
         raw.dev_item.uuid = self.device_uuid.into_bytes();
         raw.dev_item.fsid = self.fsid.into_bytes();
-        // The array holds one system chunk, single on device 1, which no test reads.
+        // The system chunk array holds one system chunk, single on device 1, which no test reads.
         let mut array = Vec::new();
         array.extend_from_slice(&256u64.to_le_bytes());
         array.push(228);

@@ -27,7 +27,7 @@ fn batched_small_files_keep_their_content() {
                 let at = u64::try_from(at).unwrap();
                 filesystem.write_at(file, offset(at), b"behind a hole").unwrap();
             }
-            // This write covers existing extents, and keeps the size.
+            // This write of the test covers existing extents, and keeps the file's size.
             1 => {
                 filesystem.write_back_file(file).unwrap();
                 let end = bytes.len().min(5000);

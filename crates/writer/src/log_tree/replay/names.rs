@@ -123,8 +123,8 @@ impl Replay<'_, '_> {
         self.resize(directory.inode, name, u64::saturating_sub)
     }
 
-    /// Adds a name to an inode, on both sides. Adding a name leaves the times of inode and
-    /// directory unchanged.
+    /// Adds a directory entry and the inode's reference to it. Adding a name leaves the times of
+    /// inode and directory unchanged.
     fn link(&mut self, inode: InodeNumber, named: &Named) -> Result<()> {
         let (directory, location) = (self.at(named.parent), self.at(inode));
         let kind = self.operation.inode(location)?.kind();
@@ -188,7 +188,7 @@ impl Replay<'_, '_> {
     }
 
     /// Removes an entry that has the name or the index of a logged entry, but leads to another
-    /// inode. Returns whether the name already exists, with any index.
+    /// inode. Returns whether the logged name already exists, with any index.
     fn make_way(&mut self, named: &Named, inode: InodeNumber) -> Result<bool> {
         let directory = self.at(named.parent);
         let mut is_there = false;

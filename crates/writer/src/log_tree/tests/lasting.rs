@@ -75,7 +75,7 @@ fn a_name_that_was_taken_over_is_always_there() {
 }
 
 /// A file with two names is removed, and another file has one of the names. A log with the second
-/// file removes both names of the first. The first file never existed with only one of them.
+/// file removes both names of the first file. The first file never existed with only one of them.
 #[test]
 fn deleted_file_loses_all_its_names_after_crash() {
     for first in [&b"one"[..], b"two"] {
@@ -125,7 +125,7 @@ fn the_index_of_a_name_that_was_removed_is_not_given_again() {
     filesystem.abandon();
 }
 
-/// A removed attribute that the last commit has does not return.
+/// A crash does not restore a removed attribute that the last commit has.
 #[test]
 fn a_removed_attribute_is_not_back() {
     let backends = made(&[160 * MIB], None);

@@ -38,7 +38,7 @@ fn a_row_of_new_names_of_all_kinds_is_there_after_a_crash() {
                     }
                 }
                 1 => {
-                    // Many items follow its names.
+                    // In this test, many items follow the inode's names.
                     for extent in 0..30 {
                         let offset = FileOffset::new(extent * 8192);
                         filesystem.write_at(file, offset, &[b'e'; 4096]).unwrap();

@@ -1,8 +1,8 @@
 //! Runs the same operations on the kernel's btrfs and here. Each operation must end with the same
-//! error number. Afterwards the items of both subvolumes must be equal, except for transaction
-//! numbers and current times.
+//! error number. After all operations, the items of both subvolumes must be equal, except for
+//! transaction numbers and current times.
 //!
-//! Paths use few names, so that operations meet each other's results, and many fail.
+//! The paths of the test use few names, so that many operations meet each other's results, or fail.
 
 use super::steps::{How, Step, random_steps};
 use super::volume::{Image, ROOT};
@@ -256,7 +256,7 @@ fn change_here(filesystem: &WritableFilesystem, step: &Step) -> Result<()> {
     }
 }
 
-/// Times from this value on are current times, not set by a step.
+/// Times from this value on are current times, which no step of the test set.
 const NOW: i64 = 1_000_000;
 
 /// Returns an item without its transaction numbers, and with all current times made equal.

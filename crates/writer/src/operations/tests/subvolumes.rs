@@ -354,8 +354,8 @@ fn the_key_of_a_snapshot_is_older_than_all_that_it_makes() {
     assert!(key.offset < root.generation.get());
 }
 
-/// Drops a tree of three levels in the smallest possible steps. Every state in between is
-/// consistent.
+/// Drops a tree of three levels in the smallest possible steps. After each step of the drop, the
+/// volume is consistent.
 #[test]
 fn dropping_goes_on_where_it_was_cancelled() {
     let Some(image) = Image::make(&["-n", "4096"]) else {

@@ -1,4 +1,4 @@
-//! Tests of reads beside changes of content and names: each read shows one state.
+//! Tests of reads during changes of content and names: each read shows one state.
 
 use super::{BYTES, ROOT, ROUNDS, create, new_volume};
 use buttress_format::compression::CompressionMethod;
