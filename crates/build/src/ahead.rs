@@ -1,8 +1,8 @@
 //! Entries fetched ahead: a thread of its own reads a source, while the caller sorts earlier
 //! entries.
 //!
-//! Entries travel in batches, so passing them on costs next to nothing. Few batches of entries are
-//! queued, so memory does not depend on the speed of a source. A batch keeps the order of the
+//! Entries travel in batches, so passing entries on costs next to nothing. Few batches of entries
+//! are queued, so memory does not depend on the speed of a source. A batch keeps the order of the
 //! source. The receiver may stop at any entry, and the source is then asked for a bounded number of
 //! further entries.
 

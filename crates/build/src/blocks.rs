@@ -103,7 +103,7 @@ pub(crate) struct Listing {
     base: Logical,
     node_bytes: u32,
     notes: Vec<BlockNote>,
-    /// Other trees that refer to a block, by its number.
+    /// The other trees that refer to a shared block, by the block's number.
     shared: BTreeMap<usize, Vec<TreeId>>,
 }
 
@@ -233,7 +233,7 @@ pub(crate) struct Packer {
     last: Top,
 }
 
-/// Fills an empty leaf. Returns false if the items do not fit.
+/// Fills an empty leaf. Returns false if the items do not fit the leaf.
 fn fill_leaf(block: &mut TreeBlock, heads: &[(Key, usize)], data: &[u8]) -> bool {
     block.edit_leaf(|leaf| {
         let mut rest = data;

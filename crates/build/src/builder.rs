@@ -30,8 +30,8 @@ pub enum Verdict {
 }
 
 /// An adapter, which inspects every entry first and may change its owner, contexts or exclusion.
-/// Adapters receive entries in the order of the source, which has no meaning. The result must
-/// depend on the entry alone.
+/// Adapters receive entries in the order of the source, which has no meaning. The result of an
+/// adapter must depend on the entry alone.
 pub type Adapter = Box<dyn Fn(&mut Entry) -> Verdict + Send + Sync>;
 
 /// Builds a volume from sources. A later source lies above earlier sources.

@@ -3,10 +3,10 @@
 //!
 //! A file is split into *segments*, each of which is one job for one worker, so all workers help
 //! with a large file. A job of a file with holes covers several segments ([`span`]), so the number
-//! of jobs depends on the data, not on the size. Jobs are started and their results are taken in
-//! the order in which they were made. The output therefore does not depend on the number of
-//! workers. Each job's pieces queue in a channel of its own. A new job is made only while the bytes
-//! in flight stay below a limit ([`Budget`]).
+//! of jobs depends on the data, not on the size. The builder starts jobs in the order of their
+//! creation, and takes results in the same order. The output therefore does not depend on the
+//! number of workers. Each job's pieces queue in a channel of its own. A new job is made only while
+//! the bytes in flight stay below a limit ([`Budget`]).
 
 use crate::entry::{Compress, FileContent};
 use crate::error::{Error, Result, shown};
@@ -58,7 +58,7 @@ pub(crate) struct Job {
 /// The results of a job, in this order: `Begin` of a first segment, then data in file order.
 #[derive(Debug)]
 pub(crate) enum Piece {
-    /// The number of bytes of the file that are no holes, in whole sectors.
+    /// The number of the file's bytes outside of holes, in whole sectors.
     Begin {
         data_bytes: u64,
     },

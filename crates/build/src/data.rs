@@ -245,7 +245,7 @@ impl<'a> DataWriter<'a> {
         Ok((room.logical, room.bytes))
     }
 
-    /// Returns the bytes of whole rows, so that parity is written without a read.
+    /// Returns how many bytes fill whole rows, so that their parity is written without a read.
     fn write_bytes(&self) -> usize {
         let chunk = self.space.chunks.last().map(|last| &last.chunk);
         let geometry = chunk.and_then(|chunk| StripeGeometry::new(chunk.profile(), chunk.stripes.len()).ok());
@@ -289,7 +289,7 @@ impl<'a> DataWriter<'a> {
         }
     }
 
-    /// Passes the gathered bytes to the writer.
+    /// Passes the gathered bytes to the writing thread.
     pub(crate) fn flush(&mut self) -> Result<()> {
         let Some((logical, buffer)) = self.buffer.take() else {
             return Ok(());
@@ -298,7 +298,7 @@ impl<'a> DataWriter<'a> {
             logical,
             bytes: buffer.into_bytes(),
         };
-        // The writer ends early only after a failure, which it reports itself.
+        // The channel closes early only after a failure, which the writing thread reports itself.
         self.to_writer.send(write).map_err(|_| Error::WriterGone)
     }
 }

@@ -2,8 +2,8 @@
 //!
 //! Directories are read one after another, and entries are inspected without following links. The
 //! source takes only the time of the last change of content. The other times describe this copy of
-//! the tree, not its content. Content is read later. At that read, the file must still have the
-//! same identity, size and times of change, both before and after.
+//! the tree, not its content. The source reads content later. At that read, the file must still
+//! have the same identity, size and times of change, both before and after.
 
 use crate::entry::{Attributes, DataExtent, Entry, EntryKind, EntryPath, FileContent, LinkKey, Precedence};
 use crate::source::{ContentReader, Contents, Source, SourceError};

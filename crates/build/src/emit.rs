@@ -149,7 +149,7 @@ impl<'a> Emitter<'a> {
         }
     }
 
-    /// Processes all items. Returns the roots of the trees.
+    /// Processes all sorted items. Returns the roots of the trees.
     pub(crate) fn run(mut self, mut items: SortedReader<'_>) -> Result<(Vec<Root>, DataWriter<'a>)> {
         let mut record = Record::default();
         let mut has_record = items.next(&mut record)?;
@@ -424,7 +424,7 @@ impl<'a> Emitter<'a> {
         Ok(())
     }
 
-    /// Packs the item of a hole up to this offset, on volumes whose holes have items.
+    /// Packs a hole item that ends at this offset, on volumes whose holes have items.
     fn hole(&mut self, open: &OpenFile, end: u64) -> Result<()> {
         let bytes = end.saturating_sub(open.covered);
         if self.rules.no_holes || bytes == 0 {

@@ -232,8 +232,8 @@ impl DataExtent {
         }
     }
 
-    /// Returns the maximum bytes that the data takes in sectors. A range may begin and end inside a
-    /// sector.
+    /// Returns the maximum bytes that the data takes in sectors. A data range may begin and end
+    /// inside a sector.
     pub(crate) fn bytes_in_sectors(self, sector_bytes: u32) -> u64 {
         let ends = self
             .ranges

@@ -70,7 +70,7 @@ pub enum Error {
         /// The problem, with the numbers.
         problem: String,
     },
-    /// The devices are too small.
+    /// The devices are too small for the content.
     #[error("no space for {what}: the devices are {needed} bytes too small")]
     NoRoom {
         /// The kind of data that could not be written.
@@ -101,7 +101,7 @@ pub enum Error {
         /// The profile.
         profile: buttress_format::Profile,
     },
-    /// The writer to the devices ended early; it reports the reason itself.
+    /// The thread that writes to the devices ended early; it reports the reason itself.
     #[error("writing ended before the image was complete")]
     WriterGone,
     /// A defect: the builder contradicts itself.

@@ -4,8 +4,8 @@
 //! These trees describe the blocks that hold the trees. The addresses depend only on the number of
 //! blocks in each tree, because the trees' blocks are adjacent. The builder guesses the numbers,
 //! lists and counts the trees, and repeats until the count equals the guess. The repetition ends
-//! after a few rounds, because more blocks can only mean more items. Only then are the trees
-//! packed.
+//! after a few rounds, because more blocks can only mean more items. The trees are packed only when
+//! the numbers of blocks stay unchanged.
 
 use crate::blocks::{BlockLog, Packer, Root, Shape};
 use crate::error::{Error, Result};
@@ -131,7 +131,7 @@ impl Finish<'_> {
         })
     }
 
-    /// Returns the chunks that hold the blocks of a guess.
+    /// Returns the chunks that would hold the blocks of a guess.
     fn plan(&self, log: &BlockLog, guess: &Guess) -> Result<Plan> {
         let node_bytes = u64::from(self.settings.node_bytes);
         let blocks = log.notes().len().saturating_add(guess.blocks()) as u64;

@@ -2,7 +2,8 @@
 //!
 //! A pass over the tree in the order of a walk determines the order of inode numbers in each
 //! subvolume, of names in each directory, and later of contents on the devices. The layout sorts
-//! items by subvolume and key. A directory's own item is made when all names in it are known.
+//! items by subvolume and key. The layout makes a directory's own item when it knows all names in
+//! it.
 
 use crate::entry::{Attributes, Compress, Entry, EntryKind, EntryPath, FileContent, SubvolumeMark};
 use crate::error::{Error, Result, shown};
@@ -220,7 +221,7 @@ struct Pass<'a> {
     totals: Totals,
 }
 
-/// An inode with several names, some of which are still to come.
+/// An inode with several names, some of which the layout has not reached.
 struct Holder {
     inode: InodeNumber,
     names_left: u64,

@@ -1,7 +1,7 @@
 //! Records sorted by their keys, on disk if they exceed the memory.
 //!
-//! Records are gathered in memory. At the memory limit, the records are sorted and written to a
-//! spool file as a *run*. Reading the sorted records merges all runs. Records of equal keys are
+//! The sorter gathers records in memory. At the memory limit, the records are sorted and written to
+//! a spool file as a *run*. Reading the sorted records merges all runs. Records of equal keys are
 //! returned in the order in which they were added.
 
 use crate::error::Result;

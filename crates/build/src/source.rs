@@ -68,7 +68,7 @@ pub trait ContentReader: Send {
     /// Fills all of `into` from this offset on.
     ///
     /// # Errors
-    /// Fails if the source fails. Content that ends before `into` is full is
+    /// Fails if the source fails. If the content ends before `into` is full, the error is
     /// [`SourceError::Changed`].
     fn read_exact_at(&mut self, at: FileOffset, into: &mut [u8]) -> Result<(), SourceError>;
 

@@ -236,7 +236,7 @@ fn settle(groups: &Sorted, folder: &SpoolFolder, memory: usize) -> Result<Sorted
             group.key = key.to_vec();
         }
         match (read(subvolume), read(number)) {
-            // The first name holds the inode.
+            // The first name of a group holds the inode.
             (0, _) => {
                 group.inode.get_or_insert_with(|| record.payload.clone());
             }

@@ -47,11 +47,11 @@ const WRITES_WAITING: usize = 4;
 /// The approximate number of bytes of tree blocks that are written at once.
 const BLOCKS_BYTES: usize = 4 << 20;
 
-/// The free bytes in the metadata block groups of a volume of minimal size. The kernel needs them
-/// to begin a transaction, and thus to grow and write the volume.
+/// The free bytes in the metadata block groups of a volume of minimal size. The kernel needs these
+/// free bytes to begin a transaction, and thus to grow and write the volume.
 const LEAST_HEADROOM_BYTES: u64 = 2 << 20;
 
-/// The maximum number of spare bytes in the last data block group.
+/// The maximum number of spare bytes left in the last data block group.
 const DATA_ROOM_BYTES: u64 = 64 << 20;
 
 /// The facts that are known before any write.

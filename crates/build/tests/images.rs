@@ -443,8 +443,8 @@ fn used_bytes(filesystem: &Filesystem) -> u64 {
     filesystem.superblock().bytes_used.get()
 }
 
-/// A file occurs twice, half of it in a third file, and a fourth file is only similar. Equal
-/// content is stored once.
+/// A file's content occurs twice, half of it in a third file, and a fourth file is only similar.
+/// Equal content is stored once.
 #[test]
 fn equal_content_is_stored_once_where_that_is_asked_for() {
     let (one, other) = (noise(5, 1_500_000), noise(6, 700_000));

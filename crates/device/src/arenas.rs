@@ -8,7 +8,7 @@
 //! this crate or the system.
 //!
 //! Only programs should call this, and at their start, because it is a setting of the whole
-//! process. Other C libraries have no arenas, and the call does nothing there.
+//! process. Other C libraries have no arenas, so the call has no effect there.
 
 /// Makes new threads share the first arena.
 pub fn share_one() {

@@ -168,8 +168,8 @@ pub trait Backend: Send + Sync + fmt::Debug {
         Err(io::ErrorKind::Unsupported.into())
     }
 
-    /// Returns the file below, if this backend's reads and writes are exactly those of a file. The
-    /// io_uring engine can then submit them itself.
+    /// Returns the file below, if this backend's reads and writes are exactly those of a file. For
+    /// such a backend, the io_uring engine can submit reads and writes itself.
     #[cfg(target_os = "linux")]
     fn ring_target(&self) -> Option<RingTarget<'_>> {
         None
@@ -179,7 +179,8 @@ pub trait Backend: Send + Sync + fmt::Debug {
 /// The source of the bytes of a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
-    /// All bytes were in memory, for example in the page cache. The medium received no request.
+    /// All bytes were in memory, for example in the page cache. All bytes of the read were in
+    /// memory, so the medium received no request.
     Memory,
     /// A request for some or all of the bytes went to the storage medium.
     Medium,

@@ -89,7 +89,7 @@ impl Buffer {
         }
     }
 
-    /// Removes all bytes from `length` on. Does nothing if the buffer is not longer.
+    /// Removes all bytes from `length` on. Does nothing if the buffer has at most `length` bytes.
     pub fn truncate(&mut self, length: usize) {
         self.length = self.length.min(length);
     }
@@ -115,9 +115,8 @@ impl Deref for Buffer {
 
     fn deref(&self) -> &[u8] {
         match &self.block {
-            // SAFETY: `block` points to `capacity >= length` initialised bytes that this buffer
-            // alone owns, and the slice borrows `self`, so they are neither freed nor written to
-            // while it lives.
+            // SAFETY: `block` points to `capacity >= length` initialised bytes of this buffer
+            // alone. The slice borrows `self`, so they are neither freed nor written.
             Some(block) => unsafe { std::slice::from_raw_parts(block.start.as_ptr(), self.length) },
             None => &[],
         }

@@ -41,8 +41,8 @@ impl VirtualClock {
         self.nanoseconds.load(Ordering::Acquire)
     }
 
-    /// Advances to `nanoseconds`, unless the clock is already later. The clock never goes back. For
-    /// a [`Schedule`](crate::Schedule).
+    /// Advances to `nanoseconds`, unless the clock is already later. The clock never goes back. The
+    /// calls of this kind are for a [`Schedule`](crate::Schedule).
     pub fn advance_to(&self, nanoseconds: u64) {
         self.nanoseconds.fetch_max(nanoseconds, Ordering::AcqRel);
     }

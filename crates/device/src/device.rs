@@ -44,8 +44,8 @@ pub struct OpenOptions {
     /// works. This option serves jobs that read much data once: it saves copying, and the page
     /// cache keeps the data of other programs.
     pub direct_when_cold: bool,
-    /// Bypasses the page cache for reads and writes under the same condition, if the device is open
-    /// for writing. This option serves jobs that use the device alone.
+    /// If the page cache holds next to nothing of a writable device, also bypasses the cache for
+    /// writes. This option serves jobs that use the device alone.
     pub direct_when_cold_to_write: bool,
     /// The engine by which reads reach the device.
     pub engine: Engine,
@@ -56,7 +56,7 @@ pub struct OpenOptions {
     /// The location of the volume on the device.
     pub partition: Offset,
     /// Keeps changes in this side file, and leaves the device unchanged (see [`crate::overlay`]).
-    /// The file is created for writing if it does not exist.
+    /// With write access, the side file is created if it does not exist.
     pub overlay: Option<PathBuf>,
 }
 
@@ -440,8 +440,8 @@ impl Device {
 
     /// Starts a batch of writes in one plug. The writes are sorted by offset, neighbours are
     /// merged, and all are queued before this returns, without waiting for any (except with the
-    /// inline engine). The results are in the order of the requests. The writes are durable after a
-    /// [`flush`](Self::flush) that begins after they were awaited.
+    /// inline engine). The results of the writes are in the order of the requests. The writes are
+    /// durable after a [`flush`](Self::flush) that begins after they were awaited.
     ///
     /// A request for a range that is not on the device fails alone. The order of overlapping writes
     /// is unspecified.

@@ -12,8 +12,8 @@
 //! Engines are chosen at run time, and return equal bytes.
 
 pub(crate) mod inline;
-// The list names the processors that the crate `io-uring` supports. Cargo.toml lists the same
-// processors.
+// The list names the processors that the crate `io-uring` supports. The condition in Cargo.toml
+// lists the same processors.
 #[cfg_attr(
     not(all(
         target_os = "linux",
@@ -44,8 +44,8 @@ pub enum Engine {
     /// Positioned reads and writes on worker threads, which start on first use.
     #[default]
     Threads,
-    /// The kernel's submission ring. If the system refuses it, [`Engine::Threads`] replaces it, and
-    /// the device's notices report this.
+    /// The kernel's submission ring. If the system refuses io_uring, [`Engine::Threads`] replaces
+    /// it, and the device's notices report this.
     IoUring,
     /// All requests run at once, on the calling thread.
     Inline,

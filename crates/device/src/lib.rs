@@ -10,7 +10,7 @@
 //!   their time;
 //! - `copying.rs`: small writes into the system's cache, which bypass queue and engine;
 //! - [`Backend`] (`backend.rs`): the trait below, and its kinds. `partition.rs` has GPT and MBR
-//!   inside a device. The files `file.rs` and `memory.rs` hold further backends;
+//!   inside a device or image file. The files `file.rs` and `memory.rs` hold further backends;
 //! - [`overlay`]: changes kept in a file beside the device;
 //! - [`placement`]: the processors on which pools of threads run;
 //! - [`arenas`]: the number of arenas of the C library's allocator;

@@ -109,8 +109,8 @@ impl Pages {
         Some(())
     }
 
-    /// Fills the pages at the ends of this range in `bytes`, if they are out of date. The caller
-    /// overwrites the range, so whole pages in it need no filling.
+    /// Writes the fill byte to the pages at the ends of this range, if they are out of date. The
+    /// caller overwrites the range, so whole pages in it need no filling.
     fn bring_up_to_date(&mut self, offset: u64, length: usize) -> Option<()> {
         let range = index_range(offset, length).filter(|range| range.end <= self.bytes.len())?;
         for page in range.start / PAGE_BYTES..range.end.div_ceil(PAGE_BYTES) {

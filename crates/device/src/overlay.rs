@@ -1,9 +1,9 @@
 //! Overlays: devices whose changes go to a file beside the device, which stays unchanged.
 //!
-//! Writes go to a sparse *side file*. Reads of written bytes come from the side file, and all other
-//! reads from the base. After a close and a new open, the overlay has at least the state of its
-//! last flush. Finally, the overlay is written into the base ([`apply`]), or discarded by deleting
-//! the side file.
+//! Writes to the overlay go to a sparse *side file*. Reads of written bytes come from the side
+//! file, and all other reads from the base. After a close and a new open, the overlay has at least
+//! the state of its last flush. Finally, the overlay is written into the base ([`apply`]), or
+//! discarded by deleting the side file.
 //!
 //! A [`VolatileOverlay`] keeps changes in memory instead. Side files need Linux.
 //!

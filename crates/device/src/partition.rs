@@ -5,9 +5,9 @@
 //! partitions of its extended ones. A volume on a partition uses a backend of its own
 //! ([`mod@window`]) with the bounds of the partition.
 //!
-//! Tables are not trusted. An entry that lies outside the device, overflows, or forms a cycle is an
-//! error or is skipped. At most [`gpt::TABLE_BYTES`] are read, and at most [`mbr::MAX_LOGICAL`]
-//! links are followed.
+//! The reader does not trust partition tables. An entry that lies outside the device, overflows, or
+//! forms a cycle is an error or is skipped. At most [`gpt::TABLE_BYTES`] are read, and at most
+//! [`mbr::MAX_LOGICAL`] links are followed.
 //!
 //! Clamps: a partition table may contain any numbers; ranges beyond the device are refused.
 

@@ -1,9 +1,8 @@
 //! The request queue between a caller's batch of reads or writes and the device.
 //!
-//! A batch is plugged (sorted, neighbours merged: [`plug`]), passed to an engine
-//! ([`crate::engine`]), and completed request by request ([`request`]). [`statistics`] counts the
-//! columns of iostat. The queue is the same for real and simulated devices; only the engine and the
-//! clock differ.
+//! A batch is sorted and merged ([`plug`]), passed to an engine ([`crate::engine`]), and completed
+//! request by request ([`request`]). [`statistics`] counts the columns of iostat. The queue is the
+//! same for real and simulated devices; only the engine and the clock differ.
 
 pub(crate) mod plug;
 pub(crate) mod request;

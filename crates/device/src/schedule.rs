@@ -20,8 +20,8 @@ use crate::queue::{Core, uncleared_buffers};
 /// device.
 ///
 /// A schedule starts each request ([`QueuedRequest::start`]) and completes it
-/// ([`StartedRequest::complete`]). When [`wait_for`](Self::wait_for) returns, its request must be
-/// complete.
+/// ([`StartedRequest::complete`]). When [`wait_for`](Self::wait_for) returns, the awaited request
+/// must be complete.
 pub trait Schedule: Send + Sync + fmt::Debug {
     /// Returns true if the medium is rotational, so that a seek costs milliseconds.
     fn is_rotational(&self) -> bool {

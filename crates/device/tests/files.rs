@@ -480,7 +480,7 @@ fn copies_out_of_the_page_cache_are_not_counted_as_requests() {
             );
             assert_eq!(cold.reads.bytes, request.length as u64, "{engine}");
         }
-        // The page cache holds half of the file. The cached half is copied once.
+        // In this test, the page cache holds half of the file. The cached half is copied once.
         advise(Advice::DontNeed);
         file.as_file().read_exact_at(&mut [0; 4096], 1 << 20).unwrap();
         let before = device.statistics();

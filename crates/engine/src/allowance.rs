@@ -58,12 +58,12 @@ impl Allowance {
     }
 }
 
-/// The most nodes that a commit may allocate. Release builds record nothing.
+/// The most nodes that a commit may allocate. Release builds do not record allowances.
 #[derive(Debug, Default)]
 pub(crate) struct CommitAllowance {
     /// The number of nodes to which all commits had given addresses when this commit began.
     addressed_before: Option<u64>,
-    /// The largest number of nodes that a slice reserved for the whole commit.
+    /// The largest number of nodes that a slice of the commit reserved for the whole commit.
     nodes_max: u64,
     /// The rest of the commit's work at the last release of the edit lock.
     left: Option<Work>,

@@ -5,7 +5,7 @@
 //! the limit of dirty memory ([`super::memory`]). The thread commits while edits continue. Once a
 //! second the background thread also inspects how long changes have been dirty. After the
 //! environment's interval ([`crate::Environment::commit_interval`]), the thread writes content back
-//! and commits. A caller that never commits loses no more than the changes of that interval.
+//! and commits. A caller that never commits therefore loses at most the changes of one interval.
 //!
 //! A second thread writes back content once half of the limit of dirty content is reached
 //! ([`crate::data_table`]), until a quarter is left. Callers continue to write meanwhile. Only at
@@ -30,8 +30,8 @@ use std::sync::{Arc, Weak};
 /// How often the thread inspects whether changes have been dirty for too long.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// Starts the threads. Returns `None` if the environment wants no threads or none can be started:
-/// calls then commit.
+/// Starts the threads. Returns `None` if the environment wants no threads or none can be started;
+/// calls then commit themselves.
 pub(crate) fn start(writer: &Arc<Shared>) -> Option<Workers> {
     let interval = writer.environment.commit_interval()?;
     if !writer.base.executor().is_parallel() {
@@ -60,8 +60,8 @@ fn write_back(writer: &Weak<Shared>, woken: &Receiver<()>) {
             return;
         };
         if !filesystem.shared.account.is_abandoned() {
-            // Data that cannot be written back stays dirty. The next `fsync` or commit returns the
-            // error.
+            // Data that cannot be written back stays dirty. If the data cannot be written back, it
+            // stays dirty and the next `fsync` or commit returns the error.
             drop(filesystem.stages().write_back_in_background(&filesystem));
         }
     }
@@ -85,7 +85,8 @@ fn run(writer: &Weak<Shared>, woken: &Receiver<()>, interval: Duration) {
         } else {
             filesystem.commit_if_due(interval).map(drop)
         };
-        // The volume keeps an error that stopped writing. The thread retries after any other error.
+        // The volume records an error that stopped writing. The thread retries after any other
+        // error.
         drop(done);
     }
 }

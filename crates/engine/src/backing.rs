@@ -8,8 +8,8 @@
 //! therefore reserved on the host.
 //!
 //! Invariants:
-//! - In a backed block group, each free byte has space on the host ([`BlockGroups::allocate`] takes
-//!   no other byte).
+//! - In a block group with reserved space, each free byte has space on the host
+//!   ([`BlockGroups::allocate`] takes no other).
 //! - A discarded range loses its space on the host, and becomes unbacked ([`super::trimming`]).
 //! - When the host has no space, edits that need more fail as they do on a full volume. Edits that
 //!   free space use a part of the reserve, which has space on the host since the first edit.
@@ -62,8 +62,8 @@ pub fn wants_backing(flags: BlockGroupFlags) -> bool {
     flags.intersects(BlockGroupFlags::METADATA | BlockGroupFlags::SYSTEM)
 }
 
-/// Converts an error of the volume layer. Lack of space on the host becomes an error kind of its
-/// own.
+/// Converts an error of the volume layer. Lack of space on the host becomes a separate kind of
+/// error.
 pub fn of_host(error: buttress_volume::Error) -> Error {
     match error {
         buttress_volume::Error::Io(failure) if failure.is_out_of_space() => Error::OutOfHostSpace(failure),
@@ -72,9 +72,9 @@ pub fn of_host(error: buttress_volume::Error) -> Error {
 }
 
 impl Running {
-    /// Reserves space on the host for more free bytes of a kind of block groups. Reserves `lacking`
-    /// bytes or more, if one free range is that long. Fails before any change if a block of the
-    /// free-space tree is not in memory.
+    /// Reserves space on the host for more free bytes of a kind of block groups. If one free range
+    /// has at least `lacking` bytes, reserves at least `lacking` bytes. Fails before any change if
+    /// a block of the free-space tree is not in memory.
     ///
     /// # Errors
     /// Fails if free space cannot be read, if writing has stopped, or if a device fails, except for
@@ -171,8 +171,8 @@ impl Running {
         Ok(Backing::HostFull)
     }
 
-    /// Returns the host's failure if that failure caused the lack of space. Callers return the
-    /// host's failure instead of an error that names the volume.
+    /// Returns the host's failure if it caused the lack of space. Callers return the host's failure
+    /// instead of an error that names the volume.
     pub fn host_failure(&self) -> Option<Error> {
         self.core.host_failure.clone().map(Error::OutOfHostSpace)
     }

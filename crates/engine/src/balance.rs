@@ -109,8 +109,8 @@ impl Engine {
         balancing.map(|balancing| balancing.item)
     }
 
-    /// Returns the block groups that a new balance with this item would move, in the order in which it would move them.
-    /// Counts uncommitted chunks too.
+    /// Returns the block groups that a new balance with this item would move, in the order in which
+    /// it would move them. The plan counts uncommitted chunks too.
     ///
     /// # Errors
     /// Returns Linux's errors for a balance that Linux refuses.
@@ -122,7 +122,8 @@ impl Engine {
     /// Returns the block groups that the balance will move.
     ///
     /// # Errors
-    /// [`BalanceRefusal::InProgress`]; a refusal of Linux's; the commit fails.
+    /// Fails with [`BalanceRefusal::InProgress`], with an error that Linux also returns, or if the
+    /// commit fails.
     pub fn start_balance(&self, item: BalanceItem) -> Result<Choice> {
         let choice = {
             let mut running = self.shared.running.lock();

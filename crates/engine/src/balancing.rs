@@ -8,7 +8,7 @@ pub struct Balancing {
     pub(crate) item: BalanceItem,
     /// Whether the root tree has an older item, or none.
     pub(crate) is_changed: bool,
-    /// Whether the next commit removes the item.
+    /// Whether the next commit removes the balance item.
     pub(crate) ends: bool,
     /// Whether a thread is moving block groups.
     pub(crate) runs: bool,

@@ -1,10 +1,10 @@
 //! The block groups of a volume that is open for writing: their used, free and pinned space.
 //!
-//! The engine loads a group's free ranges at the first allocation from the group. The ranges come
-//! from the free-space tree or, on volumes without one, from the extent tree. After loading, this
-//! module holds the free ranges of the block group. An allocation removes a range from the free
-//! ranges. A freed range stays out of the free ranges until no reader and no superblock needs it
-//! ([`super::pins`]).
+//! The engine loads a group's free ranges at the first allocation from the group. The free ranges
+//! come from the free-space tree or, on volumes without one, from the extent tree. After loading,
+//! this module holds the free ranges of the block group. An allocation removes a range from the
+//! free ranges. A freed range stays out of the free ranges until no reader and no superblock needs
+//! it ([`super::pins`]).
 //!
 //! Each group also collects *changes* for the free-space tree and the block group items. A change
 //! is a range that became used or free since these trees were last brought up to date. A range that
@@ -37,7 +37,7 @@ pub enum Purpose {
     Data,
     /// All trees except the chunk tree.
     Metadata,
-    /// The chunk tree.
+    /// Space for the chunk tree.
     System,
 }
 
@@ -241,7 +241,7 @@ impl TargetProfiles {
     }
 }
 
-/// The space of all groups that serve one purpose.
+/// The space of all block groups that serve one purpose.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Room {
     /// Bytes that are free now in existing groups.
@@ -281,7 +281,7 @@ pub struct BlockGroups {
 pub enum Found {
     /// An allocated range: start and length.
     Range(u64, u64),
-    /// The group that starts at this address must be loaded first.
+    /// The caller must first load the free ranges of the block group at this address.
     Load(u64),
     /// No block group has enough space.
     Nothing,
@@ -367,7 +367,8 @@ impl BlockGroups {
         self.targets = targets;
     }
 
-    /// Whether a group has the profile that new extents for a purpose get, if one is set.
+    /// Whether a block group has the profile that new extents for a purpose get, if such a profile
+    /// is set.
     fn is_preferred(&self, start: u64, purpose: Purpose) -> bool {
         let target = self.targets.of(purpose);
         let group = self.groups.get(&start);

@@ -89,8 +89,8 @@ impl Running {
         if buttress_faults::on("checksums-uninserted") {
             return Ok(());
         }
-        // An edit in several steps removes and reinserts checksums of neighbours. Readers must not
-        // see the state between.
+        // An edit of checksums in several steps removes and reinserts neighbouring checksums.
+        // Readers must not see the state between.
         let tree = self.open_tree(TreeId::CHECKSUM)?.tree.clone();
         tree.edit_as_one(|| self.put_checksums(logical, sums))
     }

@@ -5,7 +5,8 @@
 //! `removing` removes it.
 //!
 //! Invariants:
-//! - Device extents never overlap. The first MiB of a device is never used.
+//! - Invariant: device extents of different chunks never overlap. The first MiB of a device is
+//!   never used.
 //! - A freed device extent never goes to another chunk before the transaction that freed it is
 //!   durable.
 //!
@@ -155,8 +156,7 @@ impl Running {
         }
     }
 
-    /// Reaches all items of the chunk tree and the device tree that making or removing a chunk
-    /// edits.
+    /// Loads the paths to all items of chunk and device tree that making or removing a chunk edits.
     fn reach_items_of_chunk(
         &mut self,
         start: u64,

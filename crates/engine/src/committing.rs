@@ -94,8 +94,8 @@ impl Engine {
     }
 
     /// Commits, and calls `then` at the moment at which the committed state is frozen. `then`
-    /// receives the state that is being committed, if there is one. Edits in `then` belong to the
-    /// next transaction, and no other edit precedes them.
+    /// receives the state that this commit writes, if any. Edits in `then` belong to the next
+    /// transaction, and no other edit precedes them.
     pub fn commit_then<T>(
         &self,
         then: impl FnOnce(Handle<'_>, Option<&Prepared>) -> T,
@@ -117,7 +117,7 @@ impl Engine {
         self.stages().write_back(self)
     }
 
-    /// Commits as [`commit_then`](Self::commit_then) does, for a snapshot. The frozen state
+    /// Commits as [`commit_then`](Self::commit_then) does, for a snapshot. The snapshot's commit
     /// contains a content change of several steps as a whole or not at all. Calls of several steps
     /// block only while the state is being frozen.
     pub fn commit_for_snapshot<T>(
@@ -189,8 +189,8 @@ impl Engine {
         let mut allowance = CommitAllowance::default();
         let mut slices = 0_usize;
         let has_company = self.has_company();
-        // While other threads run, the superblock lock is acquired only after convergence, so that
-        // syncs do not block before.
+        // While other threads run, acquire the superblock lock only after convergence, so that
+        // syncs do not block earlier.
         let mut no_logs = (!has_company).then(|| self.superblocks().lock());
         loop {
             slices = slices.saturating_add(1);
@@ -248,7 +248,7 @@ impl Engine {
     }
 
     /// Converges and freezes the running transaction, as far as possible without reading and within
-    /// the slice. Without `may_freeze`, the transaction only converges.
+    /// the slice. Without `may_freeze`, the transaction only converges, and is not frozen.
     fn prepare(
         &self,
         handle: &mut Handle<'_>,

@@ -2,8 +2,8 @@
 //!
 //! Dirty nodes get their addresses only here, tree by tree in order of keys. The nodes of a tree
 //! therefore lie together in the order in which readers read them. Each address makes a new extent,
-//! whose item is an edit of the extent tree, and that edit may dirty more nodes. Used and freed
-//! ranges are edits of the free-space tree. New extents and freed ranges change the used bytes of a
+//! whose item is an edit of the extent tree, and that edit may dirty more nodes. Recording used and
+//! freed ranges edits the free-space tree. New extents and freed ranges change the used bytes of a
 //! block group. A commit's own edits converge: a transaction copies a node at most once, so each
 //! round finds fewer unassigned nodes.
 //!
@@ -13,9 +13,9 @@
 //! A stage works in parts. Before each part it inspects the places that the part will edit. If
 //! blocks are missing there, convergence returns them. Convergence also returns at the end of the
 //! commit's slice of time ([`super::slice`]). After releasing the edit lock, the caller reads the
-//! blocks or lets other threads edit. Convergence then continues, and includes the edits made
-//! meanwhile: a node with an address may still change until it is frozen. Convergence ends only
-//! after a whole round without any work, under one hold of the lock.
+//! blocks or lets other threads edit. Convergence then continues, and includes the edits of that
+//! time: a node with an address may still change until it is frozen. Convergence ends only after a
+//! whole round without any work, under one hold of the edit lock.
 
 use super::backing::Backing;
 use super::block_groups::{Found, Purpose};
@@ -87,9 +87,9 @@ const STAGES: [Stage; 7] = [
 ];
 
 impl Running {
-    /// Works until every dirty node has an address and every tree agrees with every other. Returns
-    /// early if blocks are missing or the time slice is over. The next call includes all edits made
-    /// between the calls in one more round.
+    /// Works until every dirty node has an address and all trees describe each other correctly.
+    /// Returns early if blocks are missing or the time slice is over. The next call includes all
+    /// edits made between the calls in one more round.
     pub fn converge(&mut self, reads: &FaultIn, at: &mut Convergence, slice: &Slice) -> Result<Converged> {
         while at.rounds < ROUNDS_MAX {
             while let Some(stage) = STAGES.get(at.stage).copied() {
@@ -166,8 +166,9 @@ impl Running {
         }
     }
 
-    /// Does the next part of a stage. Returns false if no work is left, which ends the stage. If a
-    /// block needed for finding addresses is missing, this call fails before it assigns any.
+    /// Does the next part of a stage of convergence. Returns false if no work is left, which ends
+    /// the stage. If a block needed for finding addresses is missing, the work fails before it
+    /// assigns any address.
     fn work(&mut self, stage: Stage, reads: &FaultIn) -> Result<bool> {
         match stage {
             Stage::Addresses => self.assign_next(reads),
@@ -283,7 +284,7 @@ impl Running {
     fn take_nodes(&mut self, purpose: Purpose, id: TreeId, places: &mut Vec<Logical>) -> Result<()> {
         let node_bytes = self.core.node_bytes().get();
         loop {
-            // Each turn counts again: making a chunk is also an edit of these trees.
+            // Count again in each turn, because making a chunk also edits these trees.
             let left = self
                 .unassigned_nodes(id)
                 .saturating_sub(ByteCount::of(places.len()).get());

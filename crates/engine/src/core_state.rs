@@ -73,8 +73,8 @@ pub struct Core {
     pub asked_host_at: u64,
     /// The changes of the superblock for the next commit.
     pub tuning: Tuning,
-    /// Whether this transaction made a chunk. The last commit does not contain the new chunk, so no
-    /// log can refer to it.
+    /// Whether this transaction made a new chunk. The last commit does not contain the new chunk,
+    /// so no log can refer to it.
     pub has_new_chunk: bool,
     /// Tree blocks that relocations wrote in this transaction. Readers may hold relocated blocks,
     /// so their addresses stay pinned until these readers end.

@@ -1,9 +1,9 @@
 //! The changes of extent references when an edit copies a tree block, for the two kinds of trees.
 //!
 //! A block of the volume's own trees belongs to one tree and has one reference. The copy of such a
-//! block replaces it, and the old block's reference is dropped ([`CowOnlyTree`]). Snapshots may
-//! share a block of a subvolume ([`ShareableTree`]). A shared old block stays, and its children get
-//! new references, from the copy or from the old block:
+//! block replaces the block, whose reference is dropped ([`CowOnlyTree`]). Snapshots may share a
+//! block of a subvolume ([`ShareableTree`]). A shared old block stays, and its children get new
+//! references, held by the copy or by the old block:
 //!
 //! | the old block | its children |
 //! |---|---|

@@ -1,8 +1,9 @@
 //! Extents of file data: their space, their references, and the space promised before they exist.
 //!
-//! A write-back allocates data, not the write itself. Until then the bytes are *reserved*, so a
-//! full volume fails the write and not the commit. An allocated extent has no owner until an edit
-//! adds a reference. If an extent is given back before that edit, the allocation leaves no trace.
+//! The write-back, not the write itself, allocates space for data. Until then the bytes are
+//! *reserved*, so a full volume fails the write and not the commit. An allocated extent has no
+//! owner until an edit adds a reference. If an extent is given back before that edit, the
+//! allocation leaves no trace.
 
 use super::backing::Backing;
 use super::block_groups::{Found, Purpose, Share};

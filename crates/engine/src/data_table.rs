@@ -69,7 +69,7 @@ impl DataTable {
         file
     }
 
-    /// Returns the content of those files that are in the table.
+    /// Returns the content of those of the files that are in the table.
     pub fn present(&self, locations: &[Location]) -> Vec<(Location, Arc<FileContent>)> {
         let files = self.files.lock();
         let find = |location: &Location| Some((*location, Arc::clone(files.get(&file_id(*location))?)));

@@ -5,7 +5,8 @@ use bytes::Bytes;
 use core::ops::Range;
 use std::collections::BTreeMap;
 
-/// The largest piece of content, in bytes. Growing a piece copies at most this much.
+/// The maximum size of a piece of dirty content, in bytes. Growing a piece copies at most this
+/// much.
 const PIECE_BYTES: usize = 1 << 20;
 
 /// The memory of a piece beside its content, in bytes.
@@ -203,7 +204,7 @@ impl DirtyData {
             .fold(0, u64::exact_add)
     }
 
-    /// Removes and returns all pieces.
+    /// Removes and returns all pieces of dirty data.
     pub fn take(&mut self) -> Vec<(u64, Bytes)> {
         self.bytes = 0;
         let pieces = core::mem::take(&mut self.pieces);

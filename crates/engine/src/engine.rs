@@ -1,9 +1,9 @@
 //! The handle of a volume that is open for writing, the state that all handles share, and its
 //! locks.
 //!
-//! This module holds the state and lends it to modules above, which act on the state. Each of these
-//! modules adds the calls of one job to [`Engine`]. [`CommitStages`] is defined here because the
-//! engine owns its stages, and a stage receives the engine.
+//! The module `engine` holds the state and lends it to modules above, which act on the state. Each
+//! of these modules adds the calls of one job to [`Engine`]. [`CommitStages`] is defined here
+//! because the engine owns its stages, and a stage receives the engine.
 
 use crate::data_table::DataTable;
 use crate::environment::Environment;
@@ -57,7 +57,7 @@ pub(crate) struct Shared {
     pub(crate) base: Filesystem,
     /// The edit lock.
     pub(crate) running: Mutex<Running, EditLock>,
-    /// Held for the length of a change of the volume's devices.
+    /// A call that changes the volume's devices holds this lock for its whole length.
     pub(crate) membership: Mutex<(), MembershipLock>,
     /// Held for the whole length of a commit.
     pub(crate) committing: Mutex<(), CommitLock>,

@@ -17,8 +17,8 @@ pub trait Environment: fmt::Debug + Send + Sync {
     fn new_uuid(&self) -> Uuid;
 
     /// Returns how long changes may stay dirty before a background thread commits them. With an
-    /// interval, background commits also begin when much is dirty. `None`, the default, means no
-    /// such thread: only calls commit.
+    /// interval, background commits also begin when much memory is dirty. `None`, the default,
+    /// means no such thread: only calls commit.
     fn commit_interval(&self) -> Option<Duration> {
         None
     }

@@ -12,7 +12,7 @@ use smallvec::SmallVec;
 /// The references of an extent, including delayed references.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExtentState {
-    /// The number of references.
+    /// The number of references of the extent.
     pub references: u64,
     /// Whether references to the block's children name the block's address.
     pub full_backref: bool,
@@ -31,8 +31,8 @@ pub fn extent_key(logical: Logical, kind: ExtentKind, length: ByteCount, skinny:
     }
 }
 
-/// Returns the keys that applying an extent's delayed references reads and edits, in order: its
-/// item in any form, and its keyed references.
+/// Returns the keys that applying an extent's delayed references reads and edits: its item in any
+/// form, and its keyed references.
 pub fn keys_of(logical: Logical, pending: &Pending, skinny: bool) -> SmallVec<[Key; 4]> {
     let form = |skinny| extent_key(logical, pending.kind, pending.length, skinny);
     let mut keys: SmallVec<[Key; 4]> = SmallVec::new();

@@ -1,9 +1,9 @@
 //! The extent tree: applies the collected delayed references to it.
 //!
-//! Each extent has one item with a count and the first references inline. Further references are
-//! items of their own. A new reference becomes inline while the item has space and the extent has
-//! no keyed reference, as in the kernel. The last drop of a reference removes the extent's item
-//! and, for data, its checksums. The extent's space becomes pinned.
+//! Each extent has one item with a count and the first references inline. References that do not
+//! fit inline are items of their own. A new reference becomes inline while the item has space and
+//! the extent has no keyed reference, as in the kernel. The last drop of a reference removes the
+//! extent's item and, for data, its checksums. The extent's space becomes pinned.
 //!
 //! Source: on-disk format documentation, section "Extent item".
 
@@ -21,7 +21,7 @@ use smallvec::SmallVec;
 
 impl InlineLimit {
     const fn of(node_bytes: u32) -> Self {
-        // A sixteenth of a leaf's capacity, without the item header.
+        // The limit is a sixteenth of a leaf's capacity, without the item header.
         let leaf_capacity = node_bytes.saturating_sub(101);
         Self(((leaf_capacity >> 4) as usize).saturating_sub(25))
     }

@@ -1,11 +1,11 @@
 //! Faulting in: reads tree blocks that the running transaction will need into the cache before it
 //! holds the edit lock for long.
 //!
-//! A commit puts inodes back into their leaves and converges (`converging`). An edit that finds
-//! very many delayed references applies some. Before each step, the commit and the edit know which
-//! places they will edit. A non-blocking lookup of these places returns the blocks that are not in
-//! memory. The thread then releases the lock, reads the blocks side by side, and repeats the
-//! lookup, one tree level deeper each time, until no block is missing.
+//! A commit puts inodes back into their leaves and converges (`converging`). If an edit finds very
+//! many delayed references, it applies some of them first. Before each step, the commit and the
+//! edit know which places they will edit. A non-blocking lookup of these places returns the blocks
+//! that are not in memory. The thread then releases the lock, reads the blocks side by side, and
+//! repeats the lookup, one tree level deeper each time, until no block is missing.
 //!
 //! Some blocks are read under the lock: blocks that the cache is too small to keep, and blocks that
 //! cannot be read. For these missing blocks, the edit returns the read error itself.
@@ -376,8 +376,8 @@ impl Engine {
         Ok((handle, done))
     }
 
-    /// Faults in several blocks at once, and returns those that could be read. A later lookup of an
-    /// unreadable block returns the error.
+    /// Faults in several blocks at once, and returns those that could be read. If a block is
+    /// unreadable, a later lookup returns the error.
     pub fn fault_in(&self, mut blocks: Vec<BlockPointer>) -> Vec<TreeBlock> {
         blocks.sort_unstable_by_key(|pointer| pointer.logical);
         let jobs: Vec<_> = blocks

@@ -179,8 +179,8 @@ impl Waiting {
         self.pending.restore(pieces);
     }
 
-    /// Copies pending content of a range over `buffer`, which begins at `offset`. Returns the
-    /// ranges without pending content.
+    /// Copies pending content of a range over `buffer`, which begins at `offset`. Returns the parts
+    /// of the range that have no pending content.
     pub fn read(&self, offset: u64, buffer: &mut [u8]) -> Vec<Range<u64>> {
         let end = offset.saturating_add(u64_of(buffer.len()));
         let mut gaps: Vec<Range<u64>> = core::iter::once(offset..end).collect();

@@ -30,7 +30,7 @@ impl FreeRanges {
         self.by_start.len()
     }
 
-    /// Removes and returns the first `count` ranges, or fewer if there are not as many.
+    /// Removes and returns the first `count` ranges, or all ranges if fewer exist.
     pub fn take_first(&mut self, count: usize) -> Vec<(u64, u64)> {
         let first: Vec<(u64, u64)> = self.iter().take(count).collect();
         for (start, _) in &first {

@@ -122,7 +122,8 @@ impl Running {
         if !missing.is_empty() || is_new || count > RANGES_AT_ONCE {
             return Ok(missing);
         }
-        // A group that may switch between ranges and bitmaps is read and written as a whole.
+        // If a block group may switch between ranges and bitmaps, its free space is read and
+        // written as a whole.
         let info = self.free_space_info(extent)?;
         let (extents, more) = (
             u64::from(info.extent_count),

@@ -51,7 +51,7 @@ pub enum Preparation {
     Paused,
     /// The transaction has converged, and the caller did not want it frozen.
     Settled,
-    /// The transaction is frozen, and the caller writes it.
+    /// The transaction is frozen, and the caller writes the frozen state.
     Frozen(Box<Prepared>),
 }
 

@@ -34,7 +34,7 @@ pub const FIRST_INDEX: u64 = 2;
 #[derive(Debug, Default)]
 pub struct InodeTable {
     pub(crate) live: Arc<LiveInodes>,
-    /// Inodes whose items are newer than in their trees, in order.
+    /// Inodes whose items in memory are newer than in their trees, in order.
     pub(crate) changed: BTreeMap<InodeId, Arc<LiveInode>>,
     pub(crate) next_numbers: HashMap<TreeId, u64>,
     /// How many directories got a cached next index since the last
@@ -45,7 +45,7 @@ pub struct InodeTable {
 }
 
 impl InodeTable {
-    /// Returns the same inodes, for readers.
+    /// Returns the table of the same inodes for readers.
     pub fn live(&self) -> Arc<LiveInodes> {
         Arc::clone(&self.live)
     }

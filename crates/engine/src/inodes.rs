@@ -105,7 +105,7 @@ impl LiveInode {
         self.0.read()
     }
 
-    /// Locks the state for a change.
+    /// Locks the inode's state for a change.
     pub fn write(&self) -> RwLockWriteGuard<'_, InodeState, InodeLock> {
         self.0.write()
     }

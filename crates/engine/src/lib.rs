@@ -10,7 +10,7 @@
 //!
 //! The modules form three layers, and imports between them have no cycles. State is at the bottom:
 //! each module keeps the invariants of its own state. [`engine`] and [`running`] combine the state.
-//! Behaviour is at the top: each module adds the calls of one job to [`Engine`] or
+//! Behaviour is in the top layer: each module adds the calls of one job to [`Engine`] or
 //! [`Running`](running::Running).
 //!
 //! The state:

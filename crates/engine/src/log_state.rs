@@ -6,7 +6,7 @@
 //! transaction and has no state, its changes are unknown, and all of it must be logged. New inodes
 //! have no state either.
 //!
-//! Invariants, while a state exists:
+//! Invariants, while an inode has a log state:
 //! - [`LogState::changed`] contains every range of a file whose items changed since the file was
 //!   last logged.
 //! - Each name that a directory got since its last logging has an index of at least
@@ -18,7 +18,7 @@ use core::ops::Range;
 /// The number of changed ranges above which the whole file counts as changed.
 const RANGES_MAX: usize = 1024;
 
-/// The log's side of a live inode. See the module's documentation.
+/// The log state of a live inode. See the module's documentation.
 #[derive(Clone, Debug, Default)]
 pub struct LogState {
     /// The transaction that this state belongs to; zero if there is no state.
@@ -30,8 +30,8 @@ pub struct LogState {
     /// The first index that a directory gave to a name in this transaction.
     pub first_index: Option<u64>,
     /// The last logged index of a directory: the log has all names from the first index up to this
-    /// one. The next sync begins after it, so its cost depends on new names and not on the size of
-    /// the directory.
+    /// one. The next sync begins after this index, so its cost depends on new names, not on the
+    /// directory's size.
     pub last_logged_index: u64,
 }
 

@@ -2,7 +2,7 @@
 //! without an edit.
 //!
 //! [`Running`] has lookups and edits. [`Look`] has only the lookups, so the compiler rejects a tree
-//! edit in code that gets a look. Lookups open trees, so a look borrows the transaction
+//! edit in code that gets a look. Lookups may open trees, so a look borrows the transaction
 //! exclusively.
 //!
 //! State that exists only in memory can change through a look: open handles of inodes, inherited

@@ -12,7 +12,8 @@
 //! - No new chunk takes a place on a part of a device that is being emptied ([`Emptying`]).
 //! - A device leaves, or is cut, only when neither the running transaction nor the last durable state has a device
 //!   extent on that part.
-//! - One change of the devices is in progress at a time. None is while a device is replaced or brought up to date.
+//! - One change of the devices is in progress at a time. No other change is in progress while a
+//!   device is replaced or brought up to date.
 //!
 //! A crash leaves the volume before the commit or after it. [`buttress_volume::membership`] says
 //! why a new device belongs to both. A removed device keeps the superblock of the commit before its
@@ -49,7 +50,7 @@ pub const LEAST_DEVICE_BYTES: ByteCount = ByteCount::new(16 << 20);
 const PLACES: u64 = 2;
 
 impl Engine {
-    /// Gives a device a larger size: commits that. The device must already have the additional
+    /// Records a larger size of a device, and commits. The device must already have the additional
     /// bytes.
     ///
     /// # Errors
@@ -64,7 +65,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Excludes other changes of the devices.
+    /// Acquires the lock that excludes other changes of the devices.
     fn change_devices(&self) -> Result<MutexGuard<'_, (), MembershipLock>> {
         let alone = self.shared.membership.try_lock();
         let alone = alone.ok_or_else(|| refused(MembershipRefusal::Busy))?;

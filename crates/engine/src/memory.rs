@@ -12,10 +12,11 @@
 //! The shares of the budget are fixed. Shrinking the cache while dirty state grows would free
 //! little memory, because evicted blocks are scattered between kept blocks.
 //!
-//! Dirty file content may use half of this limit. When three quarters of the rest are used, a
-//! background commit begins while edits continue. When all of it is used, edits wait for that
-//! commit, or commit themselves. If twice the growth during the previous commit would not fit into
-//! the last quarter, the commit begins that much earlier, but not before half of the rest is used.
+//! Dirty file content may use half of this limit. When three quarters of the limit without content
+//! are used, a background commit begins while edits continue. When all of the limit is used, edits
+//! wait for that commit, or commit themselves. If twice the growth during the previous commit would
+//! not fit into the last quarter, the commit begins that much earlier, but not before half of the
+//! rest is used.
 //!
 //! Not counted: looked-up names (4 MiB), state that views hold, buffers of writes in progress (some
 //! 16 MiB), and the map of free space.
@@ -47,7 +48,7 @@ pub(crate) struct DirtyMemory {
 /// How urgent a commit is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Pressure {
-    /// No commit is needed.
+    /// The state of dirty memory needs no commit.
     None,
     /// Dirty memory suggests that a background commit should begin.
     Background,

@@ -13,9 +13,9 @@ pub(crate) const OTHER_PLACES: u64 = 32;
 pub(crate) enum NewChunks {
     /// Whenever the reservation does not fit.
     Always,
-    /// If chunks are plentiful, or if the reservation does not fit even without dirty data. If such
-    /// space is short, the caller writes back data or commits, which lowers the worst case; the
-    /// unallocated space stays for data.
+    /// Make chunks only if they are plentiful, or if the reservation does not fit even without
+    /// dirty data. If such space is short, the caller writes back data or commits, which lowers the
+    /// worst case; the unallocated space stays for data.
     Sparing,
 }
 

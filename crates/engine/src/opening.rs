@@ -1,11 +1,12 @@
 //! Opening a volume for writing: loads its state, and refuses volumes that must not be written.
 //!
 //! Opening refuses states that a writer would break or does not support yet, and the errors name
-//! these states. Such states are a replacement without its target, relocation trees, an interrupted
-//! change by btrfstune, and metadata images. Also refused are features that are not written: zoned,
-//! RAID stripe tree, extent tree v2, remap tree, unknown compat_ro bits, seeds. A bad primary
-//! superblock is not refused, because the next commit rewrites it. Opening reads the block group
-//! items at once. The free space of a group is read when an allocation needs it.
+//! these states. Refused states are a replacement without its target, relocation trees, an
+//! interrupted change by btrfstune, and metadata images. Also refused are features that are not
+//! written: zoned, RAID stripe tree, extent tree v2, remap tree, unknown compat_ro bits, seeds.
+//! Opening does not refuse a bad primary superblock, because the next commit rewrites it. Opening
+//! for writing reads all block group items at once. The free space of a group is read when an
+//! allocation needs it.
 
 use super::balance::{balance_item, targets};
 use super::balancing::Balancing;

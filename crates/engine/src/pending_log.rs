@@ -1,9 +1,9 @@
 //! The pending log of a volume at opening.
 //!
-//! The whole log is read before any change. A log with one damaged block or item is not replayed at
-//! all. The extent tree does not record the log, so opening reserves its space. The blocks of a
-//! pending log stay reserved until the replay is durable. Data that only the log refers to stays
-//! reserved until the replay has made extents of that data.
+//! The whole log is read before any change. If one block or item of a log is damaged, the whole log
+//! is not replayed. The extent tree does not record the log, so opening reserves its space. The
+//! blocks of a pending log stay reserved until the replay is durable. Data that only the log refers
+//! to stays reserved until the replay has made extents of that data.
 //!
 //! Left out: logs of subvolumes that no longer exist, for which only the space is kept.
 
@@ -33,7 +33,7 @@ pub struct PendingLog {
     blocks: HashSet<Logical>,
     /// The data extents that the log refers to.
     data: BTreeMap<Logical, ByteCount>,
-    /// The number of items in all logs.
+    /// The number of items in all pending logs.
     pub items: u64,
     sector_bytes: u32,
 }

@@ -83,7 +83,8 @@ impl Drop for Hold {
             *count = count.exact_sub(1);
             if *count == 0 {
                 held.remove(&self.generation);
-                // Ranges that the running transaction frees stay pinned until its commit anyway.
+                // Ranges that the running transaction frees stay pinned until its commit in any
+                // case.
                 if !self.readers.is_running_still(self) && !buttress_faults::on("pins-departure-unnoticed") {
                     self.readers.departures.fetch_add(1, Ordering::Relaxed);
                 }

@@ -7,7 +7,7 @@
 //! enforced.
 //!
 //! Classic quotas would have to follow every reference. The status item of classic quotas records
-//! instead that a rescan is due. The kernel expects this status on a volume that was changed
+//! instead that a rescan is due. The kernel expects this status item on a volume that was changed
 //! without quota accounting.
 //!
 //! Source: on-disk format documentation, sections "QGROUP_STATUS", "QGROUP_INFO",

@@ -94,7 +94,7 @@ pub struct RelocationSummary {
     /// Moved tree blocks of the groups. Copies of the tree blocks above the moved blocks do not
     /// count.
     pub tree_blocks: u64,
-    /// All tree blocks that got a copy, those above moved extents included.
+    /// The number of tree blocks that got a copy, including those above moved extents.
     pub copied_blocks: u64,
     /// The number of batches of the relocation, each of which is part of one transaction.
     pub batches: u64,
@@ -170,8 +170,8 @@ impl Engine {
             .collect()
     }
 
-    /// Acquires the edit lock at a moment without delayed references. The caller holds the lock of
-    /// commits.
+    /// Acquires the edit lock at a moment without delayed references. The caller holds the commit
+    /// lock.
     fn start_without_references(&self, reads: &mut FaultIn) -> Result<Handle<'_>> {
         loop {
             let mut handle = self.start_with_few_references(BATCH_EXTENTS, BATCH_EXTENTS)?;
@@ -245,7 +245,7 @@ impl Job<'_> {
             };
             self.options.progress.check()?;
             self.move_batch(group, extents)?;
-            // Clamp: the end of an extent, whose check bounds it.
+            // Clamp: `end` is the end of an extent, whose check bounds it.
             from = last.end().get().max(from.saturating_add(1));
         }
     }

@@ -12,8 +12,8 @@
 //! interrupted replacement continues here, or when Linux mounts the volume with both devices. A
 //! target that missed a commit is filled from the beginning again.
 //!
-//! Left out: copying, which is a job above this module. The copying job also wipes the source at
-//! the end, or the target of a cancelled replacement.
+//! Left out: copying data, which is a job above this module. The copying job also wipes the source
+//! at the end, or the target of a cancelled replacement.
 
 use crate::engine::Engine;
 use crate::replacing::Replacing;
@@ -48,8 +48,8 @@ pub const fn is_open(item: &ReplaceItem) -> bool {
     matches!(item.state, ReplaceState::Started | ReplaceState::Suspended)
 }
 
-/// Resumes writing to the target of an earlier replacement. Refuses the volume if the target is
-/// missing, unless the caller wants to cancel the replacement.
+/// Resumes writing to the target of an earlier replacement. Refuses the volume if the replacement's
+/// target is missing, unless the caller wants to cancel the replacement.
 pub fn take_up(filesystem: &Filesystem, gives_up: bool) -> Result<Option<Replacing>> {
     let Some(mut item) = replacement_item(filesystem)?.filter(is_open) else {
         return Ok(None);
@@ -206,8 +206,7 @@ impl Engine {
         let running = self.shared.running.lock();
         let base = &self.shared.base;
         let superblock = base.volume().superblock();
-        // A commit releases pins under this lock at its end, so the hold comes before any such
-        // release.
+        // A commit releases pins under this lock at its end, so the hold must precede the release.
         let hold = self.shared.readers.hold(superblock.generation);
         drop(running);
         let tree = |tree, logical, generation: Generation, level| {
@@ -260,7 +259,7 @@ pub fn wipe_superblocks(device: &Device, uuid: Uuid) -> core::result::Result<(),
     wipe_superblocks_past(device, uuid, ByteCount::ZERO)
 }
 
-/// Takes the superblocks away that end past a byte of a device.
+/// Wipes superblocks that end beyond a given byte of a device.
 pub(crate) fn wipe_superblocks_past(
     device: &Device,
     uuid: Uuid,

@@ -54,7 +54,7 @@ pub(crate) const RESERVED_NODES: u64 = 192;
 pub(crate) struct Reservation {
     /// The bytes of the need and of the reserve.
     pub all_bytes: u64,
-    /// The part that must have space on the host.
+    /// The part of the reserved bytes that must have space on the host.
     pub backed_bytes: u64,
 }
 
@@ -65,8 +65,8 @@ pub struct NoTrim<'a>(#[expect(dead_code, reason = "a guard")] MutexGuard<'a, ()
 
 /// An edit of the running transaction, which holds the edit lock until it is dropped.
 ///
-/// All changes through one handle are in the same commit. No caller may wait for a device while it
-/// holds a handle, so callers fault in the paths of an edit before.
+/// All changes through one handle belong to the same commit. No caller may wait for a device while
+/// it holds a handle, so callers load an edit's blocks in advance.
 #[derive(Debug)]
 pub struct Handle<'a> {
     running: MutexGuard<'a, Running, EditLock>,
@@ -143,8 +143,8 @@ impl Engine {
     pub fn start(&self, need: Need) -> Result<Handle<'_>> {
         for attempt in 0..COMMITS_FOR_SPACE {
             self.require_writing()?;
-            // A commit would apply these references anyway. Applied here, they dirty blocks that
-            // the reservation counts while a commit is still possible.
+            // A commit would apply these references anyway. If these references are applied here,
+            // the reservation counts the blocks that they dirty, and a commit is still possible.
             let mut handle = self.start_with_few_references(REFERENCES_MAX, REFERENCES_AT_ONCE)?;
             let is_over_limit = attempt == 0 && self.is_over_limit(&handle);
             if !is_over_limit {
@@ -158,7 +158,7 @@ impl Engine {
                     handle.allow(need);
                     return Ok(handle);
                 }
-                // A commit without changes frees nothing.
+                // A commit without changes would free nothing.
                 if attempt > 0 && !handle.is_dirty() {
                     break;
                 }
@@ -363,8 +363,8 @@ impl Running {
         if buttress_faults::on("commit-expects-only-edits") {
             return nodes;
         }
-        // Each sector of dirty data becomes an item in a leaf of its own. Leaves hold more records
-        // of extents and checksums than file extent items.
+        // In the worst case, each sector of dirty data becomes an item in a leaf of its own. Leaves
+        // hold more records of extents and checksums than file extent items.
         let data = match need.claim {
             Claim::Reserved => 0,
             Claim::Ordinary | Claim::Freeing => dirty_bytes.quotient(self.core.sector_bytes()),
@@ -400,8 +400,7 @@ impl Running {
         part.max(least.min(total >> 2)).min(512 << 20)
     }
 
-    /// Returns the bytes of dirty data whose items, at their worst, take one part in 32 of the
-    /// space for metadata.
+    /// Returns how many bytes of dirty data need at most one part in 32 of the space for metadata.
     fn spared_bytes(&self) -> u64 {
         let nodes = self
             .core

@@ -1,9 +1,9 @@
 //! Reserves space for metadata in block groups, and allocates chunks for it.
 //!
-//! The worst case of dirty data is far above what the data takes in the end. On a small volume, new
-//! chunks for the worst case would use the unallocated space that the data itself needs. Chunks are
-//! therefore allocated sparingly at first ([`NewChunks`]); a caller that finds no space writes back
-//! data or commits, and then reserves again.
+//! The worst case of dirty data needs far more space for metadata than the data takes in the end.
+//! On a small volume, new chunks for the worst case would use the unallocated space that the data
+//! itself needs. Chunks are therefore allocated sparingly at first ([`NewChunks`]); a caller that
+//! finds no space writes back data or commits, and then reserves again.
 //!
 //! Left out: the size of a reservation ([`super::reservation`]), and the size of a chunk ([`super::chunks`]).
 
@@ -14,7 +14,8 @@ use crate::running::Running;
 use buttress_format::ByteCount;
 use buttress_fs::error::{Error, Result};
 
-/// A chunk counts as plentiful if the devices have unallocated space for this many of its size.
+/// Chunks count as plentiful if the devices have unallocated space for this many chunks of this
+/// size.
 const CHUNKS_PLENTIFUL: u64 = 4;
 
 impl Running {

@@ -8,9 +8,9 @@
 //! - No address that the device's own state uses is allocated. Free ranges of the returning
 //!   device's own state are pinned. A hold on the device's generation keeps ranges pinned that
 //!   later commits free. [`Pins`](super::pins::Pins) enforces this invariant.
-//! - No byte that the device's own state uses is overwritten on the device. If an address is
-//!   already in use again, the chunk's whole stripe on the device moves to a place that neither
-//!   state uses.
+//! - On the returning device, the return overwrites no byte that the device's own state uses. If an
+//!   address is already in use again, the chunk's whole stripe on the device moves to a place that
+//!   neither state uses.
 //! - In a return, the device's superblock is written last ([`buttress_volume::returning`]).
 //!
 //! | step | state after a crash that follows the step |
@@ -22,7 +22,8 @@
 //!
 //! A comparison of extents shows whether the device's state is an older state of this volume. The
 //! volume's and the device's state must both contain the volume's extents of the device's
-//! generation and before. Otherwise the two histories diverged, and the device is refused.
+//! generation and before. Otherwise the histories of volume and device diverged, and the return
+//! refuses the device.
 //!
 //! Left out: data that is overwritten in place, for which the device's own state may show newer
 //! bytes.
@@ -245,7 +246,8 @@ impl Running {
         Ok(conflicts)
     }
 
-    /// Pins the free parts of a range. Returns whether no part of the range is in use.
+    /// Pins the free parts of a range of the returning device. Returns whether no extent uses any
+    /// part of the range.
     fn keep_range(
         &mut self,
         start: u64,
@@ -289,8 +291,8 @@ impl Running {
     }
 
     /// Finds places on a device for its stripes of some chunks. Neither the volume nor the device's
-    /// own state uses the returned places. New chunks avoid these places and the device's own
-    /// state, until [`Running::keep_no_more`].
+    /// own state uses the places that this function returns. New chunks avoid these places and the
+    /// device's own state, until [`Running::keep_no_more`].
     fn places_for_moved(
         &mut self,
         own: &ChunkMap,

@@ -45,7 +45,7 @@ impl Engine {
         Observer(Arc::downgrade(&self.shared))
     }
 
-    /// Returns a keeper; `None` while the volume is being opened.
+    /// Returns a keeper of the engine; `None` while the volume is being opened.
     #[must_use]
     pub fn keeper(&self) -> Option<Keeper> {
         self.holders.clone().map(Keeper)
@@ -69,7 +69,7 @@ impl Engine {
         self.shared.dirty_memory.content_limit()
     }
 
-    /// Changes the state of the running transaction without the engine's checks.
+    /// Lets a test change the state of the running transaction without the engine's checks.
     pub fn with_core<T>(&self, change: impl FnOnce(&mut Core) -> T) -> T {
         change(&mut self.shared.running.lock().core)
     }

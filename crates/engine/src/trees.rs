@@ -128,8 +128,8 @@ impl LiveTree {
         self.0.is_unfinished.load(Ordering::Acquire)
     }
 
-    /// Sets whether new names of the unfinished subvolume wait for their directories. The caller
-    /// holds the edit lock.
+    /// Sets whether new names of the unfinished subvolume are deferred. The caller holds the edit
+    /// lock.
     pub fn set_defers_names(&self, defers: bool) {
         self.0.defers_names.store(defers, Ordering::Release);
     }
@@ -188,7 +188,8 @@ impl LiveTree {
         look(&self.0.tree.read())
     }
 
-    /// Runs one edit on the newest version of the tree. Lookups block until the edit ends.
+    /// Runs one edit on the newest version of the tree. Lookups in the tree block until the edit
+    /// ends.
     pub fn edit<T>(&self, edit: impl FnOnce(&mut EditableTree) -> T) -> T {
         edit(&mut self.0.tree.write())
     }

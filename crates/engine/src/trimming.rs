@@ -5,8 +5,8 @@
 //! 2. Under the edit lock, the trim removes some free ranges from a block group, which excludes
 //!    them from allocation.
 //! 3. Without the lock, the trim checks that the extent tree of the last commit has no extent
-//!    there. After this check, the devices discard the ranges of the trim. A wrong free-space tree
-//!    ends the trim, because a discard would destroy all its data at once.
+//!    there. After this check, the devices discard the ranges of the trim. If the free-space tree
+//!    is wrong, the trim ends, because a discard would destroy all data of a used extent.
 //! 4. After the discards, the trim acquires the edit lock again and frees the ranges again.
 //!
 //! After the block groups, the trim discards the unallocated space of each device. A volume opened
@@ -80,7 +80,7 @@ struct Wanted {
     ranges: FreeRanges,
     /// The least length of a free range; shorter ranges are skipped.
     shortest: u64,
-    /// Whether the trim also checks the extent tree.
+    /// Whether the trim also checks ranges against the extent tree.
     is_checked: bool,
 }
 
@@ -166,7 +166,7 @@ impl Engine {
             let end = start.saturating_add(*length);
             let mut before = extents.cursor(ReadAhead::None);
             before.seek_at_or_before(&key(*start))?;
-            // An extent that begins before the range may overlap it.
+            // An extent that begins before the trimmed range may overlap it.
             let first = before.current().map_or(*start, |item| item.key.objectid.get());
             for item in extents.range(key(first)..key(end), ReadAhead::Forward) {
                 let item = item?;
@@ -370,8 +370,8 @@ fn pieces(free: &FreeRanges, wanted: &Wanted, within: Range<u64>, most: u64) -> 
             let from = start.max(wanted_start).max(within.start);
             let to = start.saturating_add(length).min(wanted_end);
             let piece = to.saturating_sub(from).min(left);
-            // The length of the whole free range counts, so the rest of a cut range is not too
-            // short.
+            // The length of the whole free range counts, so a short remainder of a cut range also
+            // qualifies.
             if length >= wanted.shortest && piece > 0 {
                 taken.push((from, piece));
                 left = left.saturating_sub(piece);

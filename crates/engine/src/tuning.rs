@@ -7,8 +7,8 @@
 //!
 //! Invariant: tree blocks never change with the fsid. They carry the metadata uuid, which stays.
 //!
-//! Left out: a new fsid on several devices. A crash between the superblock writes of two devices
-//! would leave different fsids, which neither Linux nor this version opens together.
+//! Left out: a new fsid for volumes of several devices. A crash between the superblock writes of
+//! two devices would leave different fsids, which neither Linux nor this version opens together.
 //!
 //! Source: on-disk format documentation, section "Superblock"; btrfstune(8).
 
@@ -51,7 +51,7 @@ impl Tuning {
     /// Sets feature flags.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for a feature that needs more than its flag.
+    /// Fails with [`Error::Invalid`] for a feature that needs more than its flag.
     pub fn add_features(&mut self, features: Incompat) -> Result<()> {
         let by_flag = Incompat::EXTENDED_IREF | Incompat::SKINNY_METADATA | Incompat::NO_HOLES;
         if !by_flag.contains(features) {

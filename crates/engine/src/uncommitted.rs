@@ -139,6 +139,6 @@ impl Account {
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct DirtySince {
     pub since: Option<Timestamp>,
-    /// The number of commits with all content at that time.
+    /// The number of commits that contained all content written before.
     pub whole_commits: u64,
 }

@@ -52,7 +52,7 @@ impl Engine {
         };
         if let Err(error) = written {
             // The next commit cannot succeed either, so writing stops. The view shows the inodes
-            // that could be written back.
+            // that could be written back before the error.
             self.forest().volume().stop_writing(&error);
         }
         Some(running)

@@ -5,12 +5,12 @@
 //! an unfinished subvolume, so its names may wait here, in order of their keys, until many of them
 //! go into each leaf at once.
 //!
-//! Only the hashed entry waits. The tree already has the deferred name's index entry, the inode's
-//! reference and the directory's size. Name lookups search here first.
+//! Of a deferred name, only the hashed entry is pending. The tree already has the deferred name's
+//! index entry, the inode's reference and the directory's size. Name lookups search here first.
 //!
 //! Invariants: a key in this table holds the entries to be added to the tree's item with the same
 //! key. A name is here or in the tree, never in both, except a name that was made twice. Inserting
-//! the name into the tree detects that case.
+//! the name into the tree detects a name that was made twice.
 
 use crate::entry::{Entry, entry_in};
 use buttress_format::{DirItem, DirItems, Key};

@@ -78,8 +78,8 @@ pub fn copy_into(
 
 /// Arithmetic whose result exists in every correct program.
 ///
-/// Debug builds assert that the result exists. Release builds stop at the type's bound, like the
-/// `saturating_*` methods.
+/// Debug builds assert that the result exists. In release builds, the result stops at the type's
+/// bound, like that of the `saturating_*` methods.
 pub trait Exact: Copy + Display + PartialOrd {
     /// The largest value.
     const LARGEST: Self;

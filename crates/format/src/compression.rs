@@ -10,8 +10,8 @@
 //! is padded with zeros to whole sectors, so the decoder ignores bytes after a stream's end.
 //!
 //! Invariants of decompression, for any input:
-//! - nothing is written outside the buffer, and every byte of it is written unless an error is
-//!   returned;
+//! - the decoder writes nothing outside the buffer, and writes every byte of it unless it returns
+//!   an error;
 //! - memory is bounded: one window of 128 KiB (zstd) or 32 KiB (zlib), one sector (LZO);
 //! - time is bounded by the sizes of input and buffer.
 //!
@@ -120,8 +120,8 @@ pub enum CompressionError {
     /// The first two bytes are not a valid zlib header.
     #[error("zlib header {header:#06x} is invalid")]
     ZlibHeader {
-        /// The first two bytes, the first of them in the upper half. Zero if the extent is shorter
-        /// than two bytes.
+        /// The first two bytes, the first of them in the upper half. The number is zero if the
+        /// extent is shorter than two bytes.
         header: u16,
     },
     /// The zlib stream violates the deflate format.

@@ -1,10 +1,10 @@
 //! Directory entries and extended attributes: `DIR_ITEM`, `DIR_INDEX`, `XATTR_ITEM`.
 //!
 //! The three item types share one layout: an array of entries. Each entry has a fixed head of 30
-//! bytes, a name, and, in attributes only, a value. A directory holds every name twice. `DIR_ITEM`
-//! holds it under the hash of the name, for lookup; names of equal hash share the item. A
-//! `DIR_INDEX` item holds one name, in the order of creation, for listing. Attributes are keyed by
-//! hash like `DIR_ITEM`.
+//! bytes, a name, and, in attributes only, a value. A directory holds every name twice. A
+//! `DIR_ITEM` holds the name under its hash, for lookup; names of equal hash share the item. A
+//! `DIR_INDEX` item holds one name, in the order of creation, for listing. Extended attributes are
+//! keyed by the hash of their name, like `DIR_ITEM`.
 //!
 //! [`DirItems::parse`] checks the whole item: bounds, kinds, locations, names and their hash. After
 //! this check, iterating cannot fail. Iterating over directory entries copies nothing.
@@ -61,7 +61,7 @@ pub enum FileKind {
     Socket = 6,
     /// A symbolic link.
     Symlink = 7,
-    /// An extended attribute, which is no file.
+    /// An extended attribute, stored with the type of a directory entry.
     Xattr = 8,
 }
 

@@ -1,7 +1,7 @@
 //! The file extent item, `EXTENT_DATA`: the location of a part of a file's content.
 //!
-//! The key's offset is the file offset at which the part begins. A file extent item has three
-//! forms:
+//! The key's offset is the file offset at which the item's range begins. A file extent item has
+//! three forms:
 //!
 //! - inline: the content follows the head of 21 bytes, compressed or not. Only the part of a file
 //!   at offset 0 can be inline;

@@ -28,7 +28,7 @@ pub use file::FileItemProblem;
 pub struct ItemError {
     /// The item's key.
     pub key: Key,
-    /// The check that it fails.
+    /// The check that the item fails.
     pub problem: ItemProblem,
 }
 

@@ -1,6 +1,6 @@
 //! Size limits: the space in a leaf, and the item limits that the kernel derives from it.
 //!
-//! A kernel refuses, or can no longer change, items larger than it would have made itself. Writers
+//! A kernel refuses, or cannot change, items larger than it would have made itself. Writers
 //! therefore keep to the kernel's limits, even if a larger item fits the leaf. All limits are bytes
 //! of an item's data, without the item's header, on a volume with tree blocks of `node_bytes`.
 //!

@@ -9,7 +9,7 @@
 //!
 //! Access to a [`TreeBlock`] therefore cannot fail and checks nothing.
 //!
-//! A [`DamagedBlock`] holds a block that fails its checks, for jobs that ask for it. The
+//! A [`DamagedBlock`] holds a block that fails its checks, for jobs that request such blocks. The
 //! `DamagedBlock` holds the failures, and a `TreeBlock` that shows only the items inside the block.
 //!
 //! ```text
@@ -99,7 +99,7 @@ impl BlockFormat {
 }
 
 /// The last committed generation that the checks of tree blocks use. All clones share one number,
-/// so a commit that raises it raises it for every check.
+/// so a commit that raises it affects every check.
 #[derive(Clone, Debug)]
 pub struct CommittedGeneration(Arc<AtomicU64>);
 

@@ -7,8 +7,8 @@
 //! | `(start REMAP length)` | the new address, 8 bytes |
 //! | `(new start REMAP_BACKREF length)` | the old address, 8 bytes |
 //!
-//! Volumes with this feature are refused, because no reader follows the items yet. This module only
-//! parses the items.
+//! Opening refuses volumes with the remap-tree feature, because no reader follows these items yet.
+//! This module only parses the items.
 //!
 //! Source: the kernel's documentation of the on-disk format, remap tree.
 

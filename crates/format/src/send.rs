@@ -56,7 +56,7 @@ pub enum Version {
 }
 
 impl Version {
-    /// Every version, in order.
+    /// Every version of the send stream format, in order.
     pub const ALL: [Self; 3] = [Self::V1, Self::V2, Self::V3];
 
     /// Returns the version with this number, or `None` if it is unknown.

@@ -9,8 +9,8 @@
 //! - a system chunk array of valid chunks.
 //!
 //! The kernel requires all of these properties of a superblock before it mounts. The kernel also
-//! refuses two states that reading tolerates: a wrong count of bytes in use
-//! ([`Superblock::used_bytes_problem`]), and unfinished changes ([`SuperblockFlags::unfinished`]).
+//! refuses two states that reading tolerates: a wrong [count of used
+//! bytes](Superblock::used_bytes_problem), and [unfinished changes](SuperblockFlags::unfinished).
 //! [`Incompat::require_readable`] refuses features that this version does not support.
 //! [`Superblock::raw`] shows a damaged superblock.
 //!
@@ -43,8 +43,8 @@ pub const SUPERBLOCK_BYTES: usize = 4096;
 /// Source: btrfs(5), section "Bootloader support".
 pub const DEVICE_RESERVED_BYTES: u64 = 1 << 20;
 
-/// The addresses of the superblock copies on a device, the primary first. A device has the copies
-/// that fit.
+/// The addresses of the superblock copies on a device, the primary first. A device holds those
+/// copies that are located before its end.
 pub const SUPERBLOCK_OFFSETS: [Physical; 3] = [
     Physical::new(64 << 10),
     Physical::new(64 << 20),
@@ -131,7 +131,7 @@ impl BackupRoot {
 /// A checked superblock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Superblock {
-    /// The stored checksum, which is correct.
+    /// The stored checksum of the superblock, which is correct.
     pub checksum: Checksum,
     /// The type of all checksums of the volume.
     pub checksum_type: ChecksumType,
@@ -142,7 +142,7 @@ pub struct Superblock {
     pub metadata_uuid: Uuid,
     /// The address of this copy on its device.
     pub physical: Physical,
-    /// The state of the superblock.
+    /// The flags for the state of the superblock.
     pub flags: SuperblockFlags,
     /// The last committed generation.
     pub generation: Generation,

@@ -43,7 +43,7 @@ pub enum VerityDescriptor<'a> {
     Bytes {
         /// The offset of the part in the descriptor: one less than the key's offset.
         offset: u64,
-        /// The bytes of the part.
+        /// The bytes of this part of the descriptor or Merkle tree.
         bytes: &'a [u8],
     },
 }

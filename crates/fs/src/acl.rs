@@ -1,10 +1,10 @@
 //! POSIX access control lists: their form in attributes, and their relation to modes.
 //!
 //! The attributes `system.posix_acl_access` and `system.posix_acl_default` hold a version (2) and
-//! entries of a tag, a permission and an id, all little-endian. An access list that is equivalent
-//! to a mode is not stored. A directory's default list becomes the access list of new inodes in it,
-//! limited by the requested mode. The default list also becomes the default list of new directories
-//! in it.
+//! entries of a tag, a permission and an id, all little-endian. If an access list is equivalent to
+//! a mode, it is not stored. A directory's default list becomes the access list of new inodes in
+//! it, limited by the requested mode. The default list also becomes the default list of new
+//! directories in it.
 //!
 //! Source: acl(5); POSIX 1003.1e draft 17, section 23.1. The layout is that of user space's
 //! `linux/posix_acl_xattr.h`.

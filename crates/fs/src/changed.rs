@@ -4,8 +4,8 @@
 //! Snapshots of one history share most of their blocks, and shared blocks are equal
 //! ([`mod@buttress_tree::changes`]). The cost of finding the inodes with a differing item grows
 //! with the changes, not with the size. All directories on the path from a changed inode to the
-//! root also count as changed, in both subvolumes. No other inode needs to be read: it is equal in
-//! both subvolumes, with everything below it.
+//! root also count as changed, in both subvolumes. The comparison reads no other inode: each is
+//! equal in both subvolumes, with everything below it.
 //!
 //! A directory that holds another subvolume also counts as changed. The nested subvolume may exist
 //! in only one of the two compared subvolumes, with a placeholder in the other. No item of the two

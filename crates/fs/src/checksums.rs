@@ -1,9 +1,9 @@
 //! The expected checksums of data: the checksums that the checksum tree holds for the sectors of an
 //! extent.
 //!
-//! An item holds the checksums of consecutive sectors, packed. The item's key holds the address of
-//! the first sector. A sector that no item covers has no checksum. `ChecksumReader` keeps its
-//! position in the tree, so reads in address order look up each item once.
+//! An item holds the checksums of consecutive sectors, packed. The key of a checksum item holds the
+//! address of the first sector. A sector that no item covers has no checksum. `ChecksumReader`
+//! keeps its position in the tree, so reads in address order look up each item once.
 //!
 //! Source: on-disk format documentation, section "EXTENT_CSUM".
 

@@ -9,7 +9,7 @@
 //! - data is verified sector by sector against the checksum tree, unless the inode has no checksums
 //!   or the volume was opened with `rescue=ignoredatacsums`. A sector without a checksum is an
 //!   error, as in the kernel;
-//! - compressed extents are verified completely in their stored form, then decompressed;
+//! - compressed extents are verified completely in their stored form before decompression;
 //! - the size of a piece bounds memory, whatever the sizes on disk.
 
 mod plan;

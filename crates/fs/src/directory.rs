@@ -50,8 +50,8 @@ impl Filesystem {
     /// Returns the entries of a directory in the order of `readdir(3)`.
     ///
     /// # Errors
-    /// Returns [`Error::NotADirectory`]. Also fails if the inode cannot be read. Later errors are
-    /// items of the iterator, which continues after them if it can.
+    /// Returns [`Error::NotADirectory`]. Also fails if the inode cannot be read. The iterator
+    /// returns later errors as items, and continues after them if it can.
     pub fn read_dir(&self, directory: Location) -> Result<ReadDir> {
         if directory.placeholder().is_some() {
             return Ok(ReadDir::empty(self, directory));
@@ -140,8 +140,8 @@ pub struct ReadDir {
     listed_bytes: u64,
     /// The index after the last listed item.
     next_index: u64,
-    /// The size of the directory's inode: twice the bytes of its names. `None` if only a part is
-    /// listed.
+    /// The size of the directory's inode: twice the bytes of its names. `None` if only a part of
+    /// the directory is listed.
     size: Option<ByteCount>,
     ready: VecDeque<Result<DirEntry>>,
 }

@@ -1,9 +1,9 @@
 //! The errors of the file system, in four kinds that are never mixed.
 //!
-//! - **Corrupt**: bytes on disk violate a rule. [`Corruption`] has one variant for each check, with
-//!   the place and the numbers. Errors of the layers below are passed through unchanged.
+//! - **Corrupt**: bytes on disk violate a rule. For each check, [`Corruption`] has one variant,
+//!   with the place and the numbers. Errors of the layers below are passed through unchanged.
 //! - **Unsupported**: the volume or the call needs an unsupported feature, which the error names.
-//! - **Io**: a device failed. Names the device and the offset.
+//! - **Io**: a device failed. Such an error names the device and the offset.
 //! - **Caller**: the requested object does not exist, or the operation is not possible.
 //!
 //! [`Error::kind`] returns the kind. Only [`Error::errno`] maps errors to numbers of the operating
@@ -303,7 +303,7 @@ pub enum Error {
     /// No entry can have this name.
     #[error(transparent)]
     Name(#[from] buttress_format::NameProblem),
-    /// A defect: an invariant of this program is broken. The error replaces a write of possibly
+    /// A defect: an invariant of this program is broken. The error prevents a write of possibly
     /// wrong data.
     #[error(transparent)]
     Defect(Box<Defect>),
@@ -311,7 +311,8 @@ pub enum Error {
     /// subvolumes were dropped.
     #[error("{}; to find all damage, run `buttress check`", not_dropped(.failures))]
     NotDropped {
-        /// The subvolumes and their errors, in the order in which they were tried.
+        /// The subvolumes that were not dropped and their errors, in the order in which they were
+        /// tried.
         failures: Vec<(SubvolumeId, Error)>,
     },
     /// An extent stays in its block group, because no copy of the extent is intact.
@@ -395,7 +396,7 @@ pub enum WritingRefusal {
     /// The volume's devices or chunks are faulty.
     #[error("the volume cannot be written: {notice}")]
     Devices {
-        /// The fault of the devices or chunks.
+        /// The notice that describes the fault of the devices or chunks.
         notice: Box<buttress_volume::Notice>,
     },
     /// Only a copy of the superblock is left, because the device was reused for another purpose.

@@ -6,8 +6,8 @@
 //! therefore never idle while there is work. Without workers (on simulated devices, or if no thread
 //! can be started), all jobs run on the caller's thread, in the order in which results are taken.
 //!
-//! Bounds: the queue holds the tasks whose results their users did not take yet. Each user limits
-//! them by bytes. A dropped task is removed if it has not begun.
+//! Bounds: the queue holds the tasks whose results their users did not take yet. Each user of the
+//! executor limits these tasks by bytes. A dropped task is removed if it has not begun.
 
 use buttress_exact::Defect;
 use buttress_locks::{Condvar, Mutex, Rank, lock_class};
@@ -84,8 +84,8 @@ impl<T> Task<T> {
     ///
     /// # Errors
     /// Returns a [`Defect`] if the result is gone. Returns a [`Defect`] if the result was taken
-    /// before, which cannot happen: taking consumes the task. The caller must not continue as if
-    /// there had been no job.
+    /// before, which cannot happen: taking consumes the task. The caller must not continue as if no
+    /// job had run.
     pub fn take(self) -> Result<T, Defect> {
         if let Some(job) = self.slot.begin() {
             return Ok(job());
@@ -183,7 +183,7 @@ impl Executor {
     }
 }
 
-/// Starts the worker threads. Returns `None` if their number is zero, or if none could be started.
+/// Starts the worker threads. Returns `None` if `count` is zero, or if no thread could be started.
 /// The threads end when the executor is dropped, each after its current job.
 fn start_workers(count: usize) -> Option<Sender<Arc<dyn Run>>> {
     let (sender, receiver) = crossbeam_channel::unbounded();
@@ -243,7 +243,7 @@ mod tests {
         assert!(take_all(vec![gone()]).is_err());
     }
 
-    /// Returns a job whose result was taken.
+    /// Returns a task whose result was already taken.
     fn gone() -> Task<Vec<u8>> {
         let task = Executor::inline().spawn(|| vec![7]);
         *task.slot.state.lock() = State::Gone;

@@ -125,9 +125,9 @@ impl FileRange {
 
 /// Turns the extent items of one file into ranges, in order.
 ///
-/// The builder serves jobs that walk the items of a tree themselves. Such jobs pass each extent
-/// item of a file, and receive the range that it describes. The range is checked against its extent
-/// and against the previous range.
+/// The builder of ranges serves jobs that walk the items of a tree themselves. Such jobs pass each
+/// extent item of a file, and receive the range that it describes. The range is checked against its
+/// extent and against the previous range.
 #[derive(Clone, Debug)]
 pub struct FileRangeBuilder {
     location: Location,

@@ -76,7 +76,7 @@ impl Filesystem {
 
 impl Filesystem {
     /// Opens a regular file, or a symlink with its target as content, from metadata that was
-    /// already read. `ranges` may hold all its ranges.
+    /// already read. `ranges` may hold all ranges of the file.
     ///
     /// # Errors
     /// Fails if the subvolume cannot be found.
@@ -180,8 +180,8 @@ impl File {
     /// buffer only at the end of the file.
     ///
     /// # Errors
-    /// Fails if a byte of the range cannot be read, and names its place. The content of `buffer` is
-    /// then unspecified.
+    /// Fails if a byte of the range cannot be read, and names its place. After an error, the
+    /// content of `buffer` is unspecified.
     pub fn read_at(&self, offset: FileOffset, buffer: &mut [u8]) -> Result<usize> {
         // Clamp: the offset comes from a caller; every file ends before the last offset.
         let end = offset

@@ -1,8 +1,8 @@
 //! A volume that is open as a file system: its trees, by id.
 //!
-//! A [`Filesystem`] is a cheap handle on shared state, `Send` and `Sync`. All calls take `&self`
-//! and may run in parallel. A `Filesystem` is a view of one commit: it looks up roots in the root
-//! tree of the moment when it was opened.
+//! A [`Filesystem`] is a cheap handle on shared state, `Send` and `Sync`. All calls of a
+//! `Filesystem` take `&self` and may run in parallel. A `Filesystem` is a view of one commit: it
+//! looks up roots in the root tree of the moment when it was opened.
 //!
 //! The neighbouring modules interpret the trees, and add their calls to [`Filesystem`]:
 //! [`crate::lookup`], [`crate::directory`], [`crate::inode`], [`crate::file`], and so on.
@@ -271,8 +271,8 @@ impl Filesystem {
     /// Returns the root item of a tree.
     ///
     /// # Errors
-    /// Returns [`Error::TreeNotFound`]; the root and chunk trees have no item. Also fails if the
-    /// root tree cannot be read.
+    /// Fails with [`Error::TreeNotFound`]; the root and chunk trees have no root item. Also fails
+    /// if the root tree cannot be read.
     pub fn root_item(&self, id: TreeId) -> Result<RootItem> {
         Ok(self.known_tree(id)?.item.clone())
     }

@@ -113,7 +113,7 @@ pub struct Metadata {
     pub accessed: Timestamp,
     /// The last change of content.
     pub modified: Timestamp,
-    /// The last change of anything.
+    /// The time of the last change of content or attributes.
     pub changed: Timestamp,
     /// The time of creation; `None` for a placeholder.
     pub created: Option<Timestamp>,

@@ -1,8 +1,8 @@
 //! Resolution of paths to inodes, and of inodes to paths.
 //!
 //! Resolving a path never leaves the volume: an absolute symlink begins at the caller's root, and
-//! `..` does not ascend above that root. Nested subvolumes are crossed like mounts. A lookup keeps
-//! the path from the root as a stack, so `..` needs no reads and trusts no bytes.
+//! `..` does not ascend above that root. A path crosses nested subvolumes like mounts. A lookup
+//! keeps the path from the root as a stack, so `..` needs no reads and trusts no bytes.
 //!
 //! Limits are those of the kernel: 255 bytes for a name, 4095 for a path, 40 symlinks for a path.
 //!
@@ -84,7 +84,8 @@ struct Walk<'a, N> {
 
 /// Returns a path of the volume as a path of the standard library, for messages.
 ///
-/// Paths of systems other than Unix are Unicode. There, U+FFFD replaces bytes that are not UTF-8.
+/// Paths of systems other than Unix are Unicode. In such a path, U+FFFD replaces bytes that are not
+/// UTF-8.
 #[must_use]
 pub fn display_path(bytes: &[u8]) -> PathBuf {
     #[cfg(unix)]
@@ -248,8 +249,8 @@ impl Filesystem {
     /// Returns the target of a symlink as stored.
     ///
     /// # Errors
-    /// Returns [`Error::NotASymlink`] or [`Corruption::SymlinkLength`]. Also fails if it cannot be
-    /// read.
+    /// Returns [`Error::NotASymlink`] or [`Corruption::SymlinkLength`]. Also fails if the target
+    /// cannot be read.
     pub fn read_link(&self, location: Location) -> Result<Vec<u8>> {
         let metadata = self.metadata(location)?;
         if metadata.kind != FileKind::Symlink {

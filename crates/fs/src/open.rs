@@ -170,7 +170,7 @@ struct Roots {
     chunk_tree: Tree,
     /// The root tree.
     root_tree: Tree,
-    /// The reason why the root tree cannot be used, if it cannot.
+    /// The reason why the root tree cannot be used; `None` if it can.
     failure: Option<Error>,
 }
 
@@ -249,7 +249,7 @@ fn load_chunks(volume: &Volume, chunk_tree: &Tree) -> Result<()> {
     Ok(())
 }
 
-/// The trees that every volume has.
+/// The trees that every volume must have.
 const ESSENTIAL_TREES: [TreeId; 4] = [TreeId::EXTENT, TreeId::DEVICE, TreeId::FS, TreeId::CHECKSUM];
 
 /// Reads the root block of the root tree. If `thorough` is set, also reads those of the trees that
@@ -304,8 +304,9 @@ fn usable_backup(forest: &Arc<Forest>) -> Option<(usize, BackupRoot, Tree)> {
         })
 }
 
-/// Passes the RAID stripe tree to the volume, if the volume has that feature. Without the tree's
-/// root, the volume cannot locate such data; [`report_trees`] then reports the reason.
+/// Passes the RAID stripe tree to the volume, if the volume has that feature. If the root of the
+/// stripe tree is missing, the volume cannot locate such data; [`report_trees`] then reports the
+/// reason.
 fn attach_stripe_tree(volume: &Arc<Volume>, forest: &Arc<Forest>, root_tree: &Tree) {
     if volume.superblock().incompat.contains(Incompat::RAID_STRIPE_TREE)
         && let Ok(root) = root_of(forest, root_tree, TreeId::RAID_STRIPE)

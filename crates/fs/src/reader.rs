@@ -5,9 +5,9 @@
 //! that reading a few bytes is cheap. The window doubles with each batch up to `WINDOW_MAX_BYTES`.
 //! The reader returns holes as holes, and writes their zeros only if the caller asks for them.
 //!
-//! Damage does not end the stream. A [`Chunk`] describes the loss with its length, and the
-//! following chunks are returned. As a [`std::io::Read`], the reader returns the error once, then
-//! continues after the damage.
+//! Damage in the content does not end the stream. A [`Chunk`] describes the loss with its length,
+//! and the following chunks are returned. As a [`std::io::Read`], the reader returns the error
+//! once, then continues after the damage.
 //!
 //! Bounds: at most the window in bytes, and `QUEUE_MAX` in chunks.
 
@@ -384,7 +384,7 @@ impl FileReader {
         if rest != ByteCount::ZERO {
             let offset = chunk.offset.exact_add(taken);
             let content = match chunk.content {
-                // At least `length` bytes were just copied.
+                // The copied bytes are at least `length` long.
                 Content::Data(mut bytes) => Content::Data(bytes.split_off(length)),
                 other => other,
             };

@@ -49,8 +49,9 @@ impl StoredReader {
     /// Starts to read the whole extent that the file of `metadata` uses at `offset`.
     ///
     /// # Errors
-    /// Returns [`Corruption::CompressedTooLarge`] with the sizes if the extent is not compressed,
-    /// which is a caller's mistake. Also fails if its checksums cannot be looked up.
+    /// For an uncompressed extent, which is a caller's mistake, returns
+    /// [`Corruption::CompressedTooLarge`] with the sizes. Also fails if its checksums cannot be
+    /// looked up.
     pub fn start(
         &mut self,
         metadata: &Metadata,

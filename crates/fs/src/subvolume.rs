@@ -29,7 +29,7 @@ const PATH_LIMIT: usize = 64 << 10;
 /// The place of a subvolume in its parent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SubvolumePlace {
-    /// The subvolume that holds the place.
+    /// The subvolume that contains the place.
     pub parent: SubvolumeId,
     /// The directory in the parent.
     pub directory: InodeNumber,

@@ -3,13 +3,13 @@
 //! Reading one file after another leaves a device idle between small reads. A [`Walk`] works ahead
 //! of its caller in three stages, each on its own thread, which pass batches on:
 //!
-//! 1. `order` follows the directories and finds the next entries;
+//! 1. the module `order` follows the directories and finds the next entries;
 //! 2. the inodes of a batch are loaded, all items of each in one pass, in the order of their
 //!    numbers and by several threads;
 //! 3. `content` reads the content of a batch's small files in one plug, so that the device receives
 //!    the requests in address order. The worker threads verify and decompress.
 //!
-//! The entries are returned in the order of the directories nevertheless, parents before their
+//! The walk nevertheless returns entries in the order of the directories, parents before their
 //! children.
 //!
 //! # Promises
@@ -17,7 +17,7 @@
 //! - A walk always ends: it enters a directory only through the entry that the directory names as
 //!   its own ([`crate::Corruption::DirectoryLinkedTwice`]). The directories that a walk enters
 //!   therefore form a tree.
-//! - A bad file or directory becomes a [`WalkItem::Failed`], and the walk continues.
+//! - A bad file or directory becomes a [`WalkItem::Failed`], after which the walk continues.
 //! - The sizes of batches bound memory (`pipeline`); paths count too.
 //! - A walk reports hard links ([`WalkEntry::hard_link`]) while the names for which it expects
 //!   further names fit into 64 MiB.

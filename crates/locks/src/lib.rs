@@ -3,8 +3,8 @@
 //! Every lock that the readers' and writers' layers share belongs to a *class*. [`lock_class!`]
 //! declares the class beside the lock: its name, its rank, and whether the lock may be held during
 //! device I/O. docs/internals/locking.md lists the classes in a table, which a test of `xtask`
-//! compares. [`Mutex`] wraps `parking_lot`'s mutex, and [`RwLock`] wraps that of `std`. The class
-//! is a type parameter.
+//! compares. [`Mutex`] wraps `parking_lot`'s mutex, and [`RwLock`] wraps `std`'s read-write lock.
+//! The class is a type parameter.
 //!
 //! In builds with debug assertions, each thread keeps a list of its locks. The following end in an
 //! assertion that names both locks, their ranks, and where they were acquired:
@@ -15,14 +15,14 @@
 //! - the thread waits for a device ([`waits_for_device`]) while it holds a lock that must not be
 //!   held during device I/O.
 //!
-//! [`Mutex::try_lock`] cannot deadlock, so the check skips it, but it checks the locks that are
-//! acquired afterwards. Other builds contain no checks. The check only inspects the thread's own
-//! locks. The check tests the order, so any run that acquires the locks finds a deadlock, even
-//! without a second thread.
+//! [`Mutex::try_lock`] cannot deadlock, so the check skips the lock, but it checks locks acquired
+//! while that is held. Builds without debug assertions contain no lock checks. The check only
+//! inspects the thread's own locks. The check tests the order, so any run that acquires the locks
+//! finds a deadlock, even without a second thread.
 //!
 //! With `--cfg buttress_shuttle`, the locks, [`atomic`] and [`thread_local!`] are those of the
-//! model checker `shuttle`. All threads are then its own, and it chooses at each of them which
-//! thread continues (`cargo xtask schedules`).
+//! model checker `shuttle`. All threads are then the model checker's, and it chooses at each lock
+//! which thread continues (`cargo xtask schedules`).
 //!
 //! In every build, the hold and wait times of locks with a rank can be measured ([`figures`]).
 //! While measuring is off, it costs one load for each lock acquisition.

@@ -2,10 +2,11 @@
 //! builds with `--cfg buttress_shuttle`, the locks are those of `shuttle`. It runs one thread at a
 //! time and switches threads at locks.
 //!
-//! Mutexes are those of `parking_lot`, whose fairness ensures that a long wait ends. The read-write
-//! locks are those of `std`. `parking_lot` yields the processor several times before it sleeps, and
-//! Linux 6.18 takes the rest of its time slice from a thread that yields. A reader that met a
-//! writer for a microsecond lost milliseconds to unrelated threads (docs/decisions/0019).
+//! The mutexes are those of `parking_lot`, whose fairness ensures that a long wait ends. The
+//! read-write locks are those of `std`. `parking_lot` yields the processor several times before it
+//! sleeps, and Linux 6.18 takes the rest of its time slice from a thread that yields. With other
+//! locks, a reader that met a writer for a microsecond lost milliseconds to unrelated threads
+//! (docs/decisions/0019).
 
 #[cfg(buttress_shuttle)]
 pub(crate) use checked::{Condvar, Mutex, MutexGuard};

@@ -18,7 +18,7 @@ pub struct RwLock<T, C: LockClass> {
 
 /// The guard of a lock that is held shared.
 pub struct RwLockReadGuard<'a, T, C: LockClass> {
-    // Dropped first, so that the lock is released before its entry.
+    // The inner guard is declared first, so that the lock is released before its entry is removed.
     inner: raw::RwLockReadGuard<'a, T>,
     _held: Held<C>,
 }

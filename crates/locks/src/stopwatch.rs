@@ -1,7 +1,7 @@
 //! Stopwatches: the duration of a piece of work, and the part of it in which its thread had no
 //! processor.
 //!
-//! Linux counts for each thread how long it was runnable without running. This is the run delay,
+//! For each thread, Linux counts how long it was runnable without running. This is the run delay,
 //! the second number of `schedstat`. Each thread keeps its `schedstat` file open and reads it.
 //! Without the file, the run delay is 0.
 //!

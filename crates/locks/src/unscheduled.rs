@@ -2,8 +2,8 @@
 //! The model checker schedules at each lock, and with these locks its runs would hardly get beyond
 //! the requests.
 //!
-//! In other builds, they are the locks of this crate. With the model checker, these are plain locks
-//! without classes. No scheduled lock may be acquired under one.
+//! In builds without the model checker, these are the locks of this crate. With the model checker,
+//! these are plain locks without classes. No scheduled lock may be acquired under one.
 
 #[cfg(not(buttress_shuttle))]
 pub use crate::{Condvar, Mutex, MutexGuard, RwLock};

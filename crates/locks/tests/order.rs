@@ -79,7 +79,7 @@ fn of_one_rank_one_is_held_and_the_same_lock_once() {
         let _middle = middle.read();
         let _other = other.lock();
     });
-    // Two readers of one thread wait for each other if a writer arrives between them.
+    // If a writer arrives between two readers of one thread, these wait for each other.
     refused("the same lock", ["`middle`", "`middle`"], || {
         let _first = middle.read();
         let _second = middle.read();

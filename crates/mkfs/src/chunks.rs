@@ -19,10 +19,10 @@
 //! | data, or mixed | 1 GiB | 10 GiB | 64 MiB |
 //! | metadata | 256 MiB; 1 GiB on volumes larger than 50 GiB | the same | 32 MiB |
 //!
-//! A chunk is also never larger than a tenth of the volume. A larger chunk is cut to the limit,
-//! which is divided over all its stripes. If the devices have less space than the limit, the chunk
-//! takes all of it. A chunk skips devices whose free space is below the minimum. All lengths are
-//! multiples of 64 KiB.
+//! A chunk is also never larger than a tenth of the volume. If a chunk exceeds the limit, it is cut
+//! to the limit, which is divided over all its stripes. If the devices have less space than the
+//! limit, the chunk takes all of it. A chunk skips devices whose free space is below the minimum.
+//! All lengths are multiples of 64 KiB.
 
 use super::device_id;
 use super::options::Settings;
@@ -36,7 +36,8 @@ use std::cmp::Reverse;
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
 
-/// The first address of chunks on a device. Boot loaders and the superblock lie below.
+/// The first address of chunks on a device. Boot loaders and the superblock are located below this
+/// address.
 const FIRST_PHYSICAL: u64 = DEVICE_RESERVED_BYTES;
 
 /// A chunk of the new volume.

@@ -122,7 +122,7 @@ pub fn directory(inode: InodeNumber, item: &InodeItem) -> Result<Vec<Item>, Erro
 /// Returns the items of the root tree's directory, whose only name leads to the default subvolume.
 ///
 /// # Errors
-/// Never fails, because a directory can have this name.
+/// Never fails, because a directory can have the name `default`.
 pub fn root_directory(
     inode: &InodeItem,
     default: TreeId,
@@ -317,7 +317,7 @@ pub fn free_space(chunk: &PlannedChunk, free: &[Range<Logical>]) -> Vec<Item> {
     items
 }
 
-/// Returns a superblock that leads to trees. `root_of` returns the existing roots.
+/// Returns a superblock that leads to trees. `root_of` returns the roots of existing trees.
 #[must_use]
 pub fn complete_superblock(
     superblock: &Superblock,

@@ -397,8 +397,7 @@ pub fn empty_superblock(settings: &Settings, identity: &Identity, devices: &[Dev
         } else {
             Generation::MAX
         },
-        // The tree is complete, but mkfs.btrfs leaves the check of the uuid tree to the first
-        // mount.
+        // The uuid tree is complete, but mkfs.btrfs leaves its check to the first mount.
         uuid_tree_generation: Generation::MIN,
         global_root_count: 0,
         remap_root: nowhere,

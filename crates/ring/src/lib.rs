@@ -12,17 +12,17 @@
 //!
 //! `unsafe` is needed because the kernel writes to memory by address. The invariants of the
 //! `unsafe` code are:
-//! - the kernel knows two addresses, those of the two parts of `Memory`. The mapping has at least
-//!   the sizes that the kernel knows, and never moves;
-//! - the kernel accesses them only while a command is in flight (`Place::Asked`), from its
-//!   submission until its completion is taken out. References to the command's memory exist only
+//! - the kernel knows two addresses, those of the two parts of `Memory`. The ring's mapping has at
+//!   least the sizes that the kernel knows, and never moves;
+//! - the kernel accesses the mapping only while a command is in flight (`Place::Asked`), from
+//!   submission until completion is taken out; References to the command's memory exist only
 //!   elsewhere and end before the next submission, because both need the ring;
 //! - a ring that is dropped while a command is in flight leaks its memory to the kernel. The memory
 //!   is never reused;
 //! - the submission side and the completion side are used only through `&mut self`.
 //!
-//! Left out: rings with more than one entry, and notifications, which the kernel does not accept in
-//! this way.
+//! Left out: rings with more than one entry, and notifications, which the kernel does not accept
+//! through rings.
 //!
 //! Source: `linux/fuse.h`, for `fuse_uring_req_header`, `fuse_uring_ent_in_out` and
 //! `fuse_uring_cmd_req`.
@@ -68,7 +68,7 @@ enum Place {
 pub struct Request<'a> {
     /// The `fuse_in_header` of a request, and the bytes after it.
     pub head: &'a [u8],
-    /// The structure of the operation and the bytes after it.
+    /// The structure of the FUSE operation and the bytes after it.
     pub arguments: &'a [u8],
     /// The memory for the remaining bytes of the request, and for the answer.
     pub payload: &'a mut [u8],
@@ -158,8 +158,8 @@ impl Ring {
                 }
             };
             // SAFETY: the submitted command refers only to the memory of `self`. No other code uses
-            // this memory until the completion is taken out: `place` records that from here on. If
-            // the completion never comes, `Memory` is leaked.
+            // the ring's memory until the completion is taken out: `place` records that from here
+            // on. If the completion never comes, `Memory` is leaked.
             unsafe { self.ring.submission().push(&command) }
                 .map_err(|_| io::Error::other("a ring has no space for its one command"))?;
             let before = std::mem::replace(&mut self.place, Place::Asked);
@@ -258,7 +258,7 @@ mod tests {
     fn ring() -> Option<(io::PipeReader, Ring)> {
         // A pipe accepts no commands.
         let (device, _) = io::pipe().unwrap();
-        // If the system has no rings, or refuses them to this process, the test has nothing to
+        // If the system has no io_uring, or refuses it to this process, the test has nothing to
         // check.
         let ring = Ring::new(device.as_fd(), 3, 1 << 20).ok()?;
         Some((device, ring))

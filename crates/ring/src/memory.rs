@@ -104,8 +104,9 @@ impl Memory {
 
     pub(crate) fn request(&mut self) -> Request<'_> {
         let room = self.payload_bytes;
-        // SAFETY: within the mapping, and apart from the head. No command is in flight, so only the
-        // borrower of `self` uses it.
+        // SAFETY: within the mapping, and apart from the head. SAFETY: the payload is within the
+        // mapping, and separate from the head. No command is in flight, so only the borrower of
+        // `self` uses it.
         let payload = unsafe { std::slice::from_raw_parts_mut(payload_of(self.mapping), room) };
         let head = self.head();
         Request {
@@ -155,8 +156,8 @@ impl Drop for Memory {
             return;
         }
         let length = self.payload_bytes.saturating_add(PAYLOAD_AT);
-        // SAFETY: mapped with this length, and the kernel has no command that knows it. An error
-        // would mean that it is not mapped.
+        // SAFETY: `mmap` returned this mapping with this length, and no command of the kernel
+        // refers to the mapping. An error would mean that it is not mapped.
         let _ = unsafe { munmap(self.mapping.as_ptr(), length) };
     }
 }

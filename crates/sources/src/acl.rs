@@ -63,7 +63,7 @@ fn parse(entry: &[u8]) -> Result<(u16, u32, u16), AclError> {
     let (kind, name, letters, number) = match fields.as_slice() {
         [kind, name, letters] => (*kind, *name, *letters, None),
         [kind, name, letters, number] => (*kind, *name, *letters, Some(*number)),
-        // mask and other may omit the second field.
+        // In the text form, mask and other may omit the second field.
         [kind, letters] => (*kind, &[][..], *letters, None),
         _ => return Err(wrong()),
     };

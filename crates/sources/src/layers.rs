@@ -59,7 +59,7 @@ pub struct Layer {
 pub struct Layers {
     name: String,
     layers: Arc<Vec<Layer>>,
-    /// True if names that begin with `.wh.` delete.
+    /// True if names that begin with `.wh.` delete other entries.
     marks: bool,
     snapshots: Option<EntryPath>,
     /// Hashes of the paths that hard-link members name; `None` until the archives were searched for

@@ -24,8 +24,8 @@
 //! bytes for each path to detect duplicates.
 //!
 //! Paths of the host are relative to the manifest. Contents are files of the host, text in the
-//! manifest, or the content of the same path in another image. The caller who opens the manifest
-//! also opens that image ([`OpenImage`]).
+//! manifest, or the content of the same path in another image. The caller that opens the manifest
+//! also opens the other image ([`OpenImage`]).
 //!
 //! [`mod@write`] writes the manifest of an existing image. `docs/manifest.md` describes the format.
 

@@ -549,7 +549,7 @@ impl Layout {
             content.add(bytes);
         });
         let store = store.map_err(failed)?;
-        // Bytes may follow the end of the compressed stream.
+        // In a layer's blob, bytes may follow the end of the compressed stream.
         let rest = io::copy(&mut hashing, &mut io::sink());
         rest.map_err(|cause| OciError::Read {
             file: file.clone(),

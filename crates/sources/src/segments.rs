@@ -29,7 +29,7 @@ impl SegmentReader {
         }
     }
 
-    /// Returns the segments that end after this offset.
+    /// Returns the segments that end after the offset `place`.
     fn from(&self, place: u64) -> impl Iterator<Item = &Segment> {
         let first = self
             .segments

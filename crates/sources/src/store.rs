@@ -52,7 +52,7 @@ pub enum StoreError {
     /// The archive cannot be read, or its compressed data is damaged.
     #[error("byte {offset}{}: {cause}", compressed(.compression))]
     Read {
-        /// The number of bytes that were unpacked before.
+        /// The number of bytes that were unpacked before this part.
         offset: u64,
         /// The compression of the archive.
         compression: Option<Compression>,
@@ -315,7 +315,7 @@ impl Store {
         Ok(())
     }
 
-    /// Fills `into` from this offset on.
+    /// Fills `into` with the bytes from this offset on.
     ///
     /// # Errors
     /// Fails if the bytes cannot be read, or lie beyond the end.

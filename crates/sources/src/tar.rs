@@ -82,7 +82,7 @@ pub enum Kind {
 /// A member of an archive.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Member {
-    /// The offset of its first header.
+    /// The offset of the member's first header.
     pub offset: u64,
     /// The path as stored in the archive.
     pub path: Vec<u8>,
@@ -179,7 +179,7 @@ impl Reader {
         found.map_err(|problem| TarError { offset, problem })
     }
 
-    /// Searches for a member. `offset` is that of the current header.
+    /// Searches for a member from `offset` on. `offset` is that of the current header.
     fn find(&mut self, offset: &mut u64) -> Result<Option<Member>, Problem> {
         let mut before = Before::default();
         loop {

@@ -79,7 +79,7 @@ struct Seen {
 
 fn blocks(size: u64, mut read: impl FnMut(u64, &mut [u8])) -> Vec<(u64, Vec<u8>)> {
     let mut found = Vec::new();
-    // A file that is one hole is too large to be read completely.
+    // If a test file is one hole, it is too large to be read completely.
     let step = if size > 1 << 30 { 64 << 20 } else { 4096 };
     for at in (0..size).step_by(step) {
         let mut block = vec![0; 4096.min((size - at) as usize)];

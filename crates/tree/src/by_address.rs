@@ -7,8 +7,8 @@
 //!
 //! The walk visits nodes first, parents before children. The walk's budget limits the number of
 //! known leaves, to about a million for each gigabyte of budget. At the limit, the walk visits the
-//! known leaves in address order, then more nodes. The walk returns an error for each unreadable
-//! block and continues, as in [`crate::blocks`], with the same bounds.
+//! leaves known so far in address order, then more nodes. The walk returns an error for each
+//! unreadable block and continues, as in [`crate::blocks`], with the same bounds.
 
 use crate::blocks::{BlockOrder, Blocks, Visit};
 use crate::cache::Reservation;
@@ -23,7 +23,7 @@ use core::iter::FusedIterator;
 use std::collections::VecDeque;
 use std::vec;
 
-/// The part of the read-ahead budget that holds the addresses of leaves.
+/// The fraction of the read-ahead budget that holds the addresses of leaves.
 const POINTER_PARTS: u64 = 2;
 
 /// The walk refills the queue when it holds less than this part of the window.

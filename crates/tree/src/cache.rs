@@ -1,12 +1,12 @@
 //! The node cache: checked blocks by address and generation.
 //!
-//! The module `shares` divides the budget. The budget does not count blocks that callers hold: an
-//! evicted block stays in memory while a cursor or an item refers to it.
+//! The module `shares` divides the cache's budget. The budget does not count blocks that callers
+//! hold: an evicted block stays in memory while a cursor or an item refers to it.
 //!
 //! The key of a cached block is address *and* generation. An address is reused after its block was
 //! freed, and the generation distinguishes the new block from the old one. Blocks in the cache are
-//! clean and immutable, so a hit needs no check of its bytes. In a hostile tree, another pointer
-//! with other expectations can lead to the same block. The cache therefore compares a hit with its
+//! clean and immutable, so a hit needs no check of its bytes. In a hostile tree, two pointers with
+//! different expectations can lead to the same block. The cache therefore compares a hit with its
 //! pointer. A hit that does not match counts as a miss, and reading the block again yields the
 //! exact error.
 //!
@@ -38,8 +38,8 @@ lock_class!(SharesLock, "shares", Rank::LEAF);
 /// records.
 const BLOCK_OVERHEAD_BYTES: u64 = 320;
 
-/// The minimum size of a cache shard. The minimum keeps a small budget from being split into
-/// useless parts.
+/// The minimum size of a cache shard. The minimum size keeps a small budget from being split into
+/// useless shards.
 const SHARD_BYTES_MIN: u64 = 4 << 20;
 
 /// The maximum number of shards. More shards gain nothing: a hit holds its shard's lock for some
@@ -203,8 +203,8 @@ impl NodeCache {
     }
 
     /// Returns true if the cache accepts a block that no reader has requested. Blocks that no
-    /// reader has requested may fill an eighth of the cache's budget. The rest is for requested
-    /// blocks.
+    /// reader has requested may fill an eighth of the cache's budget. The remaining budget is for
+    /// requested blocks.
     pub(crate) fn has_space_for(&self, block_bytes: usize) -> bool {
         let filled = self.blocks.weight().exact_add(weight_bytes(block_bytes));
         filled <= self.blocks.capacity().min(self.uninvited_bytes)
@@ -222,7 +222,8 @@ impl NodeCache {
         self.change_shares(|shares| shares.held_bytes = bytes);
     }
 
-    /// Changes the shares of the budget. The cache evicts the bytes that exceed its new share.
+    /// Changes the shares of the budget. The cache evicts the bytes that exceed its new share of
+    /// the budget.
     fn change_shares(&self, change: impl FnOnce(&mut Shares)) {
         let mut shares = self.shares.lock();
         change(&mut shares);

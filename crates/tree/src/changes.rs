@@ -6,10 +6,10 @@
 //! remaining blocks, and merges their children as the rows of the next level. At the leaves, the
 //! rows are items. The comparison drops items with equal keys and equal bytes.
 //!
-//! The trees may differ in height: a root joins the row of its own level. The walk knows differing
-//! blocks one level ahead. The module `stage` fetches differing blocks in windows in address order,
-//! for both trees in one plug. The forest's threads check them. Memory is one window of blocks,
-//! plus one block for each level and tree.
+//! The trees may differ in height: each root joins the row of its own level. The walk knows
+//! differing blocks one level ahead. The module `stage` fetches differing blocks in windows in
+//! address order, for both trees in one plug. The forest's threads check them. The comparison's
+//! memory is one window of blocks, plus one block for each level and tree.
 //!
 //! The two trees may also belong to two volumes, such as two images of the same history. There, an
 //! equal address and generation prove nothing, because copies that were both written to number
@@ -152,7 +152,7 @@ impl Changes {
         }
     }
 
-    /// Advances to the next item that differs. Returns its slots in the two leaves.
+    /// Advances to the next item that differs. Returns the item's slots in the two leaves.
     fn advance(&mut self) -> Result<Option<[Option<usize>; 2]>> {
         loop {
             let [old, new] = &mut self.leaves;

@@ -25,9 +25,9 @@
 //!    every later edit of this tree, until [`EditableTree::unassigned_nodes`] is zero.
 //! 2. [`EditableTree::freeze`] fixes the tree's state for the commit. The next edit copies the
 //!    blocks that it changes, with the context's next generation. Frozen blocks may also be written
-//!    during a transaction to free memory. An edit then copies a changed block to a new address.
-//!    The transaction must not reuse the old one, because the cache identifies blocks by address
-//!    and generation.
+//!    during a transaction to free memory. After such a write, an edit copies the block to a new
+//!    address before it changes it. The transaction must not reuse the old one, because the cache
+//!    identifies blocks by address and generation.
 //! 3. [`Frozen::blocks`] lists the blocks, [`FrozenBlock::seal`] seals each on any thread, the
 //!    caller writes them, and [`Forest::keep_written`] caches them.
 //! 4. [`EditableTree::forget_written`] releases the blocks, and the caller drops the [`Frozen`].
@@ -38,7 +38,7 @@
 //! # Memory
 //!
 //! Memory outside the cache's budget holds blocks changed since the last freeze, blocks frozen but
-//! not yet forgotten, and blocks that views hold, but no clean blocks. The number of these blocks
+//! not yet forgotten, and blocks that views hold, but no clean blocks. The number of dirty blocks
 //! is [`EditableTree::unassigned_nodes`] plus the number of assigned addresses.
 //!
 //! # Errors
@@ -82,9 +82,10 @@ pub trait EditContext {
     /// Returns the generation of the running transaction, which all new blocks carry.
     fn generation(&self) -> Generation;
 
-    /// A committed or frozen block left this tree. The block's content is in a copy, in a neighbour
-    /// that absorbed it, or in items that [`EditableTree::remove_range`] will report to its caller.
-    /// Called once for each such block, parents before children, after the tree has lost the block.
+    /// A committed or frozen block was replaced by a copy in this tree. The block's content is in a
+    /// copy, in a neighbour that absorbed it, or in items that [`EditableTree::remove_range`] will
+    /// report to its caller. Called once for each such block, parents before children, after the
+    /// tree has lost the block.
     ///
     /// # Errors
     /// Any error. The edit fails with it, and the tree must not be committed.
@@ -95,7 +96,7 @@ pub trait EditContext {
     /// call.
     ///
     /// # Errors
-    /// Any error, as for [`EditContext::copied`].
+    /// Fails with any error, as [`EditContext::copied`] does.
     fn dropped(&mut self, tree: TreeId, old: &BlockPointer, block: &TreeBlock) -> Result<(), ContextError>;
 }
 
@@ -385,7 +386,7 @@ impl EditableTree {
     /// Inserts new items, which are in key order. Items of the same leaf share one descent.
     ///
     /// # Errors
-    /// Fails as [`EditableTree::insert`] does. Items before the failed one stay in the tree.
+    /// Fails as [`EditableTree::insert`] does. Items before the failed item stay in the tree.
     pub fn insert_many(&mut self, context: &mut dyn EditContext, items: &[(Key, &[u8])]) -> Result<()> {
         match self.insert_many_new(context, items)?.first() {
             Some((key, _)) => Err(self.error(Cause::ItemExists(*key))),

@@ -36,7 +36,8 @@ pub struct Forest {
 /// The part of a forest's budget that a job takes for memory of its own ([`Forest::hold_unread`]).
 #[derive(Debug)]
 pub struct HeldMemory {
-    /// The reservation. `None` if another reader was reading ahead at that moment.
+    /// The reservation. The budget that is reserved for the held memory; `None` if another reader
+    /// was reading ahead.
     _reservation: Option<Reservation>,
 }
 

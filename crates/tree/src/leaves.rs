@@ -172,8 +172,9 @@ impl Leaves {
         }
     }
 
-    /// Prepares the block at the end of the path. A node continues with the child that covers the
-    /// range's start. On arrival at a leaf, returns the slots of the range, if the leaf has any.
+    /// Prepares the block at the end of the path. On arrival at a node, the walk continues with the
+    /// child that covers the range's start. On arrival at a leaf, returns the slots of the range,
+    /// if the leaf has any.
     fn arrive(&mut self) -> Option<Range<usize>> {
         let Step {
             pointer, block, slot, ..

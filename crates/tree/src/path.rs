@@ -165,7 +165,7 @@ impl Path {
                 Aim::Last => step.last_slot(),
                 Aim::Key(key) => match step.block.search(key) {
                     Ok(slot) => slot,
-                    // Clamp: keys below the first key belong to the first child.
+                    // Clamp: keys below the node's first key belong to the first child.
                     Err(slot) => slot.saturating_sub(1),
                 },
             };

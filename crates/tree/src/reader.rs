@@ -38,7 +38,7 @@ impl BlockReader {
     pub(crate) fn new(volume: Arc<Volume>) -> Self {
         let format = volume.block_format().clone();
         let units = format.node_bytes.quotient(4096).max(1);
-        // Clamp: the cost is a simulated time.
+        // Clamp: the cost of checking a block is simulated time.
         let check_cost = CHECK_COST_PER_4_KIB.saturating_mul(units);
         let simulated = volume.virtual_clock().is_some();
         let devices = volume.devices();
@@ -67,7 +67,7 @@ impl BlockReader {
         self.format.node_bytes
     }
 
-    /// Returns true if all work runs on the calling thread, because time is simulated.
+    /// Returns true if all work runs on the calling thread, because the devices are simulated.
     pub(crate) const fn is_simulated(&self) -> bool {
         self.simulated
     }

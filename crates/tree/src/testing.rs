@@ -83,7 +83,7 @@ impl Default for ImageOptions {
 /// The shape of a tree: how full its blocks are.
 #[derive(Clone, Copy, Debug)]
 pub struct TreeShape {
-    /// At most this many items in a leaf.
+    /// The maximum number of items in a leaf.
     pub items_per_leaf: usize,
     /// At most this many children of a node; at least two.
     pub children_per_node: usize,

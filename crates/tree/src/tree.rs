@@ -20,7 +20,7 @@ use buttress_format::Key;
 use core::ops::RangeBounds;
 use std::sync::Arc;
 
-/// A tree in the state of its root block. Cloning is cheap.
+/// A tree in the state of its root block. Cloning a tree is cheap.
 #[derive(Clone, Debug)]
 pub struct Tree {
     forest: Arc<Forest>,
@@ -114,9 +114,9 @@ impl Tree {
     /// Walks leaves like [`Tree::leaves`], but skips unwanted subtrees without reading them.
     ///
     /// `wanted(first, end)` returns true if the caller wants any key of `[first, end)`, or of
-    /// `[first, ..)` without `end`. The walk calls it for nodes and leaves, several times for each.
-    /// The predicate must always return the same result for a range. The leaves that the walk
-    /// returns may also hold unwanted items.
+    /// `[first, ..)` without `end`. The walk calls the predicate for nodes and leaves, several
+    /// times for each. The predicate must always return the same result for a range. The leaves
+    /// that the walk returns may also hold unwanted items.
     #[must_use]
     pub fn leaves_where(
         &self,

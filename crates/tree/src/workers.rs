@@ -2,8 +2,8 @@
 //!
 //! The threads start with the first sweep, and end before the forest is dropped. After their end,
 //! the threads hold no reference to the volume, so it can be opened again at once. A simulated
-//! device has no such threads: the reader that needs a block checks it, so that runs can be
-//! repeated. A full queue does no harm either. If no thread has begun a batch, the reader that
+//! device has no checking threads: the reader that needs a block checks it, so that runs are
+//! deterministic. A full queue does no harm either. If no thread has begun a batch, the reader that
 //! needs its result checks the batch itself.
 
 use buttress_device::placement;

@@ -30,7 +30,7 @@ pub struct MappedChunk {
 }
 
 impl MappedChunk {
-    /// Checks a chunk. `devices` are the slots of its stripes, in order.
+    /// Checks a chunk. `devices` are the slots of the chunk's stripes, in order.
     pub(crate) fn new(start: Logical, chunk: Chunk, devices: Vec<Arc<DeviceSlot>>) -> Result<Self, Error> {
         let layout = Layout::new(
             chunk.replication(),

@@ -7,9 +7,9 @@
 //!   superblocks use it for a missing tree. The first chunk of volumes that old versions of
 //!   mkfs.btrfs made begins there;
 //! - the addresses of superblock copies;
-//! - the first MiB of each device, which is reserved for boot loaders. Since about 2015, no new
-//!   chunk begins there. The kernel honours this only when it makes chunks. In older chunks, it
-//!   also uses the bytes between 68 KiB and 1 MiB.
+//! - the first MiB of each device, which btrfs reserves for boot loaders; Since about 2015, no new
+//!   chunk begins there. The kernel avoids the first MiB only when it makes chunks. In older
+//!   chunks, it also uses the bytes between 68 KiB and 1 MiB.
 //!
 //! Data in excluded addresses of an older volume stays there until its extents are freed. Then the
 //! addresses are not used again.

@@ -2,7 +2,7 @@
 //!
 //! A crash between the superblock writes of a commit leaves some devices with the superblock of the
 //! previous commit. Such a device holds all blocks of the commit, because they were durable on all
-//! devices before the first superblock write. A device that was away during this commit alone has
+//! devices before the first superblock write. A device that was absent only during this commit has
 //! the same superblock, but lacks the blocks. The roots of the newest commit distinguish the two
 //! cases: each commit writes at least the root tree's block. A device missed the commit if it
 //! should hold a copy of such a root and does not.

@@ -13,8 +13,9 @@
 //!
 //! Invariants: making a [`Layout`] checks it. After that, no function fails for an offset inside
 //! the chunk, and an offset outside returns `None`. Every data byte has one [`Place`], and every
-//! byte of a stripe has one [`Content`]. The two mappings are inverse to each other. Left out: the
-//! devices of the stripes, and the choice of copies to read (the module `mirror`).
+//! byte of a stripe has one [`Content`]. The two mappings, of chunk bytes and of stripe bytes, are
+//! inverse to each other. Left out: the devices of the stripes, and the choice of copies to read
+//! (the module `mirror`).
 //!
 //! Source: on-disk format documentation, section "CHUNK_ITEM", and `btrfs(5)`, section "Profiles".
 

@@ -3,17 +3,17 @@
 //! A new device gets the superblock in use, with a device item of its own, before any commit lists
 //! the device ([`Volume::join`]). Every crash therefore leaves one of two states:
 //!
-//! - the last commit does not list the device. The volume opens with the device, which is ignored,
-//!   and without it;
+//! - the last commit does not list the device. The volume opens without the device, and also with
+//!   the device, which it ignores;
 //! - the commit lists the device, and the device carries the volume's fsid, its own id and its own uuid.
 //!
 //! A commit writes the superblock of a device without device extents after those of other devices
-//! ([`crate::write`]). A cut-off commit therefore never has its newest superblock on such a device
-//! alone.
+//! ([`crate::write`]). An interrupted commit therefore never leaves the newest superblock only on a
+//! device without device extents.
 //!
 //! A commit that removes a device writes no superblock to that device
-//! ([`Volume::write_superblocks_without`]). The device's superblock then belongs to the previous
-//! commit. The caller wipes it last.
+//! ([`Volume::write_superblocks_without`]). The device's superblock then belongs to the commit
+//! before its removal. The caller wipes it last.
 //!
 //! After a crash, opening counts a device without device extents as current, although its
 //! superblock may be older.

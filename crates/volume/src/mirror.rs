@@ -14,7 +14,7 @@
 //! Ways that need a missing device, or a device that was left out, do not exist. Ways that read a
 //! stale device come last. If a chunk has copies on several devices, the first choice alternates
 //! with the address, every mebibyte. Thus both disks of a mirror work, neighbouring blocks still
-//! merge, and two runs behave alike. Copies on one device are tried in order.
+//! merge, and two runs behave alike. The reader tries several copies on one device in order.
 
 use crate::chunk_map::MappedChunk;
 use crate::error::{Attempt, Corruption, Error, Unreadable};
@@ -61,7 +61,8 @@ pub(crate) struct Segment {
     /// The location of the run according to the RAID stripe tree; `None` if the chunk itself
     /// locates the run.
     resolved: Option<ResolvedStripes>,
-    /// The reason why the location of the run is unknown. The segment then has no ways.
+    /// The reason why the location of the run is unknown. If the location of the run is unknown,
+    /// the segment has no ways.
     pub(crate) failure: Option<Error>,
 }
 

@@ -7,8 +7,8 @@
 //! - devices marked as seeds may have another fsid. The sprout lists the seeds in its chunk tree.
 //!   If all given devices are seeds, the newest generation is the volume;
 //! - any other fsid is refused, with both names in the error;
-//! - a device with id 0 is the target of an unfinished replacement. The target is kept apart and
-//!   not read ([`crate::replacement`]);
+//! - a device with id 0 is the target of an unfinished replacement. The replacement's target is
+//!   kept apart and not read ([`crate::replacement`]);
 //! - the newest generation leads. A device of an older generation missed commits, and its copies
 //!   are used last;
 //! - two devices that were each written without the other are refused. Either their superblocks

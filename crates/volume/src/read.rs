@@ -120,7 +120,7 @@ impl Volume {
     }
 
     /// Starts reads of extents, in one plug on every device. The results are in the order of the
-    /// requests. An extent that cannot be mapped fails when it is awaited.
+    /// requests. If an extent cannot be mapped, waiting for its read returns the error.
     pub fn start_reads(&self, reads: &[ExtentRead]) -> Vec<PendingExtent> {
         let mut extents: Vec<_> = reads
             .iter()
@@ -201,8 +201,8 @@ impl Volume {
         self.prepare(read).unverified().wait_data(self, &|_, _| {})
     }
 
-    /// Prepares one extent. If an extent has only one segment, the waiting thread reads it itself,
-    /// without a queue.
+    /// Prepares the read of one extent. If an extent has only one segment, the waiting thread reads
+    /// it itself, without a queue.
     fn prepare(&self, read: ExtentRead) -> PendingExtent {
         let mut extent = PendingExtent {
             read,

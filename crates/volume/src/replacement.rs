@@ -10,10 +10,10 @@
 //! gets none.
 //!
 //! A slot never changes its device. A replacement exchanges the source's slot for one with the same
-//! id, uuid and error counters, in all tables. Device table and chunks are `Arc`s. Readers continue
-//! without cost with the device slot that they hold. Writers hold the lock `writes` shared, from
-//! planning a write to its end. The exchange holds it exclusively, so each write goes to the old
-//! slots or to the new ones.
+//! id, uuid and error counters, in all tables. The device table and the chunks are `Arc`s. Readers
+//! continue without cost with the device slot that they hold. Writers hold the lock `writes`
+//! shared, from planning a write to its end. The exchange holds it exclusively, so each write goes
+//! to the old slots or to the new ones.
 //!
 //! A target that fails a write is left out, like any device. The replacement then cannot finish,
 //! and the volume loses nothing. While a target exists, or a job [guards](Volume::guard_rows) the
@@ -121,7 +121,7 @@ impl Replacement {
         &self.source
     }
 
-    /// Returns the slot of the new device. No chunk names it.
+    /// Returns the slot of the new device. No chunk names the new device.
     #[must_use]
     pub const fn target(&self) -> &Arc<DeviceSlot> {
         &self.target
@@ -168,7 +168,7 @@ impl Drop for RowGuard {
 
 impl Volume {
     /// Makes writers lock the rows that they write, in all profiles, until the guard is dropped.
-    /// The guard serves jobs that compare or copy copies while other threads write.
+    /// The guard serves jobs that compare or copy a chunk's copies while other threads write.
     #[must_use]
     pub fn guard_rows(self: &Arc<Self>) -> RowGuard {
         // Waits for writers that began without locks.

@@ -1,20 +1,20 @@
 //! The return of a device that missed commits, up to the point at which the device is current.
 //!
-//! The device's own superblock still leads to the device's older state. If the profiles allow, this
-//! state can be read from the device alone. The superblock is therefore the last thing that
-//! changes. From [`Volume::begin_return`] on, the device gets every block that is written to the
-//! volume, and no superblock. A job above writes the blocks that the device missed.
-//! [`Volume::end_return`] then writes the superblock in use to the device: copies, flush, primary,
-//! flush. A crash before the primary superblock leaves the device at its own state. A crash after
-//! that write leaves the returning device at the volume's state. Until its superblock is written,
-//! the returning device counts as lost, and nothing unverified is read from it.
+//! Until the return ends, the device's own superblock leads to the device's older state. If the
+//! profiles allow, this state can be read from the device alone. The superblock is therefore the
+//! last thing that changes. From [`Volume::begin_return`] on, the device gets every block that is
+//! written to the volume, and no superblock. A job above writes the blocks that the device missed.
+//! [`Volume::end_return`] then writes the volume's superblock to the device: copies, flush,
+//! primary, flush. A crash before the primary superblock leaves the device at its own state. A
+//! crash after that write leaves the returning device at the volume's state. Until its superblock
+//! is written, the returning device counts as lost, and nothing unverified is read from it.
 //!
 //! A return is a replacement whose target is the device itself ([`crate::replacement`]), without an
 //! item in the device tree. Linux sees a device that missed commits, before and after a crash.
 //!
-//! A stripe is *moved* if the device's own state uses its place for something else. The stripe's
-//! content goes to another place on the device. The chunk names the new place by the time the
-//! superblock changes ([`Volume::move_stripes`]).
+//! A stripe is *moved* if the device's own state uses the stripe's place for something else. The
+//! stripe's content goes to another place on the device. The chunk names the new place by the time
+//! the superblock changes ([`Volume::move_stripes`]).
 //!
 //! Left out: the choice of addresses that may be written without harm to the device's own state.
 //! The writer above excludes the space of the device's own state from allocation, and decides which
@@ -68,8 +68,8 @@ impl Volume {
         Ok(replacement)
     }
 
-    /// Writes the superblock in use to a device that now has every block. The device then serves
-    /// like any other.
+    /// Writes the superblock in use to a device that now has every block. After this call, the
+    /// device serves like any other device.
     ///
     /// # Errors
     /// Returns [`WriteRefusal::NoTarget`] if no device is being brought up to date, or if a write
@@ -100,7 +100,8 @@ impl Volume {
     /// devices. The new places must hold the bytes of the old places.
     ///
     /// # Errors
-    /// Returns [`WriteRefusal::NoSuchChunk`]. Also fails if the profile does not allow the chunk.
+    /// Returns [`WriteRefusal::NoSuchChunk`]. Also fails if the profile does not allow the moved
+    /// chunk.
     pub fn move_stripes(&self, start: Logical, chunk: Chunk) -> Result<(), Error> {
         let _alone = self.writes().write();
         self.exchange_chunk(start, chunk)

@@ -1,10 +1,11 @@
 //! Chunks whose bytes the RAID stripe tree locates.
 //!
 //! The raid-stripe-tree feature applies to data of the profiles RAID0, RAID1, RAID1C3, RAID1C4,
-//! RAID10 and DUP. Data is written to any free place in the chunk's device extents, and the stripe
-//! tree records the place. For each written extent, the stripe tree holds one physical address for
-//! each copy. The chunk still determines which devices hold a byte; the tree replaces only the
-//! address on them. The stripe tree leaves the mapping of metadata and system chunks unchanged.
+//! RAID10 and DUP. A writer of such data chooses any free place in the chunk's device extents; the
+//! stripe tree records the place. For each written extent, the stripe tree holds one physical
+//! address for each copy. The chunk still determines which devices hold a byte; the tree replaces
+//! only the address on them. The stripe tree leaves the mapping of metadata and system chunks
+//! unchanged.
 //!
 //! An entry lists the copies of one contiguous run, without lengths. For RAID0 and RAID10, it
 //! therefore locates at most one unit of striping: bytes of an entry beyond the unit in which it
@@ -41,7 +42,7 @@ pub struct ResolvedStripe {
     pub physical: Physical,
 }
 
-/// The minimum length of an entry. Entries begin and end at sectors.
+/// The minimum length of an entry. Entries of the stripe tree begin and end at sector boundaries.
 const SMALLEST_ENTRY_BYTES: usize = 4096;
 
 /// Looks addresses up in the RAID stripe tree.

@@ -2,8 +2,8 @@
 //!
 //! A device holds copies at 64 KiB, 64 MiB and 256 GiB, if it is large enough. A valid primary is
 //! used, as in the kernel, even if a copy is newer. Otherwise, the newest valid copy with the
-//! primary's fsid and device uuid is used. If the primary no longer names these ids, all valid
-//! copies must agree.
+//! primary's fsid and device uuid is used. If the primary does not hold these ids, all valid copies
+//! must agree.
 //!
 //! Zoned devices have sequential zones that cannot be overwritten, so they keep the primary in a
 //! log. In a zoned device, a log holds superblocks one after another from byte 0 on, in two

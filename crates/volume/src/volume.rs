@@ -495,8 +495,8 @@ impl Volume {
     }
 
     /// Returns the error for a volume that cannot open because devices are missing. If devices are
-    /// missing and the caller did not accept that, it names them instead of the failure that their
-    /// absence caused.
+    /// missing without the caller's consent, the error names these devices, not the failure caused
+    /// by their absence.
     #[must_use]
     pub fn missing_instead(&self) -> Option<Error> {
         let missing = self.missing_devices();

@@ -11,8 +11,9 @@ use buttress_format::{Physical, SUPERBLOCK_OFFSETS};
 /// content.
 const WIPED_BYTES: u64 = 2 << 20;
 
-/// Erases a device's former content without a discard. At each moment, the device holds a complete
-/// volume or none. Programs that recognise a file system by its signature then find none.
+/// Erases a device's former content without a discard. At each moment of the erasure, the device
+/// holds a complete volume or none. Programs that recognise a file system by its signature then
+/// find no signature.
 ///
 /// # Errors
 /// Fails if the device fails.

@@ -4,25 +4,25 @@
 //! writes each run to all stripes that hold it. For RAID5 and RAID6, the rows that the batch
 //! touches get new parity (`rows`). The call submits all requests of a device in one plug, so that
 //! neighbours merge, and all devices work in parallel. The write returns when all devices have the
-//! bytes. The bytes are durable after a [`Volume::flush`].
+//! bytes. After a [`Volume::flush`], the written bytes are durable.
 //!
 //! Degraded writes: a write leaves out a device that is missing, or that missed commits
 //! ([`Stale`]). If the profile cannot recover the bytes of a left-out device, the write writes
 //! nothing ([`WriteRefusal::OutOfReach`]). A stale device keeps its old superblock until it is
-//! brought up to date ([`crate::returning`]) or replaced. A stale device's superblock is not
-//! written, so that no opening takes it for a good device.
+//! brought up to date ([`crate::returning`]) or replaced. A commit does not write the superblock of
+//! a stale device, so that no opening uses the device as current.
 //!
 //! Lack of space: writes to a sparse image file fail when the file system that holds it is full.
 //! Space for metadata is reserved in advance ([`Volume::reserve`]). If data finds no space on the
 //! host, only that write fails ([`Volume::write_data`]). No item refers to the range of a failed
 //! data write, and the bytes on the device are known.
 //!
-//! Failures: a device that fails a write or a flush is left out from then on, like a missing
-//! device, if all chunks can do without it (`failures`). Otherwise its failure *stops writing for
-//! good* ([`Volume::stop_writing`]), and the cause is kept. Each later write, flush or commit is
-//! refused. No failure of a device is retried.
+//! Failures: if all chunks can do without a device that fails a write or flush, it is left out like
+//! a missing device (`failures`). Otherwise its failure *stops writing for good*
+//! ([`Volume::stop_writing`]), and the cause is kept. Each later write, flush or commit is refused.
+//! No failure of a device is retried.
 //!
-//! While a device is being replaced, its writes also go to the device that will replace it
+//! While a device is replaced, its writes also go to the replacement's target
 //! ([`crate::replacement`]).
 //!
 //! Left out: the choice of addresses. The allocator above passes only ranges that no committed
@@ -129,8 +129,8 @@ impl Volume {
         // same row, they read and write the row one after the other. The second call knows which
         // devices the first did not reach.
         let _locks = rows.lock(self.row_locks());
-        // A row is always written completely. If data were written without its parity, other
-        // columns of the row would lose their redundancy.
+        // The batch always writes a row of parity completely. If data were written without its
+        // parity, other columns of the row would lose their redundancy.
         let writes_rows = !rows.is_empty();
         rows.add_to(self, &mut batch, beside)?;
         if may_lack_space && writes_rows {
@@ -237,7 +237,8 @@ struct Plug {
 }
 
 impl Batch {
-    /// Adds a write to a stripe. Returns false and adds nothing if its device is out of reach.
+    /// Adds a write to a stripe of the batch. Returns false and adds nothing if its device is out
+    /// of reach.
     pub(crate) fn add(
         &mut self,
         volume: &Volume,

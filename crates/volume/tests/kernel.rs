@@ -214,7 +214,7 @@ fn metadata_uuid(directory: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// Tests a device that was away while the volume was written.
+/// Tests a device that was absent while the volume was written.
 fn stale(directory: &Path) -> Result<(), String> {
     let images = images(directory, 2);
     mkfs(&images, &["-m", "raid1", "-d", "raid1"])?;

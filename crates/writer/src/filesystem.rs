@@ -74,7 +74,7 @@ impl WritableFilesystem {
     }
 
     /// Opens a volume as [`WritableFilesystem::new`] does, on devices whose changes stay in memory.
-    /// A metadata image can be opened in this way too, because nothing is written to the image.
+    /// A metadata image can be opened in memory too, because nothing is written to the image.
     pub(crate) fn in_memory(filesystem: Filesystem, options: WriteOptions) -> Result<Self> {
         let stages = Arc::<Stages>::default();
         let opening =
@@ -109,9 +109,9 @@ impl WritableFilesystem {
         self.engine.close()
     }
 
-    /// Drops this handle without a commit, and returns the uncommitted changes. The volume then
-    /// stays at the last commit, which a background thread may have made. Other handles may still
-    /// commit the changes.
+    /// Drops this handle without a commit, and returns the uncommitted changes. The volume then has
+    /// the state of the last commit, which a background thread may have made. Other handles may
+    /// still commit the changes.
     pub fn abandon(self) -> Uncommitted {
         self.engine.abandon()
     }

@@ -11,16 +11,17 @@
 //! | `direct_reads` | which reads Linux serves without its page cache |
 //! | `read_ahead` | readahead of blocks that later changes will need |
 //!
-//! A view ([`WritableFilesystem::view`](crate::WritableFilesystem::view)) shows one moment, and
-//! makes later edits copy blocks. A live read shows the current state and preserves nothing.
+//! A view ([`WritableFilesystem::view`](crate::WritableFilesystem::view)) shows the volume at one
+//! moment, and makes later edits copy blocks. A live read shows the current state and preserves
+//! nothing.
 //!
 //! # Locks
 //!
 //! A live read acquires locks in a fixed order. The first locks are those of a file's dirty data,
 //! of the steps of operations, of a shard of the inode table, and of an inode's state. The locks of
-//! the subvolume's tree, of other trees, and of the extent tree follow. Each lock is held for one
-//! step in memory, and never during device I/O. A lookup that misses a block releases all locks,
-//! reads the block, and retries ([`Retry`]).
+//! the subvolume's tree, of other trees, and of the extent tree follow. Each of these locks is held
+//! for one step in memory, and never during device I/O. A lookup that misses a block releases all
+//! locks, reads the block, and retries ([`Retry`]).
 //!
 //! # Guarantees to readers
 //!

@@ -29,16 +29,16 @@
 //! # How an operation runs
 //!
 //! An operation begins as an `Access`: lookups and checks, and no edits. A read-only look uses an
-//! `Access` alone. An `Operation` consumes an `Access` and adds edits. An error before the first
-//! edit changes nothing. After a later error (a tree block that cannot be read), half of the
-//! operation is in memory. No commit may write half an operation, so writing stops, and changes
-//! since the last commit are lost.
+//! `Access` without an `Operation`. An `Operation` consumes an `Access` and adds edits. An error
+//! before the first edit changes nothing. After a later error (a tree block that cannot be read),
+//! half of the operation is in memory. No commit may write half an operation, so writing stops, and
+//! changes since the last commit are lost.
 //!
 //! No operation waits for a device under the edit lock. Before its first edit, an operation finds
 //! tree blocks only in memory. If a block is missing, `attempt` releases the lock, reads the block,
 //! and retries. An operation's code before its first edit may therefore run several times.
 //! `Operation::begin` marks the beginning of work that must not run twice. Before the first edit,
-//! an operation reaches the places of its edits (`Access::reach`).
+//! an operation loads the paths to its edits (`Access::reach`).
 //!
 //! # Permissions
 //!
@@ -108,8 +108,8 @@ pub(crate) struct Operation<'a> {
 /// The state of an operation from its first edit on, or from work that must not run twice.
 struct Edits<'a> {
     _whole: Steps<'a>,
-    /// Whether the operation edited anything. Later errors are not returned as the caller's error;
-    /// they stop writing.
+    /// Whether the operation edited anything. After the first edit, errors stop writing instead of
+    /// going to the caller.
     any: bool,
 }
 
@@ -174,7 +174,7 @@ impl WritableFilesystem {
     }
 
     /// Runs an operation as [`operate`](Self::operate) does. If the operation's worst case does not
-    /// fit beside dirty data, writes the data back and retries. The caller holds no file's content.
+    /// fit beside dirty data, writes the data back and retries. The caller holds no file lock.
     pub(crate) fn operate_beside_data<T>(
         &self,
         need: Need,
@@ -240,7 +240,7 @@ impl WritableFilesystem {
 
     /// Runs an operation on the state that a commit freezes, before any other edit. If the
     /// operation's need finds no space, a trim may hold space, or a commit may free some. The call
-    /// waits for both and retries once.
+    /// waits for the trim and the commit, and retries once.
     pub(super) fn operate_at_commit<T>(
         &self,
         need: Need,
@@ -368,7 +368,7 @@ impl<'a> Operation<'a> {
     /// Checks that an edit's worst case fits into the free space, for operations that started
     /// without a reservation.
     pub(super) fn require_space(&mut self, need: Need) -> Result<()> {
-        // A chunk made for this need still exists when the operation is retried.
+        // If the operation is retried, a chunk made for its need still exists.
         if self.access.transaction_mut().reserve_space(need)? {
             return Ok(());
         }

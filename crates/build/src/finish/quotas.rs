@@ -3,8 +3,8 @@
 //! - Full quotas count an extent or a tree block for every subvolume that references it. Source and
 //!   snapshot both reference the blocks and data below a copied root. Each of the two subvolumes
 //!   references its own root exclusively.
-//! - Simple quotas count it once, for the subvolume that created it ([`Finish::maker`], the owner
-//!   of a tree block).
+//! - Simple quotas count a shared extent once, for the subvolume that created it
+//!   ([`Finish::maker`], the owner of a tree block).
 //!
 //! The quota tree does not count its own blocks, so it is packed before trees that depend on each
 //! other.

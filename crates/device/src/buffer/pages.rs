@@ -84,9 +84,9 @@ mod system {
     }
 
     pub(super) fn prefer_huge_pages(start: NonNull<u8>, bytes: usize) {
-        // SAFETY: advice on pages of this process, which says nothing about their content. SAFETY:
-        // the advice concerns pages of this process and does not change their content; small pages
-        // serve as well.
+        // SAFETY: the advice concerns pages of this process and does not change their content.
+        // SAFETY: the advice concerns pages of this process and does not change their content;
+        // small pages serve as well.
         let _ = unsafe { madvise(start.as_ptr().cast(), bytes, Advice::LinuxHugepage) };
     }
 }
@@ -107,8 +107,8 @@ mod system {
 
     pub(super) unsafe fn give_back(start: NonNull<u8>, bytes: usize, alignment_bytes: usize) {
         if let Ok(layout) = Layout::from_size_align(bytes, alignment_bytes) {
-            // SAFETY: the caller promises that `take` returned it for this layout, and that nothing
-            // uses it.
+            // SAFETY: the caller promises that `take` returned the memory for this layout, and that
+            // no code uses it.
             unsafe { dealloc(start.as_ptr(), layout) }
         }
     }

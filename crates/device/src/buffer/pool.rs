@@ -19,7 +19,7 @@ use super::{ALIGNMENT_BYTES, Block, Home, pages};
 /// The granularity of block sizes. Untouched pages take up no memory.
 const STEP_BYTES: usize = 128 << 10;
 
-/// The pool's budget. Idle memory beyond it returns to the system.
+/// The pool's budget. Idle memory beyond this budget returns to the system.
 const POOL_BYTES: usize = 16 << 20;
 
 /// Larger blocks are never pooled.
@@ -48,8 +48,8 @@ pub(super) fn take(capacity: usize) -> Block {
 /// Receives a block that [`take`] returned.
 pub(super) fn put(block: Block) {
     let allocation = Allocation::from_block(&block);
-    // Memory that does not stay is unmapped after the lock is released, because unmapping takes
-    // time.
+    // If memory exceeds the pool's budget, it is unmapped after the lock is released, because
+    // unmapping takes time.
     let surplus = IDLE.lock().put(allocation);
     drop(surplus);
 }

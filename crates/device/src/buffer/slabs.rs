@@ -49,7 +49,7 @@ pub(super) struct Class {
 struct Slabs {
     /// The slabs by number; `None` for a returned slab.
     slabs: Vec<Option<Slab>>,
-    /// The numbers of slabs with free places, each once.
+    /// The numbers of slabs with unused places, each once.
     with_room: Vec<usize>,
     /// The unused slab numbers, which a new slab can have.
     vacant: Vec<usize>,

@@ -386,7 +386,7 @@ fn restricted_ring(entries: u32) -> io::Result<IoUring> {
     Ok(ring)
 }
 
-/// Returns the opening of the file that a dispatch uses.
+/// Returns the opening of the file (buffered or direct) that a dispatch uses.
 fn for_dispatch<'a>(target: RingTarget<'a>, dispatch: &Dispatch) -> RingTarget<'a> {
     let large = target
         .large_writes

@@ -1,7 +1,7 @@
 //! The thread engine: positioned reads and writes on worker threads.
 //!
-//! Workers start on demand, up to the queue's depth, and stay until the device is closed. Requests
-//! that must wait for the medium get one worker for each queued dispatch, at once. Starting a
+//! Workers start on demand, up to the queue's depth, and stay until the device is closed. If
+//! requests must wait for the medium, each queued dispatch gets one worker at once. Starting a
 //! thread takes longer than a cached read, and reads from the page cache are work for the
 //! processor. The engine starts only one worker until a request has to wait for the medium. Each
 //! worker starts another after its own request if more are queued, up to the number of cores. A
@@ -9,8 +9,8 @@
 //! for small writes, and for small and cached reads:
 //!
 //! - small dispatches whose bytes are in the page cache run at once, on the caller's thread. The
-//!   first dispatch of a batch that is not cached ends the attempts for that batch, so a cold
-//!   medium costs one failed system call;
+//!   first dispatch of a batch that is not cached ends these attempts, so a cold medium costs one
+//!   failed system call;
 //! - a small batch of writes into the page cache is copied at once, on the caller's thread;
 //! - a caller that waits for a dispatch that no worker has started runs it itself.
 //!

@@ -15,14 +15,14 @@ fn drop_from_cache(file: &std::fs::File) {
 
 #[test]
 fn reads_bypass_the_page_cache_for_cold_files_only() {
-    // The file is beside the build's output. A temporary directory may be in memory, which is never
-    // cold.
+    // The test file is beside the build's output. A temporary directory may be in memory, which is
+    // never cold.
     let mut file = tempfile::NamedTempFile::new_in(env!("CARGO_MANIFEST_DIR")).unwrap();
     let content: Vec<u8> = (0..1_u32 << 20).flat_map(u32::to_le_bytes).collect();
     file.write_all(&content).unwrap();
     drop_from_cache(file.as_file());
     if !system::is_cold(file.as_file()) {
-        // The kernel is older than 6.5, or the file system is in memory.
+        // The kernel is older than 6.5, or the file system keeps its files in memory.
         return skip(&Missing::new(
             "page-cache",
             "the kernel does not say what is in the page cache",

@@ -8,7 +8,7 @@
 //! - A volume that the kernel has mounted changes during a read, and a writer would destroy it. A
 //!   block device for writing is opened exclusively, which the kernel refuses while it is mounted.
 //!   An image file can be mounted through a loop device, which the kernel does not associate with
-//!   an open of the file. The loop devices are therefore searched for the file
+//!   an open of the file. The check therefore searches the loop devices for the file
 //!   (`/sys/block/loop*/loop/backing_file`). Unused loop devices, of which a machine may have many,
 //!   are not in `/proc/partitions`, and are not checked one by one.
 //!
@@ -36,7 +36,7 @@ pub(super) fn claim(file: &File, path: &Path, is_block_device: bool, write: bool
             rustix::fs::minor(metadata.rdev()),
         );
         let disk = fs::canonicalize(format!("/sys/dev/block/{major}:{minor}"));
-        // Clamp: no other program uses a device that sysfs does not know.
+        // Clamp: if sysfs does not know the device, no other program uses it.
         disk.map(|disk| parts_in_use(&disk)).unwrap_or_default()
     } else {
         loop_devices_in_use(&metadata)
@@ -167,8 +167,9 @@ fn disks() -> Vec<PathBuf> {
     }
 }
 
-/// Returns the names in the kernel's table of disks and partitions with a size. The name is the
-/// last of four fields, below a line with the fields' names. Source: proc_partitions(5).
+/// Returns the names in the kernel's table of disks and partitions with a size. The partition's
+/// name is the last of four fields, below a line with the fields' names. Source:
+/// proc_partitions(5).
 fn partition_names(table: &str) -> impl Iterator<Item = &str> {
     let fields = table.lines().skip(1).map(|line| line.split_ascii_whitespace());
     fields.filter_map(|mut fields| fields.nth(3))

@@ -64,12 +64,12 @@ impl HostSpace {
         })
     }
 
-    /// Returns true if a write can fail for lack of space.
+    /// Returns true if a write can fail because the host has no space.
     pub(super) const fn may_run_out(&self) -> bool {
         self.is_sparse
     }
 
-    /// Returns true if this is the space of a file below a loop device.
+    /// Returns true if this file system provides the space of a file below a loop device.
     pub(super) const fn is_below_device(&self) -> bool {
         self.below.is_some()
     }
@@ -208,7 +208,7 @@ fn unescape(field: &[u8]) -> PathBuf {
     PathBuf::from(std::ffi::OsString::from_vec(bytes))
 }
 
-/// Returns true if a write failed for lack of space.
+/// Returns true if a write failed because the host has no space.
 pub(super) fn is_out_of_space(cause: &io::Error) -> bool {
     matches!(cause.raw_os_error(), Some(libc::ENOSPC | libc::EDQUOT))
 }

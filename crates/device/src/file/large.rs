@@ -7,8 +7,8 @@
 //! reads, use the page cache. The kernel writes back and drops cached pages under a direct write,
 //! so both openings see the same bytes.
 //!
-//! Unaligned memory is first copied into aligned buffers. If the file system does not support
-//! `O_DIRECT`, the file has no second opening.
+//! Content in unaligned memory is first copied into aligned buffers. If the file system does not
+//! support `O_DIRECT`, the file has no second opening.
 
 use buttress_exact::{Exact as _, copy_into};
 use std::fs::File;

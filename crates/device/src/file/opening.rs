@@ -94,8 +94,8 @@ fn open_file(path: &Path, options: &OpenOptions) -> io::Result<(File, bool)> {
         flags |= libc::O_DIRECT;
     }
     if is_block_device && options.write && options.claimed.as_deref() != Some(path) {
-        // On a block device, this flag succeeds only if no mount and no other exclusive user holds
-        // it.
+        // On a block device, an open with this flag fails if the device has a mount or another
+        // exclusive user.
         flags |= libc::O_EXCL;
     }
     let opened = File::options()

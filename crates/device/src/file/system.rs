@@ -297,9 +297,8 @@ pub(super) fn zero_blocks(file: &File, offset: u64, length: u64, sector_bytes: u
 /// Sends a request for a range. Returns false if the device does not support the request.
 fn range_request(file: &File, request: libc::Ioctl, offset: u64, length: u64) -> io::Result<bool> {
     let range: [u64; 2] = [offset, length];
-    // SAFETY: both requests read two u64 (start and length in bytes) from the address they are
-    // given, which is a live local array's; the file descriptor is open for as long as `file` is
-    // borrowed.
+    // SAFETY: both requests read two u64 (start and length in bytes) from a live local array; the
+    // file descriptor stays open while `file` is borrowed.
     let answer = unsafe { libc::ioctl(file.as_raw_fd(), request, range.as_ptr()) };
     if answer == 0 {
         return Ok(true);

@@ -26,9 +26,10 @@ impl FileBackend {
     }
 
     /// Reads `[start, end)`, widened to whole sectors, into a buffer of its own. Also returns the
-    /// index of `start` in the buffer.
+    /// position of `start` in the buffer.
     ///
-    /// The last sector may extend beyond the end of the file. Bytes beyond the end read as zeros.
+    /// The last sector may extend beyond the end of the file. Bytes beyond the end of the file read
+    /// as zeros.
     pub(super) fn read_widened(&self, start: u64, end: u64) -> io::Result<(Buffer, usize)> {
         let unit = u64::from(self.sector_bytes).max(1);
         let lead = start.remainder(unit);

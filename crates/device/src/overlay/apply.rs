@@ -24,9 +24,9 @@ pub struct Applied {
 /// Writes all blocks of the side file at `side` into the image file or block device at `base`,
 /// makes them durable, and deletes the side file.
 ///
-/// An interrupted apply can be repeated. Until it is done, base and overlay have neither the old
-/// state nor the new one, and the side file cannot be used for anything else. `options` describe
-/// how to open the base; its fields `partition` and `overlay` have no effect.
+/// If an apply was interrupted, it can be repeated. Until it is done, base and overlay have neither
+/// the old state nor the new one, and the side file cannot be used for anything else. `options`
+/// describe how to open the base; its fields `partition` and `overlay` have no effect.
 ///
 /// # Errors
 /// Fails if `side` is no overlay, if the base is in use, or if the overlay was made over another
@@ -62,7 +62,7 @@ pub fn apply(
     for run in map.runs(RUN_BLOCKS) {
         let start = run.start.exact_mul(BLOCK_BYTES);
         let end = run.end.exact_mul(BLOCK_BYTES).min(device.size_bytes());
-        // A side file with such a block is damaged, or belongs to another base.
+        // A side file with a block beyond the base's end is damaged, or belongs to another base.
         let length = end
             .checked_sub(start)
             .and_then(|length| usize::try_from(length).ok());

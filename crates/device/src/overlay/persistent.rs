@@ -25,7 +25,7 @@ pub(crate) struct Overlay {
     writable: bool,
     /// The blocks that the side file holds.
     map: RwLock<Map, MapLock>,
-    /// Serialises flushes, and copies of partial blocks, which read before they write.
+    /// A lock that orders flushes, and copies of partial blocks, which read before they write.
     order: Mutex<(), OrderLock>,
 }
 

@@ -299,7 +299,7 @@ impl SideFile {
         Ok(map)
     }
 
-    /// Writes parts of the map.
+    /// Writes parts of the side file's map.
     pub(super) fn write_map(&self, pages: &BTreeMap<u64, Vec<u8>>) -> io::Result<()> {
         for (page, bytes) in pages {
             let at = MAP_START.exact_add(page.exact_mul(byte_length(MAP_PAGE)));

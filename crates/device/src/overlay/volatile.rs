@@ -1,7 +1,7 @@
 //! An overlay that keeps its changes in memory until it is dropped. A volatile overlay shows a
 //! volume in its state after a change.
 //!
-//! The overlay stores written blocks in memory. Reads of written bytes come from there, and all
+//! The overlay stores written blocks in memory. Reads of written bytes come from memory, and all
 //! other reads from the base. The base is never written, so it may be open for reading only.
 //! Flushes do nothing.
 

@@ -13,8 +13,8 @@ use crate::backend::RingTarget;
 use crate::backend::{Backend, Source};
 use crate::error::check_range;
 
-/// The bytes `range` of `whole`. Invariant: `range` lies within `whole`, so an offset that is
-/// within the window's size can be added to its start.
+/// A backend for the bytes `range` of the backend `whole`. Invariant: `range` is within `whole`, so
+/// adding an offset within the window to the range's start cannot overflow.
 #[derive(Debug)]
 pub(crate) struct Window {
     whole: Arc<dyn Backend>,

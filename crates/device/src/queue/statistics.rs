@@ -310,7 +310,7 @@ mod tests {
 
     /// The numbers are one second of a drive, in the v6.3 row of the kernel's commit ae76d8e3e135.
     /// The numbers are 9731 reads a second, 17237 merges, 3425544 KiB, and 2.18 ms each. The other
-    /// columns must equal those that iostat printed.
+    /// columns of the row must equal those that iostat printed.
     #[test]
     fn a_published_row_of_iostat_is_reproduced() {
         let statistics = QueueStatistics {

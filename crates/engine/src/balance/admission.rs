@@ -1,4 +1,4 @@
-//! Refusals before a balance starts or resumes: what Linux refuses, by the same facts.
+//! Refuses the start or resumption of balances that Linux refuses, on the same grounds.
 //!
 //! Source: btrfs-balance(8); mkfs.btrfs(8), section "Profiles".
 

@@ -1,8 +1,8 @@
 //! The choice of block groups: Linux's filters over rows of the chunk and block-group tables.
 //!
-//! Block groups are visited from the highest address down. A balance's limit counts only the block
-//! groups that pass all other filters. Where fewer block groups pass than the least of a limit
-//! range, none of their type is moved.
+//! A balance visits block groups from the highest address down. A balance's limit counts only the
+//! block groups that pass all other filters. Where fewer block groups pass than the least of a
+//! limit range, none of their type is moved.
 //!
 //! Two differences from Linux 6.18, both in favour of the manual:
 //!
@@ -38,7 +38,8 @@ pub struct Candidate {
 pub struct Chosen {
     /// The block group.
     pub group: Candidate,
-    /// The number of block groups that were compared with the filters up to this one.
+    /// The number of block groups that the choice had compared with the filters when it reached
+    /// this one.
     pub considered: usize,
 }
 
@@ -47,7 +48,7 @@ pub struct Chosen {
 pub struct Choice {
     /// Chosen block groups, in the order in which they are moved.
     pub groups: Vec<Chosen>,
-    /// The number of block groups on the volume.
+    /// The number of block groups that the choice compared with the filters.
     pub considered: usize,
 }
 

@@ -1,8 +1,8 @@
 //! A balance under way: block group after block group, until its end, a pause or a cancellation.
 //!
 //! If no space exists for a block group, the balance skips and reports that group, as Linux does.
-//! Any other failure ends the balance. A pause keeps the item in the root tree; the end and a
-//! cancellation remove it. Block groups that were moved stay moved.
+//! Any other failure ends the balance. A pause keeps the balance item in the root tree; the end and
+//! a cancellation remove the item. Block groups that were moved stay moved.
 
 use super::choice::Choice;
 use crate::engine::Engine;
@@ -30,7 +30,7 @@ struct Counters {
     relocated: AtomicU64,
 }
 
-/// How far a balance is, in block groups.
+/// The progress of a balance, in block groups.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BalanceCounts {
     /// The number of block groups to move.
@@ -120,7 +120,7 @@ pub struct BalanceSummary {
     pub moved: RelocationSummary,
 }
 
-/// The balance is not running any more, whatever happened.
+/// When this value is dropped, the balance has stopped running.
 struct Runs<'a>(&'a Engine);
 
 impl Drop for Runs<'_> {

@@ -243,7 +243,7 @@ impl Group {
 }
 
 impl BlockGroups {
-    /// Moves a range of a group from one share to another.
+    /// Moves a range of a block group from one share of space to another.
     ///
     /// # Errors
     /// Fails with [`Corruption`] if no block group contains the range, or with a [`Defect`] for a

@@ -102,8 +102,8 @@ impl Running {
         self.plan_chunk(purpose).is_some()
     }
 
-    /// Returns whether devices have unallocated space for `chunks` chunks of the next one's size.
-    /// Returns false if no device has space for these chunks.
+    /// Returns whether devices have unallocated space for `chunks` more chunks of the size of the
+    /// next chunk. Returns false if no device has space for these chunks.
     pub(in super::super) fn has_space_for_chunks(&self, purpose: Purpose, chunks: u64) -> bool {
         self.plan_chunk(purpose).is_some_and(|plan| {
             let chunk_bytes = plan.stripe_length.exact_mul(u64_of(plan.stripes.len()));

@@ -59,8 +59,8 @@ impl Running {
                     .collect::<Vec<_>>(),
             );
         }
-        // Keep one empty group, so that a workload near the limit does not make and remove chunks
-        // by turns.
+        // Keep one empty block group, so that a workload near the limit does not alternately make
+        // and remove chunks.
         for start in empty.into_iter().skip(1) {
             if self.can_spare(start) {
                 self.reach_items_of_group(start)?;

@@ -4,7 +4,8 @@
 //! A job above moves the content of the chunks that are there. Then the device leaves the volume,
 //! or is cut.
 //!
-//! Invariant: what goes holds no device extent, neither of the running transaction nor of the last durable state.
+//! Invariant: the emptied part holds no device extent, neither of the running transaction nor of
+//! the last durable state.
 
 use super::{item_key, no_such, refused};
 use crate::block_groups::Group;
@@ -166,8 +167,8 @@ impl Engine {
     /// Keeps new chunks from a device that is to be removed. The device may be missing.
     ///
     /// # Errors
-    /// The volume has no such device, or it is a seed's; no other device can be written; a profile needs it; another change
-    /// of devices is in progress.
+    /// Fails if the volume lacks the device or needs it, if no other device can be written, or if
+    /// another change of devices is in progress.
     pub fn begin_removal(&self, device: DeviceId) -> Result<Emptying<'_>> {
         let alone = self.change_devices()?;
         let slot = self.member(device)?;

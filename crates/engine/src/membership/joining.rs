@@ -19,7 +19,7 @@ use std::sync::Arc;
 /// The fate of the former content of a device that joins.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct JoinOptions {
-    /// Overwrite a device that seems to hold something.
+    /// Overwrite a device that seems to hold a file system or other content.
     pub overwrites: bool,
     /// Discard the whole device, if it can do that.
     pub discards: bool,
@@ -69,9 +69,9 @@ impl Engine {
     /// Adds a device, which forgets what it held: commits that. New chunks may use it from then on.
     ///
     /// # Errors
-    /// As for [`require_new_device`](Self::require_new_device); the device fails; another change of
-    /// devices is in progress; the commit fails. If the commit fails, the device may carry a
-    /// superblock of the volume although the volume does not list it.
+    /// Fails as [`require_new_device`](Self::require_new_device) does; also if the device fails, if
+    /// another change of devices is in progress, or if the commit fails. If the commit fails, the
+    /// device may carry a superblock of the volume although the volume does not list it.
     pub fn add_device(&self, device: Device, options: JoinOptions) -> Result<DeviceId> {
         let _alone = self.change_devices()?;
         self.require_writing()?;
@@ -147,7 +147,7 @@ impl Engine {
 impl DeviceSpaceLeft {
     fn of_empty(item: DeviceItem) -> Self {
         let mut free = FreeRanges::default();
-        // No device is as small as that.
+        // No existing device is that small.
         let usable = item.total_bytes.get().saturating_sub(DEVICE_RESERVED_BYTES);
         free.add(DEVICE_RESERVED_BYTES, usable);
         Self {
@@ -166,7 +166,7 @@ fn forget_all(device: &Device, options: JoinOptions) -> core::result::Result<(),
         // If a device cannot discard, joining erases only the places with signatures and
         // superblocks.
         let _cannot = device.discard(0, device.size_bytes());
-        // Discarded bytes may come back.
+        // Wipe again, because discarded bytes may return.
         zero_ends(device)?;
     }
     device.flush()

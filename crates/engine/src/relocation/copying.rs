@@ -128,13 +128,13 @@ impl Engine {
     }
 }
 
-/// The error for an extent without an intact copy, with the files that use it.
+/// The error for an extent without an intact copy, with the files that use the extent.
 fn not_moved(view: &Filesystem, group: Logical, moved: &Moved, cause: Error) -> Error {
     let _excused = Excused::from_device_rule();
     let found = view.data_references(moved.from, true);
     let users: BTreeSet<Location> = match found {
         Ok(found) => found.iter().map(|reference| reference.location).collect(),
-        // The cause stands for itself; who uses the extent is a courtesy.
+        // The cause suffices as an error; the list of users is only additional.
         Err(_) => BTreeSet::new(),
     };
     Error::NotMoved {

@@ -85,7 +85,7 @@ const fn is_extent(item_type: ItemType) -> bool {
 }
 
 impl Core {
-    /// Returns the extent that begins here, with its references.
+    /// Returns the extent that begins at `logical`, with its references.
     ///
     /// # Errors
     /// Items that fail their checks; blocks that cannot be read.

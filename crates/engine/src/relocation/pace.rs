@@ -33,7 +33,7 @@ impl Pace {
         let nanoseconds = u128::from(bytes)
             .exact_mul(1_000_000_000)
             .quotient(u128::from(rate));
-        // Clamp: a rate of a byte a second makes spans of centuries.
+        // Clamp: a rate of one byte a second makes durations of centuries.
         let span = Duration::from_nanos(u64::try_from(nanoseconds).unwrap_or(u64::MAX));
         let now = Instant::now();
         self.due = self.due.map_or(now, |due| due.max(now)).checked_add(span);

@@ -45,8 +45,8 @@ pub(super) struct Renaming {
 
 impl Running {
     /// Prepares the change of addresses in a closure: reserves space, loads the items to change,
-    /// and allocates addresses. A block that is missing ends it before anything changed. `None` if
-    /// the closure needs more space for metadata than there is.
+    /// and allocates addresses. A block that is missing ends it before anything changed. Returns
+    /// `None` if the closure needs more space for metadata than exists.
     pub(super) fn prepare_renaming(&mut self, closure: Closure) -> Result<Option<Renaming>> {
         for (tree, key) in &closure.items {
             self.reach(*tree, key)?;
@@ -122,7 +122,8 @@ impl Running {
         }
     }
 
-    /// Finds pointers of nodes with full back references to blocks that they do not refer to any more.
+    /// Finds pointers of nodes with full back references to children that no longer have such
+    /// references.
     fn children_gone(&mut self, closure: &Closure) -> Result<BTreeSet<(Logical, Logical)>> {
         let mut gone = BTreeSet::new();
         if !self.has_dead_subvolumes()? {

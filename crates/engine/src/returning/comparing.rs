@@ -29,7 +29,7 @@ pub(crate) struct OwnState {
 pub(crate) struct Comparison {
     /// Ranges that the device's own state alone uses.
     pub gone: Vec<(u64, u64)>,
-    /// Bytes of extents that are newer than the device.
+    /// The bytes of extents that are newer than the device.
     pub missed: u64,
     /// The newest tree blocks that the device's state and the volume's state should both contain.
     newest_blocks: BTreeSet<(Generation, u64)>,

@@ -3,10 +3,11 @@
 //! The sixteen lanes need the feature `sha256-lanes`. Without AVX-512, sectors are computed one
 //! after another.
 //!
-//! A digest is a chain of rounds. Each round depends on the previous one, even with the processor's
-//! SHA instructions. The chains of different sectors are independent. Each of sixteen sectors has a
-//! lane of the vectors, and each pass over the rounds advances all sixteen ([`lanes`]). `sha2`
-//! computes the sectors that remain after groups of sixteen, one after another.
+//! A digest is a chain of rounds. Each round of a SHA-256 digest depends on the previous round,
+//! even with the processor's SHA instructions. The chains of different sectors are independent.
+//! Each of sixteen sectors has a lane of the vectors, and each pass over the rounds advances all
+//! sixteen ([`lanes`]). `sha2` computes the sectors that remain after groups of sixteen, one after
+//! another.
 
 use sha2::Digest as _;
 

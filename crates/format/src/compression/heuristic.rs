@@ -31,7 +31,7 @@ pub fn looks_compressible(content: &[u8]) -> bool {
     let content = content.get(..RANGE_BYTES_MAX).unwrap_or(content);
     let mut sample = Vec::with_capacity(RANGE_BYTES_MAX / INTERVAL_BYTES * SAMPLE_BYTES);
     for part in content.chunks(INTERVAL_BYTES) {
-        // A last part that is shorter than a sample is ignored.
+        // The sampling ignores a last part that is shorter than a sample.
         sample.extend_from_slice(part.first_chunk::<SAMPLE_BYTES>().map_or(&[], |bytes| bytes));
     }
     let (first, second) = sample.split_at(sample.len() / 2);

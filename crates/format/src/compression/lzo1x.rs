@@ -42,7 +42,7 @@ pub enum Lzo1xError {
         /// The length of the stream in bytes.
         offset: usize,
     },
-    /// A copy does not fit the buffer.
+    /// A copy instruction exceeds the buffer.
     #[error(
         "an instruction before byte {offset} copies {copy_bytes} bytes to {content_bytes}, past the limit of {limit_bytes}"
     )]
@@ -73,7 +73,7 @@ pub enum Lzo1xError {
     EndMarkInvalid {
         /// The position in the stream after the end mark.
         offset: usize,
-        /// The length in the end mark.
+        /// The length in the end mark's instruction.
         length: usize,
     },
     /// Bytes follow the end mark.

@@ -1,8 +1,8 @@
 //! zstd frames.
 //!
-//! Each compressed extent is one zstd frame. The window of the frame is at most 128 KiB. The kernel
-//! allocates no larger window, so the kernel and this module refuse larger ones. Bytes after the
-//! frame are padding.
+//! Each compressed extent is one zstd frame. The window of an extent's frame is at most 128 KiB.
+//! The kernel allocates no larger window, so the kernel and this module refuse larger ones. Bytes
+//! after the frame are padding.
 //!
 //! Source: RFC 8878; the window: btrfs(5), section "Compression".
 

@@ -57,7 +57,8 @@ impl TreeBlock {
     }
 
     /// Checks that this block matches another pointer to its address. A cached block was checked
-    /// for an earlier pointer. The check computes no checksum, and reads only the first item.
+    /// for an earlier pointer. Matching a pointer computes no checksum, and reads only the first
+    /// item.
     ///
     /// # Errors
     /// Returns the first field that does not match: address, level, generation, owner, first key.

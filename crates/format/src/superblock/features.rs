@@ -1,7 +1,7 @@
 //! Feature bits of a volume, under the names that btrfs-progs prints.
 //!
-//! A reader must support every incompat bit. A writer must also support every compat_ro bit. Bits
-//! without a name are kept, so that they can be refused by number.
+//! A reader must support every incompat bit. A writer must also support every compat_ro bit.
+//! Feature bits without a name are kept, so that errors can refuse them by number.
 //!
 //! Source: on-disk format documentation, section "Superblock"; btrfs(5), section "Filesystem
 //! features".

@@ -1,7 +1,7 @@
 //! The checks of a leaf's items: each item alone, and against earlier items of the leaf.
 //!
 //! An item that stands for a range must not overlap the next range of its kind. Items of other
-//! kinds may lie between the two, such as references between extents, and block groups between
+//! kinds may come between two ranges, such as references between extents, and block groups between
 //! extents. The checker therefore stores the end of the last range of each kind of item.
 
 use super::is_file_tree;

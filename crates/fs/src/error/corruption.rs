@@ -142,7 +142,7 @@ pub enum Corruption {
         /// The directory to which the entry leads.
         target: Location,
     },
-    /// Too many directories do not name their own place for cycles to be detected.
+    /// Too many directories lack a record of their own place, so the walk cannot detect cycles.
     #[error("{directory}: more than {limit} directories without an INODE_REF; skipped")]
     DirectoriesUnverified {
         /// The first directory over the limit.
@@ -270,7 +270,7 @@ pub enum Corruption {
     /// The ascent from an inode or a subvolume to the top does not end.
     #[error("{location}: the path to the top level has more than {limit} components")]
     ParentLoop {
-        /// The start of the ascent.
+        /// The inode or directory at which the ascent started.
         location: Location,
         /// The number of steps after which the ascent to an inode's path stopped.
         limit: usize,
@@ -285,7 +285,7 @@ pub enum Corruption {
         group: Logical,
         /// The block group's length.
         length: ByteCount,
-        /// The used bytes by its item, plus the bytes pending for a commit.
+        /// The used bytes according to the block group's item, plus the bytes pending for a commit.
         used: ByteCount,
         /// The number of free bytes according to the free-space tree or the extent tree.
         free: ByteCount,

@@ -1,8 +1,8 @@
 //! Inode flags in the form of the rest of the system.
 //!
-//! The flags of an inode item have numbers of their own. `lsattr`, `chattr` and the
-//! `FS_IOC_GETFLAGS` ioctl use another set, which all file systems share. [`FileAttributes`] is the
-//! part of that set that btrfs shows.
+//! The flags of an inode item have numbers of their own. For the same purposes, `lsattr`, `chattr`
+//! and the `FS_IOC_GETFLAGS` ioctl use a set of flags that all file systems share.
+//! [`FileAttributes`] is the part of that set that btrfs shows.
 //!
 //! Source: on-disk format documentation, section "INODE_ITEM", and the manual page
 //! `ioctl_iflags(2)`.

@@ -19,7 +19,7 @@ use buttress_tree::Cursor;
 /// The maximum number of extent items in a record.
 const EXTENTS_LIMIT: usize = 256;
 
-/// The maximum number of names in a record. Further names are only counted.
+/// The maximum number of names in a record. Names beyond this limit are only counted.
 const LINKS_LIMIT: usize = 16;
 
 /// A name of an inode.
@@ -127,7 +127,7 @@ impl InodeRecord {
         self.links.len() >= LINKS_LIMIT && matches!(item_type, ItemType::INODE_REF | ItemType::INODE_EXTREF)
     }
 
-    /// Adds the content of one item. Returns true if the pass continues.
+    /// Adds the content of one item to the record. Returns true if the pass continues.
     fn take(
         &mut self,
         item: &Item<'_>,

@@ -170,8 +170,8 @@ impl Striped {
         }
     }
 
-    /// Stores a stripe tree entry and its bytes. If the order of copies has no meaning, lists them
-    /// in reverse.
+    /// Stores a stripe tree entry and its bytes. If the order of copies has no meaning, the test
+    /// lists the copies in reverse.
     pub(crate) fn put(&mut self, entry: Entry) {
         let from = usize::try_from(entry.offset).unwrap();
         let length = usize::try_from(entry.length).unwrap();
@@ -287,7 +287,7 @@ fn device_item(id: u64) -> RawDeviceItem {
     item
 }
 
-/// Returns the options for opening such devices.
+/// Returns the options for opening the test's devices.
 pub(crate) fn opening(devices: Vec<Vec<u8>>) -> OpenOptions {
     let devices = devices.into_iter().map(Device::memory).collect();
     OpenOptions::new(devices).cache(ByteCount::new(4 << 20))

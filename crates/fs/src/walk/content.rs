@@ -48,8 +48,8 @@ impl ContentBatch {
         }
     }
 
-    /// Plans the content of an entry that will be item number `item`. Returns its memory. A file
-    /// that cannot be planned is left to its caller's own reads, which return the error.
+    /// Plans the content of an entry that will be item number `item`. Returns its memory. If the
+    /// content of a file cannot be planned, the caller reads the file itself and gets the error.
     pub(super) fn plan(&mut self, item: usize, entry: &WalkEntry) -> usize {
         let Ok(file) = self.filesystem.open_record(&entry.record) else {
             return 0;
@@ -113,7 +113,7 @@ impl ContentBatch {
         wanted.sort_by_key(|wanted| wanted.piece.read().logical);
         read(&filesystem, wanted, &opened, &mut contents);
         for ((item, file), content) in opened.into_iter().zip(contents) {
-            // Without its content, a piece would read as a hole.
+            // If a piece had no content, it would look like a hole.
             let lost = || {
                 let defect = Defect::new("a piece of a file was planned and not read");
                 Prefetched::Chunk(Chunk::damaged(FileOffset::MIN, ByteCount::ZERO, defect))

@@ -2,7 +2,7 @@
 //!
 //! Only inodes with a link count above one are stored, and only until all their names were found.
 //! The memory of the hard-link table is bounded. If a volume claims millions of names that never
-//! appear, later files count as separate files, and only the link is lost.
+//! appear, the walk treats later files as separate, and only loses links.
 
 use super::WalkEntry;
 use crate::location::Location;

@@ -3,7 +3,7 @@
 //! This module reads only names and the kinds that entries state. Inodes are loaded later, except
 //! those of directories to enter.
 //!
-//! A directory is entered if its own record of its place names the entry that leads to it. Each
+//! A walk enters a directory if the directory's own record names the entry that leads to it. Each
 //! directory has one such record, so no directory is entered twice. The only directory that a cycle
 //! could reach again is the start of the walk; the walk checks for it. A directory without such a
 //! record is damaged, but its content may be valid. Such directories are stored, up to
@@ -146,7 +146,7 @@ impl Order {
             Err(error) => return self.fail(path.to_vec(), error),
         };
         self.ready.push_back(Found::Enter(Arc::clone(&path)));
-        // The listing that leaves the innermost levels frees its memory.
+        // Dropping the listing of an outer directory frees its memory.
         if let Some(outer) = self
             .stack
             .len()
@@ -320,7 +320,7 @@ impl Order {
         }
     }
 
-    /// Checks that `entry` of `parent` is the only valid place of its directory.
+    /// Checks that `entry` of `parent` is the only valid place of the directory that it names.
     fn check_place(&mut self, parent: Location, entry: &DirEntry, record: &InodeRecord) -> Result<()> {
         let target = entry.target;
         if record.metadata.kind != FileKind::Directory {

@@ -4,7 +4,7 @@
 //! jobs of [`LOAD_INODES`], in order of inode numbers. The second stage waits for the jobs, reads
 //! small content ahead, and passes on batches of at most [`BATCH_BYTES`] (or one entry). A walk
 //! queues at most one batch between two stages. At most four batches of each kind exist at any
-//! time, whatever the sizes on disk.
+//! time, for any sizes on disk.
 
 use super::content::ContentBatch;
 use super::order::{Found, Order, kind_wrong};

@@ -1,11 +1,11 @@
 //! SELinux contexts from a policy's `file_contexts`: the contexts that `setfiles` and `mkfs
 //! --file-contexts` would set.
 //!
-//! A line is `REGEX [TYPE] CONTEXT`. The expression matches the whole path from the image's root.
-//! Among several matches, a line without metacharacters precedes one with metacharacters, and a
-//! later line precedes an earlier one. `<<none>>` leaves the file unchanged. The SELinux context is
-//! the attribute `security.selinux`, with the terminating zero byte that the kernel's own tools
-//! write.
+//! A line is `REGEX [TYPE] CONTEXT`. The expression of a line matches the whole path from the
+//! image's root. Among several matches, a line without metacharacters precedes one with
+//! metacharacters, and a later line precedes an earlier one. `<<none>>` leaves the file unchanged.
+//! The SELinux context is the attribute `security.selinux`, with the terminating zero byte that the
+//! kernel's own tools write.
 //!
 //! Source: selinux file_contexts(5); selabel_file(5) for the order.
 
@@ -102,7 +102,7 @@ impl FileContexts {
 
     fn add(&mut self, spec: Spec) {
         let place = self.specs.len();
-        // In `/usr/…`, the first name ends within the prefix.
+        // In an expression for `/usr/…`, the first name ends within the prefix.
         let stem = spec.prefix.strip_prefix(b"/").and_then(|rest| {
             let end = rest.iter().position(|byte| *byte == b'/')?;
             rest.get(..end)

@@ -51,7 +51,7 @@ impl Exclude {
         Ok(())
     }
 
-    /// Returns true if the list is empty.
+    /// Returns true if the list of excluded paths is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()

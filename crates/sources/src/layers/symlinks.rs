@@ -1,10 +1,10 @@
 //! Members of archives below a symbolic link, which had a target when they were unpacked.
 //!
 //! A program that unpacks an archive into an empty root makes `lib -> usr/lib` and then, for
-//! `lib/x`, the file `usr/lib/x`. Paths therefore follow earlier links of this archive or of a
-//! lower layer. The root of the tree is the root of absolute targets, and `..` never leaves it. The
-//! last component of a path is never followed: a member replaces the entry with its name. Memory
-//! grows with the number of symbolic links.
+//! `lib/x`, the file `usr/lib/x`. Member paths therefore follow earlier links of this archive or of
+//! a lower layer. The root of the tree is the root of absolute targets, and `..` never leaves it.
+//! The last component of a path is never followed: a member replaces the entry with its name.
+//! Memory grows with the number of symbolic links.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;

@@ -133,7 +133,7 @@ fn file_of(
     Ok(filesystem.open_file(location)?)
 }
 
-/// Returns the data extent of a file inside an image. Returns `None` if it has no holes, or if it
+/// Returns the data extent of a file inside an image. Returns `None` if the file has no holes, or
 /// cannot be read: the read of its content reports the error.
 fn data_of_image_file(filesystem: &Filesystem, path: &[u8]) -> Option<DataExtent> {
     let file = file_of(filesystem, path).ok()?;

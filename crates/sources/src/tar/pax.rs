@@ -38,7 +38,7 @@ impl Extended {
         while !rest.is_empty() {
             let at = body.len().saturating_sub(rest.len());
             let wrong = |what: String| Problem::Record { at, what };
-            // Some programs pad with zeros.
+            // Some programs pad extended headers with zeros.
             if rest.iter().all(|byte| *byte == 0) {
                 return Ok(());
             }

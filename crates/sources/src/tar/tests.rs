@@ -199,7 +199,7 @@ fn kinds_that_cannot_be_made_are_refused_by_name() {
         problem(&header(b"x", b'2', 0)).1,
         Problem::NoTarget("symbolic")
     ));
-    // The label of an archive is no member.
+    // The label of an archive does not count as a member.
     let labelled = [header(b"label", b'V', 0), header(b"file", b'0', 0)].concat();
     assert_eq!(read(&labelled).unwrap().len(), 1);
 }

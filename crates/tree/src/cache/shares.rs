@@ -6,8 +6,8 @@
 //! - The cache uses the unused part of the read-ahead quarter. The unused part moves in steps
 //!   ([`CLAIM_STEPS`]), because the cache evicts blocks when its share shrinks. Blocks of both
 //!   owners lie in the same slabs, so no memory is lost between them.
-//! - A writer takes the memory that it may hold until a commit ([`NodeCache::hold_outside`]). The
-//!   cache always keeps a minimum part of its budget.
+//! - A writer's share is the memory that it may hold until a commit ([`NodeCache::hold_outside`]).
+//!   The cache always keeps a minimum part of its budget.
 //! - A sweep that holds back blocks on a spinning disk may borrow two thirds of the cache's own
 //!   part ([`Loan`]). The sweep returns the loan when it holds no more blocks back.
 //!

@@ -2,13 +2,13 @@
 //!
 //! A [`Stage`] merges the pointers that two trees hold to blocks of one level. A row's pointers
 //! come from the differing blocks one level up, and from a tree's root at this level. Equal
-//! pointers of one volume are dropped. The other blocks are planned in order of their first keys.
-//! If both trees have the same first key, the old tree's block comes first. The blocks are fetched
-//! in windows, and passed to the stage below in this order.
+//! pointers of one volume are dropped. The stage plans all other blocks in order of their first
+//! keys. If both trees have the same first key, the old tree's block comes first. The blocks are
+//! fetched in windows, and passed to the stage below in this order.
 //!
 //! Blocks of one tree and level have disjoint ranges of keys, and a checked block has no key
-//! outside its range. If the next block of either tree begins no later than all available children,
-//! the previous block of the same tree has no children left, and is released.
+//! outside its range. If the next block of a tree precedes all available children, the tree's
+//! previous block has no children left and is released.
 
 use super::{is_one_volume, smallest};
 use crate::edit::Node;
@@ -90,7 +90,8 @@ struct Stage {
     /// The planned blocks in flight, one queue for each forest. If both trees belong to one forest,
     /// the first queue holds all.
     queues: [Queue; 2],
-    /// The unreadable block one level up, with its first key. No block after it is planned.
+    /// The unreadable block one level up, with its first key and its error. No block after it is
+    /// planned.
     failure: Option<(Key, Error)>,
 }
 
@@ -186,8 +187,8 @@ impl Stages {
         }))
     }
 
-    /// Starts reads of up to `ahead_bytes` of leaves, in this call only. Reads fewer if memory is
-    /// short, and no more than usual of blocks in the page cache.
+    /// Starts reads of up to `ahead_bytes` of leaves, in this call only. Reads fewer leaves if
+    /// memory is short, and no more than usual if they are in the page cache.
     pub(super) fn look_ahead(&mut self, ahead_bytes: u64) {
         let cached = self.levels.first().is_some_and(Stage::is_cached);
         if !self.sweeps || cached || ahead_bytes <= self.window_bytes {
@@ -198,7 +199,7 @@ impl Stages {
         self.window_bytes = usual_bytes;
     }
 
-    /// Plans blocks of a level and starts their reads when few are in flight.
+    /// If few blocks of a level are in flight, plans further blocks and starts their reads.
     fn refill(&mut self, level: usize) {
         let window_blocks = self.window_blocks(level);
         let low_blocks = window_blocks.quotient(REFILL_BLOCKS_PARTS);

@@ -94,7 +94,7 @@ impl EditableTree {
             if without > 0 {
                 return Err(self.miscounted(root, "blocks without an address", 0, without));
             }
-            // Some blocks with an address were dropped since they got it.
+            // Some blocks were dropped after they had got an address.
             if with > self.assigned {
                 return Err(self.miscounted(root, "blocks with an address", self.assigned, with));
             }
@@ -361,8 +361,8 @@ impl FrozenBlock {
         self.node.is_copy || self.node.level() > 0
     }
 
-    /// Returns the bytes to write, with address and checksum. The bytes are a copy, which any
-    /// thread may make. After the write, [`Forest::keep_written`] puts the copy into the cache.
+    /// Returns the bytes to write, with address and checksum. Sealing copies the bytes, so any
+    /// thread may call it. After the write, [`Forest::keep_written`] puts the copy into the cache.
     #[must_use]
     pub fn seal(&self, checksum_type: ChecksumType) -> TreeBlock {
         seal(&self.node, checksum_type)

@@ -409,7 +409,8 @@ fn move_items(from: &mut Node, to: &mut Node, slots: Range<usize>, at: usize) ->
     to.block.edit_leaf(copy) && from.block.edit_leaf(|from| from.remove(slots))
 }
 
-/// Links new children from `slot` on. Returns false if the node has no space for all of them.
+/// Links new children from `slot` on. Returns false if the node has no space for all of these
+/// children.
 fn insert_links(node: &mut Node, slot: usize, new: Siblings) -> bool {
     let mut at = slot;
     for child in new {

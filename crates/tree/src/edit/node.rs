@@ -26,7 +26,7 @@ pub(super) fn new_identity() -> Logical {
 #[derive(Debug)]
 pub(crate) struct Node {
     pub(crate) block: TreeBlock,
-    /// For each slot of a node, the child, if it is in memory. Empty for a leaf.
+    /// For each slot of a node, the child node, if it is in memory. Empty for a leaf.
     pub(super) links: Vec<Option<Arc<Node>>>,
     /// The epoch in which the block was made. The block may be changed only during this epoch of
     /// its tree.
@@ -79,7 +79,7 @@ impl Node {
         }
     }
 
-    /// Moves the unchanged block into a tree's running epoch. The block must have no other owner.
+    /// Moves an unchanged block into the tree's running epoch. The block must have no other owner.
     pub(super) fn take_over(&mut self, generation: Generation, epoch: u64) {
         self.block.rename(new_identity(), generation);
         *self.address.get_mut() = 0;
@@ -214,8 +214,8 @@ impl Node {
 }
 
 /// Clones a node for an editor, while a reader holds the original. The clone and its original have
-/// the same address, because only one of them will be written. The placeholders differ, because the
-/// content of both will differ.
+/// the same address, because only one of them will be written. The placeholders of clone and
+/// original differ, because the content of both will differ.
 impl Clone for Node {
     fn clone(&self) -> Self {
         Self {

@@ -20,7 +20,7 @@ use std::sync::Arc;
 /// A block is merged with a neighbour if it uses less than this fraction of its capacity.
 const SMALL_PARTS: usize = 3;
 
-/// The part of a merged block that must stay free.
+/// The fraction of a merged block that must stay free.
 const SPARE_PARTS: usize = 8;
 
 impl Editor<'_> {

@@ -65,7 +65,8 @@ impl EditableTree {
         Ok(holder)
     }
 
-    /// Returns the leaf that covers `key`, or `None` if the running transaction changed the leaf.
+    /// Returns the committed leaf that covers `key`, or `None` if the running transaction changed
+    /// this leaf.
     ///
     /// # Errors
     /// Fails if a block on the path cannot be read.
@@ -137,7 +138,7 @@ impl EditableTree {
                 Place::Node(node) => node.search(key),
                 Place::Clean(clean) => clean.1.search(key),
             };
-            // Clamp: a key below the first one belongs to the first child.
+            // Clamp: a key below the node's first key belongs to the first child.
             let slot = searched.unwrap_or_else(|slot| slot.saturating_sub(1));
             let child = self.child_place(&place, slot, end_key)?;
             end_key = block.key(slot.exact_add(1)).or(end_key);

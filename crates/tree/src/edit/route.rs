@@ -18,7 +18,7 @@ use smallvec::SmallVec;
 /// A block on the path from a root to a key.
 #[derive(Debug)]
 pub(super) struct RouteStep {
-    /// In a node, the slot of the child on the path. In a leaf, the slot of the key.
+    /// In a node, the slot of the child on the route. In a leaf, the slot of the key.
     pub(super) slot: usize,
     /// The block on the route, if it is not in memory as a node of the tree.
     pub(super) clean: Option<Box<(BlockPointer, TreeBlock)>>,
@@ -125,7 +125,7 @@ impl EditableTree {
                 visit(place, slot);
                 return Ok((searched.is_ok(), end_key));
             }
-            // Clamp: keys below the first key belong to the first child.
+            // Clamp: keys below the node's first key belong to the first child.
             let slot = searched.unwrap_or_else(|slot| slot.saturating_sub(1));
             let child = self.child_place(&place, slot, end_key)?;
             end_key = block.key(slot.exact_add(1)).or(end_key);
@@ -283,7 +283,7 @@ pub(super) struct LeafPlace<'tree> {
 }
 
 impl LeafPlace<'_> {
-    /// Returns the item that is `before` slots before the key's slot.
+    /// Returns the item that is `before` slots before the slot of the route's key.
     fn item(&self, before: usize) -> Option<OwnedItem> {
         let (leaf, slot) = self.leaf.as_ref()?;
         OwnedItem::new(leaf.block(), slot.checked_sub(before)?)

@@ -36,7 +36,7 @@ enum State {
     Cached(Vec<BlockPointer>),
     /// A thread waits for the blocks and checks them.
     Working,
-    /// The blocks are checked. Each result is taken once.
+    /// The blocks are checked. Each block of a checked batch can be taken out once.
     Done(Vec<Option<Result<TreeBlock>>>),
     /// No reader needs the blocks any more.
     Dropped,
@@ -98,7 +98,7 @@ impl Batch {
         }
     }
 
-    /// Drops blocks that no reader will request.
+    /// Drops blocks of the batch that no reader will request.
     pub(crate) fn give_up(&self) {
         let before = core::mem::replace(&mut *self.state.lock(), State::Dropped);
         drop(before);

@@ -2,8 +2,8 @@
 //!
 //! The limits are the kernel's. The kernel fetches until the requested bytes *exceed* the limit, so
 //! the last block goes beyond it. The read-ahead fetches all these neighbours and the wanted block
-//! in one plug. The kernel requests each block by itself, the wanted block last, and the block
-//! layer decides which requests to merge.
+//! in one plug. Linux requests each of these blocks separately, the wanted block last, and the
+//! block layer decides which requests to merge.
 //!
 //! Facts from the commit "btrfs: improve btree readahead for full send operations" and its
 //! description of the read-ahead before it.
@@ -30,7 +30,7 @@ pub(crate) const NEAR_BYTES_MAX: u64 = 64 << 10;
 /// exceeded.
 pub(crate) const ALWAYS_BYTES_MAX: u64 = 128 << 10;
 
-/// The number of neighbours that are considered: 32, and the one with which the limit is exceeded.
+/// The maximum number of neighbours to consider: 32, and the neighbour that exceeds the limit.
 const SLOTS_MAX: usize = 33;
 
 /// The limit of bytes fetched for places that the cursor has left. Older blocks beyond the limit
@@ -118,7 +118,7 @@ impl Near {
             .position(|pending| pending.pointer.same_block(pointer))
     }
 
-    /// Returns the neighbours to fetch together with `pointer`, except blocks in flight.
+    /// Returns the neighbours to fetch together with `pointer`, except those in flight.
     fn neighbours(&self, forest: &Forest, parent: &Step, pointer: &BlockPointer) -> Vec<BlockPointer> {
         let node_bytes = u64::from(forest.reader().node_bytes());
         let bytes_max = match (self.reach, pointer.level) {

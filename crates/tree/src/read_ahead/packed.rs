@@ -26,7 +26,7 @@ const WORTH_PARTS: usize = 2;
 pub(crate) struct Packed(Box<[u8]>);
 
 impl Packed {
-    /// Packs a block. Returns `None` if packing gains too little.
+    /// Packs a block. Returns `None` if packing the block gains too little.
     pub(crate) fn new(block: &TreeBlock, reader: &BlockReader) -> Option<Self> {
         let bytes = block.bytes();
         let packed = lz4_flex::block::compress(bytes);

@@ -16,8 +16,8 @@
 //!
 //! The last two bounds of the pass move down if memory is short, and up if half is free. The
 //! horizon moves up only a little beyond its last position, because reads beyond the sustainable
-//! horizon are wasted. The memory is the loan of [`crate::cache`]. The loan counts pointers, blocks
-//! in flight, and blocks held back.
+//! horizon are wasted. The memory of a pass is the loan of [`crate::cache`]. A loan counts
+//! pointers, blocks in flight, and blocks held back.
 
 use crate::cache::{Loan, Reservation};
 use crate::error::Error;
@@ -101,7 +101,7 @@ struct Entry {
 
 #[derive(Debug)]
 enum Content {
-    /// The leaf is not read yet.
+    /// The pass has not read the leaf yet.
     Unread,
     /// The read of the leaf is in flight.
     Arriving(Arc<Batch>, usize),
@@ -111,7 +111,7 @@ enum Content {
     Packed(Packed),
     /// The leaf could not be read.
     Failed(Box<Error>),
-    /// A block of a higher level, taken from another queue.
+    /// A block of a higher level, taken from the queue of another stage.
     Passed(Box<Taken>),
 }
 

@@ -22,7 +22,8 @@ pub(crate) struct Queue {
     entries: VecDeque<Entry>,
     /// The number of entries without [`Content::Passed`].
     blocks: u64,
-    /// The number of last entries that are [`Content::Planned`] or were passed on since.
+    /// The number of last entries that are [`Content::Planned`], or became [`Content::Passed`]
+    /// since.
     unasked: usize,
     /// The number of leaves that may go into the cache before its space is checked again.
     room_blocks: u64,
@@ -47,7 +48,7 @@ enum Content {
     Arriving(Arriving),
     /// The block is in memory because a transaction changed it, so no read is needed.
     Linked(Arc<Node>),
-    /// The block was taken from another queue.
+    /// The block was taken from the queue of another stage.
     Passed(Result<TreeBlock>),
 }
 

@@ -76,8 +76,9 @@ const PASS_AFTER_BYTES: u64 = 512 << 10;
 const SLOW_BYTES_PER_SECOND: u64 = 40_000_000;
 
 /// The part of the read-ahead budget that a default window leaves to other readers on a spinning
-/// disk. The window grows to the remaining three quarters. Each read-ahead window crosses the disk
-/// once, so fewer windows mean fewer seeks. Other devices gain nothing from a larger window.
+/// disk. For the walk itself, the window grows to the remaining three quarters. Each read-ahead
+/// window crosses the disk once, so fewer windows mean fewer seeks. Other devices gain nothing from
+/// a larger window.
 const ROTATIONAL_LEAVES: u64 = 4;
 
 /// The window of nodes of level 1 for a pass.
@@ -111,7 +112,7 @@ struct Stage {
     /// fetched.
     parent: Option<Step>,
     /// The queue of this stage: blocks of its level, and between them blocks of higher levels,
-    /// parents before children. The queue has the order in which the walk requests them.
+    /// parents before children. The queue has the order in which the walk requests its blocks.
     queue: Queue,
     /// The pass that follows the queue, if the sweep has become a pass over a spinning disk. Only
     /// on the lowest level.
@@ -215,8 +216,8 @@ impl Sweep {
             .is_some_and(|stage| stage.skip_to(pointer))
         {
             if pointer.level != self.floor {
-                // The sweep starts after the walk has descended, because only then is its first
-                // leaf known.
+                // The sweep starts only after the walk has descended, because then its first leaf
+                // is known.
                 return forest.read_block(pointer);
             }
             self.stop();
@@ -360,8 +361,9 @@ impl Sweep {
     }
 
     /// Returns the next block of a stage's level. Takes nodes from the stage above as needed. The
-    /// sweep does not fetch a block that is in memory. On the lowest level it is skipped, because
-    /// the walk does not request it. On higher levels it stays, for the blocks below it.
+    /// sweep does not fetch a block that is in memory. On the lowest level, the sweep skips such a
+    /// block, because the walk does not request it. On higher levels it stays, for the blocks below
+    /// it.
     fn next_pointer(&mut self, forest: &Forest, index: usize) -> Option<(BlockPointer, Option<Arc<Node>>)> {
         let above_max = self.above_max(forest);
         loop {

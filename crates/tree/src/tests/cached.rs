@@ -82,8 +82,8 @@ fn open(image: Image, budget: u64, is_cached: fn(u64) -> bool) -> (Tree, Arc<Ato
     (forest.tree(image.root), waited)
 }
 
-/// All, no, most and few blocks are cached, and the front of the image, so that windows begin with
-/// cached blocks only.
+/// The sets of cached blocks: all, none, most, few, and the front of the image, so that windows
+/// begin with cached blocks.
 const CACHED: [fn(u64) -> bool; 5] = [
     |_| true,
     |_| false,

@@ -170,7 +170,7 @@ fn changes_agree_with_a_naive_comparison() {
 }
 
 /// Walks with occasional read-ahead, and inspects the items after each change that the new tree
-/// has. The second result is the number of these items.
+/// has. The second returned value is the number of these items.
 fn with_looks_ahead_and_behind(
     walk: &mut Changes,
     new: &Items,

@@ -1,4 +1,4 @@
-//! Tests that blocks that were faulted in are still cached when the lookup is retried.
+//! Tests that blocks loaded for a lookup are still cached when the lookup is retried.
 
 use super::{Image, Sample};
 use crate::{BlockPointer, NonBlocking};

@@ -6,8 +6,8 @@ use crate::testing::{ImageOptions, Placement, TreeShape};
 use buttress_format::ByteCount;
 
 /// Returns the numbers of 16 KiB blocks read after the visits of the first three leaves. Beside the
-/// leaves, these are the root and the node of the first 200 leaves. If nodes are read ahead, they
-/// include two more of the four nodes.
+/// leaves, these are the root and the node of the first 200 leaves. If the mode also reads nodes
+/// ahead, they include two more of the four nodes.
 fn fetched(placement: Placement, mode: ReadAhead) -> [u64; 3] {
     let items = (0..3200).map(|number| (key(number), vec![1; 3000])).collect();
     let options = ImageOptions {
@@ -36,8 +36,8 @@ fn as_many_blocks_are_fetched_as_the_kernel_would() {
     let in_order = |mode| fetched(Placement::InOrder, mode);
     let anywhere = |mode| fetched(Placement::Scattered { seed: 3 }, mode);
     assert_eq!(in_order(ReadAhead::None), [3, 4, 5]);
-    // The next four leaves are located within 64 KiB. The sixth leaf is the next one that is not in
-    // memory.
+    // The next four leaves are located within 64 KiB. The sixth leaf of the test is the next one
+    // that is not in memory.
     assert_eq!(in_order(ReadAhead::Forward), [7, 7, 7]);
     // The mode fetches nine leaves, until they exceed 128 KiB, and two nodes.
     assert_eq!(anywhere(ReadAhead::ForwardOnMiss), [14, 14, 14]);

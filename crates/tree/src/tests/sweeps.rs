@@ -49,7 +49,7 @@ fn neighbours_within_a_sweep_window_are_merged() {
     let items = (0..2000).map(|number| (key(number), vec![1; 10])).collect();
     let options = ImageOptions {
         placement: Placement::Scattered { seed: 9 },
-        // The chunk has as many blocks as the tree, so the tree fills it.
+        // The test's chunk has as many blocks as the tree, so the tree fills it.
         chunk_bytes: 421 * 4096,
         ..ImageOptions::default()
     };

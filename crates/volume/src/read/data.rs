@@ -32,7 +32,7 @@ struct Work {
 
 impl PendingExtent {
     /// Waits for file data. `verify` appends the ranges of the extent that do not match their
-    /// checksums, in order. These ranges are read from other copies, and returned as lost if no
+    /// checksums, in order. Ranges that fail are read from other copies, and returned as lost if no
     /// copy is good. A caller without checksums appends nothing: then only read failures cause
     /// reads of other copies.
     ///

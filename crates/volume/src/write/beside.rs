@@ -1,8 +1,8 @@
 //! File data that shares rows of RAID5 and RAID6 with written extents.
 //!
 //! New parity over damaged data would match the damage, and destroy the old parity, which can still
-//! restore the data. The volume does not know the checksums of data, which are in a tree above. The
-//! writer therefore asks for the affected data ([`Volume::data_beside`]) before it writes, and
+//! restore the data. The volume does not know the checksums of data, which are in a tree above.
+//! Before it writes, the writer therefore requests the affected data ([`Volume::data_beside`]), and
 //! passes a judge to [`Volume::write_data`]. Neighbouring data that fails its checksum is replaced
 //! by the data that the old parity yields, if that data passes. The restored data is written
 //! together with the row, because the new parity depends on that data.

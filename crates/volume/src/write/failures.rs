@@ -1,18 +1,18 @@
 //! Devices that fail a write or a flush: the volume continues without them, or stops.
 //!
 //! After the failure, it is unknown which of the bytes since the last good flush the device holds.
-//! No later result of the device can tell. The device is therefore *left out*: it is neither
-//! written, including its superblocks, nor read while the volume is open. At the next open, its
-//! older generation identifies it ([`crate::open`]). The other stripes of its chunks hold the bytes
-//! that it missed, as copies or parity.
+//! No later result of the device can tell. The failed device is therefore *left out*: while the
+//! volume is open, it is neither written, including its superblocks, nor read. At the next open,
+//! its older generation identifies it ([`crate::open`]). The other stripes of its chunks hold the
+//! bytes that it missed, as copies or parity.
 //!
 //! All chunks determine if the volume can do without the device, not only those of the failed
 //! batch. In each chunk with a stripe on the failed device, the lost stripes must not exceed the
 //! profile's tolerance. Stripes on missing and stale devices also count as lost. The kernel uses
 //! the same condition for degraded writable mounts. Otherwise the failure stops writing
-//! ([`Volume::stop_writing`]). The device stays in use for reading, because it may hold the only
-//! copy of committed data. The next commit finds a chunk that was added since on a device that was
-//! left out.
+//! ([`Volume::stop_writing`]). After a failed write, the device stays in use for reading, because
+//! it may hold the only copy of data. The next commit finds a chunk that was added since on a
+//! device that was left out.
 //!
 //! A volume that is being made ([`Volume::create`]) tolerates no failure.
 //!

@@ -325,7 +325,7 @@ impl Rows {
             gaps.push(row.sorted_gaps());
         }
         let wanted: Vec<ExtentRead> = gaps.iter().flatten().map(Gap::read).collect();
-        // All rows share one plug.
+        // All rows of a batch share one plug.
         let mut pending = volume.start_reads(&wanted).into_iter();
         for (row, gaps) in rows.iter().zip(gaps) {
             let old = gaps.into_iter().zip(pending.by_ref());
@@ -433,7 +433,7 @@ impl Row {
         gaps
     }
 
-    /// Assembles the columns, computes their parity, and adds both to the batch.
+    /// Assembles the columns of a row, computes their parity, and adds both to the batch.
     fn add_to(
         &self,
         volume: &Volume,
@@ -458,7 +458,7 @@ impl Row {
                 // The parity depends on this gap's data: without the data, no other column can be
                 // rebuilt.
                 true => self.add_write(volume, batch, gap.column, gap.range.start, &bytes)?,
-                // The target of a replacement may not have this data yet.
+                // The target of a replacement may lack the unchanged data of this row.
                 false => self.add_write_to_target(batch, gap.column, gap.range.start, &bytes)?,
             }
             put(&mut columns, &span, gap.column, &gap.range, &bytes)?;

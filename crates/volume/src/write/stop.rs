@@ -59,7 +59,7 @@ pub enum WriteRefusal {
     /// The chunk to remove does not exist.
     #[error("no chunk begins at logical {logical}")]
     NoSuchChunk {
-        /// The logical address of the chunk.
+        /// The logical address of the chunk that the write belongs to.
         logical: Logical,
     },
     /// No device has this id, or the device belongs to a seed.
@@ -89,7 +89,7 @@ pub enum WriteRefusal {
     /// The superblock to be written would not open again.
     #[error("the superblock was not written, because it could not be opened again: {0}")]
     Superblock(SuperblockError),
-    /// No device can be written a superblock.
+    /// No device can receive a superblock.
     #[error("no device of the volume can be written to")]
     NoDevice,
 }

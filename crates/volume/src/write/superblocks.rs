@@ -101,8 +101,8 @@ impl Volume {
             }
         }
         if !targets.is_empty() {
-            // The superblock of a device without device extents is written one step later. No
-            // cut-off commit then has its newest superblock on this device alone.
+            // The superblock of a device without device extents is written one step later. An
+            // interrupted commit then never leaves the newest superblock on this device alone.
             idle.iter_mut().for_each(Target::step_back);
         }
         targets.append(&mut idle);
@@ -169,7 +169,8 @@ impl Volume {
 
     /// Records a log in the superblocks: writes the primaries of all devices and flushes. All
     /// blocks of the log, and the data that it refers to, must be durable. The copies keep the last
-    /// commit's state. All changes lie in the first 512 bytes, which no device tears.
+    /// commit's state. All changes are in the first 512 bytes of the superblock, which no device
+    /// tears.
     ///
     /// # Errors
     /// Fails as [`Volume::write_superblocks`] does.
@@ -325,7 +326,7 @@ struct Target {
     first: Vec<WriteRequest>,
     /// The writes of the second step.
     then: Vec<WriteRequest>,
-    /// The last step.
+    /// The writes of the last step.
     last: Vec<WriteRequest>,
 }
 

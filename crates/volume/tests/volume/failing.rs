@@ -265,8 +265,8 @@ fn a_device_that_fails_a_flush_gets_no_superblock() {
         };
         assert_eq!(slot.errors(), expected, "flush {flush}");
         assert!(slot.failure().is_some(), "flush {flush}");
-        // The device may hold the superblock of the commit in which it failed, because all its
-        // blocks were durable before.
+        // The device may hold the superblock of the commit in which it failed, because its blocks
+        // were durable before.
         let image = lab.snapshot();
         let own = generation_on(&image.devices[1]);
         assert_eq!(own, if flush == 0 { 10 } else { 11 }, "flush {flush}");

@@ -287,7 +287,7 @@ fn zoned_superblocks_are_found_in_their_log() {
         ..Super::new(1, 1)
     };
     let mut image = vec![0; 3 * zone_bytes];
-    // The first zone is full, the second has one entry, and an old entry lies at 64 KiB.
+    // The first zone is full, the second zone has one entry, and an old entry is at 64 KiB.
     for index in 0..zone_bytes / 4096 {
         put(&mut image, index * 4096, &entry(100 + index as u64).bytes(65536));
     }

@@ -1,5 +1,5 @@
 //! Tests of every profile, written in memory by an independent writer. The tests read each volume
-//! with every allowed set of devices missing, and with noise in place of copies.
+//! with every allowed set of devices missing, and with noise in place of some copies.
 #![allow(
     clippy::arithmetic_side_effects,
     clippy::cast_possible_truncation,
@@ -25,7 +25,7 @@ use std::ops::Range;
 use std::sync::Mutex;
 use support::{CHUNK_AT, Image, STRIPE_TREE, Super, UNIT, put};
 
-/// Profiles and stripes. The data fills several rows, and the last row partially.
+/// Profiles and stripes. The test data fills several rows, and the last row partially.
 const SHAPES: [(Profile, usize); 14] = [
     (Profile::Single, 1),
     (Profile::Dup, 2),
@@ -106,7 +106,7 @@ fn read_all(image: &Image, volume: &Volume) {
     }
 }
 
-/// Returns all sets of at most `size` of the numbers below `count`.
+/// Returns all sets of at most `size` numbers below `count`.
 fn subsets(count: usize, size: usize) -> Vec<Vec<usize>> {
     (0u32..1 << count)
         .map(|bits| {
@@ -446,8 +446,8 @@ fn stripe_tree_locates_mirrored_data() {
             put(device, 65536, &superblock.bytes(65536));
         }
         let volume = image.open(&[]);
-        // Without a connected stripe tree, nothing is mapped. The read loses its whole range as one
-        // lost range.
+        // Without a connected stripe tree, no address is mapped. The read loses its whole range as
+        // one lost range.
         let (_, lost) = volume.read_data(read(0, 3 * SECTOR), &|_, _| ()).unwrap();
         assert!(
             matches!(&lost[..], [lost] if lost.range == (0..3 * SECTOR)

@@ -18,8 +18,8 @@ use support::lab::{Lab, items};
 use support::{CHUNK_AT, Image};
 use uuid::Uuid;
 
-/// The number of exchanges. With an unlocked read-modify-write of the map, this number lost chunks
-/// in every run.
+/// The number of device exchanges in the test. With an unlocked read-modify-write of the map, this
+/// number lost chunks in every run.
 const EXCHANGES: u64 = 200;
 
 fn exchange(lab: &Lab, number: u64) {
@@ -51,7 +51,7 @@ fn add_chunks(volume: &Volume, image: &Image, stop: &AtomicBool) -> Vec<Logical>
         if stop.load(Ordering::SeqCst) {
             break;
         }
-        // Each change copies the map, so its size must stay bounded.
+        // Each change of chunks copies the map, so the test keeps the map small.
         if left.len() > 40 {
             volume.remove_chunk(left.remove(0)).unwrap();
         }

@@ -25,8 +25,8 @@ struct Room {
 }
 
 impl WritableFilesystem {
-    /// Allocates space for extents. A plain extent is cut if no free range is long enough. A
-    /// compressed extent that fits nowhere is stored plain. After an error, no extent stays
+    /// Allocates space for extents. If no free range is long enough, a plain extent is cut. If a
+    /// compressed extent fits no free range, it is stored plain. After an error, no extent stays
     /// allocated.
     pub(super) fn place_extents(&self, extents: &[NewExtent]) -> Result<Vec<Placed>> {
         let wanted = extents.first().map_or(0, NewExtent::stored_bytes);

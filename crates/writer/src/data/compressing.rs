@@ -42,7 +42,7 @@ pub(super) struct NewExtent {
     /// The number of bytes of the file that the extent covers.
     pub(super) length: u64,
     pub(super) compression: Compression,
-    /// The bytes to be stored, in order.
+    /// The bytes of the extent to store, in order.
     pub(super) parts: Vec<Bytes>,
     /// The content of a compressed extent, in case it must be stored plain.
     pub(super) plain: Option<Bytes>,

@@ -156,8 +156,8 @@ impl Content<'_> {
         self.filesystem.has_pending_times(file_id(self.location))
     }
 
-    /// Changes the pending times. An inode that is no longer in memory is deleted, and its times
-    /// with it.
+    /// Changes the pending times. If an inode is no longer in memory, it is deleted, and needs no
+    /// times.
     pub(super) fn change_pending(&self, change: impl FnOnce(&mut PendingTimes)) {
         if let Some(inode) = self.inode {
             return change(&mut inode.write().pending);

@@ -169,7 +169,7 @@ impl WrittenFiles {
         Ok(())
     }
 
-    /// Sets the size and the bytes in the item of a new inode, if the inode is one of these files.
+    /// If the inode belongs to one of these files, sets the size and the bytes in its new item.
     pub(crate) fn count(&self, number: usize, item: &mut InodeItem) -> Result<(), Defect> {
         let Some(file) = self.files.get(number).filter(|file| file.size > 0) else {
             return Ok(());

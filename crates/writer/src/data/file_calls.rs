@@ -200,7 +200,7 @@ impl WritableFilesystem {
     /// Returns at most `count` dirty ranges of a file after `from`, and a view of the same moment.
     ///
     /// # Errors
-    /// None so far.
+    /// The call returns no errors so far.
     pub(crate) fn look_at_content(
         &self,
         location: Location,
@@ -215,8 +215,8 @@ impl WritableFilesystem {
         })
     }
 
-    /// Runs `body` on the dirty ranges, a view and the delayed references, while no edit runs. The
-    /// dirty ranges are those of [`WritableFilesystem::look_at_content`].
+    /// Runs `body` on a file's dirty ranges, a view and the delayed references, while no edit runs.
+    /// The dirty ranges are those of [`WritableFilesystem::look_at_content`].
     ///
     /// # Errors
     /// Fails as [`WritableFilesystem::look_at_content`] does, or with any error of `body`.

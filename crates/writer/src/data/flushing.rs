@@ -118,9 +118,9 @@ impl WritableFilesystem {
         lacks.end()
     }
 
-    /// Writes back several files at once, which keeps more requests on the devices than one file at
-    /// a time. Stops at the first error, except lack of space on the host: another file may need
-    /// none.
+    /// Writes back several files at the same time, which keeps more requests on the devices than
+    /// one file would. Stops at the first error, except lack of space on the host: another file may
+    /// need none.
     fn write_back_side_by_side(&self, files: &[Location]) -> Result<()> {
         let next = AtomicUsize::new(0);
         let work = || -> Result<()> {

@@ -1,9 +1,9 @@
 //! Content in flight from memory to extents, and the file lock meanwhile.
 //!
-//! A write-back takes dirty data out of memory, writes it, and lands it: extents with this data are
-//! then in the tree. A call that needs the file's extents holds the file lock for its whole length.
-//! Write-backs by the background, a commit or a sync release the lock while content is in flight,
-//! so that a writer of that file waits for no device.
+//! A write-back takes dirty data out, writes it, and lands it: the tree then has extents with this
+//! data. A call that needs the file's extents holds the file lock for its whole length. Write-backs
+//! by the background, a commit or a sync release the lock while content is in flight, so that a
+//! writer of that file waits for no device.
 //!
 //! Invariants:
 //! - A file never has two write-backs in flight. A call that needs more of the file than to write
@@ -11,8 +11,8 @@
 //! - Newer writes cover in-flight content, and in-flight content covers extents. A write also waits
 //!   for landing if it needs the file's items: for a clean part of a sector, for a possibly inline
 //!   file, or for lack of space.
-//! - The size, the times, the number of writes, and the reservation leave the file together with
-//!   its content. Changes of the file after the take-out stay.
+//! - A file's size, times, number of writes and reservation are taken out together with its
+//!   content. Changes of the file after the take-out stay.
 
 use super::content::Content;
 use super::write_back::{Pieces, is_of_gone_file};
@@ -31,7 +31,7 @@ use std::sync::Arc;
 struct Taken {
     item: InodeItem,
     pieces: Pieces,
-    /// The state of the file at that moment.
+    /// The state of the file at the moment of the take-out.
     state: FileState,
     /// The bytes that were reserved for this data.
     reserved: u64,
@@ -58,8 +58,8 @@ impl Taken {
     }
 }
 
-/// Content that a write-back has in flight without the file lock. The content lands when this value
-/// is dropped.
+/// Content that a write-back has in flight without the file lock. When this value is dropped, the
+/// content lands: extents hold it.
 struct Flight<'a> {
     filesystem: &'a WritableFilesystem,
     location: Location,
@@ -121,8 +121,8 @@ impl WritableFilesystem {
         self.with_host_space(|| self.write_back_in_flight(location, None))
     }
 
-    /// Runs a write-back. If the host has no space, commits and retries once: the commit discards
-    /// freed extents on the host.
+    /// Runs a write-back, with one retry if the host has no space. If the host has no space,
+    /// commits and retries once: the commit discards freed extents on the host.
     fn with_host_space(&self, write_back: impl Fn() -> Result<()>) -> Result<()> {
         match write_back() {
             Err(Error::OutOfHostSpace(_)) if self.start_to_look().is_dirty() => {

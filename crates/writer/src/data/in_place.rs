@@ -2,8 +2,8 @@
 //! preallocated extents.
 //!
 //! Only content that no other file and no snapshot shares qualifies. The extent item of such
-//! content is newer than the subvolume's last snapshot, and no other file refers to the extent. All
-//! other content goes to a new extent.
+//! content is newer than the subvolume's last snapshot, and no other file refers to the extent.
+//! Content that cannot be overwritten in place goes to a new extent.
 
 use super::content::Content;
 use super::stored::Stored;
@@ -126,7 +126,7 @@ impl Operation<'_> {
     }
 }
 
-/// Returns the item as a regular one.
+/// Returns the file extent item as a regular item.
 fn written(stored: &Stored) -> Stored {
     let body = match stored.extent.body {
         FileExtentBody::Preallocated(slice) => FileExtentBody::Regular(slice),

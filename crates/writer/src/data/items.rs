@@ -1,9 +1,9 @@
 //! File extent items: inserted, replaced, cut, split; and holes.
 //!
 //! All functions of this module take file ranges of whole sectors. Each item holds one reference to
-//! its extent on disk. Cutting an item keeps its reference, splitting adds one, removing drops one.
-//! An item adds its length in the file to the inode's `nbytes`; inline content adds its size, and a
-//! hole adds nothing.
+//! its extent on disk. Cutting an item keeps its reference to the extent, splitting adds one,
+//! removing drops one. An item adds its length in the file to the inode's `nbytes`; inline content
+//! adds its size, and a hole adds nothing.
 
 use super::stored::{Stored, hole};
 use crate::operations::Access;

@@ -21,11 +21,12 @@ const EXTENT_BYTES_MAX: u64 = 256 << 20;
 /// The effect of an allocation call on a range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AllocateMode {
-    /// Holes become preallocated extents; content stays. The file grows to the range's end.
+    /// Preallocating changes holes to preallocated extents and keeps existing content. The file
+    /// grows to the range's end.
     Allocate,
     /// As [`Allocate`](Self::Allocate), but the call does not extend the file's size.
     AllocateKeepSize,
-    /// The range becomes a hole; its content is removed. The file keeps its size.
+    /// The range becomes a hole; its content is removed. Punching a hole keeps the file's size.
     PunchHole,
     /// The range reads as zeros and is allocated. The file grows to the range's end.
     ZeroRange,
@@ -264,7 +265,7 @@ impl Operation<'_> {
             return Ok(None);
         };
         let wanted = gap.end.saturating_sub(gap.start).min(EXTENT_BYTES_MAX);
-        // Space promised to other calls must not be used.
+        // The allocation must not use space promised to other calls.
         self.ledgers().reserve_data(wanted)?;
         self.ledgers().release_data(wanted);
         let disk = self.ledgers().allocate_data(ByteCount::new(wanted))?;

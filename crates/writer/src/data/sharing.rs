@@ -60,7 +60,8 @@ impl WritableFilesystem {
     }
 
     /// Shares the extents of a range of `source` with `target` if both have the same content there,
-    /// as `FIDEDUPERANGE` does. Returns whether the content was the same. Times stay unchanged.
+    /// as `FIDEDUPERANGE` does. Returns whether the content was the same. The call leaves the times
+    /// of the files unchanged.
     ///
     /// # Errors
     /// Fails as [`WritableFilesystem::clone_range`] does, or with an error of reading content.

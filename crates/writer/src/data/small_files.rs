@@ -173,7 +173,7 @@ impl WritableFilesystem {
     }
 
     /// Does step 4 of a write-back for some files, under one hold of the edit lock. Returns which
-    /// files still existed.
+    /// of the files still existed.
     fn insert_small_files(&self, step: &[SmallFile<'_, '_>], sums: &[Sums]) -> Result<Vec<bool>> {
         let extents = step
             .iter()

@@ -1,8 +1,9 @@
 //! Write-back of dirty data into extents.
 //!
-//! 1. Small content becomes an inline extent. Other content is cut into runs. Parts that may be
-//!    overwritten in place are taken out; the rest becomes extents, compressed on all cores.
-//! 2. Under the edit lock, space is allocated.
+//! 1. Small content becomes an inline extent. Content that is not stored inline is cut into runs.
+//!    Parts that may be overwritten in place are taken out; the rest becomes extents, compressed on
+//!    all cores.
+//! 2. Under the edit lock, the write-back allocates space.
 //! 3. The write-back writes the data to the devices while its checksums are computed. No lock is
 //!    held except, in some calls, the file lock.
 //! 4. Under the edit lock, items, references and checksums are inserted, some extents at a time.

@@ -213,8 +213,8 @@ impl Content<'_> {
                 || !self.filesystem.lies_in_tree(self.location)?))
     }
 
-    /// Returns the destination of content of this length. Fails if the file must not be written
-    /// there.
+    /// Returns the destination of content of this length. Fails if the file does not accept content
+    /// at that place.
     fn place_of(&mut self, source: Source, bytes: &[u8]) -> Result<Place> {
         let item = self.require_writable()?;
         let size = self.size()?;
@@ -266,8 +266,8 @@ impl Content<'_> {
         place.offset
     }
 
-    /// Reserves space for the clean sectors of a range, and for sector 0 if it may have to leave
-    /// its inline extent.
+    /// Reserves space for the clean sectors of a range, and for sector 0 if it may leave its inline
+    /// extent.
     pub(super) fn reserve_for(&mut self, sectors: &Range<u64>) -> Result<()> {
         let missing = |pending: &DirtyData| (pending.missing_bytes(sectors), pending.has(0));
         let (mut bytes, has_first) = self.look_at_dirty(missing);

@@ -14,8 +14,8 @@
 //! - Extents and their checksums are looked up under one hold of the file's tree. Under the hold,
 //!   no extent leaves the tree, so no extent loses its checksums.
 //! - The size of a file without a writing call is that of its item. The size changes only in a call
-//!   that stores its content beside the item. The reader compares the number of such calls before
-//!   and after.
+//!   that stores its content beside the item. The reader compares the number of size-changing calls
+//!   before and after its lookups.
 //! - A call that removes a file's inode marks the file before it removes the items. The reader
 //!   takes its hold while it holds the file's tree, and checks the running generation afterwards. A
 //!   transaction that began meanwhile may have extents that the hold does not cover.
@@ -305,7 +305,7 @@ fn plan_range(
     let mut builder = FileRangeBuilder::new(location, sector_bytes);
     let offsets = FileOffset::new(range.start)..FileOffset::new(range.end);
     let mut ended = Ok(());
-    // The extent that covers the start may begin before it.
+    // The extent that covers the start of the read may begin before it.
     tree.scan_from_before(&wanted, |key, data| {
         if *key < wanted && !is_extent(key) {
             return ControlFlow::Continue(());

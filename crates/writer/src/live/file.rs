@@ -53,13 +53,13 @@ impl LiveFile {
         self.location
     }
 
-    /// Returns whether the trees are still the open ones.
+    /// Returns whether the file's trees are still the open trees.
     fn is_current(&self) -> bool {
         self.trees.iter().all(LiveTree::is_open)
     }
 
-    /// Returns the live inode if the table has it for the length of a call. The table has it while
-    /// the caller keeps the file and no operation has removed the inode.
+    /// Returns the live inode if the inode table has it for the length of a call. The table has it
+    /// while the caller keeps the file and no operation has removed the inode.
     fn kept_inode(&self) -> Option<&LiveInode> {
         let [of_file, _] = &self.trees;
         let is_there = of_file.require_subvolume(self.location.subvolume).is_ok();

@@ -291,7 +291,8 @@ impl WritableFilesystem {
                 target.truncate(item.size.to_usize().unwrap_or(0));
                 Ok(target)
             }
-            // The target is stored in another form or is damaged. A read of the file handles both.
+            // The symlink's target is stored in another form or is damaged. A read of the file
+            // handles both.
             _ => self.view().read_link(location),
         }
     }

@@ -1,5 +1,5 @@
 //! Readahead for changes: a caller that knows which inodes it will change reads their blocks at
-//! once, side by side. Without readahead, each change would read block after block.
+//! once, side by side. Without readahead, each change would read its blocks one after another.
 //!
 //! Readahead is a hint. The change itself returns errors of unreadable or missing blocks. The cache
 //! keeps read-ahead blocks like any others, so callers should read ahead only for changes that

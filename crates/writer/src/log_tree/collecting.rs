@@ -65,7 +65,7 @@ pub(super) enum Collected {
     Logged(u64),
     /// Add this batch to the log.
     Batch(Box<Batch>),
-    /// Commit, because the log cannot express the change.
+    /// The log cannot express the change, so the sync commits.
     Commit(CommitCause),
 }
 

@@ -95,7 +95,7 @@ impl Editor<'_> {
         self.remove_range(Key::new(inode.object_id(), ItemType(0), 0)..Key::new(end, ItemType(0), 0))
     }
 
-    /// Inserts the items of inodes that are not in the log yet, in order.
+    /// Inserts the items of inodes that the log lacks, in order.
     pub(super) fn insert_new(&mut self, inodes: &[(InodeNumber, &InodeBatch)]) -> Result<()> {
         // Insert one part at a time, which stays in the processor's cache.
         for part in inodes.chunks(INSERTED_AT_ONCE) {

@@ -1,9 +1,9 @@
 //! Reads inode items, names and attributes of many inodes in one pass.
 //!
 //! A directory with many new names leads to as many inodes. Inodes that were made one after another
-//! are adjacent in the tree. A single scan then reads them, instead of a descent for each. If other
-//! items lie between two inodes, the scan descends to the next inode. Items that are newer in
-//! memory than in the tree are taken from memory.
+//! are adjacent in the tree. A single scan reads all of these inodes, instead of a descent for
+//! each. If other items lie between two inodes, the scan descends to the next inode. Items that are
+//! newer in memory than in the tree are taken from memory.
 
 use super::collecting::{Collector, Stop, Walk};
 use super::gathered::{Gathered, Row};
@@ -12,7 +12,8 @@ use super::statistics::CommitCause;
 use buttress_format::{InodeItem, InodeNumber, ItemType, Key};
 use core::ops::ControlFlow;
 
-/// The most items between two inodes that a scan reads over; more make it descend again.
+/// The maximum number of items between two inodes that a scan reads over; with more items it
+/// descends again.
 const PASSED_MAX: usize = 16;
 
 /// Returns whether items of this type are names or attributes.
@@ -74,7 +75,8 @@ impl Collector<'_, '_> {
                     && is_other(key.item_type)
                     && let Some(items) = names.last_of(inode)
                 {
-                    // A request for this inode looks it up alone and returns the error.
+                    // If the scan met an error, a request for this inode looks it up alone and
+                    // returns the error.
                     items.clear();
                 }
                 passed = passed.saturating_add(1);

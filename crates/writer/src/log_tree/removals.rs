@@ -2,7 +2,7 @@
 //!
 //! If a replay removes a name of an inode that still exists, the log also has the inode's current
 //! names. The log also has the inode that has the name now. A deleted inode loses all its names.
-//! For a deleted directory, the same holds for all its entries.
+//! For a deleted directory, a log must likewise contain the inodes that lost entries in it.
 
 use super::collecting::{Collector, Extent, Stop, Walk};
 use super::statistics::CommitCause;
@@ -82,7 +82,7 @@ impl Collector<'_, '_> {
         if !removed.is_directory {
             return Ok(());
         }
-        // The removal also affects all entries of this directory.
+        // The removal of a directory also affects all entries of this directory.
         for held in self.names_of_directory(removed.inode, 0) {
             if held.is_committed {
                 self.let_go(&held)?;

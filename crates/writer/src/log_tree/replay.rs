@@ -3,7 +3,7 @@
 //! For each subvolume, each of these steps runs over all items of its log, in this order:
 //!
 //! 1. The replay of inodes: it removes attributes, names and content that the log marks as removed.
-//!    Then the inode gets its item.
+//!    After these removals, the inode gets its item.
 //! 2. The log's directory entries, in the order of their indexes.
 //! 3. Names of inodes ([`names`]), extended attributes, file extents with their checksums
 //!    ([`extents`]).
@@ -13,7 +13,8 @@
 //! # Invariants
 //!
 //! - Until the commit is durable, no block of the log or the last commit is overwritten. A crash
-//!   during the replay leaves both unchanged, and the next opening replays again.
+//!   during the replay leaves the log and the last commit unchanged; the next opening replays the
+//!   log again.
 //! - After each step names are consistent: both the directory and the inode record each name.
 //! - Directories have the times of the log, or their own times. Directory entries that the replay
 //!   adds or removes change no timestamps.
@@ -41,7 +42,7 @@ use buttress_tree::{OwnedItem, ReadAhead, Tree};
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 impl WritableFilesystem {
-    /// Replays a log, and commits. Afterwards the volume has no log.
+    /// Replays a log, and commits. After the replay, the volume has no log.
     ///
     /// # Errors
     /// Fails with [`Error::DamagedLog`] if the log cannot be replayed. Nothing was written then,

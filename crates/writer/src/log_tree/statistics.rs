@@ -82,7 +82,7 @@ pub struct LogStatistics {
     pub joined: u64,
     /// Written logs: blocks, a flush, superblocks.
     pub written: u64,
-    /// Written log blocks.
+    /// The number of written log blocks.
     pub blocks: u64,
     /// The bytes of these blocks.
     pub bytes: u64,

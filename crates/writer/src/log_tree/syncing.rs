@@ -18,9 +18,9 @@
 //!   of a log, no commit is frozen or written: log writers and commits hold the superblock lock. A
 //!   log writer does not wait for a commit that still converges.
 //! - A superblock with a log differs from the superblock before only in its first 512 bytes. A torn
-//!   superblock therefore equals the old or the new superblock. The superblock copies, which belong
-//!   to the commit, are not needed.
-//! - An incomplete log is never written. Until the next commit, every sync is then a commit.
+//!   superblock therefore equals the old or the new superblock. Such a write leaves out the
+//!   superblock copies, which keep the state of the commit.
+//! - The writer never writes an incomplete log. Until the next commit, every sync is then a commit.
 //! - A log block stays pinned from its allocation until the commit is durable. Only a later log may
 //!   reuse its address before that, once no durable log leads to it. Data that logs refer to is
 //!   reused only after the commit is durable.
@@ -63,11 +63,11 @@ enum Logging {
 
 /// The result of waiting for a batch.
 enum Waited {
-    /// Another call wrote the batch.
+    /// Another sync's call wrote the batch.
     Joined,
     /// This call wrote the batch of the log.
     Wrote,
-    /// A commit is needed.
+    /// The sync needs a commit.
     Commit(CommitCause),
 }
 
@@ -140,8 +140,8 @@ impl WritableFilesystem {
         )
     }
 
-    /// Returns whether a durable log has the current state of a range. Returns false if the answer
-    /// is not already in memory.
+    /// Returns whether a durable log has the current state of a range. Returns false if finding out
+    /// would need a read.
     fn is_range_durable(&self, location: Location, range: &Range<u64>) -> Result<bool> {
         if self.has_dirty_in(location, range)? {
             return Ok(false);

@@ -199,8 +199,8 @@ fn syncs_of_many_threads_survive_crash() {
     filesystem.close().unwrap();
 }
 
-/// A failed write of a block or superblock, or a failed flush, makes that sync fail. Earlier synced
-/// content survives.
+/// A failed write of a block or superblock, or a failed flush, makes that sync fail. Content of
+/// earlier syncs survives the failure.
 #[test]
 fn device_failure_fails_sync_and_keeps_earlier_syncs() {
     for number in 0..4 {

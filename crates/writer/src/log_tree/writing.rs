@@ -33,7 +33,7 @@ type Guards<'a> = Vec<(TreeId, &'a Arc<SharedLog>, MutexGuard<'a, SubvolumeLog, 
 struct LogWrite {
     /// The changed blocks of each log.
     frozen: Vec<Frozen>,
-    /// The logs of these blocks, in the same order.
+    /// The logs that these blocks belong to, in the same order.
     logs: Vec<Arc<SharedLog>>,
     /// The tree of log roots, which is written last.
     roots: Frozen,
@@ -47,7 +47,7 @@ struct LogWrite {
 pub(super) enum Written {
     /// All batches of the log up to this batch are durable.
     UpTo(u64),
-    /// A commit is needed.
+    /// The logs cannot be written, so the sync commits.
     Commit(CommitCause),
 }
 

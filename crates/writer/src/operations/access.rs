@@ -1,5 +1,5 @@
 //! Lookups in the running transaction: the part of an operation before its first edit, and the
-//! whole of a look.
+//! whole of a read-only look.
 //!
 //! Lookups in the running transaction: the part of an operation before its first edit, and the
 //! whole of a read-only call. An access has no edits: an [`Operation`](super::Operation) consumes
@@ -29,7 +29,7 @@ pub(crate) struct Access<'a> {
     now: Timestamp,
     /// Present while lookups may use only blocks in memory.
     resident_only: Option<NonBlocking>,
-    /// The subvolume after whose snapshot the edits will run.
+    /// The subvolume whose snapshot precedes the edits.
     pub(crate) follows_snapshot_of: Option<SubvolumeId>,
 }
 

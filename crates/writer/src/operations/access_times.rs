@@ -22,7 +22,7 @@ const DAY_SECONDS: i64 = 24 * 60 * 60;
 /// Which accesses update the access time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum AccessTimes {
-    /// The first access after a change of the inode, and the first access after a day.
+    /// Counts the first access after a change of the inode, and the first access after a day.
     #[default]
     Relative,
     /// Every access.

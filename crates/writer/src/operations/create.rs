@@ -166,8 +166,8 @@ impl WritableFilesystem {
 
     /// Makes an inode with a name, and returns its attributes as of the same edit. Another thread
     /// can remove the name at once, so a later lookup can fail. `made` runs once, in the edit that
-    /// makes the inode. If `made` registers the inode with the caller, a later
-    /// [`unlink_keeping`](Self::unlink_keeping) asks the caller whether to keep the inode.
+    /// makes the inode. If `made` registers the inode with the caller,
+    /// [`unlink_keeping`](Self::unlink_keeping) can later ask the caller whether to keep the inode.
     ///
     /// # Errors
     /// Fails as [`WritableFilesystem::create`], [`WritableFilesystem::make_node`] and

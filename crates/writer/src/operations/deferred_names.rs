@@ -5,8 +5,9 @@
 //! then no longer wait. Other threads may acquire the edit lock between two operations, and commits
 //! may run.
 //!
-//! If the directory already has a name, the insertion fails, not the earlier call that made it. A
-//! deferred name whose insertion fails stays deferred, and its subvolume cannot be finished.
+//! If the directory already has a deferred name, the insertion fails, not the earlier call that
+//! made the name. A deferred name whose insertion fails stays deferred, and its subvolume cannot be
+//! finished.
 
 use super::Operation;
 use crate::WritableFilesystem;

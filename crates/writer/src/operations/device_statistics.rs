@@ -19,7 +19,8 @@ impl WritableFilesystem {
             let Some(item) = operation.get(TreeId::DEVICE, &key)? else {
                 return Ok(());
             };
-            // Bytes that a later format version may append hold counters too.
+            // Bytes that a later format version may append also hold counters, so they are zeroed
+            // too.
             let zeros = vec![0; item.data().len()];
             operation.edit().put(TreeId::DEVICE, &key, &zeros)
         })

@@ -160,8 +160,8 @@ impl Operation<'_> {
     }
 
     /// Reaches all items of an inode's name, from the first of the inode's items to their end,
-    /// which may be in two leaves. Also reaches the orphan item. Returns the index of the directory
-    /// entry with this name.
+    /// which may be in two leaves. Also loads the path to the orphan item. Returns the index of the
+    /// directory entry with this name.
     pub(super) fn reach_name(&mut self, directory: Location, name: &[u8], inode: Location) -> Result<u64> {
         let index = self.link_index(inode, directory.inode, name)?;
         self.reach_entry(directory, name, index)?;
@@ -267,7 +267,7 @@ impl Operation<'_> {
         })
     }
 
-    /// Returns an error for a name for which the inode's references have no space, in either form.
+    /// Returns an error for a name if neither of the inode's two reference items has space for it.
     pub(super) fn check_link_space(
         &mut self,
         inode: Location,

@@ -59,8 +59,8 @@ impl WritableFilesystem {
     ///
     /// # Errors
     /// Fails as [`create_whole`](Self::create_whole) does for each file. Fails with
-    /// [`Error::Invalid`] if the files are in several subvolumes, if the subvolume's names do not
-    /// wait, or if encoded content does not fit.
+    /// [`Error::Invalid`] for files in several subvolumes, for a subvolume that does not defer
+    /// names, or for encoded content that does not fit.
     pub fn create_many(&self, new: &NewInode, files: &mut [NewFile<'_>]) -> Result<Vec<Location>> {
         let Some(subvolume) = files.first().map(|file| file.directory.subvolume) else {
             return Ok(Vec::new());
@@ -149,7 +149,7 @@ impl Operation<'_> {
         written: &WrittenFiles,
     ) -> Result<InodeNumber> {
         let tree = subvolume.tree();
-        // Sort by directory, and within a directory in the order of creation.
+        // Sort the new names by directory, and within a directory in the order of creation.
         let mut order: Vec<(Location, usize)> = parts.iter().map(|part| part.directory).zip(0..).collect();
         order.sort_unstable();
         let directories: Vec<&[(Location, usize)]> =
@@ -207,7 +207,7 @@ impl Operation<'_> {
     }
 
     /// Returns an error for a name that already waits or occurs twice. The later insertion detects
-    /// names in the tree.
+    /// deferred names that are already in the tree.
     fn require_new_names(&mut self, subvolume: SubvolumeId, parts: &[Part<'_>]) -> Result<()> {
         let is_of_it = |part: &Part<'_>| part.directory.subvolume == subvolume;
         if !self.defers_names(subvolume)? || !parts.iter().all(is_of_it) {

@@ -13,7 +13,7 @@ pub struct NewInode {
     pub umask: u32,
     /// The owner.
     pub uid: u32,
-    /// The group, unless the directory's set-group-id bit passes its own group on.
+    /// The group id of the inode, unless the directory's set-group-id bit passes its own group on.
     pub gid: u32,
 }
 

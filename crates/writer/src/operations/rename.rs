@@ -2,8 +2,9 @@
 //! a whiteout left behind. A rename moves files, directories, and subvolumes, which may move
 //! between subvolumes.
 //!
-//! The new name is added before the old one is removed. An inode whose reference item is full may
-//! therefore get an extended item. Counters and times change as often as in the kernel.
+//! The operation adds the new name before it removes the old name. If an inode's reference item is
+//! full, the inode may therefore get an extended item. Counters and times change as often as in the
+//! kernel.
 //!
 //! Source: rename(2) for meaning and errors.
 
@@ -47,7 +48,7 @@ pub enum RenameMode {
 /// The result of a rename.
 #[derive(Debug)]
 pub struct Renamed {
-    /// The inode that moved.
+    /// The inode that the rename moved.
     pub moved: Location,
     /// The inode that had the new name before.
     pub present: Option<Location>,
@@ -149,7 +150,7 @@ impl Operation<'_> {
             _ => {}
         }
         self.check_nesting(old, moved, new, present, mode)?;
-        // A subvolume has one real name; other entries may be placeholders for it.
+        // If a subvolume has its place elsewhere, the present entry is only a placeholder.
         let is_same = present.is_some_and(|present| match moved.target {
             Target::Inode(_) => {
                 present.target == moved.target && old.directory.subvolume == new.directory.subvolume
@@ -367,7 +368,7 @@ impl Operation<'_> {
         }
     }
 
-    /// Checks that the entry of the new name may be replaced.
+    /// Checks that the rename may replace the entry of the new name.
     fn check_gives_way(&mut self, new: End<'_>, present: Entry) -> Result<()> {
         let location = present.target.location(new.directory);
         let Target::Inode(_) = present.target else {
@@ -460,8 +461,8 @@ impl Operation<'_> {
     }
 
     /// Records the change in both directories and in the moved inode. A subvolume's own tree does
-    /// not contain its name, so it stays unchanged. Incremental sends of read-only subvolumes rely
-    /// on unchanged trees.
+    /// not contain its name, so the moved subvolume's tree stays unchanged. Incremental sends of
+    /// read-only subvolumes rely on unchanged trees.
     fn touch_ends(&mut self, old: End<'_>, moved: Entry, new: End<'_>) -> Result<()> {
         let now = self.now();
         let touch = |item: &mut InodeItem| {

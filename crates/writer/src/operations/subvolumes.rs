@@ -292,14 +292,14 @@ impl Access<'_> {
             true => open.is_dirty(),
             false => open.is_in_memory(),
         };
-        // Blocks that a commit is about to write are in memory when the snapshot is made.
+        // Blocks that a commit is about to write are in memory when the test makes the snapshot.
         if !is_newer {
             making::committed_root(self.look(), source, None)?;
         }
         Ok(())
     }
 
-    /// Reaches the places of a new subvolume's items.
+    /// Loads the paths to a new subvolume's items.
     fn reach_new_subvolume(&mut self, directory: Location, name: &[u8], new: &NewSubvolume) -> Result<()> {
         self.reach_new_entry(directory, name)?;
         self.reach_new_inode(TreeId::ROOT)?;

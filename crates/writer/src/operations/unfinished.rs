@@ -107,7 +107,7 @@ impl WritableFilesystem {
     /// finished.
     pub fn finish_subvolumes(&self, finished: &[FinishedSubvolume]) -> Result<()> {
         // Writing back dirty data may need more space than is free. An error of write-back must
-        // precede the visibility of any subvolume.
+        // come before any subvolume becomes visible.
         self.write_back()?;
         for one in finished {
             check_name(&one.name)?;

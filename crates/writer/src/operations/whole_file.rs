@@ -110,7 +110,7 @@ impl WritableFilesystem {
             content.clear();
             return Ok(location);
         }
-        // Everything that may fail for lack of space precedes the creation of the file.
+        // All steps that may fail for lack of space come before the creation of the file.
         self.write_back_excess()?;
         let sectors = ByteCount::of(content.len())
             .checked_align_up(u64::from(self.forest().block_format().sector_bytes))

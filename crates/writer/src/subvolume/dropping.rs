@@ -83,7 +83,8 @@ struct Memory {
     missing: VecDeque<Logical>,
     /// Nodes whose subtrees hold full back references for everything that this tree made.
     turned: BTreeSet<Logical>,
-    /// Blocks that were read ahead. Each is needed once and soon, so the cache need not keep them.
+    /// Blocks that the drop read ahead. Each is needed once and soon, so the cache need not keep
+    /// them.
     ahead: HashMap<Logical, TreeBlock>,
 }
 
@@ -153,8 +154,8 @@ impl WritableFilesystem {
         Ok(found)
     }
 
-    /// Drops all deleted subvolumes completely. A cancelled call keeps its progress. A subvolume
-    /// that is damaged or unreadable does not prevent dropping the others.
+    /// Drops all deleted subvolumes completely. A cancelled call keeps its progress. If a subvolume
+    /// is damaged or unreadable, the call still drops the others.
     ///
     /// # Errors
     /// Fails with [`Error::Cancelled`], with [`Error::NotDropped`] and the subvolumes that could
@@ -257,8 +258,8 @@ impl WritableFilesystem {
     }
 }
 
-/// Continues at the drop progress, and records the new drop progress. Also returns the blocks to
-/// read ahead.
+/// Continues the drop at its recorded progress, and records the new progress. Also returns the
+/// blocks to read ahead.
 fn drop_below(
     running: &mut Running,
     tree: TreeId,
@@ -405,7 +406,7 @@ impl<'m> SnapshotDropper<'m> {
             .collect()
     }
 
-    /// Records the drop progress.
+    /// Records the drop progress in the root item.
     fn remember(&self, running: &mut Running) -> Result<()> {
         let place = self
             .steps

@@ -1,9 +1,9 @@
 //! Making subvolumes: empty ones, and snapshots in constant time.
 //!
 //! A snapshot is a copy of its source's root block with an id of its own. All blocks below are
-//! shared, and each child of the root gets one more reference. Nothing else is read or written, so
-//! the cost does not depend on the size. Changes of the source in the running transaction are
-//! committed first, so that the shared blocks are on disk.
+//! shared, and each child of the root gets one more reference. Making a snapshot reads and writes
+//! nothing else, so its cost does not depend on the subvolume's size. Changes of the source in the
+//! running transaction are committed first, so that the shared blocks are on disk.
 //!
 //! This module makes trees, root items, root references and uuids; [`crate::operations`] makes the
 //! directory entry.
@@ -101,7 +101,8 @@ pub(crate) fn make_snapshot_tree(
     let item = snapshot_root_item(item, new, generation, read_only);
     running.core.refer_below(root, Form::Keyed(id.tree()), 1)?;
     // A later drop treats blocks that are not newer than this generation as blocks of the
-    // snapshot's source. The first blocks of the snapshot's own have this transaction's generation.
+    // snapshot's source. The first blocks that the snapshot alone has are written with this
+    // transaction's generation.
     let newest_of_source = generation.get().saturating_sub(1);
     add_root(running, id, tree, item, newest_of_source)?;
     running.make_quota_group(id)?;
@@ -131,7 +132,8 @@ pub(crate) fn committed_root(
     Ok(look.core().forest.read_block(&BlockPointer::root(&root))?)
 }
 
-/// Adds a new tree. The tree's root item is inserted at once, so that the id is taken.
+/// Adds a new tree. The root item of the new tree is inserted at once, so that no other tree gets
+/// its id.
 pub(crate) fn add_root(
     running: &mut Running,
     id: SubvolumeId,

@@ -103,8 +103,8 @@ impl Watched {
     }
 }
 
-/// A commit reads blocks of the extent tree and of free space before it converges, and releases the
-/// edit lock for these reads.
+/// A commit releases the edit lock while it reads blocks of the extent tree and of free space
+/// before convergence.
 #[test]
 fn view_does_not_wait_for_converging_commit() {
     let device = Watched::new();

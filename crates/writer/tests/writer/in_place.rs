@@ -3,7 +3,7 @@
 //!
 //! The critical moment: a commit in progress delays a snapshot that has already written dirty data
 //! back. Only after the commit does a write find that the file owns its extent alone. The write is
-//! in flight to the device when the snapshot runs.
+//! in flight to the device when the test makes the snapshot.
 #![allow(
     clippy::arithmetic_side_effects,
     clippy::indexing_slicing,

@@ -1,7 +1,7 @@
 //! Every operation, in trees of growing height: none takes more nodes than its need, and no commit
 //! more than was reserved.
 //!
-//! The engine compares these numbers in builds with debug assertions, at the end of each edit and
+//! In builds with debug assertions, the engine compares these numbers at the end of each edit and
 //! of each commit. The volume has the smallest node size, so few files make high trees. Tests of
 //! the engine compute the heights that no volume of these tests reaches (`worst_case`).
 
@@ -149,7 +149,8 @@ fn subvolumes(filesystem: &WritableFilesystem, directory: Location) {
         .snapshot(SubvolumeId::TOP_LEVEL, directory, b"snapshot", false)
         .unwrap();
     filesystem.commit().unwrap();
-    // Each changed block of a shared tree is copied, and its children get one more reference.
+    // In this edit, each changed block of a shared tree is copied, and its children get one more
+    // reference.
     filesystem
         .create(
             Location::root_of(snapshot),

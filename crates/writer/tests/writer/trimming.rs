@@ -220,7 +220,7 @@ fn edits_beside_trim(
     let device = Device::with_backend(Arc::clone(&gate) as Arc<dyn Backend>, Engine::Inline);
     let filesystem = OpenOptions::new(vec![device]).open().unwrap();
     let filesystem = WritableFilesystem::new(filesystem, WriteOptions::default()).unwrap();
-    // No chunk is in the last 91 MiB.
+    // The test device has no chunk in its last 91 MiB.
     gate.close(|request| matches!(request, Request::Discard { length_bytes, .. } if length_bytes > 80 << 20));
     let of = filesystem.clone();
     let trim = WatchedThread::start(move || of.trim(ALL, ByteCount::ZERO).unwrap()).unwrap();

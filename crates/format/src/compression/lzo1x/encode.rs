@@ -1,11 +1,11 @@
 //! An encoder of LZO1X: greedy, with one candidate match for each position.
 //!
-//! A table maps a hash of four bytes to their last position. If the four bytes there are equal, the
-//! encoder extends the match as far as possible. If a position has no match, the encoder advances,
-//! in longer steps the more positions had none. Matches are at least four bytes long and reach back
-//! up to [`DISTANCE_MAX`]. Length and distance select the instruction, by the table in the
-//! documentation of the decoder. Incompressible content grows by one byte in 255, plus the end
-//! mark.
+//! A table maps a hash of four bytes to their last position. If the four bytes at both positions
+//! are equal, the encoder extends the match as far as possible. If a position has no match, the
+//! encoder advances, in longer steps the more positions had none. Matches are at least four bytes
+//! long and reach back up to [`DISTANCE_MAX`]. Length and distance select the instruction, by the
+//! table in the documentation of the decoder. Incompressible content grows by one byte in 255, plus
+//! the end mark.
 //!
 //! Streams begin with a literal, never with 17, which would announce the run-length extension.
 
@@ -111,7 +111,7 @@ struct Stream<'a> {
 }
 
 impl Stream<'_> {
-    /// Writes the literals before a match or before the end.
+    /// Writes the pending literals before a match or before the end.
     fn literals(&mut self, literals: &[u8]) {
         let count = literals.len();
         if count == 0 {

@@ -130,8 +130,8 @@ impl<'a> LeafEdit<'a> {
         Some(())
     }
 
-    /// Changes the length of the data of the item in `slot`. The data keeps its beginning, and
-    /// added bytes are zero. Returns false if the leaf has no space or no such item.
+    /// Changes the length of the data of the item in `slot`. Resizing keeps the beginning of the
+    /// data, and added bytes are zero. Returns false if the leaf has no space or no such item.
     pub fn resize(&mut self, slot: usize, size_bytes: usize) -> bool {
         self.resize_checked(slot, size_bytes, true).is_some()
     }

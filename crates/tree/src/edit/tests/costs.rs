@@ -215,8 +215,9 @@ fn kept_blocks_with_a_view_are_copied() {
     }
 }
 
-/// A snapshot's tree can hold blocks in memory that its source made and kept. Changed blocks become
-/// the snapshot's own, because the accounting would not find their references under another owner.
+/// A snapshot's tree can hold blocks in memory that its source made and kept. Changed blocks get
+/// the snapshot as owner, because the accounting would not find their references under another
+/// owner.
 #[test]
 fn kept_blocks_of_another_tree_are_copied() {
     let (mut scratch, mut tree) = committed(5000);

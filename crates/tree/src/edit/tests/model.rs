@@ -104,7 +104,7 @@ impl Run {
         removed.iter().for_each(|(key, _)| drop(self.model.remove(key)));
     }
 
-    /// Inserts a row of new items in one call.
+    /// Inserts a sequence of new items in one call.
     fn insert_row(&mut self, start: Key) {
         let first = (start.objectid.get() - 1000) * 20 + start.offset;
         let count = self.random.below(60);

@@ -260,7 +260,7 @@ fn uncached_path_fails_with_would_block_at_each_level() {
     while let Err(error) = reach(&wanted) {
         let missing = *error.would_block().expect("only that it is not in memory");
         levels.push(missing.level);
-        // A caller that must not fail half-way reads in blocking mode.
+        // A caller that must not fail half-way lifts the restriction and reads in blocking mode.
         let read = NonBlocking::lifted(|| tree.forest().read_block(&missing));
         assert_eq!(read.unwrap().level(), missing.level);
     }

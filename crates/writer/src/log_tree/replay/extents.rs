@@ -2,8 +2,8 @@
 //!
 //! A logged extent replaces the file's extents in its range. If only the log refers to a logged
 //! extent, the extent becomes new in the volume; otherwise it gains a reference. In the log, a hole
-//! is an item with address zero, even on volumes whose holes have no items. On such a volume, the
-//! replay only removes the file's extents in that range.
+//! is an item with address zero, even on volumes whose holes have no items. On a volume whose holes
+//! have no items, the replay only removes the file's extents in that range.
 
 use super::{Replay, inode_of};
 use crate::data::stored::Stored;

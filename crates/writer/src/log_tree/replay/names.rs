@@ -160,7 +160,7 @@ impl Replay<'_, '_> {
         Ok(())
     }
 
-    /// Does step 2 of the replay for one entry.
+    /// Does step 2 of the replay for one directory entry.
     pub(super) fn entry(&mut self, item: &OwnedItem) -> Result<()> {
         let key = item.key();
         if self.require_inode(&key)?.kind() != FileKind::Directory {

@@ -1,4 +1,4 @@
-//! Tests of directories with many new names: their inodes are read and logged in rows.
+//! Tests of directories with many new names, whose inodes are read and logged together.
 
 use super::{MIB, NEW, ROOT, made, open, write};
 use crate::log_tree::Synced;

@@ -266,7 +266,7 @@ fn masked(key: &Key, data: &[u8]) -> Vec<u8> {
         ItemType::INODE_ITEM => {
             data[..16].fill(0);
             // The kernel starts the change counter of a new inode at an arbitrary value from
-            // memory. Only an inode that mkfs made starts at a known number.
+            // memory. Only an inode that mkfs made starts its change counter at a known number.
             if key.objectid != InodeNumber::ROOT_DIRECTORY.object_id() {
                 data[72..80].fill(0);
             }

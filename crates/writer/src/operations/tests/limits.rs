@@ -1,5 +1,5 @@
-//! Tests of both sides of limits: items full of names, and inodes with the most possible names. The
-//! kernel decides each limit.
+//! Tests of both sides of limits: items full of names, and inodes with the maximum number of names.
+//! The kernel decides each limit.
 
 use super::against_kernel::{Check, compare};
 use super::steps::{How, Step};
@@ -102,7 +102,8 @@ fn attributes_of_one_hash_until_their_item_is_full() {
         Step::SetXattr("file".to_owned(), name.clone(), vec![5; bytes], how)
     };
     steps.extend(names.iter().map(|name| set(name, 500, SetXattr::Create)));
-    // An attribute grows without space, shrinks, and grows into the space that another left.
+    // An attribute grows without space, shrinks, and grows into the space that another attribute
+    // left.
     steps.push(set(&names[0], 1200, SetXattr::Replace));
     steps.push(set(&names[0], 10, SetXattr::Replace));
     steps.push(set(&names[1], 900, SetXattr::Replace));

@@ -2,11 +2,12 @@
 //! name then refer by address.
 //!
 //! Children come before their parent, so that the walk can stop after any block. Each converted
-//! tree block is consistent, whether or not other blocks are converted. A block above it that is
-//! not converted yet is consistent too. The walk also visits nodes that already hold full back
-//! references.
+//! tree block is consistent, whether or not other blocks are converted. If a block above it is not
+//! converted yet, that block is consistent too. The walk also visits nodes that already hold full
+//! back references.
 //!
-//! Left out: finding shared blocks, and dropping references to them. The dropper above does both.
+//! Left out: finding shared blocks, and dropping references to them. The dropper above this module
+//! does both.
 
 use super::{CHILDREN_AHEAD, REFERENCES_AT_ONCE, SnapshotDropper};
 use buttress_accounts::delayed_references::ExtentKind;
@@ -29,9 +30,9 @@ struct ToConvert {
 
 impl SnapshotDropper<'_> {
     /// Converts a shared block, and all blocks below it that hold references in this tree's name,
-    /// to full back references. Children come first, so the call can stop after any block, and a
-    /// retry finds the remaining blocks. Returns false if it stopped because many references are
-    /// pending, so that other threads get the lock.
+    /// to full back references. Children precede their parents, so the call can stop after any
+    /// block, and a retry finds the remaining blocks. Returns false if it stopped because many
+    /// references are pending, so that other threads get the lock.
     pub(super) fn set_full_back_references(
         &mut self,
         running: &mut Running,

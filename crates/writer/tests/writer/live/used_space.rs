@@ -1,4 +1,4 @@
-//! Tests of the space of content that is being read: it is not reused before the read ends.
+//! Tests that the space of content is not reused before a running read of the content ends.
 
 use super::{ROOT, create, identity};
 use buttress_device::{Backend, Device, Engine, MemoryBackend};
