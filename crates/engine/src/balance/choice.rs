@@ -1,9 +1,9 @@
 //! The choice of block groups: Linux's filters over rows of the chunk and block-group tables.
 //!
-//! A balance visits block groups from the highest address down. A balance's limit counts only the block
-//! groups that pass all other filters. If fewer block groups of a type pass than the least of a
-//! limit range, none of this type is moved. A choice is a plan: a balance compares each block group with
-//! the filters again when it visits the block group.
+//! A balance visits block groups from the highest address down. A balance's limit counts only the
+//! block groups that pass all other filters. If fewer block groups of a type pass than the least of
+//! a limit range, none of this type is moved. A choice is a plan: a balance compares each block
+//! group with the filters again when it visits the block group.
 //!
 //! Two differences from Linux 6.18, both in favour of the manual:
 //!

@@ -89,10 +89,7 @@ fn data_profiles(filesystem: &WritableFilesystem) -> BTreeSet<&'static str> {
             ..to_dup()
         })
         .unwrap();
-    let profiles = choice
-        .groups
-        .iter()
-        .map(|chosen| chosen.group.flags.profile().unwrap());
+    let profiles = choice.groups.iter().map(|chosen| chosen.flags.profile().unwrap());
     profiles.map(Profile::name).collect()
 }
 
