@@ -2,11 +2,10 @@
 //! fall.
 //!
 //! A clamp turns an impossible state into a plausible number. The operations of `exact` assert
-//! instead. A clamp may stay if a sum validly ends at a bound. Then a comment gives the reason. `//
-//! Clamp: …` is on the clamp's line or at most six lines above, without a blank line between. `//!
-//! Clamps: …` at the head of a file covers the whole file.
-//! Clamp: …` on the clamp's line or at most six lines above, without a blank line between, or `//!
-//! Clamps: …` at the head of a file for the whole file.
+//! instead. A clamp may stay if a sum validly ends at a bound. A comment then gives the reason:
+//!
+//! - `// Clamp: …` on the clamp's line or at most six lines above, without a blank line between;
+//! - `//! Clamps: …` at the head of a file, for the whole file.
 
 use crate::run::root;
 use std::collections::BTreeMap;

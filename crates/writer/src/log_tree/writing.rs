@@ -106,9 +106,8 @@ impl WritableFilesystem {
             roots.spare.extend(addresses);
         }
         if self.forest().volume().written_devices() != devices_before {
-            // A failed device has the same generation as the devices with the log. A failed device
-            // has the same generation as the devices with the log, because only a commit changes
-            // generations.
+            // A failed device has the same generation as the devices with the log, because only a
+            // commit changes generations.
             logs.iter()
                 .for_each(|(_, shared)| shared.log.lock().is_broken = true);
             return Ok(Written::Commit(CommitCause::DeviceLost));

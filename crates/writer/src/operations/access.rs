@@ -1,8 +1,7 @@
 //! Lookups in the running transaction: the part of an operation before its first edit, and the
-//! whole of a read-only look.
+//! whole of a read-only call.
 //!
-//! Lookups in the running transaction: the part of an operation before its first edit, and the
-//! whole of a read-only call. An access makes no edits: an [`Operation`](super::Operation) consumes
+//! An access makes no edits: an [`Operation`](super::Operation) consumes
 //! an access and adds edits. The compiler therefore rejects a read-only lookup that makes edits.
 //!
 //! While an access [waits for no device](Access::may_retry), a lookup that misses a block ends with

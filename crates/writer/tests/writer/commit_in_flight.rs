@@ -18,9 +18,9 @@ use std::sync::Arc;
 
 const ROOT: Location = Location::root_of(SubvolumeId::TOP_LEVEL);
 
-/// There are more subvolumes than open trees between transactions, and than blocks that one batch
-/// seals ahead of its write. The number exceeds the blocks that one batch seals ahead of its write,
-/// so the cache has the sealed blocks.
+/// The number of subvolumes. It exceeds the number of open trees between transactions, and the
+/// number of blocks that one batch seals ahead of its write. The cache therefore has the sealed
+/// blocks.
 const SUBVOLUMES: usize = 1300;
 
 fn device(backend: &Arc<GatedBackend>) -> Device {
