@@ -33,6 +33,7 @@ use crate::engine::{Engine, MembershipLock};
 use crate::need::Need;
 use crate::reservation::Handle;
 use crate::running::Running;
+use buttress_exact::Exact as _;
 use buttress_format::{
     ByteCount, DEVICE_RESERVED_BYTES, DeviceId, DeviceStatistics, ItemType, Key, ObjectId, TreeId,
 };
@@ -167,6 +168,7 @@ impl DeviceSpaceLeft {
     /// extents.
     fn set_size(&mut self, size: ByteCount) {
         let (old, new) = (self.item.total_bytes.get(), size.get());
+        // Clamp: a device grows or shrinks, so one of the two differences is zero.
         let (cut, added) = (old.saturating_sub(new), new.saturating_sub(old));
         self.free.remove(new, cut);
         self.free.add(old.max(DEVICE_RESERVED_BYTES), added);
@@ -179,8 +181,7 @@ fn item_key(device: DeviceId) -> Key {
 }
 
 fn whole_sectors(bytes: u64, sector_bytes: u32) -> ByteCount {
-    let rest = bytes.checked_rem(u64::from(sector_bytes)).unwrap_or(0);
-    ByteCount::new(bytes.saturating_sub(rest))
+    ByteCount::new(bytes.exact_sub(bytes.remainder(u64::from(sector_bytes))))
 }
 
 fn no_such(device: DeviceId) -> Error {

@@ -268,6 +268,7 @@ fn chunks_past(volume: &Volume, slot: &DeviceSlot, end: ByteCount) -> Vec<ChunkI
         let count = ByteCount::of(past.count()).get();
         (count > 0).then(|| ChunkInTheWay {
             chunk: chunk.start(),
+            // Clamp: a figure for messages; a chunk item can claim any length.
             bytes: ByteCount::new(length.saturating_mul(count)),
         })
     });

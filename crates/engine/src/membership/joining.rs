@@ -149,8 +149,8 @@ impl Engine {
 impl DeviceSpaceLeft {
     fn of_empty(item: DeviceItem) -> Self {
         let mut free = FreeRanges::default();
-        // No existing device is that small.
-        let usable = item.total_bytes.get().saturating_sub(DEVICE_RESERVED_BYTES);
+        // A joining device has the least size at least, which is above the reserved bytes.
+        let usable = item.total_bytes.get().exact_sub(DEVICE_RESERVED_BYTES);
         free.add(DEVICE_RESERVED_BYTES, usable);
         Self {
             item,

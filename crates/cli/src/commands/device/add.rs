@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
 use buttress::{Device, DeviceOptions, NewDevice, WritableVolume};
+use buttress_exact::Exact as _;
 use clap::Args;
 use serde_json::{Value, json};
 
@@ -104,7 +105,7 @@ impl Add {
         let open = |(number, path): (usize, &PathBuf)| {
             let options = DeviceOptions {
                 write: true,
-                overlay: context.overlay_of(before.saturating_add(number)),
+                overlay: context.overlay_of(before.exact_add(number)),
                 ..context.device_options()
             };
             let device = context.open_device(Path::new(path), &options)?;

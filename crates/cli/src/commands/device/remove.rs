@@ -134,7 +134,7 @@ fn print(context: &Context, removed: &[&DeviceInfo]) -> Result<()> {
     }
     let mut out = context.stdout();
     for device in removed {
-        let name = device.path.as_deref().unwrap_or("missing");
+        let name = device.path.as_deref().map_or("missing", |path| path);
         writeln!(
             out,
             "device {} ({}): removed",
