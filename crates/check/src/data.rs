@@ -246,7 +246,7 @@ impl Verifier<'_> {
     }
 }
 
-/// Returns the ranges of `true`.
+/// Returns the ranges in which the flags are `true`.
 fn ranges(marks: &[bool]) -> Vec<Range<usize>> {
     let mut found: Vec<Range<usize>> = Vec::new();
     for (index, _) in marks.iter().enumerate().filter(|(_, mark)| **mark) {

@@ -119,7 +119,7 @@ pub enum Note {
         /// The number of the deleted inode.
         inode: InodeNumber,
     },
-    /// An orphan item of a dropped subvolume. The next mount removes the item.
+    /// An orphan item of a dropped subvolume. The next mount in Linux removes this orphan item.
     RootOrphanItemLeftOver {
         /// The id of the subvolume.
         subvolume: TreeId,

@@ -98,7 +98,7 @@ fn check_place(check: &Check<'_>, root_tree: &Tree, by_id: &HashMap<TreeId, &Roo
 }
 
 /// Checks that a child's root reference has a matching reference of the parent. The check of the
-/// parent's reference compares both.
+/// parent's reference compares the two references.
 fn check_back(check: &Check<'_>, root_tree: &Tree, key: &Key, data: &[u8]) {
     let (parent, child) = RootRef::parent_and_child(key);
     if RootRef::parse(key, data).is_err() {

@@ -84,7 +84,7 @@ pub(crate) fn check(check: &Check<'_>, items: &ChunkItems) {
 /// Whether the volume does not list a device: one that is about to join it, or has left it. The notice at opening tells so.
 fn is_unlisted(slot: &DeviceSlot, items: &ChunkItems) -> bool {
     let is_listed = items.devices.values().any(|item| item.uuid == slot.uuid());
-    // An unreadable chunk tree lists nothing.
+    // An unreadable chunk tree lists no devices.
     slot.item().is_none() && !is_listed && !items.devices.is_empty()
 }
 

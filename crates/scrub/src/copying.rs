@@ -2,7 +2,7 @@
 //! that pass their check.
 //!
 //! For profiles with copies, a group reads the source alone, or with `avoids_source` the other
-//! devices alone. All devices are read only if these reads do not give everything. For rows of
+//! devices alone. A group reads all devices only if these reads do not give all bytes. For rows of
 //! RAID5 and RAID6, the source's column is copied or rebuilt: its parts in use, and the parts that
 //! parity covers beside them. The copy reads a data column alone first. For a parity column, the
 //! row's data is read, and parity is computed from the data. If some of the data has no checksums,
@@ -236,7 +236,7 @@ impl Lost {
     }
 }
 
-/// Bytes for the target, in no order.
+/// The bytes to write to the target, in no particular order.
 #[derive(Debug)]
 pub(crate) struct Copied<'a> {
     segments: Vec<(Physical, Cow<'a, [u8]>)>,

@@ -116,7 +116,8 @@ pub enum Outcome {
         /// Each place that was tried, with the reason why it did not help.
         tried: Vec<String>,
     },
-    /// It is unknown which bytes are right, so they stay unchanged.
+    /// If copies without checksums differ, it is unknown which bytes are right, so they stay
+    /// unchanged.
     Unverified,
 }
 

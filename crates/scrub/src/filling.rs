@@ -30,7 +30,7 @@ impl Trees {
         })
     }
 
-    /// Returns the state to which the trees belong.
+    /// Returns the volume state to which the walked trees belong.
     pub(crate) const fn filesystem(&self) -> &Filesystem {
         &self.filesystem
     }

@@ -37,7 +37,7 @@ pub(crate) struct Filled {
     pub(crate) failure: Option<IoError>,
 }
 
-/// The most places with lost bytes that are kept.
+/// The largest number of places with lost bytes that the result lists.
 const LOST_MAX: usize = 10_000;
 
 impl Filled {

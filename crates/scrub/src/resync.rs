@@ -58,7 +58,7 @@ pub struct ResyncedDevice {
 /// The result of one run of the resync.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Resynced {
-    /// The devices that are now up to date.
+    /// The devices that missed commits and are now resynchronized.
     pub devices: Vec<ResyncedDevice>,
     /// Devices that missed more than the options allow.
     pub left: Vec<Arc<str>>,

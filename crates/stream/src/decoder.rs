@@ -13,8 +13,8 @@
 //!   place is an error.
 //! - Memory is at most twice the longest command that the format allows, and grows only as bytes
 //!   arrive. A damaged length alone costs no memory.
-//! - An error does not advance the decoder. The next call returns the same error or, if the input
-//!   failed, reads again.
+//! - A call that returns an error does not advance the decoder. The next call returns the same
+//!   error or, if the input failed, reads again.
 //!
 //! A separate thread can read a file [ahead](ReadAhead) of the decoder.
 //!

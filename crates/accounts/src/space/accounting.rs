@@ -115,8 +115,8 @@ pub struct Accounting {
 
 /// Counts which owner uses which space, as of the last commit.
 ///
-/// `progress` counts leaves. The result lists unreadable parts in [`Accounting::failures`]. Blocks
-/// below unreadable parts are missing from all figures.
+/// `progress` receives the number of leaves that have been read. The result lists unreadable parts
+/// in [`Accounting::failures`]. Blocks below unreadable parts are missing from all figures.
 ///
 /// # Errors
 /// Fails with [`Error::AccountingTooBig`], [`Error::Cancelled`], [`Error::SubvolumeNotFound`] for

@@ -81,7 +81,8 @@ impl MountedVolume {
         if let Some(size) = changes.size {
             let size = ByteCount::new(size);
             // A call by path (`truncate(2)`) does not change a file that already has the requested
-            // size. For `O_TRUNC`, the kernel sends the same request.
+            // size. For `O_TRUNC`, the kernel sends the same request as for `truncate(2)` to size
+            // 0.
             let is_by_path = changes.handle.is_none() && size > ByteCount::ZERO;
             let set = match is_by_path {
                 true => writer.truncate_by_path(location, size),

@@ -38,7 +38,7 @@ impl MountedVolume {
             return Err(Errno::NOSYS);
         }
         if mode.write {
-            // These checks follow the order of the kernel's permission checks.
+            // These checks of a file handle follow the order of the kernel's permission checks.
             let writer = self.writer()?;
             let flags = self.metadata(location)?.flags;
             if flags.contains(InodeFlags::IMMUTABLE) {
@@ -184,9 +184,9 @@ impl MountedVolume {
         }
     }
 
-    /// Returns whether the kernel is about to release unnamed inodes. After the first pauses, only
-    /// inodes that no process has open count. A directory in use is excluded: a process may use it
-    /// for any time, and it frees little space.
+    /// Returns whether the kernel is about to release unnamed inodes. After the first pauses, the
+    /// wait continues only for inodes that no process has open. A directory in use is excluded: a
+    /// process may use it for any time, and it frees little space.
     fn lets_go(&self, step: usize) -> bool {
         let kept = self.nodes.kept();
         if self.nodes.is_letting_go() {

@@ -6,14 +6,14 @@
 //! follow.
 //!
 //! - Arriving content changes no times, and neither do allocations and copies. The times arrive
-//!   separately. Content that the kernel sends first may arrive after them. A call within one tick
-//!   of the kernel's clock sends none, because the file already has these times.
+//!   separately. Content that the kernel sends before the times may still arrive after them. A call
+//!   within one tick of the kernel's clock sends none, because the file already has these times.
 //! - The times that the server itself sets (of new files, of accesses) have the value of the
 //!   kernel's last tick. None of the server's times is then later than the kernel's next time of
 //!   the file.
 //! - Before an operation that depends on content without a read (a snapshot, a command, a search
-//!   for holes), the server invalidates all files that are open for writing. The kernel sends their
-//!   content before it drops it.
+//!   for holes), the server invalidates all files that are open for writing. The kernel sends the
+//!   dirty content of pages before it drops them.
 //! - FUSE has no message by which a server requests times. The kernel sends all times on syncfs(2),
 //!   so another process calls syncfs ([`KernelSync`]) before a snapshot or a command. A file whose
 //!   content arrives after that without times gets the current time, until its own times arrive.

@@ -189,7 +189,7 @@ impl<'a> Span<'a> {
         }
     }
 
-    /// Returns a whole piece as the parts to be rebuilt.
+    /// Returns the whole piece as parts to be rebuilt.
     fn all_bad(&self, piece: &Piece) -> Vec<Bad> {
         let unit = if piece.is_data() {
             sector_of(&self.job.format)

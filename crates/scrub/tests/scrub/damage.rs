@@ -353,7 +353,7 @@ fn superblocks_are_mended_from_each_other() {
     let report = lab.scrub().unwrap();
     assert_eq!(report.totals().super_errors, 1, "{:#?}", report.damages);
     assert_eq!(lab.spies[device].read(at, BLOCK), before[3]);
-    // A superblock of another device.
+    // The superblock of another device of the same volume.
     let other = lab.spies[1].read(64 << 20, BLOCK);
     lab.spies[0].put(64 << 20, &other);
     let report = lab.scrub().unwrap();

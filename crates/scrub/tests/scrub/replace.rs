@@ -39,7 +39,7 @@ enum Source {
     Missing,
     /// The device is missing, and a third of another device's blocks are noise.
     MissingAndMore,
-    /// The device is good, and a third of another device's blocks are noise.
+    /// The replaced device is good, and a third of another device's blocks are noise.
     ThereAndMore,
     /// A third of the replaced device's blocks and of another device's blocks are noise.
     RottenAndMore,

@@ -84,7 +84,7 @@ fn lab(profile: Profile, devices: usize) -> Lab {
     .unwrap()
 }
 
-/// Replaces a device. Returns the target, and the result.
+/// Replaces a device. Returns the target device, and the result of the replacement.
 fn replace(lab: &Lab, device: usize) -> (Arc<Spy>, Result<Replaced, Error>) {
     let target = Spy::all_of_noise("target", lab.spies[device].size_bytes());
     let filesystem = writable(lab.devices()).unwrap();

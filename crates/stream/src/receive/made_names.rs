@@ -4,7 +4,8 @@
 //! A directory that already has a pending name causes an error only at this later point. This
 //! module remembers the command of each pending name, so that the error names this command.
 //!
-//! Left out: receives that leave out failed commands. They insert each name at once.
+//! Left out: receives that leave out failed commands. A receive that leaves out failed commands
+//! inserts each name immediately.
 
 use super::error::Problem;
 use super::making::{Receiver, about};

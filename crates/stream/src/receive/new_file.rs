@@ -345,8 +345,8 @@ impl Receiver<'_> {
         self.make_file()
     }
 
-    /// Creates the files in one operation. If this fails, it creates none and returns false; the
-    /// caller then creates the files one by one to find the failing file.
+    /// Creates the files in one operation. If creating all files at once fails, it creates none and
+    /// returns false; the caller then creates the files one by one to find the failing file.
     fn make_together(&mut self, files: &mut [NewFile]) -> bool {
         if !files.iter_mut().all(NewFile::are_storable) {
             return false;

@@ -29,8 +29,8 @@ const DIRECTORIES_MAX: usize = 1 << 17;
 /// Number of directory entries whose hashes one step reads.
 const HASHES_READ: usize = 4096;
 
-/// Bytes of directory size per lookup: a directory of N times this size is read after N lookups. A
-/// name counts twice its length in the directory size.
+/// Bytes of directory size per lookup: a directory of N times this size is read after N lookups.
+/// btrfs adds twice the length of each name to the directory size.
 const BYTES_OF_LOOKUP: u64 = 4096;
 
 /// The state of a directory.

@@ -2,8 +2,8 @@
 //!
 //! The receiver begins with a snapshot of the parent (or with nothing) and must end with the new
 //! snapshot's names. Commands name files by paths, so every path must be the receiver's path at
-//! that moment. As in the kernel, inodes come in the order of their numbers; each gets its names at
-//! its turn. Three obstacles can occur, each with one solution:
+//! that moment. As in the kernel, a send handles inodes in the order of their numbers; each inode
+//! gets its names at its turn. Three obstacles can occur, each with one solution:
 //!
 //! - The parent directory does not exist yet* (its inode number is higher): the send creates the
 //!   directory ahead of its turn.

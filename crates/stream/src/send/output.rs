@@ -118,7 +118,7 @@ impl Drain<'_> {
     /// Writes pieces until the queue closes.
     ///
     /// # Errors
-    /// The error of the sink, with the stream position.
+    /// The sink's error, with the stream position at which it happened.
     pub(crate) fn run(mut self, sink: &mut (dyn Write + Send)) -> Result<(), Error> {
         while let Ok(mut piece) = self.pieces.recv() {
             self.write(&piece, sink)?;

@@ -1,8 +1,8 @@
 //! Times of directories, which every new entry changes on the receiver.
 //!
 //! A send therefore sets the times of a directory once, after its last change: at the end of the
-//! stream, or earlier when too many directories are pending. A directory that changes after that
-//! gets its times again.
+//! stream, or earlier when too many directories are pending. A directory that changes after its
+//! times were sent gets its times again.
 
 use crate::send::attributes::Times;
 use buttress_format::InodeNumber;

@@ -86,7 +86,7 @@ impl Failures {
     }
 }
 
-/// A visitor of all blocks.
+/// A visitor of all tree blocks in a descent.
 pub(super) trait Visitor: Sync {
     /// The sums of one thread.
     type Tally: Send;

@@ -26,7 +26,7 @@ pub(super) trait Record: Copy {
     /// Returns the address of the record.
     fn address(&self) -> u64;
 
-    /// Returns the order among records of one address: of merged records the first is kept.
+    /// Returns the order among records with the same address: a merge keeps the first record.
     fn rank(&self) -> (u64, u64);
 
     /// Returns the set of owners of the record.
@@ -149,7 +149,7 @@ impl<'a, R: Record> Gatherer<'a, R> {
                 // address.
                 let stay = records.partition_point(|record| record.address() < first);
                 if stay == 0 {
-                    // An empty window would repeat forever.
+                    // A pass over an empty window of addresses would repeat forever.
                     return Err(Error::AccountingTooBig {
                         what: "different tree blocks said to lie at one address",
                         limit: u64_of(half),

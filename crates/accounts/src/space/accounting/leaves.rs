@@ -376,7 +376,7 @@ impl Leaves<'_> {
     }
 }
 
-/// Adds the figures to their set, and resets them.
+/// Adds the leaf's figures to the totals of its owner set, and resets them.
 fn put(sums: &mut HashMap<SetId, Files>, set: SetId, files: &mut Files) {
     sums.entry(set).or_default().add(files, 1);
     *files = Files::default();

@@ -96,8 +96,8 @@ impl Server {
         Ok(())
     }
 
-    /// Parses the handle in the next field of a request. Files and directories that were not opened
-    /// have no handle; the node then identifies them.
+    /// Parses the handle in the next field of a request. If the client did not open a file or
+    /// directory, there is no handle; the node then identifies it.
     pub(super) fn opened(&self, request: &mut Request<'_>) -> Result<Opened> {
         Ok(match request.input.u64()? {
             0 => Opened::Node(self.node_of(request)),

@@ -38,7 +38,7 @@ pub(crate) fn profiles() -> Vec<(Profile, usize)> {
 /// A volume of which some devices missed sessions, or will miss them.
 pub(crate) struct Away {
     pub(crate) lab: Lab,
-    /// The files at the generation of the away devices, and now.
+    /// The files at the generation of the absent devices, and the files now.
     pub(crate) old: Files,
     pub(crate) new: Files,
     pub(crate) since: Generation,

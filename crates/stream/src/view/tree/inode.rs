@@ -244,7 +244,7 @@ impl Inode {
         self.xattrs.insert_mut(name.into(), value.into());
     }
 
-    /// Removes an extended attribute. Returns whether it existed.
+    /// Removes an extended attribute. Returns whether the extended attribute existed.
     pub(in crate::view) fn remove_xattr(&mut self, name: &[u8]) -> bool {
         self.xattrs.remove_mut(name)
     }
