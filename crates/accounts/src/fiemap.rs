@@ -140,7 +140,7 @@ pub struct Fiemap {
     /// The first part of the batch that the iterator has not returned yet.
     next_part: usize,
     joiner: Joiner,
-    /// Set once no part is left to map.
+    /// True once no part of the file range is left to map.
     end: Option<End>,
 }
 

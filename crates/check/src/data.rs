@@ -57,7 +57,8 @@ pub(crate) fn check(check: &Check<'_>, roots: &[Root]) -> Result<u64> {
 }
 
 impl Source {
-    /// Returns the next piece. Skips unreadable items, which the scan of all blocks reports.
+    /// Returns the next piece of data with checksums. Skips unreadable items, which the scan of all
+    /// blocks reports.
     fn next(&mut self, check: &Check<'_>, checksum_type: ChecksumType) -> Option<Piece> {
         while self.pieces.is_empty() {
             let from = self.at?;

@@ -1,4 +1,4 @@
-//! Sums of hashes that show whether two sides state the same facts, without keeping the facts.
+//! Sums of hashes that show whether two sides state equal facts, without keeping the facts.
 //!
 //! Each fact (a reference, a name, a link) has a 64-bit hash. The first side of a comparison adds
 //! the hash, the other subtracts it. Sums do not depend on order, so all cores can read the blocks
@@ -97,7 +97,7 @@ impl Hash {
     }
 }
 
-/// The length of a range of addresses with one sum, as a power of two.
+/// The length of an address range with one sum of hashes, as a power of two.
 const STRETCH_SHIFT: u32 = 20;
 
 /// Sums of hashes by address. Several ranges may share one sum.

@@ -12,7 +12,7 @@ use uuid::Uuid;
 /// The drop progress of a tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Dropped {
-    /// Keys below this one are dropped.
+    /// Keys of the tree below this key are dropped.
     progress: Key,
     /// The level at which the drop continues; everything below a remaining block is complete.
     level: u8,
@@ -218,7 +218,7 @@ fn look_at(check: &Check<'_>, root: &Root, item: &RootItem) {
     }
 }
 
-/// Checks that the trees exist that the volume's features require.
+/// Checks that the trees that the volume's features require exist.
 fn require(check: &Check<'_>, roots: &[Root]) {
     let superblock = check.superblock();
     let compat = |feature| superblock.compat_ro.contains(feature);

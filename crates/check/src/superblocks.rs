@@ -146,9 +146,9 @@ fn check_copy(check: &Check<'_>, slot: &DeviceSlot, physical: Physical, item: Op
         Ok(bytes) => bytes,
         Err(error) => return damaged(error.to_string()),
     };
-    // A grown device, or the image of a part of a device, may never have had this copy. The primary
-    // superblock exists: the volume was opened by the primary, or by a copy that records the
-    // problem.
+    // A grown device, or the image of a part of a device, may never have had this superblock copy.
+    // The primary superblock exists: the volume was opened by the primary, or by a copy that
+    // records the problem.
     if physical != SUPERBLOCK_OFFSETS[0] && bytes.iter().all(|byte| *byte == 0) {
         let device = slot.id();
         check.note(Note::SuperblockNotWritten { device, physical });

@@ -178,8 +178,8 @@ impl Changes {
 pub struct OpenMode {
     /// The caller may change the file's content.
     pub write: bool,
-    /// The caller may not read content. The kernel may still read it, to complete a page of a
-    /// partial write.
+    /// The caller has no permission to read content. The kernel may still read it, to complete a
+    /// page of a partial write.
     pub write_only: bool,
     /// Writes go to the end of the file.
     pub append: bool,

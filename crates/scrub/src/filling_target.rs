@@ -29,7 +29,7 @@ pub(crate) struct Filled {
     pub(crate) lost_bytes: u64,
     /// The lost places, at most [`LOST_MAX`].
     pub(crate) lost: Vec<Lost>,
-    /// Whether a tree block is lost.
+    /// Whether the replacement lost a tree block.
     pub(crate) loses_metadata: bool,
     /// The bytes that the job wrote to the target.
     pub(crate) written: u64,

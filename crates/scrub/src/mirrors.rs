@@ -19,7 +19,7 @@ struct Copy<'a> {
     stripe: usize,
     /// The bytes of the copy; `None` if the device is missing.
     view: Option<View<'a>>,
-    /// Whether the copy's device missed commits.
+    /// Whether the device of this copy missed commits.
     is_behind: bool,
     bad: Vec<Bad>,
 }
@@ -189,7 +189,7 @@ fn copy_piece<'a>(
     }
 }
 
-/// Handles a range of a piece without a valid copy, and its place on the target.
+/// Handles a range of a piece without a valid copy, and the range's place on the target.
 fn copy_bad<'a>(
     job: &Job<'_>,
     arrived: &'a Arrived,

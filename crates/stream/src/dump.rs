@@ -4,8 +4,8 @@
 //! A line consists of the command, padded to 16 columns; the path, padded to 32; and the other
 //! attributes as `key=value`. Each path begins with `./` and the name of the subvolume, so a dump
 //! remembers the name of the current subvolume. The dump escapes control characters, bytes beyond
-//! ASCII, spaces and backslashes as in C. A line therefore stays one line and prints on any
-//! terminal.
+//! ASCII, spaces and backslashes as in C. A line of a dump therefore stays one line and prints on
+//! any terminal.
 //!
 //! Some details only follow btrfs-progs. `fileattr=0x` precedes a decimal number. The dump prints
 //! the mode of a preallocation as a signed number. The group comes before the owner. The target of

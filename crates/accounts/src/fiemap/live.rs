@@ -86,8 +86,8 @@ impl Fiemap {
         })
     }
 
-    /// Makes a batch of extents from the live state of a file. Returns `None` if an edit ran
-    /// meanwhile.
+    /// Makes a batch of extents from the live state of a file. Returns `None` if an edit ran during
+    /// the lookup.
     fn look(
         &self,
         state: &ContentState,

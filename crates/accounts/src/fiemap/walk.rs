@@ -68,7 +68,7 @@ struct Map {
 
 impl Walk {
     /// Returns a walk over the part of a file in `range`. `waiting` has the dirty ranges in order,
-    /// known only up to `waiting_known_to` if that is set. With `resumed`, another walk reached
+    /// known only up to `waiting_known_to` if that is set. With `resumed`, an earlier walk reached
     /// `range.start`.
     pub(super) fn new(
         view: &Filesystem,
@@ -131,7 +131,7 @@ impl Walk {
         Ok(())
     }
 
-    /// Returns whether no part is left.
+    /// Returns whether the walk has no part of the file left.
     pub(super) const fn has_ended(&self) -> bool {
         self.ended
     }

@@ -280,8 +280,8 @@ impl Accounting {
         self.extents.as_ref()
     }
 
-    /// Returns errors of unreadable parts, up to a limit. If there are none, the figures are
-    /// complete.
+    /// Returns errors of unreadable parts, up to a limit. If there are no such errors, the figures
+    /// are complete.
     #[must_use]
     pub fn failures(&self) -> &[Error] {
         &self.failures

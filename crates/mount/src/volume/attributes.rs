@@ -19,7 +19,8 @@ const GROUP_EXECUTE: u32 = 0o010;
 /// Returns the mode after a content change by a caller who may not keep the file's privileges.
 fn without_privileges(mode: u32) -> u32 {
     let mode = mode & !SET_USER_ID;
-    // Without group execution, the set-group-id bit has another meaning and stays.
+    // If a file has no group execution permission, its set-group-id bit has another meaning and
+    // stays.
     if mode & GROUP_EXECUTE != 0 {
         mode & !SET_GROUP_ID
     } else {
@@ -93,12 +94,12 @@ impl MountedVolume {
         if changes.drop_privileges {
             self.drop_privileges(location)?;
         }
-        // If the kernel sends the time of the call, it is the current time.
+        // If the kernel sends the time of the call, this time is the current time.
         let now = changes.changed.unwrap_or_else(|| self.now());
         // If a mount option replaces the shown owner, the stored owner stays.
         let mine = |new: Option<u32>, shown: Option<u32>| new.filter(|_| shown.is_none());
-        // A `chown(-1, -1)` keeps owner and group, but changes the inode. The kernel then names
-        // neither.
+        // A `chown(-1, -1)` keeps owner and group, but changes the inode. For `chown(-1, -1)`, the
+        // request of the kernel then names neither owner nor group.
         let owner = match changes.is_of_owner_that_stays() {
             true => Some(
                 writer

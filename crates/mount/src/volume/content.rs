@@ -186,7 +186,7 @@ impl MountedVolume {
 
     /// Returns whether the kernel is about to release unnamed inodes. After the first pauses, the
     /// wait continues only for inodes that no process has open. A directory in use is excluded: a
-    /// process may use it for any time, and it frees little space.
+    /// process may use it for any time, and its removal frees little space.
     fn lets_go(&self, step: usize) -> bool {
         let kept = self.nodes.kept();
         if self.nodes.is_letting_go() {

@@ -273,7 +273,7 @@ fn lost_and_misdirected_writes_are_told_from_rot_and_mended() {
         );
         assert_eq!(report.totals().verify_errors, 1);
         assert!(lab.contents(&uses) == before, "{profile}");
-        // The next commit adds to the device's statistics.
+        // The next commit adds these errors to the device's statistics.
         let filesystem = lab.open().unwrap();
         spy.put(used.physical, &old);
         let scrub = Scrub::new(&filesystem, Options::default(), Progress::new()).unwrap();

@@ -276,7 +276,7 @@ fn written_behind_the_copy(profile: Profile, devices: usize, lost: usize) -> (La
     let mut random = support::random(17);
     let mut files = Vec::new();
     for number in 0..30 {
-        // The content is inline.
+        // The content of this file is inline.
         let (name, content) = (format!("behind-{number}"), random.bytes(1500, false));
         let file = filesystem
             .create(root, name.as_bytes(), &NewInode::of_root(0o644))

@@ -408,7 +408,7 @@ fn new_chunks_use_the_device_that_returns() {
             break;
         }
     }
-    // After the return was given up, the device still has its own state.
+    // After the return of the device was abandoned, the device still has its own state.
     drop(returning);
     assert!(!volume.require_alone(0, volume.lab.spies[0].device(), "a return that was given up"));
     resync(&filesystem);

@@ -50,7 +50,7 @@ struct Current {
     old: Option<InodeItem>,
     new: InodeItem,
     capability: Option<Attribute>,
-    /// True if the inode certainly has no other attributes in the new snapshot.
+    /// True if the inode certainly has no other extended attributes in the new snapshot.
     no_xattrs: bool,
     content: Option<Content>,
 }

@@ -145,8 +145,8 @@ impl<'a, R: Record> Gatherer<'a, R> {
         if kept > self.limit {
             let half = self.limit.quotient(2).max(1);
             if let Some(first) = records.get(half).map(Record::address) {
-                // Records of one address stay together: the window ends before the first dropped
-                // address.
+                // Records with the same address stay together: the window ends before the first
+                // dropped address.
                 let stay = records.partition_point(|record| record.address() < first);
                 if stay == 0 {
                     // A pass over an empty window of addresses would repeat forever.

@@ -61,7 +61,7 @@ macro_rules! roots {
                 device: DeviceId,
                 /// The name of the differing field.
                 field: &'static str,
-                /// The value in the device's superblock.
+                /// The value of this field in the device's superblock.
                 superblock: String,
                 /// The value in the chunk tree.
                 item: String,

@@ -179,7 +179,8 @@ impl Server {
     }
 
     /// Drops privileges of a file after a content change without the flag that states the caller's
-    /// right to keep them. Root keeps them. The kernel does not expect the change of mode.
+    /// right to keep them. Root keeps the privileges of a file whose content it changes. The kernel
+    /// does not expect the change of mode.
     fn drop_privileges_of_others(&self, request: &Request<'_>, node: u64) -> Result<Reply> {
         if request.header.uid == 0 {
             return Ok(Reply::Answer);

@@ -117,7 +117,8 @@ impl File {
         self.has_verity
     }
 
-    /// Returns the ranges that hold data, `[start, end)`, in order. Ranges may be adjacent.
+    /// Returns the ranges that hold data, `[start, end)`, in order. The returned ranges may be
+    /// adjacent.
     pub fn data_ranges(&self) -> impl Iterator<Item = (FileOffset, FileOffset)> {
         self.pieces().filter(|piece| piece.data.is_some()).map(|piece| {
             let end = piece.offset.saturating_add(piece.length);
