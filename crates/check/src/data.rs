@@ -35,7 +35,7 @@ struct Verifier<'a> {
     verified: AtomicU64,
 }
 
-/// Verifies all data. Returns the number of bytes.
+/// Verifies all data. Returns the number of verified bytes.
 pub(crate) fn check(check: &Check<'_>, roots: &[Root]) -> Result<u64> {
     let Some(tree) = check.tree(TreeId::CHECKSUM, roots) else {
         return Ok(0);

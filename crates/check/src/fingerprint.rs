@@ -3,8 +3,8 @@
 //! Each fact (a reference, a name, a link) has a 64-bit hash. The first side of a comparison adds
 //! the hash, the other subtracts it. Sums do not depend on order, so all cores can read the blocks
 //! of a volume in any order. Parts that trees share are added once. A sum of zero means that the
-//! sides agree, with an error chance of 1 in 2^64. Only if a sum is not zero are the facts
-//! themselves collected and compared.
+//! sides agree, with an error chance of 1 in 2^64. The check collects and compares the facts
+//! themselves only if a sum is not zero.
 //!
 //! A [`Ledger`] holds such sums for ranges of addresses, so that few facts need to be collected.
 //!

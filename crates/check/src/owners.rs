@@ -32,7 +32,7 @@ pub(crate) struct Owners<'a> {
     trees: HashMap<TreeId, RootPointer>,
     /// The drop progress of subvolumes.
     dropped: HashMap<TreeId, Dropped>,
-    /// Tree blocks with more than one reference.
+    /// The tree blocks of the volume with more than one reference.
     shared: &'a Sectors,
     /// Subvolumes that are being dropped.
     dead: HashSet<TreeId>,

@@ -89,7 +89,8 @@ pub enum Note {
         /// The offset of the copy.
         physical: Physical,
     },
-    /// A superblock of an earlier commit, as a crash between the primary and its copies leaves it.
+    /// A superblock of an earlier commit, which a crash leaves between the writes of the primary
+    /// and its copies.
     SuperblockBehind {
         /// The offset of the superblock.
         physical: Physical,

@@ -1,8 +1,9 @@
 //! Root references of subvolumes, which the root tree records for parent and child, and a directory
 //! of the parent; and the uuid tree.
 //!
-//! A directory entry without a root reference is no finding. A snapshot contains the directory
-//! entries of subvolumes below its source, although these subvolumes stay with the source.
+//! A subvolume's directory entry without a root reference is no finding. A snapshot contains the
+//! directory entries of subvolumes below its source, although these subvolumes stay with the
+//! source.
 
 use crate::context::Check;
 use crate::finding::Finding;

@@ -43,7 +43,7 @@ pub(crate) struct Root {
     pub(crate) dropped: Option<Dropped>,
     /// Whether the tree is being dropped.
     pub(crate) dead: bool,
-    /// Whether its root item has no references.
+    /// Whether the root item of the tree has no references.
     pub(crate) unreferenced: bool,
     /// The uuid of the subvolume.
     pub(crate) uuid: Uuid,

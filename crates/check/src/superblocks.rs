@@ -81,7 +81,8 @@ pub(crate) fn check(check: &Check<'_>, items: &ChunkItems) {
     check_system_chunks(check, items);
 }
 
-/// Whether the volume does not list a device: one that is about to join it, or has left it. The notice at opening tells so.
+/// Whether the volume does not list a device: one that is about to join it, or has left it. The
+/// notice at opening reports such a device.
 fn is_unlisted(slot: &DeviceSlot, items: &ChunkItems) -> bool {
     let is_listed = items.devices.values().any(|item| item.uuid == slot.uuid());
     // An unreadable chunk tree lists no devices.
@@ -211,7 +212,7 @@ fn differences(copy: &Superblock, expected: &Superblock) -> Vec<(&'static str, u
 }
 
 /// The kernel writes the current use of a device into its superblocks, which may exceed the use in
-/// the commit's device item. The check does not compare that field.
+/// the commit's device item. The check does not compare the field for the used bytes.
 fn compare_device_items(check: &Check<'_>, superblock: &DeviceItem, item: &DeviceItem) {
     let fields = |item: &DeviceItem| {
         [

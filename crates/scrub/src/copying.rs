@@ -245,7 +245,7 @@ pub(crate) struct Copied<'a> {
     wanted: Wanted,
     /// Whether some bytes were not valid.
     pub(crate) is_lacking: bool,
-    /// The lost bytes. Empty unless all stripes were asked.
+    /// The lost bytes. Empty unless the copy tried all stripes.
     pub(crate) lost: Vec<Lost>,
 }
 

@@ -105,7 +105,7 @@ impl Healer {
         Self::start(filesystem).ok()
     }
 
-    /// Returns the counts so far.
+    /// Returns the healer's counts so far.
     #[must_use]
     pub fn healed(&self) -> Healed {
         self.shared.state.lock().healed.clone()
@@ -187,7 +187,7 @@ fn heal_all(writable: &WritableFilesystem, places: &Receiver<Logical>, shared: &
     }
 }
 
-/// Scrubs the groups around some places. Returns `None` if that is impossible.
+/// Scrubs the groups around some places. Returns `None` if the scrub of these groups is impossible.
 fn heal(views: &(dyn Fn() -> Filesystem + Sync), places: BTreeSet<Logical>) -> Option<Report> {
     if buttress_faults::on("heal-nothing") {
         return None;

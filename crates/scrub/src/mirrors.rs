@@ -30,7 +30,7 @@ impl Copy<'_> {
         self.view.is_some() && !self.bad.iter().any(|bad| overlap(&bad.range, range))
     }
 
-    /// Returns whether the device returned the bytes of `range`, right or wrong.
+    /// Returns whether the device returned the bytes of `range`, correct or not.
     fn is_given(&self, range: &Range<usize>) -> bool {
         let view = self.view.as_ref();
         view.is_some_and(|view| view.unreadable(range).is_none())

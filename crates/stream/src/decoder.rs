@@ -12,7 +12,7 @@
 //! - The decoder reports the end only after an end command. A stream that is cut off at another
 //!   place is an error.
 //! - Memory is at most twice the longest command that the format allows, and grows only as bytes
-//!   arrive. A damaged length alone costs no memory.
+//!   arrive. A damaged length field alone costs no memory.
 //! - A call that returns an error does not advance the decoder. The next call returns the same
 //!   error or, if the input failed, reads again.
 //!

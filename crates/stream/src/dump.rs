@@ -30,8 +30,8 @@ const PATH_COLUMNS: usize = 32;
 const CYCLE_YEARS: i64 = 400;
 const CYCLE_SECONDS: i64 = 146_097 * 86_400;
 
-/// 18 calendar cycles in seconds. On either side of 1970 the calendar library supports more than
-/// this.
+/// 18 calendar cycles in seconds. Before and after 1970, the calendar library supports more years
+/// than this limit.
 const CALENDAR_SECONDS: i64 = 18 * CYCLE_SECONDS;
 
 /// Formatter that prints stream commands one after another.

@@ -33,8 +33,8 @@ impl<'a> Climb<'a> {
         }
     }
 
-    /// Returns the trees that reach the block at `block`, in order. References that lead nowhere
-    /// are added to `failures`.
+    /// Returns the trees that reach a tree block, in order. References that lead nowhere are added
+    /// to `failures`.
     pub(super) fn roots_of(&mut self, block: Logical, failures: &mut Vec<Error>) -> Result<Arc<[TreeId]>> {
         if let Some(known) = self.known.get(&block) {
             return Ok(Arc::clone(known));

@@ -161,7 +161,7 @@ fn look_at(filesystem: &Filesystem, leaf: &TreeBlock, slot: usize, address: Logi
             Referrers::OneOfSeveralItems(*only)
         }
         (Some(_), _) => Referrers::Several,
-        // All references are items of their own.
+        // All references to this extent are items of their own.
         (None, _) => {
             let extent = super::Extent { item: extent };
             let mut tally = Tally::default();

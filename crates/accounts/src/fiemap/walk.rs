@@ -28,7 +28,7 @@ pub(super) struct Part {
 #[derive(Debug)]
 pub(super) struct Batch {
     pub(super) parts: Vec<Part>,
-    /// The uses, empty if the map needs no sharedness.
+    /// The uses of extents in the batch; empty if the map needs no sharedness.
     pub(super) uses: Vec<ExtentUse>,
     pub(super) keeps_uses: bool,
 }

@@ -430,8 +430,8 @@ impl WritableSubvolume {
         })
     }
 
-    /// Removes a directory with its whole content. A subvolume below the directory is not removed,
-    /// and stops the removal.
+    /// Removes a directory with its whole content. If the directory contains a subvolume, the
+    /// removal stops at this subvolume.
     ///
     /// ```
     /// # let volume = buttress::Volume::create().on_devices(vec![buttress::Device::memory(vec![0; 256 << 20])])?;

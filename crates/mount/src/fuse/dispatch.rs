@@ -52,7 +52,7 @@ pub(super) enum When {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Turn {
     First,
-    /// The kernel has sent its unsent content.
+    /// The kernel has sent the file's unsent content.
     HasCome,
     /// This thread cannot wait for unsent content.
     CannotCome,

@@ -308,8 +308,8 @@ fn answer(server: &Server, request: Request<'_>, turn: Turn, body: &mut Vec<u8>)
     Ok(Answer::Ready(head, bytes, stale))
 }
 
-/// Copies the body of an answer to the beginning of the payload. Returns its length, or `None` if
-/// it does not fit.
+/// Copies the body of an answer to the beginning of the payload. Returns the length of the body, or
+/// `None` if it does not fit.
 fn put(payload: &mut [u8], body: &[u8], content: &Kept) -> Option<usize> {
     let content_bytes = match content {
         Kept::InPlace(bytes) => *bytes,

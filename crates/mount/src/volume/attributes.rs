@@ -58,7 +58,7 @@ impl MountedVolume {
     fn lifetime_s(&self, metadata: &Metadata, is_dirty: bool) -> u64 {
         const LONG: u64 = 3600;
         const SHORT: u64 = 1;
-        /// A write-back ends within this time.
+        /// A write-back of the kernel ends within this time, in seconds.
         const SETTLES_AFTER: u64 = 90;
         // A placeholder's owner changes with its directory's owner.
         if metadata.location.placeholder().is_some() {

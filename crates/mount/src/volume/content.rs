@@ -3,8 +3,8 @@
 //! # Capabilities
 //!
 //! A write removes the file's capabilities, but must not look them up each time. A counter
-//! therefore increments whenever a file may gain capabilities. Each open file remembers the counter
-//! value at which it had none.
+//! therefore increments whenever a file may gain capabilities. Each open file remembers the value
+//! of the capability counter at which the file had no capability.
 //!
 //! # Times of access
 //!
@@ -117,7 +117,7 @@ impl MountedVolume {
     }
 
     /// Records an access of an inode. Returns whether the inode's access time changed. A failure to
-    /// record it does not fail the read.
+    /// record an access does not fail the read.
     pub(super) fn note_access(&self, location: Location) -> bool {
         match &self.access {
             Access::Reading(_) => false,

@@ -22,7 +22,7 @@ use std::time::Instant;
 /// A close is the last close if no other close follows within this time.
 const QUIET: Duration = Duration::from_secs(1);
 
-/// State of closes that is shared with the thread.
+/// State of file closes that is shared with the commit thread.
 #[derive(Debug)]
 struct Closes {
     start: Instant,

@@ -159,7 +159,7 @@ impl<'a> Span<'a> {
         let given = view.filter(|view| view.unreadable(range).is_none());
         match given.and_then(|view| view.bytes.get(range.clone())) {
             Some(bytes) => Cow::Borrowed(bytes),
-            // Without a lost piece nothing uses the range.
+            // If no piece is lost, nothing uses the filler in this range.
             None => Cow::Owned(filler_of_piece.unwrap_or_else(|| vec![0; range.len()])),
         }
     }

@@ -33,9 +33,9 @@ enum Source {
     There,
     /// The device is good, and read only if no other device helps.
     Avoided,
-    /// A third of its blocks are noise.
+    /// A third of the replaced device's blocks are noise.
     Rotten,
-    /// The device is missing.
+    /// The device to be replaced is missing.
     Missing,
     /// The device is missing, and a third of another device's blocks are noise.
     MissingAndMore,

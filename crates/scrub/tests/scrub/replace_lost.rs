@@ -288,7 +288,8 @@ fn target_that_loses_half_a_volume_does_not_take_the_place() {
 }
 
 /// The target drops the superblocks that the exchange writes, so the volume does not open through
-/// the target. The source keeps its superblocks, and still opens at the commit before the exchange.
+/// the target. The source device keeps its superblocks, and still opens at the commit before the
+/// exchange.
 #[test]
 fn target_that_loses_superblocks_leaves_the_source_unwiped() {
     let lab = lab(Profile::Single, 1);

@@ -375,7 +375,7 @@ fn device_returned_beside_writers_has_all_writes() {
         let given: Vec<Device> = images.iter().map(device).collect();
         let what = format!("{profile} on {devices}");
         require_up_to_date(given.clone(), &what);
-        // As many of the other devices are lost as the profile allows.
+        // The test then removes as many of the other devices as the profile can lose.
         let lost = support::replacing::tolerated(profile);
         let left = given[..devices - lost].to_vec();
         let filesystem = open(left).unwrap();

@@ -82,7 +82,7 @@ pub(super) struct NewFile {
     decoded_from: usize,
     /// Command that created the inode.
     maker: CommandPlace,
-    /// Command that ended the gathering, if it is known.
+    /// Command that ended the gathering of commands for this inode, if it is known.
     ender: Option<CommandPlace>,
 }
 
@@ -439,7 +439,8 @@ impl Receiver<'_> {
                     self.new_file = Some(file);
                     return Err(problem);
                 }
-                // Any other error of an inode that is not a file concerns the command that made it.
+                // Any other error of an inode that is not a file concerns the command that created
+                // the inode.
                 Err(match file.kind {
                     NewKind::File => problem,
                     _ => file.maker.had(problem),
@@ -462,7 +463,7 @@ impl Receiver<'_> {
                 .map_err(about(&file.path))
         });
         if filled.is_err() {
-            // The caller may free space and make the file again.
+            // The caller may free space and create the file again.
             self.filesystem
                 .unlink(file.directory, &file.name)
                 .map_err(about(&file.path))?;

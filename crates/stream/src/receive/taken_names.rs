@@ -36,9 +36,10 @@ const BYTES_OF_LOOKUP: u64 = 4096;
 /// The state of a directory.
 #[derive(Clone, Copy, Debug)]
 enum Known {
-    /// The number of lookups in the directory. Its names are not in the set.
+    /// The number of lookups in the directory. The names of this directory are not in the set of
+    /// taken names.
     Lookups(u32),
-    /// All names of the directory are in the set.
+    /// All names of the directory are in the set of taken names.
     All,
     /// The set of taken names cannot hold the directory's names.
     TooMany,

@@ -167,8 +167,8 @@ impl Plan {
         directory > self.last_old || self.created.contains(&directory)
     }
 
-    /// Returns whether only the parent snapshot has the directory. The new one may use its number
-    /// for another inode.
+    /// Returns whether only the parent snapshot has the directory. The new snapshot may use this
+    /// inode number for another inode.
     pub(crate) fn is_gone(&self, directory: InodeNumber) -> bool {
         self.gone.contains(&directory)
     }

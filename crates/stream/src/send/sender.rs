@@ -109,7 +109,7 @@ struct Ahead {
     held: Held,
     /// Walk that continues after the held inodes.
     walk: Walk,
-    /// Expected number of inodes; a lower bound.
+    /// The expected number of inodes in the send; a lower bound.
     inodes: u64,
 }
 

@@ -19,7 +19,7 @@ pub(crate) struct DirectoryTimes {
 }
 
 impl DirectoryTimes {
-    /// Marks the receiver's times of a directory as wrong.
+    /// Records that the receiver's times of a directory are wrong, so the send sets them later.
     pub(crate) fn touch(&mut self, directory: InodeNumber) {
         self.waiting.entry(directory).or_default();
     }

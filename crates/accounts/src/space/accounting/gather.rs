@@ -35,7 +35,7 @@ pub(super) trait Record: Copy {
     /// Merges another record of the same address into this one. The gatherer merges the sets.
     fn absorb(&mut self, other: &Self);
 
-    /// Returns the record with another set.
+    /// Returns the record with another owner set.
     fn with_set(self, set: SetId) -> Self;
 
     /// Returns whether both records of one address describe the same object.

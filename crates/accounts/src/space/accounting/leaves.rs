@@ -38,7 +38,7 @@ pub(super) struct Extent {
     offset: u64,
     pub(super) set: SetId,
     kind: ContentKind,
-    /// Whether inodes of different numbers refer to the extent.
+    /// Whether several inodes with different numbers refer to the extent.
     pub(super) several_inodes: bool,
 }
 

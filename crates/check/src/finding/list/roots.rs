@@ -115,7 +115,7 @@ macro_rules! roots {
                 logical: Logical,
                 /// The device of the bad copy.
                 device: DeviceId,
-                /// The offset of the copy on that device.
+                /// The offset of the bad copy on its device.
                 physical: Physical,
                 /// The error of the copy.
                 reason: String,

@@ -125,8 +125,8 @@ impl Server {
 
     /// Writes content. After a direct write that the kernel does not invalidate itself, its page
     /// cache may hold old pages from a concurrent read. The kernel therefore drops these pages
-    /// before the caller gets the answer. If it never cached content of the file, no invalidation
-    /// is needed: later reads return the new content.
+    /// before the caller gets the answer. If the kernel never cached content of the file, no
+    /// invalidation is needed: later reads return the new content.
     pub(super) fn write(&self, request: &mut Request<'_>, out: &mut Output) -> Result<Reply> {
         let handle = HandleId(request.input.u64()?);
         let offset = request.input.u64()?;

@@ -199,9 +199,9 @@ pub(crate) fn require_up_to_date(devices: Vec<Device>, what: &str) {
     assert_eq!(unverified, 0, "{what}");
 }
 
-/// Requires the same, except for overwrites in place. A power cut leaves different copies of data
-/// that was being overwritten, and it is unknown which is right. Returns the number of differing
-/// sectors.
+/// Requires that the devices are up to date, except for data that was overwritten in place. A power
+/// cut leaves different copies of data that was being overwritten, and it is unknown which is
+/// right. Returns the number of differing sectors.
 pub(crate) fn require_up_to_date_except_in_place(devices: Vec<Device>, what: &str) -> u64 {
     let filesystem = open(devices).unwrap_or_else(|error| panic!("{what}: {error}"));
     let generation = filesystem.superblock().generation;
