@@ -16,7 +16,7 @@ use std::process::{Command, Stdio};
 
 const USAGE: &str = "usage: cargo xtask bench [--write] NAME [WORDS]";
 
-/// The document with the regions.
+/// The Markdown page with the regions that the benchmarks fill.
 const DOCUMENT: &str = "docs/internals/performance.md";
 
 const END: &str = "<!-- end -->";

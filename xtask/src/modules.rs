@@ -252,7 +252,7 @@ fn origin(modules: &Modules, from: &Segments, path: &[String], depth: usize) -> 
     Some(here)
 }
 
-/// Returns the arrows between the files of a crate.
+/// Returns the imports between the files of a crate.
 fn arrows(modules: &Modules) -> Arrows {
     let mut arrows = Arrows::new();
     for (from, module) in modules {

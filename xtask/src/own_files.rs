@@ -8,7 +8,7 @@
 //! Installing the filter needs root; without root there is no filter. The alternative,
 //! `no_new_privs`, would take the set-user-id bit from fusermount3.
 
-/// Makes `sync(2)` succeed at once from here on, if the system allows it.
+/// After this call, `sync(2)` returns success without syncing, if the system allows it.
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 pub fn ignore_sync() {
     const ARCHITECTURE_X86_64: u32 = 0xc000_003e;

@@ -26,7 +26,7 @@ const TARGETS: [(&str, &str); 9] = [
     ("x86_64-unknown-freebsd", "FreeBSD"),
 ];
 
-/// The results of a run, by target.
+/// The results of the builds, by target triple.
 #[derive(Default)]
 struct Results<'a> {
     passed: Vec<&'a str>,

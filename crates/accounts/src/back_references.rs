@@ -247,8 +247,8 @@ fn leaves_of(
 /// Returns the leaves of a tree with the items that a keyed reference counts.
 ///
 /// The reference's offset is the file offset of the extent's first byte. The items of a keyed
-/// reference lie between this offset and the extent's length above it. The offset wraps below zero
-/// if a file begins in the middle of an extent.
+/// reference lie between this offset and the extent's length above it. The computed file offset
+/// wraps below zero if a file begins in the middle of an extent.
 fn leaves_in_tree(
     filesystem: &Filesystem,
     tree: &Tree,

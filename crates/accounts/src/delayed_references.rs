@@ -47,7 +47,7 @@ pub enum Reference {
     },
 }
 
-/// The kind of an extent.
+/// The kind of an extent: data or a tree block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ExtentKind {
     /// File content.

@@ -19,8 +19,8 @@
 //! Ranges: extents that overlap `[start, end)` are returned whole; dirty parts are cut at the
 //! range. The last extent of the file has [`FiemapFlags::LAST`].
 //!
-//! Bounds: a batch has at most [`BATCH_MAX`] extents and those of one more leaf. A batch fits into
-//! the processor's cache, and is large enough for sequential reads of the extent tree.
+//! Bounds: a batch has at most [`BATCH_MAX`] extents and those of one more leaf. A batch of extents
+//! fits into the processor's cache, and is large enough for sequential reads of the extent tree.
 //!
 //! Source: the kernel's documentation of fiemap, `Documentation/filesystems/fiemap.rst`; what the
 //! flags mean on btrfs was taken from the ioctl's answers.
@@ -126,7 +126,7 @@ pub struct Fiemap {
     range: Range<FileOffset>,
     /// The file offset up to which the file was mapped.
     position: FileOffset,
-    /// Whether any part of the range was mapped.
+    /// Whether the map has already mapped a part of the range.
     begun: bool,
     asks_sharing: bool,
     progress: Option<Progress>,
@@ -140,7 +140,7 @@ pub struct Fiemap {
     /// The first part of the batch that the iterator has not returned yet.
     next_part: usize,
     joiner: Joiner,
-    /// Set once no part is left to map.
+    /// True once no part of the file range is left to map.
     end: Option<End>,
 }
 

@@ -70,8 +70,8 @@ pub trait Accounts {
     /// for parts of a missing subvolume, or with an error of reading the root tree.
     fn account_space(&self, options: &Options, progress: &Progress) -> Result<Accounting>;
 
-    /// Returns the place of a path. With `one_file_system`, the place excludes the subvolumes below
-    /// it.
+    /// Returns the place (subvolume and directory) to which a path leads. With `one_file_system`,
+    /// the place excludes the subvolumes below it.
     ///
     /// # Errors
     /// Fails as [`Parts::below`](crate::space::accounting::Parts::below) does.

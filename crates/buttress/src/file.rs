@@ -124,7 +124,7 @@ impl File {
         }
     }
 
-    /// Returns the file's inode.
+    /// Returns the inode of the open file.
     #[must_use]
     pub const fn location(&self) -> Location {
         self.location

@@ -144,8 +144,8 @@ impl VolumeOptions {
         self
     }
 
-    /// Opens the volume as [`on_disk`](Self::on_disk) does. An unreadable root tree becomes a
-    /// notice, and its subvolumes are then missing.
+    /// Opens a volume with these options as [`on_disk`](Self::on_disk) does. An unreadable root
+    /// tree becomes a notice, and its subvolumes are then missing.
     #[must_use]
     pub fn for_inspection(mut self) -> Self {
         self.reading = Reading::Inspection;
@@ -180,7 +180,8 @@ impl VolumeOptions {
     }
 
     /// Opens the volume for reading on open devices: files, memory, or any other source of a
-    /// [`Device`]. The options for opening devices are ignored.
+    /// [`Device`]. This call ignores the options for opening devices, because the devices are open
+    /// already.
     ///
     /// # Errors
     /// Fails as [`VolumeOptions::open`] does.

@@ -388,7 +388,7 @@ impl Scanner for Walk<'_> {
         }
     }
 
-    /// Called for the children of the last visited block.
+    /// The walk calls this for the children of the last visited block.
     fn wants(&self, tally: &mut Tally, pointer: &BlockPointer, parent: Tag) -> Option<Tag> {
         let parent_level = pointer.level.saturating_add(1);
         if is_gone(tally.dropped, parent_level, pointer.end_key) {

@@ -35,7 +35,7 @@ struct Verifier<'a> {
     verified: AtomicU64,
 }
 
-/// Verifies all data. Returns the number of bytes.
+/// Verifies all data. Returns the number of verified bytes.
 pub(crate) fn check(check: &Check<'_>, roots: &[Root]) -> Result<u64> {
     let Some(tree) = check.tree(TreeId::CHECKSUM, roots) else {
         return Ok(0);
@@ -57,7 +57,8 @@ pub(crate) fn check(check: &Check<'_>, roots: &[Root]) -> Result<u64> {
 }
 
 impl Source {
-    /// Returns the next piece. Skips unreadable items, which the scan of all blocks reports.
+    /// Returns the next piece of data with checksums. Skips unreadable items, which the scan of all
+    /// blocks reports.
     fn next(&mut self, check: &Check<'_>, checksum_type: ChecksumType) -> Option<Piece> {
         while self.pieces.is_empty() {
             let from = self.at?;
@@ -247,7 +248,7 @@ impl Verifier<'_> {
     }
 }
 
-/// Returns the ranges of `true`.
+/// Returns the ranges in which the flags are `true`.
 fn ranges(marks: &[bool]) -> Vec<Range<usize>> {
     let mut found: Vec<Range<usize>> = Vec::new();
     for (index, _) in marks.iter().enumerate().filter(|(_, mark)| **mark) {

@@ -1,8 +1,8 @@
 //! Checks one subvolume item by item, to find the errors behind a sum of facts that is not zero.
 //!
 //! The check reads leaves in order, so the items of an inode are adjacent, and it adds up their
-//! sizes. The other item of each name is looked up. The lookups cost one descent for each name, but
-//! no memory, and run only for subvolumes with a known error.
+//! sizes. The check looks up both directory items of each name. The lookups cost one descent for
+//! each name, but no memory, and run only for subvolumes with a known error.
 
 use crate::context::Check;
 use crate::facts;

@@ -23,7 +23,7 @@ pub enum Level {
     Note,
     /// A copy is bad or missing; another copy has its content.
     LostRedundancy,
-    /// Data or metadata is wrong.
+    /// The finding means that data or metadata is wrong.
     Error,
 }
 

@@ -1,10 +1,10 @@
-//! Sums of hashes that show whether two sides state the same facts, without keeping the facts.
+//! Sums of hashes that show whether two sides state equal facts, without keeping the facts.
 //!
 //! Each fact (a reference, a name, a link) has a 64-bit hash. The first side of a comparison adds
 //! the hash, the other subtracts it. Sums do not depend on order, so all cores can read the blocks
 //! of a volume in any order. The facts of tree parts that several trees share are added once. A sum
-//! of zero means that the sides agree, with an error chance of 1 in 2^64. Only if a sum is not zero
-//! are the facts themselves collected and compared.
+//! of zero means that the sides agree, with an error chance of 1 in 2^64. The check collects and
+//! compares the facts themselves only if a sum is not zero.
 //!
 //! A [`Ledger`] holds sums of hashes for ranges of addresses, so that few facts need to be
 //! collected.
@@ -98,7 +98,7 @@ impl Hash {
     }
 }
 
-/// The length of a range of addresses with one sum, as a power of two.
+/// The length of an address range with one sum of hashes, as a power of two.
 const STRETCH_SHIFT: u32 = 20;
 
 /// Sums of hashes by address. Several ranges may share one sum.

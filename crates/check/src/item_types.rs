@@ -128,7 +128,7 @@ fn is_cache_header(tree: TreeId, key: &Key) -> bool {
 }
 
 /// Returns whether an item is the inode or the name of a root directory in the uuid tree.
-/// mkfs.btrfs 4.16 to 4.19 made these items, as in a subvolume. The kernel ignores both.
+/// mkfs.btrfs 4.16 to 4.19 made these items, as in a subvolume. The kernel ignores both items.
 fn is_directory_of_uuids(tree: TreeId, key: &Key) -> bool {
     let root = ObjectId::FIRST_FREE;
     let is_inode = key.item_type == ItemType::INODE_ITEM && key.offset == 0;

@@ -227,7 +227,7 @@ fn note_copies(check: &Check<'_>) {
     }
 }
 
-/// Notes the form of free space records, if it is not a tree that was compared.
+/// Notes the form of the free space records, unless the check compared a free-space tree.
 fn note_free_space(check: &Check<'_>, roots: &[Root]) {
     let superblock = check.superblock();
     let has = |feature| superblock.compat_ro.contains(feature);

@@ -7,8 +7,8 @@
 //! drops a block which others still share first converts the block to full back references.
 //!
 //! The path to most tree blocks already shows that the owner reaches them: the parent refers to the
-//! block in the owner's name, or the path began in the owner's tree. Only for other blocks the
-//! check descends the owner's tree, through the cache, and keeps nothing.
+//! block in the owner's name, or the path began in the owner's tree. For other blocks only, the
+//! check descends the owner's tree through the cache, and keeps nothing in memory.
 
 use crate::context::Check;
 use crate::extents::recorded;
@@ -32,7 +32,7 @@ pub(crate) struct Owners<'a> {
     trees: HashMap<TreeId, RootPointer>,
     /// The drop progress of subvolumes.
     dropped: HashMap<TreeId, Dropped>,
-    /// Tree blocks with more than one reference.
+    /// The tree blocks of the volume with more than one reference.
     shared: &'a Sectors,
     /// Subvolumes that are being dropped.
     dead: HashSet<TreeId>,
@@ -66,8 +66,8 @@ impl<'a> Owners<'a> {
         Some(self.check.forest.tree(*self.trees.get(&id)?))
     }
 
-    /// Returns whether a key is in the dropped part of a tree. Lookups must not go there: those
-    /// blocks are free, and other content may have overwritten them.
+    /// Returns whether a key is in the dropped part of a tree. Lookups must not descend into blocks
+    /// of a dropped tree part: those blocks are free, and other content may have overwritten them.
     pub(crate) fn is_dropped(&self, tree: TreeId, key: &Key) -> bool {
         self.dropped
             .get(&tree)

@@ -22,7 +22,7 @@ use buttress_tree::{BlockPointer, Error, ReadAhead, Scanner};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-/// The most references that are kept at once.
+/// The largest number of references that the recount keeps at once.
 const REFERENCES_MAX: u64 = 400_000;
 
 /// The counted and recorded facts about one address.

@@ -89,7 +89,8 @@ pub enum Note {
         /// The offset of the copy.
         physical: Physical,
     },
-    /// A superblock of an earlier commit, as a crash between the primary and its copies leaves it.
+    /// A superblock of an earlier commit, which a crash leaves between the writes of the primary
+    /// and its copies.
     SuperblockBehind {
         /// The offset of the superblock.
         physical: Physical,
@@ -119,7 +120,7 @@ pub enum Note {
         /// The number of the deleted inode.
         inode: InodeNumber,
     },
-    /// An orphan item of a dropped subvolume. The next mount removes the item.
+    /// An orphan item of a dropped subvolume. The next mount in Linux removes this orphan item.
     RootOrphanItemLeftOver {
         /// The id of the subvolume.
         subvolume: TreeId,
@@ -159,8 +160,8 @@ pub enum Note {
         /// The uuid of the entry.
         uuid: Uuid,
     },
-    /// A root directory in the uuid tree, made by mkfs.btrfs 4.16 to 4.19. Nothing uses this
-    /// directory.
+    /// A root directory in the uuid tree, made by mkfs.btrfs 4.16 to 4.19. No feature uses this
+    /// root directory of the uuid tree.
     UuidTreeDirectory,
     /// Quotas are marked as inconsistent, and need a rescan.
     QuotasInconsistent,
@@ -319,7 +320,7 @@ pub struct Totals {
     pub file_tree_bytes: ByteCount,
     /// Bytes of tree blocks of the extent tree.
     pub extent_tree_bytes: ByteCount,
-    /// Unused bytes in tree blocks.
+    /// The number of unused bytes in tree blocks.
     pub tree_waste_bytes: ByteCount,
     /// Bytes of data extents.
     pub data_bytes: ByteCount,
@@ -429,7 +430,7 @@ impl Collector {
         self.inner.lock().skipped.insert(step, reason);
     }
 
-    /// Returns the reason why a step does not apply.
+    /// Returns the reason why a step of the check does not apply.
     pub(crate) fn skipped(&self, step: Step) -> Option<&'static str> {
         self.inner.lock().skipped.get(&step).copied()
     }

@@ -1,8 +1,9 @@
 //! Root references of subvolumes, which the root tree records for parent and child, and a directory
 //! of the parent; and the uuid tree.
 //!
-//! A directory entry without a root reference is no finding. A snapshot contains the directory
-//! entries of subvolumes below its source, although these subvolumes stay with the source.
+//! A subvolume's directory entry without a root reference is no finding. A snapshot contains the
+//! directory entries of subvolumes below its source, although these subvolumes stay with the
+//! source.
 
 use crate::context::Check;
 use crate::finding::Finding;
@@ -98,7 +99,7 @@ fn check_place(check: &Check<'_>, root_tree: &Tree, by_id: &HashMap<TreeId, &Roo
 }
 
 /// Checks that a child's root reference has a matching reference of the parent. The check of the
-/// parent's reference compares both.
+/// parent's reference compares the two references.
 fn check_back(check: &Check<'_>, root_tree: &Tree, key: &Key, data: &[u8]) {
     let (parent, child) = RootRef::parent_and_child(key);
     if RootRef::parse(key, data).is_err() {

@@ -12,7 +12,7 @@ use uuid::Uuid;
 /// The drop progress of a tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Dropped {
-    /// Keys below this one are dropped.
+    /// Keys of the tree below this key are dropped.
     progress: Key,
     /// The level at which the drop continues; everything below a remaining block is complete.
     level: u8,
@@ -43,7 +43,7 @@ pub(crate) struct Root {
     pub(crate) dropped: Option<Dropped>,
     /// Whether the tree is being dropped.
     pub(crate) dead: bool,
-    /// Whether its root item has no references.
+    /// Whether the root item of the tree has no references.
     pub(crate) unreferenced: bool,
     /// The uuid of the subvolume.
     pub(crate) uuid: Uuid,
@@ -218,7 +218,7 @@ fn look_at(check: &Check<'_>, root: &Root, item: &RootItem) {
     }
 }
 
-/// Checks that the trees exist that the volume's features require.
+/// Checks that the trees that the volume's features require exist.
 fn require(check: &Check<'_>, roots: &[Root]) {
     let superblock = check.superblock();
     let compat = |feature| superblock.compat_ro.contains(feature);

@@ -149,10 +149,10 @@ fn first_of(problems: [(bool, &'static str); 3]) -> Option<&'static str> {
 
 /// Returns the least and the greatest compressed length of up to one sector of inline content.
 ///
-/// The least is the compressed length of empty content. For zlib and zstd it is the header and an
-/// empty block, for zlib also a checksum. For LZO the least is btrfs's two lengths. The greatest
-/// compressed length is a sector plus the overhead of the format for content that does not
-/// compress.
+/// The minimum is the compressed length of empty content. For zlib and zstd, this minimum is the
+/// header and an empty block, for zlib also a checksum. For LZO the least is btrfs's two lengths.
+/// The greatest compressed length is a sector plus the overhead of the format for content that does
+/// not compress.
 fn inline_limits(compression: Compression, sector_bytes: u32) -> (u64, u64) {
     let sector = u64::from(sector_bytes);
     let (least, added) = match compression {

@@ -82,10 +82,10 @@ pub(crate) fn check(check: &Check<'_>, items: &ChunkItems) {
 }
 
 /// Returns whether the volume does not list a device: a device that is about to join the volume, or
-/// has left it. The notice at opening tells so.
+/// has left it. The notice at opening reports such a device.
 fn is_unlisted(slot: &DeviceSlot, items: &ChunkItems) -> bool {
     let is_listed = items.devices.values().any(|item| item.uuid == slot.uuid());
-    // An unreadable chunk tree lists nothing.
+    // An unreadable chunk tree lists no devices.
     slot.item().is_none() && !is_listed && !items.devices.is_empty()
 }
 
@@ -147,9 +147,9 @@ fn check_copy(check: &Check<'_>, slot: &DeviceSlot, physical: Physical, item: Op
         Ok(bytes) => bytes,
         Err(error) => return damaged(error.to_string()),
     };
-    // A grown device, or the image of a part of a device, may never have had this copy. The primary
-    // superblock exists: the volume was opened by the primary, or by a copy that records the
-    // problem.
+    // A grown device, or the image of a part of a device, may never have had this superblock copy.
+    // The primary superblock exists: the volume was opened by the primary, or by a copy that
+    // records the problem.
     if physical != SUPERBLOCK_OFFSETS[0] && bytes.iter().all(|byte| *byte == 0) {
         let device = slot.id();
         check.note(Note::SuperblockNotWritten { device, physical });
@@ -212,7 +212,7 @@ fn differences(copy: &Superblock, expected: &Superblock) -> Vec<(&'static str, u
 }
 
 /// The kernel writes the current use of a device into its superblocks, which may exceed the use in
-/// the commit's device item. The check does not compare that field.
+/// the commit's device item. The check does not compare the field for the used bytes.
 fn compare_device_items(check: &Check<'_>, superblock: &DeviceItem, item: &DeviceItem) {
     let fields = |item: &DeviceItem| {
         [

@@ -21,7 +21,7 @@ fn device(backend: Arc<dyn Backend>) -> Vec<Device> {
     vec![Device::with_backend(backend, Engine::Inline)]
 }
 
-/// Adds one note. Once this returns, the note is durable.
+/// Adds one note. Once this function returns, the note is durable.
 fn add(root: &WritableSubvolume, number: usize) -> buttress::Result<()> {
     let name = format!("note.{number}");
     root.write(&name, note(number))?;

@@ -6,7 +6,7 @@
 //! time: if nothing else can block it, a sleeping thread waits for the other thread. [`SetOnDrop`]
 //! ends the loops of other threads when a test ends or panics.
 //!
-//! Clamps: of a laboratory for tests, whose images are compared as a whole.
+//! Clamps: this module is test equipment, and tests compare its images as a whole.
 
 use std::fmt;
 use std::fs;

@@ -43,8 +43,8 @@ use std::thread::{self, Scope};
 /// Number of threads that read requests from the FUSE device, on mounts without rings.
 pub const THREADS: usize = 16;
 
-/// Number of threads that read the FUSE device on mounts with rings. Few requests arrive by the
-/// device there, and they take no time.
+/// Number of threads that read the FUSE device on mounts with rings. In mounts with rings, few
+/// requests arrive by the FUSE device, and they take no time.
 const READERS_BESIDE_RINGS: usize = 2;
 
 /// Largest content of one request or answer in bytes.

@@ -10,7 +10,7 @@
 //! - The server, or its kernel, checks permissions from the result of [`Vfs::attributes`]. The file
 //!   system enforces universal rules (read-only subvolumes, immutable files).
 //! - The errors of this interface are system call error numbers ([`Errno`]). The file system logs
-//!   errors that a person must know about.
+//!   errors that an administrator must know about.
 
 use buttress::{AllocateMode, Metadata, NodeKind, Timestamp};
 use core::fmt;
@@ -178,8 +178,8 @@ impl Changes {
 pub struct OpenMode {
     /// The caller may change the file's content.
     pub write: bool,
-    /// The caller may not read content. The kernel may still read content through a write-only
-    /// handle, to complete a page of a partial write.
+    /// The caller has no permission to read content. The kernel may still read content through a
+    /// write-only handle, to complete a page of a partial write.
     pub write_only: bool,
     /// Writes go to the end of the file.
     pub append: bool,
@@ -471,8 +471,8 @@ pub trait Vfs: Send + Sync {
     /// Opens a directory. [`Errno::NOSYS`] means that directories need no handle: the client asks
     /// only once, and listings name the node.
     fn open_directory(&self, node: NodeId) -> Result<HandleId>;
-    /// Lists entries from a position: 0, or [`Listed::next`] of the last entry. Returns none at the
-    /// end.
+    /// Lists entries from a position: 0, or [`Listed::next`] of the last entry. Returns an empty
+    /// list at the end of the directory.
     fn list(&self, directory: Opened, position: u64, count: usize) -> Result<Vec<Listed>>;
 
     /// Returns sizes and counts of the volume.

@@ -22,7 +22,8 @@
 //!
 //! The kernel uses an inode without a name for as long as it has a reference. Before a referenced
 //! node loses its last name, the mount therefore opens the inode in the writer, and keeps this open
-//! inode with the node. After a crash the inode is an orphan, which the next opening removes.
+//! inode with the node. After a crash, this unnamed inode is an orphan, which the next opening
+//! removes.
 //!
 //! # Errors
 //!

@@ -47,7 +47,8 @@ const CALLER: Caller = Caller {
     pid: 1,
 };
 
-/// Largest number of lookups of each call: inodes, trees, items, edit locks.
+/// For each call of the mount, the largest allowed number of lookups: inodes, trees, items, edit
+/// locks.
 const MKDIR: [u64; 4] = [10, 0, 0, 1];
 const LOOKUP_DIRECTORY: [u64; 4] = [2, 2, 1, 0];
 const LOOKUP_NOTHING: [u64; 4] = [1, 2, 1, 0];

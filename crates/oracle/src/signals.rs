@@ -5,8 +5,8 @@ use rustix::process::{Pid, Signal, kill_process};
 use std::process::Child;
 
 /// Sends a signal to a program, and returns once one of its threads has received it. From then on
-/// the program behaves as the signal requires. On a busy machine this can take longer than any
-/// pause.
+/// the program behaves as the signal requires. On a busy machine, the delivery of a signal can take
+/// longer than any pause.
 ///
 /// # Errors
 /// Fails if the signal cannot be sent, or the system does not report on the program.

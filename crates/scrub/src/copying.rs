@@ -2,7 +2,7 @@
 //! that pass their check.
 //!
 //! For profiles with copies, a group reads the source alone, or with `avoids_source` the other
-//! devices alone. All devices are read only if these reads do not give everything. For rows of
+//! devices alone. A group reads all devices only if these reads do not give all bytes. For rows of
 //! RAID5 and RAID6, the replacement copies or rebuilds the source's column: its parts in use, and
 //! the parts that parity covers beside them. The copy reads a data column alone first. For a parity
 //! column, the copy reads the row's data, and computes parity from the data. If some of the data
@@ -42,7 +42,7 @@ pub(crate) struct Copying {
 /// The stripes of a group that are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wanted {
-    /// The stripes that usually suffice.
+    /// The stripes whose reads usually suffice.
     Few,
     /// All stripes.
     All,
@@ -78,8 +78,8 @@ impl Copying {
         all.filter(|stripe| self.is_on_source(chunk, *stripe)).collect()
     }
 
-    /// Returns whether a stripe must be read at an offset. `bare` tells whether its row has data
-    /// without checksums.
+    /// Returns whether a stripe must be read at an offset. `bare` tells whether the stripe's row
+    /// has data without checksums.
     pub(crate) fn wants(
         &self,
         chunk: &MappedChunk,
@@ -132,7 +132,7 @@ impl Copying {
     /// Keeps only the pieces of a group that have a part on the source. For a returning device the
     /// copy keeps newer pieces, pieces that may have been overwritten in place, and all pieces of a
     /// moved stripe. The copy writes rows with parity as a whole, because parity also covers space
-    /// that was freed since. Returns the bytes on the device that it leaves out.
+    /// that was freed since. Returns the number of bytes on the device that the copy leaves out.
     pub(crate) fn keep_wanted(&self, group: &mut Group) -> ByteCount {
         let chunk = Arc::clone(&group.chunk);
         if chunk.layout().has_parity() {
@@ -236,16 +236,16 @@ impl Lost {
     }
 }
 
-/// Bytes for the target, in no order.
+/// The bytes to write to the target, in no particular order.
 #[derive(Debug)]
 pub(crate) struct Copied<'a> {
     segments: Vec<(Physical, Cow<'a, [u8]>)>,
-    /// Which stripes were read. If some stripes were not read, bytes without a valid copy are only
-    /// counted.
+    /// Records which stripes were read. If some stripes were not read, bytes without a valid copy
+    /// are only counted.
     wanted: Wanted,
     /// Whether some bytes were not valid.
     pub(crate) is_lacking: bool,
-    /// The lost bytes. Empty unless all stripes were asked.
+    /// The lost bytes. Empty unless the copy tried all stripes.
     pub(crate) lost: Vec<Lost>,
 }
 

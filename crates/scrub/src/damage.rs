@@ -13,7 +13,7 @@ use std::sync::Arc;
 pub enum Cause {
     /// The device did not return the bytes.
     Unreadable(Arc<str>),
-    /// The bytes do not match their checksum.
+    /// The damaged bytes do not match their checksum.
     Checksum,
     /// A tree block with a right checksum that belongs at another address.
     Header(Arc<BlockProblem>),
@@ -116,7 +116,8 @@ pub enum Outcome {
         /// Each place that was tried, with the reason why it did not help.
         tried: Vec<String>,
     },
-    /// It is unknown which bytes are right, so they stay unchanged.
+    /// If copies without checksums differ, it is unknown which bytes are right, so they stay
+    /// unchanged.
     Unverified,
 }
 
@@ -146,7 +147,7 @@ pub struct Damage {
     pub logical: Logical,
     /// The number of damaged bytes.
     pub length: ByteCount,
-    /// The kind of the bytes.
+    /// The kind of the damaged bytes.
     pub part: Part,
     /// The reason why the damaged bytes are wrong.
     pub cause: Cause,

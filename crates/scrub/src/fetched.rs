@@ -23,7 +23,7 @@ struct BadSector {
 /// A run of a stripe.
 #[derive(Debug)]
 struct Run {
-    /// The offset of the run in the stripe.
+    /// The offset of the fetched run in its stripe.
     start: u64,
     bytes: Buffer,
     bad: Vec<BadSector>,

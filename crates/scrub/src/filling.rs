@@ -30,7 +30,7 @@ impl Trees {
         })
     }
 
-    /// Returns the state to which the trees belong.
+    /// Returns the volume state to which the walked trees belong.
     pub(crate) const fn filesystem(&self) -> &Filesystem {
         &self.filesystem
     }
@@ -178,7 +178,7 @@ impl<'a> Groups<'a> {
             Holds::Data => {
                 let to = extent
                     .end
-                    // Clamp: as above, the group can end past the last address.
+                    // Clamp: the last group of a chunk can end past the last address.
                     .min(extent.start.saturating_add(left_in_unit.min(left_in_group)));
                 let failed = &mut self.failed;
                 let run = self

@@ -29,7 +29,7 @@ pub(crate) struct Filled {
     pub(crate) lost_bytes: u64,
     /// The places of lost bytes, at most [`LOST_MAX`].
     pub(crate) lost: Vec<Lost>,
-    /// Whether a tree block is lost.
+    /// Whether the replacement lost a tree block.
     pub(crate) loses_metadata: bool,
     /// The bytes that the job wrote to the target.
     pub(crate) written: u64,
@@ -37,7 +37,7 @@ pub(crate) struct Filled {
     pub(crate) failure: Option<IoError>,
 }
 
-/// The most places with lost bytes that are kept.
+/// The largest number of places with lost bytes that the result lists.
 const LOST_MAX: usize = 10_000;
 
 impl Filled {

@@ -179,9 +179,9 @@ pub(crate) struct StripeReads {
 /// How the runs of a stripe are read.
 #[derive(Debug)]
 pub(crate) enum Reads {
-    /// No read: the device is missing, or nothing of it is wanted.
+    /// No read of the stripe: the device is missing, or nothing of the stripe is wanted.
     None,
-    /// The reads are in the queue.
+    /// The reads of the stripe are in the queue.
     UnderWay(Vec<PendingRead>),
     /// The page cache probably has the runs of the stripe. The checking thread copies them, so that
     /// its processor has them in its cache.

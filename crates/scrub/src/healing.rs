@@ -2,9 +2,10 @@
 //!
 //! A read that finds a bad copy uses another copy and continues. The read reports the place to a
 //! [`Healer`], whose thread scrubs the group around it, in the state of the last commit, with its
-//! rows locked. A place that was freed or rewritten meanwhile is therefore not touched. The next
-//! commit adds the errors to the device's statistics. Reads never wait for the healer. If too many
-//! places are pending, further ones are dropped; the next read or a scrub finds them again.
+//! rows locked. If the place was freed or rewritten since, the healer therefore does not touch it.
+//! The next commit adds the errors to the device's statistics. Reads never wait for the healer. If
+//! too many places are pending, further ones are dropped; the next read or a scrub finds them
+//! again.
 
 use crate::options::Options;
 use crate::report::Report;
@@ -48,7 +49,7 @@ struct State {
     healed: Healed,
     /// Reported places that the healer has not handled yet.
     waiting: usize,
-    /// Whether the thread has ended, so that pending places are not done any more.
+    /// Whether the healer's thread has ended, so pending places are no longer scrubbed.
     has_ended: bool,
 }
 
@@ -104,7 +105,7 @@ impl Healer {
         Self::start(filesystem).ok()
     }
 
-    /// Returns the counts so far.
+    /// Returns the healer's counts so far.
     #[must_use]
     pub fn healed(&self) -> Healed {
         self.shared.state.lock().healed.clone()
@@ -124,7 +125,8 @@ impl Drop for Healer {
         self.volume.tell_faults(None);
         self.told = None;
         if let Some(thread) = self.thread.take() {
-            // The thread already reported its panic, and nothing here depends on it.
+            // The thread already reported its panic, and this function does not depend on the
+            // thread.
             let _ended = thread.join();
         }
     }
@@ -185,7 +187,7 @@ fn heal_all(writable: &WritableFilesystem, places: &Receiver<Logical>, shared: &
     }
 }
 
-/// Scrubs the groups around some places. Returns `None` if that is impossible.
+/// Scrubs the groups around some places. Returns `None` if the scrub of these groups is impossible.
 fn heal(views: &(dyn Fn() -> Filesystem + Sync), places: BTreeSet<Logical>) -> Option<Report> {
     if buttress_faults::on("heal-nothing") {
         return None;

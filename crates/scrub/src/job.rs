@@ -86,8 +86,8 @@ impl Job<'_> {
     }
 
     /// Finds out which parts of a group's data without checksums were ever written, in the group's
-    /// state. The result remains valid after its rows are locked. The caller of the answering
-    /// function holds no lock, because the function reads trees.
+    /// state. The result remains valid after the rows of the group are locked. The caller of the
+    /// answering function holds no lock, because the function reads trees.
     pub(crate) fn learn_written(&self, group: &Group, trees: &Trees) {
         let Some(ask) = self.is_written else { return };
         group.written.get_or_init(|| {
@@ -104,7 +104,7 @@ impl Job<'_> {
     /// map. Returns `None` if the chunk was removed since it was listed. Another chunk may then
     /// have its addresses at other places, and all its data is new.
     ///
-    /// The trees come first: while they are held, no chunk in them is removed.
+    /// The trees are held first: while the trees are held, no chunk in them is removed.
     pub(crate) fn trees_of(
         &self,
         chunk: &Arc<MappedChunk>,

@@ -52,7 +52,7 @@ mod tests {
         assert_eq!(limiter.delay(500, now), Duration::ZERO);
         assert_eq!(limiter.delay(500, now), Duration::from_millis(500));
         assert_eq!(limiter.delay(1, now), Duration::from_secs(1));
-        // Unused bytes of the limit are not accumulated.
+        // The limit does not accumulate bytes that were unused in the past.
         let later = now + Duration::from_secs(60);
         assert_eq!(limiter.delay(1000, later), Duration::ZERO);
         assert_eq!(limiter.delay(1, later), Duration::from_secs(1));

@@ -1,9 +1,9 @@
 //! Repairs: writes right bytes over wrong ones, reads them back, and records the outcome.
 //!
 //! The scrub reads repaired bytes back from the device like any read. A device with direct I/O
-//! reads from the medium; otherwise the bytes may come from memory. All written devices are flushed
-//! before the scrub ends. If a flush fails, the repairs on that device are uncertain, and the
-//! report says so.
+//! reads from the medium; otherwise the bytes may come from memory. The repair flushes all written
+//! devices before the scrub ends. If a flush fails, the repairs on that device are uncertain, and
+//! the report says so.
 
 use crate::damage::{Cause, Damage, Outcome, Part};
 use crate::job::Job;
@@ -22,7 +22,8 @@ pub(crate) struct Site {
     pub(crate) logical: Logical,
     pub(crate) length: usize,
     pub(crate) part: Part,
-    /// The number of errors for which it counts: its sectors of data, or one for a tree block.
+    /// The number of errors for which a repaired place counts: its sectors of data, or one for a
+    /// tree block.
     pub(crate) errors: u64,
 }
 
@@ -91,7 +92,7 @@ impl Job<'_> {
                 Cause::Unreadable(_) => &mut counters.read_errors,
                 Cause::Checksum => &mut counters.csum_errors,
                 Cause::Header(_) | Cause::Generation { .. } | Cause::Parity => &mut counters.verify_errors,
-                // It is unknown which copy is wrong.
+                // If copies without checksums differ, it is unknown which copy is wrong.
                 Cause::Differs => &mut counters.unverified_errors,
                 Cause::Superblock(_) => &mut counters.super_errors,
             };

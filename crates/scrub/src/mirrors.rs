@@ -19,7 +19,7 @@ struct Copy<'a> {
     stripe: usize,
     /// The bytes of the copy; `None` if the device is missing.
     view: Option<View<'a>>,
-    /// Whether the copy's device missed commits.
+    /// Whether the device of this copy missed commits.
     is_behind: bool,
     bad: Vec<Bad>,
 }
@@ -30,7 +30,7 @@ impl Copy<'_> {
         self.view.is_some() && !self.bad.iter().any(|bad| overlap(&bad.range, range))
     }
 
-    /// Returns whether the device returned the bytes of `range`, right or wrong.
+    /// Returns whether the device returned the bytes of `range`, correct or not.
     fn is_given(&self, range: &Range<usize>) -> bool {
         let view = self.view.as_ref();
         view.is_some_and(|view| view.unreadable(range).is_none())
@@ -189,7 +189,7 @@ fn copy_piece<'a>(
     }
 }
 
-/// Handles a range of a piece without a valid copy, and its place on the target.
+/// Handles a range of a piece without a valid copy, and the range's place on the target.
 fn copy_bad<'a>(
     job: &Job<'_>,
     arrived: &'a Arrived,

@@ -24,7 +24,7 @@ pub struct Position {
     pub superblocks: bool,
     /// Finished chunks, by their logical addresses.
     pub finished: BTreeSet<Logical>,
-    /// Chunks that were begun.
+    /// Chunks that the scrub began and has not finished.
     pub begun: Vec<ChunkPosition>,
 }
 

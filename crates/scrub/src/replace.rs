@@ -2,10 +2,11 @@
 //! device.
 //!
 //! [`Replace::run`] visits the chunks with a stripe on the source device, in order of their offsets
-//! on that device. The run checks each piece as a scrub does, and writes valid bytes to the target
-//! at the same offset, from the source or from another device. Meanwhile every write to the source
-//! also goes to the target ([`buttress_volume::replacement`]). The run regularly commits the
-//! cursor, below which the target has everything. An interrupted run continues there.
+//! on that device. The replacement checks each piece as a scrub does, and writes valid bytes to the
+//! target at the same offset, from the source or from another device. Meanwhile every write to the
+//! source also goes to the target ([`buttress_volume::replacement`]). The replacement regularly
+//! commits the cursor, below which the target has everything. An interrupted replacement continues
+//! at this cursor.
 //!
 //! | event | result |
 //! |---|---|
@@ -21,7 +22,7 @@
 //!    `reachable` reads every tree block of it. Until the exchange, only the item in the device tree
 //!    shows the replacement.
 //! 2. A commit exchanges source and target.
-//! 3. The volume is opened again, now by the superblocks on the target.
+//! 3. The replacement opens the volume again, now by the superblocks on the target.
 //! 4. The source's superblocks are wiped.
 
 mod reachable;
@@ -78,7 +79,7 @@ pub enum Replaced {
         /// The reason why the source still has its superblocks, if it does. The source must then
         /// not be opened together with the volume.
         unwiped: Option<String>,
-        /// The report of the copy.
+        /// The report of the copy to the target.
         report: Report,
     },
     /// The run was cancelled, and the replacement is suspended.
@@ -111,7 +112,8 @@ impl Replace {
     /// # Errors
     /// Fails with [`Error::NoReplacement`]. After [`Error::TargetFailed`] the replacement is
     /// suspended. After [`Error::MetadataLost`] and [`Error::NotOpened`] the replacement has ended:
-    /// the target has no superblocks, and the source is unchanged. A failed commit is an error too.
+    /// the target has no superblocks, and the source is unchanged. A failed commit of the
+    /// replacement is an error too.
     pub fn run(&self) -> Result<Replaced, Error> {
         let writable = &self.writable;
         let volume = Arc::clone(writable.committed_view().volume());

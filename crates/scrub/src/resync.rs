@@ -3,11 +3,12 @@
 //! [`Resync::run`] handles one device after another. From the start of its turn, a device receives
 //! every write to the volume ([`buttress_writer::Return`]). The job then visits the chunks on the
 //! device, as a replacement does, and writes the missed data: extents newer than the device's
-//! superblock, and data without checksums that differs. Whole rows of RAID5 and RAID6 are visited.
-//! The device's superblock comes last, so until then the device alone still has its old state.
+//! superblock, and data without checksums that differs. In a resync, whole rows of RAID5 and RAID6
+//! are visited. The device's superblock comes last, so until then the device alone still has its
+//! old state.
 //!
-//! An interrupted run leaves the device stale. The next run finds the bytes that the first one
-//! wrote, and continues.
+//! An interrupted run leaves the device stale. The next run finds the bytes that the interrupted
+//! run wrote, and continues.
 //!
 //! | event | result for the device |
 //! |---|---|
@@ -58,7 +59,7 @@ pub struct ResyncedDevice {
 /// The result of one run of the resync.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Resynced {
-    /// The devices that are now up to date.
+    /// The devices that missed commits and are now resynchronized.
     pub devices: Vec<ResyncedDevice>,
     /// Devices that missed more than the options allow.
     pub left: Vec<Arc<str>>,

@@ -224,8 +224,8 @@ impl<'a> Span<'a> {
         state
     }
 
-    /// Rebuilds bad data of the row from the other columns. Repaired parts may help to repair
-    /// others.
+    /// Rebuilds bad data of the row from the other columns. Repaired parts of a row may help to
+    /// repair other parts.
     fn mend_data(&self, state: &mut Columns, bad: Vec<BadPiece<'_>>) {
         let mut open: Vec<(usize, &Piece, Bad)> = Vec::new();
         for (column, piece, bad) in bad {

@@ -97,7 +97,7 @@ impl Schedule {
         self.changed.notify_all();
     }
 
-    /// Makes no further chunk begin.
+    /// Prevents the scrub from beginning further chunks.
     pub(crate) fn stop(&self) {
         self.state.lock().waiting.clear();
         self.changed.notify_all();

@@ -110,7 +110,7 @@ impl Job<'_> {
         }
     }
 
-    /// Walks a chunk from its first group that is not done, and submits one group after another.
+    /// Walks a chunk from its first unfinished group, and submits one group after another.
     fn walk(&self, chunk: &Arc<MappedChunk>, submit: &mut dyn FnMut(Submitted)) {
         let Some(first) = self.first_group(chunk.start()) else {
             return;

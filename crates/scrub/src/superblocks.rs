@@ -1,8 +1,8 @@
 //! All superblocks of all devices: the primary and the copies.
 //!
-//! Each is checked, and must match the volume, the device, and the device's newest generation. The
-//! scrub rewrites a bad superblock from a good copy on the same device. Without a good copy it uses
-//! the volume's superblock and the device's item.
+//! Each superblock is checked, and must match the volume, the device, and the device's newest
+//! generation. The scrub rewrites a bad superblock from a good copy on the same device. Without a
+//! good copy it uses the volume's superblock and the device's item.
 
 use crate::damage::{Cause, Outcome, Part};
 use crate::job::Job;

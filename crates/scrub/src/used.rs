@@ -177,7 +177,7 @@ impl Checksums {
             failed(format!("checksum tree: {error}"));
             self.advance(failed);
         }
-        // An item of another type may precede the first.
+        // An item of another type may precede the first checksum item.
         while self
             .cursor
             .as_ref()

@@ -46,7 +46,7 @@ pub(crate) fn judge(group: &Group, piece: &Piece, view: &View<'_>, format: &Bloc
     }
 }
 
-/// Returns the sectors of `length` bytes.
+/// Returns the sectors of a buffer of `length` bytes, as byte ranges.
 pub(crate) fn sectors(length: usize, sector_bytes: usize) -> impl Iterator<Item = Range<usize>> {
     (0..length)
         .step_by(sector_bytes.max(1))

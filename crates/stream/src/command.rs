@@ -403,7 +403,7 @@ commands! {
 
 impl<'a> Command<'a> {
     /// Returns the path that the command changes: for a rename, the old path. The end command has
-    /// none.
+    /// no path.
     #[must_use]
     pub const fn path(&self) -> Option<&'a [u8]> {
         match *self {

@@ -7,14 +7,14 @@
 //!
 //! Invariants, for any input:
 //! - The decoder returns a command only after it has read the whole command and verified its
-//!   checksum. Every attribute is known. Attributes of the command occur once and have the size of
-//!   their type.
+//!   checksum. Every attribute of a command has a number that the decoder knows. Attributes of the
+//!   command occur once and have the size of their type.
 //! - The decoder reports the end only after an end command. A stream that is cut off at another
 //!   place is an error.
 //! - Memory is at most twice the longest command that the format allows, and grows only as bytes
-//!   arrive. A damaged length alone costs no memory.
-//! - An error does not advance the decoder. The next call returns the same error or, if the input
-//!   failed, reads again.
+//!   arrive. A damaged length field alone costs no memory.
+//! - A call that returns an error does not advance the decoder. The next call returns the same
+//!   error or, if the input failed, reads again.
 //!
 //! A separate thread can read a file [ahead](ReadAhead) of the decoder.
 //!
@@ -258,7 +258,8 @@ impl<R: Read> Decoder<R> {
         }))
     }
 
-    /// Reads the whole command into the buffer and verifies its checksum. Returns its length.
+    /// Reads the whole command into the buffer and verifies its checksum. Returns the length of the
+    /// command.
     fn require_whole(&mut self, header: &CommandHeader) -> Result<usize> {
         let whole_bytes = COMMAND_HEADER_BYTES.saturating_add(header.payload_bytes);
         let found_bytes = self.fill(whole_bytes)?;

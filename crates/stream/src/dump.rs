@@ -4,8 +4,8 @@
 //! A line consists of the command, padded to 16 columns; the path, padded to 32; and the other
 //! attributes as `key=value`. Each path begins with `./` and the name of the subvolume, so a dump
 //! remembers the name of the current subvolume. The dump escapes control characters, bytes beyond
-//! ASCII, spaces and backslashes as in C. A line therefore stays one line and prints on any
-//! terminal.
+//! ASCII, spaces and backslashes as in C. A line of a dump therefore stays one line and prints on
+//! any terminal.
 //!
 //! Some details only follow btrfs-progs. `fileattr=0x` precedes a decimal number. The dump prints
 //! the mode of a preallocation as a signed number. The group comes before the owner. The target of
@@ -30,8 +30,8 @@ const PATH_COLUMNS: usize = 32;
 const CYCLE_YEARS: i64 = 400;
 const CYCLE_SECONDS: i64 = 146_097 * 86_400;
 
-/// 18 calendar cycles in seconds. On either side of 1970 the calendar library supports more than
-/// this.
+/// 18 calendar cycles in seconds. Before and after 1970, the calendar library supports more years
+/// than this limit.
 const CALENDAR_SECONDS: i64 = 18 * CYCLE_SECONDS;
 
 /// Formatter that prints stream commands one after another.

@@ -121,8 +121,8 @@ impl Encoder {
     /// Completes a stream command whose data the caller has appended.
     ///
     /// # Errors
-    /// [`Error::Encode`] if the number of appended bytes differs from the announced number. The
-    /// call then removes the whole command.
+    /// [`Error::Encode`] if the number of appended bytes differs from the announced number. If the
+    /// numbers differ, the call removes the whole command.
     #[inline]
     pub fn finish_data(&self, pending: PendingData, out: &mut Vec<u8>) -> Result<()> {
         let appended_bytes = out.len().saturating_sub(pending.data_start);

@@ -262,7 +262,7 @@ pub enum CommandProblem {
     Rest {
         /// Offset of these bytes in the payload.
         offset: usize,
-        /// Number of these bytes.
+        /// Number of these unexpected bytes.
         left_bytes: usize,
     },
 }

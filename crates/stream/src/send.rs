@@ -3,9 +3,9 @@
 //!
 //! A full send is one pass over one tree. An incremental send walks only the parts of the trees
 //! that the two snapshots do not share. The send keeps in memory what it read before it knew all
-//! removed names. No search happens per inode. While the send makes commands, the tree is read
-//! ahead, reads of file data are in flight, and a separate thread writes finished parts. The same
-//! snapshots and options give the same bytes.
+//! removed names. The send makes no tree search per inode. While the send makes commands, the tree
+//! is read ahead, reads of file data are in flight, and a separate thread writes finished parts.
+//! The same snapshots and options give the same bytes.
 //!
 //! | module | holds |
 //! |---|---|
@@ -19,8 +19,9 @@
 //! | [`estimate`], [`resume`] | the length of a stream; resuming an interrupted stream |
 //! | `output` | commands to bytes, and bytes to the sink |
 //!
-//! The stream has the same effect as the kernel's stream of the same snapshots. It is shorter: new
-//! files get their final names at once, without a rename, and directories get their times once.
+//! The stream has the same effect as the kernel's stream of the same snapshots. Buttress's stream
+//! is shorter than the kernel's: new files get their final names at once, without a rename, and
+//! directories get their times once.
 
 pub(crate) mod attributes;
 mod clones;

@@ -3,8 +3,8 @@
 //! A receiver that keeps an interrupted stream reports the text of its trail. To resume, a sender
 //! makes the same output again and follows the trail up to its end. If the digest matches there,
 //! the rest belongs to the receiver's part. The digest covers the header of each command, which a
-//! sender knows without reading file data. It covers neither the data nor the checksums of commands
-//! with data.
+//! sender knows without reading file data. The digest of a trail covers neither the data nor the
+//! checksums of commands with data.
 
 use buttress_exact::u64_of;
 use buttress_format::ChecksumType;

@@ -1,10 +1,10 @@
 //! The climb from a tree block to the roots that reach it.
 //!
-//! In each step, every reference of a block leads to its parent. A full back reference names the
-//! parent. A keyed reference names a tree, and a search of that tree for the block's first key, one
-//! level above, finds the parent. The climb ends at a tree block that is the root of the named
-//! tree. Parents may also be shared, so the climb continues from each. A climb visits every block
-//! once.
+//! In each step of a climb, every reference of a block leads to a parent block. A full back
+//! reference names the parent. A keyed reference names a tree, and a search of that tree for the
+//! block's first key, one level above, finds the parent. The climb ends at a tree block that is the
+//! root of the named tree. A parent block may also be shared, so the climb continues from each
+//! parent. A climb visits every block once.
 
 use super::extent::{block_of_extent, extent_at, extent_references};
 use super::{BLOCKS_MAX, list};
@@ -15,7 +15,7 @@ use buttress_tree::BlockPointer;
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
-/// The most results that are remembered.
+/// The largest number of results that a climb remembers.
 const REMEMBERED_MAX: usize = 4096;
 
 /// The climbs of one call, and their results so far.
@@ -33,8 +33,8 @@ impl<'a> Climb<'a> {
         }
     }
 
-    /// Returns the trees that reach the block at `block`, in order. References that lead nowhere
-    /// are added to `failures`.
+    /// Returns the trees that reach a tree block, in order. References that lead nowhere are added
+    /// to `failures`.
     pub(super) fn roots_of(&mut self, block: Logical, failures: &mut Vec<Error>) -> Result<Arc<[TreeId]>> {
         if let Some(known) = self.known.get(&block) {
             return Ok(Arc::clone(known));

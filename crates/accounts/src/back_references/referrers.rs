@@ -4,8 +4,8 @@
 //! A *referrer* is one reference as the format counts it: a file of a tree at one offset, or a
 //! parent block. A referrer may count for several items, for instance after a write split an extent
 //! in its middle. The addresses of a batch are sorted. The pass skips subtrees of the extent tree
-//! without any of them, and reads leaves ahead. Almost every extent has one reference, which the
-//! first field of its item records. Only extents with more are inspected further.
+//! without any extent of the batch, and reads leaves ahead. Almost every extent has one reference,
+//! which the first field of its item records. Only extents with more are inspected further.
 //!
 //! In a running transaction, some references are delayed and not yet in the extent tree. The caller
 //! passes delayed references as [`DelayedReferencesOf`], and the pass adds them, so the answer is
@@ -162,7 +162,7 @@ fn look_at(filesystem: &Filesystem, leaf: &TreeBlock, slot: usize, address: Logi
             Referrers::OneOfSeveralItems(*only)
         }
         (Some(_), _) => Referrers::Several,
-        // All references are items of their own.
+        // All references to this extent are items of their own.
         (None, _) => {
             let extent = super::Extent { item: extent };
             let mut tally = Tally::default();

@@ -9,8 +9,9 @@
 //! [`Sharing::are_shared`] answers for a batch at a time:
 //!
 //! 1. Extents that are not newer than the subvolume's last snapshot may be reached through shared
-//!    blocks. The blocks on the path to their items are counted, nodes before leaves. Results for a
-//!    block and all blocks above it are remembered, so later files and batches need few lookups.
+//!    blocks. Blocks on the path to the extents' items are counted, nodes before leaves. Results
+//!    for a block and all blocks above it are remembered, so later files and batches need few
+//!    lookups.
 //! 2. The extents without a shared block on their path are counted, in order of address
 //!    (`referrers`).
 //! 3. The rare extent with one referrer for several items is inspected alone. For a reference by a
@@ -274,8 +275,8 @@ impl Sharing {
             .any(|block| self.known.get(block).copied().unwrap_or(false))
     }
 
-    /// Looks up all blocks on these paths, from the roots down, but none below a shared block.
-    /// Returns false if an edit ran meanwhile.
+    /// Looks up all blocks on the paths to these extents, from the roots down, but none below a
+    /// shared block. Returns false if an edit ran meanwhile.
     fn learn(&mut self, ways: &[Way], waiting: &mut LookUpWaiting<'_>) -> Result<bool> {
         // Clamp: without paths no block needs a lookup.
         let levels = ways.iter().map(SmallVec::len).max().unwrap_or(0);

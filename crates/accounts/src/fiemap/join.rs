@@ -9,7 +9,8 @@ pub(super) struct Joiner {
 }
 
 impl Joiner {
-    /// Adds the next extent. Returns the previous extent if both stay separate.
+    /// Adds the file's next extent to the joined extents. Returns the previous extent if the two
+    /// extents stay separate.
     ///
     /// Two extents are joined if the second follows the first in the file and on the volume, and
     /// all flags are equal. Inline and dirty extents have address 0 in the ioctl, so they are never

@@ -1,9 +1,9 @@
 //! Batches of a map of a file that may change between them.
 //!
 //! A batch takes the dirty ranges and a view of the trees at one moment, walks the view without a
-//! lock, and then requests the delayed references. The references and the view belong to the same
-//! moment if no edit ran since. If an edit ran, the batch is retried, at most [`ATTEMPTS`] times.
-//! After that, the batch runs while edits are blocked.
+//! lock, and then requests the delayed references. The delayed references and the view belong to
+//! the same moment if no edit ran in between. If an edit ran, the batch is retried, at most
+//! [`ATTEMPTS`] times. After that, the batch runs while edits are blocked.
 
 use super::walk::{Batch, Resumed, Walk, last_extent_end};
 use super::{End, Fiemap};
@@ -86,8 +86,8 @@ impl Fiemap {
         })
     }
 
-    /// Makes a batch of extents from the live state of a file. Returns `None` if an edit ran
-    /// meanwhile.
+    /// Makes a batch of extents from the live state of a file. Returns `None` if an edit ran during
+    /// the lookup.
     fn look(
         &self,
         state: &ContentState,

@@ -28,7 +28,7 @@ pub(super) struct Part {
 #[derive(Debug)]
 pub(super) struct Batch {
     pub(super) parts: Vec<Part>,
-    /// The uses, empty if the map needs no sharedness.
+    /// The uses of extents in the batch; empty if the map needs no sharedness.
     pub(super) uses: Vec<ExtentUse>,
     pub(super) keeps_uses: bool,
 }
@@ -69,7 +69,7 @@ struct Map {
 
 impl Walk {
     /// Returns a walk over the part of a file in `range`. `waiting` has the dirty ranges in order,
-    /// known only up to `waiting_known_to` if that is set. With `resumed`, another walk reached
+    /// known only up to `waiting_known_to` if that is set. With `resumed`, an earlier walk reached
     /// `range.start`.
     pub(super) fn new(
         view: &Filesystem,
@@ -132,7 +132,7 @@ impl Walk {
         Ok(())
     }
 
-    /// Returns whether no part is left.
+    /// Returns whether the walk has no part of the file left.
     pub(super) const fn has_ended(&self) -> bool {
         self.ended
     }

@@ -115,8 +115,8 @@ pub struct Accounting {
 
 /// Counts which owner uses which space, as of the last commit.
 ///
-/// `progress` counts leaves. The result lists unreadable parts in [`Accounting::failures`]. Blocks
-/// below unreadable parts are missing from all figures.
+/// `progress` receives the number of leaves that have been read. The result lists unreadable parts
+/// in [`Accounting::failures`]. Blocks below unreadable parts are missing from all figures.
 ///
 /// # Errors
 /// Fails with [`Error::AccountingTooBig`], [`Error::Cancelled`], [`Error::SubvolumeNotFound`] for
@@ -280,8 +280,8 @@ impl Accounting {
         self.extents.as_ref()
     }
 
-    /// Returns errors of unreadable parts, up to a limit. If there are none, the figures are
-    /// complete.
+    /// Returns errors of unreadable parts, up to a limit. If there are no such errors, the figures
+    /// are complete.
     #[must_use]
     pub fn failures(&self) -> &[Error] {
         &self.failures

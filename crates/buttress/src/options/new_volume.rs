@@ -88,7 +88,7 @@ impl NewVolume {
             self.on_devices(vec![device])
         });
         if made.is_err() {
-            // The call returns the first failure, so this error is ignored.
+            // The call returns the first failure, so an error of the removal is ignored.
             let _ = std::fs::remove_file(path);
         }
         made

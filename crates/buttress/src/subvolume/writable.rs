@@ -79,8 +79,9 @@ impl WritableSubvolume {
     }
 
     /// Makes the current state of a directory or any other inode durable, as `fsync(2)` does. For a
-    /// directory, the changes include its added and removed names. A symbolic link at the end of
-    /// the path is not followed. The cost depends on the changes, not on the size of the directory.
+    /// directory, the changes include its added and removed names. If the path ends in a symbolic
+    /// link, the call does not follow the link. The cost depends on the changes, not on the size of
+    /// the directory.
     ///
     /// ```
     /// # let volume = buttress::Volume::create().on_devices(vec![buttress::Device::memory(vec![0; 256 << 20])])?;
@@ -429,8 +430,8 @@ impl WritableSubvolume {
         })
     }
 
-    /// Removes a directory with its whole content. A subvolume below the directory is not removed,
-    /// and stops the removal.
+    /// Removes a directory with its whole content. If the directory contains a subvolume, the
+    /// removal stops at this subvolume.
     ///
     /// ```
     /// # let volume = buttress::Volume::create().on_devices(vec![buttress::Device::memory(vec![0; 256 << 20])])?;
@@ -443,7 +444,8 @@ impl WritableSubvolume {
     /// ```
     ///
     /// # Errors
-    /// Fails as [`Self::remove_dir`] does. Entries that were already removed stay removed.
+    /// Fails as [`Self::remove_dir`] does. If the call fails, entries that were already removed
+    /// stay removed.
     pub fn remove_dir_all(&self, path: impl VolumePath) -> Result<()> {
         let path = path.volume_path();
         let writer = self.volume.writer();

@@ -17,8 +17,9 @@ impl Volume {
         Ok(self.view().space()?)
     }
 
-    /// Counts which owner uses which space, as of the last commit. Progress counts leaves.
-    /// Unreadable parts are listed in [`Accounting::failures`], and missing from all figures.
+    /// Counts which owner uses which space, as of the last commit. The progress of an account
+    /// counts leaves. Unreadable parts are listed in [`Accounting::failures`], and missing from all
+    /// figures.
     ///
     /// ```
     /// # let volume = buttress::Volume::create().on_devices(vec![buttress::Device::memory(vec![0; 256 << 20])])?;
@@ -70,7 +71,7 @@ impl Volume {
     }
 
     /// Returns the inodes that can differ between two subvolumes, and the directories above these
-    /// inodes. Returns `None` if there are more than four million.
+    /// inodes. Returns `None` if there are more than four million such inodes.
     ///
     /// # Errors
     /// Fails if a subvolume does not exist, or its tree cannot be read, or if the job is cancelled.

@@ -78,7 +78,7 @@ impl WritableVolume {
     /// Returns the block groups that the paused balance has still to move.
     ///
     /// # Errors
-    /// No balance is paused, or it is running.
+    /// Fails if no balance is paused, or if the balance is already running.
     pub fn resume_balance(&self) -> Result<Choice> {
         Ok(self.writer().resume_balance()?)
     }
@@ -86,9 +86,9 @@ impl WritableVolume {
     /// Runs a balance that was started or resumed until its end, a pause or a cancellation.
     ///
     /// # Errors
-    /// No balance exists, or it is running; an extent has no intact copy; a device fails. The
-    /// balance then ends. A lack of space is no error of a balance: the summary lists the affected
-    /// block groups.
+    /// No balance exists, or it is running; an extent has no intact copy; a device fails. If
+    /// `run_balance` returns one of these errors, the balance ends. A lack of space is no error of
+    /// a balance: the summary lists the affected block groups.
     pub fn run_balance(
         &self,
         choice: &Choice,
@@ -99,7 +99,7 @@ impl WritableVolume {
         Ok(self.writer().run_balance(choice, limit, control)?)
     }
 
-    /// Ends the paused balance. Block groups that were moved stay moved.
+    /// Ends the paused balance. Block groups that the balance already relocated stay relocated.
     ///
     /// # Errors
     /// Fails if no balance is paused, or if the commit fails.

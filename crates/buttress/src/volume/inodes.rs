@@ -60,8 +60,8 @@ impl Volume {
     /// Returns the entries of a directory in the current state.
     ///
     /// # Errors
-    /// Fails if the location is no directory, or cannot be read. Later failures are items of the
-    /// iterator.
+    /// Fails if the location is no directory, or cannot be read. Failures after the first call are
+    /// items of the iterator.
     pub fn read_dir(&self, directory: Location) -> Result<impl Iterator<Item = Result<DirEntry>> + use<>> {
         let entries = self.view().read_dir(directory)?;
         Ok(entries.map(|entry| Ok(entry?)))

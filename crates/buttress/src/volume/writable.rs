@@ -173,9 +173,9 @@ impl WritableVolume {
         Ok(self.writer.set_label(label.as_ref())?)
     }
 
-    /// Commits all changes. After this call returns, all changes survive a crash. Before that, a
-    /// crash leaves the volume at some earlier commit. Without this call, changes become durable
-    /// after about 30 seconds.
+    /// Commits all changes. After this call returns, all changes survive a crash. Before this call
+    /// returns, a crash leaves the volume at some earlier commit. Without this call, changes become
+    /// durable after about 30 seconds.
     ///
     /// ```
     /// # let volume = buttress::Volume::create().on_devices(vec![buttress::Device::memory(vec![0; 256 << 20])])?;

@@ -57,7 +57,7 @@ impl Cuts {
         cuts.draws(2)
     }
 
-    /// Judges a single state, to repeat a complaint.
+    /// Judges a single crash state, to reproduce a complaint.
     #[must_use]
     pub fn only(cut: usize, outcome: Outcome) -> Self {
         Self {

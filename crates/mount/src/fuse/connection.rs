@@ -54,7 +54,7 @@ pub struct MountOptions {
     pub suid: bool,
     /// Allows access to devices through device nodes.
     pub dev: bool,
-    /// Forbids the execution of programs.
+    /// Forbids the execution of programs on the mount (`noexec`).
     pub no_exec: bool,
     /// Policy for access times. The server applies it; the kernel only shows it and its changes by
     /// a remount.
@@ -77,8 +77,8 @@ impl Connection {
     /// Mounts a file system on a directory.
     ///
     /// `claim`: the block device `options.source`, opened exclusively. The mount takes the claim
-    /// over. For a moment the device is unclaimed; if another process opens it then, this call
-    /// fails.
+    /// over. While the claim changes hands, the device is unclaimed for a moment; if another
+    /// process opens it then, this call fails.
     pub(super) fn mount(directory: &Path, options: &MountOptions, claim: Option<File>) -> io::Result<Self> {
         let directory = directory.canonicalize()?;
         if rustix::process::geteuid().is_root() {

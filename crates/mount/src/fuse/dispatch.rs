@@ -52,7 +52,7 @@ pub(super) enum When {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Turn {
     First,
-    /// The kernel has sent its unsent content.
+    /// The kernel has sent the file's unsent content.
     HasCome,
     /// The current thread cannot wait for unsent content.
     CannotCome,
@@ -214,8 +214,8 @@ impl Server {
             operation::TMPFILE => self.create_unnamed(request, out)?,
             operation::READ => self.read(request, out)?,
             operation::WRITE => return self.write(request, out),
-            // A close of a descriptor has no effect here. After this answer the kernel only writes
-            // back, and sends no more such requests.
+            // Closing a file descriptor (FLUSH) has no effect in this server. After this answer,
+            // the kernel only writes cached data back, and sends no more FLUSH requests.
             operation::FLUSH => return Err(Errno::NOSYS),
             operation::FALLOCATE => return self.allocate(request),
             operation::LSEEK => self.seek(request, out)?,

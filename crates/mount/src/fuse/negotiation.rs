@@ -49,7 +49,7 @@ pub(super) enum Agreed {
 /// Optional features that the server requests.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Wishes {
-    /// Requests may arrive by rings.
+    /// The kernel may send requests by io_uring rings.
     pub(super) rings: bool,
     /// The kernel should use a write-back cache.
     pub(super) writeback_cache: bool,

@@ -40,8 +40,8 @@ const TOGETHER: usize = 64;
 /// idle.
 const PROCESSORS_MAX: u16 = 64;
 
-/// Creates rings for all queues. Returns none if the kernel accepts none, if the system denies them
-/// to this process, or for too many processors.
+/// Creates rings for all queues. Returns no rings if the kernel offers none, the system denies them
+/// to this process, or there are too many processors.
 pub(super) fn prepare(device: &OwnedFd) -> Vec<Ring> {
     let is_on = std::fs::read(PARAMETER).is_ok_and(|text| text.trim_ascii() == b"Y");
     let processors = std::fs::read_to_string(PROCESSORS).ok();
@@ -251,7 +251,8 @@ fn bind(processor: u16) {
 }
 
 enum Answer {
-    /// The answer to the request is ready. The kernel must first drop this cached information.
+    /// The answer to the request is ready. Before the answer, the kernel must drop this cached
+    /// information.
     Ready([u8; ANSWER_HEAD_BYTES], usize, Vec<Stale>),
     /// The kernel must first send this content; the request is unchanged.
     Before(HeldBack),
@@ -307,8 +308,8 @@ fn answer(server: &Server, request: Request<'_>, turn: Turn, body: &mut Vec<u8>)
     Ok(Answer::Ready(head, bytes, stale))
 }
 
-/// Copies the body of an answer to the beginning of the payload. Returns its length, or `None` if
-/// it does not fit.
+/// Copies the body of an answer to the beginning of the payload. Returns the length of the body, or
+/// `None` if it does not fit.
 fn put(payload: &mut [u8], body: &[u8], content: &Kept) -> Option<usize> {
     let content_bytes = match content {
         Kept::InPlace(bytes) => *bytes,

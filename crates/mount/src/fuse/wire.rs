@@ -199,7 +199,7 @@ impl<'a> Following<'a> {
     /// [`Following::keep`] with the number of written bytes.
     pub(super) fn take(&mut self, bytes: usize) -> &mut [u8] {
         self.length = bytes;
-        // Lent memory that is too small is not used.
+        // If the memory that the caller lends is too small, it stays unused.
         self.lent = self.lent.take().filter(|lent| lent.len() >= bytes);
         if self.lent.is_none() && self.memory.len() < bytes {
             self.memory.resize(bytes, 0);

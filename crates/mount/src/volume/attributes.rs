@@ -19,7 +19,8 @@ const GROUP_EXECUTE: u32 = 0o010;
 /// Returns the mode after a content change by a caller who may not keep the file's privileges.
 fn without_privileges(mode: u32) -> u32 {
     let mode = mode & !SET_USER_ID;
-    // Without group execution, the set-group-id bit has another meaning and stays.
+    // If a file has no group execution permission, its set-group-id bit has another meaning and
+    // stays.
     if mode & GROUP_EXECUTE != 0 {
         mode & !SET_GROUP_ID
     } else {
@@ -57,7 +58,7 @@ impl MountedVolume {
     fn lifetime_s(&self, metadata: &Metadata, is_dirty: bool) -> u64 {
         const LONG: u64 = 3600;
         const SHORT: u64 = 1;
-        /// A write-back ends within this time.
+        /// A write-back of the kernel ends within this time, in seconds.
         const SETTLES_AFTER: u64 = 90;
         // A placeholder's owner changes with its directory's owner.
         if metadata.location.placeholder().is_some() {
@@ -81,7 +82,8 @@ impl MountedVolume {
         if let Some(size) = changes.size {
             let size = ByteCount::new(size);
             // A call by path (`truncate(2)`) does not change a file that already has the requested
-            // size. For `O_TRUNC`, the kernel sends the same request.
+            // size. For `O_TRUNC`, the kernel sends the same request as for `truncate(2)` to size
+            // 0.
             let is_by_path = changes.handle.is_none() && size > ByteCount::ZERO;
             let set = match is_by_path {
                 true => writer.truncate_by_path(location, size),
@@ -92,12 +94,12 @@ impl MountedVolume {
         if changes.drop_privileges {
             self.drop_privileges(location)?;
         }
-        // If the kernel sends the time of the call, it is the current time.
+        // If the kernel sends the time of the call, this time is the current time.
         let now = changes.changed.unwrap_or_else(|| self.now());
         // If a mount option replaces the shown owner, the stored owner stays.
         let mine = |new: Option<u32>, shown: Option<u32>| new.filter(|_| shown.is_none());
-        // A `chown(-1, -1)` keeps owner and group, but changes the inode. The kernel then names
-        // neither.
+        // A `chown(-1, -1)` keeps owner and group, but changes the inode. For `chown(-1, -1)`, the
+        // request of the kernel then names neither owner nor group.
         let owner = match changes.is_of_owner_that_stays() {
             true => Some(
                 writer

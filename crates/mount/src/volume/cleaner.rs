@@ -65,7 +65,7 @@ impl Drop for Cleaner {
 
 fn run(writer: &WritableFilesystem, wakes: &Receiver<()>, cancelled: &Arc<AtomicBool>) {
     while wakes.recv().is_ok() && !cancelled.load(Ordering::SeqCst) {
-        // The next attempt meets the same error, and a sync reports it.
+        // The cleaner's next attempt meets the same error, and a sync reports it.
         let progress = Progress::cancelled_by(Arc::clone(cancelled));
         drop(writer.drop_deleted_subvolumes(&progress));
     }

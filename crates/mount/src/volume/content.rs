@@ -3,8 +3,8 @@
 //! # Capabilities
 //!
 //! A write removes the file's capabilities, but must not look them up each time. A counter
-//! therefore increments whenever a file may gain capabilities. Each open file remembers the counter
-//! value at which it had none.
+//! therefore increments whenever a file may gain capabilities. Each open file remembers the value
+//! of the capability counter at which the file had no capability.
 //!
 //! # Times of access
 //!
@@ -38,7 +38,7 @@ impl MountedVolume {
             return Err(Errno::NOSYS);
         }
         if mode.write {
-            // These checks follow the order of the kernel's permission checks.
+            // These checks of a file handle follow the order of the kernel's permission checks.
             let writer = self.writer()?;
             let flags = self.metadata(location)?.flags;
             if flags.contains(InodeFlags::IMMUTABLE) {
@@ -117,7 +117,7 @@ impl MountedVolume {
     }
 
     /// Records an access of an inode. Returns whether the inode's access time changed. A failure to
-    /// record it does not fail the read.
+    /// record an access does not fail the read.
     pub(super) fn note_access(&self, location: Location) -> bool {
         match &self.access {
             Access::Reading(_) => false,
@@ -184,9 +184,9 @@ impl MountedVolume {
         }
     }
 
-    /// Returns whether the kernel is about to release unnamed inodes. After the first pauses, only
-    /// inodes that no process has open count. A directory in use is excluded: a process may use it
-    /// for any time, and it frees little space.
+    /// Returns whether the kernel is about to release unnamed inodes. After the first pauses, the
+    /// wait continues only for inodes that no process has open. A directory in use is excluded: a
+    /// process may use it for any time, and its removal frees little space.
     fn lets_go(&self, step: usize) -> bool {
         let kept = self.nodes.kept();
         if self.nodes.is_letting_go() {

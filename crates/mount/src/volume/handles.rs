@@ -136,8 +136,8 @@ impl Handles {
     /// Runs a sync of the mount by the kernel. The kernel sends the times of a file beside its content, so content can arrive
     /// after its times. Content of a file whose times arrived in this sync, or in a later one that overlaps it, is timed.
     ///
-    /// The table omits a caller that writes during the sync. Its content can arrive after the times
-    /// too, and then has older times in the snapshot that the sync is for.
+    /// The table omits a caller that writes during the sync. A file's content can also arrive after
+    /// its times; in the snapshot of this sync, the file then has older times.
     pub(super) fn in_kernel_sync(&self, sync: impl FnOnce()) {
         let number = self.kernel_syncs.fetch_add(1, Ordering::SeqCst).wrapping_add(1);
         sync();

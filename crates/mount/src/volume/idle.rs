@@ -1,9 +1,10 @@
 //! A commit soon after the last close of a written file.
 //!
 //! A program that unmounts with `fusermount3 -u` learns that the kernel released the mount, but not
-//! that the server is done. Little work should remain then. After a second without files open for
-//! writing and without writes, this thread commits all changes. While files are opened and closed
-//! continuously, no such commit happens; the periodic commits are enough.
+//! that the server is done. After the unmount, the server should have little work left. After a
+//! second without files open for writing and without writes, this thread commits all changes. While
+//! files are opened and closed continuously, no such commit happens; the periodic commits are
+//! enough.
 //!
 //! A close wakes the thread only if the thread sleeps without a deadline. A wake-up at each close
 //! would cost a thread switch per file for a program that creates many files.
@@ -21,7 +22,7 @@ use std::time::Instant;
 /// A close is the last close if no other close follows within this time.
 const QUIET: Duration = Duration::from_secs(1);
 
-/// State of closes that is shared with the thread.
+/// State of file closes that is shared with the commit thread.
 #[derive(Debug)]
 struct Closes {
     start: Instant,

@@ -153,7 +153,7 @@ impl MountedVolume {
             NewKind::Node(kind) => operations::NewKind::Node(kind),
         };
         let above = Some(parent).filter(|_| kind == operations::NewKind::Directory);
-        // No attribute of a new inode is a capability.
+        // A new inode has no attribute that is a capability.
         let capabilities = self.capabilities.load(Ordering::SeqCst);
         // The edit that creates the name itself counts the kernel's reference, so that a concurrent
         // unlink sees it.

@@ -6,22 +6,22 @@
 //! follow.
 //!
 //! - Arriving content changes no times, and neither do allocations and copies. Times of cached
-//!   content arrive separately from the content. Content that the kernel sends first may arrive
-//!   after them. A call within one tick of the kernel's clock sends none, because the file already
-//!   has these times.
+//!   content arrive separately from the content. Content that the kernel sends before the times may
+//!   still arrive after them. A call within one tick of the kernel's clock sends none, because the
+//!   file already has these times.
 //! - The times that the server itself sets (of new files, of accesses) have the value of the
 //!   kernel's last tick. None of the server's times is then later than the kernel's next time of
 //!   the file.
 //! - Before an operation that depends on content without a read (a snapshot, a command, a search
-//!   for holes), the server invalidates all files that are open for writing. The kernel sends their
-//!   content before it drops it.
+//!   for holes), the server invalidates all files that are open for writing. The kernel sends the
+//!   dirty content of pages before it drops them.
 //! - FUSE has no message by which a server requests times. The kernel sends all times on syncfs(2),
-//!   so another process calls syncfs ([`KernelSync`]) before a snapshot or a command. A file whose
-//!   content arrives after that without times gets the current time, until its own times arrive.
+//!   so another process calls syncfs ([`KernelSync`]) before a snapshot or a command. If content
+//!   without times arrives later, its file gets the current time, until its own times arrive.
 //! - A file whose content exists only in the kernel has no allocated space yet. Programs would
-//!   treat such a file as a hole. A file that is open for writing therefore shows a little space
-//!   ([`MountedVolume::show_kept_back`]), and the kernel may not cache the attributes of a file
-//!   without space.
+//!   treat a file whose content exists only in the kernel as a hole. A file that is open for
+//!   writing therefore shows a little space ([`MountedVolume::show_kept_back`]), and the kernel may
+//!   not cache the attributes of a file without space.
 //! - The server checks flags of files (append-only, immutable) when a call writes; cached content
 //!   that arrives later has passed these checks.
 //!
@@ -137,7 +137,7 @@ impl MountedVolume {
                 continue;
             };
             if self.handles.tell(location) {
-                // The file may be gone.
+                // The file may have been deleted since, so errors are ignored.
                 drop(writer.touch(location, &changes));
             }
         }

@@ -27,7 +27,8 @@ pub(super) fn committed(writable: &WritableFilesystem) -> (Filesystem, Superbloc
         let view = writable.committed_view();
         let superblock = view.volume().superblock();
         let root = view.root_tree().root();
-        // A commit may have ended between taking the view and its superblock.
+        // A commit may have ended between the moments at which the view and its superblock were
+        // taken.
         if root.logical == superblock.root && root.generation == superblock.generation {
             return (view, Superblock::clone(&superblock));
         }

@@ -159,7 +159,7 @@ impl<'a> Span<'a> {
         let given = view.filter(|view| view.unreadable(range).is_none());
         match given.and_then(|view| view.bytes.get(range.clone())) {
             Some(bytes) => Cow::Borrowed(bytes),
-            // Without a lost piece nothing uses the range.
+            // If no piece is lost, nothing uses the filler in this range.
             None => Cow::Owned(filler_of_piece.unwrap_or_else(|| vec![0; range.len()])),
         }
     }
@@ -189,7 +189,7 @@ impl<'a> Span<'a> {
         }
     }
 
-    /// Returns a whole piece as the parts to be rebuilt.
+    /// Returns the whole piece as parts to be rebuilt.
     fn all_bad(&self, piece: &Piece) -> Vec<Bad> {
         let unit = if piece.is_data() {
             sector_of(&self.job.format)

@@ -248,8 +248,8 @@ fn scrub_beside_writer_finds_exactly_the_damage() {
     }
 }
 
-/// During a write in place, one copy has the new data before the other. A scrub at that moment
-/// waits, and finds no error.
+/// During a write in place, one copy has the new data before the other. A scrub that runs at that
+/// moment waits, and finds no error.
 #[test]
 fn copies_that_are_being_written_are_waited_for() {
     let lab = Lab::new(&Make {

@@ -342,7 +342,7 @@ fn a_repair_that_is_cut_off_loses_nothing() {
         drop((scrub_all, filesystem));
         let mut tried = |images: &[Arc<dyn Backend>], what: &str| {
             let devices: Vec<Device> = images.iter().map(device).collect();
-            // Check before and after further repairs.
+            // Check the files before and after further repairs.
             check_files(&open(devices.clone()).unwrap(), &expected);
             let report = scrub(devices.clone(), false, what);
             assert!(!report.has_uncorrectable(), "{what}: {:#?}", report.damages);

@@ -273,7 +273,7 @@ fn lost_and_misdirected_writes_are_told_from_rot_and_mended() {
         );
         assert_eq!(report.totals().verify_errors, 1);
         assert!(lab.contents(&uses) == before, "{profile}");
-        // The next commit adds to the device's statistics.
+        // The next commit adds these errors to the device's statistics.
         let filesystem = lab.open().unwrap();
         spy.put(used.physical, &old);
         let scrub = Scrub::new(&filesystem, Options::default(), Progress::new()).unwrap();
@@ -353,7 +353,7 @@ fn superblocks_are_mended_from_each_other() {
     let report = lab.scrub().unwrap();
     assert_eq!(report.totals().super_errors, 1, "{:#?}", report.damages);
     assert_eq!(lab.spies[device].read(at, BLOCK), before[3]);
-    // A superblock of another device.
+    // The superblock of another device of the same volume.
     let other = lab.spies[1].read(64 << 20, BLOCK);
     lab.spies[0].put(64 << 20, &other);
     let report = lab.scrub().unwrap();

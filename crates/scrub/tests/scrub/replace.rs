@@ -33,13 +33,13 @@ enum Source {
     There,
     /// The device is good, and read only if no other device helps.
     Avoided,
-    /// A third of its blocks are noise.
+    /// A third of the replaced device's blocks are noise.
     Rotten,
-    /// The device is missing.
+    /// The device to be replaced is missing.
     Missing,
     /// The device is missing, and a third of another device's blocks are noise.
     MissingAndMore,
-    /// The device is good, and a third of another device's blocks are noise.
+    /// The replaced device is good, and a third of another device's blocks are noise.
     ThereAndMore,
     /// A third of the replaced device's blocks and of another device's blocks are noise.
     RottenAndMore,
@@ -276,7 +276,7 @@ fn written_behind_the_copy(profile: Profile, devices: usize, lost: usize) -> (La
     let mut random = support::random(17);
     let mut files = Vec::new();
     for number in 0..30 {
-        // The content is inline.
+        // The content of this file is inline.
         let (name, content) = (format!("behind-{number}"), random.bytes(1500, false));
         let file = filesystem
             .create(root, name.as_bytes(), &NewInode::of_root(0o644))

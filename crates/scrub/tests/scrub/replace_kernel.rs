@@ -259,7 +259,7 @@ fn begun_by_kernel(volume: &Volume) -> Result<(Manifest, Vec<PathBuf>)> {
         .args(["filesystem", "sync"])
         .arg(mount.path()))?;
     let copied = copy_all(&images);
-    // The replacement may have finished since.
+    // The kernel's replacement may have finished in the meantime.
     let _ = Command::new(newest("btrfs"))
         .args(["replace", "cancel"])
         .arg(mount.path())

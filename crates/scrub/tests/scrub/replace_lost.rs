@@ -84,7 +84,7 @@ fn lab(profile: Profile, devices: usize) -> Lab {
     .unwrap()
 }
 
-/// Replaces a device. Returns the target, and the result.
+/// Replaces a device. Returns the target device, and the result of the replacement.
 fn replace(lab: &Lab, device: usize) -> (Arc<Spy>, Result<Replaced, Error>) {
     let target = Spy::all_of_noise("target", lab.spies[device].size_bytes());
     let filesystem = writable(lab.devices()).unwrap();
@@ -288,7 +288,8 @@ fn target_that_loses_half_a_volume_does_not_take_the_place() {
 }
 
 /// The target drops the superblocks that the exchange writes, so the volume does not open through
-/// the target. The source keeps its superblocks, and still opens at the commit before the exchange.
+/// the target. The source device keeps its superblocks, and still opens at the commit before the
+/// exchange.
 #[test]
 fn target_that_loses_superblocks_leaves_the_source_unwiped() {
     let lab = lab(Profile::Single, 1);

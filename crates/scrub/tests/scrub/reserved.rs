@@ -82,7 +82,7 @@ fn written_ranges_are_queried_before_rows_are_locked() {
             "{profile}: {:#?}",
             report.damages
         );
-        // The data was never written, so it may differ.
+        // The preallocated data was never written, so its copies may differ.
         let (asked, report) = scrub_that_asks(&filesystem, false);
         assert!(asked > 0, "{profile}");
         assert_eq!(

@@ -46,7 +46,7 @@ fn devices_that_missed_commits_are_brought_up_to_date() {
             assert_eq!(resynced.devices.len(), away.len(), "{what}");
             assert!(resynced.devices.iter().all(|device| device.since == volume.since));
             assert!(resynced.devices.iter().all(|device| device.missed.get() > 0));
-            // The device receives the following writes.
+            // The returning device receives the following writes.
             write(&filesystem, 50);
             filesystem.close().unwrap();
             require_up_to_date(volume.lab.devices(), &what);
@@ -81,7 +81,7 @@ fn a_scrub_counts_what_a_device_missed_and_leaves_it() {
     }
 }
 
-/// A second run only reads, and writes nothing again.
+/// A second run of the resynchronisation only reads, and writes nothing again.
 #[test]
 fn writes_of_interrupted_run_are_not_repeated() {
     let volume = Away::new(&Make::new(Profile::Raid1, 2), &[1], 1);

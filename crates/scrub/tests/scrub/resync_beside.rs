@@ -375,7 +375,7 @@ fn device_returned_beside_writers_has_all_writes() {
         let given: Vec<Device> = images.iter().map(device).collect();
         let what = format!("{profile} on {devices}");
         require_up_to_date(given.clone(), &what);
-        // As many of the other devices are lost as the profile allows.
+        // The test then removes as many of the other devices as the profile can lose.
         let lost = support::replacing::tolerated(profile);
         let left = given[..devices - lost].to_vec();
         let filesystem = open(left).unwrap();
@@ -408,7 +408,7 @@ fn new_chunks_use_the_device_that_returns() {
             break;
         }
     }
-    // After the return was given up, the device still has its own state.
+    // After the return of the device was abandoned, the device still has its own state.
     drop(returning);
     assert!(!volume.require_alone(0, volume.lab.spies[0].device(), "a return that was given up"));
     resync(&filesystem);

@@ -76,7 +76,7 @@ fn scrub_beside_an_unknown_extent(profile: Profile, devices: usize, damaged: Dam
         .filter(|used| !is_own(used))
         .flat_map(sectors)
         .collect();
-    // The offsets in the stripe at which parity also covers another extent.
+    // The offsets in the parity stripe at which parity also covers another extent.
     let shared: Vec<u64> = own
         .iter()
         .filter(|used| used.content == MappingContent::P)

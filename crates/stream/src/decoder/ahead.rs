@@ -116,7 +116,7 @@ impl Drop for ReadAhead {
 enum Walk {
     Header,
     Commands(Version),
-    /// Anything, after an error in the input.
+    /// After an error in the input, any bytes can follow.
     Unknown,
 }
 

@@ -14,8 +14,8 @@ use std::io::Read;
 impl<R: Read> Decoder<R> {
     /// Passes upcoming commands to `look` until it breaks. The inspection begins at `from`, an
     /// offset that an earlier call returned, and covers only whole commands that were already read.
-    /// It does not verify checksums, and stops silently at any error. Returns the offset at which
-    /// it stopped.
+    /// The inspection does not verify checksums, and stops silently at any error. Returns the
+    /// offset at which the inspection stopped.
     pub fn look_ahead(&mut self, from: u64, mut look: impl FnMut(&Command<'_>) -> ControlFlow<()>) -> u64 {
         let place = self.place;
         let mut offset = from.max(place.offset);

@@ -213,7 +213,8 @@ impl Receiver<'_> {
     }
 
     /// Returns whether the decoded content has nonzero bytes between the range's end and the end of
-    /// its last sector. Stored encoded, these bytes would become visible when the file grows.
+    /// its last sector. If these bytes past the end were stored encoded, they would become visible
+    /// when the file grows.
     fn ends_in_content(&mut self, range: &EncodedRange<'_>) -> Result<bool, Problem> {
         let tail = range.tail(self.sector_bytes)?;
         if tail.is_empty() {

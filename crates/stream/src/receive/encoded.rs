@@ -1,8 +1,8 @@
 //! Batches of encoded data: many extents of a file per write.
 //!
 //! The receiver gathers consecutive extents of one file and writes them together. Plain data of
-//! whole sectors between encoded extents joins the batch. A separate write would make the plain
-//! data dirty, and each later encoded extent would have to wait for its write-back.
+//! whole sectors between encoded extents joins the batch. Writing plain data separately would make
+//! it dirty, and each later encoded extent would wait for its write-back.
 
 use super::error::Problem;
 use super::making::{Receiver, about};

@@ -11,8 +11,8 @@
 //! complete, the directory disappears in the transaction that publishes the subvolume, or in the
 //! next transaction.
 //!
-//! Left out: streams with several subvolumes before their end command. For such a stream, the
-//! receiver keeps only the part before the end of the first subvolume.
+//! Left out: streams with several subvolumes before their end command. For a stream with several
+//! subvolumes, the receiver keeps only the part before the end of the first subvolume.
 
 use super::Options;
 use super::error::{Error, Problem, Result};
@@ -342,7 +342,7 @@ impl Receiver<'_> {
         Ok(true)
     }
 
-    /// Drops deleted subvolumes durably. Damaged ones stay; a later delete or sync reports them.
+    /// Drops deleted subvolumes durably. Damaged parts stay; a later delete or sync reports them.
     pub(super) fn drop_deleted(&self, progress: &Progress) -> buttress_fs::Result<()> {
         match self.filesystem.drop_deleted_subvolumes(progress) {
             Ok(()) | Err(buttress_fs::Error::NotDropped { .. }) => {}

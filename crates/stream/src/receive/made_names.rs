@@ -4,7 +4,8 @@
 //! A directory that already has a pending name causes an error only at this later point. This
 //! module remembers the command of each pending name, so that the error names this command.
 //!
-//! Left out: receives that leave out failed commands. They insert each name at once.
+//! Left out: receives that leave out failed commands. A receive that leaves out failed commands
+//! inserts each name immediately.
 
 use super::error::Problem;
 use super::making::{Receiver, about};
@@ -33,7 +34,7 @@ impl CommandPlace {
         command: CommandKind::Subvolume,
     };
 
-    /// Attributes a problem that another command met to this command.
+    /// Attributes a problem that another command met to the command of this name.
     pub(super) fn had(self, problem: Problem) -> Problem {
         Problem::Earlier {
             place: self.place,
@@ -85,8 +86,8 @@ impl Receiver<'_> {
         }
     }
 
-    /// Inserts the pending names if there are very many. The caller inserts pending names between
-    /// two commands, so a command that finds no space can run again.
+    /// Inserts the pending names if more than a fixed number are pending. The caller inserts
+    /// pending names between two commands, so a command that finds no space can run again.
     pub(super) fn put_many_names(&mut self) -> Result<(), Problem> {
         let count = u64_of(self.made_names.makers.len());
         match count < self.filesystem.deferred_names_max() {

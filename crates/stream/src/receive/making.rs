@@ -363,7 +363,7 @@ impl<'a> Receiver<'a> {
         self.filesystem
             .finish_subvolumes(&finished)
             .map_err(about(&name))?;
-        // From here on the subvolumes are visible, even if the commit fails.
+        // From this point on, the subvolumes are visible, even if the commit fails.
         let made = core::mem::take(&mut self.made);
         self.clone_sources.clear();
         self.names = Names::default();
@@ -401,7 +401,7 @@ impl<'a> Receiver<'a> {
     }
 }
 
-/// Builds the error of a command. The problem may belong to this command or to an earlier one.
+/// Builds the error of a command. The problem may belong to this command or to an earlier command.
 pub(super) fn refused(frame: &Frame<'_>, problem: Problem) -> Error {
     match problem {
         Problem::Filesystem {

@@ -1,8 +1,8 @@
 //! From paths of a stream to inodes, without a walk for each command.
 //!
-//! The cache holds created names and looked-up names by directory, up to a fixed number. It also
-//! holds the complete path of the last command, because most commands change the file of the
-//! previous command.
+//! The cache holds created names and looked-up names by directory, up to a fixed number. The cache
+//! of names also holds the complete path of the last command, because most commands change the file
+//! of the previous command.
 //!
 //! The receiver does not trust the paths of commands. Each path component must be a valid name and
 //! neither `.` nor `..`. The walk never follows symbolic links and never enters another subvolume.

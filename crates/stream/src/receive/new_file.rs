@@ -82,7 +82,7 @@ pub(super) struct NewFile {
     decoded_from: usize,
     /// Command that created the inode.
     maker: CommandPlace,
-    /// Command that ended the gathering, if it is known.
+    /// Command that ended the gathering of commands for this inode, if it is known.
     ender: Option<CommandPlace>,
 }
 
@@ -185,7 +185,7 @@ impl Receiver<'_> {
             }
             place => place?,
         };
-        // If names are pending, the later insertion detects an existing name.
+        // If names are pending, their later insertion detects an existing name.
         if !self.made_names.wait()
             && self
                 .filesystem
@@ -223,7 +223,7 @@ impl Receiver<'_> {
         file.is_some_and(|file| file.root == root && file.path == path)
     }
 
-    /// Applies a command to the pending file. For a command about anything else, it creates the
+    /// Applies a command to the pending file. For a command about another file, it creates the
     /// pending file and returns `false`.
     pub(super) fn gather(&mut self, root: Location, command: &Command<'_>) -> Result<bool, Problem> {
         match *command {
@@ -345,8 +345,9 @@ impl Receiver<'_> {
         self.make_file()
     }
 
-    /// Creates the gathered files in one operation. If this fails, it creates none and returns
-    /// false; the caller then creates the files one by one to find the failing file.
+    /// Creates the gathered files in one operation. If creating all files at once fails, it creates
+    /// none and returns false; the caller then creates the files one by one to find the failing
+    /// file.
     fn make_together(&mut self, files: &mut [NewFile]) -> bool {
         if !files.iter_mut().all(NewFile::are_storable) {
             return false;
@@ -439,7 +440,8 @@ impl Receiver<'_> {
                     self.new_file = Some(file);
                     return Err(problem);
                 }
-                // Any other error of an inode that is not a file concerns the command that made it.
+                // Any other error of an inode that is not a file concerns the command that created
+                // the inode.
                 Err(match file.kind {
                     NewKind::File => problem,
                     _ => file.maker.had(problem),
@@ -462,7 +464,7 @@ impl Receiver<'_> {
                 .map_err(about(&file.path))
         });
         if filled.is_err() {
-            // The caller may free space and make the file again.
+            // The caller may free space and create the file again.
             self.filesystem
                 .unlink(file.directory, &file.name)
                 .map_err(about(&file.path))?;

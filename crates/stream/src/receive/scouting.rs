@@ -1,9 +1,9 @@
 //! Readahead in the stream: the metadata that upcoming commands will change is read before these
 //! commands, many names at a time.
 //!
-//! It applies only to subvolumes that began as a snapshot, because names that the stream itself
-//! creates are in memory. All results are hints. Scouting ignores errors, because the commands meet
-//! them again.
+//! Scouting applies only to subvolumes that began as a snapshot, because names that the stream
+//! itself creates are in memory. All results are hints. Scouting ignores errors, because the
+//! commands meet them again.
 //!
 //! For an input with readahead, threads read one batch of names each, while the receiver executes
 //! the commands of earlier batches. A batch reads level by level and waits for the slowest block of

@@ -29,7 +29,7 @@ use buttress_writer::operations::AttributeChanges;
 /// Largest number of directories with pending times.
 const DIRECTORIES_MAX: usize = 64;
 
-/// Changes of directories, to apply after the gathered files are created.
+/// Pending changes of directories, to apply after the gathered files are created.
 #[derive(Debug, Default)]
 pub(super) struct Directories {
     /// Directories that have already lost a temporary name.

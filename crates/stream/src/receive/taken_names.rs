@@ -29,16 +29,17 @@ const DIRECTORIES_MAX: usize = 1 << 17;
 /// Number of directory entries whose hashes one step reads.
 const HASHES_READ: usize = 4096;
 
-/// Bytes of directory size per lookup: a directory of N times this size is read after N lookups. A
-/// name counts twice its length in the directory size.
+/// Bytes of directory size per lookup: a directory of N times this size is read after N lookups.
+/// btrfs adds twice the length of each name to the directory size.
 const BYTES_OF_LOOKUP: u64 = 4096;
 
 /// The state of a directory.
 #[derive(Clone, Copy, Debug)]
 enum Known {
-    /// The number of lookups in the directory. Its names are not in the set.
+    /// The number of lookups in the directory. The names of this directory are not in the set of
+    /// taken names.
     Lookups(u32),
-    /// All names of the directory are in the set.
+    /// All names of the directory are in the set of taken names.
     All,
     /// The set of taken names cannot hold the directory's names.
     TooMany,

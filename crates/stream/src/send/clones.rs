@@ -174,8 +174,8 @@ impl<'a> Clones<'a> {
         Ok(candidates)
     }
 
-    /// Chooses the source that covers the earliest part of a range; among equals the longest. The
-    /// target file of the clone has `file_bytes` bytes.
+    /// Chooses the clone source that covers the earliest part of a range; among equal sources, the
+    /// longest. The target file of the clone has `file_bytes` bytes.
     pub(crate) fn choose(
         &self,
         candidates: &[Candidate],

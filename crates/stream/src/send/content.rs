@@ -175,8 +175,8 @@ impl Content {
         Ok(())
     }
 
-    /// Adds a range to compare, in offset order. If it is not adjacent to the previous range, it
-    /// compares that one first.
+    /// Adds a range to compare, in offset order. If the range is not adjacent to the previous
+    /// range, this function compares the previous range first.
     fn add_dirty(&mut self, range: Range<FileOffset>, stream: &mut Stream<'_, '_>) -> Result<()> {
         match &mut self.dirty {
             Some(dirty) if range.start <= dirty.end => dirty.end = dirty.end.max(range.end),

@@ -251,7 +251,7 @@ impl Sampler<'_> {
                 length
             }
         };
-        // Only the length of this path matters.
+        // For the estimate, only the length of this path matters.
         let mut path = vec![b'/'; length.saturating_add(usize::from(length > 0))];
         path.extend_from_slice(&link.name);
         Ok(path)

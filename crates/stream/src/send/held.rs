@@ -65,7 +65,8 @@ impl Held {
         Ok(())
     }
 
-    /// Accounts for `bytes` more bytes. Returns false if they exceed the limit.
+    /// Accounts for `bytes` more bytes. Returns false if the held differences exceed the memory
+    /// limit.
     fn take(&mut self, bytes: usize) -> bool {
         self.bytes = self.bytes.saturating_add(bytes);
         if self.bytes > HELD_BYTES_MAX && !self.overflowed {

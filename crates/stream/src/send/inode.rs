@@ -23,8 +23,8 @@ pub(crate) struct InodeState {
     pub(crate) beside: Beside,
 }
 
-/// Facts about an inode's other items from the leaf of its new inode item. They apply to differing
-/// and equal items, and save lookups.
+/// Facts about an inode's other items from the leaf of its new inode item. These facts apply to
+/// differing and equal items, and save lookups.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Beside {
     /// First name of the inode in the new snapshot; `None` if the leaf ends before it.

@@ -2,12 +2,12 @@
 //!
 //! The receiver begins with a snapshot of the parent (or with nothing) and must end with the new
 //! snapshot's names. Commands name files by paths, so every path must be the receiver's path at
-//! that moment. As in the kernel, inodes come in the order of their numbers; each gets its names at
-//! its turn. Three obstacles can occur, each with one solution:
+//! that moment. As in the kernel, a send handles inodes in the order of their numbers; each inode
+//! gets its names at its turn. Three obstacles can occur, each with one solution:
 //!
-//! - The parent directory does not exist yet* (its inode number is higher): the send creates the
+//! - *The parent directory does not exist yet* (its inode number is higher): the send creates the
 //!   directory ahead of its turn.
-//! - The name is taken* by an inode that the send handles later. If this inode is a removed file,
+//! - *The name is taken* by an inode that the send handles later. If this inode is a removed file,
 //!   the send removes the name at once. Any other inode moves out of the way to a unique name in
 //!   the root, `o<inode>-<generation>-<n>`, and gets its new name at its own turn.
 //! - *A directory would move below itself*, because a directory on the path to its new parent moves

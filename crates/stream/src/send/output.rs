@@ -118,12 +118,12 @@ impl Drain<'_> {
     /// Writes pieces until the queue closes.
     ///
     /// # Errors
-    /// The error of the sink, with the stream position.
+    /// The sink's error, with the stream position at which it happened.
     pub(crate) fn run(mut self, sink: &mut (dyn Write + Send)) -> Result<(), Error> {
         while let Ok(mut piece) = self.pieces.recv() {
             self.write(&piece, sink)?;
             piece.clear();
-            // If the other thread has ended, it needs no buffer.
+            // If the encoding thread has ended, it needs no buffer back.
             drop(self.used.try_send(piece));
         }
         sink.flush().map_err(|error| Error::Output {
@@ -496,7 +496,7 @@ impl<'a> Output<'a> {
             self.cut = self.cut.saturating_sub(cut);
         }
         // The writing thread ends early only after an error of its own, which is more precise than
-        // this one.
+        // this `BrokenPipe`.
         self.pieces.send(piece).map_err(|_| Error::Output {
             offset: self.skip,
             error: io::ErrorKind::BrokenPipe.into(),
@@ -527,7 +527,8 @@ impl StoredWrite {
     }
 }
 
-/// Returns the next bytes of a file range that should be all data. Holes in it read as zeros.
+/// Returns the next bytes of a file range that should be all data. Holes in a file range read as
+/// zeros.
 fn next_data(reader: &mut FileReader) -> Result<Option<Bytes>> {
     while let Some(chunk) = reader.next_chunk()? {
         match chunk.content {

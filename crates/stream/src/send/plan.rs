@@ -3,8 +3,8 @@
 //!
 //! The plan comes from the differing items without data, up to the last inode of the parent
 //! snapshot; later inodes are all new. It contains
-//! - every name that the parent snapshot has and the new one lacks. Such a name blocks a new name,
-//!   and keeps a directory from being empty;
+//! - every name that the parent snapshot has and the new one lacks. The old name of a removed or
+//!   moved inode blocks a new name, and keeps a directory from being empty;
 //! - the directories that the receiver creates, removes, renames or moves.
 //!
 //! New files and inodes with unchanged names need no entry in the plan. Memory therefore grows with
@@ -167,8 +167,8 @@ impl Plan {
         directory > self.last_old || self.created.contains(&directory)
     }
 
-    /// Returns whether only the parent snapshot has the directory. The new one may use its number
-    /// for another inode.
+    /// Returns whether only the parent snapshot has the directory. The new snapshot may use this
+    /// inode number for another inode.
     pub(crate) fn is_gone(&self, directory: InodeNumber) -> bool {
         self.gone.contains(&directory)
     }

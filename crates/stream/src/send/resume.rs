@@ -31,7 +31,7 @@ const PREFIX: &str = "send1";
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Token {
-    /// Digest of the snapshots and options.
+    /// Digest of the send's snapshots and options.
     pub digest: Digest,
     /// Number of output bytes that the receiver has.
     pub offset: u64,

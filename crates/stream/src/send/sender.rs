@@ -50,7 +50,7 @@ struct Current {
     old: Option<InodeItem>,
     new: InodeItem,
     capability: Option<Attribute>,
-    /// True if the inode certainly has no other attributes in the new snapshot.
+    /// True if the inode certainly has no other extended attributes in the new snapshot.
     no_xattrs: bool,
     content: Option<Content>,
 }
@@ -109,7 +109,7 @@ struct Ahead {
     held: Held,
     /// Walk that continues after the held inodes.
     walk: Walk,
-    /// Expected number of inodes; a lower bound.
+    /// The expected number of inodes in the send; a lower bound.
     inodes: u64,
 }
 

@@ -1,8 +1,8 @@
 //! Times of directories, which every new entry changes on the receiver.
 //!
 //! A send therefore sets the times of a directory once, after its last change: at the end of the
-//! stream, or earlier when too many directories are pending. A directory that changes after that
-//! gets its times again.
+//! stream, or earlier when too many directories are pending. A directory that changes after its
+//! times were sent gets its times again.
 
 use crate::send::attributes::Times;
 use buttress_format::InodeNumber;
@@ -19,7 +19,7 @@ pub(crate) struct DirectoryTimes {
 }
 
 impl DirectoryTimes {
-    /// Marks the receiver's times of a directory as wrong.
+    /// Records that the receiver's times of a directory are wrong, so the send sets them later.
     pub(crate) fn touch(&mut self, directory: InodeNumber) {
         self.waiting.entry(directory).or_default();
     }

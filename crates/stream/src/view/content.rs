@@ -37,7 +37,7 @@ pub enum Content<'a> {
     /// A hole, which reads as zeros.
     Hole,
     /// A range that the reader cannot read from the stream, with the error. Reading may continue
-    /// after it.
+    /// after this damaged range.
     Damaged(Error),
 }
 

@@ -168,7 +168,7 @@ pub enum Problem {
     NotDirectory {
         /// The path, up to the component that is not a directory.
         path: Vec<u8>,
-        /// Kind of the inode found there.
+        /// Kind of the inode found at the path.
         found: &'static str,
     },
     /// The path of the command already exists.

@@ -1,9 +1,9 @@
 //! The content of a file as ranges that point into stream files.
 //!
 //! [`ExtentMap`] is a persistent map: a copy is a pointer, and shares with its original everything
-//! that neither changes. A snapshot therefore costs nothing. A range cloned from many pieces of
-//! another file is one extent that holds the other file's map at the time of the clone
-//! ([`Source::Shared`]).
+//! that neither changes. A snapshot in the view therefore shares the extent maps and costs nothing.
+//! A range cloned from many pieces of another file is one extent that holds the other file's map at
+//! the time of the clone ([`Source::Shared`]).
 //!
 //! Invariants:
 //! - Extents of a map do not overlap, none is empty, and none ends beyond 2^63 - 1.

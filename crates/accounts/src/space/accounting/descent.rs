@@ -30,7 +30,7 @@ pub(super) const LEAVES_MAX: usize = 1 << 18;
 /// The most nodes of one level: enough for some 60 million leaves.
 pub(super) const NODES_MAX: usize = 1 << 18;
 
-/// The number of leaves in a batch. The job can be stopped between batches.
+/// The number of leaves in a batch. A caller can cancel the job between batches.
 const LEAVES_AT_ONCE: usize = 1 << 15;
 
 /// The number of records that a thread collects before it merges them into the shared gatherer.
@@ -86,7 +86,7 @@ impl Failures {
     }
 }
 
-/// A visitor of all blocks.
+/// A visitor of all tree blocks in a descent.
 pub(super) trait Visitor: Sync {
     /// The sums of one thread.
     type Tally: Send;
@@ -232,8 +232,9 @@ struct Nodes<'a> {
 }
 
 impl Nodes<'_> {
-    /// Returns whether the child went with the dropped part of its tree. If other trees also reach
-    /// a node, a tree that is being dropped drops all of the node or nothing.
+    /// Returns whether the child belonged to the part of the tree that was already dropped. If
+    /// other trees also reach a node, a tree that is being dropped drops all of the node or
+    /// nothing.
     fn is_dropped(&self, child: &BlockPointer, set: SetId) -> bool {
         self.dropped.get(&set).is_some_and(|(progress, level)| {
             // Clamp: the level comes from disk; children of a leaf count as leaves.

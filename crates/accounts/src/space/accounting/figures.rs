@@ -86,7 +86,7 @@ impl<T> ByKind<T> {
 
 /// Figures of an owner that can be added up.
 pub(super) trait Sum: Copy {
-    /// Adds another figure `times` times.
+    /// Adds `other` to these figures `times` times.
     fn add(&mut self, other: &Self, times: u64);
 }
 

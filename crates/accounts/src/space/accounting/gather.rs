@@ -26,7 +26,7 @@ pub(super) trait Record: Copy {
     /// Returns the address of the record.
     fn address(&self) -> u64;
 
-    /// Returns the order among records of one address: of merged records the first is kept.
+    /// Returns the order among records with the same address: a merge keeps the first record.
     fn rank(&self) -> (u64, u64);
 
     /// Returns the set of owners of the record.
@@ -35,7 +35,7 @@ pub(super) trait Record: Copy {
     /// Merges another record of the same address into this one. The gatherer merges the sets.
     fn absorb(&mut self, other: &Self);
 
-    /// Returns the record with another set.
+    /// Returns the record with another owner set.
     fn with_set(self, set: SetId) -> Self;
 
     /// Returns whether both records of one address describe the same object.
@@ -145,11 +145,11 @@ impl<'a, R: Record> Gatherer<'a, R> {
         if kept > self.limit {
             let half = self.limit.quotient(2).max(1);
             if let Some(first) = records.get(half).map(Record::address) {
-                // Records of one address stay together: the window ends before the first dropped
-                // address.
+                // Records with the same address stay together: the window ends before the first
+                // dropped address.
                 let stay = records.partition_point(|record| record.address() < first);
                 if stay == 0 {
-                    // An empty window would repeat forever.
+                    // A pass over an empty window of addresses would repeat forever.
                     return Err(Error::AccountingTooBig {
                         what: "different tree blocks said to lie at one address",
                         limit: u64_of(half),

@@ -39,7 +39,7 @@ pub(super) struct Extent {
     offset: u64,
     pub(super) set: SetId,
     kind: ContentKind,
-    /// Whether inodes of different numbers refer to the extent.
+    /// Whether several inodes with different numbers refer to the extent.
     pub(super) several_inodes: bool,
 }
 
@@ -377,7 +377,7 @@ impl Leaves<'_> {
     }
 }
 
-/// Adds the figures to their set, and resets them.
+/// Adds the leaf's figures to the totals of its owner set, and resets them.
 fn put(sums: &mut HashMap<SetId, Files>, set: SetId, files: &mut Files) {
     sums.entry(set).or_default().add(files, 1);
     *files = Files::default();

@@ -1,10 +1,11 @@
 //! Sets of owners, each stored once: equal sets have equal ids.
 //!
 //! Owners are numbered in the order of their ids, which is the order in which they were made. A
-//! block lives from one snapshot to a later one, so most sets are a few runs of neighbours. A set
-//! is therefore a list of half-open runs, in order, with a gap between any two.
+//! tree block is in use from one snapshot to a later one, so most owner sets are a few runs of
+//! neighbours. A set is therefore a list of half-open runs, in order, with a gap between any two.
 //!
-//! Bound: `SETS_BYTES_MAX` for all sets. More sets are an error.
+//! Bound: `SETS_BYTES_MAX` is the memory of all owner sets. If the owner sets need more memory, the
+//! account returns an error.
 
 use super::owners::OwnerIndex;
 use buttress_exact::{Exact as _, u64_of};

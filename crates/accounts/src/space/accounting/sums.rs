@@ -145,8 +145,9 @@ impl Accounting {
     }
 
     /// Returns the space that is freed when exactly these owners are deleted together. Space that
-    /// only deleted subvolumes hold is freed anyway and does not count ([`Accounting::pending`]).
-    /// The sum includes space that these owners share only with deleted subvolumes.
+    /// only deleted subvolumes hold is freed in any case and does not count
+    /// ([`Accounting::pending`]). The sum includes space that these owners share only with deleted
+    /// subvolumes.
     #[must_use]
     pub fn freed_by(&self, scope: &Scope) -> Occupied {
         let deleted = self.scope(|owner| owner.deleted);

@@ -117,7 +117,7 @@ impl WritableVolume {
         emptying.cut()?;
         let cut = slot.device().zip(slot.expected_bytes());
         if let Some((own, size)) = cut.filter(|(own, size)| size.get() < own.size_bytes()) {
-            // A device of a fixed size keeps its bytes.
+            // A device of a fixed size, such as a block device, keeps its size in bytes.
             let kept = own.set_size(size.get());
             kept.or_else(|error| match error.kind {
                 std::io::ErrorKind::Unsupported => Ok(()),

@@ -143,8 +143,8 @@ impl WritableVolume {
         Ok(self.writer.snapshot(source, directory, name, read_only)?)
     }
 
-    /// Deletes a subvolume. [`drop_deleted_subvolumes`](Self::drop_deleted_subvolumes) frees its
-    /// space.
+    /// Deletes a subvolume. [`drop_deleted_subvolumes`](Self::drop_deleted_subvolumes) frees the
+    /// space of a deleted subvolume.
     pub fn delete_subvolume(&self, id: SubvolumeId) -> Result<()> {
         Ok(self.writer.delete_subvolume(id)?)
     }

@@ -6,8 +6,8 @@ use buttress_format::{Incompat, Uuid};
 use buttress_fs::error::Error;
 use buttress_mkfs::Feature;
 
-/// Each change is durable after the next [`commit`](WritableVolume::commit). Close the volume after it: the open
-/// volume still works with its earlier features.
+/// Each change is durable after the next [`commit`](WritableVolume::commit). Close the volume after
+/// this call: the open volume still works with its earlier features.
 impl WritableVolume {
     /// Adds a feature that needs nothing except its flag: [`Feature::ExtendedReferences`],
     /// [`Feature::SkinnyMetadata`] or [`Feature::NoHoles`].

@@ -61,7 +61,7 @@ macro_rules! roots {
                 device: DeviceId,
                 /// The name of the differing field.
                 field: &'static str,
-                /// The value in the device's superblock.
+                /// The value of this field in the device's superblock.
                 superblock: String,
                 /// The value in the chunk tree.
                 item: String,
@@ -115,7 +115,7 @@ macro_rules! roots {
                 logical: Logical,
                 /// The device of the bad copy.
                 device: DeviceId,
-                /// The offset of the copy on that device.
+                /// The offset of the bad copy on its device.
                 physical: Physical,
                 /// The error of the copy.
                 reason: String,

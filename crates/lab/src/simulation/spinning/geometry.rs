@@ -120,7 +120,8 @@ impl Geometry {
         time + self.parameters.track_switch_nanoseconds + self.transfer_tracks(offset + here, length - here)
     }
 
-    /// As [`transfer`](Self::transfer), from the beginning of a track on.
+    /// Returns the time of a transfer as [`transfer`](Self::transfer) does, from the beginning of a
+    /// track on.
     fn transfer_tracks(&self, offset: u64, length: u64) -> u64 {
         let (mut offset, mut length, mut time) = (offset, length, 0);
         loop {

@@ -96,8 +96,8 @@ impl Server {
         Ok(())
     }
 
-    /// Parses the handle in the next field of a request. Files and directories that were not opened
-    /// have no handle; the node then identifies them.
+    /// Parses the handle in the next field of a request. If the client did not open a file or
+    /// directory, there is no handle; the node then identifies it.
     pub(super) fn opened(&self, request: &mut Request<'_>) -> Result<Opened> {
         Ok(match request.input.u64()? {
             0 => Opened::Node(self.node_of(request)),
@@ -125,8 +125,8 @@ impl Server {
 
     /// Writes content. If the kernel does not invalidate its page cache after a direct write, the
     /// cache may hold old pages from a concurrent read. The kernel therefore drops these pages
-    /// before the caller gets the answer. If it never cached content of the file, no invalidation
-    /// is needed: later reads return the new content.
+    /// before the caller gets the answer. If the kernel never cached content of the file, no
+    /// invalidation is needed: later reads return the new content.
     pub(super) fn write(&self, request: &mut Request<'_>, out: &mut Output) -> Result<Reply> {
         let handle = HandleId(request.input.u64()?);
         let offset = request.input.u64()?;
@@ -179,7 +179,8 @@ impl Server {
     }
 
     /// Drops privileges of a file after a content change without the flag that states the caller's
-    /// right to keep them. Root keeps them. The kernel does not expect the change of mode.
+    /// right to keep them. Root keeps the privileges of a file whose content it changes. The kernel
+    /// does not expect the change of mode.
     fn drop_privileges_of_others(&self, request: &Request<'_>, node: u64) -> Result<Reply> {
         if request.header.uid == 0 {
             return Ok(Reply::Answer);

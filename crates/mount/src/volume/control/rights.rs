@@ -3,7 +3,7 @@
 //! Root and the server's own user have the rights of root; for this mount, the image belongs to the
 //! server's user. Modes and owners decide for all other callers. A FUSE request contains the user
 //! and one group only, not the other groups of the process, and the server does not evaluate access
-//! lists. If these would matter, the answer is no.
+//! lists. If other groups or access lists would matter, the answer is no.
 
 use super::super::MountedVolume;
 use crate::vfs::{Caller, Errno, Result};

@@ -75,7 +75,8 @@ impl MountedVolume {
                 if is_too_long && found > 0 {
                     break;
                 }
-                // An item that does not fit even alone is returned by its key, without its content.
+                // If an item does not fit into the answer even alone, the search returns its key
+                // without its content.
                 let data = if is_too_long { &[] } else { data };
                 items
                     .u64(generation)

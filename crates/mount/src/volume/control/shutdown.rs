@@ -31,7 +31,7 @@ const FLUSH_NOTHING: u32 = 2;
 impl MountedVolume {
     /// Sets the function that reads the requested kind from the caller's memory.
     pub fn peeks_by(&self, peek: Peek) {
-        // Only the first function is kept.
+        // A second call has no effect: only the first shutdown function is kept.
         let _is_first = self.peek.set(peek).is_ok();
     }
 

@@ -38,7 +38,7 @@ pub(crate) fn profiles() -> Vec<(Profile, usize)> {
 /// A volume of which some devices missed sessions, or will miss them.
 pub(crate) struct Away {
     pub(crate) lab: Lab,
-    /// The files at the generation of the away devices, and now.
+    /// The files at the generation of the absent devices, and the files now.
     pub(crate) old: Files,
     pub(crate) new: Files,
     pub(crate) since: Generation,
@@ -199,9 +199,9 @@ pub(crate) fn require_up_to_date(devices: Vec<Device>, what: &str) {
     assert_eq!(unverified, 0, "{what}");
 }
 
-/// Requires the same, except for overwrites in place. A power cut can leave different copies of
-/// data that a write was overwriting, and it is unknown which copy is right. Returns the number of
-/// differing sectors.
+/// Requires that the devices are up to date, except for data that was overwritten in place. A power
+/// cut can leave different copies of data that a write was overwriting, and it is unknown which
+/// copy is right. Returns the number of differing sectors.
 pub(crate) fn require_up_to_date_except_in_place(devices: Vec<Device>, what: &str) -> u64 {
     let filesystem = open(devices).unwrap_or_else(|error| panic!("{what}: {error}"));
     let generation = filesystem.superblock().generation;

@@ -215,7 +215,7 @@ pub(crate) struct Make {
     pub(crate) devices: usize,
     pub(crate) checksum: ChecksumType,
     pub(crate) mixed: bool,
-    /// Whether a file without checksums is made.
+    /// Whether the volume has a file without checksums.
     pub(crate) bare: bool,
     /// The profile of data, if it is not that of metadata.
     pub(crate) data: Option<Profile>,

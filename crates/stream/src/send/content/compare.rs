@@ -15,7 +15,7 @@ use buttress_format::FileOffset;
 use buttress_fs::{FileRange, Metadata, RangeKind};
 use core::ops::Range;
 
-/// A part of the file that is one range in both maps.
+/// A file range that is a single range in both maps.
 struct Piece {
     /// The new file's range, cut to this piece.
     range: FileRange,
@@ -79,7 +79,7 @@ impl Content {
         })
     }
 
-    /// Returns the piece that begins at `position`.
+    /// Returns the piece of a file that begins at `position`.
     fn piece(&self, maps: &mut Maps, position: FileOffset, stream: &Stream<'_, '_>) -> Result<Option<Piece>> {
         let Some(is) = maps.new.at(position)? else {
             return Ok(None);

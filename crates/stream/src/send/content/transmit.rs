@@ -230,7 +230,8 @@ impl Content {
     ) -> Result<()> {
         let mut candidates = stream.sources.clones.candidates(range)?;
         if self.is_cheaper_whole(range, &candidates, stream) {
-            // A source that does not cover the start only splits the extent in two.
+            // A clone source that does not cover the start of the range only splits the extent in
+            // two.
             let clones = &stream.sources.clones;
             candidates.retain(|candidate| {
                 let source = clones.choose(std::slice::from_ref(candidate), range, self.metadata.size);

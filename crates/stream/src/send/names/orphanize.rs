@@ -99,8 +99,8 @@ impl Names<'_> {
         Ok(())
     }
 
-    /// Removes an empty directory. Returns its parent at its old place, and whether it was the last
-    /// name to be removed from there.
+    /// Removes an empty directory. Returns the directory's parent at its old place, and whether
+    /// this name was the last one to be removed from that parent.
     pub(super) fn remove_directory(
         &mut self,
         directory: Directory,

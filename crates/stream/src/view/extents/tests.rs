@@ -107,7 +107,7 @@ fn a_file_that_doubles_itself_by_clones_stays_small() {
     }
     let mut budget = CopyBudget::default();
     let mut size = 80;
-    // Each clone takes the whole file: a copy of pieces would have 2^40 pieces.
+    // In this test, each clone takes the whole file: a copy of the pieces would have 2^40 pieces.
     for _ in 0..40 {
         let source = map.clone();
         map.clone_range(size, &source, 0, size, &mut budget).unwrap();

@@ -306,7 +306,7 @@ fn successors_build_on_and_clone_from_what_came_before() {
         assert_eq!((three.parent, three.uuid), (Some(uuid(1)), uuid(3)));
     };
     check(&series(&streams).unwrap());
-    // One file holds all streams.
+    // In this test, one file holds all streams.
     let series = series(&[streams.concat()]).unwrap();
     check(&series);
     let numbers: Vec<_> = series
@@ -323,7 +323,7 @@ fn several_subvolumes_may_share_one_end() {
         stream(1, None, &[mkfile("a")]),
         stream(2, Some(1), &[mkfile("b")]),
     );
-    // `send -e` omits the end command (10 bytes) and the header (17 bytes) between the streams.
+    // Between the streams, `send -e` omits the end command (10 bytes) and the header (17 bytes).
     let joined = [&one[..one.len() - 10], &two[17..]].concat();
     let series = series(&[joined]).unwrap();
     let names: Vec<_> = series

@@ -28,7 +28,7 @@ fn names_are_made_moved_linked_and_taken_away() {
         rename("d", "e"),
         mkfile("h"),
         rename("h", "e/f"),
-        // Both names belong to one file, so the rename has no effect.
+        // Both names of the rename belong to one file, so the rename has no effect.
         link("k", "g"),
         rename("k", "g"),
     ]);
@@ -118,7 +118,7 @@ fn commands_that_a_receiver_could_not_execute_are_refused() {
     ] {
         let commands: Vec<_> = made.into_iter().chain([command]).collect();
         let problem = refusal(&commands);
-        // d/f is in d, and the check for d comes first.
+        // The path d/f is in d, and the check for d comes first.
         let expected = matches!(problem, Problem::WrongKind { .. } | Problem::IntoItself { .. });
         assert!(expected, "{command:?}: {problem}");
     }

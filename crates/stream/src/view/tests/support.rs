@@ -55,7 +55,7 @@ pub(super) fn full(commands: &[Command<'_>]) -> Series {
     series(&[stream(1, None, commands)]).unwrap()
 }
 
-/// Returns why the view refuses the last command; the earlier ones must succeed.
+/// Returns why the view refuses the last command of a stream; the earlier commands must succeed.
 pub(super) fn refusal(commands: &[Command<'_>]) -> Problem {
     let error = series(&[stream(1, None, commands)]).unwrap_err();
     let Error::Refused {

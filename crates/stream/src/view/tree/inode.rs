@@ -117,7 +117,8 @@ impl File {
         self.has_verity
     }
 
-    /// Returns the ranges that hold data, `[start, end)`, in order. Ranges may be adjacent.
+    /// Returns the ranges that hold data, `[start, end)`, in order. The returned ranges may be
+    /// adjacent.
     pub fn data_ranges(&self) -> impl Iterator<Item = (FileOffset, FileOffset)> {
         self.pieces().filter(|piece| piece.data.is_some()).map(|piece| {
             let end = piece.offset.saturating_add(piece.length);
@@ -244,7 +245,7 @@ impl Inode {
         self.xattrs.insert_mut(name.into(), value.into());
     }
 
-    /// Removes an extended attribute. Returns whether it existed.
+    /// Removes an extended attribute. Returns whether the extended attribute existed.
     pub(in crate::view) fn remove_xattr(&mut self, name: &[u8]) -> bool {
         self.xattrs.remove_mut(name)
     }
