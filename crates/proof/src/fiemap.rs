@@ -162,7 +162,7 @@ fn compare_file(
         );
     }
     if ours != theirs {
-        // Everything except sharedness must be equal.
+        // Everything in the two maps except sharedness must be equal.
         let without = |sectors: &Sectors| -> Sectors {
             sectors
                 .iter()
