@@ -52,7 +52,7 @@ impl Step {
 
     /// Returns the last slot, or 0 in an empty block.
     pub(crate) fn last_slot(&self) -> usize {
-        // In an empty block, the subtraction is clamped to 0.
+        // Clamp: an empty block has no last slot, and the result is 0.
         self.block.item_count().saturating_sub(1)
     }
 

@@ -82,8 +82,9 @@ impl Volume {
     /// Devices may come in any order. The newest generation leads; see [`crate::open`].
     ///
     /// # Errors
-    /// Fails without a valid superblock, with unknown incompat features, with mixed volumes, with a
-    /// device given twice, and with bad system chunks. Does not fail with missing devices yet.
+    /// Fails without a valid superblock, with unknown incompat features, or with bad system chunks.
+    /// Also fails with devices of different volumes and with a device given twice, but not yet with
+    /// missing devices.
     pub fn open(devices: Vec<Device>, options: OpenOptions) -> Result<Self, Error> {
         let opened = open::choose(devices)?;
         let volume = Self {
