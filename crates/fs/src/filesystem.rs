@@ -300,8 +300,8 @@ impl Filesystem {
                 tree: TreeId::TREE_LOG,
             });
         }
-        // A log follows the commit that the superblock belongs to. Clamp: the generation comes from
-        // disk; no log has the last generation.
+        // A log follows the commit that the superblock belongs to.
+        // Clamp: the generation comes from disk; no log has the last generation.
         let generation = superblock.generation.get().saturating_add(1);
         Ok(self.forest().tree(RootPointer {
             tree: TreeId::TREE_LOG,

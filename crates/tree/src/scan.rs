@@ -299,7 +299,8 @@ impl<Tag: Copy> Waiting<Tag> {
         let leaves = self.ordered.len().exact_add(self.fresh.len());
         if !self.nodes.is_empty() && leaves < LEAVES_MAX {
             // The nodes at the end of the list usually have the lowest levels, and lead to leaves
-            // soonest. Clamp: the scan takes at most all nodes.
+            // soonest.
+            // Clamp: the scan takes at most all nodes.
             let from = self.nodes.len().saturating_sub(count);
             let mut taken = self.nodes.split_off(from);
             taken.sort_unstable_by_key(|(pointer, _)| pointer.logical);

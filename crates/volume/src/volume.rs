@@ -82,9 +82,8 @@ impl Volume {
     /// Devices may come in any order. The newest generation leads; see [`crate::open`].
     ///
     /// # Errors
-    /// Fails without a valid superblock, with unknown incompat features, or with bad system chunks.
-    /// Also fails with devices of different volumes and with a device given twice, but not yet with
-    /// missing devices.
+    /// Fails without a valid superblock, with unknown incompat features, bad system chunks, devices
+    /// of different volumes or a device given twice. Missing devices are no error yet.
     pub fn open(devices: Vec<Device>, options: OpenOptions) -> Result<Self, Error> {
         let opened = open::choose(devices)?;
         let volume = Self {
