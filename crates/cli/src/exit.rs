@@ -7,8 +7,8 @@
 //! | 2 | invalid command line; `diff`: the comparison failed; `check`: the check failed |
 //!
 //! A failed command prints its error as one chain, outermost cause first. If the user can do
-//! something about it, a last line `help: …` says so. With `--progress json` both are one event.
-//! `docs/exit-codes.md` lists the exit codes of each command.
+//! something about it, a last line `help: …` says so. With `--progress json`, error and help are
+//! one event. `docs/exit-codes.md` lists the exit codes of each command.
 
 use std::error::Error as StdError;
 use std::fmt;
@@ -35,7 +35,7 @@ pub const USAGE: u8 = 2;
 /// Outcome of a command that did not fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// The command did everything. Losses reported through
+    /// The command completed all of its work. Losses reported through
     /// [`Context::lost`](crate::context::Context::lost) still make the exit code [`FAILURE`].
     Done,
     /// The answer is "no": `diff` found differences, or `check` has findings. Exit code 1.

@@ -46,7 +46,7 @@ use crate::sources::Sources;
 
 use crate::ending::ends_the_job;
 
-/// Largest number of queued files. Each may hold read-ahead content.
+/// Largest number of queued files. Each queued file may hold read-ahead content.
 const QUEUE_LENGTH: usize = 32;
 
 /// Largest number of threads that create files.
@@ -218,8 +218,8 @@ impl Extractor {
         std::mem::take(&mut *self.shared.errors.lock())
     }
 
-    /// Returns whether nothing more can be created, as on a full disk. The reason is in the list of
-    /// errors, and the caller should stop.
+    /// Returns whether the extraction can create nothing more, as on a full disk. The reason is in
+    /// the list of errors, and the caller should stop.
     pub fn has_ended(&self) -> bool {
         self.shared.has_ended()
     }

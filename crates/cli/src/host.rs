@@ -69,7 +69,7 @@ impl HostFile {
     }
 
     /// Opens the file like [`open`](Self::open), without an access time update if the system allows
-    /// this. A repeated copy then gives the same result.
+    /// this. If the copy is repeated, it then gives the same result.
     pub fn open_quietly(&self, flags: OFlags) -> Result<OwnedFd, Errno> {
         match self.open(flags.union(OFlags::NOATIME)) {
             // If the process does not own the file, it cannot suppress the access time update.

@@ -53,7 +53,7 @@ impl Range {
         }
     }
 
-    /// Returns a part of the range; a length of 0 extends to its end.
+    /// Returns a part of the byte range; a length of 0 extends to the range's end.
     fn part(self, start: u64, length: u64) -> Self {
         let start = self.start.saturating_add(start).min(self.end);
         let end = if length == 0 {

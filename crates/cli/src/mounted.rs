@@ -1,8 +1,8 @@
 //! Paths below a mount of this program as arguments: `buttress subvolume snapshot /mnt/a /mnt/b`.
 //!
-//! The server of a mount has the volume open. No other process may open the volume for changes, or
-//! would see its newest state. The server therefore executes the command, with the same code as on
-//! an image:
+//! The server of a mount has the volume open. No other process may open the volume for changes, and
+//! none would see its newest state. The server therefore executes the command, with the same code
+//! as on an image:
 //!
 //! ```text
 //! command:  finds that the argument lies below a mount        [`places`]
@@ -18,8 +18,8 @@
 //! Only the server's own user and root may send commands, because they have the server's rights.
 //! The server's socket is in a directory that no other user may enter, and the system identifies
 //! the peer. Other users of the mount have system calls and control commands (`ioctl(2)`), for
-//! which kernel and server check permissions file by file. Such a command cannot name files of the
-//! host: the server opens none for it.
+//! which kernel and server check permissions file by file. Such a command on a mount cannot name
+//! files of the host: the server opens none for it.
 
 pub mod client;
 pub mod places;

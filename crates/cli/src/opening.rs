@@ -231,8 +231,8 @@ impl Context {
         self.open_volume_with(image, &self.options_for_one_pass())
     }
 
-    /// Opens the volume on images or devices for an inspection of its blocks. The root tree may be
-    /// unreadable.
+    /// Opens the volume on images or devices for an inspection of its blocks. For such an
+    /// inspection, the root tree may be unreadable.
     pub fn open_for_inspection(&self, images: &[PathBuf]) -> Result<Volume> {
         let options = self.volume_options().for_inspection();
         self.open_and_report(images, &self.device_options(), options)
@@ -274,7 +274,7 @@ impl Context {
         let name = image.display().to_string();
         for notice in volume.notices() {
             if writes && matches!(notice, Notice::PendingLog { .. }) {
-                // The log tree is replayed next.
+                // At the next turn, the log tree is replayed.
                 continue;
             }
             let text = notice.to_string();

@@ -1,7 +1,7 @@
 //! A writer of tar archives in the pax interchange format, compatible with GNU tar.
 //!
-//! A member is a 512-byte ustar header. An extended header (`x`) precedes it for values that ustar
-//! cannot hold:
+//! A member is a 512-byte ustar header. An extended header (`x`) precedes a member whose values
+//! ustar cannot hold:
 //!
 //! - `path`, `linkpath`: names over 100 bytes or not ASCII; `hdrcharset=BINARY` for names that are
 //!   not UTF-8;
@@ -167,7 +167,7 @@ impl<W: Write> Archive<W> {
     }
 
     /// Writes the part of the given bytes at `offset` that belongs to the member's stored ranges.
-    /// Skipped ranges read as zeros.
+    /// Skipped ranges of a member read as zeros.
     pub fn content(&mut self, offset: u64, bytes: &[u8]) -> io::Result<()> {
         let end = offset.saturating_add(bytes.len() as u64);
         while let Some((start, range_end)) = self.ranges.front().copied() {

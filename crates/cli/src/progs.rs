@@ -105,7 +105,7 @@ fn find(words: &[&str]) -> Option<&'static Known> {
         words.all(|(index, word)| is_word(known, index, word))
     };
     missing().find(|known| names(known, Known::has_word)).or_else(|| {
-        // A single letter is ambiguous.
+        // A single letter would be an ambiguous abbreviation.
         let is_long = words.iter().all(|word| word.len() > 1);
         missing().find(|known| is_long && names(known, Known::has_word_shortened))
     })

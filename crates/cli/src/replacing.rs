@@ -15,7 +15,7 @@
 
 use buttress::FileKind;
 
-/// Treatment of existing files. The default is that of a plain `cp`.
+/// Treatment of existing files. By default, existing files are treated as by a plain `cp`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Replacing {
     /// Keeps existing files, and copies nothing to their names (-n).

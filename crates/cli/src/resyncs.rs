@@ -126,8 +126,8 @@ impl Resyncs {
     }
 
     /// Starts a resynchronisation in a separate thread, if a device missed commits. Waits a moment
-    /// until new writes reach the device, because until then a volume on two devices has no space
-    /// beyond its chunks.
+    /// until new writes reach the device: earlier, a volume on two devices has no space beyond its
+    /// chunks.
     pub fn start(self: &Arc<Self>, writer: &WritableFilesystem) {
         let devices = behind(writer);
         if devices.is_empty() {
@@ -204,8 +204,8 @@ impl Resyncs {
     }
 
     /// Brings all devices up to date that missed commits. Without a limit, waits for a running
-    /// resynchronisation first. With a limit, stops it and continues within the limit. The result
-    /// includes the work of the earlier resynchronisation.
+    /// resynchronisation first. With a limit, stops a running resynchronisation and continues
+    /// within the limit. The result includes the work of the earlier resynchronisation.
     ///
     /// # Errors
     /// The errors of [`Resync::run`]; [`buttress::unstable::fs::Error::Cancelled`] also once the

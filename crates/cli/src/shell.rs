@@ -277,7 +277,7 @@ impl<'a> Session<'a> {
         if let Err(error) = self.words_of(line) {
             match error.downcast::<clap::Error>() {
                 Ok(mut error) => {
-                    // A failure to print help or an error is ignored.
+                    // The session ignores a failure to print help or an error.
                     let _ = crate::output::terminal::print_clap_error(&mut error);
                     if error.use_stderr() {
                         self.context.count_loss(|| command_line_text(&error));

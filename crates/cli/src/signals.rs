@@ -86,7 +86,7 @@ impl Cancelling {
     /// Starts to cancel the job of `progress` on signals.
     ///
     /// # Errors
-    /// The system refuses to register a signal handler.
+    /// Fails if the system refuses to register a signal handler.
     pub fn start(progress: &Progress) -> Result<Self> {
         if IS_IN_SESSION.load(Ordering::SeqCst) {
             return Self::start_in_session(progress);
@@ -175,7 +175,7 @@ impl Waiting {
 }
 
 /// Guard that runs a clean-up action before a signal ends the process, for a job without an orderly
-/// end of its own. Dropping it disables the action.
+/// end of its own. Dropping the guard disables the clean-up action.
 #[derive(Debug)]
 pub struct BeforeTheEnd {
     handle: Handle,

@@ -2,8 +2,8 @@
 //!
 //! Times and uuids come from the system, unless the environment variable `SOURCE_DATE_EPOCH` gives
 //! a time (seconds since 1970). This time then applies to everything that the command creates and
-//! changes, and limits times that it copies or sets. Uuids derive from it, so the same commands
-//! give the same bytes.
+//! changes, and limits times that it copies or sets. Uuids derive from this time, so the same
+//! commands give the same bytes.
 //!
 //! A command that fails before its commit leaves the volume unchanged, and reports the lost
 //! changes.

@@ -31,8 +31,8 @@ pub fn extent_key(logical: Logical, kind: ExtentKind, length: ByteCount, skinny:
     }
 }
 
-/// Returns the keys that applying an extent's delayed references reads and edits: its item in any
-/// form, and its keyed references.
+/// Returns, in order, the keys that applying an extent's delayed references reads and edits: its
+/// item in any form, and its keyed references.
 pub fn keys_of(logical: Logical, pending: &Pending, skinny: bool) -> SmallVec<[Key; 4]> {
     let form = |skinny| extent_key(logical, pending.kind, pending.length, skinny);
     let mut keys: SmallVec<[Key; 4]> = SmallVec::new();

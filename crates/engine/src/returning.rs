@@ -10,8 +10,8 @@
 //! device's own state are pinned. A hold on the device's generation keeps ranges pinned that later
 //! commits free. [`Pins`](super::pins::Pins) enforces that no address of this state is allocated.
 //! - On the returning device, the return overwrites no byte that the device's own state uses. If
-//!   the volume uses an address again, the chunk's whole stripe on the device moves to an unused
-//!   place.
+//!   the volume reuses an address, the chunk's whole stripe on the device moves to a place that
+//!   neither state uses.
 //! - In a return, the device's superblock is written last ([`buttress_volume::returning`]).
 //!
 //! | step | state after a crash that follows the step |

@@ -4,7 +4,7 @@
 //! Live lookups share this lock. A lookup that reads one object in memory does not acquire the
 //! steps lock. A lookup without the lock detects an operation in progress by a count, which each
 //! operation increments when it begins. A lookup during an operation may see half of its edits (a
-//! rename changes its directory's size twice). The lookup then discards its result.
+//! rename over a name changes the directory's size twice). The lookup then discards its result.
 //!
 //! Invariant: the count of operations changes only under the exclusive lock, before the operation's
 //! first edit. A reader that sees an edit, through the lock of the edited object, therefore also

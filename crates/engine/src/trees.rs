@@ -7,8 +7,8 @@
 //! Invariants:
 //! - [`OpenTrees`] and [`LiveTrees`] contain the same trees, except the extent tree, which only the
 //!   writer reads.
-//! - A tree that the writer closes is clean, so a thread that still holds it sees its committed
-//!   version.
+//! - A tree that the writer closes is clean, so a thread that still holds it sees the version that
+//!   the root tree names.
 //! - An edit of a tree may read the extent tree; an edit of the extent tree reads no other tree.
 
 use super::waiting_names::WaitingNames;

@@ -27,8 +27,8 @@
 //!
 //! A snapshot has two moments, both within its call: at the first one its source is frozen, and at
 //! the second one it gets its name. For content that was dirty when the call began, the snapshot
-//! has a part written back since: a state that the file had within the round. The kernel promises
-//! the same for its snapshots.
+//! has the part written back before the freeze. Each file has a state that it had within the round.
+//! The kernel promises the same for its snapshots.
 //!
 //! The comparison leaves out times, because one clock ticks for all threads.
 

@@ -7,9 +7,9 @@
 //!   file.
 //!
 //! Every flag, length and address of an extent must equal the kernel's. Sharedness must also follow
-//! from all items of all trees: an extent is shared if it has two users or two offsets. If the
-//! kernel's sharedness differs from this count, the kernel is wrong, and the file is counted
-//! ([`Compared::kernel_differs`]). `docs/fiemap.md` describes the known cases.
+//! from all items of all trees: an extent is shared if two files use it, or one file at two
+//! offsets. If the kernel's sharedness differs from this count, the kernel is wrong, and the file
+//! is counted ([`Compared::kernel_differs`]). `docs/fiemap.md` describes the known cases.
 
 pub mod of_kernel;
 pub mod of_writer;
@@ -162,7 +162,7 @@ fn compare_file(
         );
     }
     if ours != theirs {
-        // Everything except sharedness must be equal.
+        // Everything in the two maps except sharedness must be equal.
         let without = |sectors: &Sectors| -> Sectors {
             sectors
                 .iter()

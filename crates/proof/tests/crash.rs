@@ -38,8 +38,8 @@ use buttress_proof::writing::workload::Workload;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-/// Smallest size with a second superblock, in bytes. With a single superblock, a torn write of it
-/// loses the volume, as in the kernel.
+/// Smallest size with a second superblock, in bytes. If a volume has a single superblock, a torn
+/// write of it loses the volume, as in the kernel.
 const SMALL_BYTES: usize = 72 << 20;
 
 /// Cache sizes of runs: for all trees, for few blocks, for almost none.

@@ -104,9 +104,8 @@ impl Memory {
 
     pub(crate) fn request(&mut self) -> Request<'_> {
         let room = self.payload_bytes;
-        // SAFETY: within the mapping, and apart from the head. SAFETY: the payload is within the
-        // mapping, and separate from the head. No command is in flight, so only the borrower of
-        // `self` uses it.
+        // SAFETY: the payload is within the mapping, and separate from the head. No command is in
+        // flight, so only the borrower of `self` uses it.
         let payload = unsafe { std::slice::from_raw_parts_mut(payload_of(self.mapping), room) };
         let head = self.head();
         Request {

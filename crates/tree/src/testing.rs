@@ -152,7 +152,7 @@ impl Random {
 pub struct ImageBuilder {
     options: ImageOptions,
     bytes: Vec<u8>,
-    /// Indexes of the chunk's free blocks, in reverse order of use.
+    /// Indexes of the chunk's free blocks; the last index is allocated next.
     free: Vec<u64>,
 }
 

@@ -9,10 +9,10 @@
 //! target becomes the device. The replacement's target gets superblocks with the source's id and
 //! uuid, and the source gets none.
 //!
-//! A slot of the device table never changes its device. A replacement exchanges the source's slot
-//! for one with the same id, uuid and error counters, in all tables. The device table and the
-//! chunks are `Arc`s. Readers continue without cost with the device slot that they hold. Writers
-//! hold the lock `writes` shared, from planning a write to its end. The exchange holds it
+//! A slot of the device table never changes its device. A replacement exchanges the source's slot,
+//! in device table and chunks, for one with the same id, uuid and error counters. The device table
+//! and the chunks are `Arc`s. Readers continue without cost with the device slot that they hold.
+//! Writers hold the lock `writes` shared, from planning a write to its end. The exchange holds it
 //! exclusively, so each write goes to the old slots or to the new ones.
 //!
 //! A target that fails a write is left out, like any device. A replacement whose target was left

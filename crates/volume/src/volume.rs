@@ -82,8 +82,8 @@ impl Volume {
     /// Devices may come in any order. The newest generation leads; see [`crate::open`].
     ///
     /// # Errors
-    /// Fails without a valid superblock, with unknown incompat features, with mixed volumes, with a
-    /// device given twice, and with bad system chunks. Does not fail with missing devices yet.
+    /// Fails without a valid superblock, with unknown incompat features, bad system chunks, devices
+    /// of different volumes or a device given twice. Missing devices are no error yet.
     pub fn open(devices: Vec<Device>, options: OpenOptions) -> Result<Self, Error> {
         let opened = open::choose(devices)?;
         let volume = Self {

@@ -80,8 +80,8 @@ impl Property {
     }
 }
 
-/// Lists the properties of an object: of one kind, or all that it can have. The label belongs to
-/// the whole volume only.
+/// Lists the properties of an object: of one kind, or all that it can have. The label belongs only
+/// to the whole volume, not to other objects.
 fn wanted(target: &Target, kind: Option<Kind>) -> impl Iterator<Item = Property> {
     let is_volume = !target.has_path;
     let any = move |property: &Property| match kind {

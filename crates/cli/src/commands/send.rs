@@ -202,7 +202,7 @@ impl Send {
                 omit_end: self.omit_ends && number.saturating_add(1) < count,
                 ..Options::default()
             };
-            // Later snapshots can clone from earlier ones of the same command.
+            // A later snapshot can clone from earlier snapshots of the same command.
             sources.push(snapshot.clone());
             sends.push((snapshot, options));
         }

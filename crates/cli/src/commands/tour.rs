@@ -2,9 +2,9 @@
 //!
 //! With a directory, it makes a volume in a sparse file: it changes files, takes snapshots,
 //! deletes, and checks (`making`). The second part opens the volume as a reader, shows and sends
-//! it, reads it with a corrupt copy, and scrubs it (`steps`, `scrubbing`). The end removes the
-//! file, except with `--keep`. With an image argument, the tour does only the second part, and
-//! writes nothing.
+//! it, reads it with a corrupt copy, and scrubs it (`steps`, `scrubbing`). At its end, the tour
+//! removes the file, except with `--keep`. With an image argument, the tour does only the second
+//! part, and writes nothing.
 //!
 //! A failed step is reported, the other steps run nevertheless, and the exit code is 1.
 

@@ -1,7 +1,8 @@
 //! `buttress tune IMAGE`: changes of a whole volume, with the options of btrfstune.
 //!
-//! All changes of one call are one commit. Left out: the options of btrfstune that rewrite tree blocks
-//! (`-u`, `--csum`, `--convert-to-block-group-tree`) and `-S 0`, which the command refuses as unknown options or by name.
+//! All changes of one `tune` call are one commit. Left out: the options of btrfstune that rewrite
+//! tree blocks (`-u`, `--csum`, `--convert-to-block-group-tree`) and `-S 0`, which the command
+//! refuses as unknown options or by name.
 
 use std::ffi::OsString;
 use std::io::Write;

@@ -54,7 +54,8 @@ pub(super) enum Refused {
     Owner,
     /// Setting set-user-id or set-group-id: the copy could not preserve the owner.
     SpecialMode,
-    /// Setting an extended attribute: the system refuses it, or the file system lacks them.
+    /// Setting an extended attribute failed: the system refuses the attribute, or the file system
+    /// supports none.
     Attribute,
     /// Creating a device node: the system refuses it.
     DeviceNode,

@@ -211,7 +211,7 @@ pub(super) fn read(file: &File, size_bytes: u64, write: &mut dyn FnMut(Piece) ->
     while position < size_bytes {
         let start = match rustix::fs::seek(file, SeekFrom::Data(position)) {
             Ok(start) => start.min(size_bytes),
-            // No data follows up to the end of the file.
+            // Up to the end of the file, no data follows.
             Err(Errno::NXIO) => return Ok(()),
             // The file system does not support holes.
             Err(Errno::INVAL) => position,

@@ -99,8 +99,8 @@ impl Context {
     /// image must be opened.
     ///
     /// # Errors
-    /// The image is another one, or the path is no image but below a mount of this program, whose
-    /// server must execute the command.
+    /// Fails for another image than the place's, or for a path below a mount, whose server must
+    /// execute the command.
     pub(crate) fn present(&self, image: &Path) -> Result<Option<Subvolume>> {
         if let Some(place) = self.place() {
             place.require(image)?;

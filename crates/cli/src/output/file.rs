@@ -112,7 +112,7 @@ impl Temporary {
 impl Drop for Temporary {
     fn drop(&mut self) {
         if !self.keep {
-            // A failure is ignored, because the directory may be gone.
+            // The removal's failure is ignored, because the directory may no longer exist.
             let _ = fs::remove_file(&self.path);
         }
     }
@@ -140,7 +140,7 @@ impl Context {
     }
 
     /// Begins to write the file that an option names. The command must have opened its sources
-    /// before, so that a command with a missing source changes nothing.
+    /// earlier, so that a command with a missing source changes nothing.
     ///
     /// # Errors
     /// Fails if the file is a source of this command, or cannot be created or written.

@@ -83,7 +83,7 @@ impl Units {
     }
 }
 
-// Of contradictory flags, the last one counts, as in btrfs-progs.
+// If flags contradict each other, the last one counts, as in btrfs-progs.
 
 /// Flags that `--raw` overrides: every other flag.
 pub(crate) const BYTES: [&str; 7] = [

@@ -9,8 +9,8 @@
 //!   standard error, always escaped.
 //!
 //! This module cannot distinguish a line feed in a name from a line end. A command that prints a
-//! name therefore passes it through [`Context::printable`](crate::context::Context::printable),
-//! which escapes line feeds too.
+//! name passes it through [`Context::printable`](crate::context::Context::printable), which escapes
+//! line feeds too.
 //!
 //! Left out: contents (`cat`, `tar`, `send`) go through
 //! [`DirectOutput`](super::stdout::DirectOutput) unchanged, as in `cat(1)`. Lints forbid any other
@@ -80,7 +80,7 @@ pub fn message(label: &str, colour: AnsiColor, text: &dyn Display) {
     let _ = writeln!(anstream::stderr().lock(), "{style}{label}:{style:#} {text}");
 }
 
-/// Prints a line on standard error. The text may contain anything.
+/// Prints a line on standard error. The printed text may contain any characters.
 pub fn line(text: &dyn Display) {
     if elsewhere::tell(None, &text.to_string()) {
         return;
@@ -305,7 +305,7 @@ mod tests {
         for (given, expected) in cases {
             assert_eq!(through(Screen::Text, &[given]), expected.as_bytes());
             assert_eq!(through(Screen::Off, &[given]), given);
-            // The result is the same for any split of the input.
+            // The screened output is the same for any split of the input.
             let bytes: Vec<&[u8]> = given.chunks(1).collect();
             assert_eq!(through(Screen::Text, &bytes), expected.as_bytes());
         }

@@ -1,7 +1,7 @@
 //! Timestamps in the formats of `ls`, `stat` and `btrfs subvolume show`.
 //!
-//! Times are printed in the local time zone (`TZ`), as in those programs. Seconds on disk are any
-//! 64-bit number. A time outside of the calendar is printed as `@seconds`.
+//! Times are printed in the local time zone (`TZ`), as in `ls`, `stat` and btrfs-progs. Seconds on
+//! disk are any 64-bit number. A time outside of the calendar is printed as `@seconds`.
 
 use std::sync::OnceLock;
 

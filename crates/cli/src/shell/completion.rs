@@ -147,7 +147,7 @@ impl Assistant {
         offers
     }
 
-    /// Adds names in the volume. Unreadable directories offer nothing.
+    /// Adds names in the volume. Completion offers no names of unreadable directories.
     fn find_in_volume(&self, typed: &[u8], only_directories: bool, offers: &mut Vec<Offer>) {
         let (directory, beginning) = split(typed);
         let path = absolute(&self.surroundings.directory(), directory);

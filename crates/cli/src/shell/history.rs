@@ -39,7 +39,7 @@ impl HistoryFile {
             Some(path) if path.is_empty() => return None,
             Some(path) => PathBuf::from(path),
             None => {
-                // The XDG specification ignores paths that are not absolute.
+                // The XDG specification requires programs to ignore paths that are not absolute.
                 let absolute = |path: OsString| Some(PathBuf::from(path)).filter(|path| path.is_absolute());
                 let state = variable("XDG_STATE_HOME")
                     .and_then(absolute)

@@ -102,7 +102,7 @@ pub struct Unfinished {
 }
 
 /// Parses a line that may end anywhere. The parser ignores an incomplete escape at the end. Returns
-/// `None` in a comment.
+/// `None` if the line ends in a comment.
 #[must_use]
 pub fn unfinished(line: &[u8]) -> Option<Unfinished> {
     let mut words = Vec::new();

@@ -134,7 +134,7 @@ impl Edited<'_> {
         match file.load() {
             Ok(lines) => {
                 for line in lines {
-                    // A line that the editor refuses is skipped.
+                    // If the editor refuses a line of the history, the line is skipped.
                     let _ = self.editor.history_mut().add_owned(line);
                 }
             }

@@ -30,7 +30,8 @@ Exit codes: 0 success, 1 failure or loss, 2 wrong command line. Some commands di
 enum Extent {
     /// The extent covers the whole description, for help, documents and errors.
     Whole,
-    /// Only the names of commands; the parser adds the arguments of the named command.
+    /// The description contains only the names of commands; the parser adds the arguments of the
+    /// named command.
     Named,
 }
 
@@ -87,7 +88,7 @@ pub(crate) fn subcommand_named(parent: &Command, word: &str) -> Option<String> {
 /// Parses a command line, which begins with the program's name.
 ///
 /// Describing every argument of every command takes longer than some commands run. The parser
-/// therefore does so only for help and errors, which show other commands too.
+/// therefore describes all arguments only for help and errors, which show other commands too.
 pub(crate) fn parse(arguments: &[OsString]) -> Result<ArgMatches, clap::Error> {
     let arguments = with_attached_filters(arguments);
     command_of(Extent::Named)

@@ -1,5 +1,5 @@
-//! Tests with a Debian root file system, unpacked by Debian's own tool. The image has the same
-//! bytes from the directory as root, from an archive without root, and from a plan. It does not
+//! Tests with a Debian root file system, unpacked by Debian's own tool. From the directory as root,
+//! from an archive without root, and from a plan, the image has the same bytes. The image does not
 //! depend on directory order, workers, time zone, locale, umask or user.
 
 use super::{deterministic, done, mkfs, same_bytes, wanted};

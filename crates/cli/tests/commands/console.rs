@@ -159,7 +159,7 @@ impl Home {
         assert_eq!(made, "");
         fs::copy(path("backup.img"), path("damaged.img")).unwrap();
         let damaged = File::options().write(true).open(path("damaged.img")).unwrap();
-        // This offset is the magic of the superblock.
+        // The damaged byte is at the offset of the superblock's magic.
         damaged.write_all_at(b"x", (64 << 10) + 0x40).unwrap();
         home
     }

@@ -42,7 +42,7 @@ fn volume(folder: &Path, mib: u64) -> Vec<u8> {
     content
 }
 
-/// Whether our check, the kernel's and the kernel itself find the volume whole.
+/// Asserts that Buttress's check, `btrfs check` and the kernel find the volume whole.
 fn expect_whole(folder: &Path, images: &[&str], content: &[u8]) {
     let mut words = vec!["check", "--check-data-csum"];
     for image in &images[1..] {
@@ -93,7 +93,7 @@ fn device_joins_and_leaves_again() {
     let told = done(folder, &["device", "delete", "--degraded", "missing", "a.img"]);
     assert_eq!(told, "device 3 (missing): removed\n");
     expect_whole(folder, &["a.img"], &content);
-    // The id of the last device is given out again, as Linux does.
+    // After a removal, the last device's id is assigned again, as in Linux.
     empty(folder, "d.img", 64);
     let told = done(folder, &["device", "add", "--format", "json", "d.img", "a.img"]);
     let document: Value = serde_json::from_str(&told).unwrap();
@@ -260,7 +260,7 @@ fn image_grows_and_is_cut_with_its_volume() {
     done(folder, &["filesystem", "resize", "1:-150m", "a.img"]);
     assert_eq!(length(folder, "a.img"), 350 * MIB);
     expect_whole(folder, &["a.img"], &content);
-    // All of a file that is longer than its volume.
+    // The image file may be longer than its volume; this length is the file's.
     let file = File::options().write(true).open(folder.join("a.img")).unwrap();
     file.set_len(400 * MIB + 1000).unwrap();
     let told = done(

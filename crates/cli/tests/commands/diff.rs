@@ -256,7 +256,7 @@ impl Model {
                 format!("rm {to}\nmv -T {from} {to}")
             }
             _ => {
-                // Exchange two directories, or a directory and a file.
+                // This change exchanges two directories, or a directory and a file.
                 let (one, other) = (self.any_directory()?, self.any_file()?);
                 let (one, other) = (self.directories[one].clone(), self.files[other].clone());
                 if other.starts_with(&format!("{one}/")) {

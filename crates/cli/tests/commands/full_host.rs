@@ -1,6 +1,6 @@
-//! Tests of commands whose host becomes full at a point that a seed chooses. The error is the
-//! system's, nothing hangs, old content stays, and the volume is clean. With free space, the same
-//! command succeeds.
+//! Tests of commands whose host becomes full at a point that a seed chooses. After the failure, the
+//! error is the system's, nothing hangs, old content stays, and the volume is clean. With free
+//! space, the same command succeeds.
 //!
 //! The variable `BUTTRESS_FULL_HOST_SEED` chooses the points at which the host becomes full.
 #![allow(

@@ -439,7 +439,7 @@ fn nothing_is_copied_moved_or_linked_onto_itself() {
             .output()
             .unwrap();
         let target = volume.inside(&format!("/session/{number}"));
-        // A session's commands have no -t.
+        // Commands of a session have no -t.
         if !words.contains(&"-t") {
             let ours = buttress(&["shell", "-w", &target, "-c", command]);
             compare(&format!("session: {command}"), &gnu, &ours, &mut problems);

@@ -51,7 +51,7 @@ fn show_and_scrub_status_work_with_devices_missing() {
 
 #[test]
 fn show_reads_superblocks_if_the_volume_does_not_open() {
-    // One of the two images holds the block of the chunk tree.
+    // Only one of the two images holds the block of the chunk tree.
     let mut unopened = 0;
     for missing in ["1.img", "2.img"] {
         let folder = tempfile::tempdir().unwrap();

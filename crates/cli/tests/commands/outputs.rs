@@ -451,7 +451,7 @@ fn signals_leave_nothing_where_files_must_have_names() {
 /// standard output.
 #[test]
 fn no_other_module_makes_files() {
-    /// The allowed modules, with the reason.
+    /// The modules that may write files, each with the reason.
     const ALLOWED: [(&str, &str); 18] = [
         (
             "signals/waiting.rs",

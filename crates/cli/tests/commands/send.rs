@@ -320,7 +320,8 @@ fn sender_and_receiver_agree_on_the_place() {
         assert!(error.contains("the beginning of another stream"), "{error}");
     }
 
-    // Compare with the result of the whole stream, which has no nested subvolume of the source.
+    // Compare with the result of the whole stream, which does not contain the source's nested
+    // subvolume.
     let uncut = folder.path().join("uncut.img").to_str().unwrap().to_owned();
     bytes(&["mkfs", "-q", "--size", "256M", &uncut]);
     let stream = folder.path().join("whole.stream");

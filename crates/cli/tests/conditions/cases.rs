@@ -14,7 +14,7 @@ pub(crate) enum Answer {
     Text,
     /// The output holds contents that the command refuses to write to a terminal.
     Binary,
-    /// Nothing: the effect is visible in the volume or in files.
+    /// The command prints nothing: its effect is visible in the volume or in files.
     Silent,
 }
 
@@ -25,7 +25,7 @@ pub(crate) enum Json {
     Own,
     /// A JSON document under this name.
     Named(&'static str),
-    /// Exit code 2, because contents have no JSON form.
+    /// The command is refused with exit code 2, because contents have no JSON form.
     Refused,
     /// The documents of the session's commands.
     Words,

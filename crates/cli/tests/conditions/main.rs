@@ -67,7 +67,7 @@ fn run_in(case: &Case, world: &World, condition: &str, how: How, words: &[String
 }
 
 /// Runs each case: one world for all reading commands, a fresh one for each run of a changing
-/// command. Reports all failures.
+/// command. Reports the failures of all cases.
 fn each_case(condition: &str, check: impl Fn(&Case, &World, &str)) {
     let shared = World::new();
     let mut failed = Vec::new();
@@ -110,8 +110,8 @@ fn expect_failure(case: &Case, world: &World, condition: &str, ended: &Ended, co
 
 #[test]
 fn every_command_has_a_case() {
-    // The first two need a mount, so `tests/mount` has them. The last one needs a swap file, so the
-    // tests `filesystem_commands` of the crate `proof` have it.
+    // The first two need a mount, so `tests/mount` has them. The last of these commands needs a
+    // swap file, so the tests `filesystem_commands` of the crate `proof` cover it.
     let elsewhere = ["mount", "umount", "inspect-internal map-swapfile"].map(str::to_owned);
     let cases = cases();
     let here = cases.iter().map(|case| case.command.to_owned());

@@ -347,7 +347,7 @@ fn a_server_that_is_asked_to_end_commits() {
     fs::write(mounted.path("written"), b"and not synced").unwrap();
     mounted.signal(rustix::process::Signal::TERM);
     mounted.wait_until_gone();
-    // The server may still be in its last commit, and holds the image until then.
+    // The server may still be in its last commit, and holds the image until that commit's end.
     while !buttress(&["mount", "-o", "rw", mounted.image(), mounted.directory()])
         .status
         .success()
@@ -472,7 +472,7 @@ fn fill_up(path: &Path) -> File {
     file
 }
 
-/// The same applies to copied data that cannot be shared.
+/// The freed space must also be available to copied data that cannot be shared.
 #[test]
 fn space_of_removed_files_is_there_for_copies() {
     if skips(no_fuse()) {

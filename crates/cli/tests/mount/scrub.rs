@@ -138,7 +138,7 @@ fn a_mounted_volume_is_scrubbed_beside_those_who_use_it() {
     assert_eq!(status(&mounted)["status"], "finished");
     assert_eq!(status(&mounted)["totals"]["corrected_errors"], 2);
     let counted = buttress(&["device", "stats", at]);
-    // The read-only scrub counts nothing in the devices' statistics.
+    // A read-only scrub counts no errors in the devices' statistics.
     let counted = text(&counted.stdout);
     assert!(counted.contains("].corruption_errs  2\n"), "{counted}");
     let nothing = buttress(&["scrub", "resume", at]);
@@ -183,7 +183,7 @@ fn a_scrub_of_a_mount_can_be_cancelled_and_resumed() {
 
     sound(&["scrub", "start", slow[0], slow[1], at]);
     assert_eq!(status(&mounted)["status"], "running");
-    // The end of the mount waits until the scrub has released the volume, not until the scrub is
+    // The mount's end waits until the scrub has released the volume, not until the scrub is
     // complete.
     mounted.umount();
     mounted.expect_sound();
@@ -207,7 +207,7 @@ fn reading_a_file_of_a_mount_heals_it() {
     }
     let mounted = mounted(100);
     mounted.umount();
-    // Each copy has a bad block: a reader of either copy skips one of them, and the blocks around
+    // Each copy has a bad block: a reader of either copy skips its bad block, and the blocks around
     // it are verified.
     spoil(&mounted, places(&mounted, 10)[0]);
     spoil(&mounted, places(&mounted, 20)[1]);

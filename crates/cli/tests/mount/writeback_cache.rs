@@ -64,7 +64,7 @@ fn holes_are_found_around_what_is_kept_back() {
     assert_eq!(rustix::fs::seek(&file, Seek::Data(0)), Ok(MIB));
     assert_eq!(rustix::fs::seek(&file, Seek::Hole(MIB)), Ok(4 * MIB));
     file.write_all_at(b"behind", 8 * MIB).unwrap();
-    // The reader need not be the writer.
+    // The reader of cached content need not be its writer.
     let reader = File::open(mounted.path("file")).unwrap();
     assert_eq!(rustix::fs::seek(&reader, Seek::Data(4 * MIB)), Ok(8 * MIB));
     drop((file, reader));

@@ -119,7 +119,7 @@ impl Mounted {
         let process = rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()).unwrap();
         rustix::process::kill_process(pid, signal).unwrap();
         if signal == rustix::process::Signal::KILL {
-            // The mount may end before the server closes its image.
+            // The mount may end before the server's process closes its image.
             let gone = rustix::event::PollFd::new(&process, rustix::event::PollFlags::IN);
             rustix::event::poll(&mut [gone], None).unwrap();
         }

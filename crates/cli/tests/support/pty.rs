@@ -150,7 +150,7 @@ impl Terminal {
         (self.child.wait().unwrap().code(), self.seen)
     }
 
-    /// Closes the terminal, and waits for the end.
+    /// Closes the terminal, and waits for the program's end.
     pub fn hang_up(self) -> Option<i32> {
         let Self { mut child, end, .. } = self;
         drop(end);

@@ -12,7 +12,7 @@ use rustix::fs::SeekFrom;
 
 use crate::making;
 
-/// The effects of a command line. Comparisons ignore standard error.
+/// The effects of a command line. A comparison of effects ignores standard error.
 #[derive(Clone, Debug)]
 pub(crate) struct Effect {
     pub(crate) code: i32,
@@ -28,7 +28,8 @@ impl PartialEq for Effect {
     }
 }
 
-/// A folder with the files that the command lines use. Each run finds it in its initial state.
+/// A folder with the files that the command lines use. Each run finds the folder in its initial
+/// state.
 pub(crate) struct World {
     folder: tempfile::TempDir,
 }
@@ -77,7 +78,7 @@ impl World {
         }
         for entry in fs::read_dir(self.folder.path()).unwrap() {
             let path = entry.unwrap().path();
-            // Remove status files and similar files.
+            // Before a run, remove status files and similar files of earlier runs.
             if !making::is_part(&path) {
                 fs::remove_file(path).unwrap();
             }

@@ -131,7 +131,7 @@ fn options_without_effect_are_documented() {
     }
 }
 
-/// Rows that refer to another test name an existing one.
+/// If a row of the sweep refers to another test, that test must exist.
 #[test]
 fn tests_that_rows_name_exist() {
     let mut sources = String::new();

@@ -24,7 +24,7 @@ pub(crate) struct Row {
     pub(crate) kind: Kind,
     /// Other options that the option needs to act.
     pub(crate) context: &'static str,
-    /// True if it is accepted without them, as in the imitated program.
+    /// True if the option is accepted without other options, as in the imitated program.
     pub(crate) is_idle_alone: bool,
 }
 

@@ -84,9 +84,8 @@ mod system {
     }
 
     pub(super) fn prefer_huge_pages(start: NonNull<u8>, bytes: usize) {
-        // SAFETY: the advice concerns pages of this process and does not change their content.
-        // SAFETY: the advice concerns pages of this process and does not change their content;
-        // small pages serve as well.
+        // SAFETY: the advice concerns pages of this process and does not change their content. Small
+        // pages serve as well, so the advice may fail.
         let _ = unsafe { madvise(start.as_ptr().cast(), bytes, Advice::LinuxHugepage) };
     }
 }

@@ -312,8 +312,7 @@ impl Found {
         sector_bytes: u32,
     ) -> Result<Vec<Key>> {
         let object = self.inode.object_id();
-        // Clamp: an offset in the upper half wraps, because the file begins in the middle of the
-        // extent.
+        // An offset in the upper half wraps, because the file begins in the middle of the extent.
         let from = if self.offset > u64::MAX / 2 {
             0
         } else {

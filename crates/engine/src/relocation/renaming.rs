@@ -34,9 +34,9 @@ use std::collections::{BTreeMap, BTreeSet};
 pub(super) struct Renaming {
     closure: Closure,
     blocks: BTreeMap<Logical, Logical>,
-    /// Of nodes with full back references: their pointers to children to which they no longer
-    /// refer. A tree that is being dropped still has pointers to children that no longer exist.
-    /// Empty if no tree is being dropped.
+    /// Pointers, as node and child, of which the child's full back reference no longer exists. A
+    /// tree that is being dropped still has pointers to children that no longer exist. Empty if no
+    /// tree is being dropped.
     gone: BTreeSet<(Logical, Logical)>,
     /// The running transaction.
     generation: Generation,

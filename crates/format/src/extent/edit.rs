@@ -87,8 +87,9 @@ impl ExtentItem {
         grown_bytes < limits::extent_item_bytes_limit(node_bytes) || self.find_inline(reference).is_some()
     }
 
-    /// Adds an inline reference. Raises the count of an equal inline reference, or inserts a new
-    /// one by type and sort value. Raises the item's count of references by the reference's count.
+    /// Adds an inline reference. Raises the count of an inline reference from the same place, or
+    /// inserts a new one by type and sort value. Raises the item's count of references by the
+    /// reference's count.
     ///
     /// # Errors
     /// Fails if the reference does not fit the extent's flags, if its place can have only one

@@ -333,7 +333,7 @@ pub enum Corruption {
         used: ByteCount,
         /// The device's size.
         total: ByteCount,
-        /// The change that would overflow the number.
+        /// The impossible change of the number of used bytes.
         change: i64,
     },
     /// The target of a back reference does not refer to the extent.

@@ -1,6 +1,6 @@
 //! Agreement between the model and an answer, and the effect of a call on the model.
 //!
-//! A successful call must be possible in the model, and its answer must equal the model's. A
+//! If a call succeeded, it must be possible in the model, and its answer must equal the model's. A
 //! refused call must be impossible in the model, and its reason must apply. If several reasons
 //! apply, the call may give any of them.
 
@@ -452,8 +452,8 @@ impl Reasons<'_> {
         self.when(meets && !moves, Errno::ISDIR);
         self.when(moves && present.is_some() && !meets, Errno::NOTDIR);
         self.when(!self.is_empty(to, new), Errno::NOTEMPTY);
-        // The call would move a directory into itself. The other facts show which of the two
-        // directories it is.
+        // The call would move a directory into itself. Other facts of the state show which of the
+        // two directories the call would move.
         self.when(moves || meets, Errno::INVAL);
     }
 }

@@ -1,4 +1,4 @@
-//! Random calls from a seed. Most are on a few files, directories and names, so that threads
+//! Random calls from a seed. Most calls are on a few files, directories and names, so that threads
 //! interact.
 
 use super::call::Call;

@@ -1,9 +1,9 @@
 //! The search for an order of calls that explains all answers.
 //!
 //! The search is depth-first over orders in which every call precedes those that began after its
-//! end (Wing and Gong). It remembers pairs of a set of calls and the resulting state that led to no
-//! order, and does not try them again (Lowe). If a call agrees with a state without changing it,
-//! the search can always put the call next. Only changes therefore branch.
+//! end (Wing and Gong). The search remembers pairs of a call set and its resulting state without an
+//! order, and skips them (Lowe). If a call agrees with a state without changing it, the search can
+//! always put the call next. Only changes therefore branch.
 //!
 //! If no order exists, the search looks for the shortest part of the record without an order: the
 //! calls that ended by some moment, and calls then in progress. From this shortest part the search
@@ -163,7 +163,8 @@ impl Search<'_> {
         state.agree(record, &self.records[record])
     }
 
-    /// Continues the search from a state with an order. Returns the model after the whole order.
+    /// Continues the search from a state with an order of the earlier calls. Returns the model
+    /// after the whole order.
     fn go_on(&mut self, state: State, done: Set) -> Option<Model> {
         self.states += 1;
         if self.states > STATES_MAX {

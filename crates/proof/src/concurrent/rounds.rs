@@ -1,6 +1,6 @@
-//! Threads in rounds. In each round, each thread makes some calls as fast as possible. Then all
-//! threads wait, the search finds an order, and the state of the quiet volume is compared with the
-//! model after this order.
+//! Threads in rounds. In each round, each thread makes some calls as fast as possible. After each
+//! round, all threads wait, the search finds an order, and the quiet volume is compared with the
+//! model.
 //!
 //! Concurrently with rounds and barriers, another thread commits, writes back, takes views and
 //! drops deleted subvolumes; none of this may be visible. This thread pauses while the volume is

@@ -37,7 +37,7 @@ const VOLUME_BYTES: usize = 160 << 20;
 /// Stack size of threads in bytes, because calls nest deeply.
 const STACK_BYTES: usize = 1 << 20;
 
-/// Number of points at which a schedule by priorities changes them.
+/// Number of points at which a schedule by priorities changes the priorities.
 const CHANGES: usize = 4;
 
 /// A volume before the threads begin, and its model.
@@ -87,7 +87,7 @@ impl Stage {
     /// Makes a change that creates no inode.
     ///
     /// # Errors
-    /// The model and the volume disagree.
+    /// Fails if the model and the volume disagree.
     pub fn change(&mut self, operation: Operation) -> Result<()> {
         operation.apply(&mut self.model, &self.filesystem, 0).map(drop)
     }

@@ -37,7 +37,7 @@ pub fn same_but_for_times_of_directories(what: &str, source: &Tree, received: &T
 ///
 /// A stream without holes writes zeros, and keeps the zeros of earlier streams: `before` is the
 /// receiver's earlier state for such a stream. (The kernel's result has a hole there if a clone
-/// happened to bring one, which depends on the reference that it finds first.)
+/// brought one, which depends on the first reference found.)
 pub fn same_holes(
     what: &str,
     source: &Tree,
@@ -86,7 +86,7 @@ pub(super) fn intersection(a: &Ranges, b: &Ranges) -> Ranges {
     both
 }
 
-/// Returns the union of both ranges, with adjacent ranges joined.
+/// Returns the union of two lists of ranges, with adjacent ranges joined.
 pub(super) fn union(a: &Ranges, b: &Ranges) -> Ranges {
     let mut all: Ranges = a.iter().chain(b).copied().collect();
     all.sort_unstable();

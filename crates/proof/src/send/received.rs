@@ -2,7 +2,7 @@
 //! same streams.
 //!
 //! Each chain is received by Buttress alone, or by Buttress and the kernel alternately, each
-//! continuing after the other one. Then the kernel mounts the image and shows the result, and both
+//! continuing after the other. Then the kernel mounts the image and shows the result, and both
 //! checks must find nothing.
 
 use super::compare::{intersection, same_but_for_times_of_directories, same_content, same_sharing, union};
@@ -30,7 +30,7 @@ use std::process::Command;
 pub enum Receivers {
     /// Buttress receives all streams.
     Buttress,
-    /// Buttress receives the first one, the kernel the second one, and so on.
+    /// Buttress receives the first stream, the kernel the second, and so on.
     InTurns,
     /// The kernel receives the first one, Buttress the second one, and so on.
     InTurnsAfterTheKernel,

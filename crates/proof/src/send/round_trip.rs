@@ -164,8 +164,8 @@ impl RoundTrip<'_> {
         Ok(sums)
     }
 
-    /// Returns the number with which Buttress receives the streams of this format and sender, if it
-    /// does.
+    /// Returns the number with which Buttress receives the streams of this format and sender;
+    /// `None` if it does not.
     fn receives(&self, format: Format, sender: Sender) -> Option<u64> {
         let number = self.received?;
         let chosen = usize::try_from(number % 3).unwrap_or(0);
@@ -251,7 +251,8 @@ fn bytes(streams: &[PathBuf]) -> Result<u64> {
     streams.iter().map(|path| Ok(path.metadata()?.len())).sum()
 }
 
-/// Returns the class of a failure, so that the smaller history fails in the same way.
+/// Returns the class of a failure, so that a smaller history counts only if it fails in the same
+/// way.
 fn class_of(error: &anyhow::Error) -> &'static str {
     const CLASSES: [&str; 14] = [
         "receiving",

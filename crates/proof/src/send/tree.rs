@@ -1,8 +1,8 @@
 //! The content of a snapshot: names, attributes, content, holes, shared extents.
 //!
 //! Content and holes are separate, because a stream may have the same content with or without a
-//! hole. Content consists of the blocks that are not all zeros. The map of holes is that of FIEMAP,
-//! with preallocated ranges as holes.
+//! hole. Content consists of the blocks that are not all zeros. The map of a file's holes is that
+//! of FIEMAP, with preallocated ranges as holes.
 //!
 //! The library reads shared extents from file extent items, which show the used part of a
 //! compressed extent, unlike FIEMAP. For uncompressed extents, FIEMAP through the mount must agree.

@@ -102,8 +102,8 @@ pub fn expect_model(what: &str, model: &Model, filesystem: &Filesystem) -> Resul
     expect_equal(what, &comparable(model, model.manifest()), &found)
 }
 
-/// As [`expect_model`], with a volume whose changes were made by another clock. Returns its content
-/// in a form that is comparable with other volumes of the same changes.
+/// As [`expect_model`], with a volume whose changes were made by another clock. Returns the
+/// volume's content in a form that is comparable with other volumes of the same changes.
 ///
 /// # Errors
 /// The differences.

@@ -62,7 +62,7 @@ fn is_beyond_progs(filesystem: &Filesystem) -> bool {
 /// whose view must equal Buttress's. Returns the output of `btrfs device stats` on the mount.
 ///
 /// # Errors
-/// The findings of the check, or the differences.
+/// Fails with the findings of the check, or with the differences.
 pub fn expect_kernel_reads(backends: &[Arc<dyn Backend>]) -> Result<String> {
     let folder = scratch()?;
     let images = write_images(backends, folder.path())?;

@@ -3,8 +3,8 @@
 //!
 //! The kernel must succeed exactly in the changes that the model allows. At intervals the twin is
 //! unmounted and read by Buttress, and must equal both the model and the volume of Buttress. Inode
-//! numbers and ids of subvolumes may differ, so entries are compared by path. Times are compared if
-//! they were set explicitly.
+//! numbers and subvolume ids may differ on the twin, so entries are compared by path. Times are
+//! compared if they were set explicitly.
 //!
 //! [`differs`] and `Twin::mend_property` describe allowed differences of the kernel;
 //! [`can_be_drawn`](super::operation::can_be_drawn) lists changes that no run makes.
@@ -34,8 +34,8 @@ use std::process::Command;
 /// Factor of its device sizes, because the kernel frees space only after a commit.
 const SIZE_FACTOR: u64 = 2;
 
-/// Mount options. They have no default compression: Buttress may compress, and the content is the
-/// same.
+/// Mount options. The options set no default compression: Buttress may compress, and the content is
+/// the same.
 const OPTIONS: &str = "subvolid=5,noatime";
 
 /// State of the kernel's side. It always has `no-holes`: without this feature, Linux 6.18 lost the
@@ -191,7 +191,7 @@ impl Twin {
     /// Commits.
     ///
     /// # Errors
-    /// The error of syncfs(2).
+    /// Fails with the error of syncfs(2).
     pub fn commit(&self) -> Result<()> {
         Ok(rustix::fs::syncfs(File::open(self.top()?)?)?)
     }

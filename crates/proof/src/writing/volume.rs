@@ -260,8 +260,8 @@ fn open_and_check(backends: &[Arc<dyn Backend>]) -> Result<(Filesystem, Report)>
 }
 
 /// Checks devices after a crash with `btrfs check`, and mounts them with the kernel, read-only and
-/// then for writing. For these devices, the check must find nothing, either. The kernel's view must
-/// equal Buttress's.
+/// then for writing. For these devices, the check must find nothing, either. After the checks, the
+/// kernel's view must equal Buttress's.
 ///
 /// # Errors
 /// The findings of the check, or the differences.

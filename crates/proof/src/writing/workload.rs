@@ -52,7 +52,7 @@ impl Workload {
     /// directories of each. It uses existing names as well as its own ones.
     ///
     /// # Errors
-    /// The volume is unreadable.
+    /// Fails if the volume is unreadable.
     pub fn on(filesystem: &WritableFilesystem, seed: u64) -> Result<Self> {
         let mut workload = Self::new(seed);
         let view = filesystem.view();
@@ -188,7 +188,7 @@ impl Workload {
         }
     }
 
-    /// Draws owners and times, each of them sometimes.
+    /// Draws owners and times, each of these only sometimes.
     fn attributes(&mut self) -> AttributeChanges {
         let mut time = || {
             let seconds = i64::try_from(self.random.below(1 << 33)).unwrap_or(0) - (1 << 32);
@@ -272,7 +272,7 @@ impl Workload {
         }
     }
 
-    /// Holds an inode open: the one with the name, whose name may then be removed, or a new one
+    /// Holds an inode open: the inode with the name, whose name may then be removed, or a new inode
     /// without a name.
     fn hold(
         &mut self,

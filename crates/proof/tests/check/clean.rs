@@ -23,7 +23,7 @@ fn aged(specification: &Specification, seed: u64) -> Result<()> {
     expect_clean(&volume.images).context("after a history")?;
     let mount = Mount::new(&volume.images, specification.mount)?;
     let below = mount.path().join("history");
-    // Some of the snapshots are deleted; extents that they shared with other ones stay.
+    // Some of the snapshots are deleted; extents that they shared with other snapshots stay.
     for (number, snapshot) in history.snapshots.iter().enumerate() {
         if number % 2 == 0 {
             let name = snapshot.file_name().context("a name")?;
@@ -35,7 +35,7 @@ fn aged(specification: &Specification, seed: u64) -> Result<()> {
     Ok(())
 }
 
-/// Balances everything, which moves all blocks and extents.
+/// Balances all block groups, which moves all blocks and extents.
 fn balanced() -> Result<()> {
     let specification = Specification::default();
     let volume = make(&specification)?;

@@ -1,7 +1,7 @@
 //! Comparison of findings: every kind of planted damage, checked by Buttress and by two versions of
 //! `btrfs check` in both modes.
 //!
-//! The table is `docs/check-comparison.md`; the test fails if the result differs.
+//! The result table is `docs/check-comparison.md`; the test fails if the result differs.
 //! `BUTTRESS_BLESS=1` rewrites the table.
 
 use crate::damage::images;

@@ -441,7 +441,8 @@ fn devices_changed() -> Result<()> {
     let mut copies = 0;
     while !running.is_over()? && copies < 6 {
         match live.look() {
-            // The superblocks of the removed device are wiped at the end.
+            // If the process is still running, wait: the superblocks of the removed device are
+            // wiped at the end.
             Err(_) if running.is_over()? => {}
             other => drop(other?),
         }

@@ -1,5 +1,5 @@
 //! States that a running kernel leaves behind: a log, orphans, a subvolume that is being deleted.
-//! The check reports all of them as notes, not as damage.
+//! The check reports all of these states as notes, not as damage.
 
 use crate::{case, expect_clean};
 use anyhow::{Result, ensure};

@@ -37,7 +37,7 @@ fn with_unnamed_file() -> Result<(
     Ok((backends, filesystem, held))
 }
 
-/// Asserts that nothing remains of the file.
+/// Asserts that nothing of the removed file remains in the volume.
 fn expect_gone(backends: &Backends, file: Location) -> Result<()> {
     let found = open_checked(backends)?;
     for item in found.tree(TreeId::FS)?.range(.., ReadAhead::None) {

@@ -1,8 +1,8 @@
 //! Nothing live is overwritten: on nearly full volumes, which need freed space, no write goes to an
 //! extent of the last durable state. Superblocks are excluded, because they are overwritten.
 //!
-//! The extents of a state come from its extent tree, read by opening the durable devices beside the
-//! writer.
+//! The extents of a state come from its extent tree, read by opening the durable devices while the
+//! writer runs.
 
 use anyhow::{Context, Result, bail, ensure};
 use buttress::mkfs::Options;

@@ -17,7 +17,7 @@ fn run(program: &Path, words: &[&str], images: &[PathBuf]) -> Result<Printed> {
         .arg("inspect-internal")
         .args(words)
         .args(images)
-        // Both programs print local times.
+        // For the comparison, both programs print local times.
         .env("TZ", "Europe/Berlin")
         .output()
         .with_context(|| format!("running {}", program.display()))?;

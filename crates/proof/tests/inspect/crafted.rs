@@ -2,9 +2,9 @@
 //! writes.
 //!
 //! The test overwrites a leaf of a real volume, on all its copies, with crafted items and a correct
-//! checksum. `dump-tree -b` prints it in both programs, although it belongs to no tree. Items are
-//! as long as their fields: for shorter ones the reference reads beyond their end, where no
-//! comparison is possible.
+//! checksum. Both programs print the crafted block with `dump-tree -b`, although the block belongs
+//! to no tree. Items are as long as their fields: for shorter ones the reference reads beyond their
+//! end, where no comparison is possible.
 
 mod bytes;
 mod items;
@@ -106,8 +106,8 @@ fn places(image: &Path, address: u64) -> Result<Vec<u64>> {
     let size = file.metadata()?.len();
     let mut places = Vec::new();
     let mut head = [0; ADDRESS_OFFSET + 8];
-    // Superblocks have an address at the same offset, so equal numbers are distinguished by their
-    // distance.
+    // A superblock holds an address at the same offset, so the search distinguishes equal numbers
+    // by their distance.
     for place in (0..size.saturating_sub(NODE_BYTES as u64)).step_by(4096) {
         file.read_exact_at(&mut head, place)?;
         if head[ADDRESS_OFFSET..] == address.to_le_bytes() {

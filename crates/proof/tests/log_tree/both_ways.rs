@@ -190,7 +190,8 @@ fn shown(image: &Path) -> Result<Manifest> {
     manifest(&shown.filesystem, Location::root_of(SubvolumeId::TOP_LEVEL))
 }
 
-/// Replays copies of an image on both sides, and compares. Returns their content.
+/// Replays copies of an image on both sides, and compares. Returns the content that both replays
+/// agree on.
 fn replay_both(image: &Path, logged_at: (i64, u32)) -> Result<Manifest> {
     let (by_kernel, by_us) = (copy(image, "by-kernel")?, copy(image, "by-us")?);
     let mount = Mount::new(std::slice::from_ref(&by_kernel), "noatime").context("the kernel replays")?;

@@ -1,6 +1,6 @@
 //! Streams compared with the kernel: sent by Buttress, received by the kernel, and compared.
 //!
-//! Named cases are in files by theme, each with a sentence about the error of an incomplete
+//! Named cases are in files by theme; each case has a sentence about the error of an incomplete
 //! implementation. [`broken`] covers damaged streams, [`power_cuts`] power cuts during a receive,
 //! [`histories`] random histories from seeds, [`views`] views of their streams. With
 //! `BUTTRESS_SENDER=kernel`, the kernel's own streams replace Buttress's, which tests the tests.

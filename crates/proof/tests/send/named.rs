@@ -1,9 +1,9 @@
 //! Situations that are hard to send, by name.
 //!
 //! Inode numbers increase with the creation of inodes, and a send processes inodes in this order.
-//! The difficulty is mostly which of two inodes is older. Each named case consists of two snapshots
-//! (a few have more), the changes between them, and one sentence. The sentence states the error of
-//! an implementation that misses the situation. All cases run in every format.
+//! The difficulty of these cases is mostly which of two inodes is older. Each named case consists
+//! of two snapshots (a few have more), the changes between them, and one sentence. The sentence
+//! states the error of an implementation that misses the situation. All cases run in every format.
 
 mod attributes;
 mod clones;

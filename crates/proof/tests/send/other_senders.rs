@@ -338,7 +338,7 @@ fn flags_of_new_inodes() -> Result<Outcome> {
                 true => filesystem.make_directory(root, &name, &new)?,
                 false => filesystem.create(root, &name, &new)?,
             };
-            // Set flags that forbid writing last.
+            // Set flags that forbid writing after all other attributes.
             filesystem.set_flags(made, flags & (FileAttributes::NOCOW | FileAttributes::COMPRESS))?;
             match is_directory {
                 true => drop(filesystem.create(made, b"child", &new)?),

@@ -108,7 +108,8 @@ fn comparable(mut tree: Tree) -> Tree {
 }
 
 /// Returns whether a name is a leftover of the kernel's send: a deleted directory that held a
-/// subvolume remains under `o<inode>-<generation>-<n>`. The view of this stream correctly has it.
+/// subvolume remains under `o<inode>-<generation>-<n>`. The view of this stream correctly shows the
+/// leftover.
 fn is_left_behind(path: &[u8]) -> bool {
     let Some(rest) = path.strip_prefix(b"o") else {
         return false;

@@ -226,7 +226,7 @@ fn as_if_put_at_once(seed: u64, count: u64) -> Result<Outcome> {
     Ok(Outcome::Passed)
 }
 
-/// A name that is created twice is an error of the second command, wherever the first one is
+/// If a name is created twice, the second command fails, wherever the first command's name is
 /// pending.
 fn made_twice() -> Result<Outcome> {
     let mut first = Stream::new(false)?;

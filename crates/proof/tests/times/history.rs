@@ -160,7 +160,7 @@ impl History {
             0 => 0,
             1 => 1,
             2 => 86_400 * NANOSECONDS,
-            // Set the clock back.
+            // This step sets the clock back.
             3 => -5 * NANOSECONDS,
             _ => i64::try_from(self.random.below(3_000_000_000)).unwrap(),
         };

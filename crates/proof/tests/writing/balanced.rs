@@ -1,6 +1,6 @@
 //! Volumes that the kernel partly relocated: tree blocks with references by address above blocks
-//! with keyed references to their tree. A deletion by Buttress must leave nothing that is counted
-//! for the deleted subvolume.
+//! with keyed references to their tree. If Buttress deletes such a subvolume, nothing may remain
+//! that is counted for it.
 
 use anyhow::{Context, Result};
 use buttress::unstable::fs::OpenOptions;

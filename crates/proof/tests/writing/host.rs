@@ -229,7 +229,7 @@ fn expect_contents(filesystem: &Filesystem, wanted: &Contents, later: &Contents)
 /// Event after the last operation of a run.
 #[derive(Clone, Copy, Debug)]
 enum End {
-    /// The host has space again.
+    /// This step gives the host space again.
     SpaceComesBack,
     /// The host stays full, and files are deleted.
     FilesAreDeleted,

@@ -1,7 +1,7 @@
 //! Volumes in the layouts of old versions of mkfs.btrfs, which current versions do not create: a
 //! system chunk at address 0 at the start of the device, empty single groups beside those of the
 //! requested profile, groups over superblock copies, and missing newer features. Buttress and the
-//! kernel change them alternately, as in [`super::rounds`].
+//! kernel change these volumes alternately, as in [`super::rounds`].
 
 use super::rounds::{change_here, open, then_the_kernel};
 use anyhow::{Context, Result, bail, ensure};

@@ -101,8 +101,8 @@ impl Extended {
                 label.push(0);
                 self.xattr(b"security.selinux".to_vec(), label)?;
             }
-            // The reader ignores keys of comments, owners' names, access times, character sets and
-            // other programs.
+            // The reader ignores comments, owners' names, access times, character sets, and private
+            // keys of other programs.
             _ => {}
         }
         Ok(())

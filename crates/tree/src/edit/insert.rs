@@ -355,8 +355,8 @@ impl Editor<'_> {
         }
     }
 
-    /// Returns half of the total bytes of a leaf, its neighbour and the new item, if the neighbour
-    /// has room.
+    /// Returns half of the bytes of a leaf, its neighbour and the new item, if the neighbour has
+    /// enough space.
     fn worth_pushing(&self, neighbour: &Node, leaf: &Node, item: NewItem<'_>) -> Option<usize> {
         let room = self.leaf_capacity();
         let free = neighbour.block.free_space();

@@ -162,9 +162,9 @@ impl EditableTree {
         Ok(LeafPlace { leaf, found, end_key })
     }
 
-    /// Reads the path to the place of `key`, so that an edit there needs no read. `visit` receives
-    /// the blocks that the edit would copy. Returns the exclusive end of the leaf; `None` for the
-    /// last leaf.
+    /// Reads the path to the place of `key`: an edit there needs no read while the cache keeps the
+    /// path. `visit` receives the blocks that the edit would copy. Returns the exclusive end of the
+    /// leaf; `None` for the last leaf.
     ///
     /// # Errors
     /// Fails if a block on the path cannot be read.

@@ -86,7 +86,7 @@ pub enum WriteRefusal {
         /// The device's name.
         device: Arc<str>,
     },
-    /// The superblock to be written would not open again.
+    /// The volume could not be opened again with the superblock to be written.
     #[error("the superblock was not written, because it could not be opened again: {0}")]
     Superblock(SuperblockError),
     /// No device can receive a superblock.

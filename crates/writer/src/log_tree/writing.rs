@@ -158,8 +158,8 @@ impl WritableFilesystem {
         frozen
     }
 
-    /// Holds the spare addresses of this transaction's earlier logs during the allocation of
-    /// addresses.
+    /// Takes the spare addresses of this transaction's earlier logs out of the shared state, for
+    /// the allocation of addresses.
     fn take_spare(&self, generation: Generation) -> Spare {
         let mut roots = self.logs().roots.lock();
         let roots = roots.as_mut().filter(|roots| roots.generation == generation);

@@ -71,10 +71,10 @@ impl WritableFilesystem {
     /// # Errors
     /// Fails with [`Error::NotFound`]; [`Error::Exists`] for [`RenameMode::NoReplace`];
     /// [`Error::IsADirectory`] and [`Error::NotADirectory`] if only one of both is a directory.
-    /// Fails with [`Error::NotEmpty`], [`Error::CrossesSubvolumes`] or [`Error::NotPermitted`].
-    /// Fails with [`Error::Invalid`] for a move of a directory into itself. Fails with
-    /// [`Error::ReadOnlySubvolume`], also for a move of a read-only subvolume to another directory;
-    /// [`Error::HashCollision`]; [`Error::NoSpace`].
+    /// Fails with [`Error::NotEmpty`], also for a subvolume; [`Error::CrossesSubvolumes`];
+    /// [`Error::Invalid`] for a move of a directory into itself; [`Error::NotPermitted`], also for
+    /// a subvolume's root. Fails with [`Error::ReadOnlySubvolume`], also for a move of a read-only
+    /// subvolume to another directory; [`Error::HashCollision`]; [`Error::NoSpace`].
     pub fn rename(
         &self,
         old_directory: Location,

@@ -33,7 +33,7 @@ impl std::fmt::Debug for Balances {
 struct Kept {
     /// The control of the running balance.
     under_way: Option<BalanceControl>,
-    /// No other starts.
+    /// Once this is true, no further balance starts.
     is_over: bool,
 }
 

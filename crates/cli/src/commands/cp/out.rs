@@ -79,7 +79,7 @@ struct Copying<'a> {
 }
 
 impl Copying<'_> {
-    /// Returns the volume of a source, and its location in it.
+    /// Returns the volume of a source, and the source's location in the volume.
     fn found(&mut self, target: &Target) -> Result<(Subvolume, Location)> {
         let opened = self.images.open(&target.image)?;
         let start = opened.locate(&target.path, self.how.follow)?;

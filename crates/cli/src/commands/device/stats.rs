@@ -105,7 +105,8 @@ impl Subcommand for Stats {
     }
 }
 
-/// Returns all devices in the order of their ids. A device without an item has no errors.
+/// Returns all devices in the order of their ids. If a device has no statistics item, it has no
+/// errors.
 fn rows(volume: &Volume) -> Result<Vec<Row>> {
     let counts = volume.device_statistics()?.into_iter();
     let rows = volume

@@ -5,8 +5,8 @@
 //! ([`moves`](super::moves)), and added or removed files with everything below. The comparison
 //! treats a moved file, and everything below it, as if both sides had the same name.
 //!
-//! In one volume, the walk skips what the two sides share ([`ChangedInodes`]); the result is the
-//! same.
+//! If both sides are in one volume, the walk skips what they share ([`ChangedInodes`]); the result
+//! is the same.
 
 use std::cmp::Ordering;
 use std::collections::{HashMap, HashSet, VecDeque};

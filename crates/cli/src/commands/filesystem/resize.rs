@@ -145,7 +145,7 @@ impl Subcommand for Resize {
     }
 }
 
-/// The device to resize: the one with this id. Without an id the only device, or device 1.
+/// The device to resize: the one with this id. Without an id, returns the only device, or device 1.
 fn device(devices: &[DeviceInfo], id: Option<DeviceId>) -> Result<DeviceInfo> {
     let mut listed = devices.iter().filter(|device| device.size.is_some());
     let count = listed.clone().count();

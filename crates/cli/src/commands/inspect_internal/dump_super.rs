@@ -1,7 +1,7 @@
 //! `buttress inspect-internal dump-super`: superblocks, field by field.
 //!
-//! The command reads superblocks without opening a volume. It prints the bytes at the superblock
-//! offsets, each device separately. Output and flags are those of btrfs-progs.
+//! The command reads superblocks without opening a volume. The command prints the bytes at the
+//! superblock offsets, for each device separately. Output and flags are those of btrfs-progs.
 
 use std::io::Write;
 use std::path::PathBuf;

@@ -1,7 +1,7 @@
 //! `buttress inspect-internal list-chunks`: the position of each stripe of each chunk.
 //!
-//! The table is that of btrfs-progs. Each stripe of a chunk has a line with the length of the
-//! chunk. PNumber counts the lines of a device by physical address, LNumber by logical address.
+//! The printed table is that of btrfs-progs. Each stripe of a chunk has a line with the length of
+//! the chunk. PNumber counts the lines of a device by physical address, LNumber by logical address.
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;

@@ -128,7 +128,7 @@ fn mount_anew(server: Known, directory: &Path, further: &OsStr) -> Result<Outcom
     Ok(Outcome::Done)
 }
 
-/// Changes options of a mount. Options not in `options` stay.
+/// Changes options of a mount. Mount options that `options` does not name stay unchanged.
 pub(super) fn remount(directory: &Path, options: &OsStr) -> Result<Outcome> {
     let (mount, server) = server_of(directory)?;
     let mut wishes = wishes_of(&mount);

@@ -1,7 +1,7 @@
 //! Server side of commands for paths below a mount: see [`crate::mounted`].
 //!
 //! A thread accepts connections, and each connection has a thread, up to [`AT_ONCE`]. The end of
-//! the mount does not wait for them: a command that is still running then receives an error.
+//! the mount does not wait for connections: a command that is still running then receives an error.
 
 use std::collections::HashMap;
 use std::ffi::OsString;

@@ -248,7 +248,7 @@ fn rules_of_rings(has_rings: bool) -> Result<Vec<(i64, Vec<SeccompRule>)>> {
 /// io_uring rings.
 ///
 /// # Errors
-/// The system has no such filters, or none for this architecture.
+/// Fails if the system has no such filters, or none for this architecture.
 pub(super) fn close_in(has_rings: bool) -> Result<()> {
     refuse([(libc::SYS_clone3, Vec::new())].into(), libc::ENOSYS)?;
     let refused = || REFUSED.iter().chain(OLDER).chain(&NEWER).copied();
@@ -318,7 +318,8 @@ mod tests {
             Command::new("/bin/true").status().err().map(|error| error.kind()),
             refused
         );
-        // Both calls set the current values: if the filter allowed them, nothing would change.
+        // Both calls set the current values, so they would change nothing if the filter allowed
+        // them.
         let clock = rustix::time::ClockId::Realtime;
         let set = rustix::time::clock_settime(clock, rustix::time::clock_gettime(clock));
         assert_eq!(set.err(), Some(rustix::io::Errno::PERM), "the system's clock");

@@ -34,8 +34,8 @@ pub(crate) struct Entry {
 
 /// The record of a mount for other processes.
 pub(crate) struct Root {
-    /// The device number in the table of mounts. It identifies the mount on every directory that
-    /// shows it.
+    /// The device number in the table of mounts. The device number identifies the mount on every
+    /// directory that shows it.
     pub(crate) device: String,
     /// The image files that the server has open.
     pub(crate) images: Value,
@@ -97,7 +97,7 @@ pub(crate) fn own_socket() -> Result<PathBuf> {
 
 /// Removes the files of a server that ended.
 fn remove(file: &Path) {
-    // If this fails, the next reader of the registry removes them.
+    // If removing the socket fails, the next reader of the registry removes it.
     drop(std::fs::remove_file(socket_beside(file)));
     drop(std::fs::remove_file(file));
 }
@@ -189,7 +189,7 @@ impl Known {
             }
             if flock(&known.file, FlockOperation::NonBlockingLockShared).is_ok() {
                 known.has_ended = true;
-                // While the process exists, other processes may have to wait for it.
+                // While the server's process exists, other processes may have to wait for it.
                 if known.process().is_none() {
                     remove(&known.path);
                 }

@@ -4,8 +4,8 @@
 //! the superblock. The table of mounts shows them, so the server reads the table after each change.
 //! The server opens the table of mounts before it restricts itself.
 //!
-//! A request does not identify its mount. The options of the oldest mount of the volume therefore
-//! apply to all of them.
+//! A FUSE request does not identify its mount. The options of the oldest mount of the volume
+//! therefore apply to all of them.
 
 use std::fs::File;
 use std::io::{Read as _, Seek as _};

@@ -11,11 +11,11 @@
 //! | `s` | calls syncfs(2) on the mount, so that the kernel sends its cached changes to the server, and answers with a byte |
 //! | end of input | the server has ended: detaches its remaining mounts |
 //!
-//! The watching process finds mounts by device, because several directories may show a volume, or
-//! later show another.
+//! The watching process finds mounts by device, because several directories may show a volume, and
+//! a directory may later show another volume.
 //!
-//! The process does not open the image. Of another process' memory, it only discloses which of
-//! three numbers, if any, is at an address.
+//! The process does not open the image. Of another process' memory, the watching process only
+//! discloses which of three numbers, if any, is at an address.
 
 use std::ffi::{OsStr, OsString};
 use std::io::{Read as _, Write as _};

@@ -127,7 +127,7 @@ fn read_ahead(input: &File) -> Option<ReadAhead> {
     ReadAhead::start(input).ok()
 }
 
-/// Returns the kept stream with this name, or the only one.
+/// Returns the kept stream with this name, or the only kept stream.
 fn chosen(kept: Vec<Kept>, name: &[u8], target: &Target) -> Result<Option<Kept>> {
     let mut found: Vec<Kept> = kept;
     if !name.is_empty() {

@@ -37,7 +37,7 @@ pub(super) struct Options {
     /// Keep the status in this file, not in IMAGE.scrub-status
     #[arg(long, value_name = "FILE")]
     pub(super) status_file: Option<PathBuf>,
-    /// For compatibility: a class for ionice, which nothing is made of
+    /// For compatibility: a class for ionice, which has no effect
     #[arg(short = 'c', value_name = "CLASS", hide = true)]
     pub(super) io_class: Option<u32>,
     /// For compatibility: a priority for ionice, which nothing is made of

@@ -63,7 +63,7 @@ impl<'a> Block<'a> {
             for (name, value) in self.counters.fields() {
                 writeln!(out, "\t{name}: {value}")?;
             }
-            // btrfs-progs has no such counter.
+            // btrfs-progs has no counter of missed copies.
             if self.counters.missed > 0 {
                 writeln!(out, "\tmissed: {}", self.counters.missed)?;
             }

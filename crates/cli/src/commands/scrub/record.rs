@@ -69,7 +69,7 @@ impl Record {
     /// job no longer exists, the job counts as interrupted.
     ///
     /// # Errors
-    /// The file is unreadable, or not a record.
+    /// Fails if the file is unreadable, or contains no record.
     pub(super) fn find(path: &Path) -> Result<Option<Self>> {
         Ok(Self::load(path)?.map(|mut record| {
             if record.state == State::Running && !record.is_alive() {

@@ -162,8 +162,8 @@ pub(super) fn run(
     conclude(context, options, &record, report, &filesystem, command)
 }
 
-/// Brings devices that missed commits up to date. Returns the new state of the volume if any device
-/// was updated.
+/// Brings devices that missed commits up to date. If any device was updated, returns the new state
+/// of the volume.
 fn resync(
     context: &Context,
     opened: &Subvolume,

@@ -80,7 +80,7 @@ impl Subcommand for Status {
         if let Some(record) = record.as_ref().filter(|record| record.state == State::Running) {
             return self.print(context, record, style, &resync);
         }
-        // The findings of a scrub need no other device.
+        // To report a scrub's findings, no other device is needed.
         let device = context.open_device_alone(&image)?;
         let uuid = superblocks::choose(&device)
             .with_context(|| image.display().to_string())?

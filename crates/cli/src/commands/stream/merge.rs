@@ -65,7 +65,7 @@ impl Subcommand for Merge {
     }
 }
 
-/// With JSON, prints the name of the written file.
+/// With JSON, prints the name of the written stream file.
 pub(super) fn tell(context: &Context, file: Option<&std::path::Path>, name: &str) -> Result<Outcome> {
     if let Some(file) = named(file).filter(|_| context.json()) {
         let mut written = Map::new();

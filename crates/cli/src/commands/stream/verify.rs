@@ -1,7 +1,8 @@
 //! `buttress stream verify FILE…`: reads streams to their ends and prints their contents.
 //!
 //! The command verifies every checksum, executes every command, decodes all compressed data, and
-//! checks the end of each stream. The first error stops it, with the exact position and exit code
+//! checks the end of each stream. The first error stops the command, with the exact position and
+//! exit code
 //! 1. It still lists the streams that were complete before that.
 
 use std::ffi::OsString;

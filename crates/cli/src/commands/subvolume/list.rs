@@ -74,7 +74,7 @@ pub struct List {
     image: OsString,
 }
 
-/// `N`, `+N` or `-N`.
+/// A filter of numbers: `N`, `+N` or `-N`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct NumberFilter {
     wanted: Ordering,

@@ -35,7 +35,7 @@ pub struct Pwrite {
     /// Begin at this offset of that file
     #[arg(short = 's', value_name = "OFFSET", requires = "input")]
     skip: Option<Bytes>,
-    /// How much is written in one go
+    /// Largest size of a single write
     #[arg(short = 'b', value_name = "BYTES")]
     block: Option<Bytes>,
     /// Make the file durable after the write (fsync)
@@ -47,7 +47,7 @@ pub struct Pwrite {
     /// Where to begin
     #[arg(value_name = "OFFSET")]
     offset: Bytes,
-    /// How much to write
+    /// Number of bytes to write
     #[arg(value_name = "LENGTH")]
     length: Bytes,
     /// The file
@@ -116,7 +116,7 @@ impl Word for Pwrite {
 /// Read at an offset; -v shows the content
 #[derive(Args, Debug)]
 pub struct Pread {
-    /// Show the bytes
+    /// Print the bytes that are read
     #[arg(short = 'v')]
     verbose: bool,
     /// Do not say how much was read
@@ -125,7 +125,7 @@ pub struct Pread {
     /// Offset at which to begin
     #[arg(value_name = "OFFSET")]
     offset: Bytes,
-    /// How much to read
+    /// Number of bytes to read
     #[arg(value_name = "LENGTH")]
     length: Bytes,
     /// The file

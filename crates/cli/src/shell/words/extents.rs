@@ -51,7 +51,7 @@ pub struct Seek {
     /// The next hole
     #[arg(short = 'h')]
     hole: bool,
-    /// All that follow, too
+    /// Show all following extents, too
     #[arg(short = 'r')]
     all: bool,
     /// Show where looking began, too

@@ -5,7 +5,7 @@ use std::str::FromStr;
 /// A change of permission bits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// Exactly these bits.
+    /// Set exactly these permission bits.
     Octal(u32),
     /// Consecutive changes.
     Symbolic(Vec<Change>),

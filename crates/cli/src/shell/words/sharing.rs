@@ -185,7 +185,8 @@ pub struct CopyRange {
     /// Do not say what was copied
     #[arg(short = 'q')]
     quiet: bool,
-    /// The source, its offset, the offset in the file and the length (all of it without these), the file
+    /// Source, source offset, target offset and length (omitted: all of the source), then target
+    /// file
     #[arg(value_name = "SOURCE [SOURCE_OFFSET OFFSET LENGTH] FILE", required = true, num_args = 2..=5)]
     places: Vec<OsString>,
 }

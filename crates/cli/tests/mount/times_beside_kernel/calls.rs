@@ -276,7 +276,7 @@ fn read(root: &Path, call: &Call, kept_back: bool) -> Result<()> {
     }
     if is_direct {
         let file = open(&path, OFlags::RDONLY | OFlags::DIRECT)?;
-        // The call is aligned to sectors, or only its buffer is.
+        // In this call, the whole request is aligned to sectors, or only its buffer is.
         let length = if call.at & 1 == 0 { SECTOR } else { 100 };
         let at = if call.at & 4 == 0 { 0 } else { call.at & !4095 };
         return with_aligned(|sector| io(file.read_at(&mut sector[..length], at)).map(drop));
@@ -340,7 +340,7 @@ fn change_attributes(root: &Path, call: &Call) -> Result<()> {
     let number = u32::try_from(call.at).unwrap();
     let follows = matches!(call.what, "truncate" | "chmod");
     if follows && io(fs::symlink_metadata(&path))?.is_symlink() {
-        // The kernel has cached the target.
+        // The kernel has cached the link's target, and refuses the call.
         return Err(Errno::LOOP);
     }
     match call.what {

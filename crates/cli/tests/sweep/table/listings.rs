@@ -169,7 +169,7 @@ pub(super) const COPIES: &[Sweep] = &[
         own: &[
             acts("--no-clobber", "-n"),
             acts("--remove-destination", "--remove-destination"),
-            // Root can write to everything, so `--force` has no visible effect.
+            // Root can write to every existing file, so `--force` has no visible effect.
             manner("--force", "-f"),
         ],
         ..PLAIN

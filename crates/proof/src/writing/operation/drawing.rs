@@ -25,7 +25,7 @@ const SERIES_EVERY: u64 = 500;
 const SERIES_NAMES: usize = 66;
 const SHORT_SERIES_NAMES: usize = 20;
 
-/// Number of attempts to find a better directory for a series.
+/// Number of attempts to find a better directory for a series of changes.
 const SERIES_TRIES: usize = 8;
 
 /// Largest number of inodes held at once.
@@ -71,7 +71,7 @@ impl Draw<'_> {
         ids.copied().nth(number).unwrap_or(SubvolumeId::TOP_LEVEL)
     }
 
-    /// Draws a matching inode of any subvolume; the root of one if none matches.
+    /// Draws a matching inode of any subvolume; if none matches, the root of a subvolume.
     fn inode(&mut self, wanted: impl Fn(&Inode) -> bool) -> Location {
         let id = self.subvolume();
         let found: Vec<u64> = self.model.subvolumes[&id]
@@ -272,7 +272,8 @@ impl Draw<'_> {
                 let names: Vec<Vec<u8>> = xattrs.into_iter().flatten().collect();
                 let number = self.below(names.len());
                 match names.get(number) {
-                    // A separate change covers the compression property.
+                    // Extended attributes exclude the compression property, which a separate change
+                    // covers.
                     Some(name) if name != COMPRESSION => Operation::RemoveXattr(inode, name.clone()),
                     _ => Operation::RemoveXattr(inode, self.xattr().0),
                 }

@@ -57,8 +57,8 @@ impl Making {
         })
     }
 
-    /// Returns a random name, of this kind if the caller asks for one. Returns the top if no name
-    /// matches.
+    /// Returns a random name, of this kind if the caller requests one. If no name matches, returns
+    /// the top directory.
     fn any(&mut self, kind: Option<Kind>) -> Vec<u8> {
         let names: Vec<&Vec<u8>> = self
             .names

@@ -99,7 +99,8 @@ impl Selection {
         Ok(())
     }
 
-    /// Prints the selected trees with root items in `roots`. Returns whether any tree was printed.
+    /// Prints the selected trees with root items in `roots`. Returns whether any of these trees was
+    /// printed.
     fn trees_with_root_items(self, dump: &mut Dump<'_>, roots: &Tree) -> Result<bool> {
         let sector_bytes = dump.filesystem.sector_bytes();
         let mut found = false;

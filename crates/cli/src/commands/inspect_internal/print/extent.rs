@@ -26,7 +26,7 @@ pub(super) fn extent_item(sink: &mut impl Sink, key: &Key, data: &[u8]) -> Resul
     if key.item_type == ItemType::METADATA_ITEM {
         sink.begin(2);
         sink.words("tree block skinny");
-        // The low byte of the key's offset is the level.
+        // In a METADATA_ITEM's key, the offset is the level.
         sink.field("level", key.offset);
         sink.end();
     } else if flags & TREE_BLOCK != 0 {

@@ -17,7 +17,7 @@ const ROOT_ITEM_BYTES: usize = 439;
 /// Prints a ROOT_ITEM.
 ///
 /// Old kernels write the short form, or the long form without updating its second half. The second
-/// half is valid only if both generations are equal.
+/// half of a root item is valid only if its two generations are equal.
 pub(super) fn root_item(sink: &mut impl Sink, data: &[u8]) -> Result<(), Short> {
     let mut padded = [0; ROOT_ITEM_BYTES];
     let whole = match data.get(..ROOT_ITEM_BYTES) {

@@ -195,8 +195,8 @@ impl Value for Moment {
     }
 }
 
-/// Largest length of a value in text, as in btrfs-progs; names are never longer. JSON contains the
-/// whole value.
+/// Largest length of a value in text, as in btrfs-progs; names are never longer. JSON output
+/// contains the whole value.
 const TEXT_BYTES_MAX: usize = 255;
 
 /// A name or other user-controlled bytes, printed with escapes, or as `HIDDEN`.
