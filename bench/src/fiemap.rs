@@ -136,8 +136,8 @@ fn map(filesystem: &Filesystem, path: &str, sharing: bool) -> Result<(u64, Durat
 }
 
 fn count(scale: Scale) -> Result<()> {
-    println!("\n| counted in one process, warm | extents | buttress ms | ioctl ms | ratio | goal | met |");
-    println!("|---|---|---|---|---|---|---|");
+    println!("\n| counted in one process, warm | extents | buttress ms | ioctl ms | ratio | goal |");
+    println!("|---|---|---|---|---|---|");
     for (kind, extents) in images::of_files(scale) {
         let image = images::make(scale, kind, extents)?;
         let filesystem = open(&image)?;
@@ -163,11 +163,11 @@ fn count(scale: Scale) -> Result<()> {
         mount.close()?;
         let ratio = ours.as_secs_f64() / theirs.as_secs_f64();
         println!(
-            "| {} | {extents} | {:.2} | {:.2} | {ratio:.2} | {GOAL_COUNT:.2} | {} |",
+            "| {} | {extents} | {:.2} | {:.2} | {ratio:.2} | {GOAL_COUNT:.2}{} |",
             kind.name(),
             ours.as_secs_f64() * 1e3,
             theirs.as_secs_f64() * 1e3,
-            if ratio <= GOAL_COUNT { "yes" } else { "no" },
+            if ratio <= GOAL_COUNT { "" } else { " missed" },
         );
     }
     Ok(())
