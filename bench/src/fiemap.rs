@@ -1,9 +1,9 @@
 //! Extents of files, against `filefrag` and the ioctl on the kernel's mount of the same image.
 //!
-//! - `files`: whole processes on the two kinds of file in the kernel's own fiemap benchmarks. One
-//!   is compressed with lzo and has extents of 128 KiB; the other has a byte in every 8 KiB. Cold:
-//!   caches are dropped. Warm: our side has the image in the page cache; `filefrag` runs for the
-//!   second time on its mount, with metadata in memory. With `-v` both sides find shared extents.
+//! - `files`: whole processes on the two kinds of file in the kernel's own fiemap benchmarks:
+//!   extents of 128 KiB compressed with lzo, and a byte in every 8 KiB. Cold: caches are dropped.
+//!   Warm: our side has the image in the page cache; `filefrag` runs for the second time on its
+//!   mount, with metadata in memory. With `-v` both sides find shared extents.
 //! - `count`: inside one process, the ioctl with `fm_extent_count` 0 against a map without
 //!   sharedness; both warm.
 //! - `flat`: the time for each extent with sharedness, from a thousand extents to a million, with
