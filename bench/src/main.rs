@@ -3,9 +3,9 @@
 //! `cargo xtask bench NAME`:
 //!
 //! - `read`: files read out of volumes, cold and warm, against the kernel's mount ([`read`]);
-//! - `send`: sends of snapshots, cold and warm, against the kernel's send ([`send`]); `send
-//!   simulated`: on simulated disks, beside the seeds' tables ([`send_simulated`]); `send disk`:
-//!   under each read-ahead mode from this machine's disk, cold ([`send_disk`]);
+//! - `send`: sends of snapshots, cold and warm, against the kernel's send ([`send`]);
+//! - `send simulated`: sends on simulated disks, beside the seeds' tables ([`send_simulated`]);
+//! - `send disk`: sends under each read-ahead mode from this machine's disk, cold ([`send_disk`]);
 //! - `receive`: received streams, against the kernel's receive on a loop device ([`receive`]);
 //! - `sweep`: a whole tree under each read-ahead mode on the simulated spinning disk ([`sweep`]);
 //! - `write`: changes of volumes, against the kernel on a loop device ([`write`]);

@@ -1,11 +1,11 @@
 //! The waits of readers while a writer writes and commits.
 //!
 //! Four threads list and read for some seconds alone, two on a snapshot and two on the newest tree.
-//! They then run as long beside a thread that makes files of 2,000 bytes and commits five times a
-//! second. That thread first makes an equal number of files on both sides, then as many as each
-//! side can make. A read resolves a path and reads the file; every 64th call lists a directory of
-//! 100 names instead. The benchmark takes the time of each call. Readers of the newest tree read
-//! live. The kernel's side reads from its mount's page cache.
+//! They then run as long beside a writer, which makes files of 2,000 bytes and commits five times a
+//! second. The writer first makes an equal number of files on both sides, then as many as each side
+//! can make. A read resolves a path and reads the file; every 64th call lists a directory of 100
+//! names instead. The benchmark takes the time of each call. Readers of the newest tree read live.
+//! The kernel's side reads from its mount's page cache.
 
 use super::new_image;
 use super::steps::{TOP, make_inline_files, open};
