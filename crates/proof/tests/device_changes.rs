@@ -18,7 +18,7 @@ use buttress::unstable::device::MemoryBackend;
 use buttress::unstable::fs::OpenOptions;
 use buttress::unstable::volume::superblocks;
 use buttress::unstable::writer::{
-    ChunkInTheWay, JoinOptions, RelocationOptions, WritableFilesystem, WriteOptions,
+    ChunkInTheWay, JoinOptions, WritableFilesystem, WriteOptions, relocation::RelocationOptions,
 };
 use buttress::{
     Backend, ByteCount, Device, DeviceEngine as Engine, DeviceId, FileOffset, Location, Logical, NewInode,
