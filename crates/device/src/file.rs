@@ -239,7 +239,12 @@ impl Backend for FileBackend {
         if self.is_block_device {
             let found = system::block_device_bytes(&self.file)?;
             self.size_bytes.store(found, Ordering::Release);
-            return check_range(found, 0, size_bytes);
+            return match size_bytes <= found {
+                true => Ok(()),
+                false => Err(io::Error::other(format!(
+                    "the block device ends before (found {found} bytes, expected at least {size_bytes}). Grow it first"
+                ))),
+            };
         }
         let too_large = |_| io::Error::from_raw_os_error(libc::EFBIG);
         i64::try_from(size_bytes).map_err(too_large)?;

@@ -18,7 +18,7 @@ use buttress::unstable::device::MemoryBackend;
 use buttress::unstable::fs::OpenOptions;
 use buttress::unstable::volume::superblocks;
 use buttress::unstable::writer::{
-    ChunkInTheWay, JoinOptions, RelocationOptions, WritableFilesystem, WriteOptions,
+    ChunkInTheWay, JoinOptions, WritableFilesystem, WriteOptions, relocation::RelocationOptions,
 };
 use buttress::{
     Backend, ByteCount, Device, DeviceEngine as Engine, DeviceId, FileOffset, Location, Logical, NewInode,
@@ -371,7 +371,7 @@ fn device_that_is_needed_stays() {
     let single = Base::new(&[128 * MIB], &Options::default()).unwrap();
     let filesystem = open_for_writing(&single.backends).unwrap();
     let error = told(filesystem.begin_removal(DeviceId::new(1)).unwrap_err());
-    assert!(error.contains("the only device"), "{error}");
+    assert!(error.contains("the only writable device"), "{error}");
 }
 
 #[test]

@@ -8,8 +8,8 @@
 //! - the commit lists the device, and the device carries the volume's fsid, its own id and its own uuid.
 //!
 //! A commit writes the superblock of a device without device extents after those of other devices
-//! ([`crate::write`]). An interrupted commit therefore never leaves the newest superblock only on a
-//! device without device extents.
+//! ([`crate::write`]), unless the commit itself takes the last of these extents away. An interrupted
+//! commit therefore never leaves the newest superblock only on a device without device extents.
 //!
 //! A commit that removes a device writes no superblock to that device
 //! ([`Volume::write_superblocks_without`]). The device's superblock then belongs to the commit

@@ -242,7 +242,7 @@ fn device_that_is_needed_is_not_removed() {
     done(folder, &["mkfs", "-q", "-f", "-b", "300M", "a.img"]);
     let last = buttress(folder, &["device", "remove", "1", "a.img"]);
     assert!(
-        text(&last.stderr).contains("the only device"),
+        text(&last.stderr).contains("the only writable device"),
         "{}",
         text(&last.stderr)
     );
@@ -285,13 +285,13 @@ fn resize_that_cannot_be_done_is_refused_before_any_change() {
     for (word, wanted, code) in [
         ("1M", "too small for a device of a volume", 1),
         ("0", "too small for a device of a volume", 1),
-        ("-1G", "bytes are less than", 1),
-        ("+18446744073709551615", "more than 16 EiB", 1),
+        ("-1G", "the new size is negative", 1),
+        ("+18446744073709551615", "expected at most 16 EiB", 1),
         ("16777215T", "File too large", 1),
         ("9:max", "the volume has no device 9", 1),
         ("cancel", "no resize is in progress", 1),
         ("lots", "is not a size", 2),
-        ("x:1G", "is not the id of a device", 2),
+        ("x:1G", "is not a device id", 2),
         ("17E", "is more than 16 EiB", 2),
     ] {
         let refused = buttress(folder, &["filesystem", "resize", word, "a.img"]);

@@ -399,9 +399,11 @@ fn an_image_that_may_not_be_written() {
         if !case.writes || case.source != Source::Image {
             return;
         }
+        // Words may make the files that they name.
+        let words = case.words(world);
         let before = world.image_state();
         world.forbid_changing();
-        let ended = run_in(case, world, condition, How::AsUser, &case.words(world));
+        let ended = run_in(case, world, condition, How::AsUser, &words);
         expect_failure(
             case,
             world,

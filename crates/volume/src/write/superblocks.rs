@@ -93,8 +93,11 @@ impl Volume {
                 then: copies,
                 last: Vec::new(),
             };
-            let is_idle =
-                item.bytes_used == ByteCount::ZERO && !buttress_faults::on("volume-idle-device-first");
+            // In the commit that takes its last extent away, its own superblock still leads to it.
+            let before = target.slot.item();
+            let is_idle = before.is_none_or(|item| item.bytes_used == ByteCount::ZERO)
+                && item.bytes_used == ByteCount::ZERO
+                && !buttress_faults::on("volume-idle-device-first");
             match is_idle && needed.is_none_or(|needed| !Arc::ptr_eq(needed, &target.slot)) {
                 true => idle.push(target),
                 false => targets.push(target),

@@ -6,7 +6,8 @@ use buttress_device::Device;
 use buttress_format::{ByteCount, DeviceId, Logical};
 use buttress_fs::Progress;
 use buttress_volume::DeviceSlot;
-use buttress_writer::{Emptying, RelocationOptions, wipe_superblocks};
+use buttress_writer::relocation::RelocationOptions;
+use buttress_writer::{Emptying, wipe_superblocks};
 
 pub use buttress_writer::JoinOptions as NewDevice;
 
