@@ -80,8 +80,8 @@ fn moved(specification: &Specification, targets: TargetProfiles) -> Result<()> {
             after.iter().all(|group| !before.contains(group)),
             "{before:?} {after:?}"
         );
-        let map = filesystem.view().volume().chunk_map();
         for group in &after {
+            let map = filesystem.view().volume().chunk_map();
             let profile = map.find(*group).and_then(|chunk| chunk.flags().profile());
             ensure!(target.is_none() || profile == target, "{group} has {profile:?}");
         }
