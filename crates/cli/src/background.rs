@@ -89,7 +89,7 @@ pub fn stop_by((process, begun): (u32, u64), signal: Signal) -> Result<()> {
 
 /// Starts this command line again as a separate process with `--in-background`, and waits until
 /// `is_ready` returns a value for its process id. `None` means that the process completed its work
-/// before that.
+/// before `is_ready` returned a value.
 ///
 /// # Errors
 /// Fails with the message of the process, if the process fails before it is ready.

@@ -15,7 +15,7 @@
 //! therefore correct, and memory does not grow with the number of directories.
 //!
 //! To preserve hard links, the extractor creates a file with several names before the walk
-//! continues. It links later names to this file, and only to it.
+//! continues. The extractor links later names to this file, and only to it.
 
 mod attributes;
 mod beneath;
@@ -78,17 +78,17 @@ struct Shared {
     refusals: Refusals,
     files: AtomicU64,
     bytes: AtomicU64,
-    /// Errors that the caller has not collected yet.
+    /// Errors of writing threads that the caller has not collected yet.
     errors: parking_lot::Mutex<Vec<anyhow::Error>>,
-    /// True once nothing more can be created, as on a full disk.
+    /// True once the extractor can create nothing more, as on a full disk.
     ended: AtomicBool,
     /// Path of the walk's root in the destination, for messages.
     destination: PathBuf,
 }
 
 impl Shared {
-    /// Records an error. Of errors that end the job it keeps only the first, because the others
-    /// would repeat it.
+    /// Records an error. If several errors would end the job, the extractor keeps only the first,
+    /// because the others would repeat it.
     fn lost(&self, error: anyhow::Error) {
         if !ends_the_job(&error) {
             self.errors.lock().push(error);
@@ -280,7 +280,7 @@ impl Extractor {
         let keeps_links = self.shared.replacing.keep_links;
         let location = entry.location();
         let has_more_names = keeps_links && entry.metadata().nlink > 1;
-        // If the file's first name was not created, this name counts as the first.
+        // If the extractor did not create the file's first name, this name counts as the first.
         let expected = self.linked.get(&location).filter(|_| keeps_links).copied();
         if let Some((first, expected)) = entry.hard_link.as_ref().zip(expected) {
             let spot = Spot {

@@ -78,7 +78,7 @@ impl HostFile {
         }
     }
 
-    /// Opens the file, unless it is a link.
+    /// Opens the file for reading, unless it is a symbolic link.
     pub fn open(&self, flags: OFlags) -> Result<OwnedFd, Errno> {
         let flags = flags.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
         rustix::fs::openat(&self.directory, &self.name, flags, Mode::empty())

@@ -189,7 +189,7 @@ impl<'a> Inserter<'a> {
         self.totals
     }
 
-    /// Returns the attributes to preserve.
+    /// Returns which attributes the copy preserves.
     pub fn preserve(&self) -> Preserve {
         self.preserve
     }
@@ -243,8 +243,8 @@ impl<'a> Inserter<'a> {
         }
     }
 
-    /// Enters the directory `name`, and creates it if it does not exist. Without a name, enters the
-    /// base directory.
+    /// Enters the directory `name`, and creates it if it does not exist. If no name is given, the
+    /// inserter enters the base directory.
     pub fn enter(&mut self, name: Option<&[u8]>, facts: Facts) -> Result<()> {
         let Some(name) = name else {
             self.levels.push(Level {

@@ -60,7 +60,7 @@ impl Context {
         Some(name.into())
     }
 
-    /// Opens one image or device for reading, without those of `--device`.
+    /// Opens one image or device for reading, without the devices of `--device`.
     pub fn open_device_alone(&self, image: &Path) -> Result<Device> {
         let options = DeviceOptions {
             overlay: self.overlay_of(0),
@@ -153,8 +153,8 @@ impl Target {
 }
 
 impl Context {
-    /// Opens the volume on an image or device, and prints notices about it. In a session it returns
-    /// the session's volume.
+    /// Opens the volume on an image or device, and prints notices about it. In a session, this
+    /// function returns the session's volume.
     pub fn open_volume(&self, image: &Path) -> Result<Subvolume> {
         if let Some(present) = self.present(image)? {
             return Ok(present);
@@ -163,7 +163,7 @@ impl Context {
     }
 
     /// Opens the volume like [`open_volume`](Self::open_volume), for a command that reports
-    /// whatever it can read. Devices may be missing without `--degraded`.
+    /// whatever it can read. In this case, devices may be missing without `--degraded`.
     pub(crate) fn open_volume_as_far_as_there(&self, image: &Path) -> Result<Subvolume> {
         match self.open_volume(image) {
             Err(error) if lacks_devices(&error) && !self.globals().degraded => {
@@ -238,8 +238,8 @@ impl Context {
         self.open_and_report(images, &self.device_options(), options)
     }
 
-    /// Opens the volume for a check. The root tree may be unreadable, and the check itself reports
-    /// skipped copies.
+    /// Opens the volume for a check. A check opens the volume even if the root tree is unreadable,
+    /// and the check itself reports skipped copies.
     pub fn open_for_check(&self, image: &Path) -> Result<Volume> {
         let options = self.volume_options().for_inspection();
         let opened = self.opened(&[image.to_owned()], &self.options_for_one_pass(), options);
@@ -247,7 +247,7 @@ impl Context {
     }
 
     /// Opens the volume, and registers a report of skipped copies for the end of the command.
-    /// Errors name the image.
+    /// Errors of opening name the image.
     fn open_and_report(
         &self,
         images: &[PathBuf],

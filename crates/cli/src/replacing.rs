@@ -22,7 +22,7 @@ pub struct Replacing {
     pub no_clobber: bool,
     /// Removes existing files first (--remove-destination).
     pub remove: bool,
-    /// Removes an existing file if it cannot be written to (-f).
+    /// If an existing file cannot be written to, removes it (-f).
     pub force: bool,
     /// Replaces existing files with items that are not copied as regular files (-P, and with it -r
     /// and -a).

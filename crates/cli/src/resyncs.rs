@@ -48,7 +48,7 @@ impl fmt::Debug for Resyncs {
 struct State {
     /// Progress of the running resynchronisation.
     under_way: Option<Progress>,
-    /// The result of the last run in the background.
+    /// The result of the last resynchronisation in the background.
     last: Option<Last>,
     /// True once the mount starts no further resynchronisation.
     is_over: bool,
@@ -61,12 +61,12 @@ struct Last {
     error: Option<String>,
 }
 
-/// A device that is behind the volume, as `scrub status` shows it.
+/// A device that missed commits, as `scrub status` shows it.
 #[derive(Clone, Debug)]
 pub struct Behind {
     /// Id of the device.
     pub device: DeviceId,
-    /// Name of the device.
+    /// The device's name, as the log shows it.
     pub name: Arc<str>,
     /// Generation of the device's superblock.
     pub since: Generation,
@@ -116,7 +116,8 @@ fn behind(writer: &WritableFilesystem) -> Vec<Behind> {
 }
 
 impl Resyncs {
-    /// Creates a value without any resynchronisation. Messages go to `log`.
+    /// Creates a value without any resynchronisation. The resynchronisation writes its messages to
+    /// `log`.
     pub fn new(log: Log) -> Self {
         Self {
             state: Mutex::default(),

@@ -2,7 +2,8 @@
 //! so they cannot disagree.
 //!
 //! A command is a type that derives [`clap::Args`] and implements [`Subcommand`]; its doc comment
-//! is the help text. [`leaf`] makes a table row of it. Groups are rows with nested rows.
+//! is the help text. [`leaf`] makes a table row of such a command. Groups are rows with nested
+//! rows.
 //!
 //! `command_line` describes the table to clap and parses; `running` runs the command that a line
 //! names.
@@ -46,7 +47,7 @@ pub trait Subcommand: clap::Args {
     const EXIT_CODES: &'static [ExitCode] = manual::EXIT_CODES;
 
     /// Returns whether standard output carries contents (of a file, an archive, a stream, a script)
-    /// instead of results. Such output has no JSON form, so the command refuses JSON.
+    /// instead of results. Such raw output has no JSON form, so the command refuses JSON.
     fn writes_contents(&self) -> bool {
         false
     }

@@ -141,7 +141,8 @@ fn run_with_commits_between(
         workload.step(filesystem)?;
         if random.one_in(plan.commit_every) {
             filesystem.commit()?;
-            // The content is unchanged since then, unless an operation committed by itself.
+            // The content is unchanged since the last commit, unless an operation committed by
+            // itself.
             let generation = filesystem.committed_generation().get();
             shown.push((generation, describe(&filesystem.view())?));
         }

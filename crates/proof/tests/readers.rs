@@ -231,7 +231,8 @@ fn files_of(filesystem: &Filesystem, root: Location) -> Result<Expected> {
 }
 
 /// A commit releases the edit lock during its reads, which are frequent with a very small cache.
-/// Concurrent edits are completely in this commit, or completely in the next one.
+/// The edits of a concurrent operation are completely in this commit, or completely in the next
+/// one.
 #[test]
 fn writers_go_on_beside_commits_that_read() {
     let base = empty(&[512 << 20], &Options::default()).unwrap();

@@ -2,13 +2,13 @@
 //! another.
 //!
 //! As in `cp(1)`, if the destination is a directory, the copies go into it under their names.
-//! Otherwise the destination names the copy. The root of a volume has no name, so its content goes
-//! into the destination itself. The destination determines the direction: `IMAGE:/path` is in a
-//! volume, any other path is on the host. [`crate::replacing`] defines the treatment of existing
-//! files.
+//! Otherwise the destination is the path of the copy. The root of a volume has no name, so its
+//! content goes into the destination itself. The destination determines the direction:
+//! `IMAGE:/path` is in a volume, any other path is on the host. [`crate::replacing`] defines the
+//! treatment of existing files.
 //!
 //! Copying continues after a failure. A copy into a volume commits everything that it copied in one
-//! transaction at the end, then reports what is missing. When the volume is full, the command tries
+//! transaction at the end, then reports what is missing. If the volume is full, the command copies
 //! no further files.
 
 mod into;

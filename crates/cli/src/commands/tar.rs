@@ -28,8 +28,8 @@ use crate::progress::Watch;
 use crate::table::Subcommand;
 use crate::target::Target;
 
-/// Largest number of data ranges of a sparse member. Files with more are stored whole, because the
-/// map must be known before the first byte.
+/// Largest number of data ranges of a sparse member. Files with more data ranges than this are
+/// stored whole, because the map must be known before the first byte.
 const RANGES_MAX: usize = 1 << 20;
 
 /// Write a directory tree to standard output as a tar archive (pax format)

@@ -4,9 +4,9 @@
 //! and times, in this order. Until then only the user of the command can read or enter it.
 //!
 //! An ordinary user cannot set some attributes (owners, `trusted.` and `security.` attributes), and
-//! the destination's file system may lack others. These are counted and reported once at the end,
-//! similar to `cp -a`. Device nodes that were not created are missing from the copy, which is a
-//! loss. Every other failure is an error.
+//! the destination's file system may lack others. Failures to set such attributes are counted and
+//! reported once at the end, similar to `cp -a`. Device nodes that were not created are missing
+//! from the copy, which is a loss. Every other failure is an error.
 //!
 //! **A file without its original owner gets none of the owner's special rights.** As in GNU cp and
 //! tar, set-user-id and set-group-id are cleared, and `security.capability` is omitted. The sticky
@@ -14,8 +14,8 @@
 //! could grant the same rights to every user.
 //!
 //! With [`Preserve::All`] a privileged user gets everything in the volume, including set-user-id
-//! files, device nodes and `trusted.` attributes, as from `cp -a`. With [`Preserve::Nothing`] none
-//! of these are created.
+//! files, device nodes and `trusted.` attributes, as from `cp -a`. With [`Preserve::Nothing`], the
+//! extractor creates none of these attributes.
 
 use std::ffi::OsStr;
 use std::os::fd::AsFd;
@@ -187,7 +187,8 @@ impl Attributes {
         let is_owned = set_owner(kept, shared, |uid, gid| rustix::fs::fchown(fd, uid, gid))?;
         if inherits_acl {
             for name in [ACCESS_ACL, DEFAULT_ACL] {
-                // Usually no inherited attribute exists; the file's own attributes follow below.
+                // Usually, the new file has no inherited attribute; the file's own attributes are
+                // set below.
                 let _ = rustix::fs::fremovexattr(fd, name);
             }
         }
@@ -217,8 +218,8 @@ impl Attributes {
         Ok(())
     }
 
-    /// Finishes a file that cannot be opened for this: a link (which has no mode), a device, a
-    /// pipe.
+    /// Finishes a file whose attributes cannot be set through an open descriptor: a link (which has
+    /// no mode), a device, a pipe.
     pub(super) fn apply_to_node(
         &self,
         node: &Node,
@@ -242,7 +243,7 @@ impl Attributes {
             rustix::fs::chmod(&path, self.mode(is_owned, shared)).context("setting its mode")?;
         }
         match rustix::fs::utimensat(node.fd(), "", &kept.times, AtFlags::EMPTY_PATH) {
-            // Kernels before 5.8 lack this call.
+            // Kernels before 5.8 lack `utimensat` with an empty path.
             Err(Errno::INVAL | Errno::NOENT) => {
                 rustix::fs::utimensat(CWD, &path, &kept.times, AtFlags::empty())
             }

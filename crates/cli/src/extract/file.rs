@@ -17,7 +17,8 @@ use super::destination::{Directory, make_way};
 use super::replacing::{Spot, Way, is_positioned};
 
 /// Creates the file `name` in `directory`. Damaged ranges become holes, and are reported. Returns
-/// the file's identity for hard links. `handled` counts the processed bytes, including holes.
+/// the identity of the file, by which hard links are recognised. `handled` counts the processed
+/// bytes of the file, including holes.
 pub(super) fn make(
     directory: &Directory,
     name: &OsStr,

@@ -85,7 +85,7 @@ pub fn insert(
 struct HostWalk {
     /// Remaining entries of each directory on the current path, in reverse order.
     levels: Vec<Vec<HostFile>>,
-    /// Names of these directories, for messages.
+    /// Names of the directories on the current path, for messages.
     path: Vec<std::ffi::OsString>,
     /// Device to stay on.
     device: Option<u64>,

@@ -117,8 +117,8 @@ impl Inserter<'_> {
         }))
     }
 
-    /// Returns whether an existing link below the copied directory must be replaced, because the
-    /// user did not name it.
+    /// If the user did not name an existing link below the copied directory, the link must be
+    /// replaced. Returns whether this is the case.
     fn is_below(&self, there: &There) -> bool {
         there.entry.kind == FileKind::Symlink && !self.is_top()
     }

@@ -2,7 +2,7 @@
 //!
 //! Every file that an option names (`tar -f`, `send -f`) is an [`OutputFile`]. Nothing else in this
 //! program creates or truncates files of the host, except extraction (`extract`) and new volumes
-//! (`mkfs`). A test searches for other places.
+//! (`mkfs`). A test searches the code for other places that create files.
 //!
 //! The content goes to an unnamed file in the target's directory (`O_TMPFILE`), which gets its name
 //! when it is complete ([`OutputFile::finish`]). Until it is complete, the target name is free or
@@ -58,9 +58,9 @@ pub struct OutputFile {
 enum Form {
     /// The file is the target itself. If `truncate` is set, it is truncated at the first byte.
     Direct { truncate: bool },
-    /// The file has no name yet.
+    /// The output file has no name yet.
     Unnamed { target: PathBuf },
-    /// The file has a temporary name.
+    /// The output file still has a temporary name.
     Named { temporary: Temporary, target: PathBuf },
 }
 
@@ -167,7 +167,8 @@ impl Context {
         create().with_context(|| format!("opening {}", path.display()))
     }
 
-    /// Continues a file that [`OutputFile::keep_as`] kept at `partial`, or else the target itself.
+    /// Continues a partial output that [`OutputFile::keep_as`] kept at `partial`, or else the
+    /// target itself.
     ///
     /// # Errors
     /// The errors of [`Context::create_output`], or the file has fewer than `offset` bytes.
@@ -272,11 +273,11 @@ impl OutputFile {
         Ok(())
     }
 
-    /// Keeps the partial output under another name, for a job that can resume it. Returns whether
-    /// this is possible; output to a pipe cannot be kept.
+    /// Keeps the partial output under another name, so that a job can resume it. Returns whether
+    /// the partial output can be kept; output to a pipe cannot be kept.
     ///
     /// # Errors
-    /// The file cannot get the name.
+    /// The output file cannot get its name.
     pub fn keep_as(mut self, partial: &Path) -> Result<bool> {
         let shown = partial.display().to_string();
         self.keep_at(partial).with_context(|| format!("keeping {shown}"))
@@ -596,7 +597,7 @@ mod tests {
             };
             keep(b"abcdef");
             assert_eq!(names(folder.path()), ["out.part"]);
-            // A shorter partial file replaces nothing.
+            // A partial file that is shorter than an existing one does not replace it.
             keep(b"abc");
             assert_eq!(fs::read(&partial).unwrap(), b"abcdef");
             let sources = Sources::default();

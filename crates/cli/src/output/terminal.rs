@@ -69,7 +69,8 @@ pub fn shown(text: impl Display) -> String {
     }
 }
 
-/// Prints a line on standard error, with its label in bold colour. The text may contain anything.
+/// Prints a line on standard error, with its label in bold colour. The text may contain any bytes,
+/// including control characters.
 pub fn message(label: &str, colour: AnsiColor, text: &dyn Display) {
     if elsewhere::tell(Some(label), &text.to_string()) {
         return;

@@ -69,7 +69,7 @@ impl<W: Write + Send + 'static> WriterThread<W> {
                 self.buffer.reserve(BUFFER_BYTES);
                 Ok(())
             }
-            // The thread ends early only after an error.
+            // The writing thread ends early only after an error.
             _ => Err(self
                 .join()
                 .err()

@@ -50,7 +50,8 @@ impl HistoryFile {
         Some(Self { path })
     }
 
-    /// Loads the lines, the oldest first. If there are too many, it drops the oldest ones.
+    /// Loads the lines, the oldest first. If the history has too many lines, it drops the oldest
+    /// ones.
     pub(super) fn load(&self) -> Result<Vec<String>> {
         let text = self.read().with_context(|| self.path.display().to_string())?;
         let text = String::from_utf8_lossy(&text);

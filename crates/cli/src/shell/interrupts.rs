@@ -46,7 +46,7 @@ struct State {
 }
 
 impl State {
-    /// Begins to wait for a line. A signal after the end of the last command was counted to that
+    /// Begins to wait for a line. A signal after the end of the last command was counted for that
     /// command. Such a signal ends the session now, because no later line may arrive.
     fn wait_for_line(&mut self, prompt: Option<&str>) -> Option<i32> {
         if self.stop.is_none() {
@@ -119,7 +119,8 @@ impl Interrupts {
     }
 
     /// Records that the session waits for a line. `prompt` is printed again after a line is
-    /// cleared; the line editor does this itself. Returns a signal that ends the session instead.
+    /// cleared; the line editor does this itself. Returns the signal that ends the session, instead
+    /// of a line.
     #[must_use]
     pub(super) fn at_prompt(&self, prompt: Option<&str>) -> Option<i32> {
         self.shared.state.lock().wait_for_line(prompt)
@@ -155,7 +156,7 @@ impl Shared {
         match (&state.at, clears) {
             (At::Prompt(prompt), true) => {
                 if let Some(prompt) = prompt {
-                    // The terminal has discarded the typed text.
+                    // At an interrupt, the terminal has discarded the typed text.
                     terminal::end_line();
                     terminal::prompt(&prompt);
                 }

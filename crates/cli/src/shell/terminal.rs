@@ -44,7 +44,7 @@ pub(super) struct Edited<'a> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Next {
     Line(Vec<u8>),
-    /// Ctrl-C cleared the line.
+    /// Ctrl-C cleared the line that the user was typing.
     Cleared,
     /// The input has no more lines.
     End,

@@ -204,8 +204,8 @@ fn a_plain_copy_has_no_rights_and_no_devices_even_for_root() {
     }
 }
 
-/// All new files in this directory inherit an ACL, which must not grant access in a copy that
-/// preserves modes.
+/// All new files in this directory inherit a default ACL, which must not grant access in a copy
+/// that preserves modes.
 #[test]
 fn inherited_acls_do_not_open_private_files() {
     if !is_root() || skips(missing("setfacl")) {

@@ -318,7 +318,7 @@ fn an_archive_is_there_whole_or_not_at_all() {
             );
         }
     }
-    // Without an obstacle, the file replaces the old one.
+    // If no obstacle exists, the new file replaces the old one.
     let old = folder.path().join("old");
     stdout(&["tar", "-f", old.to_str().unwrap(), image]);
     assert!(fs::read(&old).unwrap() == buttress(&["tar", image]).stdout);

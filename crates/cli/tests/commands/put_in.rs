@@ -357,7 +357,7 @@ fn shared_ranges_of_one_file_must_not_overlap() {
         assert!(message.contains("are the same file"), "{line}: {message}");
     }
     stdout(&["shell", "-w", volume.path(), "-c", "reflink -q /a 0 64K 64K /a"]);
-    // A file that was created for a failed copy is removed.
+    // If `reflink` fails, the file that was created for the copy is removed.
     assert_eq!(shell("reflink /a 0 0 1G /new").0, 1);
     assert_eq!(shell("reflink /a 1 0 4K /new").0, 1);
     assert_eq!(failure(&["stat", &volume.inside("/new")]).0, 1);

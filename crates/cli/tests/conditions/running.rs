@@ -46,7 +46,7 @@ pub(crate) struct Ended {
     pub(crate) stderr: String,
 }
 
-/// User that runs a command as an ordinary user if the tests run as root.
+/// The user as which a command runs, if the tests run as root and need an ordinary user.
 const USER: u32 = 65_534;
 
 /// Capacity of a pipe, as large as the command requests.

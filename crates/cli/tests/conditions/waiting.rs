@@ -22,7 +22,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 enum Waits {
     /// Standard input: a pipe that has delivered a part of this file and stays open.
     Input(&'static str),
-    /// Standard input that has delivered nothing.
+    /// Standard input that stays open and has delivered nothing.
     NoInput,
     /// A FIFO at `{fifo}` that no process opens for writing.
     Opening,

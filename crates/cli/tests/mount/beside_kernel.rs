@@ -120,7 +120,7 @@ fn is_placeholder(path: &Path) -> bool {
 /// Returns the properties of a file that must agree.
 fn seen(path: &Path) -> Result<String> {
     let found = io(fs::symlink_metadata(path))?;
-    // The sizes of directories must agree, too. Times are not compared.
+    // The sizes of directories must agree, too. This comparison ignores times.
     let kind = if is_placeholder(path) {
         "placeholder"
     } else {
@@ -329,7 +329,7 @@ fn calls_end_as_in_the_kernel_from(seed: u64, count: usize) {
     kernel.close().unwrap();
     ours.umount();
     ours.expect_sound();
-    // The images have the observed content, except the attributes of placeholders.
+    // The images of both sides have the observed content, except the attributes of placeholders.
     ours.mount("ro");
     let kernel = Mount::new(std::slice::from_ref(&theirs.image), "ro").unwrap();
     assert_eq!(listed(&ours.at), listed(kernel.path()), "seed {seed}");

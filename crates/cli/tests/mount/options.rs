@@ -224,7 +224,7 @@ fn the_server_is_closed_in_with_all_of_its_threads() {
     mounted.expect_sound();
 }
 
-/// Returns the missing requirement for a mount by a user without rights.
+/// Returns the requirement that this machine lacks for a mount by a user without rights.
 fn no_helper() -> Option<Missing> {
     let found = Command::new("fusermount3").arg("--version").output();
     match found {

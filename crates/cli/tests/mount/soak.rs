@@ -1,6 +1,6 @@
 //! A mount under mixed load of sixteen processes, in rounds: snapshots are created and dropped
 //! during a round, and each round ends in another way (unmounted, its server killed, remounted, its
-//! server asked to end). The next round has everything that a process had synced, the volume is
+//! server asked to end). The next round finds everything that a process had synced, the volume is
 //! sound, and the server releases its open files.
 //!
 //! `BUTTRESS_MOUNT_SECONDS` sets the total time; a round takes a quarter of it, a minute at most.

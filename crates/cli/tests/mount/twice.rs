@@ -211,7 +211,7 @@ fn server_detaches_all_of_its_mounts_when_it_ends() {
 }
 
 /// The kernel keeps the mount for processes in other mount namespaces. `umount` does not wait for
-/// them.
+/// the processes in these namespaces.
 #[test]
 fn umount_does_not_wait_for_other_namespaces() {
     if skips(no_fuse()) {

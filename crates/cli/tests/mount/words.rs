@@ -171,7 +171,7 @@ fn words_say_the_same_of_a_mount_as_of_its_image() {
         let output = Command::new(PROGRAM).args(&words).output().unwrap();
         let plain = |bytes: &[u8]| match std::str::from_utf8(bytes) {
             Ok(text) => {
-                // Devices also show the image's name.
+                // The device list also shows the image's name.
                 let text = text.replace(root, "%").replace(short, "%");
                 text.replace(mounted.image(), "%").into_bytes()
             }

@@ -85,7 +85,8 @@ impl Terminal {
         i32::try_from(self.child.id()).unwrap()
     }
 
-    /// Waits until this text appears after the text matched before. Returns the output up to it.
+    /// Waits until this text appears after the text matched before. Returns the terminal's output
+    /// up to the expected text.
     pub fn expect(&mut self, text: &str) -> String {
         loop {
             if let Some(found) = self.find(text) {

@@ -55,7 +55,7 @@ impl World {
         self.folder.path().join(name)
     }
 
-    /// Removes the files of the last run.
+    /// Removes the files that the last run of a command created.
     fn renew(&self) {
         let _ = fs::remove_dir_all(self.path("out"));
         making::fill_outputs(&self.path("out"));

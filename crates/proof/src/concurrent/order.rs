@@ -18,7 +18,7 @@ use crate::writing::operation::Operation;
 use std::collections::HashSet;
 use std::fmt::Write as _;
 
-/// Set of events in an order.
+/// Set of events in an order, one bit for each event.
 type Set = u128;
 
 /// Largest number of states that the search tries.
@@ -27,7 +27,7 @@ const STATES_MAX: usize = 400_000;
 /// A moment at which a record takes effect.
 #[derive(Clone, Copy, Debug)]
 struct Event {
-    /// Index of the record.
+    /// Index of the record in the history.
     record: usize,
     /// True if the event freezes the source of a snapshot; false if the call takes effect.
     freezes: bool,

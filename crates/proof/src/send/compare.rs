@@ -58,7 +58,7 @@ pub fn same_holes(
         let needed = intersection(&source, &kernel);
         let mut allowed = union(&source, &kernel);
         if let Some(before) = before {
-            // A moved file had its zeros under another path.
+            // If a file was moved, its zeros were sent under another path.
             allowed = union(&allowed, before.data.get(path).unwrap_or(found));
         }
         if intersection(&needed, found) != needed || intersection(&allowed, found) != *found {

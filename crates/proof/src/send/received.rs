@@ -162,7 +162,7 @@ pub struct Expected<'a> {
     pub sources: &'a [Tree],
     /// Kernel's result of the same streams, if available.
     pub kernel: Option<&'a [Option<Tree>]>,
-    /// True if these streams preserve the times of directories.
+    /// True if the compared streams preserve the times of directories.
     pub has_times_of_directories: bool,
 }
 
@@ -229,8 +229,9 @@ fn no_more_data(what: &str, source: &Tree, kernel: &Tree, received: &Tree) -> Re
     Ok(())
 }
 
-/// Returns the trees without the last sectors of files. A sector in which a file was cut is
-/// rewritten, with zeros after the end, but the kernel leaves it shared until the file grows.
+/// Returns the trees without the last sectors of files. If a file was truncated inside a sector,
+/// this sector is rewritten with zeros after the end, but the kernel leaves it shared until the
+/// file grows.
 fn without_ends(trees: &[Option<Tree>]) -> Vec<Option<Tree>> {
     let mut trees = trees.to_vec();
     for tree in trees.iter_mut().flatten() {

@@ -155,7 +155,7 @@ impl Change {
         }
     }
 
-    /// Returns whether the source is not a regular file.
+    /// Returns whether the source of the clone is not a regular file.
     #[must_use]
     pub fn comes_from_no_file(&self, model: &Model) -> bool {
         self.shared()

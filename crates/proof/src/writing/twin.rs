@@ -31,15 +31,15 @@ use std::fs::File;
 use std::path::PathBuf;
 use std::process::Command;
 
-/// Factor of its device sizes, because the kernel frees space only after a commit.
+/// Factor of the twin's device sizes, because the kernel frees space only after a commit.
 const SIZE_FACTOR: u64 = 2;
 
 /// Mount options. The options set no default compression: Buttress may compress, and the content is
 /// the same.
 const OPTIONS: &str = "subvolid=5,noatime";
 
-/// State of the kernel's side. It always has `no-holes`: without this feature, Linux 6.18 lost the
-/// ends of files when it read their inodes again.
+/// State of the kernel's side. The kernel's twin always has `no-holes`: without this feature, Linux
+/// 6.18 lost the ends of files when it read their inodes again.
 #[derive(Debug)]
 pub struct Twin {
     /// Files held open, which are closed before the unmount.

@@ -49,7 +49,7 @@ impl Workload {
     }
 
     /// Creates a workload on a volume with content: it knows the volume's subvolumes, and
-    /// directories of each. It uses existing names as well as its own ones.
+    /// directories of each. The workload uses existing names of the volume as well as its own ones.
     ///
     /// # Errors
     /// Fails if the volume is unreadable.
@@ -97,7 +97,7 @@ impl Workload {
     /// error.
     ///
     /// # Errors
-    /// Every error that the caller did not cause.
+    /// Every error of a call that its caller did not cause.
     pub fn step(&mut self, filesystem: &WritableFilesystem) -> Result<bool> {
         match self.attempt(filesystem) {
             Ok(()) => Ok(true),

@@ -293,7 +293,7 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // The process may have ended by itself.
+        // The process under test may have ended by itself.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }

@@ -100,7 +100,7 @@ impl Target {
     }
 }
 
-/// Returns the offsets of blocks with this address in an image.
+/// Returns the offsets of all blocks in an image whose header has this address.
 fn places(image: &Path, address: u64) -> Result<Vec<u64>> {
     let file = File::open(image)?;
     let size = file.metadata()?.len();

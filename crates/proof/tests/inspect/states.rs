@@ -162,7 +162,7 @@ fn paused_balance() -> Result<Outcome> {
     let top = mount.path();
     for number in 0..40 {
         let file = File::create(top.join(format!("f{number}")))?;
-        // Many extents make the relocation slow enough to be interrupted.
+        // The volume has many extents, so that the relocation is slow enough to be interrupted.
         for piece in 0..400u64 {
             file.write_all_at(&[5; 4096], piece * 12_288)?;
         }

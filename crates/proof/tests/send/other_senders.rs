@@ -256,8 +256,8 @@ fn what_leads_out_is_refused() -> Result<Outcome> {
     Ok(Outcome::Passed)
 }
 
-/// Unknown commands are refused. If the options request it, commands without content are skipped,
-/// with a note for each number.
+/// Unknown commands are refused. If the options request it, the receiver skips commands without
+/// content, with a note for each number.
 fn unknown_commands() -> Result<Outcome> {
     let base = empty(&[DEVICE_BYTES], &mkfs::Options::default())?;
     let filesystem = open_for_writing(&base)?;

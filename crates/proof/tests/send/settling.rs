@@ -1,5 +1,6 @@
 //! New inodes in the form of Linux's streams: under temporary names that a rename settles, with
-//! times of directories in between. Any commands must give the same result as immediate execution.
+//! times of directories in between. Whatever the commands are, a receive must give the same result
+//! as immediate execution.
 //!
 //! The model is a receiver that may leave out commands, since it delays nothing. If it leaves out a
 //! command, the stream must be refused. The variable `BUTTRESS_SOAK_SEED` sets the seed of the

@@ -107,7 +107,7 @@ impl Changes {
                 }
                 1 => {
                     if let Some(from) = self.take() {
-                        // Sometimes the target is an existing name.
+                        // Sometimes the target of a rename in the stream is an existing name.
                         let to = match self.random.below(3) {
                             0 => self.take().unwrap_or_else(|| self.new_name()),
                             _ => self.new_name(),

@@ -105,7 +105,7 @@ fn half_dropped() -> Result<()> {
         .arg("--reflink=always")
         .arg(big.join("file"))
         .arg(top.join("shared")))?;
-    // Rewritten extents belong to one of them alone.
+    // Each extent that is rewritten belongs to only one of these subvolumes.
     for number in (0..EXTENTS).step_by(9) {
         file.write_all_at(&[2; 4096], number * 8192)?;
     }

@@ -1,7 +1,7 @@
 //! A device begins to fail at a write or a flush of a run, on volumes that can do without it. The
-//! run must end as if nothing had happened: the remaining devices have everything, with only
-//! redundancy lost; the failed device's statistics count its errors; and the kernel reads the same
-//! from the volume without that device, and with the stale device.
+//! run must end as if no device had failed, with only redundancy lost. The failed device's
+//! statistics count its errors, and the kernel reads the same content without that device and with
+//! the stale device.
 //!
 //! The device fails in one of three ways: its writes fail, its flushes fail, or everything fails.
 //! In every second run, the device works again right after it was dropped, and must still receive

@@ -109,7 +109,7 @@ impl Volume {
                 count > 20 && count >= least,
                 "round {round}: {count} pieces, {least} before"
             );
-            // The remaining space may differ slightly between rounds.
+            // The remaining space of the full volume may differ slightly between rounds.
             least = count * 9 / 10;
             if round % 2 == 1 {
                 // Half of the pieces are removed, and added again. Items that share a leaf go
@@ -127,7 +127,7 @@ impl Volume {
                 self.remove(&filesystem, "second", 0..again)?;
                 self.remove(&filesystem, "first", (0..count).filter(|number| !goes(number)))?;
             } else if round % 4 == 0 {
-                // The volume is also full when it is closed.
+                // When the volume is closed, it is still full.
                 filesystem.commit()?;
                 drop(filesystem);
                 open_checked(&backends)?;

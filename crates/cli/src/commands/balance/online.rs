@@ -61,7 +61,7 @@ pub(super) fn find(context: &Context, image: &Path) -> Result<Option<Online>> {
 }
 
 impl Online {
-    /// Returns the volume, to be changed.
+    /// Returns the mounted volume, for changes.
     pub(super) fn writable(&self) -> Result<&WritableVolume> {
         let writing = self.writing.as_ref().context("it is mounted read-only");
         let writing = writing.map_err(|error| error.context(Advice::new("mount it with -o rw")))?;

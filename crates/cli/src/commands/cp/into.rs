@@ -120,7 +120,7 @@ fn place_of(context: &Context, source: &OsStr, kind: SourceKind) -> Place {
             if !target.has_path {
                 return Place::Host;
             }
-            // So far, only the target volume and other volumes are open.
+            // At this point, only the target volume and other volumes are open.
             let same = context.sources().is_changed_volume(&target.image);
             Place::Volume(target, same)
         }

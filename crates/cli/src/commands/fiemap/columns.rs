@@ -202,8 +202,8 @@ mod tests {
 
     #[test]
     fn lines_are_those_of_format() {
-        // Zero, and for each number of digits the smallest, the largest, and an intermediate
-        // number.
+        // Numbers for tests: zero, and for each number of digits the smallest, the largest, and an
+        // intermediate number.
         let mut of_all_lengths = vec![0];
         for digits in 1..=20_u32 {
             let least = 10_u64.pow(digits - 1);

@@ -165,7 +165,7 @@ pub(super) fn commit(directory: &Path) -> Result<()> {
 }
 
 /// Returns the path of the requested root, relative to the root that a server serves. Returns
-/// `None` if the server does not serve it.
+/// `None` if the server does not serve the requested root.
 fn path_inside(server: &Known, globals: &Globals) -> Option<PathBuf> {
     let wished = globals.subvolume.as_deref();
     let is_same = globals.subvolume_id.is_none()
@@ -194,8 +194,8 @@ fn inside<'a>(
     })
 }
 
-/// Mounts the root of an existing server of the same image on another directory. Returns `None` if
-/// there is no such server, or if the caller is not root.
+/// Mounts the root of a mounted volume on another directory, through its existing server. Returns
+/// `None` if there is no such server, or if the caller is not root.
 pub(super) fn bind(
     image: &Path,
     directory: &Path,

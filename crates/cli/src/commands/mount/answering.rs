@@ -163,7 +163,7 @@ impl Served {
 
     fn run(&self, request: Request, caller: NewInode) -> Result<u8> {
         match self.volume.upgrade().filter(|volume| !volume.is_down()) {
-            // Release removed files first, so that the command does not see them.
+            // Release removed files before the command runs, so that it does not see them.
             Some(volume) => volume.let_removed_go(),
             None => bail!("the server has stopped"),
         }

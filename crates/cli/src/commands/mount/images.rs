@@ -1,9 +1,9 @@
 //! The image files of a mount, which other processes may delete or replace while it is served.
 //!
 //! After a deletion the server continues with the open file, whose content is lost when the server
-//! ends. Until then, `/proc/PID/fd/N` can be copied. The server therefore keeps a descriptor of
-//! each image file and names it in its record. After a deletion, it fails each sync and commit, and
-//! `buttress umount` refuses.
+//! ends. Until the server ends, `/proc/PID/fd/N` can be copied. The server therefore keeps a
+//! descriptor of each image file and names it in its record. After an image file is deleted, the
+//! server fails each sync and commit, and `buttress umount` refuses.
 
 use std::io::Read as _;
 use std::os::fd::{AsRawFd as _, OwnedFd};

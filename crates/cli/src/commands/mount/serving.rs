@@ -426,7 +426,7 @@ fn watch_images(images: &Arc<Images>, volume: &MountedVolume, log: &Log) {
     }
 }
 
-/// Returns the part of a message that names the loss if the last commit fails with this error.
+/// If the last commit fails with this error, returns the part of a message that names the loss.
 fn lost_with(error: &buttress::unstable::fs::Error) -> &'static str {
     match error.out_of_host_space() {
         Some(_) => "data without space on the host is lost; everything else was committed",
@@ -475,7 +475,7 @@ fn leave_on_signals(
             if end.recv_timeout(UNMOUNTED_WITHIN) == Err(RecvTimeoutError::Disconnected) {
                 return;
             }
-            // A busy mount would keep the server running.
+            // If the mount is busy, the server would keep running.
             let failed = volume.upgrade().is_some_and(|volume| {
                 notifier.forget(&volume.kept_back(Looks::All).content);
                 volume.leave().is_err()

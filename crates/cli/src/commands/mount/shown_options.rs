@@ -67,8 +67,8 @@ impl ShownOptions {
     pub(super) fn refresh(&self) {
         let mut shown = self.shown.lock();
         let (table, last) = &mut *shown;
-        // An unreadable table changes nothing, nor does a table without the mount, because then the
-        // mount is ending.
+        // An unreadable mount table changes no options, nor does a table without the mount, because
+        // then the mount is ending.
         let Ok(Some(options)) = options_of(table, &self.device) else {
             return;
         };

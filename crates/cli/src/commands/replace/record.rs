@@ -32,7 +32,7 @@ pub(super) struct Record {
     pub(super) started: u64,
     /// All given devices, including the target.
     pub(super) devices: Vec<PathBuf>,
-    /// Reason for the end.
+    /// Reason why the replacement ended.
     pub(super) error: Option<String>,
 }
 

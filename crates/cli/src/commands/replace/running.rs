@@ -21,7 +21,7 @@ use crate::writing::Writing;
 pub(super) struct Running<'a> {
     pub(super) context: &'a Context,
     pub(super) writing: &'a Writing,
-    /// Status file, if there is a location for it.
+    /// Status file of the replacement, if there is a location for it.
     pub(super) status: Option<&'a Path>,
     pub(super) in_background: bool,
     pub(super) device: DeviceId,

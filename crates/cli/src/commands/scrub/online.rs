@@ -68,7 +68,7 @@ struct Kept {
     error: Option<String>,
     /// Progress of the running scrub, which can cancel it.
     under_way: Option<Progress>,
-    /// True once no scrub may start any more.
+    /// True once no further scrub of the mount may start.
     is_over: bool,
 }
 
@@ -198,7 +198,7 @@ impl Drop for Ends<'_> {
 }
 
 impl Scrubs {
-    /// Creates a value without any scrub. Findings go to `log`.
+    /// Creates a value without any scrub. The scrub writes its findings to `log`.
     pub fn new(log: Log, resyncs: Arc<Resyncs>) -> Self {
         Self {
             kept: Mutex::default(),
@@ -265,8 +265,8 @@ impl Scrubs {
         ))
     }
 
-    /// Brings devices that missed commits up to date. Failures are logged, and the scrub counts the
-    /// data that such devices missed.
+    /// Brings devices that missed commits up to date. If devices cannot be brought up to date, the
+    /// failures are logged, and the scrub counts the data that such devices missed.
     fn resync(&self, writer: &WritableFilesystem, limit: Option<ByteCount>, progress: &Progress) {
         let options = ResyncOptions {
             limit,

@@ -64,7 +64,8 @@ impl Options {
         self.most.unwrap_or(100)
     }
 
-    /// Refuses options about the final output for a scrub in the background, which has none.
+    /// Refuses options about the final output if the scrub runs in the background, because such a
+    /// scrub prints none.
     pub(super) fn refuse_unprinted(&self) -> Result<()> {
         if self.foreground || self.in_background {
             return Ok(());

@@ -20,8 +20,8 @@ const NAMES: u64 = 24;
 /// Number of draws per series.
 const SERIES_EVERY: u64 = 500;
 
-/// Number of names for one series, more than items of 16 KiB blocks hold. Smaller blocks need
-/// fewer.
+/// Number of names for one series, more than items of 16 KiB blocks hold. Volumes with smaller
+/// blocks need fewer files.
 const SERIES_NAMES: usize = 66;
 const SHORT_SERIES_NAMES: usize = 20;
 

@@ -52,7 +52,7 @@ impl History {
                 self.model.kept.insert(Location::new(id, at.inode), inode.times);
             }
         }
-        // The snapshot and all earlier changes are durable.
+        // The new snapshot and all earlier changes are durable.
         self.model.modify(ROOT, now);
         self.model.commit();
         self.met.snapshots += 1;

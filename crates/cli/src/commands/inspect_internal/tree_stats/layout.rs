@@ -143,7 +143,7 @@ impl Layout {
         self.seek_bytes.checked_div(self.seeks()).unwrap_or(0)
     }
 
-    /// Returns the clusters. A tree without any counts as one cluster.
+    /// Returns the clusters. A tree without any seeks counts as one cluster.
     pub(super) fn clusters(&self) -> Clusters {
         if self.cluster_count == 0 {
             return Clusters {
