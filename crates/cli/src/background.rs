@@ -46,7 +46,8 @@ pub fn status_file(image: &Path, named: Option<&Path>, ending: &str) -> Result<P
 /// Returns the start time of a process by the kernel's clock; `None` if the process does not exist.
 fn beginning_of(process: u32) -> Option<u64> {
     let text = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
-    // The process name, in brackets, may contain any characters. The third field follows it.
+    // The process name, in brackets, may contain any characters. The third field of
+    // `/proc/PID/stat` follows the name.
     let (_, fields) = text.rsplit_once(") ")?;
     let mut fields = fields.split(' ');
     let is_gone = matches!(fields.next()?, "Z" | "X");

@@ -261,7 +261,7 @@ impl Extractor {
             match &self.base_name {
                 Some(name) => (Arc::clone(&self.base), name.clone()),
                 None => {
-                    // The destination itself becomes the walk's root.
+                    // The destination directory itself becomes the root of the walk.
                     let again = self.base.reopen(&entry, &self.shared)?;
                     self.entering = Some(Arc::new(again));
                     return Ok(());

@@ -130,7 +130,8 @@ fn advised(error: buttress::Error) -> anyhow::Error {
     ))
 }
 
-/// Marks errors of opening a volume that already name the image. The marker prints as nothing.
+/// Marks errors of opening a volume that already name the image. When the error is printed, the
+/// marker prints as nothing.
 #[derive(Debug)]
 struct Opening;
 
@@ -193,8 +194,8 @@ impl Context {
             .rescue(rescue)
     }
 
-    /// Opens the volume like [`open_volume`](Self::open_volume), with `devices` as options. For a
-    /// volume that is open for writing, it returns the committed state on its devices.
+    /// Opens the volume like [`open_volume`](Self::open_volume), with `devices` as options. If the
+    /// volume is open for writing, the call returns the committed state on its devices.
     pub fn open_volume_with(&self, image: &Path, devices: &DeviceOptions) -> Result<Subvolume> {
         let options = match devices.write {
             true => self.volume_options().on_disk(),

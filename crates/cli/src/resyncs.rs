@@ -7,7 +7,7 @@
 //!
 //! Invariants:
 //! - At most one resynchronisation of the volume runs. `State::under_way` enforces it.
-//! - After [`Resyncs::end`] returns, none runs and none starts.
+//! - After [`Resyncs::end`] returns, no resynchronisation runs and none starts.
 
 use std::fmt;
 use std::sync::Arc;

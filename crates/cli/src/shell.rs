@@ -8,9 +8,9 @@
 //! - `terminal`, `completion`, `history`: interactive input.
 //! - `interrupts`: signals.
 //!
-//! A failed command ends a non-interactive session (`-c`, or a script on standard input). An
-//! interactive session continues. Only results go to standard output: the prompt and errors go to
-//! standard error.
+//! A failed command ends a non-interactive session (`-c`, or a script on standard input). After an
+//! interrupt, an interactive session continues. Only results go to standard output: the prompt and
+//! errors go to standard error.
 //!
 //! # Uncommitted changes at the end of a session
 //!
@@ -100,7 +100,7 @@ enum Leaving {
     Forgetting,
     /// A command failed in a non-interactive session.
     Failed,
-    /// A signal ends the session.
+    /// The session ends because of a signal.
     Signalled(i32),
 }
 

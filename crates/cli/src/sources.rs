@@ -4,7 +4,7 @@
 //! target passes [`Sources::refuse`] first: files created by
 //! [`OutputFile`](crate::output::file::OutputFile) and files that are extracted from a volume.
 //! Registering a source also checks standard output and standard error, which the user may have
-//! redirected to it (`tar IMAGE >> IMAGE`). The check does not depend on names: see
+//! redirected to it (`tar IMAGE >> IMAGE`). The check for sources does not depend on names: see
 //! [`crate::identity`].
 //!
 //! A volume under change is a source, too: its own image must not be copied into it.
@@ -102,7 +102,7 @@ impl Sources {
     /// the target.
     ///
     /// # Errors
-    /// The target is a source.
+    /// The target of the output is a source of the command.
     pub fn refuse(&self, identity: Option<&Identity>, shown: impl fmt::Display) -> Result<()> {
         let Some(source) = identity.and_then(|identity| self.find(identity)) else {
             return Ok(());

@@ -52,7 +52,8 @@ pub trait Subcommand: clap::Args {
         false
     }
 
-    /// Returns the global options about volumes that the command uses. It refuses the other ones.
+    /// Returns the global options about volumes that the command uses. The command refuses the
+    /// other global options about volumes.
     fn uses(&self) -> Uses {
         Uses::PATHS
     }

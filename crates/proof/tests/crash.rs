@@ -83,7 +83,8 @@ impl Plan {
         }
     }
 
-    /// Returns devices of the laboratory; under threads their requests end in any order.
+    /// Returns devices of the crash laboratory; if threads are used, their requests end in any
+    /// order.
     fn devices(&self, lab: &CrashLab, base: Backends, seed: u64) -> Vec<Device> {
         let devices = base.into_iter().zip(seed..).map(|(backend, seed)| {
             let recorded = lab.device(backend);

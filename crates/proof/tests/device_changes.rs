@@ -44,7 +44,7 @@ const KERNEL_EVERY: usize = 12;
 /// A test volume with content, and devices that do not belong to the volume.
 struct Base {
     backends: Backends,
-    /// How many of the backends the volume has.
+    /// Number of backends that belong to the volume.
     members: usize,
     state: String,
 }
@@ -393,7 +393,7 @@ fn device_that_is_emptied_gets_no_new_chunks() {
             .write_at(file(name), FileOffset::new(0), &content)
             .and_then(|_| filesystem.commit())
     };
-    // The first device has no place for all of it.
+    // The first device has no space for all of the content.
     let written = (0..6_u8)
         .take_while(|number| write(&[b'a' + number]).is_ok())
         .count();

@@ -74,7 +74,7 @@ fn an_old_state_stays_whole_through_a_thousand_commits() {
 }
 
 /// Content that is written back and deleted within one transaction belongs to no commit. A view of
-/// that transaction still reads it, so its place must not be reused while the view is held.
+/// that transaction still reads the extent, so its place must not be reused while the view is held.
 #[test]
 fn a_view_keeps_content_deleted_within_its_transaction() {
     let options = Options {
@@ -286,8 +286,8 @@ fn writers_go_on_beside_commits_that_read() {
     }
 }
 
-/// More inodes are read than the cache holds. A read edits nothing, even while inodes are pending
-/// for write-back.
+/// The test reads more inodes than the cache holds. A read edits nothing, even while inodes are
+/// pending for write-back.
 #[test]
 fn looks_at_very_many_inodes_edit_nothing() {
     const COUNT: usize = 65_600;

@@ -255,7 +255,7 @@ impl Subcommand for Cp {
     }
 }
 
-/// Commits the copied files. After failures, reports what the volume now contains.
+/// Commits the copied files. If the copy failed in part, reports what the volume now contains.
 fn commit(context: &Context, writing: &Writing, target: &Target, copied: &Copied) -> Result<()> {
     let shown = target.image.display();
     if let Err(error) = writing.commit() {

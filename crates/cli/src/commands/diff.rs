@@ -165,8 +165,9 @@ impl Subcommand for Diff {
     }
 }
 
-/// Returns the inodes that two sides in one volume do not share. Returns `None` if this is unknown.
-/// In this case, the caller compares all files, and reports unreadable parts at that point.
+/// Returns the inodes that two sides in one volume do not share. Returns `None` if the differing
+/// inodes are unknown. In this case, the caller compares all files, and reports unreadable parts at
+/// that point.
 fn not_shared(old: &Side, new: &Side) -> Option<ChangedInodes> {
     let ((filesystem, old), (other, new)) = (old.volume()?, new.volume()?);
     if !filesystem.is_same(other) {

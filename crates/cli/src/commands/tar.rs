@@ -6,7 +6,7 @@
 //!
 //! Reading and writing overlap: the walk reads ahead on its threads, and another thread writes to
 //! the pipe. Unreadable ranges of a damaged file become zeros, so the archive stays readable. The
-//! command reports them and exits with 1.
+//! command reports unreadable ranges and exits with 1.
 
 use std::ffi::OsString;
 use std::path::PathBuf;

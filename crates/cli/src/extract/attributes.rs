@@ -1,7 +1,8 @@
 //! Owner, mode, extended attributes and times of extracted files.
 //!
 //! Each file gets its owner (which clears set-user-id and capabilities), extended attributes, mode
-//! and times, in this order. Until then only the user of the command can read or enter it.
+//! and times, in this order. Until a file or directory has its attributes, only the user of the
+//! command can read or enter it.
 //!
 //! An ordinary user cannot set some attributes (owners, `trusted.` and `security.` attributes), and
 //! the destination's file system may lack others. Failures to set such attributes are counted and
@@ -50,14 +51,14 @@ impl Preserve {
 /// An operation that the system refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Refused {
-    /// Setting the owner: the system refuses it, or the owner does not exist here.
+    /// The system refuses to set the owner, or the owner does not exist on this system.
     Owner,
     /// Setting set-user-id or set-group-id: the copy could not preserve the owner.
     SpecialMode,
     /// Setting an extended attribute failed: the system refuses the attribute, or the file system
     /// supports none.
     Attribute,
-    /// Creating a device node: the system refuses it.
+    /// The system refuses to create a device node.
     DeviceNode,
     /// Creating a device node: the user did not ask for it.
     UnwantedDeviceNode,
@@ -296,7 +297,8 @@ const CAPABILITY: &[u8] = b"security.capability";
 const ACCESS_ACL: &str = "system.posix_acl_access";
 pub(super) const DEFAULT_ACL: &str = "system.posix_acl_default";
 
-/// Sets owner and group, or only the group if more is not permitted. Returns whether both were set.
+/// Sets owner and group, or only the group if more is not permitted. Returns whether both the owner
+/// and the group were set.
 fn set_owner(
     kept: &Kept,
     shared: &Shared,
@@ -315,7 +317,8 @@ fn set_owner(
         Err(Errno::PERM | Errno::ACCESS | Errno::INVAL) => {
             shared.refusals.count(Refused::Owner);
             if gid.is_some() {
-                // As in cp, set at least the group, which grants no rights beyond the user's own.
+                // As in cp, the extractor then sets at least the group, which grants no rights
+                // beyond the user's own.
                 let _ = set(None, gid);
             }
             Ok(false)

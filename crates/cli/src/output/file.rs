@@ -56,7 +56,8 @@ pub struct OutputFile {
 /// How a file gets its target name at the end.
 #[derive(Debug)]
 enum Form {
-    /// The file is the target itself. If `truncate` is set, it is truncated at the first byte.
+    /// The output file is the target itself. If `truncate` is set, the target file is truncated at
+    /// the first byte.
     Direct { truncate: bool },
     /// The output file has no name yet.
     Unnamed { target: PathBuf },
@@ -196,7 +197,8 @@ impl OutputFile {
         };
         let old = match fs::metadata(&target) {
             Ok(old) => {
-                // A write-protected file stays unchanged, even if its directory is writable.
+                // If a file is write-protected, it stays unchanged, even if its directory is
+                // writable.
                 let opened = writing().open(&target)?;
                 if !old.is_file() {
                     return Ok(make(opened, Form::Direct { truncate: false }));
@@ -224,7 +226,7 @@ impl OutputFile {
         sources.refuse_path(partial)?;
         let target = match place_of(path)? {
             Place::File(target) if fs::metadata(&target).map_or(true, |old| old.is_file()) => target,
-            // Bytes already written to a pipe cannot be rewritten.
+            // If the output is a pipe, bytes already written cannot be rewritten.
             _ => return Self::create(path, sources, true),
         };
         if fs::symlink_metadata(partial).is_err() {
@@ -250,7 +252,7 @@ impl OutputFile {
     /// Completes the file: it gets its name.
     ///
     /// # Errors
-    /// The rename fails, or the file with this name has become a source.
+    /// The rename fails, or the file with the output's name has become a source.
     pub fn finish(mut self) -> Result<()> {
         let shown = self.shown.display().to_string();
         self.give_name().with_context(|| format!("writing {shown}"))
@@ -611,7 +613,7 @@ mod tests {
             output.finish().unwrap();
             assert_eq!(fs::read(&target).unwrap(), b"abcdefgh");
             assert_eq!(names(folder.path()), ["out"]);
-            // Without a partial file, the target itself is continued.
+            // If no partial file exists, the output continues the target itself.
             let mut output = OutputFile::resume(&target, &partial, 2, &sources).unwrap();
             output.write_all(b"!").unwrap();
             output.finish().unwrap();

@@ -77,7 +77,7 @@ pub fn message(label: &str, colour: AnsiColor, text: &dyn Display) {
     }
     let style = Style::new().bold().fg_color(Some(colour.into()));
     let text = escape_controls(text.to_string().as_bytes());
-    // A closed terminal or pipe must not cause another failure.
+    // If the terminal or pipe is closed, this must not cause another failure.
     let _ = writeln!(anstream::stderr().lock(), "{style}{label}:{style:#} {text}");
 }
 

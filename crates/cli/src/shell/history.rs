@@ -82,7 +82,7 @@ impl HistoryFile {
         if !self.path.symlink_metadata()?.is_file() {
             return Ok(());
         }
-        // Only the user may read the new file, too.
+        // Also for the new history file, only the user has read permission.
         let mut new = tempfile::NamedTempFile::new_in(directory)?;
         for line in lines {
             writeln!(new, "{line}")?;

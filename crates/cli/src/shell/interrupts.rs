@@ -47,7 +47,8 @@ struct State {
 
 impl State {
     /// Begins to wait for a line. A signal after the end of the last command was counted for that
-    /// command. Such a signal ends the session now, because no later line may arrive.
+    /// command. If such a signal arrived, it ends the session now, because no later line may
+    /// arrive.
     fn wait_for_line(&mut self, prompt: Option<&str>) -> Option<i32> {
         if self.stop.is_none() {
             self.at = At::Prompt(prompt.map(str::to_owned));

@@ -26,7 +26,7 @@ use crate::output::terminal;
 pub(super) enum Lines<'a> {
     /// A terminal with the line editor.
     Edited(Box<Edited<'a>>),
-    /// A terminal without support for editing.
+    /// A terminal without support for line editing.
     Typed,
     /// Input from a pipe or file.
     Piped,

@@ -359,8 +359,8 @@ fn an_interrupted_stream_is_kept_beside_its_file_and_resumed() {
     assert!(!partial.exists());
 }
 
-/// Stops the program once it has begun to write a file in the folder. Returns whether it was
-/// stopped in time.
+/// Stops the program once it has begun to write a file in the folder. Returns whether the command
+/// was stopped in time.
 fn stop_while_writing(child: &mut Child, folder: &Path) -> bool {
     let open = format!("/proc/{}/fd", child.id());
     let id = rustix::process::Pid::from_child(child);

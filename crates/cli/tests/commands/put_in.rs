@@ -295,7 +295,7 @@ fn the_image_is_not_copied_into_itself() {
         );
         assert!(fs::read(volume.path()).unwrap().len() == before.len());
     }
-    // The rest of the directory is copied.
+    // If a file of the directory cannot be copied, the rest of the directory is copied.
     let (code, message) = failure(&["cp", "-r", folder.to_str().unwrap(), &volume.inside("/all")]);
     assert_eq!(code, 1);
     assert!(message.contains("cannot be copied into itself"), "{message}");

@@ -422,7 +422,7 @@ fn targets_in_use_or_without_permission_are_refused() {
         "{told}"
     );
     drop(lock);
-    // The target is not writable. Only an immutable file stops root.
+    // The target is not writable. If the process is root, only an immutable file stops a write.
     let locked = Command::new("chattr")
         .args(["+i", "c.img"])
         .current_dir(folder)

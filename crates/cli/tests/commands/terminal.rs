@@ -39,7 +39,7 @@ fn quoted() -> String {
 struct Evil {
     folder: tempfile::TempDir,
     image: OsString,
-    /// Stream that creates such names.
+    /// Stream that creates names full of escape sequences.
     stream: OsString,
 }
 

@@ -143,7 +143,7 @@ fn on_a_terminal(mut command: Command) -> Ended {
         .unwrap();
     command.stdout(other_side);
     let mut child = command.spawn().unwrap();
-    // The command's copy is the last descriptor of that side.
+    // The command's copy of the descriptor is the last descriptor of that side.
     drop(command);
     let shown = reading(File::from(terminal));
     let told = reading(child.stderr.take().unwrap());

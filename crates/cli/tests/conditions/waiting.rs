@@ -112,7 +112,7 @@ fn start(words: &str, waits: Waits, world: &World) -> Waiting {
     let mut child = command.spawn().unwrap();
     let part = |name: &str| {
         let bytes = fs::read(world.path(name)).unwrap();
-        // The length is below a pipe's capacity and beyond the headers.
+        // The length of the partial input is below a pipe's capacity and beyond the headers.
         bytes[..(bytes.len() / 2).min(40_000)].to_vec()
     };
     let mut input = match waits {

@@ -1,7 +1,7 @@
 //! Makes random calls, chosen by a seed, on a mount of this program and on the kernel's btrfs. Both
-//! must give the same results, errno by errno, and the same files at the end. The calls use few
-//! names, so that they meet the files of earlier calls: most errors about names and kinds of files
-//! occur.
+//! sides must give the same results, errno by errno, and the same files at the end. The calls use
+//! few names, so that they meet the files of earlier calls: most errors about names and kinds of
+//! files occur.
 //!
 //! Eight threads make calls concurrently. Each thread has its own directory, and all threads share
 //! one more. Calls in the shared directory are serialised, in the same order on both sides. No

@@ -112,7 +112,7 @@ fn content_is_written_as_the_kernel_writes_it() {
     if skips(no_fuse()) || skips(kernel_missing()) {
         return;
     }
-    // The kernel decides differently which parts are worth compressing; these files are clear
+    // The kernel chooses differently which parts are worth compressing; these test files are clear
     // cases.
     let files = [("plain", vec![b'a'; 300_000]), ("small", vec![b'b'; 1000])];
     for options in [

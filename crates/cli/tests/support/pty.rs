@@ -137,7 +137,7 @@ impl Terminal {
     /// Reads some output; returns false at its end.
     fn read(&mut self) -> bool {
         let mut buffer = [0; 4096];
-        // The read returns an error after the other side was closed.
+        // After the other side of the terminal was closed, the read returns an error.
         let Ok(count) = self.end.read(&mut buffer) else {
             return false;
         };

@@ -152,7 +152,7 @@ fn timeless(output: &[u8]) -> Vec<u8> {
 
 fn state(path: &Path, metadata: &fs::Metadata) -> (u64, u32, u32, u64) {
     let mut hasher = DefaultHasher::new();
-    // Record preserved times only, not those of this run.
+    // Record only times that the command preserved, not times of this run.
     let age = SystemTime::now().duration_since(metadata.modified().unwrap());
     let is_kept = age.is_ok_and(|age| age > Duration::from_secs(3600));
     hasher.write_i64(if is_kept { metadata.mtime() } else { 0 });

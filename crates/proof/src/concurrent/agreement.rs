@@ -34,7 +34,7 @@ pub struct State {
 /// Possible outcome of a recorded call in a state of the model.
 #[derive(Debug)]
 pub enum Agreement {
-    /// The call may take effect here, and changes nothing.
+    /// In this state, the call may take effect, and changes nothing.
     Same,
     /// The call may take effect at this point of the order, and leads to this state.
     Next(Box<State>),

@@ -135,7 +135,7 @@ impl Search<'_> {
         set >> event & 1 == 1
     }
 
-    /// Returns the events that can come next, those of calls with the earliest end first.
+    /// Returns the events that can come next; calls with the earliest end come first.
     fn next(&self, done: Set) -> Vec<usize> {
         let left = || (0..self.events.len()).filter(|event| !Self::is_in(done, *event));
         let first_end = left()

@@ -33,7 +33,7 @@ use std::sync::{Arc, Barrier, Mutex, PoisonError};
 /// Parameters of a run.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// Seed of all calls. The scheduling of threads does not depend on it.
+    /// Seed of all calls. The scheduling of threads does not depend on the seed.
     pub seed: u64,
     /// Number of concurrent threads.
     pub threads: usize,

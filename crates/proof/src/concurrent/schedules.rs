@@ -187,7 +187,7 @@ fn once(plan: &Plan, prepared: &Prepared) -> Result<()> {
     let seen = Observation::of(&stage.filesystem, core::iter::empty())?;
     stage.model =
         explain(&stage.model, &records, &seen).map_err(|no_order| anyhow::anyhow!("{}", no_order.0))?;
-    // The committed state is equal.
+    // The committed state equals the live state.
     stage.filesystem.close()?;
     let filesystem = open(&stage.backends, plan.cache)?;
     let seen = Observation::of(&filesystem, core::iter::empty())?;

@@ -28,11 +28,11 @@ use std::process::Command;
 /// Receivers of a chain's streams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Receivers {
-    /// Buttress receives all streams.
+    /// Buttress receives all streams of the history.
     Buttress,
     /// Buttress receives the first stream, the kernel the second, and so on.
     InTurns,
-    /// The kernel receives the first one, Buttress the second one, and so on.
+    /// The kernel receives the first stream, Buttress the second, and so on.
     InTurnsAfterTheKernel,
 }
 
@@ -64,7 +64,7 @@ pub struct Target {
 }
 
 impl Target {
-    /// Creates an empty volume. Every second one has small blocks, so that trees are deep.
+    /// Creates an empty volume. Every second volume has small blocks, so that trees are deep.
     pub fn new(number: u64) -> Result<Self> {
         let (folder, images) = format(&Specification {
             metadata: "single",

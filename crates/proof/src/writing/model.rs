@@ -131,7 +131,7 @@ pub struct Model {
     pub unnamed: BTreeSet<Location>,
     /// Size of the volume's tree blocks in bytes.
     pub node_bytes: u64,
-    /// True if files with incompressible content may be marked so.
+    /// True if the kernel may mark files with incompressible content as incompressible.
     pub may_give_up: bool,
 }
 

@@ -52,8 +52,8 @@ impl Recorded {
     /// it with the writer's view.
     ///
     /// # Errors
-    /// The findings of the checks, a mark of a later generation than the image's, or the
-    /// differences.
+    /// Fails with the findings of the checks, a mark of a later generation than the image's, or the
+    /// differences in content.
     pub fn learn_what_was_marked(&self) -> Result<()> {
         let mut last = None;
         for cut in 0..=self.history.len() {
@@ -87,7 +87,7 @@ impl Recorded {
     /// Compares the content found after a crash with that of its generation.
     ///
     /// # Errors
-    /// The first difference, or an unknown generation.
+    /// Fails with the first difference, or if the generation is unknown.
     pub fn expect(&self, generation: u64, found: &str) -> Result<()> {
         let expected = self.state_of(generation)?;
         ensure!(

@@ -176,7 +176,7 @@ impl Twin {
     }
 
     /// Sets the compression property on a new inode if the kernel did not pass it on. After the
-    /// kernel has read a directory inode again, it does not know the property of a directory whose
+    /// kernel has read a directory inode again, it does not know the directory's property if its
     /// attributes are in another leaf than its inode.
     fn mend_property(&mut self, model: &Model, new: Location) -> Result<()> {
         let value = model.inode(new).and_then(|inode| inode.xattrs.get(COMPRESSION));

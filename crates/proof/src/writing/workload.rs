@@ -1,9 +1,9 @@
 //! Random operations of every kind from a seed.
 //!
 //! A workload knows the directories and subvolumes that it created, and draws names from a small
-//! set, so that names repeat. An impossible operation (no such name, exists already, not empty) is
-//! an ordinary answer. Any error other than the caller's own is a failure. Some inodes are held
-//! open for a while, even after the removal of their last name.
+//! set, so that names repeat. If an operation is impossible (no such name, exists already, not
+//! empty), the refusal is an ordinary answer. Any error other than the caller's own is a failure.
+//! Some inodes are held open for a while, even after the removal of their last name.
 
 use anyhow::{Context, Result};
 use buttress::unstable::format::ErrorKind;

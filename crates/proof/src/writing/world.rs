@@ -265,7 +265,8 @@ impl World {
         Ok(())
     }
 
-    /// Makes a change on all sides. Returns the new inode.
+    /// Makes a change on all sides: Buttress, the kernel's twin and the model. Returns the new
+    /// inode.
     fn change(&mut self, operation: Operation) -> Result<Option<Location>> {
         let now = self.clock.seconds.fetch_add(1, Ordering::Relaxed) + 1;
         if self.recent.len() >= RECENT_MAX {

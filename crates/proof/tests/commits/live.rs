@@ -115,7 +115,7 @@ fn new_volume() -> Result<(Backends, Arc<GatedBackend>, WritableFilesystem)> {
     Ok((backends, gate, filesystem))
 }
 
-/// Creates a file of one sector, which is on the device when this returns.
+/// Creates a file of one sector; when this function returns, the sector is on the device.
 fn add_small(filesystem: &WritableFilesystem, prefix: &str, number: usize) -> Result<bool> {
     let name = format!("{prefix}-{number}");
     let added = filesystem

@@ -61,8 +61,8 @@ fn profile(profile: Profile) -> Options {
 }
 
 /// Creates a volume for a history. A quarter of the histories run on discarded devices, which
-/// devices in memory fill with a pattern; code that relies on zeros fails there. The other ones
-/// take less than half of the time.
+/// devices in memory fill with a pattern; code that relies on zeros fails there. The other
+/// histories take less than half of the time.
 pub(crate) fn base(devices: &[usize], options: &Options, seed: u64) -> Backends {
     let options = Options {
         keep_contents: !seed.is_multiple_of(4),

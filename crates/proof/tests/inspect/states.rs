@@ -189,7 +189,7 @@ fn paused_balance() -> Result<Outcome> {
     let _ = btrfs(&["balance", "cancel"], &[top]);
     mount.close()?;
     let image = copied.context("the balance was over before it was seen")?;
-    // The copy may be from between two commits, so only trees of the last commit are in it.
+    // The copied image may be from between two commits, so only trees of the last commit are in it.
     let images = [image];
     equal(&["dump-tree", "-t", "root"], &images)?;
     shows(&["dump-tree", "-t", "root"], &images, "balance status flags")?;

@@ -61,7 +61,7 @@ fn cut_at_every_byte() -> Result<Outcome> {
         }
     }
     take(&filesystem, full.as_slice())?;
-    // Each of these streams creates a snapshot first.
+    // Each of these truncated streams creates a snapshot first.
     for length in (0..more.len()).step_by(7) {
         ensure!(take(&filesystem, &more[..length]).is_err(), "cut at {length}");
         ensure!(

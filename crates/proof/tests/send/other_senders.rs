@@ -391,7 +391,7 @@ fn flags_of_new_inodes() -> Result<Outcome> {
                     Ok::<_, anyhow::Error>(filesystem.metadata(found.target)?.flags)
                 };
                 let (sent, found) = (flags_in(root)?, flags_in(received)?);
-                // The compression property is an attribute, which both versions have.
+                // In streams, the compression property is an attribute, which both versions have.
                 let expected = match version {
                     Version::V1 => sent & InodeFlags::COMPRESS,
                     _ => sent,

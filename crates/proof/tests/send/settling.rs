@@ -57,7 +57,7 @@ fn take(filesystem: &WritableFilesystem, stream: &[u8], errors_max: u64) -> Resu
     Ok(receive(filesystem, TOP, stream, &options, &mut |_| {})?)
 }
 
-/// Receives a stream both ways. Returns true if it can be received.
+/// Receives a stream with the fast receiver and with the model. Returns true if it can be received.
 fn both_ways(
     fast: &WritableFilesystem,
     model: &WritableFilesystem,

@@ -146,7 +146,7 @@ fn stop_dropping(images: &[PathBuf]) -> Result<()> {
     filesystem.delete_subvolume(first)?;
     let progress = Progress::new();
     progress.cancel();
-    // Each attempt drops about one block.
+    // In this test, each attempt drops about one block.
     for _ in 0..DROPS {
         let result = filesystem.drop_deleted_subvolumes(&progress);
         ensure!(matches!(result, Err(Error::Cancelled)), "{result:?}");

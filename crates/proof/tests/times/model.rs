@@ -132,13 +132,13 @@ impl Model {
         }
     }
 
-    /// Records that everything is durable.
+    /// Records that all changes so far are durable.
     pub fn commit(&mut self) {
         self.gone.clear();
         self.inodes.values_mut().for_each(Inode::settle);
     }
 
-    /// Records that this inode is durable.
+    /// Records that the state of this inode is durable.
     pub fn sync(&mut self, at: Location) {
         self.inodes.get_mut(&at).unwrap().settle();
     }

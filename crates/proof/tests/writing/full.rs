@@ -112,8 +112,8 @@ impl Volume {
             // The remaining space of the full volume may differ slightly between rounds.
             least = count * 9 / 10;
             if round % 2 == 1 {
-                // Half of the pieces are removed, and added again. Items that share a leaf go
-                // together, because otherwise no leaf becomes free.
+                // In each round, half of the pieces are removed and added again. Items that share a
+                // leaf are removed together, because otherwise no leaf becomes free.
                 let goes = |number: &u64| match self.filling {
                     Filling::Metadata => *number < count / 2,
                     Filling::Data | Filling::Snapshots => number.is_multiple_of(2),

@@ -2,8 +2,8 @@
 //! changes on average. On a kernel with btrfs, the kernel makes the same changes on a twin of each
 //! volume.
 //!
-//! A failure names its seed. To repeat it, set `BUTTRESS_WRITING_SEED` to a fourteenth of it,
-//! `BUTTRESS_WRITING_OPERATIONS` as in that run, and select the name of the case.
+//! A failure names its seed. To repeat a failed run, set `BUTTRESS_WRITING_SEED` to a fourteenth of
+//! its seed, `BUTTRESS_WRITING_OPERATIONS` as in that run, and select the name of the case.
 //! `BUTTRESS_WRITING_KERNEL_EVERY=1` compares the kernel's view and the twin at each commit. Each
 //! such comparison releases held inodes, so the run may differ.
 

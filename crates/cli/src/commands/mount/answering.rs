@@ -76,7 +76,7 @@ pub(super) fn start(listener: UnixListener, served: Served) -> Result<()> {
             }
             let (served, running) = (Arc::clone(&served), Arc::clone(&running));
             let answer = move || {
-                // The client detects an error by the end of the connection.
+                // The client detects a failed request by the end of the connection.
                 let _ = served.answer(&socket);
                 running.fetch_sub(1, Ordering::SeqCst);
             };
@@ -199,7 +199,7 @@ impl Served {
             Access::Reading(_) => None,
             Access::Writing(writer) => {
                 self.take_what_is_kept_back();
-                // The commands inspect extents, so content must not be dirty.
+                // The commands on a mount inspect extents, so content must not be dirty.
                 writer.write_back()?;
                 let volume = writable_over(writer.clone(), caller);
                 Some(Writing::for_somebody(

@@ -326,7 +326,7 @@ mod tests {
         let name = rustix::system::uname().nodename().to_bytes().to_vec();
         let named = rustix::system::sethostname(&name);
         assert_eq!(named.err(), Some(rustix::io::Errno::PERM), "the system's name");
-        // Open files stay open.
+        // The sandbox does not affect files that are already open.
         let mut bytes = [0; 4];
         open.read_exact(&mut bytes).unwrap();
         assert_eq!(&bytes, b"\x7fELF");

@@ -71,8 +71,8 @@ impl Images {
         Some(deleted_text(path, &self.directory, &descriptor))
     }
 
-    /// Starts a thread that logs a deletion immediately. Must be called before the server restricts
-    /// its own system calls.
+    /// Starts a thread that logs a deletion of an image file immediately. The server must call this
+    /// function before it restricts its own system calls.
     pub(super) fn watch(images: &Arc<Self>, log: &Log) -> Result<()> {
         let watching = inotify::init(CreateFlags::CLOEXEC)?;
         for (_, file) in &images.files {
@@ -106,9 +106,9 @@ fn deleted_text(path: &Path, directory: &Path, descriptor: &str) -> String {
 /// The fate of the image files of a server.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Fate {
-    /// All files have their path.
+    /// All image files of the mount still have their path.
     Kept,
-    /// A file has another path now.
+    /// An image file has another path now.
     Moved(String),
     /// A file was deleted; the text explains how to save it.
     Deleted(String),

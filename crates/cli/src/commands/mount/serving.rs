@@ -337,7 +337,7 @@ pub(super) fn serve(
     volume.ends_after(Arc::clone(&stop_writers) as _);
     let (ended, end) = crossbeam_channel::bounded::<()>(0);
     leave_on_signals(&volume, &watch, session.notifier()?, end)?;
-    // The writer is moved, so that nothing here keeps the volume open.
+    // This block consumes the writer, so that nothing here keeps the volume open.
     if let Some(writer) = writer {
         resyncs.start(&writer);
     }

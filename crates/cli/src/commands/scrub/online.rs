@@ -81,7 +81,7 @@ pub(super) struct Online {
 /// Returns the scrubs of the mount if an argument is below a mount that this process serves.
 ///
 /// # Errors
-/// Another server must execute the command, or the argument is not an image.
+/// Returns an error if another server must execute the command, or the argument is not an image.
 pub(super) fn find(context: &Context, argument: &std::ffi::OsStr) -> Result<Option<Online>> {
     let image = context.target(argument).image;
     let Some(opened) = context.present(&image)? else {
@@ -208,7 +208,8 @@ impl Scrubs {
         }
     }
 
-    /// Stops the running scrub, waits until it has released the volume, and prevents any later one.
+    /// Stops the running scrub, waits until it has released the volume, and prevents any later
+    /// scrub.
     pub fn end(&self) {
         let mut kept = self.kept.lock();
         kept.is_over = true;
@@ -319,7 +320,7 @@ impl Scrubs {
         };
         let begun = under.record(State::Running);
         keep(begun.clone())?;
-        // The client may have disconnected.
+        // The client may have disconnected before this answer.
         let _ = tell.send(begun);
         let (ended, _) = under.run_and_keep();
         let state = match ended {

@@ -10,7 +10,7 @@ use crate::exit::usage;
 use crate::globals::parse_size;
 use crate::output::size::UnitFlags;
 
-/// The arguments of both.
+/// The arguments of both `scrub start` and `scrub resume`.
 #[derive(Args, Debug)]
 pub(super) struct Options {
     /// Stay in the foreground

@@ -150,8 +150,8 @@ impl Subcommand for Resume {
     }
 }
 
-/// Returns the status file. A scrub of a block device in the foreground has none, unless one is
-/// named.
+/// Returns the status file. If a scrub of a block device runs in the foreground, it has no status
+/// file, unless one is named.
 fn status_path(image: &Path, options: &Options) -> Result<Option<std::path::PathBuf>> {
     match status_file(image, options.status_file.as_deref(), STATUS_ENDING) {
         Ok(path) => Ok(Some(path)),

@@ -178,7 +178,7 @@ impl Draw<'_> {
         Operation::SetFlags(inode, flags)
     }
 
-    /// Draws a change of a held inode, or a new one to hold.
+    /// Draws a change of a held inode, or a new inode to hold.
     fn held(&mut self, choice: u64) -> Operation {
         let number = self.below(self.model.held.len());
         let held = self.model.held.iter().nth(number).copied();

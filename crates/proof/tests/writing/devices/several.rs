@@ -101,7 +101,7 @@ fn one_too_many(mut subject: Subject, device: usize, committed: Option<&String>)
     for _ in 0..COMMIT_EVERY {
         stopped = stopped.and_then(|()| subject.workload.step(&subject.filesystem).map(drop));
     }
-    // After a commit inside an operation, memory also has later changes.
+    // After a commit inside an operation, memory also has the operation's later changes.
     let is_in_operation = stopped.is_err();
     let stopped = stopped.and_then(|()| Ok(subject.filesystem.commit().map(drop)?));
     let failed = stopped.err().context("writing goes on with one device too few")?;
