@@ -4,9 +4,9 @@
 //! An extraction creates each file by a single name relative to an open directory (`beneath`). No
 //! path is ever followed, so no symbolic link in the destination can lead out of it. The extraction
 //! refuses an invalid name (`..`, or with a slash). [`crate::replacing`] defines the treatment of
-//! existing files. Apart from the single name that the user gave, no write follows a link. The
-//! command never writes to its own sources. `attributes` defines the permissions of extracted
-//! files.
+//! existing files. The extractor follows no link when it writes, except at the single name that the
+//! user gave. The command never writes to its own source files. `attributes` defines the
+//! permissions of extracted files.
 //!
 //! [`Extractor`] takes the items of a walk, in order, on one thread. It creates directories, links
 //! and special files itself and passes regular files to a few threads. A directory is finished

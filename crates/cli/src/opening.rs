@@ -224,7 +224,7 @@ impl Context {
     }
 
     /// Opens the volume, with the directory in which paths begin, for a command that reads much
-    /// file content once. In a session it returns the session's volume.
+    /// file content once. In a session, this function returns the session's volume.
     pub fn open_volume_for_one_pass(&self, image: &Path) -> Result<Subvolume> {
         if let Some(present) = self.present(image)? {
             return Ok(present);

@@ -11,7 +11,7 @@
 //!
 //! One rule differs from GNU cp: below the copied directory, no link in the destination is
 //! followed; it is replaced. The copied volume may be hostile, or the destination may belong to
-//! another user. A write through such a link could reach any file.
+//! another user. A write through a symbolic link could reach any file.
 
 use buttress::FileKind;
 

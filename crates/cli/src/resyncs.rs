@@ -1,9 +1,9 @@
 //! Resynchronisation of a volume that this process serves: one at a time, beside the users of the volume.
 //!
-//! A mount that is open for changes starts it in the background ([`Resyncs::start`]) if a device
-//! missed commits. A scrub and `device resync` on the mount wait for the background job, then run
-//! it for what is left ([`Resyncs::run`]). The end of the mount cancels it ([`Resyncs::end`]); the
-//! next mount continues with what the device lacks then.
+//! If a device missed commits, a writable mount starts the resynchronisation in the background
+//! ([`Resyncs::start`]). A scrub and `device resync` on the mount wait for the background job, then
+//! run it for what is left ([`Resyncs::run`]). The end of the mount cancels the resynchronisation
+//! ([`Resyncs::end`]); the next mount continues with what the device lacks then.
 //!
 //! Invariants:
 //! - At most one resynchronisation of the volume runs. `State::under_way` enforces it.
@@ -206,7 +206,8 @@ impl Resyncs {
 
     /// Brings all devices up to date that missed commits. Without a limit, waits for a running
     /// resynchronisation first. With a limit, stops a running resynchronisation and continues
-    /// within the limit. The result includes the work of the earlier resynchronisation.
+    /// within the limit. The result of this wait includes the work of the earlier
+    /// resynchronisation.
     ///
     /// # Errors
     /// The errors of [`Resync::run`]; [`buttress::unstable::fs::Error::Cancelled`] also once the

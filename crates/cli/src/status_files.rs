@@ -105,7 +105,8 @@ pub fn process_from_json(value: &Value) -> Option<(u32, u64)> {
     ))
 }
 
-/// Runs a job, and saves its record every second during the job. Returns how both ended.
+/// Runs a job, and saves its record every second during the job. Returns the outcomes of the job
+/// and of the saving.
 pub fn while_saving<T>(save: impl Fn() -> Result<()> + Send, job: impl FnOnce() -> T) -> (T, Result<()>) {
     let (stop, stopped) = bounded::<()>(0);
     std::thread::scope(|scope| {

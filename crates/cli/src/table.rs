@@ -35,9 +35,9 @@ pub trait Subcommand: clap::Args {
     /// True if the server of a mount can execute the command for a path below the mount. Such a
     /// command opens volumes only through the context, and opens no files.
     const ON_MOUNTS: bool = false;
-    /// True if that server commits first. Some of these commands keep a view that would retain
-    /// extents freed by a later commit. Other ones read references to extents, which do not include
-    /// delayed references.
+    /// True if the mount's server commits before it runs the command. Some of these commands keep a
+    /// view that would retain extents freed by a later commit. Other ones read references to
+    /// extents, which do not include delayed references.
     const COMMITS_BEFORE: bool = false;
     /// Exit code if the command fails or loses something.
     const TROUBLE: u8 = exit::FAILURE;

@@ -1,6 +1,6 @@
-//! Tests of mounts with requests by io_uring: their service and their end. They need a kernel that
-//! offers rings (`enable_uring` of the module fuse). The setting for rings applies to the whole
-//! machine: the tests enable it while they run, and restore it afterwards.
+//! Tests of mounts with requests by io_uring: their service and their end. Tests of rings need a
+//! kernel that offers rings (`enable_uring` of the module fuse). The setting for rings applies to
+//! the whole machine: the tests enable it while they run, and restore it afterwards.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,

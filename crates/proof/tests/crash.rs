@@ -2,11 +2,11 @@
 //! random losses.
 //!
 //! After each cut the volume opens, checks clean, and is exactly a committed state, at least as new
-//! as the last commit that had returned. It then accepts further operations and a commit, and
-//! checks clean again. The volumes are small and large, full, and on several devices, each with
-//! separate losses. On RAID5 a crash may lose the parity of rows that were being written. This loss
-//! is the write hole, which the kernel has, too. It remains until a scrub repairs it; no data is
-//! lost.
+//! as the last commit that had returned. The volume after a cut then accepts further operations and
+//! a commit, and checks clean again. The volumes are small and large, full, and on several devices,
+//! each with separate losses. On RAID5 a crash may lose the parity of rows that were being written.
+//! This loss is the write hole, which the kernel has, too. The write hole remains until a scrub
+//! repairs it; no data is lost.
 //!
 //! `BUTTRESS_CRASH_SEED` and `BUTTRESS_CRASH_CUTS` choose the seed and the number of cuts of each
 //! volume (`cargo xtask soak` sets them).

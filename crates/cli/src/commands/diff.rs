@@ -12,11 +12,11 @@
 //! moved           etc/motd -> etc/motd.old (mode)
 //! ```
 //!
-//! For a directory on only one side, the command lists everything below it, too. It compares
-//! content if sizes are equal. Files of one volume with the same extents are equal, and are not
-//! read. The comparison never reads holes. `moves` detects moved files. For snapshots of one
-//! volume, it reads only the parts that they do not share. As in `diff(1)`, the exit code is 0
-//! without differences, 1 with differences, and 2 if a comparison failed.
+//! For a directory on only one side, the command lists everything below it, too. The comparison
+//! reads content only if sizes are equal. Files of one volume with the same extents are equal, and
+//! are not read. The comparison never reads holes. `moves` detects moved files. If both sides are
+//! snapshots of one volume, it reads only the parts that they do not share. As in `diff(1)`, the
+//! exit code is 0 without differences, 1 with differences, and 2 if a comparison failed.
 
 mod compare;
 mod content;

@@ -8,13 +8,13 @@
 //! when it is complete ([`OutputFile::finish`]). Until it is complete, the target name is free or
 //! keeps its old file. A command that fails, or that any signal ends, leaves no output file. On a
 //! file system without unnamed files, a temporary file `.buttress-…` replaces the unnamed one and
-//! is removed again. A symbolic link is followed, and its target is replaced. The new file has the
-//! mode of the old one, and its owner if this is permitted. Further hard links keep the old
-//! content.
+//! is removed again. If the output path is a symbolic link, it is followed, and its target is
+//! replaced. The new file has the mode of the old one, and its owner if this is permitted. If the
+//! file has further hard links, they keep the old content.
 //!
-//! Some targets are written directly: pipes, terminals, devices, `/dev/stdout` and `/dev/fd/N`, and
-//! files in a directory that does not allow new files. These targets are not truncated before the
-//! first byte is written.
+//! Some output targets are written directly: pipes, terminals, devices, `/dev/stdout` and
+//! `/dev/fd/N`, and files in a directory that does not allow new files. These targets are not
+//! truncated before the first byte is written.
 
 use std::ffi::OsString;
 use std::fs::{self, File};

@@ -6,10 +6,10 @@
 //! | SIGINT, in a script or with `-c` | | as SIGTERM |
 //! | SIGTERM, SIGHUP | commits and leaves | the command is cancelled; then commits and leaves |
 //!
-//! A second signal to leave ends the process at once. At a second signal, uncommitted changes are
-//! lost; the message after the first signal says so. A separate thread handles signals, so that it
-//! may print and commit. At a prompt, the terminal passes Ctrl-C as a key to the line editor, which
-//! restores the terminal.
+//! If a second signal to leave arrives, it ends the process immediately. At a second signal,
+//! uncommitted changes are lost; the message after the first signal says so. A separate thread
+//! handles signals, so that it may print and commit. At a prompt, the terminal passes Ctrl-C as a
+//! key to the line editor, which restores the terminal.
 
 use std::io::{self, IsTerminal};
 use std::sync::Arc;

@@ -5,7 +5,7 @@
 //!
 //! Eight threads make calls concurrently. Each thread has its own directory, and all threads share
 //! one more. Calls in the shared directory are serialised, in the same order on both sides. No
-//! inode has names in both.
+//! inode has names in both directories.
 //!
 //! `BUTTRESS_MOUNT_SEED` sets the seed, and `BUTTRESS_MOUNT_CALLS` the number of calls per thread.
 //!

@@ -1,8 +1,8 @@
 //! Agreement between the model and an answer, and the effect of a call on the model.
 //!
-//! If a call succeeded, it must be possible in the model, and its answer must equal the model's. A
-//! refused call must be impossible in the model, and its reason must apply. If several reasons
-//! apply, the call may give any of them.
+//! If a call succeeded, it must be possible in the model, and its answer must equal the model's. If
+//! the volume refused a call, the call must be impossible in the model, and the reason of the
+//! refusal must apply. If several reasons apply, the call may give any of them.
 
 use super::call::{Answer, Call, Names, Stat};
 use super::observation::Observation;

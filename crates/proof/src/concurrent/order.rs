@@ -3,7 +3,7 @@
 //! The search is depth-first over orders in which every call precedes those that began after its
 //! end (Wing and Gong). The search remembers pairs of a call set and its resulting state without an
 //! order, and skips them (Lowe). If a call agrees with a state without changing it, the search can
-//! always put the call next. Only changes therefore branch.
+//! always put the call next. The search for an order therefore branches only at changes.
 //!
 //! If no order exists, the search looks for the shortest part of the record without an order: the
 //! calls that ended by some moment, and calls then in progress. From this shortest part the search

@@ -7,9 +7,9 @@
 //! [`rounds`](super::rounds). A missing lock therefore shows as a record without an order, and a
 //! cycle of locks as a deadlock.
 //!
-//! Half of the schedules are random. In the other half, priorities change at a few points (PCT),
-//! which finds errors that need one long delay. Both follow from the seed; a failure also prints
-//! the schedule.
+//! Half of the explored schedules are random. In the other half, priorities change at a few points
+//! (PCT), which finds errors that need one long delay. Both follow from the seed; a failure also
+//! prints the schedule.
 
 use super::agreement::names;
 use super::call::Call;

@@ -2,8 +2,8 @@
 //! same streams.
 //!
 //! Each chain is received by Buttress alone, or by Buttress and the kernel alternately, each
-//! continuing after the other. Then the kernel mounts the image and shows the result, and both
-//! checks must find nothing.
+//! continuing after the other. After the receive, the kernel mounts the image and shows the result,
+//! and both checks must find nothing.
 
 use super::compare::{intersection, same_but_for_times_of_directories, same_content, same_sharing, union};
 use super::tree::{BLOCK_BYTES, Tree, add_places, of_snapshot};

@@ -101,9 +101,9 @@ impl Recorded {
     /// Returns the content of a generation found after a crash.
     ///
     /// An operation may commit more than once before it returns, so a later generation may match
-    /// too. The content of such a commit is in an image without losses, at a moment when its
-    /// superblocks were written and those of the next commit were not. Generations only increase,
-    /// so a binary search finds the moment.
+    /// too. The content of such a commit is in an image without losses, taken after its superblocks
+    /// were written and before those of the next commit. Generations only increase, so a binary
+    /// search finds the moment.
     ///
     /// # Errors
     /// The generation was never committed, or its state is unreadable.

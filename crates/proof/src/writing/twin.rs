@@ -4,7 +4,7 @@
 //! The kernel must succeed exactly in the changes that the model allows. At intervals the twin is
 //! unmounted and read by Buttress, and must equal both the model and the volume of Buttress. Inode
 //! numbers and subvolume ids may differ on the twin, so entries are compared by path. Times are
-//! compared if they were set explicitly.
+//! compared only if they were set explicitly.
 //!
 //! [`differs`] and `Twin::mend_property` describe allowed differences of the kernel;
 //! [`can_be_drawn`](super::operation::can_be_drawn) lists changes that no run makes.

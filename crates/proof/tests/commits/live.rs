@@ -188,7 +188,7 @@ fn nothing_is_overwritten(filling: Filling) -> Result<Outcome> {
     let (backends, gate, filesystem) = new_volume()?;
     let count = filling.fill(&filesystem, "first", u64::MAX)?;
     // With this much free space, a round of the test needs no commit to find space. An edit of
-    // metadata reserves much.
+    // metadata reserves much metadata space.
     let slack = match filling {
         Filling::Metadata => SLACK,
         Filling::Data | Filling::Snapshots => EACH,

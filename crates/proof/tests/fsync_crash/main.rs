@@ -8,9 +8,9 @@
 //!
 //! - A file's content is one that it has had since its last returned sync or, if later, the last
 //!   commit.
-//! - Its names, all together, are those of one moment since then: a rename is atomic, and no living
-//!   file is lost.
-//! - Its attributes are those of one such moment.
+//! - The names of a file, all together, are those of one moment since its last sync: a rename is
+//!   atomic, and no living file is lost.
+//! - The attributes of a file are those of one such moment.
 //!
 //! A synced directory has exactly the names that it had at one moment since its sync. The kernel
 //! also replays some of the images, and must find the same state. The same applies to volumes

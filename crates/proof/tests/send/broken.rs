@@ -120,7 +120,8 @@ fn mend(stream: &mut [u8]) {
 }
 
 /// Flips every bit of a stream. With the old checksums, a flipped bit is an error; with corrected
-/// checksums, an error or a receivable stream. The existing content stays in both cases.
+/// checksums, an error or a receivable stream. In both cases, the existing content of the volume
+/// stays.
 fn every_bit_flipped() -> Result<Outcome> {
     let base = empty(&[DEVICE_BYTES], &mkfs::Options::default())?;
     let filesystem = open_for_writing(&base)?;

@@ -2,9 +2,9 @@
 //! times of directories in between. Whatever the commands are, a receive must give the same result
 //! as immediate execution.
 //!
-//! The model is a receiver that may leave out commands, since it delays nothing. If it leaves out a
-//! command, the stream must be refused. The variable `BUTTRESS_SOAK_SEED` sets the seed of the
-//! first case, and `BUTTRESS_SETTLING_CASES` the number of cases.
+//! The model is a receiver that may leave out commands, since it delays nothing. If the receiver
+//! leaves out a command, it must refuse the stream. The variable `BUTTRESS_SOAK_SEED` sets the seed
+//! of the first case, and `BUTTRESS_SETTLING_CASES` the number of cases.
 
 mod making;
 use super::broken::{DEVICE_BYTES, content};

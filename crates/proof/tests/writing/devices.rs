@@ -330,8 +330,8 @@ impl Failing {
         Ok(())
     }
 
-    /// Asserts that all content is present without the device, and with the stale device. Its
-    /// statistics count its errors.
+    /// Asserts that all content is present without the device, and with the stale device. The
+    /// statistics of the failed device count its errors.
     fn require_whole(&self, backends: &Backends, reference: &Reference, errors: DeviceErrors) -> Result<()> {
         let rest = open_degraded(&self.rest(backends)).context("without the device")?;
         reference.expect(&describe(&rest)?, "without the device")?;

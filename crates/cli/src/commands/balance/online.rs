@@ -108,8 +108,8 @@ impl Balances {
         }
     }
 
-    /// Asks the running balance to stop, and waits until it has stopped. Returns whether one was
-    /// running.
+    /// Asks the running balance to stop, and waits until it has stopped. Returns whether a balance
+    /// was running.
     pub(super) fn stop(&self, ask: impl Fn(&BalanceControl)) -> bool {
         let mut kept = self.kept.lock();
         let Some(control) = &kept.under_way else {

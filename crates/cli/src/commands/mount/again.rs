@@ -1,11 +1,11 @@
 //! Further mounts of a mounted volume.
 //!
-//! - `-o remount` changes the mount to read-only, or back to writable. A mount that began read-only
-//!   is unmounted and mounted again for writing. It must be idle, because its server has its
-//!   devices open for reading, and can open no other files.
+//! - `-o remount` changes the mount to read-only, or back to writable. If a mount began read-only,
+//!   a remount for writing unmounts and mounts again. For a remount, the mount must be idle: its
+//!   server has its devices open for reading, and can open no other files.
 //! - On another directory, the same image shows the root of the existing server's mount, as with
 //!   `mount --bind`. Linux also has one state for all mounts of a file system. The second mount can
-//!   be unmounted separately; the server ends with the last one.
+//!   be unmounted separately; the server ends with the last mount.
 //!
 //! Both require root. Requests that need the server to open the volume again are refused on another
 //! directory: writing to a read-only mount, and a subvolume outside of the mounted one.

@@ -160,8 +160,8 @@ fn is_write_protected(image: &Path) -> bool {
     rustix::fs::statvfs(image).is_ok_and(|found| found.f_flag.contains(StatVfsMountFlags::RDONLY))
 }
 
-/// Returns the wishes, without write access if the source is write-protected. The warning about
-/// write protection has the wording of mount(8).
+/// If the source is write-protected, returns the mount options without write access. The warning
+/// about write protection has the wording of mount(8).
 fn writable_wishes(context: &Context, image: &Path, directory: &Path, wishes: &MountWishes) -> MountWishes {
     let mut wishes = wishes.clone();
     let writes_to_image = wishes.write && context.device_options().overlay.is_none();

@@ -1,8 +1,8 @@
 //! Options that a remount changes while the server runs.
 //!
 //! For a remount of FUSE, the kernel sends no request: it only changes flags of the mount and of
-//! the superblock. The table of mounts shows them, so the server reads the table after each change.
-//! The server opens the table of mounts before it restricts itself.
+//! the superblock. The mount table shows the options, so the server reads the table after each
+//! change. The server opens the table of mounts before it restricts itself.
 //!
 //! A FUSE request does not identify its mount. The options of the oldest mount of the volume
 //! therefore apply to all of them.

@@ -14,8 +14,8 @@
 //! The watching process finds mounts by device, because several directories may show a volume, and
 //! a directory may later show another volume.
 //!
-//! The process does not open the image. Of another process' memory, the watching process only
-//! discloses which of three numbers, if any, is at an address.
+//! The watching process does not open the image. Of another process' memory, the watching process
+//! only discloses which of three numbers, if any, is at an address.
 
 use std::ffi::{OsStr, OsString};
 use std::io::{Read as _, Write as _};

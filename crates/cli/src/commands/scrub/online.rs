@@ -1,10 +1,10 @@
 //! Scrubs of a mounted volume: the server runs them, concurrently with its users.
 //!
-//! A scrub has a thread in the server. The record of such a scrub is in the server's memory
-//! ([`Scrubs`]), because the server opens no files. `scrub start` and `resume` with `-B` wait for
-//! the scrub, but an interrupted wait does not stop it. `scrub cancel` stops the scrub, as does the
-//! end of the mount, which waits until the scrub has released the volume. The record ends with the
-//! server.
+//! Each scrub of a mount has a thread in the server. The record of such a scrub is in the server's
+//! memory ([`Scrubs`]), because the server opens no files. `scrub start` and `resume` with `-B`
+//! wait for the scrub, but an interrupted wait does not stop it. `scrub cancel` stops the scrub, as
+//! does the end of the mount, which waits until the scrub has released the volume. The scrub's
+//! record ends with the server of the mount.
 
 use std::path::Path;
 use std::sync::Arc;

@@ -315,8 +315,8 @@ mod tests {
         for _ in 0..20 {
             histogram.add(1000);
         }
-        // Each mark of the bar stands for 3 of 60 seeks. Groups close at 9 (3 marks), and each
-        // omits the distance after it.
+        // Each mark of the bar stands for 3 of 60 seeks. In this example, groups close at 9 (3
+        // marks), and each omits the distance after it.
         let bars = histogram.bars();
         assert_eq!(
             bars.first(),
