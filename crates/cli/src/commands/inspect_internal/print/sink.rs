@@ -3,8 +3,8 @@
 //! A structure is described once, as lines of named fields. A [`Sink`] converts the printed values
 //! to its format:
 //!
-//! - [`Text`]: `\t\tname value name value\n`, in a byte buffer. This is the hot path of The text
-//!   sink of `dump-tree`: it formats numbers without `core::fmt`, and allocates nothing per line.
+//! - [`Text`]: `\t\tname value name value\n`, in a byte buffer. This is the hot path of
+//!   `dump-tree`: it formats numbers without `core::fmt`, and allocates nothing per line.
 //! - [`Tree`]: one JSON object with the same names; spaces and dots become underscores. Text that
 //!   only connects fields is omitted. Repeated parts (stripes, names, inline references) become
 //!   arrays of objects.
