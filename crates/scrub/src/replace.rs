@@ -2,7 +2,7 @@
 //! device.
 //!
 //! [`Replace::run`] visits the chunks with a stripe on the source device, in order of their offsets
-//! on that device. The replacement checks each piece as a scrub does, and writes valid bytes to the
+//! on that device. The replacement checks each piece as a scrub does. It writes valid bytes to the
 //! target at the same offset, from the source or from another device. Meanwhile every write to the
 //! source also goes to the target ([`buttress_volume::replacement`]). The replacement regularly
 //! commits the cursor, below which the target has everything. An interrupted replacement continues

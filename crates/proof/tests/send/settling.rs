@@ -1,6 +1,6 @@
 //! New inodes in the form of Linux's streams: under temporary names that a rename settles, with
-//! times of directories in between. Whatever the commands are, a receive must give the same result
-//! as immediate execution.
+//! times of directories in between. For any commands, a receive must give the same result as
+//! immediate execution.
 //!
 //! The model is a receiver that may leave out commands, since it delays nothing. If the receiver
 //! leaves out a command, it must refuse the stream. The variable `BUTTRESS_SOAK_SEED` sets the seed
