@@ -240,8 +240,8 @@ impl Lost {
 #[derive(Debug)]
 pub(crate) struct Copied<'a> {
     segments: Vec<(Physical, Cow<'a, [u8]>)>,
-    /// Records which stripes were read. If some stripes were not read, bytes without a valid copy
-    /// are only counted.
+    /// The stripes that were read. If some stripes were not read, bytes without a valid copy are
+    /// only counted.
     wanted: Wanted,
     /// Whether some of the read bytes were not valid.
     pub(crate) is_lacking: bool,
