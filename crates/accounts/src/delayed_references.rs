@@ -1,9 +1,9 @@
 //! Delayed references: the running transaction's changes of references to extents.
 //!
 //! Every copy of a tree block and every file extent item changes reference counts in the extent
-//! tree. Applied at once, each small edit would pay for edits of another large tree, and most
-//! changes cancel out. Changes are therefore collected here, merged by extent and by reference. A
-//! commit of the writer applies the remaining changes in order of address.
+//! tree. If each change was applied immediately, small edits would pay for edits of another large
+//! tree; collected, most changes cancel out. Changes are therefore collected here, merged by extent
+//! and by reference. A commit of the writer applies the remaining changes in order of address.
 //!
 //! Invariants:
 //! - An extent that this transaction created has [`Pending::created`], and all its references are

@@ -51,7 +51,7 @@ pub struct DeviceSpace {
     pub uuid: Uuid,
     /// The device's name, if the device is present.
     pub name: Option<String>,
-    /// The bytes that the volume may use, as the device item records.
+    /// The bytes of the device that the volume may use, as the device item records.
     pub size: ByteCount,
     /// The real size of the device, if it is present.
     pub device_bytes: Option<ByteCount>,

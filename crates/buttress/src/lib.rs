@@ -321,7 +321,7 @@ pub mod unstable {
         error.filesystem_error()
     }
 
-    /// Returns the volume over a file system.
+    /// Returns the volume of a file system from the layer below.
     #[must_use]
     pub fn volume_over(filesystem: fs::Filesystem) -> Volume {
         Volume::over(filesystem)

@@ -59,7 +59,7 @@ pub(crate) struct Tally {
     uses: Option<Uses>,
     /// The tree that owns the last visited block's references to its children.
     naming: Option<TreeId>,
-    /// The children of that block that were dropped with a part of its tree.
+    /// The children of the last visited block that were dropped with a part of its tree.
     dropped: Option<Dropped>,
 }
 

@@ -20,7 +20,7 @@ pub(crate) struct Recorded {
     /// range.
     count: u64,
     info: Option<FreeSpaceInfo>,
-    /// Whether the whole record was readable.
+    /// Whether the whole record of the free space was readable.
     complete: bool,
 }
 

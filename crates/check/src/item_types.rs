@@ -1,8 +1,8 @@
 //! The item types of each tree.
 //!
 //! Block checks verify items of known types in any tree. This module finds items whose type is
-//! unknown or belongs to another kind of tree, where no program would search it. A tree without a
-//! list here may have any items.
+//! unknown or belongs to another kind of tree, where no program would search it. A tree of a kind
+//! without a list in this module may have any items.
 //!
 //! Source: on-disk format documentation, sections "Reserved objectids" and "Item types".
 

@@ -122,8 +122,8 @@ pub fn check(filesystem: &Filesystem, options: &Options, progress: &Progress) ->
     check_with(filesystem, options, progress, &|_, _| {})
 }
 
-/// Checks a volume as [`check`] does, and calls `on_step` when a step begins. If a step does not
-/// apply to the volume, the call has the reason.
+/// Checks a volume as [`check`] does, and calls `on_step` when a step begins. If a step of the
+/// check does not apply to the volume, the call of `on_step` has the reason.
 ///
 /// # Errors
 /// Fails as [`check`] does.

@@ -25,8 +25,8 @@ impl Dropped {
     }
 
     /// Returns whether the drop of a subvolume has already dropped a child that ends below
-    /// `end_key`, under a parent of `parent_level`. Does not apply to blocks that other trees
-    /// share: a drop releases those as a whole.
+    /// `end_key`, under a parent of `parent_level`. This rule does not apply to blocks that other
+    /// trees share: a drop releases such blocks as a whole.
     pub(crate) fn has_child_of(&self, parent_level: u8, end_key: Option<Key>) -> bool {
         parent_level >= self.level && end_key.is_some_and(|end| end <= self.progress)
     }

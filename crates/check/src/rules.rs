@@ -28,8 +28,8 @@ pub(crate) fn tree_of_files(tree: TreeId) -> Option<SubvolumeId> {
 /// inherit them.
 const NOT_FOR_SYMLINKS: InodeFlags = InodeFlags::IMMUTABLE.union(InodeFlags::APPEND);
 
-/// Checks that an inode has only flags that its file type allows. An inode number cache becomes a
-/// note.
+/// Checks that an inode has only flags that its file type allows. An inode number cache from an old
+/// kernel becomes a note.
 pub(crate) fn check_flags(walk: &Walk<'_>, pointer: &BlockPointer, key: &Key, inode: &InodeItem) {
     let Some(subvolume) = pointer.tree.as_subvolume() else {
         return;

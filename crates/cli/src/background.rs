@@ -46,7 +46,8 @@ pub fn status_file(image: &Path, named: Option<&Path>, ending: &str) -> Result<P
 /// Returns the start time of a process by the kernel's clock; `None` if the process does not exist.
 fn beginning_of(process: u32) -> Option<u64> {
     let text = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
-    // The process name, in brackets, may contain any characters. The third field follows it.
+    // The process name, in brackets, may contain any characters. The third field of
+    // `/proc/PID/stat` follows the name.
     let (_, fields) = text.rsplit_once(") ")?;
     let mut fields = fields.split(' ');
     let is_gone = matches!(fields.next()?, "Z" | "X");
@@ -89,7 +90,7 @@ pub fn stop_by((process, begun): (u32, u64), signal: Signal) -> Result<()> {
 
 /// Starts this command line again as a separate process with `--in-background`, and waits until
 /// `is_ready` returns a value for its process id. `None` means that the process completed its work
-/// before that.
+/// before `is_ready` returned a value.
 ///
 /// # Errors
 /// Fails with the message of the process, if the process fails before it is ready.

@@ -118,8 +118,8 @@ impl Context {
         self.stdout_is_terminal
     }
 
-    /// Returns buffered standard output. Flush it before returning: dropping the buffer would lose
-    /// an error.
+    /// Returns buffered standard output. Flush the output before returning: dropping the buffer
+    /// would lose an error.
     pub fn stdout(&self) -> Stdout {
         terminal::stdout(self.json())
     }

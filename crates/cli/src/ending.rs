@@ -1,7 +1,7 @@
 //! Errors that end a job over many files, because every further file would fail in the same way.
 //!
-//! A copy onto a full disk or volume reports the first failure with its path and stops. It does not
-//! print a line for each of thousands of files.
+//! A copy onto a full disk or volume reports the first failure with its path and stops. In a large
+//! copy, it does not print a line for each of thousands of files.
 
 use std::io;
 

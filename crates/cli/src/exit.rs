@@ -154,7 +154,7 @@ pub fn chain_text(error: &anyhow::Error) -> String {
         if line.is_empty() || says(&text, &line) {
             continue;
         }
-        // A cause that begins with the whole text so far replaces it.
+        // If a cause begins with the whole text so far, the cause replaces that text.
         if !text.is_empty()
             && line
                 .strip_prefix(&text)

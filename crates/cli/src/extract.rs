@@ -4,9 +4,9 @@
 //! An extraction creates each file by a single name relative to an open directory (`beneath`). No
 //! path is ever followed, so no symbolic link in the destination can lead out of it. The extraction
 //! refuses an invalid name (`..`, or with a slash). [`crate::replacing`] defines the treatment of
-//! existing files. Apart from the single name that the user gave, no write follows a link. The
-//! command never writes to its own sources. `attributes` defines the permissions of extracted
-//! files.
+//! existing files. The extractor follows no link when it writes, except at the single name that the
+//! user gave. The command never writes to its own source files. `attributes` defines the
+//! permissions of extracted files.
 //!
 //! [`Extractor`] takes the items of a walk, in order, on one thread. It creates directories, links
 //! and special files itself and passes regular files to a few threads. A directory is finished
@@ -15,7 +15,7 @@
 //! therefore correct, and memory does not grow with the number of directories.
 //!
 //! To preserve hard links, the extractor creates a file with several names before the walk
-//! continues. It links later names to this file, and only to it.
+//! continues. The extractor links later names to this file, and only to it.
 
 mod attributes;
 mod beneath;
@@ -78,17 +78,17 @@ struct Shared {
     refusals: Refusals,
     files: AtomicU64,
     bytes: AtomicU64,
-    /// Errors that the caller has not collected yet.
+    /// Errors of writing threads that the caller has not collected yet.
     errors: parking_lot::Mutex<Vec<anyhow::Error>>,
-    /// True once nothing more can be created, as on a full disk.
+    /// True once the extractor can create nothing more, as on a full disk.
     ended: AtomicBool,
     /// Path of the walk's root in the destination, for messages.
     destination: PathBuf,
 }
 
 impl Shared {
-    /// Records an error. Of errors that end the job it keeps only the first, because the others
-    /// would repeat it.
+    /// Records an error. If several errors would end the job, the extractor keeps only the first,
+    /// because the others would repeat it.
     fn lost(&self, error: anyhow::Error) {
         if !ends_the_job(&error) {
             self.errors.lock().push(error);
@@ -261,7 +261,7 @@ impl Extractor {
             match &self.base_name {
                 Some(name) => (Arc::clone(&self.base), name.clone()),
                 None => {
-                    // The destination itself becomes the walk's root.
+                    // The destination directory itself becomes the root of the walk.
                     let again = self.base.reopen(&entry, &self.shared)?;
                     self.entering = Some(Arc::new(again));
                     return Ok(());
@@ -280,7 +280,7 @@ impl Extractor {
         let keeps_links = self.shared.replacing.keep_links;
         let location = entry.location();
         let has_more_names = keeps_links && entry.metadata().nlink > 1;
-        // If the file's first name was not created, this name counts as the first.
+        // If the extractor did not create the file's first name, this name counts as the first.
         let expected = self.linked.get(&location).filter(|_| keeps_links).copied();
         if let Some((first, expected)) = entry.hard_link.as_ref().zip(expected) {
             let spot = Spot {

@@ -189,8 +189,8 @@ pub struct Globals {
 /// Default cache budget in bytes.
 pub const DEFAULT_CACHE_BYTES: u64 = 256 << 20;
 
-/// The global options about volumes that a command uses. The command refuses all other ones,
-/// because an option without effect would cause a wrong result.
+/// The global options about volumes that a command uses. A command refuses all other global
+/// options, because an option without effect would cause a wrong result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Uses {
     /// The command uses `--device`.

@@ -78,7 +78,7 @@ impl HostFile {
         }
     }
 
-    /// Opens the file, unless it is a link.
+    /// Opens the file for reading, unless it is a symbolic link.
     pub fn open(&self, flags: OFlags) -> Result<OwnedFd, Errno> {
         let flags = flags.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
         rustix::fs::openat(&self.directory, &self.name, flags, Mode::empty())
@@ -86,8 +86,8 @@ impl HostFile {
 
     /// Returns the extended attributes with their full names.
     pub fn xattrs(&self) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
-        // The system has no such call for a directory and a name. This path leads to the directory
-        // without following links.
+        // The system has no `*at` call of this kind for a directory and a name. This path leads to
+        // the directory without following links.
         let path = Path::new("/proc/self/fd")
             .join(self.directory.as_raw_fd().to_string())
             .join(&self.name);

@@ -105,7 +105,7 @@ impl Identity {
             || other.below.iter().any(|range| range.overlaps(self.own))
     }
 
-    /// Returns whether both refer to all of the same bytes.
+    /// Returns whether both identities refer to the same bytes.
     pub fn is_same(&self, other: &Self) -> bool {
         self.own == other.own
     }
@@ -145,8 +145,8 @@ impl Identity {
         Some(disk)
     }
 
-    /// Returns the identity of a loop device. If its file was deleted, no other name can refer to
-    /// that file.
+    /// Returns the identity of a loop device. If the loop device's file was deleted, no other name
+    /// can refer to that file.
     fn loop_device(directory: &Path) -> Option<Self> {
         let directory = directory.join("loop");
         let file = fs::read(directory.join("backing_file")).ok()?;

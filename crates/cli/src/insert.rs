@@ -7,12 +7,12 @@
 //! To preserve hard links, a file is created once, and its further names are linked to it. A
 //! directory gets its times after all its entries.
 //!
-//! If the content of a new file cannot be copied completely, the inserter removes the file. When
-//! the volume is full, it tries no further files ([`Inserter::is_over`]), because each would fail
-//! in the same way.
+//! If the content of a new file cannot be copied completely, the inserter removes the file. If the
+//! volume is full, the inserter tries no further files ([`Inserter::is_over`]), because each would
+//! fail in the same way.
 //!
-//! Unless attributes are to be preserved, new files belong to the user of the command, with a mode
-//! reduced by the umask, as `cp -r` does on a mounted volume.
+//! If the user does not ask to preserve attributes, new files belong to the user of the command,
+//! with a mode reduced by the umask, as with `cp -r`.
 
 pub mod host;
 mod replacing;
@@ -189,7 +189,7 @@ impl<'a> Inserter<'a> {
         self.totals
     }
 
-    /// Returns the attributes to preserve.
+    /// Returns which attributes the copy preserves.
     pub fn preserve(&self) -> Preserve {
         self.preserve
     }
@@ -243,8 +243,8 @@ impl<'a> Inserter<'a> {
         }
     }
 
-    /// Enters the directory `name`, and creates it if it does not exist. Without a name, enters the
-    /// base directory.
+    /// Enters the directory `name`, and creates it if it does not exist. If no name is given, the
+    /// inserter enters the base directory.
     pub fn enter(&mut self, name: Option<&[u8]>, facts: Facts) -> Result<()> {
         let Some(name) = name else {
             self.levels.push(Level {
@@ -314,7 +314,8 @@ impl<'a> Inserter<'a> {
         })
     }
 
-    /// Converts an error of the volume. If the volume is full, the inserter tries no further files.
+    /// Converts an error of the volume. If the volume is full, the inserter copies no further
+    /// files.
     fn failed(&mut self, error: Error) -> anyhow::Error {
         self.is_full |= error.kind() == ErrorKind::NoSpace;
         error.into()

@@ -1,8 +1,8 @@
 //! Paths below a mount of this program as arguments: `buttress subvolume snapshot /mnt/a /mnt/b`.
 //!
 //! The server of a mount has the volume open. No other process may open the volume for changes, and
-//! none would see its newest state. The server therefore executes the command, with the same code
-//! as on an image:
+//! none would see its newest state. The server of the mount therefore executes the command, with
+//! the same code as on an image:
 //!
 //! ```text
 //! command:  finds that the argument lies below a mount        [`places`]

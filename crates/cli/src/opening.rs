@@ -60,7 +60,7 @@ impl Context {
         Some(name.into())
     }
 
-    /// Opens one image or device for reading, without those of `--device`.
+    /// Opens one image or device for reading, without the devices of `--device`.
     pub fn open_device_alone(&self, image: &Path) -> Result<Device> {
         let options = DeviceOptions {
             overlay: self.overlay_of(0),
@@ -130,7 +130,8 @@ fn advised(error: buttress::Error) -> anyhow::Error {
     ))
 }
 
-/// Marks errors of opening a volume that already name the image. The marker prints as nothing.
+/// Marks errors of opening a volume that already name the image. When the error is printed, the
+/// marker prints as nothing.
 #[derive(Debug)]
 struct Opening;
 
@@ -153,8 +154,8 @@ impl Target {
 }
 
 impl Context {
-    /// Opens the volume on an image or device, and prints notices about it. In a session it returns
-    /// the session's volume.
+    /// Opens the volume on an image or device, and prints notices about it. In a session, this
+    /// function returns the session's volume.
     pub fn open_volume(&self, image: &Path) -> Result<Subvolume> {
         if let Some(present) = self.present(image)? {
             return Ok(present);
@@ -163,7 +164,7 @@ impl Context {
     }
 
     /// Opens the volume like [`open_volume`](Self::open_volume), for a command that reports
-    /// whatever it can read. Devices may be missing without `--degraded`.
+    /// whatever it can read. In this case, devices may be missing without `--degraded`.
     pub(crate) fn open_volume_as_far_as_there(&self, image: &Path) -> Result<Subvolume> {
         match self.open_volume(image) {
             Err(error) if lacks_devices(&error) && !self.globals().degraded => {
@@ -193,8 +194,8 @@ impl Context {
             .rescue(rescue)
     }
 
-    /// Opens the volume like [`open_volume`](Self::open_volume), with `devices` as options. For a
-    /// volume that is open for writing, it returns the committed state on its devices.
+    /// Opens the volume like [`open_volume`](Self::open_volume), with `devices` as options. If the
+    /// volume is open for writing, the call returns the committed state on its devices.
     pub fn open_volume_with(&self, image: &Path, devices: &DeviceOptions) -> Result<Subvolume> {
         let options = match devices.write {
             true => self.volume_options().on_disk(),
@@ -223,7 +224,7 @@ impl Context {
     }
 
     /// Opens the volume, with the directory in which paths begin, for a command that reads much
-    /// file content once. In a session it returns the session's volume.
+    /// file content once. In a session, this function returns the session's volume.
     pub fn open_volume_for_one_pass(&self, image: &Path) -> Result<Subvolume> {
         if let Some(present) = self.present(image)? {
             return Ok(present);
@@ -238,8 +239,8 @@ impl Context {
         self.open_and_report(images, &self.device_options(), options)
     }
 
-    /// Opens the volume for a check. The root tree may be unreadable, and the check itself reports
-    /// skipped copies.
+    /// Opens the volume for a check. A check opens the volume even if the root tree is unreadable,
+    /// and the check itself reports skipped copies.
     pub fn open_for_check(&self, image: &Path) -> Result<Volume> {
         let options = self.volume_options().for_inspection();
         let opened = self.opened(&[image.to_owned()], &self.options_for_one_pass(), options);
@@ -247,7 +248,7 @@ impl Context {
     }
 
     /// Opens the volume, and registers a report of skipped copies for the end of the command.
-    /// Errors name the image.
+    /// Errors of opening name the image.
     fn open_and_report(
         &self,
         images: &[PathBuf],

@@ -44,7 +44,7 @@ const RECORD_BYTES: u64 = 10_240;
 pub struct Time {
     /// Seconds since 1970-01-01T00:00:00Z, rounded down.
     pub seconds: i64,
-    /// Nanoseconds after that second.
+    /// Nanoseconds after the full second of the time.
     pub nanoseconds: u32,
 }
 

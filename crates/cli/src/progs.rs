@@ -52,7 +52,8 @@ fn row_of(rows: &'static [Row], path: &str) -> Option<&'static Row> {
     }
 }
 
-/// Returns the error for a command that only btrfs-progs has. Returns `None` for any other error.
+/// Returns the error for a command that only btrfs-progs has. For any other parser error, returns
+/// `None`.
 pub fn answer(arguments: &[OsString], error: &clap::Error) -> Option<anyhow::Error> {
     if error.kind() != ErrorKind::InvalidSubcommand {
         return None;
@@ -96,8 +97,8 @@ fn group_named(word: &str) -> Option<&'static str> {
         .map(Row::name)
 }
 
-/// Returns the missing command that these arguments name, by its whole path or its first name. Whole names take
-/// precedence.
+/// Returns the missing command that these arguments name, by its whole path or its first name. A
+/// match of the whole path takes precedence.
 fn find(words: &[&str]) -> Option<&'static Known> {
     let missing = || KNOWN.iter().filter(|known| !known.is_here());
     let names = |known: &&Known, is_word: fn(&Known, usize, &str) -> bool| {

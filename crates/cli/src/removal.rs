@@ -1,9 +1,10 @@
 //! Removal of whole directories of a volume, as by `rm -r`: first their entries, then the
 //! directories themselves.
 //!
-//! Each batch of entries is read from the current state of the volume. Memory therefore does not
-//! grow with the directory, and no old state keeps removed extents alive. Nested subvolumes are not
-//! removed: they have a separate delete command, and the removal stops with an error at them.
+//! The removal reads each batch of entries from the current state of the volume. Memory therefore
+//! does not grow with the directory, and no old state keeps removed extents alive. Nested
+//! subvolumes are not removed: they have a separate delete command, and the removal stops with an
+//! error at them.
 
 use anyhow::{Context as _, Result, anyhow};
 use buttress::{DirEntry, FileKind, Location, Progress, WritableVolume};

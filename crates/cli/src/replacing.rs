@@ -11,7 +11,7 @@
 //!
 //! One rule differs from GNU cp: below the copied directory, no link in the destination is
 //! followed; it is replaced. The copied volume may be hostile, or the destination may belong to
-//! another user. A write through such a link could reach any file.
+//! another user. A write through a symbolic link could reach any file.
 
 use buttress::FileKind;
 
@@ -22,7 +22,7 @@ pub struct Replacing {
     pub no_clobber: bool,
     /// Removes existing files first (--remove-destination).
     pub remove: bool,
-    /// Removes an existing file if it cannot be written to (-f).
+    /// If an existing file cannot be written to, removes it (-f).
     pub force: bool,
     /// Replaces existing files with items that are not copied as regular files (-P, and with it -r
     /// and -a).

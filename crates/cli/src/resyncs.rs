@@ -1,13 +1,13 @@
 //! Resynchronisation of a volume that this process serves: one at a time, beside the users of the volume.
 //!
-//! A mount that is open for changes starts it in the background ([`Resyncs::start`]) if a device
-//! missed commits. A scrub and `device resync` on the mount wait for the background job, then run
-//! it for what is left ([`Resyncs::run`]). The end of the mount cancels it ([`Resyncs::end`]); the
-//! next mount continues with what the device lacks then.
+//! If a device missed commits, a writable mount starts the resynchronisation in the background
+//! ([`Resyncs::start`]). A scrub and `device resync` on the mount wait for the background job, then
+//! run it for what is left ([`Resyncs::run`]). The end of the mount cancels the resynchronisation
+//! ([`Resyncs::end`]); the next mount continues with what the device lacks then.
 //!
 //! Invariants:
 //! - At most one resynchronisation of the volume runs. `State::under_way` enforces it.
-//! - After [`Resyncs::end`] returns, none runs and none starts.
+//! - After [`Resyncs::end`] returns, no resynchronisation runs and none starts.
 
 use std::fmt;
 use std::sync::Arc;
@@ -48,7 +48,7 @@ impl fmt::Debug for Resyncs {
 struct State {
     /// Progress of the running resynchronisation.
     under_way: Option<Progress>,
-    /// The result of the last run in the background.
+    /// The result of the last resynchronisation in the background.
     last: Option<Last>,
     /// True once the mount starts no further resynchronisation.
     is_over: bool,
@@ -61,12 +61,12 @@ struct Last {
     error: Option<String>,
 }
 
-/// A device that is behind the volume, as `scrub status` shows it.
+/// A device that missed commits, as `scrub status` shows it.
 #[derive(Clone, Debug)]
 pub struct Behind {
     /// Id of the device.
     pub device: DeviceId,
-    /// Name of the device.
+    /// The device's name, as the log shows it.
     pub name: Arc<str>,
     /// Generation of the device's superblock.
     pub since: Generation,
@@ -116,7 +116,8 @@ fn behind(writer: &WritableFilesystem) -> Vec<Behind> {
 }
 
 impl Resyncs {
-    /// Creates a value without any resynchronisation. Messages go to `log`.
+    /// Creates a value without any resynchronisation. The resynchronisation writes its messages to
+    /// `log`.
     pub fn new(log: Log) -> Self {
         Self {
             state: Mutex::default(),
@@ -205,7 +206,8 @@ impl Resyncs {
 
     /// Brings all devices up to date that missed commits. Without a limit, waits for a running
     /// resynchronisation first. With a limit, stops a running resynchronisation and continues
-    /// within the limit. The result includes the work of the earlier resynchronisation.
+    /// within the limit. The result of this wait includes the work of the earlier
+    /// resynchronisation.
     ///
     /// # Errors
     /// The errors of [`Resync::run`]; [`buttress::unstable::fs::Error::Cancelled`] also once the

@@ -8,9 +8,9 @@
 //! - `terminal`, `completion`, `history`: interactive input.
 //! - `interrupts`: signals.
 //!
-//! A failed command ends a non-interactive session (`-c`, or a script on standard input). An
-//! interactive session continues. Only results go to standard output: the prompt and errors go to
-//! standard error.
+//! A failed command ends a non-interactive session (`-c`, or a script on standard input). After an
+//! interrupt, an interactive session continues. Only results go to standard output: the prompt and
+//! errors go to standard error.
 //!
 //! # Uncommitted changes at the end of a session
 //!
@@ -100,7 +100,7 @@ enum Leaving {
     Forgetting,
     /// A command failed in a non-interactive session.
     Failed,
-    /// A signal ends the session.
+    /// The session ends because of a signal.
     Signalled(i32),
 }
 
@@ -148,7 +148,8 @@ impl<'a> Session<'a> {
         Ok(())
     }
 
-    /// Executes these lines, or those of standard input if there are none, and ends the session.
+    /// Executes these lines, or the lines of standard input if none are given, and ends the
+    /// session.
     pub fn run(mut self, commands: &[OsString], with_history: bool) -> Result<Outcome> {
         let mut lines = if commands.is_empty() {
             Some(Lines::of_input(self.context, &self.surroundings, with_history)?)
@@ -179,7 +180,8 @@ impl<'a> Session<'a> {
             };
             interrupts.leave();
             match self.end(leaving, is_typed) {
-                // An interactive user can free space, or decide to drop the changes.
+                // In an interactive session, the user can free space, or decide to drop the
+                // changes.
                 Err(error) if is_typed && leaving == Leaving::Asked => {
                     self.context.lost(&error.context(Advice::new(
                         "the session continues. Remove the cause, for example by freeing space, and retry with `sync`; `abort` exits without a commit",
@@ -225,8 +227,8 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Ends the session: commits or drops the changes, and prints which if the user may want to
-    /// know.
+    /// Ends the session: commits or drops the changes, and prints which of both if the user may
+    /// want to know.
     fn end(&self, leaving: Leaving, is_typed: bool) -> Result<Outcome> {
         let outcome = match leaving {
             Leaving::Signalled(signal) => {
@@ -337,7 +339,7 @@ impl<'a> Session<'a> {
         Ok(self.view().locate(self.path(argument), follow)?)
     }
 
-    /// Gives commands that read the volume its current state.
+    /// In a session, gives commands that read the volume its current state.
     pub fn enter_view(&self) -> Result<()> {
         if let Some(writing) = self.surroundings.writing() {
             // These commands show extents, so content must not be dirty.

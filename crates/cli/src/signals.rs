@@ -135,7 +135,7 @@ impl Cancelling {
     /// default effect ends the process.
     ///
     /// # Errors
-    /// The system refuses to register a signal handler.
+    /// Fails if the system refuses to register a signal handler.
     pub fn start_reading(progress: &Progress) -> Result<Self> {
         let mut cancelling = Self::start(progress)?;
         if IS_IN_SESSION.load(Ordering::SeqCst) {

@@ -4,7 +4,7 @@
 //! target passes [`Sources::refuse`] first: files created by
 //! [`OutputFile`](crate::output::file::OutputFile) and files that are extracted from a volume.
 //! Registering a source also checks standard output and standard error, which the user may have
-//! redirected to it (`tar IMAGE >> IMAGE`). The check does not depend on names: see
+//! redirected to it (`tar IMAGE >> IMAGE`). The check for sources does not depend on names: see
 //! [`crate::identity`].
 //!
 //! A volume under change is a source, too: its own image must not be copied into it.
@@ -25,7 +25,7 @@ use crate::identity::{Identity, of_standard_streams};
 pub enum Role {
     /// A device or image of a volume that the command reads.
     Volume,
-    /// A device or image of a volume that the command changes.
+    /// A device or image of the volume that the command changes.
     ChangedVolume,
     /// A file with the changes of a volume.
     Overlay,
@@ -57,7 +57,7 @@ pub struct Sources {
 }
 
 impl Sources {
-    /// Registers the target of a path.
+    /// Registers the file at a path as a target of output.
     ///
     /// # Errors
     /// Fails if standard output or standard error is redirected to the target.
@@ -77,7 +77,7 @@ impl Sources {
         let Some(identity) = identity else { return Ok(()) };
         let [output, messages] =
             of_standard_streams().map(|stream| stream.is_some_and(|it| it.overlaps(&identity)));
-        // The order matters: messages go to standard output if it accepts them.
+        // The order of registration matters: messages go to standard output if it accepts them.
         turn_away(output, messages);
         for (is_source, stream) in [(output, "standard output"), (messages, "standard error")] {
             if is_source {
@@ -98,10 +98,11 @@ impl Sources {
         Ok(())
     }
 
-    /// Refuses to write to a source. `shown` is the user's name for the target.
+    /// Refuses output to a file that the command reads as a source. `shown` is the user's name for
+    /// the target.
     ///
     /// # Errors
-    /// The target is a source.
+    /// The target of the output is a source of the command.
     pub fn refuse(&self, identity: Option<&Identity>, shown: impl fmt::Display) -> Result<()> {
         let Some(source) = identity.and_then(|identity| self.find(identity)) else {
             return Ok(());

@@ -24,7 +24,7 @@ const SAVE_EVERY: Duration = Duration::from_secs(1);
 pub trait Record: Sized {
     /// The job, for messages: `a scrub`.
     const JOB: &'static str;
-    /// What helps against a file that is no record.
+    /// The remedy for a status file that is no record.
     const REMEDY: &'static str;
 
     /// The process, and when it began, by the kernel's count.
@@ -36,7 +36,7 @@ pub trait Record: Sized {
     /// Reads a record from JSON; `None` if the record belongs to another version or is invalid.
     fn from_json(value: &Value) -> Option<Self>;
 
-    /// Whether its process exists.
+    /// Whether the process of the record exists.
     fn is_alive(&self) -> bool {
         let (process, begun) = self.process();
         is_alive(process, begun)
@@ -66,7 +66,7 @@ pub trait Record: Sized {
         record.filter(Self::is_alive)
     }
 
-    /// Replaces the file by this record.
+    /// Replaces the status file by this record.
     ///
     /// # Errors
     /// Fails if the status file cannot be written.
@@ -96,7 +96,7 @@ pub fn process_to_json((process, begun): (u32, u64)) -> Value {
     json!([process, begun])
 }
 
-/// Returns the process that JSON names.
+/// Returns the process that a JSON record names.
 pub fn process_from_json(value: &Value) -> Option<(u32, u64)> {
     let process = value.as_array()?;
     Some((
@@ -105,7 +105,8 @@ pub fn process_from_json(value: &Value) -> Option<(u32, u64)> {
     ))
 }
 
-/// Runs a job, and saves its record every second during the job. Returns how both ended.
+/// Runs a job, and saves its record every second during the job. Returns the outcomes of the job
+/// and of the saving.
 pub fn while_saving<T>(save: impl Fn() -> Result<()> + Send, job: impl FnOnce() -> T) -> (T, Result<()>) {
     let (stop, stopped) = bounded::<()>(0);
     std::thread::scope(|scope| {

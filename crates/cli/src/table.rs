@@ -2,7 +2,8 @@
 //! so they cannot disagree.
 //!
 //! A command is a type that derives [`clap::Args`] and implements [`Subcommand`]; its doc comment
-//! is the help text. [`leaf`] makes a table row of it. Groups are rows with nested rows.
+//! is the help text. [`leaf`] makes a table row of such a command. Groups are rows with nested
+//! rows.
 //!
 //! `command_line` describes the table to clap and parses; `running` runs the command that a line
 //! names.
@@ -34,9 +35,9 @@ pub trait Subcommand: clap::Args {
     /// True if the server of a mount can execute the command for a path below the mount. Such a
     /// command opens volumes only through the context, and opens no files.
     const ON_MOUNTS: bool = false;
-    /// True if that server commits first. Some of these commands keep a view that would retain
-    /// extents freed by a later commit. Other ones read references to extents, which do not include
-    /// delayed references.
+    /// True if the mount's server commits before it runs the command. Some of these commands keep a
+    /// view that would retain extents freed by a later commit. Other ones read references to
+    /// extents, which do not include delayed references.
     const COMMITS_BEFORE: bool = false;
     /// Exit code if the command fails or loses something.
     const TROUBLE: u8 = exit::FAILURE;
@@ -46,12 +47,13 @@ pub trait Subcommand: clap::Args {
     const EXIT_CODES: &'static [ExitCode] = manual::EXIT_CODES;
 
     /// Returns whether standard output carries contents (of a file, an archive, a stream, a script)
-    /// instead of results. Such output has no JSON form, so the command refuses JSON.
+    /// instead of results. Such raw output has no JSON form, so the command refuses JSON.
     fn writes_contents(&self) -> bool {
         false
     }
 
-    /// Returns the global options about volumes that the command uses. It refuses the other ones.
+    /// Returns the global options about volumes that the command uses. The command refuses the
+    /// other global options about volumes.
     fn uses(&self) -> Uses {
         Uses::PATHS
     }

@@ -1,9 +1,9 @@
 //! Arguments that name a file in a volume, `IMAGE:/path`.
 //!
 //! Names are bytes. The image's own name may contain colons, so [`Target::parse`] checks which
-//! files exist. It takes, in this order: the whole argument, if such a file exists; the shortest
-//! part before a `:/` that exists; the part before the first `:/`; the whole argument. Without a
-//! path, the target is the root directory.
+//! files exist. The volume's image is the first match of: the whole argument; the shortest part
+//! before a `:/` that exists; the part before the first `:/`; the whole argument. Without a path,
+//! the target is the root directory.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -19,7 +19,8 @@ use crate::output::json::insert_name;
 pub struct Target {
     /// The image file or block device.
     pub image: PathBuf,
-    /// Path inside the volume; `/` if the argument has none. It always begins with `/`.
+    /// Path inside the volume; `/` if the argument has none. The path in the volume always begins
+    /// with `/`.
     pub path: Vec<u8>,
     /// True if the argument has a path.
     pub has_path: bool,

@@ -1,6 +1,6 @@
-//! Tests of mounts with requests by io_uring: their service and their end. They need a kernel that
-//! offers rings (`enable_uring` of the module fuse). The setting for rings applies to the whole
-//! machine: the tests enable it while they run, and restore it afterwards.
+//! Tests of mounts with requests by io_uring: their service and their end. Tests of rings need a
+//! kernel that offers rings (`enable_uring` of the module fuse). The setting for rings applies to
+//! the whole machine: the tests enable it while they run, and restore it afterwards.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -30,13 +30,14 @@ const NEED: &str = "fuse-rings";
 
 const PARAMETER: &str = "/sys/module/fuse/parameters/enable_uring";
 
-/// Number of tests that currently want rings, and the parameter's value before the first of them.
+/// Number of running tests that need rings, and the parameter's value before the first of them.
 static WANTED: Mutex<(usize, Vec<u8>)> = Mutex::new((0, Vec::new()));
 
 /// Guard during whose life the kernel offers rings.
 struct Offered(());
 
-/// Makes the kernel offer rings. Returns `None` and skips the test if it cannot.
+/// Makes the kernel offer rings. If the machine cannot offer rings, returns `None` and skips the
+/// test.
 fn rings() -> Option<Offered> {
     if skips(no_fuse().or_else(|| missing(NEED))) {
         return None;
@@ -123,7 +124,7 @@ fn files_written_through_rings_are_complete() {
         let folder = mounted.path(&format!("d{number}"));
         assert_eq!(fs::read_dir(&folder).unwrap().count(), 101);
         assert!(fs::read(folder.join("large")).unwrap() == bytes_of(number, length(number)));
-        // Direct I/O makes the largest requests.
+        // The test uses direct I/O, which makes the largest requests.
         let direct = OFlags::DIRECT.bits().cast_signed();
         let mut file = OpenOptions::new()
             .read(true)

@@ -53,8 +53,8 @@ fn judge_accepts_program_that_flushes() {
             false => Err(format!("{found} of {promised}")),
         }
     });
-    // Five cuts have a write in doubt, and four outcomes each. The other eleven cuts have one state
-    // each.
+    // In this history, five cuts have a write in doubt, and each of them has four outcomes. The
+    // other eleven cuts have one state each.
     assert_eq!(verdict.accepted().unwrap(), 5 * 4 + 11);
 }
 

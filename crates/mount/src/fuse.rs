@@ -51,7 +51,7 @@ const READERS_BESIDE_RINGS: usize = 2;
 const CONTENT_BYTES_MAX: usize = 1 << 20;
 
 /// Largest readahead of the kernel for mounts by root in bytes, as for the kernel's own btrfs.
-/// Other mounts get 128 KiB.
+/// Mounts by other users get 128 KiB of readahead.
 const READ_AHEAD_BYTES: usize = 4 << 20;
 
 /// Buffer size of a request: its content, and the fields before it.

@@ -193,7 +193,7 @@ pub struct OpenMode {
 /// Target of a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReadHow {
-    /// The read fills a cache.
+    /// The read fills the client's cache.
     Cached,
     /// The read goes directly to the caller's memory.
     Direct,
@@ -262,7 +262,7 @@ pub enum SetHow {
     CreateOrReplace,
     /// The attribute must not exist.
     Create,
-    /// The attribute must exist.
+    /// The extended attribute must exist.
     Replace,
 }
 

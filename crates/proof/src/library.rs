@@ -17,7 +17,7 @@ pub fn manifest(filesystem: &Filesystem, top: Location) -> Result<Manifest> {
     })
 }
 
-/// Returns a manifest like [`manifest`]; `content` gets each regular file, and fills in
+/// Returns a manifest like [`manifest`], but calls `content` for each regular file to fill in
 /// [`Entry::data`].
 pub fn manifest_by(
     filesystem: &Filesystem,
@@ -32,7 +32,7 @@ pub fn manifest_by(
     })
 }
 
-/// Returns a manifest like [`manifest`]; `more` gets each inode, and may fill in further fields.
+/// Returns a manifest like [`manifest`], but calls `more` for each inode to fill in further fields.
 pub fn manifest_with(
     filesystem: &Filesystem,
     top: Location,

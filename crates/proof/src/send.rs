@@ -21,9 +21,9 @@ pub mod wire;
 /// Sender of the streams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sender {
-    /// The kernel, through `btrfs send`.
+    /// The stream of the kernel, made by `btrfs send`.
     Kernel,
-    /// Buttress, from the image below the mount.
+    /// The stream of Buttress, from the image below the mount.
     Buttress,
 }
 

@@ -2,11 +2,11 @@
 //! random losses.
 //!
 //! After each cut the volume opens, checks clean, and is exactly a committed state, at least as new
-//! as the last commit that had returned. It then accepts further operations and a commit, and
-//! checks clean again. The volumes are small and large, full, and on several devices, each with
-//! separate losses. On RAID5 a crash may lose the parity of rows that were being written. This loss
-//! is the write hole, which the kernel has, too. It remains until a scrub repairs it; no data is
-//! lost.
+//! as the last commit that had returned. The volume after a cut then accepts further operations and
+//! a commit, and checks clean again. The volumes are small and large, full, and on several devices,
+//! each with separate losses. On RAID5 a crash may lose the parity of rows that were being written.
+//! This loss is the write hole, which the kernel has, too. The write hole remains until a scrub
+//! repairs it; no data is lost.
 //!
 //! `BUTTRESS_CRASH_SEED` and `BUTTRESS_CRASH_CUTS` choose the seed and the number of cuts of each
 //! volume (`cargo xtask soak` sets them).
@@ -83,7 +83,8 @@ impl Plan {
         }
     }
 
-    /// Returns devices of the laboratory; under threads their requests end in any order.
+    /// Returns devices of the crash laboratory; if threads are used, their requests end in any
+    /// order.
     fn devices(&self, lab: &CrashLab, base: Backends, seed: u64) -> Vec<Device> {
         let devices = base.into_iter().zip(seed..).map(|(backend, seed)| {
             let recorded = lab.device(backend);
@@ -141,7 +142,8 @@ fn run_with_commits_between(
         workload.step(filesystem)?;
         if random.one_in(plan.commit_every) {
             filesystem.commit()?;
-            // The content is unchanged since then, unless an operation committed by itself.
+            // The content is unchanged since the last commit, unless an operation committed by
+            // itself.
             let generation = filesystem.committed_generation().get();
             shown.push((generation, describe(&filesystem.view())?));
         }

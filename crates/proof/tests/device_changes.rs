@@ -1,8 +1,9 @@
 //! Devices that are added, removed and resized, cut off at every write and flush.
 //!
-//! After each cut the volume opens, checks clean and has all its content, with the device that was to come or go where that
-//! device still carries the volume's superblock, and without it where no commit lists it. It then takes more changes and a
-//! commit. The kernel and `btrfs check` agree on a share of the images.
+//! After each cut the volume opens, checks clean and has all its content, with the device that was
+//! to come or go where that device still carries the volume's superblock, and without it where no
+//! commit lists it. After the cut, the volume accepts more changes and a commit. The kernel and
+//! `btrfs check` agree on a share of the images.
 #![allow(
     clippy::arithmetic_side_effects,
     clippy::unwrap_used,
@@ -37,13 +38,13 @@ use std::sync::Arc;
 
 const MIB: u64 = 1 << 20;
 
-/// Of so many images that the kernel can mount, it looks at one.
+/// Of this many crash images that the kernel can mount, the test lets the kernel inspect one.
 const KERNEL_EVERY: usize = 12;
 
 /// A test volume with content, and devices that do not belong to the volume.
 struct Base {
     backends: Backends,
-    /// How many of the backends the volume has.
+    /// Number of backends that belong to the volume.
     members: usize,
     state: String,
 }
@@ -214,7 +215,7 @@ fn mirror() -> Options {
 
 #[test]
 fn crash_while_a_device_joins_keeps_the_volume() {
-    // With a copy of the superblock, and without one.
+    // The test runs with a copy of the superblock, and without one.
     for new in [72 * MIB, 32 * MIB] {
         let mut base = Base::new(&[128 * MIB], &Options::default()).unwrap();
         base.backends.push(memory("new", new));
@@ -392,7 +393,7 @@ fn device_that_is_emptied_gets_no_new_chunks() {
             .write_at(file(name), FileOffset::new(0), &content)
             .and_then(|_| filesystem.commit())
     };
-    // The first device has no place for all of it.
+    // The first device has no space for all of the content.
     let written = (0..6_u8)
         .take_while(|number| write(&[b'a' + number]).is_ok())
         .count();

@@ -74,7 +74,7 @@ fn an_old_state_stays_whole_through_a_thousand_commits() {
 }
 
 /// Content that is written back and deleted within one transaction belongs to no commit. A view of
-/// that transaction still reads it, so its place must not be reused while the view is held.
+/// that transaction still reads the extent, so its place must not be reused while the view is held.
 #[test]
 fn a_view_keeps_content_deleted_within_its_transaction() {
     let options = Options {
@@ -231,7 +231,8 @@ fn files_of(filesystem: &Filesystem, root: Location) -> Result<Expected> {
 }
 
 /// A commit releases the edit lock during its reads, which are frequent with a very small cache.
-/// Concurrent edits are completely in this commit, or completely in the next one.
+/// The edits of a concurrent operation are completely in this commit, or completely in the next
+/// one.
 #[test]
 fn writers_go_on_beside_commits_that_read() {
     let base = empty(&[512 << 20], &Options::default()).unwrap();
@@ -285,8 +286,8 @@ fn writers_go_on_beside_commits_that_read() {
     }
 }
 
-/// More inodes are read than the cache holds. A read edits nothing, even while inodes are pending
-/// for write-back.
+/// The test reads more inodes than the cache holds. A read edits nothing, even while inodes are
+/// pending for write-back.
 #[test]
 fn looks_at_very_many_inodes_edit_nothing() {
     const COUNT: usize = 65_600;

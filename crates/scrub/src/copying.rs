@@ -31,7 +31,7 @@ use core::ops::Range;
 use std::borrow::Cow;
 use std::sync::Arc;
 
-/// A replacement, as the groups of a job use it.
+/// A replacement, in the form that the groups of a scrub job use.
 #[derive(Clone, Debug)]
 pub(crate) struct Copying {
     pub(crate) replacement: Arc<Replacement>,
@@ -240,10 +240,10 @@ impl Lost {
 #[derive(Debug)]
 pub(crate) struct Copied<'a> {
     segments: Vec<(Physical, Cow<'a, [u8]>)>,
-    /// Records which stripes were read. If some stripes were not read, bytes without a valid copy
-    /// are only counted.
+    /// The stripes that were read. If some stripes were not read, bytes without a valid copy are
+    /// only counted.
     wanted: Wanted,
-    /// Whether some bytes were not valid.
+    /// Whether some of the read bytes were not valid.
     pub(crate) is_lacking: bool,
     /// The lost bytes. Empty unless the copy tried all stripes.
     pub(crate) lost: Vec<Lost>,

@@ -109,7 +109,7 @@ impl Part {
 pub enum Outcome {
     /// The bytes were rewritten and read back, and are right.
     Corrected,
-    /// The bytes could be rewritten, but the scrub is read-only.
+    /// The damaged bytes could be rewritten, but the scrub is read-only.
     Correctable,
     /// The bytes cannot be repaired; `tried` lists the copies and columns tried.
     Uncorrectable {

@@ -1,7 +1,7 @@
 //! The bytes that the reads of one stripe of a group returned.
 //!
-//! If a read failed, its sectors are read one by one, so that one bad sector does not make its
-//! neighbours bad.
+//! If a read of several sectors failed, the sectors are read one by one, so that one bad sector
+//! does not make its neighbours bad.
 
 use crate::damage::Cause;
 use crate::group::{Reads, StripeReads};
@@ -131,8 +131,8 @@ impl Fetched {
     }
 }
 
-/// Copies bytes out of the page cache, as long as it has them. From the first absent request on,
-/// ordinary reads in one plug follow.
+/// Copies bytes out of the page cache, as long as it has them. From the first request that is
+/// absent from the page cache, ordinary reads in one plug follow.
 fn read_from_memory(device: &Device, requests: &[ReadRequest]) -> Vec<Result<Buffer, IoError>> {
     let mut arrived = Vec::with_capacity(requests.len());
     for request in requests {

@@ -4,7 +4,7 @@
 //! [`Healer`], whose thread scrubs the group around it, in the state of the last commit, with its
 //! rows locked. If the place was freed or rewritten since, the healer therefore does not touch it.
 //! The next commit adds the errors to the device's statistics. Reads never wait for the healer. If
-//! too many places are pending, further ones are dropped; the next read or a scrub finds them
+//! too many places are pending, the healer drops further ones; the next read or a scrub finds them
 //! again.
 
 use crate::options::Options;
@@ -90,9 +90,9 @@ impl Healer {
     }
 
     /// Begins to heal as [`Healer::start`] does, if a chunk has other copies or parity. Returns
-    /// `None` otherwise, and on simulated devices, whose runs must repeat. Returns `None` too if
-    /// the system cannot start the healer's thread. A scrub later finds the errors that the healer
-    /// could not handle.
+    /// `None` if chunks have no redundancy, and on simulated devices, whose runs must repeat.
+    /// Returns `None` too if the system cannot start the healer's thread. A scrub later finds the
+    /// errors that the healer could not handle.
     #[must_use]
     pub fn start_where_redundant(filesystem: &WritableFilesystem) -> Option<Self> {
         let view = filesystem.committed_view();

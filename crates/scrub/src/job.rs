@@ -48,8 +48,8 @@ pub(crate) struct Job<'a> {
     pub(crate) ledger: Mutex<Ledger, LedgerLock>,
     /// Devices that the scrub wrote to.
     pub(crate) written: Mutex<HashSet<Uuid>, WrittenLock>,
-    /// The trees of a volume without writers. With writers, each chunk has trees of its own. Space
-    /// that is freed while trees are held is not reused.
+    /// The trees of a volume without writers. Beside writers, each chunk of a scrub has trees of
+    /// its own. Space that is freed while trees are held is not reused.
     pub(crate) trees: Option<Trees>,
     /// Returns the state of the last commit if there are concurrent writers, else `None`.
     pub(crate) views: Option<&'a Views<'a>>,
@@ -102,7 +102,7 @@ impl Job<'_> {
 
     /// Returns the trees that show which parts of a chunk are in use, and the chunk in the current
     /// map. Returns `None` if the chunk was removed since it was listed. Another chunk may then
-    /// have its addresses at other places, and all its data is new.
+    /// have the removed chunk's addresses at other places, and all its data is new.
     ///
     /// The trees are held first: while the trees are held, no chunk in them is removed.
     pub(crate) fn trees_of(

@@ -89,7 +89,7 @@ pub(crate) fn is_clean(job: &Job<'_>, arrived: &Arrived) -> bool {
     })
 }
 
-/// Counts a whole group as scrubbed.
+/// Counts all pieces of a group as scrubbed.
 pub(crate) fn count(job: &Job<'_>, arrived: &Arrived) {
     let stripes = arrived.group.chunk.layout().stripe_count();
     let mut counted = vec![Counters::default(); stripes];
@@ -407,7 +407,7 @@ fn compare(job: &Job<'_>, arrived: &Arrived, piece: &Piece, copies: &[Copy<'_>])
                 .filter(|other| other.bytes(range) == copy.bytes(range))
                 .count()
         };
-        // Of equally frequent copies, the first wins.
+        // If several contents are equally frequent among the copies, the first content wins.
         good().rev().max_by_key(alike).and_then(|copy| copy.bytes(range))
     };
     for copy in copies.iter().filter(|copy| copy.view.is_some()) {

@@ -20,7 +20,7 @@ pub struct ChunkPosition {
 /// The completed parts of a scrub.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Position {
-    /// Whether the superblocks are done.
+    /// Whether the superblocks are already scrubbed.
     pub superblocks: bool,
     /// Finished chunks, by their logical addresses.
     pub finished: BTreeSet<Logical>,

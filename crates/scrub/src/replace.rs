@@ -2,7 +2,7 @@
 //! device.
 //!
 //! [`Replace::run`] visits the chunks with a stripe on the source device, in order of their offsets
-//! on that device. The replacement checks each piece as a scrub does, and writes valid bytes to the
+//! on that device. The replacement checks each piece as a scrub does. It writes valid bytes to the
 //! target at the same offset, from the source or from another device. Meanwhile every write to the
 //! source also goes to the target ([`buttress_volume::replacement`]). The replacement regularly
 //! commits the cursor, below which the target has everything. An interrupted replacement continues
@@ -76,13 +76,13 @@ pub enum Replaced {
         lost: ByteCount,
         /// The places of the lost bytes, up to the limit of the list.
         lost_places: Vec<Lost>,
-        /// The reason why the source still has its superblocks, if it does. The source must then
-        /// not be opened together with the volume.
+        /// The reason why the source still has its superblocks, if it does. In this case, do not
+        /// open the source together with the volume.
         unwiped: Option<String>,
         /// The report of the copy to the target.
         report: Report,
     },
-    /// The run was cancelled, and the replacement is suspended.
+    /// The replacement was cancelled, and is now suspended.
     Suspended,
 }
 

@@ -66,7 +66,7 @@ pub(crate) fn check(job: &Job<'_>, arrived: &Arrived) {
     spans(job, arrived).for_each(|span| span.check());
 }
 
-/// Counts a whole group as scrubbed.
+/// Counts all pieces of a group as scrubbed.
 pub(crate) fn count(job: &Job<'_>, arrived: &Arrived) {
     let stripes = arrived.group.chunk.layout().stripe_count();
     let mut counted = vec![Counters::default(); stripes];
@@ -286,7 +286,7 @@ impl<'a> Span<'a> {
         let range = start..start.exact_add(bad.range.len());
         let has_old = || (0..state.len()).any(|column| self.is_behind(column));
         if piece.expected == Expected::Bare && has_old() {
-            // Without a check, bytes rebuilt from an older column would pass.
+            // Without a checksum, bytes rebuilt from an older column would pass.
             return false;
         }
         let Some(good) = state.rebuild(column, &range, |bytes| self.passes(piece, bad, bytes)) else {
@@ -304,8 +304,8 @@ impl<'a> Span<'a> {
         true
     }
 
-    /// Returns whether rebuilt bytes are the expected ones. Data without checksums cannot be
-    /// checked.
+    /// Returns whether rebuilt bytes are the expected ones. Rebuilt data without checksums cannot
+    /// be checked.
     fn passes(&self, piece: &Piece, bad: &Bad, bytes: &[u8]) -> bool {
         let format = &self.job.format;
         match &piece.expected {

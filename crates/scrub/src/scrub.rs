@@ -36,8 +36,8 @@ impl core::fmt::Debug for Scrub<'_> {
 }
 
 impl<'a> Scrub<'a> {
-    /// Prepares the scrub of a volume. For repairs, its devices must be open for writing, and no
-    /// other thread may write to it.
+    /// Prepares the scrub of a volume. For repairs, the volume's devices must be open for writing,
+    /// and no other thread may write to it.
     ///
     /// # Errors
     /// Fails with [`Error::Unsupported`], or with an error if the volume has no extent tree.
@@ -102,9 +102,9 @@ impl<'a> Scrub<'a> {
     }
 
     /// Sets a function that finds out which preallocated data was ever written, in the scrub's
-    /// state. The scrub calls it if copies of data without checksums differ, because preallocated
-    /// copies may differ. Without this function, all data counts as written. No lock of the scrub
-    /// or of the volume is held during the call.
+    /// state. If copies of data without checksums differ, the scrub calls this function, because
+    /// copies of preallocated space may differ. Without this function, all data counts as written.
+    /// No lock of the scrub or of the volume is held during the call.
     #[must_use]
     pub fn asking(mut self, is_written: &'a IsWritten<'a>) -> Self {
         self.job.is_written = Some(is_written);

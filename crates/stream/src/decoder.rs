@@ -59,9 +59,9 @@ pub enum Streams {
     /// All streams up to the end of the input.
     #[default]
     All,
-    /// The input up to the first end command. The decoder reads no byte after this command, so
-    /// another reader can continue the input there. Decoding up to the first end command costs two
-    /// reads for each command.
+    /// Decodes the input up to the first end command. The decoder reads no byte after this command,
+    /// so another reader can continue the input there. Decoding up to the first end command costs
+    /// two reads for each command.
     First,
 }
 

@@ -1,10 +1,10 @@
 //! Progress of a transfer: the number of output bytes, and a digest of their commands.
 //!
 //! A receiver that keeps an interrupted stream reports the text of its trail. To resume, a sender
-//! makes the same output again and follows the trail up to its end. If the digest matches there,
-//! the rest belongs to the receiver's part. The digest covers the header of each command, which a
-//! sender knows without reading file data. The digest of a trail covers neither the data nor the
-//! checksums of commands with data.
+//! makes the same output again and follows the trail up to its end. If the digest matches at that
+//! end, the sender's remaining output continues the receiver's part. The digest covers the header
+//! of each command, which a sender knows without reading file data. The digest of a trail covers
+//! neither the data nor the checksums of commands with data.
 
 use buttress_exact::u64_of;
 use buttress_format::ChecksumType;

@@ -12,7 +12,7 @@ pub struct FileSpace {
     /// The length of all its extents in the file. Holes and inline content count nothing;
     /// preallocated ranges count.
     pub total: ByteCount,
-    /// The part of `total` in extents that other files also use.
+    /// The bytes of `total` that are in extents that other files also use.
     pub shared: ByteCount,
     /// The addresses of the file's shared parts, for summing over several files. For compressed
     /// extents, the length is that of the decompressed part in the file.

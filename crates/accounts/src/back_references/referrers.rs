@@ -5,7 +5,8 @@
 //! parent block. A referrer may count for several items, for instance after a write split an extent
 //! in its middle. The addresses of a batch are sorted. The pass skips subtrees of the extent tree
 //! without any extent of the batch, and reads leaves ahead. Almost every extent has one reference,
-//! which the first field of its item records. Only extents with more are inspected further.
+//! which the first field of its item records. Only extents with more than one reference are
+//! inspected further.
 //!
 //! In a running transaction, some references are delayed and not yet in the extent tree. The caller
 //! passes delayed references as [`DelayedReferencesOf`], and the pass adds them, so the answer is

@@ -37,7 +37,7 @@ use smallvec::SmallVec;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// The most tree blocks whose results are remembered.
+/// The largest number of tree blocks whose results the lookup remembers.
 const BLOCKS_REMEMBERED_MAX: usize = 64 << 10;
 
 /// The best number of extents in one batch.

@@ -301,7 +301,7 @@ impl Accounting {
 }
 
 /// Returns the content items of an inode after a key, as far as they can be read. The descent
-/// already reported errors.
+/// already reported errors of these blocks.
 fn rest_of_inode(tree: &buttress_tree::Tree, after: Key, sector_bytes: u32) -> Files {
     let last = Key::new(after.objectid, ItemType::EXTENT_DATA, u64::MAX);
     let mut files = Files::default();

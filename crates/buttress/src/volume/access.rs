@@ -1,4 +1,5 @@
-//! How a volume is open, and reads of inodes in either case. A writable volume is read live.
+//! Functions for both kinds of open volumes (read-only and writable), and reads of inodes in either
+//! kind. A writable volume is read live.
 
 use buttress_fs::{DirEntry, Filesystem, Follow, Location, Metadata, Result, Xattr};
 use buttress_writer::Shown;

@@ -75,7 +75,7 @@ impl WritableVolume {
         Ok(self.writer().start_balance(item)?)
     }
 
-    /// Returns the block groups that the paused balance has still to move.
+    /// Returns the block groups that the paused balance still has to relocate.
     ///
     /// # Errors
     /// Fails if no balance is paused, or if the balance is already running.

@@ -112,7 +112,7 @@ impl Volume {
     }
 
     /// Returns the error counts of each device, in the order of device ids. A device without an
-    /// item has not failed.
+    /// item in the device tree has not failed.
     ///
     /// # Errors
     /// Fails if the device tree cannot be read, or an item of it is corrupt.

@@ -28,8 +28,8 @@ impl Volume {
     }
 
     /// Makes this volume writable, with the options that apply to writing. The caller must have
-    /// opened it with [`VolumeOptions::on_disk`](crate::VolumeOptions::on_disk), on devices that
-    /// are open for writing.
+    /// opened the volume with [`VolumeOptions::on_disk`](crate::VolumeOptions::on_disk), on devices
+    /// that are open for writing.
     ///
     /// ```no_run
     /// # fn main() -> buttress::Result<()> {
@@ -215,8 +215,8 @@ impl WritableVolume {
         self.writer.committed_generation()
     }
 
-    /// Gives up all uncommitted changes, and returns their counts. The volume accepts no more
-    /// changes.
+    /// Gives up all uncommitted changes, and returns their counts. After this call, the volume
+    /// accepts no more changes.
     pub fn abandon(&self) -> Uncommitted {
         self.writer.clone().abandon()
     }

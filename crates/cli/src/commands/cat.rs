@@ -2,7 +2,7 @@
 //!
 //! Chunks go from the reader to the output without another copy. Holes are written as zeros.
 //! Unreadable ranges are written as zeros too, so that later content keeps its offset. The command
-//! reports them and exits with 1.
+//! reports unreadable ranges and exits with 1.
 
 use std::ffi::OsString;
 use std::io::Write;

@@ -2,13 +2,13 @@
 //! another.
 //!
 //! As in `cp(1)`, if the destination is a directory, the copies go into it under their names.
-//! Otherwise the destination names the copy. The root of a volume has no name, so its content goes
-//! into the destination itself. The destination determines the direction: `IMAGE:/path` is in a
-//! volume, any other path is on the host. [`crate::replacing`] defines the treatment of existing
-//! files.
+//! Otherwise the destination is the path of the copy. The root of a volume has no name, so its
+//! content goes into the destination itself. The destination determines the direction:
+//! `IMAGE:/path` is in a volume, any other path is on the host. [`crate::replacing`] defines the
+//! treatment of existing files.
 //!
 //! Copying continues after a failure. A copy into a volume commits everything that it copied in one
-//! transaction at the end, then reports what is missing. When the volume is full, the command tries
+//! transaction at the end, then reports what is missing. If the volume is full, the command copies
 //! no further files.
 
 mod into;
@@ -255,7 +255,7 @@ impl Subcommand for Cp {
     }
 }
 
-/// Commits the copied files. After failures, reports what the volume now contains.
+/// Commits the copied files. If the copy failed in part, reports what the volume now contains.
 fn commit(context: &Context, writing: &Writing, target: &Target, copied: &Copied) -> Result<()> {
     let shown = target.image.display();
     if let Err(error) = writing.commit() {

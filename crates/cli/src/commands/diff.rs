@@ -12,11 +12,11 @@
 //! moved           etc/motd -> etc/motd.old (mode)
 //! ```
 //!
-//! For a directory on only one side, the command lists everything below it, too. It compares
-//! content if sizes are equal. Files of one volume with the same extents are equal, and are not
-//! read. The comparison never reads holes. `moves` detects moved files. For snapshots of one
-//! volume, it reads only the parts that they do not share. As in `diff(1)`, the exit code is 0
-//! without differences, 1 with differences, and 2 if a comparison failed.
+//! For a directory on only one side, the command lists everything below it, too. The comparison
+//! reads content only if sizes are equal. Files of one volume with the same extents are equal, and
+//! are not read. The comparison never reads holes. `moves` detects moved files. If both sides are
+//! snapshots of one volume, it reads only the parts that they do not share. As in `diff(1)`, the
+//! exit code is 0 without differences, 1 with differences, and 2 if a comparison failed.
 
 mod compare;
 mod content;
@@ -165,8 +165,9 @@ impl Subcommand for Diff {
     }
 }
 
-/// Returns the inodes that two sides in one volume do not share. Returns `None` if this is unknown.
-/// The caller then compares everything, and reports unreadable parts at that point.
+/// Returns the inodes that two sides in one volume do not share. Returns `None` if the differing
+/// inodes are unknown. In this case, the caller compares all files, and reports unreadable parts at
+/// that point.
 fn not_shared(old: &Side, new: &Side) -> Option<ChangedInodes> {
     let ((filesystem, old), (other, new)) = (old.volume()?, new.volume()?);
     if !filesystem.is_same(other) {

@@ -220,7 +220,7 @@ impl Ls {
         target: &Target,
         sink: &mut Sink<'_>,
     ) -> Result<()> {
-        // The start of the walk is not an entry of the listing.
+        // The directory at which the walk starts is not an entry of the listing.
         if entry.name.is_empty() || !self.look.shows(&entry.name) || self.is_hidden_below(&entry.directory) {
             return Ok(());
         }

@@ -29,8 +29,8 @@ mod wishes;
 /// Make a volume on images or devices
 ///
 /// An image file that does not exist is created: sparse, and with 16 GiB unless --size is given. If
-/// the command fails, it removes this file. The devices lose their content; a device that seems to
-/// contain data needs -f.
+/// mkfs fails, it removes the new image file. The devices lose their content; a device that seems
+/// to contain data needs -f.
 ///
 /// With --rootdir, the volume gets the content of a directory, without a mount and without
 /// privileges. A new image file is then as small as possible, unless --size is given. Equal content
@@ -400,7 +400,7 @@ impl Mkfs {
         }
         let start = match context.globals().offset {
             Some(Offset::Bytes(start)) => start,
-            // A new file has no partitions, so opening it will fail.
+            // A new image file has no partitions, so opening a partition of it will fail.
             Some(Offset::Partition(_)) | None => 0,
         };
         let mut new = NewFiles::default();

@@ -216,8 +216,8 @@ pub(crate) fn watches() -> bool {
 
 /// Converts the arguments of a mount(8) helper (`mount.buttress SOURCE DIRECTORY [-sfnv] [-N SPACE]
 /// [-t TYPE] [-o OPTIONS]`) or of a umount(8) helper (`umount.buttress DIRECTORY [-flnrv] [-N
-/// SPACE] [-t TYPE]`) to arguments of the command. Returns `None` if the program has neither name.
-/// mount(8) itself adds `rw`.
+/// SPACE] [-t TYPE]`) to arguments of the command. Returns `None` if the program was called under
+/// neither helper name. mount(8) itself adds `rw`.
 ///
 /// A mount by root through a helper is accessible to all users, as for other file systems.
 pub(crate) fn of_helper(arguments: &[OsString]) -> Option<Vec<OsString>> {
@@ -225,8 +225,9 @@ pub(crate) fn of_helper(arguments: &[OsString]) -> Option<Vec<OsString>> {
 }
 
 /// Converts arguments as [`of_helper_by_name`] does, for the helper of package fuse3
-/// (`mount.fuse`). mount(8) calls it if this program's helper does not exist. That helper calls
-/// `buttress SOURCE DIRECTORY -o OPTIONS`, as it calls the servers of other file systems.
+/// (`mount.fuse`). mount(8) calls it if this program's helper does not exist. The helper
+/// `mount.fuse` calls `buttress SOURCE DIRECTORY -o OPTIONS`, as it calls the servers of other file
+/// systems.
 fn of_helper_of_fuse(arguments: &[OsString]) -> Option<Vec<OsString>> {
     let [program, source, directory, flag, options] = arguments else {
         return None;

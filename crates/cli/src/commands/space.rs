@@ -4,7 +4,7 @@
 //! has a line, with the owners that it shares space with. `--if-deleted` computes the space that a
 //! deletion would free. `--export ncdu` writes a file for viewers of ncdu's format.
 //!
-//! - `rows`: from the account to lines;
+//! - `rows`: converts the account to lines;
 //! - `table`, `json`: the two output formats;
 //! - `deleting`: the space that a deletion would free;
 //! - `ncdu`: the export.
@@ -37,8 +37,8 @@ use crate::target::Target;
 ///
 /// Without a path, each line is a subvolume; with a path, each line is an entry of the directory.
 /// All figures are exact and need no quotas. "On disk" counts each reachable extent once.
-/// "Exclusive" counts the space that no other subvolume or entry uses: deleting this one alone
-/// frees it.
+/// "Exclusive" counts the space that no other subvolume or entry uses: deleting this subvolume or
+/// entry alone frees it.
 #[derive(Args, Debug)]
 pub struct Space {
     /// Show the space that deleting all of these subvolumes frees; give paths or ids

@@ -6,7 +6,7 @@
 //!
 //! Reading and writing overlap: the walk reads ahead on its threads, and another thread writes to
 //! the pipe. Unreadable ranges of a damaged file become zeros, so the archive stays readable. The
-//! command reports them and exits with 1.
+//! command reports unreadable ranges and exits with 1.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -28,8 +28,8 @@ use crate::progress::Watch;
 use crate::table::Subcommand;
 use crate::target::Target;
 
-/// Largest number of data ranges of a sparse member. Files with more are stored whole, because the
-/// map must be known before the first byte.
+/// Largest number of data ranges of a sparse member. Files with more data ranges than this are
+/// stored whole, because the map must be known before the first byte.
 const RANGES_MAX: usize = 1 << 20;
 
 /// Write a directory tree to standard output as a tar archive (pax format)

@@ -191,7 +191,7 @@ struct Image {
 impl Drop for Image {
     fn drop(&mut self) {
         if !self.keep {
-            // The file may be gone already.
+            // The file of the tour may be deleted already.
             let _ = std::fs::remove_file(&self.path);
         }
     }

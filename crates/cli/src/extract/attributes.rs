@@ -1,12 +1,13 @@
 //! Owner, mode, extended attributes and times of extracted files.
 //!
 //! Each file gets its owner (which clears set-user-id and capabilities), extended attributes, mode
-//! and times, in this order. Until then only the user of the command can read or enter it.
+//! and times, in this order. Until a file or directory has its attributes, only the user of the
+//! command can read or enter it.
 //!
 //! An ordinary user cannot set some attributes (owners, `trusted.` and `security.` attributes), and
-//! the destination's file system may lack others. These are counted and reported once at the end,
-//! similar to `cp -a`. Device nodes that were not created are missing from the copy, which is a
-//! loss. Every other failure is an error.
+//! the destination's file system may lack others. Failures to set such attributes are counted and
+//! reported once at the end, similar to `cp -a`. Device nodes that were not created are missing
+//! from the copy, which is a loss. Every other failure is an error.
 //!
 //! **A file without its original owner gets none of the owner's special rights.** As in GNU cp and
 //! tar, set-user-id and set-group-id are cleared, and `security.capability` is omitted. The sticky
@@ -14,8 +15,8 @@
 //! could grant the same rights to every user.
 //!
 //! With [`Preserve::All`] a privileged user gets everything in the volume, including set-user-id
-//! files, device nodes and `trusted.` attributes, as from `cp -a`. With [`Preserve::Nothing`] none
-//! of these are created.
+//! files, device nodes and `trusted.` attributes, as from `cp -a`. With [`Preserve::Nothing`], the
+//! extractor creates none of these attributes.
 
 use std::ffi::OsStr;
 use std::os::fd::AsFd;
@@ -50,14 +51,14 @@ impl Preserve {
 /// An operation that the system refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Refused {
-    /// Setting the owner: the system refuses it, or the owner does not exist here.
+    /// The system refuses to set the owner, or the owner does not exist on this system.
     Owner,
     /// Setting set-user-id or set-group-id: the copy could not preserve the owner.
     SpecialMode,
     /// Setting an extended attribute failed: the system refuses the attribute, or the file system
     /// supports none.
     Attribute,
-    /// Creating a device node: the system refuses it.
+    /// The system refuses to create a device node.
     DeviceNode,
     /// Creating a device node: the user did not ask for it.
     UnwantedDeviceNode,
@@ -187,7 +188,8 @@ impl Attributes {
         let is_owned = set_owner(kept, shared, |uid, gid| rustix::fs::fchown(fd, uid, gid))?;
         if inherits_acl {
             for name in [ACCESS_ACL, DEFAULT_ACL] {
-                // Usually no inherited attribute exists; the file's own attributes follow below.
+                // Usually, the new file has no inherited attribute; the file's own attributes are
+                // set below.
                 let _ = rustix::fs::fremovexattr(fd, name);
             }
         }
@@ -217,8 +219,8 @@ impl Attributes {
         Ok(())
     }
 
-    /// Finishes a file that cannot be opened for this: a link (which has no mode), a device, a
-    /// pipe.
+    /// Finishes a file whose attributes cannot be set through an open descriptor: a link (which has
+    /// no mode), a device, a pipe.
     pub(super) fn apply_to_node(
         &self,
         node: &Node,
@@ -242,7 +244,7 @@ impl Attributes {
             rustix::fs::chmod(&path, self.mode(is_owned, shared)).context("setting its mode")?;
         }
         match rustix::fs::utimensat(node.fd(), "", &kept.times, AtFlags::EMPTY_PATH) {
-            // Kernels before 5.8 lack this call.
+            // Kernels before 5.8 lack `utimensat` with an empty path.
             Err(Errno::INVAL | Errno::NOENT) => {
                 rustix::fs::utimensat(CWD, &path, &kept.times, AtFlags::empty())
             }
@@ -295,7 +297,8 @@ const CAPABILITY: &[u8] = b"security.capability";
 const ACCESS_ACL: &str = "system.posix_acl_access";
 pub(super) const DEFAULT_ACL: &str = "system.posix_acl_default";
 
-/// Sets owner and group, or only the group if more is not permitted. Returns whether both were set.
+/// Sets owner and group, or only the group if more is not permitted. Returns whether both the owner
+/// and the group were set.
 fn set_owner(
     kept: &Kept,
     shared: &Shared,
@@ -314,7 +317,8 @@ fn set_owner(
         Err(Errno::PERM | Errno::ACCESS | Errno::INVAL) => {
             shared.refusals.count(Refused::Owner);
             if gid.is_some() {
-                // As in cp, set at least the group, which grants no rights beyond the user's own.
+                // As in cp, the extractor then sets at least the group, which grants no rights
+                // beyond the user's own.
                 let _ = set(None, gid);
             }
             Ok(false)

@@ -55,7 +55,7 @@ fn open_by(
         match rustix::fs::openat2(&directory, name, flags, mode, RESOLVE) {
             Err(Errno::NOSYS) => without.store(true, Ordering::Relaxed),
             // Seccomp filters of containers that do not know `openat2` return this error. If the
-            // error is genuine, the fallback returns it too.
+            // error of `openat2` is genuine, the fallback returns it too.
             Err(Errno::PERM) => {}
             other => return other,
         }

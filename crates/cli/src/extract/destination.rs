@@ -100,7 +100,8 @@ impl Directory {
     }
 }
 
-/// Releases a directory. If it was the last reference, finishes the directory and then its parents.
+/// Releases a directory. If this name was the last reference to a directory, finishes the directory
+/// and then its parents.
 pub(super) fn release(directory: Arc<Directory>, shared: &Shared) {
     let mut next = Some(directory);
     while let Some(directory) = next.and_then(Arc::into_inner) {

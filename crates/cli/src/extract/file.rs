@@ -16,8 +16,9 @@ use super::beneath::{self, Identity};
 use super::destination::{Directory, make_way};
 use super::replacing::{Spot, Way, is_positioned};
 
-/// Creates the file `name` in `directory`. Damaged ranges become holes, and are reported. Returns
-/// the file's identity for hard links. `handled` counts the processed bytes, including holes.
+/// Creates the file `name` in `directory`. If a range of the source is damaged, it becomes a hole
+/// in the copy and is reported. Returns the identity of the file, by which hard links are
+/// recognised. `handled` counts the processed bytes of the file, including holes.
 pub(super) fn make(
     directory: &Directory,
     name: &OsStr,
@@ -26,7 +27,7 @@ pub(super) fn make(
     handled: &mut u64,
     shared: &Shared,
 ) -> Result<Option<Identity>> {
-    // Open the source first, so that an unreadable source truncates no file.
+    // Open the source first, so that the copy truncates no file if the source is unreadable.
     let reader = entry.reader()?;
     let attributes = Attributes::of(entry, shared);
     // Until the file has its owner and content, no other user may access it.

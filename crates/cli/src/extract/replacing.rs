@@ -55,7 +55,7 @@ impl Spot<'_> {
             .with_context(|| format!("cannot remove '{}'", self.name.display()))
     }
 
-    /// Prepares the name for a regular file.
+    /// Prepares the destination's name for a regular file.
     pub(super) fn for_file(self, shared: &Shared) -> Result<Way> {
         let Some(there) = self.look()? else {
             return Ok(Way::Free);

@@ -34,9 +34,9 @@ pub struct HostOptions<'a> {
     pub without: &'a [&'a [u8]],
 }
 
-/// Inserts the file or directory at a path of the host under this name. Without a name, the
-/// directory's entries go into the inserter's base. Errors below it are passed to `failed`, and the
-/// walk continues unless nothing more can be created.
+/// Inserts the file or directory at a path of the host under this name. If no name is given, the
+/// directory's entries go into the inserter's base directory. Errors below the source are passed to
+/// `failed`, and the walk continues unless nothing more can be created.
 pub fn insert(
     inserter: &mut Inserter<'_>,
     path: &Path,
@@ -85,7 +85,7 @@ pub fn insert(
 struct HostWalk {
     /// Remaining entries of each directory on the current path, in reverse order.
     levels: Vec<Vec<HostFile>>,
-    /// Names of these directories, for messages.
+    /// Names of the directories on the current path, for messages.
     path: Vec<std::ffi::OsString>,
     /// Device to stay on.
     device: Option<u64>,

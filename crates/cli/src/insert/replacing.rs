@@ -6,7 +6,7 @@ use buttress::{DirEntry, Error, FileKind, Follow, Location, Metadata};
 use super::{Facts, Inserter};
 use crate::replacing::{dangling, directory_in_the_way, kind_name, same_file};
 
-/// Target for a new file.
+/// Target of the copy for a new file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Way {
     /// No file has the target name any more.
@@ -64,8 +64,8 @@ impl Inserter<'_> {
         }
     }
 
-    /// Checks for an existing file with the name of a hard link. Returns `None` if it is the linked
-    /// file already.
+    /// Checks for an existing file with the name of a hard link. Returns `None` if the existing
+    /// name already belongs to the linked file.
     pub(super) fn way_for_link(&self, name: &[u8], linked: Location) -> Result<Option<Way>> {
         let Some(entry) = self.writing.volume().lookup(self.here(), name)? else {
             return Ok(Some(Way::Free));
@@ -117,8 +117,8 @@ impl Inserter<'_> {
         }))
     }
 
-    /// Returns whether an existing link below the copied directory must be replaced, because the
-    /// user did not name it.
+    /// If the user did not name an existing link below the copied directory, the link must be
+    /// replaced. Returns whether this is the case.
     fn is_below(&self, there: &There) -> bool {
         there.entry.kind == FileKind::Symlink && !self.is_top()
     }

@@ -24,8 +24,8 @@ pub struct VolumeOptions {
 }
 
 /// Inserts the file or directory at a path of a volume under this name. Without a target name, the
-/// directory's entries go into the inserter's base. Errors below it are passed to `failed`, and the
-/// walk continues unless nothing more can be created.
+/// directory's entries go into the inserter's base. Errors below the source are passed to `failed`,
+/// and the walk continues unless nothing more can be created.
 pub fn insert(
     inserter: &mut Inserter<'_>,
     opened: &Subvolume,

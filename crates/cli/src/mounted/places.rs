@@ -101,7 +101,7 @@ fn parse(line: &[u8]) -> Option<Mounted> {
     })
 }
 
-/// Returns all mounts that this process sees.
+/// Returns all mounts that this process sees in `/proc`.
 pub fn all() -> Vec<Mounted> {
     of_table(Path::new("/proc/self/mountinfo"))
 }

@@ -2,7 +2,7 @@
 //!
 //! The request consists of its length in 8 bytes, with the command's standard output as an attached
 //! descriptor, and a JSON document. Answers are JSON, one per line: messages during the command,
-//! and the exit code last. If the socket ends before that, the server has ended.
+//! and the exit code last. If the socket ends before the closing message, the server has ended.
 
 use std::collections::HashMap;
 use std::ffi::OsString;

@@ -96,7 +96,7 @@ impl Context {
     }
 
     /// Returns the volume that is already open: a session's, or a mount's. Returns `None` if the
-    /// image must be opened.
+    /// image is not open yet.
     ///
     /// # Errors
     /// Fails for another image than the place's, or for a path below a mount, whose server must
@@ -110,7 +110,7 @@ impl Context {
         Ok(None)
     }
 
-    /// Returns the writable volume that is already open.
+    /// Returns the writable volume if it is already open.
     ///
     /// # Errors
     /// Fails with the errors of [`present`](Self::present), or if the volume is read-only.

@@ -2,19 +2,19 @@
 //!
 //! Every file that an option names (`tar -f`, `send -f`) is an [`OutputFile`]. Nothing else in this
 //! program creates or truncates files of the host, except extraction (`extract`) and new volumes
-//! (`mkfs`). A test searches for other places.
+//! (`mkfs`). A test searches the code for other places that create files.
 //!
 //! The content goes to an unnamed file in the target's directory (`O_TMPFILE`), which gets its name
 //! when it is complete ([`OutputFile::finish`]). Until it is complete, the target name is free or
 //! keeps its old file. A command that fails, or that any signal ends, leaves no output file. On a
 //! file system without unnamed files, a temporary file `.buttress-…` replaces the unnamed one and
-//! is removed again. A symbolic link is followed, and its target is replaced. The new file has the
-//! mode of the old one, and its owner if this is permitted. Further hard links keep the old
-//! content.
+//! is removed again. If the output path is a symbolic link, it is followed, and its target is
+//! replaced. The new file has the mode of the old one, and its owner if this is permitted. If the
+//! file has further hard links, they keep the old content.
 //!
-//! Some targets are written directly: pipes, terminals, devices, `/dev/stdout` and `/dev/fd/N`, and
-//! files in a directory that does not allow new files. These targets are not truncated before the
-//! first byte is written.
+//! Some output targets are written directly: pipes, terminals, devices, `/dev/stdout` and
+//! `/dev/fd/N`, and files in a directory that does not allow new files. These targets are not
+//! truncated before the first byte is written.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -56,11 +56,12 @@ pub struct OutputFile {
 /// How a file gets its target name at the end.
 #[derive(Debug)]
 enum Form {
-    /// The file is the target itself. If `truncate` is set, it is truncated at the first byte.
+    /// The output file is the target itself. If `truncate` is set, the target file is truncated at
+    /// the first byte.
     Direct { truncate: bool },
-    /// The file has no name yet.
+    /// The output file has no name yet.
     Unnamed { target: PathBuf },
-    /// The file has a temporary name.
+    /// The output file still has a temporary name.
     Named { temporary: Temporary, target: PathBuf },
 }
 
@@ -167,7 +168,8 @@ impl Context {
         create().with_context(|| format!("opening {}", path.display()))
     }
 
-    /// Continues a file that [`OutputFile::keep_as`] kept at `partial`, or else the target itself.
+    /// Continues a partial output that [`OutputFile::keep_as`] kept at `partial`, or else the
+    /// target itself.
     ///
     /// # Errors
     /// The errors of [`Context::create_output`], or the file has fewer than `offset` bytes.
@@ -195,7 +197,8 @@ impl OutputFile {
         };
         let old = match fs::metadata(&target) {
             Ok(old) => {
-                // A write-protected file stays unchanged, even if its directory is writable.
+                // If a file is write-protected, it stays unchanged, even if its directory is
+                // writable.
                 let opened = writing().open(&target)?;
                 if !old.is_file() {
                     return Ok(make(opened, Form::Direct { truncate: false }));
@@ -223,7 +226,7 @@ impl OutputFile {
         sources.refuse_path(partial)?;
         let target = match place_of(path)? {
             Place::File(target) if fs::metadata(&target).map_or(true, |old| old.is_file()) => target,
-            // Bytes already written to a pipe cannot be rewritten.
+            // If the output is a pipe, bytes already written cannot be rewritten.
             _ => return Self::create(path, sources, true),
         };
         if fs::symlink_metadata(partial).is_err() {
@@ -249,7 +252,7 @@ impl OutputFile {
     /// Completes the file: it gets its name.
     ///
     /// # Errors
-    /// The rename fails, or the file with this name has become a source.
+    /// The rename fails, or the file with the output's name has become a source.
     pub fn finish(mut self) -> Result<()> {
         let shown = self.shown.display().to_string();
         self.give_name().with_context(|| format!("writing {shown}"))
@@ -272,11 +275,11 @@ impl OutputFile {
         Ok(())
     }
 
-    /// Keeps the partial output under another name, for a job that can resume it. Returns whether
-    /// this is possible; output to a pipe cannot be kept.
+    /// Keeps the partial output under another name, so that a job can resume it. Returns whether
+    /// the partial output can be kept; output to a pipe cannot be kept.
     ///
     /// # Errors
-    /// The file cannot get the name.
+    /// The output file cannot get its name.
     pub fn keep_as(mut self, partial: &Path) -> Result<bool> {
         let shown = partial.display().to_string();
         self.keep_at(partial).with_context(|| format!("keeping {shown}"))
@@ -596,7 +599,7 @@ mod tests {
             };
             keep(b"abcdef");
             assert_eq!(names(folder.path()), ["out.part"]);
-            // A shorter partial file replaces nothing.
+            // A partial file that is shorter than an existing one does not replace it.
             keep(b"abc");
             assert_eq!(fs::read(&partial).unwrap(), b"abcdef");
             let sources = Sources::default();
@@ -610,7 +613,7 @@ mod tests {
             output.finish().unwrap();
             assert_eq!(fs::read(&target).unwrap(), b"abcdefgh");
             assert_eq!(names(folder.path()), ["out"]);
-            // Without a partial file, the target itself is continued.
+            // If no partial file exists, the output continues the target itself.
             let mut output = OutputFile::resume(&target, &partial, 2, &sources).unwrap();
             output.write_all(b"!").unwrap();
             output.finish().unwrap();

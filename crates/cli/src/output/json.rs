@@ -37,7 +37,7 @@ pub fn forget_document() {
 /// by closing the open one. A complete document stays unchanged.
 ///
 /// # Errors
-/// Standard output cannot be written.
+/// The command cannot write to standard output.
 pub fn end_with_error(out: &mut dyn Write, error: &Value) -> io::Result<()> {
     match PROGRESS.replace(Progress::Done) {
         Progress::None => write_document(out, "error", error.clone()),

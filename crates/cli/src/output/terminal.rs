@@ -8,9 +8,9 @@
 //! - [`message`], [`line()`], [`prompt`], [`status_line`] and [`print_clap_error`] write to
 //!   standard error, always escaped.
 //!
-//! This module cannot distinguish a line feed in a name from a line end. A command that prints a
-//! name passes it through [`Context::printable`](crate::context::Context::printable), which escapes
-//! line feeds too.
+//! At this point, a line feed in a name cannot be distinguished from a line end. A command that
+//! prints a name passes it through [`Context::printable`](crate::context::Context::printable),
+//! which escapes line feeds too.
 //!
 //! Left out: contents (`cat`, `tar`, `send`) go through
 //! [`DirectOutput`](super::stdout::DirectOutput) unchanged, as in `cat(1)`. Lints forbid any other
@@ -69,14 +69,15 @@ pub fn shown(text: impl Display) -> String {
     }
 }
 
-/// Prints a line on standard error, with its label in bold colour. The text may contain anything.
+/// Prints a line on standard error, with its label in bold colour. The text may contain any bytes,
+/// including control characters.
 pub fn message(label: &str, colour: AnsiColor, text: &dyn Display) {
     if elsewhere::tell(Some(label), &text.to_string()) {
         return;
     }
     let style = Style::new().bold().fg_color(Some(colour.into()));
     let text = escape_controls(text.to_string().as_bytes());
-    // A closed terminal or pipe must not cause another failure.
+    // If the terminal or pipe is closed, this must not cause another failure.
     let _ = writeln!(anstream::stderr().lock(), "{style}{label}:{style:#} {text}");
 }
 
@@ -90,7 +91,7 @@ pub fn line(text: &dyn Display) {
 }
 
 /// Prints the beginning of a line on standard error, which the user completes. The text may contain
-/// anything.
+/// any bytes, including control characters.
 pub fn prompt(text: &dyn Display) {
     let text = escape_controls(text.to_string().as_bytes());
     // A failure is ignored: the user can type without a prompt.

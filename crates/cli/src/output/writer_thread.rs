@@ -37,7 +37,7 @@ impl<W: Write + Send + 'static> WriterThread<W> {
             for mut buffer in from_maker {
                 out.write_all(&buffer)?;
                 buffer.clear();
-                // The producer may have ended already.
+                // The thread that produces the bytes may have ended already.
                 let _ = to_maker.send(buffer);
             }
             out.flush()?;
@@ -69,7 +69,7 @@ impl<W: Write + Send + 'static> WriterThread<W> {
                 self.buffer.reserve(BUFFER_BYTES);
                 Ok(())
             }
-            // The thread ends early only after an error.
+            // The writing thread ends early only after an error.
             _ => Err(self
                 .join()
                 .err()

@@ -22,8 +22,8 @@ impl DataMap {
         }
     }
 
-    /// Adds the range `[offset, offset + length)`, which must not begin before an earlier one. The
-    /// part beyond the file's size is ignored.
+    /// Adds the range `[offset, offset + length)`, which must not begin before an earlier one. If
+    /// the map extends beyond the file's size, the part beyond is ignored.
     pub fn add(&mut self, offset: u64, length: u64) {
         let start = offset.saturating_sub(offset.checked_rem(BLOCK_BYTES).unwrap_or(0));
         let end = offset.saturating_add(length);

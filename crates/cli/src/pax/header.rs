@@ -225,8 +225,9 @@ fn needs_record(name: &[u8]) -> bool {
     name.len() > NAME_FIELD_BYTES || !name.is_ascii()
 }
 
-/// Formats seconds with as many fraction digits as needed. On disk the fraction counts upwards from
-/// the floor. In text the sign applies to both, so times before 1970 are converted.
+/// Formats seconds with as many fraction digits as needed. On disk, the fraction of a time counts
+/// upwards from the floor of its seconds. In text form, the sign applies to seconds and fraction,
+/// so times before 1970 are converted.
 fn time_text(time: Time) -> String {
     let nanoseconds = time.nanoseconds.min(999_999_999);
     if nanoseconds == 0 {

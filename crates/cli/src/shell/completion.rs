@@ -200,8 +200,8 @@ fn wanted(command: &Command, arguments: &[OsString]) -> Wanted {
             ..Wanted::default()
         },
         "put" | "get" => Wanted {
-            // The last argument is on the other side, but any argument may still become the last
-            // one.
+            // The last argument is on the other side of the copy, but any argument may still become
+            // the last one.
             in_volume: before > 0 || command.get_name() == "get",
             on_host: before > 0 || command.get_name() == "put",
             only_directories: false,
@@ -222,7 +222,8 @@ fn split(typed: &[u8]) -> (&[u8], &[u8]) {
     typed.split_at_checked(start).unwrap_or((b"", typed))
 }
 
-/// Returns whether a name has this beginning. Hidden names match only if the dot was typed.
+/// Returns whether a name has this beginning. If the user did not type the dot, hidden names do not
+/// match.
 fn fits(name: &[u8], beginning: &[u8]) -> bool {
     name.starts_with(beginning) && (beginning.starts_with(b".") || !name.starts_with(b"."))
 }

@@ -50,7 +50,8 @@ impl HistoryFile {
         Some(Self { path })
     }
 
-    /// Loads the lines, the oldest first. If there are too many, it drops the oldest ones.
+    /// Loads the lines, the oldest first. If the history has too many lines, it drops the oldest
+    /// ones.
     pub(super) fn load(&self) -> Result<Vec<String>> {
         let text = self.read().with_context(|| self.path.display().to_string())?;
         let text = String::from_utf8_lossy(&text);
@@ -81,7 +82,7 @@ impl HistoryFile {
         if !self.path.symlink_metadata()?.is_file() {
             return Ok(());
         }
-        // Only the user may read the new file, too.
+        // Also for the new history file, only the user has read permission.
         let mut new = tempfile::NamedTempFile::new_in(directory)?;
         for line in lines {
             writeln!(new, "{line}")?;

@@ -6,10 +6,10 @@
 //! | SIGINT, in a script or with `-c` | | as SIGTERM |
 //! | SIGTERM, SIGHUP | commits and leaves | the command is cancelled; then commits and leaves |
 //!
-//! A second signal to leave ends the process at once. At a second signal, uncommitted changes are
-//! lost; the message after the first signal says so. A separate thread handles signals, so that it
-//! may print and commit. At a prompt, the terminal passes Ctrl-C as a key to the line editor, which
-//! restores the terminal.
+//! If a second signal to leave arrives, it ends the process immediately. At a second signal,
+//! uncommitted changes are lost; the message after the first signal says so. A separate thread
+//! handles signals, so that it may print and commit. At a prompt, the terminal passes Ctrl-C as a
+//! key to the line editor, which restores the terminal.
 
 use std::io::{self, IsTerminal};
 use std::sync::Arc;
@@ -46,8 +46,9 @@ struct State {
 }
 
 impl State {
-    /// Begins to wait for a line. A signal after the end of the last command was counted to that
-    /// command. Such a signal ends the session now, because no later line may arrive.
+    /// Begins to wait for a line. A signal after the end of the last command was counted for that
+    /// command. If such a signal arrived, it ends the session now, because no later line may
+    /// arrive.
     fn wait_for_line(&mut self, prompt: Option<&str>) -> Option<i32> {
         if self.stop.is_none() {
             self.at = At::Prompt(prompt.map(str::to_owned));
@@ -119,7 +120,8 @@ impl Interrupts {
     }
 
     /// Records that the session waits for a line. `prompt` is printed again after a line is
-    /// cleared; the line editor does this itself. Returns a signal that ends the session instead.
+    /// cleared; the line editor does this itself. Returns the signal that ends the session, instead
+    /// of a line.
     #[must_use]
     pub(super) fn at_prompt(&self, prompt: Option<&str>) -> Option<i32> {
         self.shared.state.lock().wait_for_line(prompt)
@@ -155,7 +157,7 @@ impl Shared {
         match (&state.at, clears) {
             (At::Prompt(prompt), true) => {
                 if let Some(prompt) = prompt {
-                    // The terminal has discarded the typed text.
+                    // At an interrupt, the terminal has discarded the typed text.
                     terminal::end_line();
                     terminal::prompt(&prompt);
                 }

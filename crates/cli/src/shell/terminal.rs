@@ -26,7 +26,7 @@ use crate::output::terminal;
 pub(super) enum Lines<'a> {
     /// A terminal with the line editor.
     Edited(Box<Edited<'a>>),
-    /// A terminal without support for editing.
+    /// A terminal without support for line editing.
     Typed,
     /// Input from a pipe or file.
     Piped,
@@ -44,7 +44,7 @@ pub(super) struct Edited<'a> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Next {
     Line(Vec<u8>),
-    /// Ctrl-C cleared the line.
+    /// Ctrl-C cleared the line that the user was typing.
     Cleared,
     /// The input has no more lines.
     End,

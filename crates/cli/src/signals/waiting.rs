@@ -1,8 +1,9 @@
 //! Reads and writes of pipes that a signal can interrupt.
 //!
 //! Invariants:
-//! - A signal before or during a read or write ends it. The signal handler writes to a pipe that
-//!   the read or write polls, so no signal is lost between a check of a flag and the system call.
+//! - A signal before or during a read or write ends the read or write. The signal handler writes to
+//!   a pipe that the read or write polls, so no signal is lost between a check of a flag and the
+//!   system call.
 //! - No call blocks after `poll`. A read returns the available bytes. A write uses a non-blocking
 //!   descriptor of its own, or has at most as many bytes as a pipe accepts atomically.
 

@@ -98,8 +98,8 @@ pub(crate) fn parse(arguments: &[OsString]) -> Result<ArgMatches, clap::Error> {
 
 /// Returns a command line with an equals sign before the filters of `balance start -dFILTERS`.
 ///
-/// btrfs-progs takes the filters of an option only without a blank between. The parser has no such options, except with an
-/// equals sign.
+/// btrfs-progs accepts the filters of an option only without a blank between both. The parser has
+/// no options with attached values, except with an equals sign.
 fn with_attached_filters(arguments: &[OsString]) -> Cow<'_, [OsString]> {
     let is_value = |at: usize| {
         let before = at.checked_sub(1).and_then(|before| arguments.get(before));
@@ -149,7 +149,8 @@ pub(super) fn under_own_name(mut arguments: Vec<OsString>) -> Vec<OsString> {
     if let Some((_, command)) = program {
         let version = |argument: &OsString| argument == "-V" || argument == "--version";
         if arguments.get(1).is_some_and(version) {
-            // Under this name, `--version` means the version of the whole program.
+            // If the program was called as mkfs.btrfs, `--version` means the version of the whole
+            // program.
             arguments = vec!["buttress".into(), "--version".into()];
         } else {
             arguments.insert(1, command.into());

@@ -29,8 +29,8 @@ fn path_with(folder: &Path) -> std::ffi::OsString {
 }
 
 /// The installed systemd-repart builds a disk image with a partition table, with the tree in a
-/// volume in its partition. It runs this program, because the folder with mkfs.btrfs comes first in
-/// the path.
+/// volume in its partition. The caller runs this program as mkfs.btrfs, because the folder with
+/// mkfs.btrfs comes first in the path.
 #[test]
 fn systemd_repart_makes_a_disk_image_with_it() {
     if skips(any_missing(&[

@@ -9,7 +9,7 @@ use std::process::Command;
 const STORED_BYTES: usize = 70_000;
 
 /// Creates a file of 64 GiB that is a hole except for some noise, and a file of this noise alone.
-/// Also archives both directories.
+/// Also archives both directories of the test.
 fn fill(folder: &Path) {
     let bytes = noise(1, STORED_BYTES);
     for name in ["holes", "plain"] {

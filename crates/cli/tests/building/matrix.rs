@@ -213,7 +213,7 @@ impl Source {
         mount.close().unwrap();
         let mut wanted = self.wanted.clone();
         if flags.contains(&"default:new") {
-            // The source does not have this subvolume.
+            // The source directory does not have this subvolume.
             assert!(found.remove(&b"new"[..]).is_some(), "{flags:?}");
         }
         // Links to one file from two subvolumes become two files.

@@ -87,7 +87,7 @@ fn an_image_that_shares_blocks_has_the_same_bytes_and_takes_next_to_no_space() {
         assert!(same_bytes(&copied, &shared), "{words:?}");
         btrfs_check(&[shared]).unwrap();
     }
-    // Writes to a source go to another place.
+    // Writes to a source file go to other blocks than those that the image shares.
     File::options()
         .write(true)
         .open(tree.join("large"))

@@ -30,7 +30,7 @@ fn an_interrupted_or_cut_off_build_leaves_no_image() {
         let mut input = child.stdin.take().unwrap();
         input.write_all(half).unwrap();
         if interrupted {
-            // The pipe stays open, so the command waits for input when the signal arrives.
+            // The pipe stays open, so the building command waits for input when the signal arrives.
             let process = rustix::process::Pid::from_raw(child.id().cast_signed()).unwrap();
             std::thread::sleep(std::time::Duration::from_millis(200));
             rustix::process::kill_process(process, rustix::process::Signal::INT).unwrap();

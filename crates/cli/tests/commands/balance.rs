@@ -189,7 +189,7 @@ fn item_of_linux_is_shown_and_written_back() {
     let status = buttress(folder, &["balance", "status", "a.img"]);
     assert_eq!(status.status.code(), Some(1));
     assert_eq!(text(&status.stdout), "Balance on 'a.img' is paused\n");
-    // A commit of ours keeps it, and a new balance is refused.
+    // A commit of Buttress keeps the kernel's paused balance, and a new balance is refused.
     done(folder, &["filesystem", "label", "a.img", "kept"]);
     assert_eq!(item(&dump()).unwrap(), by_linux);
     let refused = buttress(folder, &["balance", "start", "-dusage=1", "a.img"]);

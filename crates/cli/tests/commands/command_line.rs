@@ -165,7 +165,7 @@ fn what_is_lost_is_reported_and_the_rest_is_read() {
         error.contains("/home/plain/text") && error.contains("4096"),
         "{error}"
     );
-    // The archive is complete, and the command reports the loss.
+    // The archive is complete, and the command reports what it could not read.
     let output = buttress(&["tar", path.to_str().unwrap()]);
     assert_eq!(output.status.code(), Some(1));
     assert_eq!(

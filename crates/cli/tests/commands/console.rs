@@ -1,10 +1,10 @@
 //! Runs the sessions in README.md and docs/, whose output must match the documents.
 //!
 //! A fence of the kind `console` is a session. Lines that begin with `$ ` are commands for a shell,
-//! in a directory with the files that the documents assume. The lines after a command are its
-//! output. In the output, `…` matches anything within a line, a line that is only `…` matches any
-//! lines, and dates in the format of `ls` match any date. Lines after a prompt of `buttress shell`
-//! are typed at a terminal.
+//! in a directory with the files that the documents assume. In a document's session, the lines
+//! after a command are its output. In the output, `…` matches anything within a line, a line that
+//! is only `…` matches any lines, and dates in the format of `ls` match any date. Lines after a
+//! prompt of `buttress shell` are typed at a terminal.
 //!
 //! `console,norun` is not run; the line before its fence gives the reason, as `<!-- not run: …
 //! -->`. The test refuses sessions in fences of other kinds, so that it misses none.
@@ -100,7 +100,7 @@ fn steps(session: &Session) -> Vec<Step> {
                 shown: Vec::new(),
             });
         } else {
-            // A session begins with a command.
+            // In the documents, a session begins with a command.
             steps.last_mut().unwrap().shown.push(line.clone());
         }
     }

@@ -88,7 +88,7 @@ fn device_joins_and_leaves_again() {
             .success()
     );
     expect_whole(folder, &["a.img", "c.img"], &content);
-    // A lost device, by the word for it.
+    // A lost device, and the word for it on the command line.
     fs::remove_file(folder.join("c.img")).unwrap();
     let told = done(folder, &["device", "delete", "--degraded", "missing", "a.img"]);
     assert_eq!(told, "device 3 (missing): removed\n");

@@ -379,7 +379,7 @@ fn mount_on_full_host_keeps_synced_content_and_continues() {
     fs::remove_file(format!("{at}/new0")).unwrap();
     fs::remove_file(format!("{at}/new1")).unwrap();
     let more = noise(99, 4 << 20);
-    // The kernel may release the files after their removal has returned.
+    // The kernel may release the removed files later than the removal returns.
     let took = (0..500).any(|_| {
         let took = write_synced(&format!("{at}/more"), &more).is_ok();
         if !took {

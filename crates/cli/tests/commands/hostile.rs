@@ -55,7 +55,7 @@ impl Rights {
             chown(tree.join(name), Some(uid), Some(gid)).unwrap();
             fs::set_permissions(tree.join(name), Permissions::from_mode(mode)).unwrap();
         }
-        // cp can only be the oracle for files that the user nobody can read.
+        // cp is an oracle only for files that the user nobody can read.
         fs::set_permissions(tree.join("both"), Permissions::from_mode(0o6755)).unwrap();
         for (name, gid, mode) in [("sticky", 0, 0o1777), ("shared", 50, 0o2775)] {
             fs::create_dir(tree.join(name)).unwrap();
@@ -204,8 +204,8 @@ fn a_plain_copy_has_no_rights_and_no_devices_even_for_root() {
     }
 }
 
-/// All new files in this directory inherit an ACL, which must not grant access in a copy that
-/// preserves modes.
+/// All new files in this directory inherit a default ACL, which must not grant access in a copy
+/// that preserves modes.
 #[test]
 fn inherited_acls_do_not_open_private_files() {
     if !is_root() || skips(missing("setfacl")) {
@@ -251,8 +251,8 @@ fn a_destination_that_changes_meanwhile_leads_nowhere_else() {
             scope.spawn(|| swap(&to, &outside, &running));
             let output = support::buttress(&["cp", "-a", "-T", &inside("/home"), to.to_str().unwrap()]);
             running.store(false, Ordering::Relaxed);
-            // Files that were removed during their creation are reported; no other error is
-            // possible.
+            // Extracted files that were removed during their creation are reported; no other error
+            // is possible.
             assert!(matches!(output.status.code(), Some(0 | 1)), "{output:?}");
         });
         assert_eq!(listing(&outside), before, "round {round}");

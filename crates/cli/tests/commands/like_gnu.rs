@@ -1,6 +1,6 @@
 //! Compares `cp`, `mv` and `ln` with GNU's over a table of cases: the same exit code, the same
-//! messages and the same tree. GNU's tools run on the host. This program copies from a volume to
-//! the host, from the host to a volume, and within one.
+//! messages and the same tree. The comparison runs GNU's tools on files of the host. This program
+//! copies from a volume to the host, from the host to a volume, and within one.
 #![allow(
     clippy::unwrap_used,
     clippy::indexing_slicing,

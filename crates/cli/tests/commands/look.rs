@@ -41,7 +41,7 @@ fn ls_sorts_and_aligns_as_ls_does() {
     assert!(line(" pipe").starts_with("prw-r-----"));
     assert!(line(" socket").starts_with('s'));
     assert!(line("dangling").ends_with("dangling -> /nowhere/at/all"));
-    // The time is a nanosecond before 1970, so its second and year are the earlier ones.
+    // The tested time is a nanosecond before 1970, so its second and its year are those before.
     assert!(
         line("first-name").contains("Dec 31  1969 first-name"),
         "{}",

@@ -1,4 +1,4 @@
-//! Commands that describe a volume describe as much as possible while devices are missing.
+//! While devices are missing, commands that describe a volume describe as much as possible.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -37,7 +37,7 @@ fn show_and_scrub_status_work_with_devices_missing() {
             shown.contains("path 1.img") && shown.contains("MISSING"),
             "{shown}"
         );
-        // The findings of the last scrub remain available.
+        // The findings of the last scrub remain available while devices are missing.
         assert_eq!(done(at, &["scrub", "status", "1.img"]), whole, "{profile}");
         assert!(whole.contains("finished"), "{whole}");
         fs::remove_file(at.join("1.img.scrub-status")).unwrap();

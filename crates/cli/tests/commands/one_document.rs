@@ -31,7 +31,7 @@ const ALWAYS_SUCCEED: [&str; 1] = ["tour"];
 #[test]
 fn every_command_that_fails_prints_one_document() {
     let folder = tempfile::tempdir().unwrap();
-    // No file can be created below a missing directory.
+    // The command cannot create a file below a missing directory.
     let operand = "missing/a.img:/a";
     for command in table::commands() {
         let mut failures = 0;

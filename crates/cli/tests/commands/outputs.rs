@@ -318,7 +318,7 @@ fn an_archive_is_there_whole_or_not_at_all() {
             );
         }
     }
-    // Without an obstacle, the file replaces the old one.
+    // If no obstacle exists, the new file replaces the old one.
     let old = folder.path().join("old");
     stdout(&["tar", "-f", old.to_str().unwrap(), image]);
     assert!(fs::read(&old).unwrap() == buttress(&["tar", image]).stdout);
@@ -359,8 +359,8 @@ fn an_interrupted_stream_is_kept_beside_its_file_and_resumed() {
     assert!(!partial.exists());
 }
 
-/// Stops the program once it has begun to write a file in the folder. Returns whether it was
-/// stopped in time.
+/// Stops the program once it has begun to write a file in the folder. Returns whether the command
+/// was stopped in time.
 fn stop_while_writing(child: &mut Child, folder: &Path) -> bool {
     let open = format!("/proc/{}/fd", child.id());
     let id = rustix::process::Pid::from_child(child);

@@ -295,7 +295,7 @@ fn the_image_is_not_copied_into_itself() {
         );
         assert!(fs::read(volume.path()).unwrap().len() == before.len());
     }
-    // The rest of the directory is copied.
+    // If a file of the directory cannot be copied, the rest of the directory is copied.
     let (code, message) = failure(&["cp", "-r", folder.to_str().unwrap(), &volume.inside("/all")]);
     assert_eq!(code, 1);
     assert!(message.contains("cannot be copied into itself"), "{message}");
@@ -357,7 +357,7 @@ fn shared_ranges_of_one_file_must_not_overlap() {
         assert!(message.contains("are the same file"), "{line}: {message}");
     }
     stdout(&["shell", "-w", volume.path(), "-c", "reflink -q /a 0 64K 64K /a"]);
-    // A file that was created for a failed copy is removed.
+    // If `reflink` fails, the file that was created for the copy is removed.
     assert_eq!(shell("reflink /a 0 0 1G /new").0, 1);
     assert_eq!(shell("reflink /a 1 0 4K /new").0, 1);
     assert_eq!(failure(&["stat", &volume.inside("/new")]).0, 1);

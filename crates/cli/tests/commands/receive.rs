@@ -101,7 +101,7 @@ fn all_streams_of_an_input_are_dumped_and_with_e_the_first() {
     );
     assert_eq!(stdout(&["receive", "-e", "--dump", "-f", &path]), first);
 
-    // The next reader gets the input after the first stream.
+    // The next reader of the input gets the bytes after the first stream.
     let mut input = File::open(&path).unwrap();
     let dump = Command::new(env!("CARGO_BIN_EXE_buttress"))
         .args(["receive", "-e", "--dump"])
@@ -259,7 +259,7 @@ fn unknown_commands_are_skipped_with_the_option_only() {
 fn as_many_errors_are_let_pass_as_the_user_allows() {
     let (_folder, image) = volume();
     let target = format!("{image}:/");
-    // This stream renames a missing file.
+    // The stream in this test renames a missing file.
     let stream = golden("rename.stream");
     assert_eq!(failure(&["receive", "-f", &stream, &target]).0, 1);
     assert_eq!(stdout(&["ls", &target]), "");

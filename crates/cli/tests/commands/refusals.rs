@@ -145,8 +145,8 @@ impl Drop for SmallDisk {
     }
 }
 
-/// Returns the listing line of the file whose content did not fit on the host. Everything else of a
-/// session is committed, including its name.
+/// Returns the listing line of the file whose content did not fit on the host. Everything else of
+/// the session is committed, including the file's name.
 fn large(image: &str) -> String {
     let listed = stdout(&["ls", "-l", image]);
     let line = listed.lines().find(|line| line.ends_with(" large"));

@@ -195,7 +195,7 @@ fn a_replacement_that_was_cut_off_goes_on_or_is_given_up() {
     cut_off(folder);
     let told = done(folder, &["replace", "status", "--device", "b.img", "a.img"]);
     assert!(told.contains("% done"), "{told}");
-    // Reading works without the target; writing does not.
+    // If the target is lost, the volume can be read but not written.
     assert!(buttress(folder, &["cat", "--device", "b.img", "a.img:/content"]).stdout == content);
     let refused = buttress(folder, &["cp", "--device", "b.img", "content", "a.img:/more"]);
     assert_eq!(refused.status.code(), Some(1));
@@ -384,7 +384,7 @@ fn a_signal_suspends_it_and_the_same_command_goes_on() {
         std::thread::sleep(std::time::Duration::from_millis(20));
     }
     let all = ["--device", "b.img", "--device", "c.img", "a.img"];
-    // The process may hold the devices for another moment.
+    // The replacing process may hold the devices for another moment.
     let told = loop {
         let output = buttress(folder, &[&["replace", "status"], &all[..]].concat());
         if output.status.success() {
@@ -411,7 +411,7 @@ fn targets_in_use_or_without_permission_are_refused() {
     let start = [
         "replace", "start", "-B", "2", "c.img", "--device", "b.img", "a.img",
     ];
-    // The target is in use.
+    // The target of the replacement is in use.
     let lock = File::open(folder.join("c.img")).unwrap();
     rustix::fs::flock(&lock, rustix::fs::FlockOperation::LockShared).unwrap();
     let output = buttress(folder, &start);
@@ -422,7 +422,7 @@ fn targets_in_use_or_without_permission_are_refused() {
         "{told}"
     );
     drop(lock);
-    // The target is not writable. Only an immutable file stops root.
+    // The target is not writable. If the process is root, only an immutable file stops a write.
     let locked = Command::new("chattr")
         .args(["+i", "c.img"])
         .current_dir(folder)
@@ -467,7 +467,7 @@ fn targets_in_use_or_without_permission_are_refused() {
     }
     assert!(fs::read(folder.join("a.img")).unwrap() == before);
     // With closed output the command fails because its messages are lost, but the device is
-    // replaced. A closed pipe is no failure.
+    // replaced. If the reader closes the pipe, this is no failure of the command.
     let shell = |line: &str, words: &[&str]| {
         Command::new("sh")
             .current_dir(folder)

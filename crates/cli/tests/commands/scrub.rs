@@ -256,7 +256,7 @@ fn a_scrub_in_the_background_is_cancelled() {
     let again = buttress(&["scrub", "cancel", name]);
     assert_eq!(again.status.code(), Some(2), "{}", text(&again.stderr));
     assert!(text(&again.stderr).contains("not running"));
-    // A scrub that cannot begin in the background gives the reason.
+    // If a scrub cannot begin in the background, the command prints the reason.
     let absent = folder.path().join("absent");
     let failed = buttress(&["scrub", "start", absent.to_str().unwrap()]);
     assert_eq!(failed.status.code(), Some(1));
@@ -335,7 +335,7 @@ fn scrub_brings_device_that_missed_commits_up_to_date() {
     assert_eq!(names_on(second), "old\n");
     let scrub =
         |words: &[&str]| buttress(&[&["scrub", "start", "-B"], words, &["--device", second, first]].concat());
-    // In read-only mode, the scrub counts missed data, which is no damage.
+    // In read-only mode, the scrub counts data that a device missed; such data is no damage.
     let read = scrub(&["-r"]);
     assert_eq!(read.status.code(), Some(0), "{}", text(&read.stderr));
     assert!(text(&read.stdout).contains("Missed:"), "{}", text(&read.stdout));

@@ -135,7 +135,7 @@ fn ctrl_c_cancels_the_word_that_runs() {
     terminal.send("mkdir /after\r");
     terminal.send("quit\r");
     let (code, seen) = terminal.finish();
-    // The user saw the earlier failure.
+    // The session's user saw the failure of the earlier command.
     assert_eq!(code, Some(1), "{seen}");
     assert!(seen.contains("remain uncommitted"), "{seen}");
     let (_, left) = seen.rsplit_once("quit").unwrap();
@@ -243,7 +243,7 @@ fn tab_completes_words_flags_and_paths() {
     for line in [
         // The keys type `mkdir -p /notes/of mine/inner`.
         "mkd\t-p '/notes/of mine/inner'\r",
-        // The keys type a `touch` in it, with completion of both directories.
+        // In the session, the keys type a `touch` command, with completion of both directories.
         "touch /note\tof\tinn\tfile\r",
         "mkdir --par\t/notes/more\r",
         "subv\tcr\t/notes/sub\r",

@@ -39,7 +39,7 @@ fn quoted() -> String {
 struct Evil {
     folder: tempfile::TempDir,
     image: OsString,
-    /// Stream that creates such names.
+    /// Stream that creates names full of escape sequences.
     stream: OsString,
 }
 
@@ -153,7 +153,7 @@ const OURS: [&[u8]; 9] = [
     b"\r\x1b[K",
 ];
 
-/// Returns the forbidden bytes that arrived; `None` without any.
+/// Returns the forbidden bytes that arrived at the terminal; `None` if none arrived.
 fn fault(arrived: &[u8]) -> Option<String> {
     let mut rest = Vec::new();
     let mut index = 0;

@@ -117,8 +117,8 @@ impl Case {
         }
     }
 
-    /// Returns the exit code without a reader of the output: no failure, except for a truncated
-    /// stream.
+    /// Returns the expected exit code if the output has no reader: no failure, except for a
+    /// truncated stream.
     pub(crate) fn unread(&self) -> i32 {
         match self.command {
             "send" => i32::from(self.answer == Answer::Binary),

@@ -3,7 +3,7 @@
 //! a command that only reads.
 //!
 //! - the module `cases` holds a valid command line for each row of the command table, and its
-//!   answers. A row without one fails.
+//!   answers. A row of the table without a command line fails the test.
 //! - `world`: the files that the command lines use.
 //! - `running`: a command with closed, full, broken or terminal streams, as an ordinary user, or
 //!   interrupted.
@@ -66,8 +66,8 @@ fn run_in(case: &Case, world: &World, condition: &str, how: How, words: &[String
     ended
 }
 
-/// Runs each case: one world for all reading commands, a fresh one for each run of a changing
-/// command. Reports the failures of all cases.
+/// Runs each case: all reading commands share one world, and each run of a changing command gets a
+/// new world. Reports the failures of all cases.
 fn each_case(condition: &str, check: impl Fn(&Case, &World, &str)) {
     let shared = World::new();
     let mut failed = Vec::new();
@@ -110,8 +110,8 @@ fn expect_failure(case: &Case, world: &World, condition: &str, ended: &Ended, co
 
 #[test]
 fn every_command_has_a_case() {
-    // The first two need a mount, so `tests/mount` has them. The last of these commands needs a
-    // swap file, so the tests `filesystem_commands` of the crate `proof` cover it.
+    // The first two conditions need a mount, so `tests/mount` has them. The last of these commands
+    // needs a swap file, so the tests `filesystem_commands` of the crate `proof` cover it.
     let elsewhere = ["mount", "umount", "inspect-internal map-swapfile"].map(str::to_owned);
     let cases = cases();
     let here = cases.iter().map(|case| case.command.to_owned());

@@ -30,7 +30,7 @@ const PROBES: [(&str, Probe); 14] = [
     ("cache", Probe::Manner),
     ("subvol", Probe::Fails(&["--subvol", "no/such/subvolume"])),
     ("subvolid", Probe::Fails(&["--subvolid", "999999"])),
-    // The test `options_of_volumes_are_refused_together` covers these two.
+    // The test `options_of_volumes_are_refused_together` covers these two options.
     ("degraded", Probe::Elsewhere),
     ("rescue", Probe::Elsewhere),
     ("direct", Probe::Manner),

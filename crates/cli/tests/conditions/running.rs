@@ -46,7 +46,7 @@ pub(crate) struct Ended {
     pub(crate) stderr: String,
 }
 
-/// User that runs a command as an ordinary user if the tests run as root.
+/// The user as which a command runs, if the tests run as root and need an ordinary user.
 const USER: u32 = 65_534;
 
 /// Capacity of a pipe, as large as the command requests.
@@ -143,7 +143,7 @@ fn on_a_terminal(mut command: Command) -> Ended {
         .unwrap();
     command.stdout(other_side);
     let mut child = command.spawn().unwrap();
-    // The command's copy is the last descriptor of that side.
+    // The command's copy of the descriptor is the last descriptor of that side.
     drop(command);
     let shown = reading(File::from(terminal));
     let told = reading(child.stderr.take().unwrap());

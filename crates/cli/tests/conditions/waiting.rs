@@ -22,7 +22,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 enum Waits {
     /// Standard input: a pipe that has delivered a part of this file and stays open.
     Input(&'static str),
-    /// Standard input that has delivered nothing.
+    /// Standard input that stays open and has delivered nothing.
     NoInput,
     /// A FIFO at `{fifo}` that no process opens for writing.
     Opening,
@@ -112,7 +112,7 @@ fn start(words: &str, waits: Waits, world: &World) -> Waiting {
     let mut child = command.spawn().unwrap();
     let part = |name: &str| {
         let bytes = fs::read(world.path(name)).unwrap();
-        // The length is below a pipe's capacity and beyond the headers.
+        // The length of the partial input is below a pipe's capacity and beyond the headers.
         bytes[..(bytes.len() / 2).min(40_000)].to_vec()
     };
     let mut input = match waits {

@@ -87,7 +87,7 @@ fn an_overlay_keeps_changes_until_a_commit_or_discard() {
     assert_eq!(stdout(&["filesystem", "label", &image]), "new\n");
     assert_eq!(with(&["filesystem", "label", &image]), "tried\n");
     assert!(with(&["check", &image]).contains("no error found"));
-    // The overlay file is removed, and a new one begins.
+    // The test removes the overlay file, and begins a new one.
     std::fs::remove_file(&side).unwrap();
     with(&["filesystem", "label", &image, "kept"]);
     stdout(&["overlay", "commit", &side, &image]);

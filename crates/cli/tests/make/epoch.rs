@@ -25,7 +25,7 @@ fn the_same_epoch_gives_the_same_bytes() {
 }
 
 /// `mkfs -r` creates the smallest image that holds a directory, with the same bytes for any number
-/// of workers. The program name `mkfs.btrfs` gives the same bytes.
+/// of workers. If the program is called as `mkfs.btrfs`, it makes the same bytes.
 #[test]
 fn mkfs_builds_a_directory_into_the_same_image_each_time() {
     let (folder, image) = fresh();

@@ -108,7 +108,7 @@ fn mkfs_refuses_what_can_hold_no_volume() {
     }
     assert!(!PathBuf::from(at("nowhere")).exists());
     assert_eq!(std::fs::read(at("file")).unwrap(), b"content");
-    // No file system accepts this size; the file is removed, too.
+    // No file system accepts this image size; the file is removed, too.
     let (code, error) = failure(&["mkfs", "-b", "15E", &image]);
     assert!(code == 1 && error.contains("--size"), "{error}");
     assert!(!PathBuf::from(&image).exists());

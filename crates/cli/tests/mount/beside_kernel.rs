@@ -1,11 +1,11 @@
 //! Makes random calls, chosen by a seed, on a mount of this program and on the kernel's btrfs. Both
-//! must give the same results, errno by errno, and the same files at the end. The calls use few
-//! names, so that they meet the files of earlier calls: most errors about names and kinds of files
-//! occur.
+//! sides must give the same results, errno by errno, and the same files at the end. The calls use
+//! few names, so that they meet the files of earlier calls: most errors about names and kinds of
+//! files occur.
 //!
 //! Eight threads make calls concurrently. Each thread has its own directory, and all threads share
 //! one more. Calls in the shared directory are serialised, in the same order on both sides. No
-//! inode has names in both.
+//! inode has names in both directories.
 //!
 //! `BUTTRESS_MOUNT_SEED` sets the seed, and `BUTTRESS_MOUNT_CALLS` the number of calls per thread.
 //!
@@ -120,7 +120,7 @@ fn is_placeholder(path: &Path) -> bool {
 /// Returns the properties of a file that must agree.
 fn seen(path: &Path) -> Result<String> {
     let found = io(fs::symlink_metadata(path))?;
-    // The sizes of directories must agree, too. Times are not compared.
+    // The sizes of directories must agree, too. This comparison ignores times.
     let kind = if is_placeholder(path) {
         "placeholder"
     } else {
@@ -329,7 +329,7 @@ fn calls_end_as_in_the_kernel_from(seed: u64, count: usize) {
     kernel.close().unwrap();
     ours.umount();
     ours.expect_sound();
-    // The images have the observed content, except the attributes of placeholders.
+    // The images of both sides have the observed content, except the attributes of placeholders.
     ours.mount("ro");
     let kernel = Mount::new(std::slice::from_ref(&theirs.image), "ro").unwrap();
     assert_eq!(listed(&ours.at), listed(kernel.path()), "seed {seed}");

@@ -305,8 +305,8 @@ fn a_listing_goes_on_while_its_directory_changes() {
         let entry = entry.unwrap();
         let is_new = seen.insert(entry.file_name());
         assert!(is_new, "{} is listed once", entry.file_name().display());
-        // A renamed entry moves after all other ones, where the listing must not meet it
-        // repeatedly.
+        // If an entry is renamed, it moves after all other entries, where the listing must not meet
+        // it repeatedly.
         let renamed = mounted.path(&format!("new {}", seen.len()));
         fs::rename(entry.path(), renamed).unwrap();
     }
@@ -438,7 +438,7 @@ fn space_of_removed_files_is_there_for_the_next() {
     }
     let mounted = Mounted::new();
     mounted.mount("rw");
-    // Two such files exceed the volume's space.
+    // Two files of this size exceed the volume's space.
     let most = 220 << 20;
     for turn in 0..3 {
         let path = mounted.path("large");
@@ -646,7 +646,7 @@ fn attributes_are_cached_after_the_write_back() {
     let blocks = fs::metadata(&path).unwrap().blocks();
     assert!(asks, "{:?} after the write, {blocks} blocks", written.elapsed());
 
-    // The kernel learns this with the first closed file.
+    // The kernel learns that FLUSH is unsupported with the first closed file.
     drop(File::open(&path).unwrap());
     let file = File::open(&path).unwrap();
     let other = file.try_clone().unwrap();

@@ -1,5 +1,6 @@
 //! A snapshot has the times that `stat` showed before it, even of files whose times the kernel has
-//! cached (`-o writeback_cache`). Linux's btrfs is the model: it passes the same checks.
+//! cached (`-o writeback_cache`). Linux's btrfs is the model of these times: it passes the same
+//! checks.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,

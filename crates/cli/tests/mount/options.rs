@@ -112,7 +112,7 @@ fn content_is_written_as_the_kernel_writes_it() {
     if skips(no_fuse()) || skips(kernel_missing()) {
         return;
     }
-    // The kernel decides differently which parts are worth compressing; these files are clear
+    // The kernel chooses differently which parts are worth compressing; these test files are clear
     // cases.
     let files = [("plain", vec![b'a'; 300_000]), ("small", vec![b'b'; 1000])];
     for options in [
@@ -224,7 +224,7 @@ fn the_server_is_closed_in_with_all_of_its_threads() {
     mounted.expect_sound();
 }
 
-/// Returns the missing requirement for a mount by a user without rights.
+/// Returns the requirement that this machine lacks for a mount by a user without rights.
 fn no_helper() -> Option<Missing> {
     let found = Command::new("fusermount3").arg("--version").output();
     match found {

@@ -151,7 +151,7 @@ fn cut(history: &History, holds: impl Fn(&Path, u64)) {
     let mut random = Random::new(seed);
     for number in 0..number_of("BUTTRESS_POWER_CUTS", CUTS) {
         let cut = match number {
-            // This cut is right after the last sync.
+            // The cut is directly after the last sync.
             0 => history.len(),
             _ => usize::try_from(random.below(history.len() as u64 + 1)).unwrap(),
         };

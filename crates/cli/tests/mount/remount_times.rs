@@ -1,7 +1,7 @@
 //! Tests of `remount` with access time options, compared with Linux's btrfs: by this program, by
 //! mount(8) and its helper, and by the system call alone.
 //!
-//! FUSE sends no request for a remount. The server learns of it from the table of mounts.
+//! FUSE sends no request for a remount. The server learns of a remount from the table of mounts.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,

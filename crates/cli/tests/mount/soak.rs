@@ -1,6 +1,6 @@
 //! A mount under mixed load of sixteen processes, in rounds: snapshots are created and dropped
 //! during a round, and each round ends in another way (unmounted, its server killed, remounted, its
-//! server asked to end). The next round has everything that a process had synced, the volume is
+//! server asked to end). The next round finds everything that a process had synced, the volume is
 //! sound, and the server releases its open files.
 //!
 //! `BUTTRESS_MOUNT_SECONDS` sets the total time; a round takes a quarter of it, a minute at most.
@@ -217,7 +217,7 @@ fn used_by(pid: i32) -> (u64, usize) {
 /// Creates and drops snapshots of the workers' directory until the end of the round.
 fn snapshots(root: &Path, until: Instant) -> rustix::io::Result<u64> {
     let directory = File::open(root).map_err(|error| Errno::from_io_error(&error).unwrap())?;
-    // A round with another end may have left snapshots.
+    // If an earlier round ended differently, it may have left snapshots.
     for entry in fs::read_dir(root).unwrap() {
         let name = entry.unwrap().file_name();
         if name.as_bytes().starts_with(b"snapshot") {
@@ -298,7 +298,7 @@ fn round(mounted: &Mounted, journals: &Path, seconds: u64, end: End) {
         mounted.umount();
     } else {
         mounted.wait_until_gone();
-        // The image is free when its server has ended.
+        // When the server of a mount has ended, the image is free.
         while fs::metadata(format!("/proc/{pid}")).is_ok() {
             std::thread::yield_now();
         }

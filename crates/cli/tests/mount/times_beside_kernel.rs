@@ -76,7 +76,8 @@ fn coarse_now() -> Duration {
 struct Moments(Vec<Duration>);
 
 impl Moments {
-    /// Begins a call: waits until the coarse clock has advanced. A busy machine ticks late.
+    /// Begins a call: waits until the coarse clock has advanced. On a busy machine, the kernel's
+    /// clock ticks late.
     fn begin_call(&mut self) {
         thread::sleep(TICK);
         let moment = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap();

@@ -211,7 +211,7 @@ fn server_detaches_all_of_its_mounts_when_it_ends() {
 }
 
 /// The kernel keeps the mount for processes in other mount namespaces. `umount` does not wait for
-/// them.
+/// the processes in these namespaces.
 #[test]
 fn umount_does_not_wait_for_other_namespaces() {
     if skips(no_fuse()) {
@@ -244,7 +244,7 @@ fn umount_does_not_wait_for_other_namespaces() {
     assert!(refused.contains("another process has it open"), "{refused}");
     drop(inside.stdin.take());
     inside.wait().unwrap();
-    // The server is in its last commit, and the mount waits for it.
+    // During this time, the server is in its last commit, and the new mount waits for it.
     mounted.mount("ro");
     assert_eq!(fs::read(mounted.path("file")).unwrap(), b"content");
     mounted.umount();

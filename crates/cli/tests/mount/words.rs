@@ -171,7 +171,7 @@ fn words_say_the_same_of_a_mount_as_of_its_image() {
         let output = Command::new(PROGRAM).args(&words).output().unwrap();
         let plain = |bytes: &[u8]| match std::str::from_utf8(bytes) {
             Ok(text) => {
-                // Devices also show the image's name.
+                // The device list also shows the image's name.
                 let text = text.replace(root, "%").replace(short, "%");
                 text.replace(mounted.image(), "%").into_bytes()
             }
@@ -301,7 +301,7 @@ fn words_reach_a_mount_by_any_way_to_it() {
         "a label\n"
     );
     mounted.umount();
-    // The mount is bound elsewhere, and mounted by its subvolume.
+    // The test mounts the volume by its subvolume, and binds the mount on another directory.
     mounted.mount("rw,subvol=home");
     let bound = mounted.image.with_file_name("bound");
     fs::create_dir(&bound).unwrap();
@@ -323,10 +323,10 @@ fn only_who_has_the_servers_rights_is_served() {
     let mounted = furnished();
     mounted.umount();
     mounted.mount("ro,allow_other");
-    // Every user can access everything except the server's socket.
+    // In this test, every user can access everything except the server's socket.
     fs::set_permissions(mounted.at.parent().unwrap(), fs::Permissions::from_mode(0o755)).unwrap();
     let as_nobody = |words: &[&str]| {
-        // The program itself is in a folder that other users cannot access.
+        // In this test, the program is in a folder that other users cannot access.
         let program = mounted.image.with_file_name("program");
         if !program.exists() {
             copy_program(Path::new(PROGRAM), &program).unwrap();

@@ -262,7 +262,8 @@ fn times_are_those_that_the_kernel_told() {
                 .unwrap();
         }
         if number % 5 == 0 {
-            // Some content was sent, followed by its times; more content arrives later.
+            // In this case, the kernel sent some content and then its times; more content arrives
+            // later.
             file.sync_data().unwrap();
             file.write_all(b"more").unwrap();
         }

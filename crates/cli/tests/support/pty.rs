@@ -85,7 +85,8 @@ impl Terminal {
         i32::try_from(self.child.id()).unwrap()
     }
 
-    /// Waits until this text appears after the text matched before. Returns the output up to it.
+    /// Waits until this text appears after the text matched before. Returns the terminal's output
+    /// up to the expected text.
     pub fn expect(&mut self, text: &str) -> String {
         loop {
             if let Some(found) = self.find(text) {
@@ -136,7 +137,7 @@ impl Terminal {
     /// Reads some output; returns false at its end.
     fn read(&mut self) -> bool {
         let mut buffer = [0; 4096];
-        // The read returns an error after the other side was closed.
+        // After the other side of the terminal was closed, the read returns an error.
         let Ok(count) = self.end.read(&mut buffer) else {
             return false;
         };

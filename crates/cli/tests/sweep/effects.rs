@@ -55,7 +55,7 @@ impl World {
         self.folder.path().join(name)
     }
 
-    /// Removes the files of the last run.
+    /// Removes the files that the last run of a command created.
     fn renew(&self) {
         let _ = fs::remove_dir_all(self.path("out"));
         making::fill_outputs(&self.path("out"));
@@ -152,7 +152,7 @@ fn timeless(output: &[u8]) -> Vec<u8> {
 
 fn state(path: &Path, metadata: &fs::Metadata) -> (u64, u32, u32, u64) {
     let mut hasher = DefaultHasher::new();
-    // Record preserved times only, not those of this run.
+    // Record only times that the command preserved, not times of this run.
     let age = SystemTime::now().duration_since(metadata.modified().unwrap());
     let is_kept = age.is_ok_and(|age| age > Duration::from_secs(3600));
     hasher.write_i64(if is_kept { metadata.mtime() } else { 0 });

@@ -1,5 +1,5 @@
-//! Tests of all options of each command: every option acts or is refused, alone and beside every
-//! other one. The command silently ignores no option.
+//! Tests of all options of each command: every option has an effect or is refused, alone and in
+//! combination with every other option. The command silently ignores no option.
 //!
 //! - `table`: a command line for each command, and the effect of each of its own options. An option
 //!   without a row fails.
@@ -209,8 +209,8 @@ fn both_are_units(first: &Row, second: &Row) -> bool {
             .chain(&SHORT_UNITS)
             .any(|unit| unit.words == row.words)
     };
-    // Of two units the last one counts, which a unit test covers. For pairs of a unit flag with
-    // another option, one unit represents all units.
+    // If two units are given, the last one counts, which a unit test covers. For pairs of a unit
+    // flag with another option, one unit represents all units.
     is_unit(first) && is_unit(second)
         || [first, second]
             .iter()

@@ -157,7 +157,8 @@ fn make_host(host: &Path) {
     fs::hard_link(host.join("text"), host.join("other-name")).unwrap();
     fs::set_permissions(host.join("same"), Permissions::from_mode(0o640)).unwrap();
     std::os::unix::fs::chown(host.join("same"), Some(1000), Some(1000)).unwrap();
-    // If the file system has no such attributes, this fails, and the rows about them report it.
+    // If the file system of the test has no such attributes, setting them fails, and the table's
+    // rows about them report it.
     let _ = rustix::fs::setxattr(
         host.join("same"),
         "user.note",

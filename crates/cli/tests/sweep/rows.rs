@@ -15,7 +15,7 @@ pub(crate) enum Kind {
     Elsewhere(&'static str),
 }
 
-/// An option of a command.
+/// An option of a command, with its expected effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Row {
     pub(crate) name: &'static str,
@@ -92,7 +92,7 @@ pub(crate) const fn elsewhere(name: &'static str, test: &'static str) -> Row {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Covered {
     pub(crate) by: &'static str,
-    /// Names of these options, or `*` for all.
+    /// Names of the options in this row, or `*` for all.
     pub(crate) options: &'static [&'static str],
     #[expect(dead_code, reason = "for readers")]
     pub(crate) why: &'static str,

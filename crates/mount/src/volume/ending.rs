@@ -44,7 +44,7 @@ impl MountedVolume {
     /// Sets a function that stops other writers (scrubs, the healer). The clean-up runs before the
     /// last commit of an unmount.
     pub fn ends_after(&self, stop: Arc<dyn Fn() + Send + Sync>) {
-        // Only the first function is kept.
+        // If several functions are set, only the first function is kept.
         let _is_first = self.ends_after.set(stop).is_ok();
     }
 

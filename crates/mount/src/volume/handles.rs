@@ -155,7 +155,7 @@ impl Handles {
         }
     }
 
-    /// Closes a handle. Returns whether it was the last one open for writing.
+    /// Closes a handle. Returns whether the closed handle was the last one open for writing.
     pub(super) fn release(&self, id: HandleId) -> bool {
         let mut open = self.open.write();
         let file = match open.handles.remove(&id) {

@@ -28,7 +28,7 @@ struct Closes {
     start: Instant,
     /// Time of the last close, in nanoseconds since `start`.
     last_ns: AtomicU64,
-    /// True if the thread sleeps with a deadline, and inspects `last_ns` when it wakes.
+    /// True if the commit thread sleeps with a deadline, and inspects `last_ns` when it wakes.
     is_timed: AtomicBool,
 }
 

@@ -1,8 +1,8 @@
 //! Agreement between the model and an answer, and the effect of a call on the model.
 //!
-//! If a call succeeded, it must be possible in the model, and its answer must equal the model's. A
-//! refused call must be impossible in the model, and its reason must apply. If several reasons
-//! apply, the call may give any of them.
+//! If a call succeeded, it must be possible in the model, and its answer must equal the model's. If
+//! the volume refused a call, the call must be impossible in the model, and the reason of the
+//! refusal must apply. If several reasons apply, the call may give any of them.
 
 use super::call::{Answer, Call, Names, Stat};
 use super::observation::Observation;
@@ -34,7 +34,7 @@ pub struct State {
 /// Possible outcome of a recorded call in a state of the model.
 #[derive(Debug)]
 pub enum Agreement {
-    /// The call may take effect here, and changes nothing.
+    /// In this state, the call may take effect, and changes nothing.
     Same,
     /// The call may take effect at this point of the order, and leads to this state.
     Next(Box<State>),

@@ -79,7 +79,8 @@ impl Call {
                 Answer::Position(filesystem.append(*file, bytes)?.get())
             }
             Self::Change(operation) => {
-                // The model only matters for renames that leave a whiteout, which are never drawn.
+                // The model matters only for renames that leave a whiteout, and the tests never
+                // draw such renames.
                 return Ok(match operation.write(&Model::new(0), filesystem)? {
                     Made::Inode(location) => (Answer::Inode(location), None),
                     Made::Subvolume(id) => (Answer::Subvolume(id), None),

@@ -153,7 +153,7 @@ impl Drawing<'_> {
     fn is_drawn(&self, operation: &Operation) -> bool {
         let met = |location: &Location| self.model.inode(*location).is_none();
         match operation {
-            // The model does not have inodes created in this round yet.
+            // The model does not contain the inodes that this round created.
             Operation::Content(_, change) => change.shared().is_none_or(|(source, ..)| !met(&source)),
             Operation::Link(inode, ..) => met(inode) || can_be_drawn(self.model, operation),
             other => can_be_drawn(self.model, other),

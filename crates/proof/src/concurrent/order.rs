@@ -3,7 +3,7 @@
 //! The search is depth-first over orders in which every call precedes those that began after its
 //! end (Wing and Gong). The search remembers pairs of a call set and its resulting state without an
 //! order, and skips them (Lowe). If a call agrees with a state without changing it, the search can
-//! always put the call next. Only changes therefore branch.
+//! always put the call next. The search for an order therefore branches only at changes.
 //!
 //! If no order exists, the search looks for the shortest part of the record without an order: the
 //! calls that ended by some moment, and calls then in progress. From this shortest part the search
@@ -18,7 +18,7 @@ use crate::writing::operation::Operation;
 use std::collections::HashSet;
 use std::fmt::Write as _;
 
-/// Set of events in an order.
+/// Set of events in an order, one bit for each event.
 type Set = u128;
 
 /// Largest number of states that the search tries.
@@ -27,7 +27,7 @@ const STATES_MAX: usize = 400_000;
 /// A moment at which a record takes effect.
 #[derive(Clone, Copy, Debug)]
 struct Event {
-    /// Index of the record.
+    /// Index of the record in the history.
     record: usize,
     /// True if the event freezes the source of a snapshot; false if the call takes effect.
     freezes: bool,
@@ -135,7 +135,7 @@ impl Search<'_> {
         set >> event & 1 == 1
     }
 
-    /// Returns the events that can come next, those of calls with the earliest end first.
+    /// Returns the events that can come next; calls with the earliest end come first.
     fn next(&self, done: Set) -> Vec<usize> {
         let left = || (0..self.events.len()).filter(|event| !Self::is_in(done, *event));
         let first_end = left()

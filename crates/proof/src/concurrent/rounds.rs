@@ -3,8 +3,8 @@
 //! model.
 //!
 //! Concurrently with rounds and barriers, another thread commits, writes back, takes views and
-//! drops deleted subvolumes; none of this may be visible. This thread pauses while the volume is
-//! checked.
+//! drops deleted subvolumes; none of this may be visible. This thread pauses while the other
+//! threads check the volume.
 
 use super::call::{Answer, Call};
 use super::drawing::{Drawing, Hot};
@@ -33,7 +33,7 @@ use std::sync::{Arc, Barrier, Mutex, PoisonError};
 /// Parameters of a run.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// Seed of all calls. The scheduling of threads does not depend on it.
+    /// Seed of all calls. The scheduling of threads does not depend on the seed.
     pub seed: u64,
     /// Number of concurrent threads.
     pub threads: usize,
@@ -65,7 +65,7 @@ pub struct Account {
 }
 
 impl Account {
-    /// Returns the number of calls.
+    /// Returns the number of counted calls.
     #[must_use]
     pub fn calls(&self) -> u64 {
         self.calls.values().flatten().sum()

@@ -7,9 +7,9 @@
 //! [`rounds`](super::rounds). A missing lock therefore shows as a record without an order, and a
 //! cycle of locks as a deadlock.
 //!
-//! Half of the schedules are random. In the other half, priorities change at a few points (PCT),
-//! which finds errors that need one long delay. Both follow from the seed; a failure also prints
-//! the schedule.
+//! Half of the explored schedules are random. In the other half, priorities change at a few points
+//! (PCT), which finds errors that need one long delay. Both follow from the seed; a failure also
+//! prints the schedule.
 
 use super::agreement::names;
 use super::call::Call;
@@ -187,7 +187,7 @@ fn once(plan: &Plan, prepared: &Prepared) -> Result<()> {
     let seen = Observation::of(&stage.filesystem, core::iter::empty())?;
     stage.model =
         explain(&stage.model, &records, &seen).map_err(|no_order| anyhow::anyhow!("{}", no_order.0))?;
-    // The committed state is equal.
+    // The committed state equals the live state.
     stage.filesystem.close()?;
     let filesystem = open(&stage.backends, plan.cache)?;
     let seen = Observation::of(&filesystem, core::iter::empty())?;

@@ -15,7 +15,7 @@ pub fn same_content(what: &str, source: &Tree, received: &Tree) -> Result<()> {
 ///
 /// The kernel's stream creates new inodes under temporary names at the top and moves them. The
 /// kernel's stream sets a directory's times before its last change, or not at all for an unchanged
-/// directory. Only the kernel's stream may differ in this way.
+/// directory. Only the kernel's own stream may differ in this way.
 pub fn same_but_for_times_of_directories(what: &str, source: &Tree, received: &Tree) -> Result<()> {
     let without = |tree: &Tree| {
         let mut manifest = tree.manifest.clone();
@@ -58,7 +58,7 @@ pub fn same_holes(
         let needed = intersection(&source, &kernel);
         let mut allowed = union(&source, &kernel);
         if let Some(before) = before {
-            // A moved file had its zeros under another path.
+            // If a file was moved, its zeros were sent under another path.
             allowed = union(&allowed, before.data.get(path).unwrap_or(found));
         }
         if intersection(&needed, found) != needed || intersection(&allowed, found) != *found {

@@ -2,8 +2,8 @@
 //! same streams.
 //!
 //! Each chain is received by Buttress alone, or by Buttress and the kernel alternately, each
-//! continuing after the other. Then the kernel mounts the image and shows the result, and both
-//! checks must find nothing.
+//! continuing after the other. After the receive, the kernel mounts the image and shows the result,
+//! and both checks must find nothing.
 
 use super::compare::{intersection, same_but_for_times_of_directories, same_content, same_sharing, union};
 use super::tree::{BLOCK_BYTES, Tree, add_places, of_snapshot};
@@ -28,11 +28,11 @@ use std::process::Command;
 /// Receivers of a chain's streams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Receivers {
-    /// Buttress receives all streams.
+    /// Buttress receives all streams of the history.
     Buttress,
     /// Buttress receives the first stream, the kernel the second, and so on.
     InTurns,
-    /// The kernel receives the first one, Buttress the second one, and so on.
+    /// The kernel receives the first stream, Buttress the second, and so on.
     InTurnsAfterTheKernel,
 }
 
@@ -64,7 +64,7 @@ pub struct Target {
 }
 
 impl Target {
-    /// Creates an empty volume. Every second one has small blocks, so that trees are deep.
+    /// Creates an empty volume. Every second volume has small blocks, so that trees are deep.
     pub fn new(number: u64) -> Result<Self> {
         let (folder, images) = format(&Specification {
             metadata: "single",
@@ -162,7 +162,7 @@ pub struct Expected<'a> {
     pub sources: &'a [Tree],
     /// Kernel's result of the same streams, if available.
     pub kernel: Option<&'a [Option<Tree>]>,
-    /// True if these streams preserve the times of directories.
+    /// True if the compared streams preserve the times of directories.
     pub has_times_of_directories: bool,
 }
 
@@ -229,8 +229,9 @@ fn no_more_data(what: &str, source: &Tree, kernel: &Tree, received: &Tree) -> Re
     Ok(())
 }
 
-/// Returns the trees without the last sectors of files. A sector in which a file was cut is
-/// rewritten, with zeros after the end, but the kernel leaves it shared until the file grows.
+/// Returns the trees without the last sectors of files. If a file was truncated inside a sector,
+/// this sector is rewritten with zeros after the end, but the kernel leaves it shared until the
+/// file grows.
 fn without_ends(trees: &[Option<Tree>]) -> Vec<Option<Tree>> {
     let mut trees = trees.to_vec();
     for tree in trees.iter_mut().flatten() {

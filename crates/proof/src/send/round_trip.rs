@@ -59,7 +59,7 @@ pub struct RoundTrip<'a> {
     pub formats: &'a [Format],
     /// Kind of the source volume.
     pub flavour: Flavour,
-    /// Treatment of changes that cannot be made.
+    /// Treatment of changes of a history that cannot be made.
     pub strictness: Strictness,
     /// Number of the history, which selects the format whose streams Buttress receives, its own or
     /// the kernel's; `None`: no format.

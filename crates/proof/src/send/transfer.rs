@@ -66,7 +66,8 @@ fn command(sender: Sender, source: &Mounted, made: &Made, transfer: &Transfer) -
 }
 
 /// Receives the streams of `history` one after another, and returns the result of each, by
-/// snapshot. Removes everything afterwards, because a second copy would be another possible parent.
+/// snapshot. The test removes all received snapshots afterwards, because a second copy would be
+/// another possible parent.
 pub fn receive(pair: &Pair, history: &History, streams: &[PathBuf]) -> Result<Vec<Option<Tree>>> {
     let name = unused_name("received");
     let folder = pair.target.top().join(&name);

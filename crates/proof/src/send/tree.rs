@@ -30,8 +30,8 @@ pub type Place = (u64, u64);
 /// Content of a snapshot.
 #[derive(Clone, Debug, Default)]
 pub struct Tree {
-    /// Everything except holes and places; the `data` of an entry has the runs of blocks that are
-    /// not all zeros.
+    /// The manifest has everything except holes and places; the `data` of an entry has the runs of
+    /// blocks that are not all zeros.
     pub manifest: Manifest,
     /// Ranges that FIEMAP shows as written, by path.
     pub data: BTreeMap<Vec<u8>, Ranges>,

@@ -147,7 +147,7 @@ pub fn lend(flavour: Flavour) -> Result<Lent> {
     })))
 }
 
-/// Unmounts and removes all pairs.
+/// Unmounts and removes all pairs of a source and a target volume.
 pub fn close() {
     idle().clear();
 }

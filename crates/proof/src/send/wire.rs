@@ -66,8 +66,8 @@ pub fn size<P: AsRef<Path>>(streams: &[P]) -> Result<Size> {
     Ok(size)
 }
 
-/// Checks the stream in the file `path`. Compares its dump only if btrfs-progs has at least the
-/// reference version.
+/// Checks the stream in the file `path`. Compares the dump of a stream only if btrfs-progs has at
+/// least the reference version.
 pub fn check(path: &Path) -> Result<()> {
     let stream = std::fs::read(path)?;
     let (mut encoded, mut dumped) = (Vec::with_capacity(stream.len()), Vec::new());

@@ -13,7 +13,7 @@ use std::fmt;
 const NAME_BYTES: u64 = 10;
 const ITEM_BYTES: u64 = 25 + 101;
 
-/// Number of changes from which a run must have met everything.
+/// The number of changes from which a run must have met every event.
 const WHOLE_RUN: u64 = 8000;
 
 /// Returns the number of levels of the deepest subvolume tree.

@@ -121,8 +121,8 @@ pub fn expect_model_by_another_clock(what: &str, model: &Model, filesystem: &Fil
 }
 
 /// Derives compression flags from the compression property. The kernel marks the root of a new
-/// subvolume as compressed only at its next change. It may also mark a file as incompressible while
-/// it does not know the file's property (see [`twin`](super::twin)).
+/// subvolume as compressed only at its next change. The kernel may also mark a file as
+/// incompressible while it does not know the file's property (see [`twin`](super::twin)).
 fn mark_compressed(manifest: &mut Manifest) {
     for entry in manifest.values_mut() {
         let value = entry.xattrs.get(COMPRESSION);

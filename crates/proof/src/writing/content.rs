@@ -101,7 +101,7 @@ impl Change {
                 match choice {
                     16 | 17 => Self::Clone(source, at, length, to),
                     18 => Self::Copy(source, at, length, to),
-                    // At equal offsets the contents may be equal.
+                    // If both offsets are equal, the contents may be equal.
                     _ => {
                         let inside = (size / SECTOR).saturating_sub(at / SECTOR).max(1) * SECTOR;
                         Self::Dedupe(source, at, length.min(inside), at)
@@ -155,7 +155,7 @@ impl Change {
         }
     }
 
-    /// Returns whether the source is not a regular file.
+    /// Returns whether the source of the clone is not a regular file.
     #[must_use]
     pub fn comes_from_no_file(&self, model: &Model) -> bool {
         self.shared()

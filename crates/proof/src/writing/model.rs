@@ -37,7 +37,7 @@ pub struct Inode {
     pub device: (u32, u32),
     /// Time of the last change of content, in seconds.
     pub modified: i64,
-    /// True if this time was set explicitly instead of by the clock.
+    /// True if a call set this time explicitly; false if the clock set it.
     pub modified_is_set: bool,
     /// Flags of chattr(1).
     pub flags: FileAttributes,
@@ -127,11 +127,11 @@ pub struct Model {
     pub label: Vec<u8>,
     /// Inodes that are held open and outlive their names.
     pub held: BTreeSet<Location>,
-    /// Held inodes that never had a name, and may get one.
+    /// Held inodes that never had a name and may still get one.
     pub unnamed: BTreeSet<Location>,
     /// Size of the volume's tree blocks in bytes.
     pub node_bytes: u64,
-    /// True if files with incompressible content may be marked so.
+    /// True if the kernel may mark files with incompressible content as incompressible.
     pub may_give_up: bool,
 }
 

@@ -96,8 +96,8 @@ impl Made {
 }
 
 impl Operation {
-    /// Makes the change on the model and the volume, or on neither. Fails if they disagree on
-    /// whether it is possible.
+    /// Makes the change on the model and the volume, or on neither. Fails if the model and the
+    /// volume disagree on whether the change is possible.
     pub fn apply(&self, model: &mut Model, filesystem: &WritableFilesystem, now: i64) -> Result<Made> {
         let possible = self.is_possible(model);
         let done = self.write(model, filesystem);

@@ -52,8 +52,8 @@ impl Recorded {
     /// it with the writer's view.
     ///
     /// # Errors
-    /// The findings of the checks, a mark of a later generation than the image's, or the
-    /// differences.
+    /// Fails with the findings of the checks, a mark of a later generation than the image's, or the
+    /// differences in content.
     pub fn learn_what_was_marked(&self) -> Result<()> {
         let mut last = None;
         for cut in 0..=self.history.len() {
@@ -87,7 +87,7 @@ impl Recorded {
     /// Compares the content found after a crash with that of its generation.
     ///
     /// # Errors
-    /// The first difference, or an unknown generation.
+    /// Fails with the first difference, or if the generation is unknown.
     pub fn expect(&self, generation: u64, found: &str) -> Result<()> {
         let expected = self.state_of(generation)?;
         ensure!(
@@ -101,9 +101,9 @@ impl Recorded {
     /// Returns the content of a generation found after a crash.
     ///
     /// An operation may commit more than once before it returns, so a later generation may match
-    /// too. The content of such a commit is in an image without losses, at a moment when its
-    /// superblocks were written and those of the next commit were not. Generations only increase,
-    /// so a binary search finds the moment.
+    /// too. The content of such a commit is in an image without losses, taken after its superblocks
+    /// were written and before those of the next commit. Generations only increase, so a binary
+    /// search finds the moment.
     ///
     /// # Errors
     /// The generation was never committed, or its state is unreadable.

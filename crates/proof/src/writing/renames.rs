@@ -43,7 +43,7 @@ fn lies_in(model: &Model, inside: SubvolumeId, subvolume: SubvolumeId) -> bool {
 }
 
 /// Returns whether a name is a placeholder for a subvolume in a snapshot. Kernel versions differ in
-/// renames of placeholders, so none is drawn.
+/// renames of placeholders, so the tests draw no such rename.
 #[must_use]
 pub fn names_placeholder(model: &Model, operation: &Operation) -> bool {
     let stands_for = |directory: &Location, name: &[u8]| match model.target(*directory, name) {

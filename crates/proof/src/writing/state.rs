@@ -282,7 +282,7 @@ mod tests {
             filesystem.commit().unwrap();
             let after = describe(&filesystem.view()).unwrap();
             assert_ne!(before, after, "{name} does not show");
-            // The line must show the change itself, not only the count of changes.
+            // The line must show the change of the inode itself, not only its count of changes.
             let without_counts = |text: &str| {
                 let line = text
                     .lines()

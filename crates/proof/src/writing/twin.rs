@@ -4,7 +4,7 @@
 //! The kernel must succeed exactly in the changes that the model allows. At intervals the twin is
 //! unmounted and read by Buttress, and must equal both the model and the volume of Buttress. Inode
 //! numbers and subvolume ids may differ on the twin, so entries are compared by path. Times are
-//! compared if they were set explicitly.
+//! compared only if they were set explicitly.
 //!
 //! [`differs`] and `Twin::mend_property` describe allowed differences of the kernel;
 //! [`can_be_drawn`](super::operation::can_be_drawn) lists changes that no run makes.
@@ -31,15 +31,15 @@ use std::fs::File;
 use std::path::PathBuf;
 use std::process::Command;
 
-/// Factor of its device sizes, because the kernel frees space only after a commit.
+/// Factor of the twin's device sizes, because the kernel frees space only after a commit.
 const SIZE_FACTOR: u64 = 2;
 
 /// Mount options. The options set no default compression: Buttress may compress, and the content is
 /// the same.
 const OPTIONS: &str = "subvolid=5,noatime";
 
-/// State of the kernel's side. It always has `no-holes`: without this feature, Linux 6.18 lost the
-/// ends of files when it read their inodes again.
+/// State of the kernel's side. The kernel's twin always has `no-holes`: without this feature, Linux
+/// 6.18 lost the ends of files when it read their inodes again.
 #[derive(Debug)]
 pub struct Twin {
     /// Files held open, which are closed before the unmount.
@@ -176,7 +176,7 @@ impl Twin {
     }
 
     /// Sets the compression property on a new inode if the kernel did not pass it on. After the
-    /// kernel has read a directory inode again, it does not know the property of a directory whose
+    /// kernel has read a directory inode again, it does not know the directory's property if its
     /// attributes are in another leaf than its inode.
     fn mend_property(&mut self, model: &Model, new: Location) -> Result<()> {
         let value = model.inode(new).and_then(|inode| inode.xattrs.get(COMPRESSION));

@@ -60,7 +60,7 @@ pub fn empty(device_bytes: &[usize], options: &mkfs::Options) -> Result<Backends
             Arc::new(MemoryBackend::new(format!("memory-{number}"), vec![0; *bytes])) as Arc<dyn Backend>
         })
         .collect();
-    // These ids must differ from those of all mounted volumes of this machine.
+    // The ids of the twin volume must differ from those of all mounted volumes of this machine.
     static VOLUMES: AtomicU64 = AtomicU64::new(1);
     let volume = u128::from(VOLUMES.fetch_add(1, Ordering::Relaxed));
     let process = u128::from(std::process::id());

@@ -1,9 +1,9 @@
 //! Random operations of every kind from a seed.
 //!
 //! A workload knows the directories and subvolumes that it created, and draws names from a small
-//! set, so that names repeat. An impossible operation (no such name, exists already, not empty) is
-//! an ordinary answer. Any error other than the caller's own is a failure. Some inodes are held
-//! open for a while, even after the removal of their last name.
+//! set, so that names repeat. If an operation is impossible (no such name, exists already, not
+//! empty), the refusal is an ordinary answer. Any error other than the caller's own is a failure.
+//! Some inodes are held open for a while, even after the removal of their last name.
 
 use anyhow::{Context, Result};
 use buttress::unstable::format::ErrorKind;
@@ -49,7 +49,7 @@ impl Workload {
     }
 
     /// Creates a workload on a volume with content: it knows the volume's subvolumes, and
-    /// directories of each. It uses existing names as well as its own ones.
+    /// directories of each. The workload uses existing names of the volume as well as its own ones.
     ///
     /// # Errors
     /// Fails if the volume is unreadable.
@@ -97,7 +97,7 @@ impl Workload {
     /// error.
     ///
     /// # Errors
-    /// Every error that the caller did not cause.
+    /// Every error of a call that its caller did not cause.
     pub fn step(&mut self, filesystem: &WritableFilesystem) -> Result<bool> {
         match self.attempt(filesystem) {
             Ok(()) => Ok(true),

@@ -246,7 +246,7 @@ impl World {
         &self.backends
     }
 
-    /// Makes one change on all sides.
+    /// Makes one change on all sides: Buttress, the kernel's twin and the model.
     pub fn step(&mut self) -> Result<()> {
         let operation = self.next();
         self.change(operation).map(drop)
@@ -265,7 +265,8 @@ impl World {
         Ok(())
     }
 
-    /// Makes a change on all sides. Returns the new inode.
+    /// Makes a change on all sides: Buttress, the kernel's twin and the model. Returns the new
+    /// inode.
     fn change(&mut self, operation: Operation) -> Result<Option<Location>> {
         let now = self.clock.seconds.fetch_add(1, Ordering::Relaxed) + 1;
         if self.recent.len() >= RECENT_MAX {
@@ -349,7 +350,7 @@ impl World {
     }
 
     /// Drops the writer with everything that it holds, and opens the volume for writing again.
-    /// Uncommitted changes are lost, and inodes without names are removed.
+    /// After this call, uncommitted changes are lost, and inodes without names are removed.
     pub fn reopen(self) -> Result<Self> {
         let Self {
             backends,
@@ -386,9 +387,9 @@ impl World {
         write_images(&self.backends, folder)
     }
 
-    /// Verifies the volume with `btrfs check` and the kernel, and compares it with its twin. First
-    /// releases all held inodes, and removes their copies in snapshots, because `btrfs check`
-    /// wrongly reports errors for these.
+    /// Verifies the volume with `btrfs check` and the kernel, and compares it with its twin. This
+    /// comparison first releases all held inodes, and removes their copies in snapshots, because
+    /// `btrfs check` wrongly reports errors for these.
     pub fn compare_kernel(self) -> Result<Self> {
         let mut world = self.reopen()?;
         world.commit()?;

@@ -1,9 +1,9 @@
 //! Volumes in use by the kernel, in the state after a crash, for every kind of activity of the
 //! suite: none of it is damage.
 //!
-//! A finding of Buttress without one of `btrfs check` is a false alarm. If copies can be made at
-//! any time, the notes must contain the expected state. For activity concurrent with the copies,
-//! the test only reports how often it met the state.
+//! A finding of Buttress without one of `btrfs check` is a false alarm. If a case can copy the
+//! devices at any time, the check's notes must contain the expected state. For activity concurrent
+//! with the copies, the test only reports how often it met the state.
 
 use crate::case;
 use crate::live::{Live, expect_no_false_alarm};
@@ -186,7 +186,7 @@ fn small_nodes() -> Specification {
     }
 }
 
-/// Creates a file of so many extents that its deletion takes several transactions.
+/// Creates a file of this number of extents, enough that its deletion takes several transactions.
 fn fragments(path: &Path, count: u64) -> Result<File> {
     let file = File::create(path)?;
     for number in 0..count {
@@ -293,7 +293,7 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // The process may have ended by itself.
+        // The process under test may have ended by itself.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }

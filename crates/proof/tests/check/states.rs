@@ -48,7 +48,7 @@ impl Running {
         Ok(rustix::fs::syncfs(File::open(self.top())?)?)
     }
 
-    /// Copies the image in its current state.
+    /// Copies the image of the mounted volume in its current state.
     fn copy(&self) -> Result<Vec<PathBuf>> {
         let copy = self.folder.path().join("copy");
         run(Command::new("cp")

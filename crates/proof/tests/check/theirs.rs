@@ -6,7 +6,7 @@ use buttress_oracle::tools::newest;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-/// Verdict of one run.
+/// The verdict of one run of `btrfs check`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// The run of `btrfs check` reported no error.

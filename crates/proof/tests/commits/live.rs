@@ -1,5 +1,6 @@
 //! Nothing live is overwritten: on nearly full volumes, which need freed space, no write goes to an
-//! extent of the last durable state. Superblocks are excluded, because they are overwritten.
+//! extent of the last durable state. Superblocks are excluded from the recorded writes, because
+//! commits overwrite them.
 //!
 //! The extents of a state come from its extent tree, read by opening the durable devices while the
 //! writer runs.
@@ -86,7 +87,7 @@ fn change(filesystem: &WritableFilesystem, filling: Filling, slack: u64, round: 
     Ok(())
 }
 
-/// Records the offsets of writes, and lets all of them pass.
+/// Records the offsets of all writes, and passes the writes on.
 fn watch(gate: &GatedBackend) -> Writes {
     let writes = Writes::default();
     let seen = Arc::clone(&writes);
@@ -114,7 +115,7 @@ fn new_volume() -> Result<(Backends, Arc<GatedBackend>, WritableFilesystem)> {
     Ok((backends, gate, filesystem))
 }
 
-/// Creates a file of one sector, which is on the device when this returns.
+/// Creates a file of one sector; when this function returns, the sector is on the device.
 fn add_small(filesystem: &WritableFilesystem, prefix: &str, number: usize) -> Result<bool> {
     let name = format!("{prefix}-{number}");
     let added = filesystem
@@ -148,8 +149,8 @@ fn fill_up(filesystem: &WritableFilesystem) -> Result<()> {
 }
 
 /// Removes so much in one transaction that its references are applied before its commit. The freed
-/// space must still wait for the commit, although no other space exists. Metadata has space for all
-/// of it.
+/// space must still wait for the commit, although no other space exists. The metadata block groups
+/// have space for all of these pieces.
 fn not_before_the_commit() -> Result<Outcome> {
     let (backends, gate, filesystem) = new_volume()?;
     let count = REMOVED + 100;
@@ -187,7 +188,7 @@ fn nothing_is_overwritten(filling: Filling) -> Result<Outcome> {
     let (backends, gate, filesystem) = new_volume()?;
     let count = filling.fill(&filesystem, "first", u64::MAX)?;
     // With this much free space, a round of the test needs no commit to find space. An edit of
-    // metadata reserves much.
+    // metadata reserves much metadata space.
     let slack = match filling {
         Filling::Metadata => SLACK,
         Filling::Data | Filling::Snapshots => EACH,
@@ -205,7 +206,7 @@ fn nothing_is_overwritten(filling: Filling) -> Result<Outcome> {
         let before = filesystem.committed_generation().get();
         change(&filesystem, filling, slack, round)?;
         filesystem.commit()?;
-        // A search for space commits in between, after which more is free.
+        // A search for space commits in between, and after this commit more space is free.
         if filesystem.committed_generation().get() == before + 1 {
             expect_apart(&used, &writes).with_context(|| format!("round {round}"))?;
             judged += 1;

@@ -24,8 +24,8 @@ const DONE: u64 = 1;
 
 /// Runs `operation` on a volume with a subvolume that has a dirty file, and cuts the power at each
 /// write and flush. After each cut, the volume must open clean. After a cut that followed the
-/// return, it must have the name. Returns the number of the cuts that followed the operation's
-/// return.
+/// return of `operation`, the volume must have the name. Returns the number of the cuts that
+/// followed the operation's return.
 fn expect_promise(operation: impl Fn(&WritableFilesystem, SubvolumeId) -> Result<()>) -> Result<usize> {
     let lab = CrashLab::new();
     let base = empty(&[BYTES], &Options::default())?;

@@ -351,7 +351,7 @@ impl Diary {
         Ok(())
     }
 
-    /// Replaces a generation by its step; older ones stay unchanged.
+    /// Replaces a generation by the step that made it; older generations stay unchanged.
     fn generation(&self, generation: Generation) -> String {
         match self.generations.iter().position(|last| generation <= *last) {
             Some(0) => format!("generation {generation}"),

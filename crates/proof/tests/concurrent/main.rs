@@ -1,10 +1,10 @@
 //! Eight threads that make concurrent calls: some sequential order of all calls must explain the
 //! answers.
 //!
-//! A failure names its seed and the round, and shows the smallest part of the round that no order
-//! explains. The same seed draws the same calls, if threads get the same answers; scheduling does
-//! not depend on the seed. `BUTTRESS_CONCURRENT_SEED` and `BUTTRESS_CONCURRENT_CALLS` select other
-//! and longer runs.
+//! A failure of a concurrent run names its seed and round, and shows the smallest part of the round
+//! that no order explains. The same seed draws the same calls, if threads get the same answers;
+//! scheduling does not depend on the seed. `BUTTRESS_CONCURRENT_SEED` and
+//! `BUTTRESS_CONCURRENT_CALLS` select other and longer runs.
 
 use anyhow::Result;
 use buttress::{ByteCount, Compression, CompressionMethod, DataOptions};

@@ -229,7 +229,7 @@ pub(crate) fn run(base: Backends, seed: u64, operations: usize) -> Result<Run> {
         let now = moments.last().cloned().unwrap_or_default();
         let mut call = String::new();
         let synced = match step(&filesystem, &mut random, &now, &mut call) {
-            // The operation did nothing, or a visible part of its work.
+            // The operation that was cut off did nothing, or a visible part of its work.
             Err(error) if is_no_space(&error) => None,
             other => other.with_context(|| format!("operation {operation}"))?,
         };

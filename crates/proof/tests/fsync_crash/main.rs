@@ -8,9 +8,9 @@
 //!
 //! - A file's content is one that it has had since its last returned sync or, if later, the last
 //!   commit.
-//! - Its names, all together, are those of one moment since then: a rename is atomic, and no living
-//!   file is lost.
-//! - Its attributes are those of one such moment.
+//! - The names of a file, all together, are those of one moment since its last sync: a rename is
+//!   atomic, and no living file is lost.
+//! - The attributes of a file are those of one such moment.
 //!
 //! A synced directory has exactly the names that it had at one moment since its sync. The kernel
 //! also replays some of the images, and must find the same state. The same applies to volumes
@@ -60,9 +60,9 @@ fn profile(profile: Profile) -> Options {
     }
 }
 
-/// Creates a volume for a history. A quarter of them are on devices with discarded contents, which
-/// devices in memory fill with a pattern, so that code that relies on zeros fails. The other ones
-/// take less than half of the time.
+/// Creates a volume for a history. A quarter of the histories run on discarded devices, which
+/// devices in memory fill with a pattern; code that relies on zeros fails there. The other
+/// histories take less than half of the time.
 pub(crate) fn base(devices: &[usize], options: &Options, seed: u64) -> Backends {
     let options = Options {
         keep_contents: !seed.is_multiple_of(4),

@@ -7,7 +7,7 @@ use crate::TOP;
 use crate::history::Run;
 use crate::moments::{Moment, Snapshot};
 
-/// Asserts that the state after a crash meets the guarantees.
+/// Asserts that the state after a crash meets the guarantees of all syncs.
 pub(crate) fn expect_promised(run: &Run, done: usize, found: &Moment) -> Result<()> {
     let last = (done + 1).min(run.moments.len() - 1);
     let returned = || run.syncs.iter().rev().filter(|(operation, _)| *operation <= done);

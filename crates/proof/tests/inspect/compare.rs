@@ -156,8 +156,8 @@ pub fn everything(images: &[PathBuf]) -> Result<()> {
     Ok(())
 }
 
-/// Returns the ids of all subvolumes except the top level. (With the first space cache they need
-/// not begin at 256, because its inodes use ids, too.)
+/// Returns the ids of all subvolumes except the top level. (With the first space cache, these ids
+/// need not begin at 256, because the cache's inodes use ids, too.)
 pub fn subvolumes(image: &Path) -> Result<Vec<u64>> {
     let printed = run(&tools::newest("btrfs"), &["dump-tree", "-r"], &[image.to_owned()])?;
     let text = String::from_utf8_lossy(&printed.stdout).into_owned();

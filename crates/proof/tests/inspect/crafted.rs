@@ -100,7 +100,7 @@ impl Target {
     }
 }
 
-/// Returns the offsets of blocks with this address in an image.
+/// Returns the offsets of all blocks in an image whose header has this address.
 fn places(image: &Path, address: u64) -> Result<Vec<u64>> {
     let file = File::open(image)?;
     let size = file.metadata()?.len();
@@ -238,7 +238,7 @@ fn lost_leaf() -> Result<Outcome> {
     for place in places(image, address)? {
         file.write_all_at(b"damage", place + 9000)?;
     }
-    // Only in this order does the reference continue after a lost leaf.
+    // The reference continues after a lost leaf only if the items have this order.
     let said = equal_but_wrong(&["dump-tree", "--dfs", "-t", "5"], &images)?;
     ensure!(
         said.contains(&address.to_string()),

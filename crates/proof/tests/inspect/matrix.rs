@@ -14,7 +14,7 @@ fn compared(volume: &Volume, features: &[&str]) -> Result<Outcome> {
         ensure!(!trees.is_empty(), "the volume should have subvolumes");
         tree_statistics(image, &trees)?;
     }
-    // The reference does not find the usage in a block group tree, and prints 0.
+    // btrfs-progs, the reference, does not find the usage in a block group tree, and prints 0.
     if features.contains(&"block-group-tree") {
         return Ok(Outcome::Passed);
     }

@@ -162,7 +162,7 @@ fn paused_balance() -> Result<Outcome> {
     let top = mount.path();
     for number in 0..40 {
         let file = File::create(top.join(format!("f{number}")))?;
-        // Many extents make the relocation slow enough to be interrupted.
+        // The volume has many extents, so that the relocation is slow enough to be interrupted.
         for piece in 0..400u64 {
             file.write_all_at(&[5; 4096], piece * 12_288)?;
         }
@@ -189,7 +189,7 @@ fn paused_balance() -> Result<Outcome> {
     let _ = btrfs(&["balance", "cancel"], &[top]);
     mount.close()?;
     let image = copied.context("the balance was over before it was seen")?;
-    // The copy may be from between two commits, so only trees of the last commit are in it.
+    // The copied image may be from between two commits, so only trees of the last commit are in it.
     let images = [image];
     equal(&["dump-tree", "-t", "root"], &images)?;
     shows(&["dump-tree", "-t", "root"], &images, "balance status flags")?;

@@ -60,8 +60,8 @@ fn pending_log() -> Result<Outcome> {
     Ok(Outcome::Passed)
 }
 
-/// Restores a metadata dump of a volume with a pending log. Linux replays the log at the mount;
-/// Buttress must show the same result without writing.
+/// Restores a metadata dump of a volume with a pending log. Linux replays the log when it mounts
+/// the volume; Buttress must show the same result without writing.
 fn metadata_dump_with_a_log() -> Result<Outcome> {
     let (folder, _) = copy_with_a_log()?;
     let [copy, dump, restored] = ["copy", "dump", "restored"].map(|name| folder.path().join(name));

@@ -1,9 +1,9 @@
 //! The image right after a sync, replayed by the kernel and by Buttress, and compared.
 //!
 //! For each situation, and each side that logs, the initial state is committed. After the initial
-//! commit, the script runs, whose last lines sync. The devices are copied with everything else
-//! unflushed. The kernel mounts one copy, which replays the log; Buttress opens another one for
-//! writing, which also replays it. The kernel and Buttress must show the same names, bytes,
+//! commit, the script runs, whose last lines sync. The test copies the devices with all other
+//! writes unflushed. The kernel mounts one copy, which replays the log; Buttress opens another one
+//! for writing, which also replays it. The kernel and Buttress must show the same names, bytes,
 //! attributes and times. `btrfs check` and Buttress's own check must find nothing in either copy.
 //! Opened for reading, the image must show the same, with everything that the last syncs guarantee.
 //!

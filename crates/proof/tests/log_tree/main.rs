@@ -1,4 +1,4 @@
-//! Synced changes last, in both directions with the kernel.
+//! Tests in both directions with the kernel: synced changes survive a crash.
 //!
 //! - [`situations`]: named situations, each a sentence and a short script;
 //! - [`script`]: the commands of the scripts;

@@ -1,7 +1,7 @@
 //! Scripts: one change per line, in the words of equivalent shell commands.
 //!
 //! A line of a script ends with `;` or with the text line. `k` and `m` after a number multiply it
-//! by 1024 and 1024². Paths are relative, `.` is the top.
+//! by 1024 and 1024². Paths in a script are relative, and `.` is the top-level directory.
 
 use anyhow::{Context, Result, bail};
 use buttress_oracle::history::operation::{Content, Operation, Origin, Span, Special};

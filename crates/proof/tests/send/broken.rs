@@ -61,7 +61,7 @@ fn cut_at_every_byte() -> Result<Outcome> {
         }
     }
     take(&filesystem, full.as_slice())?;
-    // Each of these streams creates a snapshot first.
+    // Each of these truncated streams creates a snapshot first.
     for length in (0..more.len()).step_by(7) {
         ensure!(take(&filesystem, &more[..length]).is_err(), "cut at {length}");
         ensure!(
@@ -120,7 +120,8 @@ fn mend(stream: &mut [u8]) {
 }
 
 /// Flips every bit of a stream. With the old checksums, a flipped bit is an error; with corrected
-/// checksums, an error or a receivable stream. The existing content stays in both cases.
+/// checksums, an error or a receivable stream. In both cases, the existing content of the volume
+/// stays.
 fn every_bit_flipped() -> Result<Outcome> {
     let base = empty(&[DEVICE_BYTES], &mkfs::Options::default())?;
     let filesystem = open_for_writing(&base)?;

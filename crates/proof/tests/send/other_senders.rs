@@ -256,8 +256,8 @@ fn what_leads_out_is_refused() -> Result<Outcome> {
     Ok(Outcome::Passed)
 }
 
-/// Unknown commands are refused. If the options request it, commands without content are skipped,
-/// with a note for each number.
+/// Unknown commands are refused. If the options request it, the receiver skips commands without
+/// content, with a note for each number.
 fn unknown_commands() -> Result<Outcome> {
     let base = empty(&[DEVICE_BYTES], &mkfs::Options::default())?;
     let filesystem = open_for_writing(&base)?;
@@ -391,7 +391,7 @@ fn flags_of_new_inodes() -> Result<Outcome> {
                     Ok::<_, anyhow::Error>(filesystem.metadata(found.target)?.flags)
                 };
                 let (sent, found) = (flags_in(root)?, flags_in(received)?);
-                // The compression property is an attribute, which both versions have.
+                // In streams, the compression property is an attribute, which both versions have.
                 let expected = match version {
                     Version::V1 => sent & InodeFlags::COMPRESS,
                     _ => sent,

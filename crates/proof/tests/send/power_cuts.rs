@@ -125,7 +125,7 @@ fn look(history: &History, states: &[String], cut: usize, outcome: Kept, found: 
     swept(&images, &state)
 }
 
-/// Opens for writing: nothing unfinished remains, and everything else is unchanged.
+/// Opens the volume for writing: nothing unfinished remains, and everything else is unchanged.
 fn swept(images: &Backends, state: &str) -> Result<()> {
     let filesystem = open_for_writing(images)?;
     ensure!(
@@ -225,7 +225,7 @@ fn keeping(seed: u64) -> Result<Keeping> {
 }
 
 /// Verifies one cut: the kept part is resumed, and the result equals an uninterrupted receive.
-/// Returns whether a part was kept.
+/// Returns whether the receive kept a part of the stream.
 fn go_on(keeping: &Keeping, cut: usize, outcome: Kept) -> Result<bool> {
     let Keeping {
         history,

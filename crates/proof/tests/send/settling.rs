@@ -1,9 +1,10 @@
 //! New inodes in the form of Linux's streams: under temporary names that a rename settles, with
-//! times of directories in between. Any commands must give the same result as immediate execution.
+//! times of directories in between. For any commands, a receive must give the same result as
+//! immediate execution.
 //!
-//! The model is a receiver that may leave out commands, since it delays nothing. If it leaves out a
-//! command, the stream must be refused. The variable `BUTTRESS_SOAK_SEED` sets the seed of the
-//! first case, and `BUTTRESS_SETTLING_CASES` the number of cases.
+//! The model is a receiver that may leave out commands, since it delays nothing. If the receiver
+//! leaves out a command, it must refuse the stream. The variable `BUTTRESS_SOAK_SEED` sets the seed
+//! of the first case, and `BUTTRESS_SETTLING_CASES` the number of cases.
 
 mod making;
 use super::broken::{DEVICE_BYTES, content};
@@ -56,7 +57,7 @@ fn take(filesystem: &WritableFilesystem, stream: &[u8], errors_max: u64) -> Resu
     Ok(receive(filesystem, TOP, stream, &options, &mut |_| {})?)
 }
 
-/// Receives a stream both ways. Returns true if it can be received.
+/// Receives a stream with the fast receiver and with the model. Returns true if it can be received.
 fn both_ways(
     fast: &WritableFilesystem,
     model: &WritableFilesystem,

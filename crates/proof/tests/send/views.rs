@@ -1,9 +1,9 @@
 //! `stream tar` on streams of the kernel and of Buttress, compared with the sent snapshots.
 //!
-//! For random histories, each stream is viewed with all earlier ones. GNU tar extracts the archive,
-//! and the result must equal the snapshot, with all times, owners, links and attributes. An archive
-//! of a full stream also has the exact bytes of `buttress tar` of the snapshot; only the order of
-//! its members differs.
+//! For random histories, a view applies each stream together with all earlier streams. GNU tar
+//! extracts the archive, and the result must equal the snapshot, with all times, owners, links and
+//! attributes. An archive of a full stream also has the exact bytes of `buttress tar` of the
+//! snapshot; only the order of its members differs.
 
 use anyhow::{Context, Result, ensure};
 use buttress_oracle::history::operation::*;

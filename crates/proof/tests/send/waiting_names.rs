@@ -24,7 +24,7 @@ struct Stream {
 }
 
 impl Stream {
-    /// Begins a full stream, or one that builds on it.
+    /// Begins a full stream, or an incremental stream that builds on it.
     fn new(builds_on_first: bool) -> Result<Self> {
         let encoder = Encoder::new(Version::V1);
         let mut stream = Self {
@@ -107,7 +107,7 @@ impl Changes {
                 }
                 1 => {
                     if let Some(from) = self.take() {
-                        // Sometimes the target is an existing name.
+                        // Sometimes the target of a rename in the stream is an existing name.
                         let to = match self.random.below(3) {
                             0 => self.take().unwrap_or_else(|| self.new_name()),
                             _ => self.new_name(),
@@ -285,7 +285,7 @@ pub fn cases() -> Vec<Case> {
             })
         })
         .collect();
-    // The directories have more names than can be pending at a time.
+    // The directories of the stream have more names than can be pending at a time.
     cases.push(Case::new("waiting_names::of_large_directories", || {
         as_if_put_at_once(7, 14_000)
     }));

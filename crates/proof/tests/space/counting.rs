@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, BTreeSet};
 /// A file of a subvolume.
 type File = (SubvolumeId, InodeNumber);
 
-/// Result of the count.
+/// Result of the independent count.
 #[derive(Default)]
 pub struct Counted {
     /// Data extents: their size on disk, and the files that refer to them.

@@ -19,7 +19,8 @@ use std::process::Command;
 
 /// Deletes random snapshots on copies of a volume.
 pub fn compare(images: &[PathBuf], mount: &str, seed: u64) -> Result<()> {
-    // The kernel drops deleted subvolumes after a commit, which would otherwise come every 30 s.
+    // The kernel drops deleted subvolumes after a commit; without this mount option, a commit would
+    // come only every 30 s.
     let mount = &format!("{mount},commit=1");
     // Let the kernel do all work of a first mount before computing the prediction.
     let settled = Mount::new(images, mount)?;

@@ -105,7 +105,7 @@ fn half_dropped() -> Result<()> {
         .arg("--reflink=always")
         .arg(big.join("file"))
         .arg(top.join("shared")))?;
-    // Rewritten extents belong to one of them alone.
+    // Each extent that is rewritten belongs to only one of these subvolumes.
     for number in (0..EXTENTS).step_by(9) {
         file.write_all_at(&[2; 4096], number * 8192)?;
     }
@@ -146,7 +146,7 @@ fn stop_dropping(images: &[PathBuf]) -> Result<()> {
     filesystem.delete_subvolume(first)?;
     let progress = Progress::new();
     progress.cancel();
-    // Each attempt drops about one block.
+    // In this test, each attempt drops about one block.
     for _ in 0..DROPS {
         let result = filesystem.drop_deleted_subvolumes(&progress);
         ensure!(matches!(result, Err(Error::Cancelled)), "{result:?}");

@@ -38,7 +38,7 @@ pub struct Inode {
     pub kind: FileKind,
     pub times: Times,
     pub is_noatime: bool,
-    /// True if content was written that the test has not written back yet.
+    /// True if the file has written content that the test has not written back yet.
     pub is_dirty: bool,
     pub links: u32,
     /// Durable times, followed by the later times of the inode.
@@ -91,7 +91,7 @@ impl Model {
         self.change(at, |times| times.changed = now);
     }
 
-    /// Records a read of the inode. Returns whether its access time changes.
+    /// Records a read of the inode. Returns whether the access time of the file changes.
     pub fn access(&mut self, at: Location, policy: AccessPolicy, now: Timestamp) -> bool {
         const DAY: i64 = 86_400;
         let inode = &self.inodes[&at];
@@ -132,13 +132,13 @@ impl Model {
         }
     }
 
-    /// Records that everything is durable.
+    /// Records that all changes so far are durable.
     pub fn commit(&mut self) {
         self.gone.clear();
         self.inodes.values_mut().for_each(Inode::settle);
     }
 
-    /// Records that this inode is durable.
+    /// Records that the state of this inode is durable.
     pub fn sync(&mut self, at: Location) {
         self.inodes.get_mut(&at).unwrap().settle();
     }

@@ -1,7 +1,7 @@
 //! A device begins to fail at a write or a flush of a run, on volumes that can do without it. The
-//! run must end as if nothing had happened: the remaining devices have everything, with only
-//! redundancy lost; the failed device's statistics count its errors; and the kernel reads the same
-//! from the volume without that device, and with the stale device.
+//! run must end as if no device had failed, with only redundancy lost. The failed device's
+//! statistics count its errors, and the kernel reads the same content without that device and with
+//! the stale device.
 //!
 //! The device fails in one of three ways: its writes fail, its flushes fail, or everything fails.
 //! In every second run, the device works again right after it was dropped, and must still receive
@@ -330,8 +330,8 @@ impl Failing {
         Ok(())
     }
 
-    /// Asserts that all content is present without the device, and with the stale device. Its
-    /// statistics count its errors.
+    /// Asserts that all content is present without the device, and with the stale device. The
+    /// statistics of the failed device count its errors.
     fn require_whole(&self, backends: &Backends, reference: &Reference, errors: DeviceErrors) -> Result<()> {
         let rest = open_degraded(&self.rest(backends)).context("without the device")?;
         reference.expect(&describe(&rest)?, "without the device")?;

@@ -60,7 +60,8 @@ fn fail(mut subject: Subject, device: usize, fault: &Fault, recorded: &Recorded)
     );
     let name = format!("memory-{device}");
     ensure!(error.to_string().contains(&name), "{error} does not name {name}");
-    // The fault is over; still nothing is written, and the error still names the cause.
+    // After the fault is over, the volume still writes nothing, and the error still names the
+    // cause.
     faulty.heal();
     let (_, before, _) = faulty.request_counts();
     let refused = subject

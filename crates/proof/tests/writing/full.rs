@@ -109,11 +109,11 @@ impl Volume {
                 count > 20 && count >= least,
                 "round {round}: {count} pieces, {least} before"
             );
-            // The remaining space may differ slightly between rounds.
+            // The remaining space of the full volume may differ slightly between rounds.
             least = count * 9 / 10;
             if round % 2 == 1 {
-                // Half of the pieces are removed, and added again. Items that share a leaf go
-                // together, because otherwise no leaf becomes free.
+                // In each round, half of the pieces are removed and added again. Items that share a
+                // leaf are removed together, because otherwise no leaf becomes free.
                 let goes = |number: &u64| match self.filling {
                     Filling::Metadata => *number < count / 2,
                     Filling::Data | Filling::Snapshots => number.is_multiple_of(2),
@@ -127,7 +127,7 @@ impl Volume {
                 self.remove(&filesystem, "second", 0..again)?;
                 self.remove(&filesystem, "first", (0..count).filter(|number| !goes(number)))?;
             } else if round % 4 == 0 {
-                // The volume is also full when it is closed.
+                // When the volume is closed, it is still full.
                 filesystem.commit()?;
                 drop(filesystem);
                 open_checked(&backends)?;

@@ -1,6 +1,7 @@
-//! An image file with holes whose host becomes full at some write of a run. Calls fail with the host's error number and
-//! with no other error, and writing continues. While the volume is open, no acknowledged content is lost. Synced
-//! content survives a crash. With space on the host again, or after files are deleted, a commit succeeds.
+//! An image file with holes whose host becomes full at some write of a run. On a full host, calls
+//! fail with the host's error number and with no other error, and writing continues. While the
+//! volume is open, no acknowledged content is lost. Synced content survives a crash. With space on
+//! the host again, or after files are deleted, a commit succeeds.
 //!
 //! The host becomes full at writes that a seed draws from those of the run (`BUTTRESS_HOST_SEED`, `BUTTRESS_HOST_CUTS`).
 
@@ -209,7 +210,7 @@ impl Subject {
     }
 }
 
-/// Asserts that a volume has the synced contents of files, or their later ones.
+/// Asserts that a volume has the synced contents of files, or later contents of these files.
 fn expect_contents(filesystem: &Filesystem, wanted: &Contents, later: &Contents) -> Result<()> {
     for (name, content) in wanted {
         let shown = name.escape_ascii();

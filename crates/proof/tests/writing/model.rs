@@ -2,10 +2,10 @@
 //! changes on average. On a kernel with btrfs, the kernel makes the same changes on a twin of each
 //! volume.
 //!
-//! A failure names its seed. To repeat it, set `BUTTRESS_WRITING_SEED` to a fourteenth of it,
-//! `BUTTRESS_WRITING_OPERATIONS` as in that run, and select the name of the case.
-//! `BUTTRESS_WRITING_KERNEL_EVERY=1` compares the kernel's view and the twin at each commit. This
-//! releases held inodes, so the run may differ.
+//! A failure names its seed. To repeat a failed run, set `BUTTRESS_WRITING_SEED` to a fourteenth of
+//! its seed, `BUTTRESS_WRITING_OPERATIONS` as in that run, and select the name of the case.
+//! `BUTTRESS_WRITING_KERNEL_EVERY=1` compares the kernel's view and the twin at each commit. Each
+//! such comparison releases held inodes, so the run may differ.
 
 use anyhow::{Context, Result};
 use buttress::mkfs::{Feature, Options};
@@ -165,7 +165,7 @@ pub fn cases() -> Vec<Case> {
             };
             let name = format!("model::{name}_{part}");
             cases.push(Case::new(name, move || {
-                // Without the kernel, the other parts still run.
+                // On a machine without the kernel's btrfs, the other parts of the test still run.
                 let _ = skips(kernel_missing());
                 if !plan.progs.is_empty()
                     && let Some(missing) = progs_missing(QUOTA_PROGS)

@@ -3,8 +3,8 @@
 //!
 //! A sector can be rebuilt if the number of untrusted columns at this sector is at most the
 //! profile's number of parities. A range may have several sectors, each with its own set of
-//! untrusted columns. Each way is tried over all of them. A sector that only one way can rebuild
-//! uses that way.
+//! untrusted columns. Each way to rebuild a column is tried over all sectors of the range. A sector
+//! that only one way can rebuild uses that way.
 
 use buttress_exact::Exact as _;
 use buttress_volume::parity::{Recovery, Row, compute_p, compute_q};

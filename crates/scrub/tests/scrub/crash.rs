@@ -159,7 +159,8 @@ impl Replacement {
         in_place[self.source] = device(target);
         let filesystem = match open(with_target()) {
             Ok(filesystem) => filesystem,
-            // Both devices claim to be the device, because the old one was not wiped yet.
+            // Both the source and the target claim to be the device, because the source was not
+            // wiped yet.
             Err(error) if error.to_string().contains("same") || error.to_string().contains("uuid") => {
                 return in_place;
             }

@@ -95,7 +95,7 @@ fn replaced(profile: Profile, devices: usize, lost: usize, source: Source, bare:
     }
     let (bytes, ..) = finished(run(&filesystem), &what);
     assert_eq!(bytes, ByteCount::ZERO, "{what}");
-    // The volume accepts writes at once.
+    // After the replacement, the volume accepts writes at once.
     let root = Location::root_of(SubvolumeId::TOP_LEVEL);
     filesystem
         .create(root, b"after", &NewInode::of_root(0o644))

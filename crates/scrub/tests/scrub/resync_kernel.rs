@@ -1,5 +1,5 @@
-//! Tests of devices that missed commits of the kernel and of Buttress. After their return, the
-//! kernel finds no error and mounts them alone.
+//! Tests of devices that missed commits of the kernel and of Buttress. After the devices return,
+//! the kernel finds no error and mounts them alone.
 #![allow(
     clippy::arithmetic_side_effects,
     clippy::indexing_slicing,

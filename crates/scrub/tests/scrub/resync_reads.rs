@@ -86,7 +86,7 @@ fn a_stale_column_rebuilds_no_data_without_checksums() {
 }
 
 /// A device that failed a write keeps old data of overwrites in place. A scrub of the volume
-/// repairs nothing from it, and writes nothing to it.
+/// repairs nothing from the stale device, and writes nothing to it.
 fn scrub_beside_a_device_that_failed_a_write(volumes: &[(Profile, usize)]) {
     for (profile, devices) in volumes.iter().copied() {
         let make = Make {

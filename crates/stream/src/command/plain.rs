@@ -8,7 +8,7 @@ use super::Command;
 /// Form of a path that is not plain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum PathForm {
-    /// The path begins with a slash, which stands for the subvolume's root.
+    /// The path begins with a slash, and this slash stands for the subvolume's root.
     Absolute,
     /// The path begins or ends with a `.` component.
     Dot,

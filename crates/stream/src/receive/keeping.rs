@@ -342,7 +342,8 @@ impl Receiver<'_> {
         Ok(true)
     }
 
-    /// Drops deleted subvolumes durably. Damaged parts stay; a later delete or sync reports them.
+    /// Drops deleted subvolumes durably. Subvolumes with damage stay; a later delete or sync
+    /// reports them.
     pub(super) fn drop_deleted(&self, progress: &Progress) -> buttress_fs::Result<()> {
         match self.filesystem.drop_deleted_subvolumes(progress) {
             Ok(()) | Err(buttress_fs::Error::NotDropped { .. }) => {}

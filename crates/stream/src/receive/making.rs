@@ -68,7 +68,7 @@ pub(super) struct Receiver<'a> {
     pub(super) decompressor: Decompressor,
     /// Subvolume that the current commands change.
     pub(super) making: Option<Making>,
-    /// Progress of keeping this subvolume.
+    /// Progress of keeping the subvolume under construction.
     pub(super) keeping: Keeping,
     /// Complete subvolumes of the same stream; they get their names at the end of the stream.
     pub(super) made: Vec<Making>,

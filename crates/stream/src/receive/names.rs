@@ -66,8 +66,8 @@ impl Names {
         Ok(node)
     }
 
-    /// Returns the parent directory of a path's last name, and the last name. The name need not
-    /// exist.
+    /// Returns the parent directory of a path's last name, and the last name. The last name of the
+    /// path need not exist.
     pub(super) fn place<'p>(
         &mut self,
         filesystem: &WritableFilesystem,

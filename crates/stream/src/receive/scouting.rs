@@ -79,7 +79,7 @@ struct Ahead {
     /// Paths in stream order, without duplicates.
     wanted: Vec<Vec<u8>>,
     most: usize,
-    /// Hashes of the scouted paths. A collision costs only a hint.
+    /// Hashes of the scouted paths. A collision of hashes costs only a hint.
     known: HashSet<u64>,
 }
 

@@ -9,8 +9,8 @@
 //!   set is full and emptied.
 //! - The set also contains the hash of every name that a directory in [`Known::All`] had when its
 //!   hashes were read.
-//! - The name that a command removes stays in the set of taken names. Such a name costs a lookup,
-//!   and the answer stays right.
+//! - The name that a command removes stays in the set of taken names. Such a removed name costs a
+//!   lookup, and the answer stays right.
 //!
 //! The set covers one subvolume, which no other caller changes. The set omits streams whose names
 //! are not [pending](super::made_names).

@@ -157,7 +157,7 @@ impl Plan {
         self.moving.contains(&directory)
     }
 
-    /// Marks a directory as moved to its new place.
+    /// Records that the receiver moved a directory to its new place.
     pub(crate) fn moved(&mut self, directory: InodeNumber) {
         self.moving.remove(&directory);
     }

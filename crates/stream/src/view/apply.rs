@@ -46,8 +46,8 @@ pub(super) trait Earlier {
 }
 
 impl Target<'_> {
-    /// Executes one command. `Subvolume`, `Snapshot` and `End` do not concern a tree and have no
-    /// effect.
+    /// Executes one command. The commands `Subvolume`, `Snapshot` and `End` do not concern a tree
+    /// and have no effect.
     pub(super) fn apply(&mut self, command: &Command<'_>) -> Result<(), Problem> {
         match *command {
             Command::Subvolume { .. } | Command::Snapshot { .. } | Command::End => Ok(()),

@@ -203,7 +203,7 @@ pub struct Walk<'a> {
     /// Open directories, each with the length of its path and the last visited name.
     stack: Vec<Open>,
     path: Vec<u8>,
-    /// Visited inodes. They stop the walk if directories ever fail to form a tree.
+    /// Visited inodes. These visited inodes stop the walk if directories ever fail to form a tree.
     met: HashSet<NodeId>,
 }
 

@@ -5,12 +5,12 @@
 //! list. It sorts and merges the list whenever the list has grown by half of its limit. Memory is
 //! therefore bounded by the number of addresses, not of records.
 //!
-//! If even the addresses are too many, the gatherer drops the upper half of them, and from then on
-//! everything above the first dropped address. The gatherer then holds all records of a *window*,
-//! `[start, end)`, and the caller makes another pass for `[end, ..)`. Nothing grows past the limit,
-//! and nothing is lost. Each window has at least one address, so the passes end. If a damaged
-//! volume has more different records for one address than half of the limit, the gatherer returns
-//! an error.
+//! If even the addresses are too many, the gatherer drops the upper half of the addresses, and from
+//! then on all records above the first dropped address. The gatherer then holds all records of a
+//! *window*, `[start, end)`, and the caller makes another pass for `[end, ..)`. Nothing grows past
+//! the limit, and nothing is lost. Each window has at least one address, so the passes end. If a
+//! damaged volume has more different records for one address than half of the limit, the gatherer
+//! returns an error.
 
 use super::SetsLock;
 use super::sets::{SetId, Sets};

@@ -410,7 +410,7 @@ pub(super) fn references_of(extent: &FileExtent<'_>, item_bytes: usize) -> Optio
 }
 
 impl Extent {
-    /// Returns the space of the extent.
+    /// Returns the space that the extent takes, as figures of its owners.
     pub(super) fn occupied(&self) -> Occupied {
         let mut occupied = Occupied::default();
         let extents = occupied.extents.of_mut(self.kind);

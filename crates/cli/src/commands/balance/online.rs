@@ -61,7 +61,7 @@ pub(super) fn find(context: &Context, image: &Path) -> Result<Option<Online>> {
 }
 
 impl Online {
-    /// Returns the volume, to be changed.
+    /// Returns the mounted volume, for changes.
     pub(super) fn writable(&self) -> Result<&WritableVolume> {
         let writing = self.writing.as_ref().context("it is mounted read-only");
         let writing = writing.map_err(|error| error.context(Advice::new("mount it with -o rw")))?;
@@ -108,8 +108,8 @@ impl Balances {
         }
     }
 
-    /// Asks the running balance to stop, and waits until it has stopped. Returns whether one was
-    /// running.
+    /// Asks the running balance to stop, and waits until it has stopped. Returns whether a balance
+    /// was running.
     pub(super) fn stop(&self, ask: impl Fn(&BalanceControl)) -> bool {
         let mut kept = self.kept.lock();
         let Some(control) = &kept.under_way else {

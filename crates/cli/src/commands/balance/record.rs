@@ -20,7 +20,7 @@ pub(super) struct Record {
     pub(super) process: (u32, u64),
     pub(super) item: BalanceItem,
     pub(super) counts: BalanceCounts,
-    /// Why it ended, if it failed.
+    /// Why the balance ended, if it failed.
     pub(super) error: Option<String>,
 }
 

@@ -19,7 +19,7 @@ use crate::signals::{Cancelling, Interrupted};
 use crate::status_files::{self, Record as _, while_saving};
 use crate::writing::Writing;
 
-/// A balance that exists, and who wants to know of it.
+/// A balance that exists, and the parties that its progress is reported to.
 pub(super) struct Running<'a> {
     pub(super) context: &'a Context,
     pub(super) writing: &'a Writing,

@@ -204,7 +204,8 @@ impl Start {
         })
     }
 
-    /// Warns before a full balance and before RAID5 and RAID6, as btrfs-progs does. The delay is for people alone.
+    /// Warns before a full balance and before RAID5 and RAID6, as btrfs-progs does. The delay
+    /// before a full balance is for interactive users only.
     fn warn(&self, context: &Context, item: &BalanceItem) {
         if self.in_background {
             return;

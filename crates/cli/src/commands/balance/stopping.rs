@@ -114,7 +114,7 @@ impl Subcommand for Cancel {
                 None => false,
             },
         };
-        // A process that died before it ended the balance left it paused.
+        // If a process died before it ended its balance, the balance is left paused.
         let ended = match &online {
             Some(online) => match online.volume().balance_status()? {
                 Some(_) => Some(online.writable()?.end_balance()),

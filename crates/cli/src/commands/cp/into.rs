@@ -120,7 +120,7 @@ fn place_of(context: &Context, source: &OsStr, kind: SourceKind) -> Place {
             if !target.has_path {
                 return Place::Host;
             }
-            // So far, only the target volume and other volumes are open.
+            // At this point, only the target volume and other volumes are open.
             let same = context.sources().is_changed_volume(&target.image);
             Place::Volume(target, same)
         }
@@ -175,7 +175,7 @@ impl Copying<'_> {
         }
     }
 
-    /// Copies a source. Returns its totals, and whether the volume is full.
+    /// Copies a source. Returns the totals of the copy, and whether the volume is full.
     fn copy(
         &mut self,
         source: &OsStr,
@@ -282,7 +282,7 @@ impl Copying<'_> {
             return Ok(());
         };
         let is_below = below == above || above.is_empty() || below.starts_with(&[&above[..], b"/"].concat());
-        // A walk of one file system does not enter other subvolumes.
+        // If the walk stays in one file system, it does not enter other subvolumes.
         let is_reached = !self.how.one_file_system || start.subvolume == spot.directory.subvolume;
         if is_below && is_reached {
             return Err(into_itself(shown, &shown_whole));

@@ -349,7 +349,7 @@ impl Comparison<'_> {
         Ok(different)
     }
 
-    /// Returns whether the name's hard links differ between the two sides.
+    /// Returns whether the hard links of a file differ between the two sides.
     fn links_differ(&mut self, facts: (&Facts, &Facts)) -> bool {
         let (old, new) = facts;
         if old.kind == FileKind::Directory || (old.links < 2 && new.links < 2) {

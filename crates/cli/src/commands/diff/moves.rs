@@ -139,8 +139,8 @@ fn are_relatives(filesystem: &Volume, old: Location, new: Location) -> bool {
 }
 
 fn by_inode(comparison: &mut Comparison<'_>, inodes: &Inodes, failed: &mut Failed<'_>) {
-    // Match directories first: their entries then have old names in the new place. One-sided files
-    // below moved or added directories join the queue.
+    // Match directories first: their entries then have old names in the new place. If a file exists
+    // on one side only, below a moved or added directory, it joins the queue.
     let mut others = VecDeque::new();
     while let Some(added) = comparison.added.pop_front() {
         match comparison.new.facts(&added.node) {

@@ -22,8 +22,8 @@ use crate::context::Context;
 /// Bytes at the beginning of a file that determine its format.
 const BEGINNING_BYTES: usize = 512;
 
-/// Opens an archive or a manifest. Returns `None` for a file that is neither an archive nor a
-/// manifest.
+/// Opens an archive or a manifest as one side of the comparison. Returns `None` for a file that is
+/// neither an archive nor a manifest.
 pub(super) fn open(context: &Context, path: &Path) -> Result<Option<EntryTree>> {
     if !path.is_file() {
         return Ok(None);

@@ -3,8 +3,8 @@
 //! A map may have millions of lines, and `format!` takes longer than finding an extent. The printer
 //! therefore prepares a blank line per file, copies it for each extent, and fills in the digits. If
 //! a number exceeds its column, the following columns shift right, as in `printf`; such lines are
-//! built piece by piece. Only the column of extent numbers grows instead, because these numbers
-//! only increase.
+//! built piece by piece. For larger numbers, only the column of extent numbers grows, because these
+//! numbers only increase.
 
 use buttress_exact::Exact as _;
 use core::ops::Range;
@@ -202,8 +202,8 @@ mod tests {
 
     #[test]
     fn lines_are_those_of_format() {
-        // Zero, and for each number of digits the smallest, the largest, and an intermediate
-        // number.
+        // Numbers for tests: zero, and for each number of digits the smallest, the largest, and an
+        // intermediate number.
         let mut of_all_lengths = vec![0];
         for digits in 1..=20_u32 {
             let least = 10_u64.pow(digits - 1);

@@ -121,7 +121,8 @@ struct Dump<'a> {
 const RULE: &str = "---------------------------------------------------------";
 
 impl Dump<'_> {
-    /// Prints the superblock at `offset`. With `all`, it skips copies beyond the end of the device.
+    /// Prints the superblock at `offset`. With `all`, the command skips superblock copies beyond
+    /// the end of the device.
     fn superblock(&mut self, device: &Device, offset: u64, all: bool) -> Result<()> {
         let name = device.name();
         let end = offset.saturating_add(SUPERBLOCK_BYTES as u64);

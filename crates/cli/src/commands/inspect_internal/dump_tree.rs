@@ -2,7 +2,7 @@
 //!
 //! Output and flags are those of btrfs-progs; `docs/btrfs-progs-compatibility.md` names the version
 //! and explains each difference. An unreadable block or an unprintable item is an error on stderr.
-//! The dump continues, and the exit code reports the loss.
+//! After such an unreadable block or item, the dump continues, and the exit code reports the loss.
 //!
 //! - `selection`: chooses the trees to print, their order and their headings;
 //! - `output`: blocks as text or JSON, one after another.
@@ -282,7 +282,7 @@ fn is_a_block_of_the_volume(found: &DamagedBlock) -> bool {
 }
 
 /// Returns whether a damaged block is the one that its parent points to, with a correct checksum.
-/// Its content is then worth printing.
+/// The content of such a damaged block is then worth printing.
 fn is_the_block_meant(damaged: &DamagedBlock) -> bool {
     !damaged.failures.iter().any(|failure| {
         matches!(

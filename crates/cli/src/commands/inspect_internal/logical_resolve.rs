@@ -124,7 +124,8 @@ impl Report<'_, '_> {
         Value::Object(object)
     }
 
-    /// Returns the paths of a reference. If they cannot be found, reports this as a loss.
+    /// Returns the paths of a reference. If the paths of the inodes cannot be found, reports this
+    /// as a loss.
     fn paths(&mut self, reference: &DataReference) -> Vec<Vec<u8>> {
         let location = reference.location;
         self.finder.paths(location).unwrap_or_else(|error| {

@@ -112,7 +112,7 @@ fn least(mut extents: Vec<(u64, u64)>) -> u64 {
         let place = hole.0..hole.0.saturating_add(length);
         hole.0 = place.end;
         moved = moved.max(length);
-        // The allocator avoids superblocks, so the extent may not fit after all.
+        // The allocator avoids superblocks, so the extent may not fit into this space after all.
         if SUPERBLOCK_OFFSETS
             .iter()
             .any(|offset| place.contains(&offset.get()))

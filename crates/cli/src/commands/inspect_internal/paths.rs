@@ -1,8 +1,8 @@
 //! Paths of inodes from the top level of the volume.
 //!
-//! A subvolume without a location (it or its parent is deleted) has no path. Its files are named by
-//! the subvolume's id, `<subvolume 257>/dir/file`. No path has this form, because every path begins
-//! with `/`.
+//! A subvolume without a location (it or its parent is deleted) has no path. If the subvolume has
+//! no path, its files are named by its id, `<subvolume 257>/dir/file`. No path of a volume has this
+//! form, because every path begins with `/`.
 
 use std::collections::HashMap;
 

@@ -1,9 +1,9 @@
 //! Structures of a volume in the text of btrfs-progs, or as JSON.
 //!
-//! Each module prints the items of one group from their bytes into a [`Sink`]: text or JSON. It
-//! prints the bytes on disk, whether valid or not. An item that ends before its last field is a
-//! [`Damage`], as is an item whose data exceeds its block. After damage, the dump still prints the
-//! remaining items of the block.
+//! Each module prints the items of one group from their bytes into a [`Sink`]: text or JSON. The
+//! printer prints the bytes on disk, whether valid or not. An item that ends before its last field
+//! is a [`Damage`], as is an item whose data exceeds its block. After damage, the dump still prints
+//! the remaining items of the block.
 //!
 //! - [`sink`]: lines of named fields, as text or JSON; [`value`]: values of fields; [`fields`]:
 //!   parsing of fields; [`flags`], [`key`], [`time`]: formats of single values.

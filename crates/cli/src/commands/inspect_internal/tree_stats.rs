@@ -43,7 +43,7 @@ pub struct TreeStats {
     device: PathBuf,
 }
 
-/// Trees that are measured by default. Only the last one holds files.
+/// Trees that are measured by default. Of these trees, only the last one holds files.
 const TREES: [(TreeId, &str); 4] = [
     (TreeId::ROOT, "root tree"),
     (TreeId::EXTENT, "extent tree"),

@@ -68,7 +68,7 @@ enum Given {
     Oci(OsString),
 }
 
-/// The flags, and all sources in the given order.
+/// The flags of mkfs, and all sources in the given order.
 #[derive(Debug)]
 pub(super) struct SourceArguments {
     flags: Flags,

@@ -1,11 +1,11 @@
 //! Further mounts of a mounted volume.
 //!
-//! - `-o remount` changes the mount to read-only, or back to writable. A mount that began read-only
-//!   is unmounted and mounted again for writing. It must be idle, because its server has its
-//!   devices open for reading, and can open no other files.
+//! - `-o remount` changes the mount to read-only, or back to writable. If a mount began read-only,
+//!   a remount for writing unmounts and mounts again. For a remount, the mount must be idle: its
+//!   server has its devices open for reading, and can open no other files.
 //! - On another directory, the same image shows the root of the existing server's mount, as with
 //!   `mount --bind`. Linux also has one state for all mounts of a file system. The second mount can
-//!   be unmounted separately; the server ends with the last one.
+//!   be unmounted separately; the server ends with the last mount.
 //!
 //! Both require root. Requests that need the server to open the volume again are refused on another
 //! directory: writing to a read-only mount, and a subvolume outside of the mounted one.
@@ -165,7 +165,7 @@ pub(super) fn commit(directory: &Path) -> Result<()> {
 }
 
 /// Returns the path of the requested root, relative to the root that a server serves. Returns
-/// `None` if the server does not serve it.
+/// `None` if the server does not serve the requested root.
 fn path_inside(server: &Known, globals: &Globals) -> Option<PathBuf> {
     let wished = globals.subvolume.as_deref();
     let is_same = globals.subvolume_id.is_none()
@@ -194,8 +194,8 @@ fn inside<'a>(
     })
 }
 
-/// Mounts the root of an existing server of the same image on another directory. Returns `None` if
-/// there is no such server, or if the caller is not root.
+/// Mounts the root of a mounted volume on another directory, through its existing server. Returns
+/// `None` if there is no such server, or if the caller is not root.
 pub(super) fn bind(
     image: &Path,
     directory: &Path,

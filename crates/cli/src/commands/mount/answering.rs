@@ -76,7 +76,7 @@ pub(super) fn start(listener: UnixListener, served: Served) -> Result<()> {
             }
             let (served, running) = (Arc::clone(&served), Arc::clone(&running));
             let answer = move || {
-                // The client detects an error by the end of the connection.
+                // The client detects a failed request by the end of the connection.
                 let _ = served.answer(&socket);
                 running.fetch_sub(1, Ordering::SeqCst);
             };
@@ -163,7 +163,7 @@ impl Served {
 
     fn run(&self, request: Request, caller: NewInode) -> Result<u8> {
         match self.volume.upgrade().filter(|volume| !volume.is_down()) {
-            // Release removed files first, so that the command does not see them.
+            // Release removed files before the command runs, so that it does not see them.
             Some(volume) => volume.let_removed_go(),
             None => bail!("the server has stopped"),
         }
@@ -199,7 +199,7 @@ impl Served {
             Access::Reading(_) => None,
             Access::Writing(writer) => {
                 self.take_what_is_kept_back();
-                // The commands inspect extents, so content must not be dirty.
+                // The commands on a mount inspect extents, so content must not be dirty.
                 writer.write_back()?;
                 let volume = writable_over(writer.clone(), caller);
                 Some(Writing::for_somebody(

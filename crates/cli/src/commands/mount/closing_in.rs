@@ -9,16 +9,17 @@
 //! Programs cannot restore any rights.
 //!
 //! Existing io_uring rings remain usable. The rings of devices read and write, and the rings of the
-//! mount carry requests. They cannot do anything else, because they were restricted at their
+//! mount carry requests. These rings cannot do anything else, because they were restricted at their
 //! creation.
 //!
 //! The server can still create threads with `clone(2)`, whose flags a filter can check. The flags
 //! of `clone3(2)` are behind a pointer, so this call returns `ENOSYS`, and C libraries fall back to
 //! `clone(2)`.
 //!
-//! The server neither drops root's capabilities nor uses Landlock. Linux applies both only to the
-//! calling thread and its children, and the threads of the devices start before the mount, which
-//! needs the rights. The filter refuses the operations that Landlock and capabilities would refuse.
+//! The server of a mount neither drops root's capabilities nor uses Landlock. Linux applies both
+//! restrictions only to the calling thread and its children, and the threads of the devices start
+//! before the mount, which needs the rights. The filter refuses the operations that Landlock and
+//! capabilities would refuse.
 //!
 //! The filter is a deny list, not an allow list: an unforeseen call must not make a commit fail.
 //! The sandbox still allows reading and writing open files, threads, memory, signals to itself, and
@@ -326,7 +327,7 @@ mod tests {
         let name = rustix::system::uname().nodename().to_bytes().to_vec();
         let named = rustix::system::sethostname(&name);
         assert_eq!(named.err(), Some(rustix::io::Errno::PERM), "the system's name");
-        // Open files stay open.
+        // The sandbox does not affect files that are already open.
         let mut bytes = [0; 4];
         open.read_exact(&mut bytes).unwrap();
         assert_eq!(&bytes, b"\x7fELF");

@@ -1,9 +1,9 @@
 //! The image files of a mount, which other processes may delete or replace while it is served.
 //!
 //! After a deletion the server continues with the open file, whose content is lost when the server
-//! ends. Until then, `/proc/PID/fd/N` can be copied. The server therefore keeps a descriptor of
-//! each image file and names it in its record. After a deletion, it fails each sync and commit, and
-//! `buttress umount` refuses.
+//! ends. Until the server ends, `/proc/PID/fd/N` can be copied. The server therefore keeps a
+//! descriptor of each image file and names it in its record. After an image file is deleted, the
+//! server fails each sync and commit, and `buttress umount` refuses.
 
 use std::io::Read as _;
 use std::os::fd::{AsRawFd as _, OwnedFd};
@@ -71,8 +71,8 @@ impl Images {
         Some(deleted_text(path, &self.directory, &descriptor))
     }
 
-    /// Starts a thread that logs a deletion immediately. Must be called before the server restricts
-    /// its own system calls.
+    /// Starts a thread that logs a deletion of an image file immediately. The server must call this
+    /// function before it restricts its own system calls.
     pub(super) fn watch(images: &Arc<Self>, log: &Log) -> Result<()> {
         let watching = inotify::init(CreateFlags::CLOEXEC)?;
         for (_, file) in &images.files {
@@ -106,9 +106,9 @@ fn deleted_text(path: &Path, directory: &Path, descriptor: &str) -> String {
 /// The fate of the image files of a server.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Fate {
-    /// All files have their path.
+    /// All image files of the mount still have their path.
     Kept,
-    /// A file has another path now.
+    /// An image file has another path now.
     Moved(String),
     /// A file was deleted; the text explains how to save it.
     Deleted(String),

@@ -10,7 +10,7 @@ pub(super) enum Meaning {
     /// The option is for mount(8) or fstab, or requests the behaviour that always applies. The
     /// option causes no message.
     Nothing,
-    /// The option requests unsupported behaviour; the text is the note.
+    /// The option requests unsupported behaviour; the text is the note for the user.
     Note(&'static str),
 }
 

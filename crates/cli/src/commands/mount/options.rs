@@ -23,7 +23,7 @@ const COMMIT_SECONDS: u64 = 30;
 /// The requested properties of a mount.
 #[derive(Clone, Debug)]
 pub(super) struct MountWishes {
-    /// Files can be changed.
+    /// Files of the mount can be changed.
     pub(super) write: bool,
     /// The volume is mounted already, and its options change.
     pub(super) remount: bool,

@@ -160,8 +160,8 @@ fn is_write_protected(image: &Path) -> bool {
     rustix::fs::statvfs(image).is_ok_and(|found| found.f_flag.contains(StatVfsMountFlags::RDONLY))
 }
 
-/// Returns the wishes, without write access if the source is write-protected. The warning about
-/// write protection has the wording of mount(8).
+/// If the source is write-protected, returns the mount options without write access. The warning
+/// about write protection has the wording of mount(8).
 fn writable_wishes(context: &Context, image: &Path, directory: &Path, wishes: &MountWishes) -> MountWishes {
     let mut wishes = wishes.clone();
     let writes_to_image = wishes.write && context.device_options().overlay.is_none();
@@ -337,7 +337,7 @@ pub(super) fn serve(
     volume.ends_after(Arc::clone(&stop_writers) as _);
     let (ended, end) = crossbeam_channel::bounded::<()>(0);
     leave_on_signals(&volume, &watch, session.notifier()?, end)?;
-    // The writer is moved, so that nothing here keeps the volume open.
+    // This block consumes the writer, so that nothing here keeps the volume open.
     if let Some(writer) = writer {
         resyncs.start(&writer);
     }
@@ -426,7 +426,7 @@ fn watch_images(images: &Arc<Images>, volume: &MountedVolume, log: &Log) {
     }
 }
 
-/// Returns the part of a message that names the loss if the last commit fails with this error.
+/// If the last commit fails with this error, returns the part of a message that names the loss.
 fn lost_with(error: &buttress::unstable::fs::Error) -> &'static str {
     match error.out_of_host_space() {
         Some(_) => "data without space on the host is lost; everything else was committed",
@@ -475,7 +475,7 @@ fn leave_on_signals(
             if end.recv_timeout(UNMOUNTED_WITHIN) == Err(RecvTimeoutError::Disconnected) {
                 return;
             }
-            // A busy mount would keep the server running.
+            // If the mount is busy, the server would keep running.
             let failed = volume.upgrade().is_some_and(|volume| {
                 notifier.forget(&volume.kept_back(Looks::All).content);
                 volume.leave().is_err()

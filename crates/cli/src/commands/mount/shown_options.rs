@@ -1,8 +1,8 @@
 //! Options that a remount changes while the server runs.
 //!
 //! For a remount of FUSE, the kernel sends no request: it only changes flags of the mount and of
-//! the superblock. The table of mounts shows them, so the server reads the table after each change.
-//! The server opens the table of mounts before it restricts itself.
+//! the superblock. The mount table shows the options, so the server reads the table after each
+//! change. The server opens the table of mounts before it restricts itself.
 //!
 //! A FUSE request does not identify its mount. The options of the oldest mount of the volume
 //! therefore apply to all of them.
@@ -67,8 +67,8 @@ impl ShownOptions {
     pub(super) fn refresh(&self) {
         let mut shown = self.shown.lock();
         let (table, last) = &mut *shown;
-        // An unreadable table changes nothing, nor does a table without the mount, because then the
-        // mount is ending.
+        // An unreadable mount table changes no options, nor does a table without the mount, because
+        // then the mount is ending.
         let Ok(Some(options)) = options_of(table, &self.device) else {
             return;
         };

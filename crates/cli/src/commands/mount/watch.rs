@@ -14,8 +14,8 @@
 //! The watching process finds mounts by device, because several directories may show a volume, and
 //! a directory may later show another volume.
 //!
-//! The process does not open the image. Of another process' memory, the watching process only
-//! discloses which of three numbers, if any, is at an address.
+//! The watching process does not open the image. Of another process' memory, the watching process
+//! only discloses which of three numbers, if any, is at an address.
 
 use std::ffi::{OsStr, OsString};
 use std::io::{Read as _, Write as _};
@@ -66,8 +66,8 @@ impl Watched {
         })
     }
 
-    /// Returns the directories that show the volume, the latest first. A directory that another
-    /// mount covers is omitted.
+    /// Returns the directories that show the volume; the latest mount comes first. If another mount
+    /// covers a directory, the list omits this directory.
     fn directories(&self) -> Vec<PathBuf> {
         let mounts = places::all();
         let is_it = |mount: &&Mounted| {
@@ -123,8 +123,8 @@ impl Watch {
         self.0.id()
     }
 
-    /// Requests a syncfs(2) on the mount, and waits until it has returned. If the process has
-    /// ended, or can open no directory of the mount, nothing happens.
+    /// Requests a syncfs(2) on the mount, and waits until it has returned. If the watching process
+    /// has ended, or can open no directory of the mount, nothing happens.
     pub(super) fn sync(&mut self) {
         let asked = self.0.stdin.as_mut().map(|input| input.write_all(b"s"));
         if let (Some(Ok(())), Some(output)) = (asked, self.0.stdout.as_mut()) {

@@ -91,7 +91,7 @@ pub(super) fn receive(arguments: &Receive, context: &Context) -> Result<Outcome>
                 receive::receive(filesystem, directory, input, &options, &mut skipped)
             }
         };
-        // Later streams start at their beginnings.
+        // Streams after the first one start at their beginnings.
         options.resume = None;
         match result {
             Ok(summary) => received.extend(summary.subvolumes),
@@ -198,7 +198,7 @@ pub(super) fn tokens(arguments: &Receive, context: &Context) -> Result<Outcome> 
 
 /// Returns advice that names the kept streams and how to resume them.
 fn what_is_kept(writing: &Writing, directory: Location, target: &Target) -> Option<Advice> {
-    // The error itself already reports an unreadable volume.
+    // If the volume is unreadable, the error itself already reports this.
     let kept = receive::kept(&filesystem_of(writing.volume()), directory).unwrap_or_default();
     let told: Vec<String> = kept
         .iter()

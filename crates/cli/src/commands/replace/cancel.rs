@@ -26,8 +26,9 @@ use crate::writing::Writing;
 
 /// Cancel a running or interrupted replacement, and keep the old device
 ///
-/// The command first stops a running replacement, and uses the devices of this job. The target may
-/// be missing. If it is present, its superblocks are wiped.
+/// The command first stops a running replacement, and uses the devices of this job. When a
+/// replacement is cancelled, the target may be missing. If the target is present, the command wipes
+/// its superblocks.
 #[derive(Args, Debug)]
 pub(super) struct Cancel {
     /// The status file of a running replacement, if it is not IMAGE.replace-status

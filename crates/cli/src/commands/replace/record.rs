@@ -3,7 +3,8 @@
 //! The status file is `IMAGE.replace-status` beside the image, or the file of `--status-file`. The
 //! permanent state of the replacement is in the volume itself. While a process writes to the
 //! volume, other processes do not open it and read this file instead. A run that ends in order
-//! removes the file. If it failed in the background, the file keeps the reason until the next run.
+//! removes the file. If a replacement in the background failed, the file keeps the reason until the
+//! next run.
 
 use std::path::PathBuf;
 
@@ -32,7 +33,7 @@ pub(super) struct Record {
     pub(super) started: u64,
     /// All given devices, including the target.
     pub(super) devices: Vec<PathBuf>,
-    /// Reason for the end.
+    /// Reason why the replacement ended.
     pub(super) error: Option<String>,
 }
 

@@ -21,7 +21,7 @@ use crate::writing::Writing;
 pub(super) struct Running<'a> {
     pub(super) context: &'a Context,
     pub(super) writing: &'a Writing,
-    /// Status file, if there is a location for it.
+    /// Status file of the replacement, if there is a location for it.
     pub(super) status: Option<&'a Path>,
     pub(super) in_background: bool,
     pub(super) device: DeviceId,
@@ -70,7 +70,7 @@ impl Running<'_> {
         let record = Record {
             process: this_process(),
             device: self.device.get(),
-            // An unfinished replacement never shows 100 percent.
+            // While a replacement is unfinished, the command never shows 100 percent.
             tenths: u64::try_from(tenths).unwrap_or(999).min(999),
             write_errors: item.map_or(0, |item| item.write_errors),
             uncorrectable_read_errors: item.map_or(0, |item| item.uncorrectable_read_errors),

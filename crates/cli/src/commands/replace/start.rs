@@ -32,10 +32,11 @@ use crate::writing::Writing;
 /// The command verifies the content of the old device and copies it to the new device. Damaged
 /// content, or all content of a missing device, comes from other copies or from parity. After an
 /// interruption, the same command continues the replacement. The kernel also continues the
-/// replacement when it mounts the volume with both devices. In the end, the volume no longer uses
-/// the old device. Its superblocks are wiped last, after the volume was opened through the new
-/// device. If metadata has no good copy, the replacement ends early and the old device stays. Data
-/// without a good copy is listed with its files, and reads of it fail as before.
+/// replacement when it mounts the volume with both devices. When the replacement ends, the volume
+/// no longer uses the old device. The old device's superblocks are wiped last, after the volume was
+/// opened through the new device. If metadata has no good copy, the replacement ends early and the
+/// old device stays. Data without a good copy is listed with its files, and reads of it fail as
+/// before.
 #[derive(Args, Debug)]
 pub(super) struct Start {
     /// Stay in the foreground

@@ -92,8 +92,8 @@ fn paths_of(
 /// this.
 const LONGEST_EXTENT: ByteCount = ByteCount::new(128 << 20);
 
-/// Returns the parts of an address range to which any file has written. If the references are
-/// unreadable, the whole range counts as written.
+/// Returns the parts of an address range to which any file has written. If the references to the
+/// damaged range are unreadable, the whole range counts as written.
 pub(super) fn written(filesystem: &Filesystem, logical: Logical, length: ByteCount) -> Vec<Range<Logical>> {
     let all = logical..logical.saturating_add(length);
     let Ok(references) = filesystem.data_references(logical, true) else {

@@ -1,10 +1,10 @@
 //! Scrubs of a mounted volume: the server runs them, concurrently with its users.
 //!
-//! A scrub has a thread in the server. The record of such a scrub is in the server's memory
-//! ([`Scrubs`]), because the server opens no files. `scrub start` and `resume` with `-B` wait for
-//! the scrub, but an interrupted wait does not stop it. `scrub cancel` stops the scrub, as does the
-//! end of the mount, which waits until the scrub has released the volume. The record ends with the
-//! server.
+//! Each scrub of a mount has a thread in the server. The record of such a scrub is in the server's
+//! memory ([`Scrubs`]), because the server opens no files. `scrub start` and `resume` with `-B`
+//! wait for the scrub, but an interrupted wait does not stop it. `scrub cancel` stops the scrub, as
+//! does the end of the mount, which waits until the scrub has released the volume. The scrub's
+//! record ends with the server of the mount.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -68,7 +68,7 @@ struct Kept {
     error: Option<String>,
     /// Progress of the running scrub, which can cancel it.
     under_way: Option<Progress>,
-    /// True once no scrub may start any more.
+    /// True once no further scrub of the mount may start.
     is_over: bool,
 }
 
@@ -81,7 +81,7 @@ pub(super) struct Online {
 /// Returns the scrubs of the mount if an argument is below a mount that this process serves.
 ///
 /// # Errors
-/// Another server must execute the command, or the argument is not an image.
+/// Returns an error if another server must execute the command, or the argument is not an image.
 pub(super) fn find(context: &Context, argument: &std::ffi::OsStr) -> Result<Option<Online>> {
     let image = context.target(argument).image;
     let Some(opened) = context.present(&image)? else {
@@ -198,7 +198,7 @@ impl Drop for Ends<'_> {
 }
 
 impl Scrubs {
-    /// Creates a value without any scrub. Findings go to `log`.
+    /// Creates a value without any scrub. The scrub writes its findings to `log`.
     pub fn new(log: Log, resyncs: Arc<Resyncs>) -> Self {
         Self {
             kept: Mutex::default(),
@@ -208,7 +208,8 @@ impl Scrubs {
         }
     }
 
-    /// Stops the running scrub, waits until it has released the volume, and prevents any later one.
+    /// Stops the running scrub, waits until it has released the volume, and prevents any later
+    /// scrub.
     pub fn end(&self) {
         let mut kept = self.kept.lock();
         kept.is_over = true;
@@ -265,8 +266,8 @@ impl Scrubs {
         ))
     }
 
-    /// Brings devices that missed commits up to date. Failures are logged, and the scrub counts the
-    /// data that such devices missed.
+    /// Brings devices that missed commits up to date. If devices cannot be brought up to date, the
+    /// failures are logged, and the scrub counts the data that such devices missed.
     fn resync(&self, writer: &WritableFilesystem, limit: Option<ByteCount>, progress: &Progress) {
         let options = ResyncOptions {
             limit,
@@ -319,7 +320,7 @@ impl Scrubs {
         };
         let begun = under.record(State::Running);
         keep(begun.clone())?;
-        // The client may have disconnected.
+        // The client may have disconnected before this answer.
         let _ = tell.send(begun);
         let (ended, _) = under.run_and_keep();
         let state = match ended {

@@ -10,7 +10,7 @@ use crate::exit::usage;
 use crate::globals::parse_size;
 use crate::output::size::UnitFlags;
 
-/// The arguments of both.
+/// The arguments of both `scrub start` and `scrub resume`.
 #[derive(Args, Debug)]
 pub(super) struct Options {
     /// Stay in the foreground
@@ -64,7 +64,8 @@ impl Options {
         self.most.unwrap_or(100)
     }
 
-    /// Refuses options about the final output for a scrub in the background, which has none.
+    /// Refuses options about the final output if the scrub runs in the background, because such a
+    /// scrub prints none.
     pub(super) fn refuse_unprinted(&self) -> Result<()> {
         if self.foreground || self.in_background {
             return Ok(());

@@ -19,7 +19,7 @@ use crate::output::time::Clock;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Style {
     pub(super) units: Units,
-    /// Prints all counters instead of the summary.
+    /// Prints all counters of a scrub instead of the summary.
     pub(super) raw_counters: bool,
 }
 

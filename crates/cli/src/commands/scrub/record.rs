@@ -24,7 +24,7 @@ pub(super) enum State {
     Running,
     /// The scrub reached its end.
     Finished,
-    /// The scrub was stopped in order.
+    /// The scrub was stopped in an orderly way before its end.
     Aborted,
     /// The scrub's process ended without stopping the scrub.
     Interrupted,

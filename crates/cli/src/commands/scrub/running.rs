@@ -1,6 +1,6 @@
 //! A running scrub: maintains its record, and prints its result. For an unmounted volume, the scrub
-//! alone opens the devices, writes its record every second, and pauses on signals. At its end it
-//! updates the devices' statistics and prints its result.
+//! alone opens the devices, writes its record every second, and pauses on signals. When the scrub
+//! ends, it updates the devices' statistics and prints its result.
 
 use std::path::Path;
 use std::time::Instant;

@@ -23,11 +23,11 @@ use crate::target::Target;
 
 /// Read every copy and all parity of a volume, and repair damage
 ///
-/// The scrub reads and verifies superblocks, tree blocks, data and parity. It rewrites damaged ones
-/// from another copy or from parity. A list shows each uncorrectable error, with every place that
-/// was tried and the affected files. The volume must not be mounted, unless `buttress mount`
-/// mounted it: IMAGE is then the mounted directory, and the mount's server scrubs while the volume
-/// is in use.
+/// The scrub reads and verifies superblocks, tree blocks, data and parity. The scrub rewrites
+/// damaged copies from another copy or from parity. A list shows each uncorrectable error, with
+/// every place that was tried and the affected files. The volume must not be mounted, unless
+/// `buttress mount` mounted it: IMAGE is then the mounted directory, and the mount's server scrubs
+/// while the volume is in use.
 #[derive(Args, Debug)]
 pub(super) struct Start {
     /// Start from the beginning, and ignore the status file
@@ -150,8 +150,8 @@ impl Subcommand for Resume {
     }
 }
 
-/// Returns the status file. A scrub of a block device in the foreground has none, unless one is
-/// named.
+/// Returns the status file. If a scrub of a block device runs in the foreground, it has no status
+/// file, unless one is named.
 fn status_path(image: &Path, options: &Options) -> Result<Option<std::path::PathBuf>> {
     match status_file(image, options.status_file.as_deref(), STATUS_ENDING) {
         Ok(path) => Ok(Some(path)),

@@ -93,7 +93,7 @@ impl Subcommand for Status {
                 let filesystem = context.open_volume_as_far_as_there(&image)?.volume().clone();
                 let scrub = filesystem.scrub_job(ScrubOptions::default(), &Progress::new())?;
                 let devices = filesystem.devices();
-                // The bytes in use on a missing device are unknown.
+                // For a missing device, the scrub does not know the bytes in use.
                 let is_whole = devices.iter().all(|device| device.path.is_some());
                 let to_scrub = is_whole.then(|| scrub.report().to_scrub());
                 print_none(context, uuid, to_scrub, style, &resync)

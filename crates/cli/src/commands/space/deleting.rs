@@ -1,7 +1,7 @@
 //! The space that a deletion of subvolumes would free: for each alone, and for all together.
 //!
-//! Data that only these subvolumes share is freed only when all are deleted. The last line can
-//! therefore exceed the sum of the other ones.
+//! Data that only these subvolumes share is freed only when all are deleted. The space in the last
+//! line can therefore exceed the sum of the other lines.
 
 use std::io::Write;
 

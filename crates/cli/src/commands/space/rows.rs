@@ -141,7 +141,7 @@ fn sharer(owner: &buttress::accounting::Owner) -> Sharer {
     }
 }
 
-/// A row of a directory: one entry, or several.
+/// A row of a directory's listing: one entry, or several.
 struct Entry {
     name: Vec<u8>,
     /// Subvolume that the entry leads to.

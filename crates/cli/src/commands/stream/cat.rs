@@ -1,7 +1,8 @@
 //! `buttress stream cat FILE… FILE:/path`: prints the content of a file in a stream.
 //!
 //! Unreadable ranges of the stream become zeros, so that later content keeps its offset. The
-//! command reports them and exits with 1. `stream cat` refuses a file whose content was not sent.
+//! command reports unreadable ranges and exits with 1. `stream cat` refuses a file whose content
+//! was not sent.
 
 use std::io::Write;
 

@@ -3,7 +3,7 @@
 //! The command verifies every checksum, executes every command, decodes all compressed data, and
 //! checks the end of each stream. The first error stops the command, with the exact position and
 //! exit code
-//! 1. It still lists the streams that were complete before that.
+//! 1. The command still lists the streams that were complete before the damage.
 
 use std::ffi::OsString;
 use std::io::Write;

@@ -72,7 +72,7 @@ impl Subcommand for Delete {
         }
         volume.commit()?;
         let dropped = volume.volume().drop_deleted_subvolumes(&Progress::new());
-        // Commit what was dropped, even if the rest failed.
+        // Commit the dropped subvolumes, even if the rest failed.
         volume.commit()?;
         if context.json() {
             let deleted = deleted.iter().map(|(id, target)| target.with_id(*id));

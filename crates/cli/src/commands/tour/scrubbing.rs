@@ -1,5 +1,5 @@
-//! The step that corrupts a copy and scrubs the volume. Its changes stay in memory, and the image
-//! stays unchanged.
+//! The tour's step that corrupts a copy and scrubs the volume. The changes of this scrub stay in
+//! memory, and the image stays unchanged.
 
 use anyhow::{Context as _, Result, ensure};
 use buttress::scrub::{Options as ScrubOptions, Scrub};

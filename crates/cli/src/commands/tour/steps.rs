@@ -330,8 +330,8 @@ impl Tour {
         Ok(format!("on a simulated 7200 rpm disk: {}", parts.join(", ")))
     }
 
-    /// Reads everything again with bit rot in the first copy of all metadata; the second copy
-    /// replaces it.
+    /// Reads the whole volume again with bit rot in the first copy of all metadata; the second copy
+    /// replaces the first.
     fn read_rotten(&mut self) -> Result<String> {
         let expected = self.contents.as_ref().context("the files were not read before")?;
         let filesystem = self.filesystem()?;

@@ -240,7 +240,7 @@ fn look_at_move(
     else {
         return Ok(());
     };
-    // A link must not replace its own target either.
+    // A link must not replace its own target.
     if old == new || moved.target == there.target || referent == Some(there.target) {
         return Err(same_file(from, to));
     }
@@ -295,7 +295,7 @@ impl Word for Ln {
         let Some(there) = there else {
             return self.make(&writing, target, directory, &name);
         };
-        // The link's target must not disappear before the name refers to the new file.
+        // The target of a link must not disappear before the name refers to the new file.
         let meant = match target {
             Some(target) => Some(target),
             None => session.resolve(&self.target, Follow::NotLast).ok(),

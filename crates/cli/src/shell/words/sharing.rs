@@ -25,8 +25,8 @@ struct Pair {
 }
 
 impl Pair {
-    /// Parses `SOURCE [SOURCE_OFFSET OFFSET LENGTH] FILE`. Without the numbers the range is the
-    /// whole source; a length of 0 extends to its end.
+    /// Parses `SOURCE [SOURCE_OFFSET OFFSET LENGTH] FILE`. If the command gives no numbers, the
+    /// range is the whole source; a length of 0 extends to its end.
     fn of(session: &Session<'_>, places: &[OsString], make: bool) -> Result<Self> {
         let writing = session.require_writing()?;
         let number = |text: &OsString| -> Result<u64> {

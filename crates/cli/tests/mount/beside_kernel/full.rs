@@ -48,7 +48,7 @@ fn fill_with_data(at: &Path) -> u64 {
             Ok(()) => end += piece as u64,
             Err(error) => {
                 assert_eq!(error, Errno::NOSPC);
-                // A failed piece may have been written partly.
+                // If writing a piece failed, a part of it may be written.
                 end = file.metadata().unwrap().len();
                 piece /= 4;
             }

@@ -37,7 +37,7 @@ fn allocate_mode(mode: u32) -> Result<AllocateMode> {
 
 impl Server {
     fn put_open(handle: HandleId, out: &mut Output) {
-        // All changes go through the kernel, so its cached content stays valid.
+        // All changes of a file go through the kernel, so its cached content stays valid.
         out.u64(handle.0)
             .u32(bit::OPEN_KEEP_CACHE | bit::OPEN_PARALLEL_DIRECT_WRITES)
             .u32(0);
@@ -188,8 +188,8 @@ impl Server {
         let node = self.node(node);
         let metadata = self.vfs.attributes(node)?.metadata;
         let mode = metadata.permissions();
-        // The request names one group of the caller. If the file has another group, the caller
-        // counts as not in it.
+        // The request names one group of the caller. If the file belongs to another group, the
+        // server treats the caller as no member of the file's group.
         let loses_group = mode & libc::S_ISGID != 0 && request.header.gid != metadata.gid;
         let changes = Changes {
             mode: loses_group.then_some(mode & !(libc::S_ISUID | libc::S_ISGID)),

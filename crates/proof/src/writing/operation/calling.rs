@@ -139,7 +139,8 @@ impl Operation {
                 };
                 filesystem.set_attributes(*inode, &changes)
             }
-            // Dropping the holding value releases the inode; the world does this.
+            // If the value that holds the inode is dropped, the inode is released; the test's world
+            // does this.
             _ => Ok(()),
         }
     }

@@ -20,8 +20,8 @@ const NAMES: u64 = 24;
 /// Number of draws per series.
 const SERIES_EVERY: u64 = 500;
 
-/// Number of names for one series, more than items of 16 KiB blocks hold. Smaller blocks need
-/// fewer.
+/// Number of names for one series, more than items of 16 KiB blocks hold. Volumes with smaller
+/// blocks need fewer files.
 const SERIES_NAMES: usize = 66;
 const SHORT_SERIES_NAMES: usize = 20;
 
@@ -178,7 +178,7 @@ impl Draw<'_> {
         Operation::SetFlags(inode, flags)
     }
 
-    /// Draws a change of a held inode, or a new one to hold.
+    /// Draws a change of a held inode, or a new inode to hold.
     fn held(&mut self, choice: u64) -> Operation {
         let number = self.below(self.model.held.len());
         let held = self.model.held.iter().nth(number).copied();

@@ -186,7 +186,7 @@ fn add_inode(model: &mut Model, directory: Location, location: Location, kind: u
     }
 }
 
-/// An empty value removes the property.
+/// If the value of a property is empty, the change removes the property.
 fn set_compression(inode: &mut Inode, value: &str) {
     inode
         .flags

@@ -111,7 +111,8 @@ impl Operation {
                 let has_lists = |inode: &Inode| inode.target.is_empty();
                 is_in_order && model.is_changeable(*inode) && model.inode(*inode).is_some_and(has_lists)
             }
-            // Removing a missing list succeeds on anything except a symlink.
+            // If a default access list is missing, removing it succeeds on anything except a
+            // symlink.
             Self::SetDefaultList(inode, list) => {
                 let is_in_order = list.as_ref().is_none_or(|list| list.is_in_order());
                 let takes = |inode: &Inode| inode.is_directory() || list.is_none() && inode.target.is_empty();
@@ -175,7 +176,8 @@ fn can_delete(model: &Model, id: SubvolumeId) -> bool {
     !holds_others && !is_fixed && id != model.default && model.gives_names(*directory)
 }
 
-/// Returns whether a drawn change should be made. Changes without a specified outcome are excluded:
+/// Returns whether the test should make a drawn change. Changes without a specified outcome are
+/// excluded:
 ///
 /// - more subvolumes than a run may have;
 /// - renames of placeholders, in which kernels differ;

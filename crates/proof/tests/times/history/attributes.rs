@@ -40,7 +40,7 @@ impl History {
                 let is_noatime = self.random.one_in(3);
                 let flag = FileAttributes::NOATIME;
                 let flags = if is_noatime { flag } else { FileAttributes::empty() };
-                // A flag from the volume's options stays set.
+                // A flag that the volume's options set on new files stays set.
                 let found = volume.metadata(at).unwrap();
                 let nocow = found.flags.contains(InodeFlags::NODATACOW);
                 let kept = if nocow {

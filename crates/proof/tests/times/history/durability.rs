@@ -52,7 +52,7 @@ impl History {
                 self.model.kept.insert(Location::new(id, at.inode), inode.times);
             }
         }
-        // The snapshot and all earlier changes are durable.
+        // The new snapshot and all earlier changes are durable.
         self.model.modify(ROOT, now);
         self.model.commit();
         self.met.snapshots += 1;
@@ -70,7 +70,8 @@ impl History {
         self.met.remounts += 1;
     }
 
-    /// Cuts the power of the simulated device. The state found afterwards becomes the model.
+    /// Cuts the power of the simulated device. The state of the volume after the power cut becomes
+    /// the model.
     pub(super) fn cut(&mut self) {
         self.filesystem.take().unwrap().abandon();
         self.pass_time();

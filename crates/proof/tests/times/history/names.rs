@@ -46,7 +46,7 @@ impl History {
                 self.model.remove(from, &old, now);
             }
             4 if !is_directory && names.iter().any(|name| name.0 == to) => {
-                // The new name already exists.
+                // The new name of the rename already exists.
                 let onto = names.iter().find(|name| name.0 == to).unwrap().clone();
                 let victim = self.model.names[&onto];
                 if victim == at || self.model.inodes[&victim].kind == FileKind::Directory {

@@ -1,8 +1,8 @@
 //! Several failing devices, and several threads that write during a failure.
 //!
-//! As many devices as the profiles tolerate fail one after another, and the remaining ones have
-//! everything. After as many failures as the profiles tolerate, one more device fails: writing
-//! stops, the error names that device, and the committed state is present. Parity profiles are an
+//! Devices fail one after another, as many as the profiles tolerate; the remaining devices have all
+//! content. After as many failures as the profiles tolerate, one more device fails: writing stops,
+//! the error names that device, and the committed state is present. Parity profiles are an
 //! exception: a row that already lacks the largest tolerable number of columns is lost if a write
 //! of one more column fails midway (the write hole).
 
@@ -101,7 +101,7 @@ fn one_too_many(mut subject: Subject, device: usize, committed: Option<&String>)
     for _ in 0..COMMIT_EVERY {
         stopped = stopped.and_then(|()| subject.workload.step(&subject.filesystem).map(drop));
     }
-    // After a commit inside an operation, memory also has later changes.
+    // After a commit inside an operation, memory also has the operation's later changes.
     let is_in_operation = stopped.is_err();
     let stopped = stopped.and_then(|()| Ok(subject.filesystem.commit().map(drop)?));
     let failed = stopped.err().context("writing goes on with one device too few")?;

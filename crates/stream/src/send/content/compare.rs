@@ -2,8 +2,8 @@
 //!
 //! Differing items select ranges of the file. For such a range, this module walks the maps of both
 //! files in parallel, in pieces that are one range in each map. The send compares files piece by
-//! piece. It sends a piece if the new file uses other bytes than the old one. Pieces that newly
-//! read as zeros are joined to holes.
+//! piece. It sends a piece if the new file uses other bytes than the old one. The comparison joins
+//! pieces that newly read as zeros to holes.
 //!
 //! Invariant: before this module inspects a piece, the receiver's file has everything before the
 //! piece, except for the range in [`Pending`].

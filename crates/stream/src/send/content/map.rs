@@ -128,8 +128,8 @@ impl Map {
     }
 
     /// Returns the end of the run of zeros that begins with the range of the last [`Self::at`]
-    /// call. The result is at least the end of that range. A run of zeros with many small ranges
-    /// may be longer than the result.
+    /// call. The result is at least the end of the last returned range. A run of zeros with many
+    /// small ranges may be longer than the result.
     pub(super) fn zeros_end(&mut self) -> Result<FileOffset> {
         let Some(current) = &self.current else {
             return Ok(FileOffset::MAX);

@@ -259,7 +259,7 @@ impl Content {
     }
 
     /// Returns whether a compressed extent is shorter in one stored piece than in parts around
-    /// cloneable ranges. Each part would contain the whole stored extent.
+    /// cloneable ranges. Otherwise, each part would contain the whole stored extent.
     fn is_cheaper_whole(&self, range: &FileRange, candidates: &[Candidate], stream: &Stream<'_, '_>) -> bool {
         let Some(extent) = stream.stored_extent(range, self.size) else {
             return false;

@@ -220,7 +220,7 @@ impl Names<'_> {
         added: &[Link],
         output: &mut Output<'_>,
     ) -> Result<()> {
-        // A name that the file keeps, or already has.
+        // A name of the file that it keeps, or already has.
         let mut settled: Option<Link> = None;
         for link in added {
             self.ensure_parent(link, output)?;

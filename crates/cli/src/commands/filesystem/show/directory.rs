@@ -133,8 +133,8 @@ fn newest(found: &[Found]) -> Option<&Superblock> {
     superblocks.max_by_key(|superblock| superblock.generation)
 }
 
-/// Returns the number of missing devices of a volume. The target of a replacement does not count as
-/// a device yet.
+/// Returns the number of missing devices of a volume. The target of a running replacement does not
+/// count as a device yet.
 fn missing(found: &[Found]) -> u64 {
     let own = |device: &&Found| device.superblock.device_item.device.get() != 0;
     let there = u64_of(found.iter().filter(own).count());

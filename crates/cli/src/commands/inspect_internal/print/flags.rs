@@ -13,8 +13,8 @@ const BLOCK_GROUP_PROFILES: [(u64, &str); 8] = [
     (1 << 10, "RAID1C4"),
 ];
 
-/// Formats block group flags as `DATA|RAID1`: the kinds, then the profile. Of several profiles only
-/// the lowest is named.
+/// Formats block group flags as `DATA|RAID1`: the kinds, then the profile. If several profile bits
+/// are set, only the lowest profile is named.
 pub(crate) fn block_group(flags: u64) -> String {
     let mut text = join(flags, &BLOCK_GROUP_KINDS);
     let profile = BLOCK_GROUP_PROFILES.iter().find(|(bit, _)| flags & bit != 0);

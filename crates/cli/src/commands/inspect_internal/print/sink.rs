@@ -1,6 +1,7 @@
 //! Outputs of printed structures: lines of text in the format of btrfs-progs, or JSON values.
 //!
-//! A structure is described once, as lines of named fields. A [`Sink`] converts them to its format:
+//! A structure is described once, as lines of named fields. A [`Sink`] converts the printed values
+//! to its format:
 //!
 //! - [`Text`]: `\t\tname value name value\n`, in a byte buffer. This is the hot path of
 //!   `dump-tree`: it formats numbers without `core::fmt`, and allocates nothing per line.

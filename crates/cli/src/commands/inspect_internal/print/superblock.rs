@@ -25,7 +25,7 @@ const METADATA_UUID: u64 = 1 << 10;
 /// Feature flag: the backup roots contain the block group tree instead of the extent tree.
 const EXTENT_TREE_V2: u64 = 1 << 13;
 
-/// Damage in the array of system chunks; printing stops there.
+/// Damage in the array of system chunks; printing stops at the damage.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum ArrayDamage {
     /// The array is longer than its field.

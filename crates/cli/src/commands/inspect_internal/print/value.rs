@@ -204,7 +204,7 @@ const TEXT_BYTES_MAX: usize = 255;
 pub(crate) struct Name<'a> {
     /// Bytes of the name.
     pub(crate) bytes: &'a [u8],
-    /// True if the text hides them.
+    /// True if the text output hides user-controlled names.
     pub(crate) hide: bool,
 }
 

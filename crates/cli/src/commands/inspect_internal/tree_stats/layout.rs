@@ -143,7 +143,7 @@ impl Layout {
         self.seek_bytes.checked_div(self.seeks()).unwrap_or(0)
     }
 
-    /// Returns the clusters. A tree without any counts as one cluster.
+    /// Returns the clusters. A tree without any seeks counts as one cluster.
     pub(super) fn clusters(&self) -> Clusters {
         if self.cluster_count == 0 {
             return Clusters {
@@ -315,8 +315,8 @@ mod tests {
         for _ in 0..20 {
             histogram.add(1000);
         }
-        // Each mark of the bar stands for 3 of 60 seeks. Groups close at 9 (3 marks), and each
-        // omits the distance after it.
+        // Each mark of the bar stands for 3 of 60 seeks. In this example, groups close at 9 (3
+        // marks), and each omits the distance after it.
         let bars = histogram.bars();
         assert_eq!(
             bars.first(),
