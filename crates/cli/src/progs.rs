@@ -223,7 +223,7 @@ mod tests {
                 "buttress -q --device filesystem quota rescan -w /mnt",
                 "quota rescan",
             ),
-            ("buttress -v fi resize max x", "filesystem resize"),
+            ("buttress -v fi defragment x", "filesystem defragment"),
             ("buttress filesystem defrag x", "filesystem defragment"),
             ("buttress device ready x", "device ready"),
             ("buttress dev scan", "device scan"),

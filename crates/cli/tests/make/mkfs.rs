@@ -50,7 +50,7 @@ fn mkfs_refuses_and_leaves_nothing_behind() {
         ),
         (&["mkfs", "-b", "256M", "-O", "nonsense"], "unknown feature"),
         (&["mkfs", "-b", "256M", "-O", "zoned"], "not supported yet"),
-        (&["mkfs", "-b", "256M", "-n", "12K"], "node size of 12288"),
+        (&["mkfs", "-b", "256M", "-n", "12K"], "node size (found 12288"),
     ] {
         let words: Vec<&str> = words.iter().copied().chain([image.as_str()]).collect();
         let (code, error) = failure(&words);
