@@ -61,7 +61,7 @@ impl Choice {
 pub enum Kind {
     /// File content.
     Data,
-    /// Balances all trees except the chunk tree.
+    /// All trees except the chunk tree.
     Metadata,
     /// Balances the chunk tree.
     System,
