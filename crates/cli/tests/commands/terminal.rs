@@ -379,6 +379,7 @@ fn cases() -> BTreeMap<&'static str, Vec<&'static str>> {
         ("umount", vec!["/none%"]),
         ("shell", vec!["-c ls IMAGE", "IMAGE -c %"]),
         ("tour", vec!["NEW10%"]),
+        ("tune", vec!["-r IMAGE", "-M % IMAGE"]),
         ("completions", vec!["bash", "%"]),
         ("man", vec!["NEW11", "%"]),
         ("reference", vec![""]),
