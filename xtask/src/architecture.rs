@@ -1,8 +1,8 @@
 //! Compares the table and the picture of crates in ARCHITECTURE.md with Cargo's metadata.
 //!
 //! The table must name every dependency between crates of the workspace, with dependencies of tests
-//! apart, and no other. The picture must name every crate that users run, above all crates that it
-//! uses.
+//! apart, and no other. The picture must name every crate that users run, and every crate that a
+//! named crate uses. In the picture, each crate must be on a line above the crates that it uses.
 
 use crate::run::{cargo, root};
 use anyhow::{Context, Result, ensure};

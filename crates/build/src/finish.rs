@@ -131,7 +131,7 @@ impl Finish<'_> {
         })
     }
 
-    /// Returns the chunks that would hold the blocks of a guess.
+    /// Returns the chunks that can hold the written blocks and the blocks of the trees in `guess`.
     fn plan(&self, log: &BlockLog, guess: &Guess) -> Result<Plan> {
         let node_bytes = u64::from(self.settings.node_bytes);
         let blocks = log.notes().len().saturating_add(guess.blocks()) as u64;

@@ -16,7 +16,7 @@
 //!
 //! With [`Preserve::All`] a privileged user gets everything in the volume, including set-user-id
 //! files, device nodes and `trusted.` attributes, as from `cp -a`. With [`Preserve::Nothing`], the
-//! extractor creates none of these attributes.
+//! extractor creates no set-user-id files, no device nodes and no extended attributes.
 
 use std::ffi::OsStr;
 use std::os::fd::AsFd;

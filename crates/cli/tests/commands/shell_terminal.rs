@@ -243,7 +243,7 @@ fn tab_completes_words_flags_and_paths() {
     for line in [
         // The keys type `mkdir -p /notes/of mine/inner`.
         "mkd\t-p '/notes/of mine/inner'\r",
-        // In the session, the keys type a `touch` command, with completion of both directories.
+        // The keys type `touch` with the path of a new file. Each Tab completes a directory's name.
         "touch /note\tof\tinn\tfile\r",
         "mkdir --par\t/notes/more\r",
         "subv\tcr\t/notes/sub\r",

@@ -16,7 +16,8 @@ use crate::mounting;
 
 use mounting::{Mounted, buttress, no_fuse, sound, text};
 
-/// Mounts for writing, with a log beside the image.
+/// Mounts the image for writing. Returns the path of the file beside the image to which the server
+/// writes its messages.
 fn mount_with_log(mounted: &Mounted, more: &[&str]) -> PathBuf {
     let log = mounted.image.with_file_name("log");
     let mut words = vec!["mount", "--log", log.to_str().unwrap(), "-o", "rw,commit=3600"];

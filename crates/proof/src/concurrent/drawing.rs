@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 /// Number of drawable names; each round prefers some of them.
 const NAMES: u64 = 10;
-/// Number of inodes above which names are mostly removed.
+/// Number of inodes above which a drawn creation or link of a file or directory becomes a removal.
 const INODES_MAX: usize = 70;
 /// Number of subvolumes at which no further one is created.
 const SUBVOLUMES_MAX: usize = 6;

@@ -103,7 +103,9 @@ pub enum Problem {
         cause: Box<dyn std::error::Error + Send + Sync>,
     },
     /// The length of a file differs from the manifest.
-    #[error("{place}: wrong length (found {found} bytes, expected {wanted} by the key size)")]
+    #[error(
+        "{place}: wrong length (found {found} bytes, expected {wanted}); correct the content, or `size` in the manifest"
+    )]
     Size {
         /// The file.
         place: String,

@@ -177,7 +177,7 @@ const WRONG: &[(&str, u64, &str)] = &[
     (
         "[[file]]\npath = \"/a\"\ntext = \"\"\nsize = 1\n",
         2,
-        "found 0 bytes, expected 1 by the key size",
+        "found 0 bytes, expected 1); correct the content, or `size` in the manifest",
     ),
     (
         "[[file]]\npath = \"/a\"\ntext = \"\"\nbase64 = \"\"\n",

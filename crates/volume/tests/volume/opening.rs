@@ -200,7 +200,7 @@ fn the_newest_device_leads_and_a_stale_one_is_read_last() {
             };
             put(&mut image.devices[id - 1], 65536, &newer.bytes(65536));
         }
-        // The stale device of this test holds old bytes everywhere.
+        // Noise in the whole stripe of device 1 stands for its old data.
         image.spoil(0);
         let volume = image.open(&[]);
         assert_eq!(volume.superblock().generation.get(), 12);

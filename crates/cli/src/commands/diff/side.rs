@@ -132,7 +132,9 @@ impl Side {
             }
             (Self::Host(tree), Node::Host(file)) => tree.entries(file)?,
             (Self::Planned(tree), Node::Planned(path)) => planned::entries(tree, path),
-            _ => anyhow::bail!("a file was asked for on the wrong side"),
+            _ => anyhow::bail!(
+                "a fault of this program: a file of one compared tree was requested from the other tree; please report it"
+            ),
         };
         entries.sort_by(|a, b| a.name.cmp(&b.name));
         Ok(entries)
@@ -157,7 +159,9 @@ impl Side {
             }
             (Self::Host(_), Node::Host(file)) => host::facts(file),
             (Self::Planned(tree), Node::Planned(path)) => planned::facts(tree, path),
-            _ => anyhow::bail!("a file was asked for on the wrong side"),
+            _ => anyhow::bail!(
+                "a fault of this program: a file of one compared tree was requested from the other tree; please report it"
+            ),
         }
     }
 
@@ -171,7 +175,9 @@ impl Side {
                 .collect(),
             (Self::Host(_), Node::Host(file)) => file.xattrs()?,
             (Self::Planned(tree), Node::Planned(path)) => planned::xattrs(tree, path)?,
-            _ => anyhow::bail!("a file was asked for on the wrong side"),
+            _ => anyhow::bail!(
+                "a fault of this program: a file of one compared tree was requested from the other tree; please report it"
+            ),
         };
         xattrs.sort();
         Ok(xattrs)
@@ -182,7 +188,9 @@ impl Side {
             (Self::Image { filesystem, .. }, Node::Image(location)) => Ok(filesystem.read_link(*location)?),
             (Self::Host(_), Node::Host(file)) => file.link_target(),
             (Self::Planned(tree), Node::Planned(path)) => planned::link_target(tree, path),
-            _ => anyhow::bail!("a file was asked for on the wrong side"),
+            _ => anyhow::bail!(
+                "a fault of this program: a file of one compared tree was requested from the other tree; please report it"
+            ),
         }
     }
 
@@ -193,7 +201,9 @@ impl Side {
             }
             (Self::Host(_), Node::Host(file)) => host::segments(file),
             (Self::Planned(tree), Node::Planned(path)) => planned::segments(tree, path),
-            _ => anyhow::bail!("a file was asked for on the wrong side"),
+            _ => anyhow::bail!(
+                "a fault of this program: a file of one compared tree was requested from the other tree; please report it"
+            ),
         }
     }
 
