@@ -131,13 +131,13 @@ impl fmt::Display for Compression {
 /// changes nothing if the item is too short.
 #[must_use]
 pub fn set_disk(item: &mut [u8], disk: Logical) -> bool {
-    let slice = item.get_mut(size_of::<RawFileExtentHead>()..).unwrap_or_default();
-    match RawExtentSlice::mut_from_prefix(slice) {
-        Ok((slice, _)) => {
+    let slice = item.get_mut(size_of::<RawFileExtentHead>()..);
+    match slice.map(RawExtentSlice::mut_from_prefix) {
+        Some(Ok((slice, _))) => {
             slice.disk = U64::new(disk.get());
             true
         }
-        Err(_) => false,
+        Some(Err(_)) | None => false,
     }
 }
 
