@@ -76,6 +76,9 @@ const EXTENTS_MIN: usize = 8;
 /// The longest hold of the edit lock that does not make batches smaller.
 const HOLD_MAX: Duration = Duration::from_millis(8);
 
+/// A shorter hold of the edit lock makes batches larger.
+const HOLD_SHORT: Duration = Duration::from_millis(2);
+
 /// How often others may edit a part of a batch. After that, the job holds the lock until the batch is done.
 const CHANGES_MAX: usize = 3;
 
@@ -397,7 +400,7 @@ impl Job<'_> {
         let extents = self.batch_extents;
         self.batch_extents = match hold {
             hold if hold > HOLD_MAX => (extents / 2).max(EXTENTS_MIN),
-            hold if hold < HOLD_MAX / 4 => extents.exact_mul(2).min(BATCH_EXTENTS),
+            hold if hold < HOLD_SHORT => extents.exact_mul(2).min(BATCH_EXTENTS),
             _ => extents,
         };
     }

@@ -7,8 +7,8 @@
 //! brought up to date:
 //!
 //! - No address that the device's own state uses is allocated. Free ranges of the returning
-//! device's own state are pinned. A hold on the device's generation keeps ranges pinned that later
-//! commits free. [`Pins`](super::pins::Pins) enforces that no address of this state is allocated.
+//!   device's own state are pinned. A hold on the device's generation keeps ranges pinned that later
+//!   commits free. [`Pins`](super::pins::Pins) enforces that no address of this state is allocated.
 //! - On the returning device, the return overwrites no byte that the device's own state uses. If
 //!   the volume reuses an address, the chunk's whole stripe on the device moves to a place that
 //!   neither state uses.

@@ -9,9 +9,9 @@
 //!   content;
 //! - device numbers hold the major number above bit 20 and the minor number below;
 //! - a nested subvolume inside a snapshot is an empty directory that no item describes. The kernel
-//! gives the placeholder mode 0755, one link, and the owner and access time of its parent
-//! directory. Times of the placeholder other than the access time are those of the first lookup. In
-//! this crate, the other times are the change time of the parent directory, so that two runs agree.
+//!   gives the placeholder mode 0755, one link, and the owner and access time of its parent
+//!   directory. Times of the placeholder other than the access time are those of the first lookup. In
+//!   this crate, the other times are the change time of the parent directory, so that two runs agree.
 //!
 //! Source: on-disk format documentation, section "INODE_ITEM".
 

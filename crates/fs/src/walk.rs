@@ -15,8 +15,8 @@
 //! # Promises
 //!
 //! - A walk always ends: it enters a directory only through the entry that the directory names as
-//! its own ([`crate::Corruption::DirectoryLinkedTwice`]). The directories that a walk enters
-//! therefore form a tree.
+//!   its own ([`crate::Corruption::DirectoryLinkedTwice`]). The directories that a walk enters
+//!   therefore form a tree.
 //! - A bad file or directory becomes a [`WalkItem::Failed`], after which the walk continues.
 //! - The sizes of batches, including paths, bound the memory of a walk (`pipeline`).
 //! - A walk reports hard links ([`WalkEntry::hard_link`]) while the names for which it expects

@@ -24,10 +24,10 @@
 //! 1. [`EditableTree::for_each_unassigned`] assigns addresses. The assignment runs again after
 //!    every later edit of this tree, until [`EditableTree::unassigned_nodes`] is zero.
 //! 2. [`EditableTree::freeze`] fixes the tree's state for the commit. The next edit copies the
-//! blocks that it changes, in the next generation that the context returns. Frozen blocks may also
-//! be written during a transaction to free memory. After such a write, an edit copies the block to
-//! a new address before it changes it. The old address must not be reused: the cache keys blocks by
-//! address and generation.
+//!    blocks that it changes, in the next generation that the context returns. Frozen blocks may also
+//!    be written during a transaction to free memory. After such a write, an edit copies the block to
+//!    a new address before it changes it. The old address must not be reused: the cache keys blocks by
+//!    address and generation.
 //! 3. [`Frozen::blocks`] lists the frozen blocks, and [`FrozenBlock::seal`] seals each on any
 //!    thread. The caller writes the blocks, and [`Forest::keep_written`] caches them.
 //! 4. [`EditableTree::forget_written`] releases the blocks, and the caller drops the [`Frozen`].

@@ -203,6 +203,7 @@ pub(crate) fn cases() -> Vec<Case> {
     all.extend(about_whole_volumes());
     all.extend(about_streams());
     all.extend(about_volumes());
+    all.extend(about_devices());
     all.extend(about_structures());
     all.extend(sessions());
     all
@@ -473,6 +474,12 @@ fn about_volumes() -> Vec<Case> {
             json: Json::Named("device-remove"),
             ..write("device delete", "2 --device {second} {image}", "")
         },
+    ]
+}
+
+/// Devices, and jobs on all of a volume.
+fn about_devices() -> Vec<Case> {
+    vec![
         look("device stats", "{image}", ""),
         Case {
             form: "-z",

@@ -13,8 +13,8 @@
 //! # Invariants
 //!
 //! - Until the commit is durable, no block of the log or the last commit is overwritten. A crash
-//! during the replay leaves the log and the last commit unchanged; the next opening replays the log
-//! again.
+//!   during the replay leaves the log and the last commit unchanged; the next opening replays the log
+//!   again.
 //! - After each step of the replay, names are consistent: both the directory and the inode record
 //!   each name.
 //! - After a replay, directories have the times of the log, or their own times. Directory entries

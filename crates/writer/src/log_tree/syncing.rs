@@ -5,10 +5,10 @@
 //!    transaction. The collection runs in memory, under the edit lock ([`super::collecting`]). The
 //!    sync then adds the collected changes to the log's own tree, without the edit lock.
 //! 3. Of all waiting sync calls, one writes the log for all. Under the edit lock, changed log
-//! blocks get addresses. After releasing the lock, that call writes the blocks, writes the tree of
-//! log roots, and flushes. The leading call then writes the primary superblocks with the new root
-//! of the log, and flushes. Calls that arrive during the round wait for the next round, and one of
-//! them leads it.
+//!    blocks get addresses. After releasing the lock, that call writes the blocks, writes the tree of
+//!    log roots, and flushes. The leading call then writes the primary superblocks with the new root
+//!    of the log, and flushes. Calls that arrive during the round wait for the next round, and one of
+//!    them leads it.
 //!
 //! Changes of the trees after a log was written never change the meaning of the log. A commit makes
 //! every log of its transaction obsolete: the commit's superblock names no log, and the log blocks
@@ -20,8 +20,8 @@
 //!   of a log, no commit is frozen or written: log writers and commits hold the superblock lock. A
 //!   log writer does not wait for a commit that still converges.
 //! - A superblock with a log differs from the superblock before only in its first 512 bytes. A torn
-//! superblock therefore equals the old or the new superblock. Such a write leaves out the
-//! superblock copies, which keep the state of the commit.
+//!   superblock therefore equals the old or the new superblock. Such a write leaves out the
+//!   superblock copies, which keep the state of the commit.
 //! - The writer never writes an incomplete log. Until the next commit, every sync then makes a
 //!   commit.
 //! - A log block stays pinned from its allocation until the commit is durable. Only a later log may

@@ -57,19 +57,19 @@ fn write_on(filesystem: &WritableFilesystem, thread: u64, stop: &AtomicBool) -> 
             model.resize(at + new.len(), 0);
         }
         model[at..at + new.len()].copy_from_slice(&new);
-        if rounds % 16 == 0 {
+        if rounds.is_multiple_of(16) {
             let _synced = filesystem.fsync(*file).unwrap();
         }
-        if rounds % 40 == 0 {
+        if rounds.is_multiple_of(40) {
             let name = format!("snapshot-{thread}-{rounds}");
             let made = filesystem
                 .snapshot(ROOT.subvolume, ROOT, name.as_bytes(), false)
                 .unwrap();
-            if rounds % 80 == 0 {
+            if rounds.is_multiple_of(80) {
                 filesystem.delete_subvolume(made).unwrap();
             }
         }
-        if rounds % 11 == 0 {
+        if rounds.is_multiple_of(11) {
             let mut found = vec![0; model.len()];
             assert_eq!(
                 filesystem.read_at(*file, offset(0), &mut found).unwrap(),
