@@ -20,7 +20,7 @@
 //! keeps the superblock of the commit before its removal until the caller wipes it; no later commit
 //! lists the device.
 //!
-//! [`joining`] adds devices, and [`emptying`] removes parts of devices.
+//! The module `joining` adds devices, and `emptying` removes parts of devices.
 //!
 //! This module leaves out the size of image files, and moving content from a device, which is a job
 //! in a higher layer.

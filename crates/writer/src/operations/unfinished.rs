@@ -14,8 +14,8 @@
 //! New names of an unfinished subvolume may be deferred, so that many go into each leaf at once
 //! ([`defer_names`]).
 //!
-//! [`finish_subvolumes`]: WritableFilesystem::finish_subvolumes [`defer_names`]:
-//! WritableFilesystem::defer_names
+//! [`finish_subvolumes`]: WritableFilesystem::finish_subvolumes
+//! [`defer_names`]: WritableFilesystem::defer_names
 
 use super::Access;
 use super::Operation;

@@ -6,7 +6,7 @@ use buttress_format::{Incompat, Uuid};
 use buttress_fs::error::Error;
 use buttress_mkfs::Feature;
 
-/// Each change is durable after the next [`commit`](WritableVolume::commit). Close the volume after
+/// Each change is durable after the next [`sync`](WritableVolume::sync). Close the volume after
 /// this call: the open volume still works with its earlier features.
 impl WritableVolume {
     /// Adds a feature that needs nothing except its flag: [`Feature::ExtendedReferences`],
@@ -33,8 +33,7 @@ impl WritableVolume {
     /// # let volume = buttress::Volume::create().on_devices(vec![buttress::Device::memory(vec![0; 256 << 20])])?;
     /// let fsid = buttress::Uuid::from_u128(7);
     /// volume.set_fsid(fsid)?;
-    /// volume.commit()?;
-    /// assert_eq!(volume.info().fsid, fsid);
+    /// volume.sync()?;
     /// # Ok::<(), buttress::Error>(())
     /// ```
     ///
