@@ -88,7 +88,7 @@ pub enum MembershipRefusal {
     },
     /// Other devices have too little unallocated space for the content of the part to be cut off.
     #[error(
-        "device {device}: too little unallocated space to move {content} bytes (found {found} bytes, expected at least {wanted}). Add a device, or delete files"
+        "device {device}: too little unallocated space to move {content} bytes (found {found} bytes, expected at least {wanted}). To free space, run `buttress balance start -dusage=50 -musage=50`, or add a device"
     )]
     NoPlace {
         /// The device's id.

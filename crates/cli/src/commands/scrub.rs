@@ -18,6 +18,9 @@ mod running;
 mod start;
 mod status;
 
+use std::path::{Path, PathBuf};
+
+use crate::context::Context;
 use crate::manual::ExitCode;
 use crate::table::{Row, leaf};
 
@@ -31,6 +34,12 @@ pub const ROWS: &[Row] = &[
 
 /// Suffix of a status file's name.
 const STATUS_ENDING: &str = ".scrub-status";
+
+/// Returns the path beside which the status file is: the overlay if one is given, because the repairs
+/// are in the overlay and not in the image.
+fn described(context: &Context, image: &Path) -> PathBuf {
+    context.overlay_of(0).unwrap_or_else(|| image.to_owned())
+}
 
 /// Exit code if no scrub is running, or none can be resumed.
 const NOTHING: u8 = 2;

@@ -9,7 +9,7 @@ use clap::Args;
 use serde_json::json;
 
 use super::record::{Record, State};
-use super::{NOTHING, STATUS_ENDING, online};
+use super::{NOTHING, STATUS_ENDING, described, online};
 use crate::background::{self, status_file};
 use crate::context::Context;
 use crate::exit::Outcome;
@@ -54,7 +54,11 @@ impl Subcommand for Cancel {
             };
         }
         let image = Target::parse(&self.image).image;
-        let path = status_file(&image, self.status_file.as_deref(), STATUS_ENDING)?;
+        let path = status_file(
+            &described(context, &image),
+            self.status_file.as_deref(),
+            STATUS_ENDING,
+        )?;
         let running = Record::find(&path)?.filter(|record| record.state == State::Running);
         let Some(record) = running else {
             // Open the volume, so that a missing volume gives the usual error.

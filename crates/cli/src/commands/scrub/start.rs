@@ -11,7 +11,7 @@ use serde_json::json;
 
 use super::options::Options;
 use super::record::{Record, State};
-use super::{EXIT_CODES, NOTHING, STATUS_ENDING, online, running};
+use super::{EXIT_CODES, NOTHING, STATUS_ENDING, described, online, running};
 use crate::background::{self, status_file};
 use crate::context::Context;
 use crate::exit::{Advice, Outcome};
@@ -77,7 +77,7 @@ impl Subcommand for Start {
             return online.run(context, &self.options, None, Self::NAME);
         }
         let target = Target::parse(&self.options.image);
-        let path = status_path(&target.image, &self.options)?;
+        let path = status_path(&described(context, &target.image), &self.options)?;
         if !self.force
             && let Some(path) = &path
             && let Some(record) = Record::find(path)?
@@ -124,7 +124,8 @@ impl Subcommand for Resume {
             };
         }
         let target = Target::parse(&self.options.image);
-        let path = status_file(&target.image, self.options.status_file.as_deref(), STATUS_ENDING)?;
+        let beside = described(context, &target.image);
+        let path = status_file(&beside, self.options.status_file.as_deref(), STATUS_ENDING)?;
         let record = match Record::find(&path)? {
             Some(record) if record.state == State::Running && !self.options.in_background => {
                 return Err(already_running(&target.image, &record));

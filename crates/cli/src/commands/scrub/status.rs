@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use super::printing::{Style, as_json, print_record};
 use super::record::{Record, State};
-use super::{STATUS_ENDING, online};
+use super::{STATUS_ENDING, described, online};
 use crate::background::status_file;
 use crate::context::Context;
 use crate::exit::Outcome;
@@ -74,7 +74,11 @@ impl Subcommand for Status {
         // Resynchronisations of an unmounted volume run only inside commands.
         let resync = resyncs::Status::default();
         let image = Target::parse(&self.image).image;
-        let path = status_file(&image, self.status_file.as_deref(), STATUS_ENDING)?;
+        let path = status_file(
+            &described(context, &image),
+            self.status_file.as_deref(),
+            STATUS_ENDING,
+        )?;
         let record = Record::find(&path)?;
         // During a scrub, no other process can open the volume.
         if let Some(record) = record.as_ref().filter(|record| record.state == State::Running) {
