@@ -90,6 +90,8 @@ impl Super {
         raw.incompat_flags = self.incompat.into();
         raw.dev_item.devid = self.device.into();
         raw.dev_item.total_bytes = self.device_bytes.into();
+        // A device without device extents would lack nothing, whatever its generation.
+        raw.dev_item.bytes_used = (4 << 20).into();
         raw.dev_item.sector_size = 4096.into();
         raw.dev_item.io_align = 4096.into();
         raw.dev_item.io_width = 4096.into();
