@@ -60,7 +60,7 @@ fn an_old_state_stays_whole_through_a_thousand_commits() {
     });
     let error = refused.expect_err("the volume is full");
     assert_eq!(error.kind(), ErrorKind::Caller);
-    assert!(error.to_string().contains("wait for readers"), "{error}");
+    assert!(error.to_string().contains("pinned by readers"), "{error}");
     assert_eq!(describe(&view).unwrap(), seen);
     drop(view);
     let without_reader = Filling::Metadata.fill(&filesystem, "newer", u64::MAX).unwrap();
