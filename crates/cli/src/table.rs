@@ -26,6 +26,19 @@ pub(crate) use command_line::subcommand_named;
 pub use running::run;
 pub(crate) use running::run_on_mount;
 
+/// The state of a mounted volume that a command sees.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MountView {
+    /// A view of the newest state.
+    Newest,
+    /// A view of a commit that the server makes first. The command keeps its view for long, or reads
+    /// references to extents, which do not include delayed references.
+    Committed,
+    /// The live volume. The command moves extents and waits until nothing needs their old places; a
+    /// view of its own would need them.
+    Live,
+}
+
 /// A command, whose arguments are the type's fields.
 pub trait Subcommand: clap::Args {
     /// Name of the command in its group.
@@ -35,10 +48,8 @@ pub trait Subcommand: clap::Args {
     /// True if the server of a mount can execute the command for a path below the mount. Such a
     /// command opens volumes only through the context, and opens no files.
     const ON_MOUNTS: bool = false;
-    /// True if the mount's server commits before it runs the command. Some of these commands keep a
-    /// view that would retain extents freed by a later commit. Other ones read references to
-    /// extents, which do not include delayed references.
-    const COMMITS_BEFORE: bool = false;
+    /// The state of a mounted volume that the command sees.
+    const MOUNT_VIEW: MountView = MountView::Newest;
     /// Exit code if the command fails or loses something.
     const TROUBLE: u8 = exit::FAILURE;
     /// Example command lines; the first is the most important one.
@@ -80,7 +91,7 @@ pub(crate) enum Kind {
     Leaf {
         hidden: bool,
         on_mounts: bool,
-        commits_before: bool,
+        mount_view: MountView,
         trouble: u8,
         examples: &'static [Example],
         exit_codes: &'static [ExitCode],
@@ -100,7 +111,7 @@ pub const fn leaf<C: Subcommand>() -> Row {
         kind: Kind::Leaf {
             hidden: C::HIDDEN,
             on_mounts: C::ON_MOUNTS,
-            commits_before: C::COMMITS_BEFORE,
+            mount_view: C::MOUNT_VIEW,
             trouble: C::TROUBLE,
             examples: C::EXAMPLES,
             exit_codes: C::EXIT_CODES,

@@ -27,7 +27,7 @@ use crate::output::json::{ArrayWriter, insert_name};
 use crate::output::terminal::Stdout;
 use crate::progress::Watch;
 use crate::signals::Cancelling;
-use crate::table::Subcommand;
+use crate::table::{MountView, Subcommand};
 use filefrag::{Filefrag, Sizes};
 use summary::Summary;
 
@@ -67,7 +67,7 @@ pub const FLAG_NAMES: [(FiemapFlags, &str); 8] = [
 impl Subcommand for FiemapCommand {
     const NAME: &'static str = "fiemap";
     const ON_MOUNTS: bool = true;
-    const COMMITS_BEFORE: bool = true;
+    const MOUNT_VIEW: MountView = MountView::Committed;
     const EXAMPLES: &'static [Example] = &[
         example(
             "buttress fiemap -v backup.img:/home/letter",

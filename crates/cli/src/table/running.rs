@@ -14,7 +14,7 @@ use anyhow::Result;
 use clap::ArgMatches;
 
 use super::command_line::{command, parse, under_own_name};
-use super::{Kind, ROWS, RunFunction};
+use super::{Kind, MountView, ROWS, RunFunction};
 use crate::context::Context;
 use crate::exit::{self, Advice, End, Outcome};
 use crate::globals::{self, Globals, Uses};
@@ -28,7 +28,7 @@ struct Called<'a> {
     run: RunFunction,
     trouble: u8,
     on_mounts: bool,
-    commits_before: bool,
+    mount_view: MountView,
     matches: &'a ArgMatches,
     globals: Globals,
 }
@@ -50,14 +50,14 @@ impl<'a> Called<'a> {
                     trouble,
                     run,
                     on_mounts,
-                    commits_before,
+                    mount_view,
                     ..
                 } => {
                     return Ok(Self {
                         run: *run,
                         trouble: *trouble,
                         on_mounts: *on_mounts,
-                        commits_before: *commits_before,
+                        mount_view: *mount_view,
                         matches: current,
                         globals: Globals::collect(&levels)?,
                     });
@@ -101,8 +101,8 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> End {
 }
 
 /// Runs a command line of another process in the server of a mount, on its volume. `enter` returns
-/// the place of the command; its argument requests a commit before the view is taken.
-pub(crate) fn run_on_mount(arguments: &[OsString], enter: impl FnOnce(bool) -> Result<Place>) -> End {
+/// the place of the command, with the state of the volume that the command sees.
+pub(crate) fn run_on_mount(arguments: &[OsString], enter: impl FnOnce(MountView) -> Result<Place>) -> End {
     let matches = match parse(arguments) {
         Ok(matches) => matches,
         Err(error) => return End::CommandLine(error),
@@ -126,7 +126,7 @@ pub(crate) fn run_on_mount(arguments: &[OsString], enter: impl FnOnce(bool) -> R
     };
     let context = Context::new(globals);
     json::forget_document();
-    let result = enter(called.commits_before).and_then(|place| {
+    let result = enter(called.mount_view).and_then(|place| {
         context.enter(place);
         (called.run)(called.matches, &context)
     });

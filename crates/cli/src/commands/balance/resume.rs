@@ -15,7 +15,7 @@ use crate::exit::Outcome;
 use crate::globals::{Uses, parse_size};
 use crate::manual::{Example, ExitCode, example};
 use crate::status_files::Record as _;
-use crate::table::Subcommand;
+use crate::table::{MountView, Subcommand};
 
 /// Continue a balance that was paused or interrupted
 ///
@@ -37,6 +37,7 @@ pub(super) struct Resume {
 impl Subcommand for Resume {
     const NAME: &'static str = "resume";
     const ON_MOUNTS: bool = true;
+    const MOUNT_VIEW: MountView = MountView::Live;
     const EXAMPLES: &'static [Example] = &[example(
         "buttress balance resume disk.img",
         "Continues a balance that was paused, here or by Linux",

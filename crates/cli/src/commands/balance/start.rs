@@ -21,7 +21,7 @@ use crate::manual::{Example, ExitCode, example};
 use crate::output::size::UnitFlags;
 use crate::output::terminal;
 use crate::status_files::Record as _;
-use crate::table::Subcommand;
+use crate::table::{MountView, Subcommand};
 
 /// Delay before a full balance on a terminal, in which the user can cancel.
 const DELAY: Duration = Duration::from_secs(10);
@@ -91,6 +91,7 @@ fn parse_filters(text: &str) -> Result<BalanceArguments, String> {
 impl Subcommand for Start {
     const NAME: &'static str = "start";
     const ON_MOUNTS: bool = true;
+    const MOUNT_VIEW: MountView = MountView::Live;
     const EXAMPLES: &'static [Example] = &[
         example(
             "buttress balance start -dusage=50 disk.img",

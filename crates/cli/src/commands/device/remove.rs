@@ -16,7 +16,7 @@ use crate::manual::{Example, example};
 use crate::output::terminal;
 use crate::progress::Watch;
 use crate::signals::Cancelling;
-use crate::table::Subcommand;
+use crate::table::{MountView, Subcommand};
 
 /// Remove devices from a volume
 ///
@@ -37,6 +37,7 @@ pub(super) struct Remove {
 impl Subcommand for Remove {
     const NAME: &'static str = "remove";
     const ON_MOUNTS: bool = true;
+    const MOUNT_VIEW: MountView = MountView::Live;
     const EXAMPLES: &'static [Example] = &[
         example(
             "buttress device remove second.img --device second.img first.img",
@@ -68,6 +69,7 @@ pub(super) struct Delete {
 impl Subcommand for Delete {
     const NAME: &'static str = "delete";
     const ON_MOUNTS: bool = true;
+    const MOUNT_VIEW: MountView = MountView::Live;
     const EXAMPLES: &'static [Example] = &[example(
         "buttress device delete 2 --device second.img first.img",
         "Removes device 2 from the volume",

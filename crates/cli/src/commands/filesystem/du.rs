@@ -23,7 +23,7 @@ use crate::output::json::{ArrayWriter, insert_name};
 use crate::output::size::{UnitFlags, Units};
 use crate::output::terminal;
 use crate::output::terminal::Stdout;
-use crate::table::Subcommand;
+use crate::table::{MountView, Subcommand};
 use crate::target::Target;
 
 /// Show the space of files, and how much of it is shared
@@ -45,7 +45,7 @@ pub struct Du {
 impl Subcommand for Du {
     const NAME: &'static str = "du";
     const ON_MOUNTS: bool = true;
-    const COMMITS_BEFORE: bool = true;
+    const MOUNT_VIEW: MountView = MountView::Committed;
     const EXAMPLES: &'static [Example] = &[example(
         "buttress filesystem du -s backup.img:/home",
         "Shows the total and the shared space of a directory",

@@ -16,7 +16,7 @@ use crate::output::size::Units;
 use crate::output::terminal;
 use crate::progress::Watch;
 use crate::signals::Cancelling;
-use crate::table::Subcommand;
+use crate::table::{MountView, Subcommand};
 
 /// Change the size of a device of a volume
 ///
@@ -96,6 +96,7 @@ impl NewSize {
 impl Subcommand for Resize {
     const NAME: &'static str = "resize";
     const ON_MOUNTS: bool = true;
+    const MOUNT_VIEW: MountView = MountView::Live;
     const EXAMPLES: &'static [Example] = &[
         example(
             "buttress filesystem resize 2G backup.img",

@@ -15,7 +15,7 @@ use crate::exit::Outcome;
 use crate::globals::{Uses, parse_size};
 use crate::manual::{Example, example};
 use crate::output::size::UnitFlags;
-use crate::table::Subcommand;
+use crate::table::{MountView, Subcommand};
 
 /// Discard the unused space of an image or device
 #[derive(Args, Debug)]
@@ -33,7 +33,7 @@ pub struct Trim {
 impl Subcommand for Trim {
     const NAME: &'static str = "trim";
     const ON_MOUNTS: bool = true;
-    const COMMITS_BEFORE: bool = true;
+    const MOUNT_VIEW: MountView = MountView::Committed;
     const EXAMPLES: &'static [Example] = &[example(
         "buttress filesystem trim system.img",
         "Frees the disk space of deleted files in the image",

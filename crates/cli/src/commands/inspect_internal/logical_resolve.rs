@@ -14,7 +14,7 @@ use crate::context::Context;
 use crate::exit::Outcome;
 use crate::manual::{Example, example};
 use crate::output::json;
-use crate::table::Subcommand;
+use crate::table::{MountView, Subcommand};
 
 /// Print the paths of the files that use a logical address
 #[derive(Args, Debug)]
@@ -39,7 +39,7 @@ pub struct LogicalResolve {
 impl Subcommand for LogicalResolve {
     const NAME: &'static str = "logical-resolve";
     const ON_MOUNTS: bool = true;
-    const COMMITS_BEFORE: bool = true;
+    const MOUNT_VIEW: MountView = MountView::Committed;
     const EXAMPLES: &'static [Example] = &[example(
         "buttress inspect-internal logical-resolve 30408704 backup.img",
         "Prints the files that use an address from a kernel message",

@@ -17,7 +17,7 @@ use serde_json::json;
 use crate::context::Context;
 use crate::exit::Outcome;
 use crate::manual::{Example, example};
-use crate::table::Subcommand;
+use crate::table::{MountView, Subcommand};
 
 /// Print the start of a swap file on its device, and its resume offset
 #[derive(Args, Debug)]
@@ -36,7 +36,7 @@ const PAGE_BYTES: u64 = 4096;
 impl Subcommand for MapSwapfile {
     const NAME: &'static str = "map-swapfile";
     const ON_MOUNTS: bool = true;
-    const COMMITS_BEFORE: bool = true;
+    const MOUNT_VIEW: MountView = MountView::Committed;
     const EXAMPLES: &'static [Example] = &[example(
         "buttress inspect-internal map-swapfile -r backup.img:/swapfile",
         "Prints the number for the kernel's resume_offset",

@@ -34,7 +34,7 @@ use crate::opening::{Mount, Place};
 use crate::output::elsewhere::{self, Elsewhere};
 use crate::resyncs::Resyncs;
 use crate::signals;
-use crate::table;
+use crate::table::{self, MountView};
 use crate::writing::Writing;
 
 /// Largest number of concurrent commands.
@@ -169,12 +169,14 @@ impl Served {
         }
         let before = SubvolumeNames::of(&self.access.view())?;
         let paths = Arc::new(request.paths);
-        let code = exit::code(table::run_on_mount(&request.arguments, |commits_before| {
-            if commits_before && let Access::Writing(writer) = &self.access {
+        let code = exit::code(table::run_on_mount(&request.arguments, |mount_view| {
+            if mount_view == MountView::Committed
+                && let Access::Writing(writer) = &self.access
+            {
                 self.take_what_is_kept_back();
                 writer.commit()?;
             }
-            self.place(caller, Arc::clone(&paths))
+            self.place(mount_view, caller, Arc::clone(&paths))
         }));
         if let (Access::Writing(_), Some(volume)) = (&self.access, self.volume.upgrade()) {
             let paths: Vec<Vec<u8>> = paths.values().cloned().collect();
@@ -194,7 +196,13 @@ impl Served {
         volume.has_come(&kept.content);
     }
 
-    fn place(&self, caller: NewInode, paths: Arc<HashMap<OsString, Vec<u8>>>) -> Result<Place> {
+    fn place(
+        &self,
+        mount_view: MountView,
+        caller: NewInode,
+        paths: Arc<HashMap<OsString, Vec<u8>>>,
+    ) -> Result<Place> {
+        let mut live = None;
         let writing = match &self.access {
             Access::Reading(_) => None,
             Access::Writing(writer) => {
@@ -202,14 +210,16 @@ impl Served {
                 // The commands on a mount inspect extents, so content must not be dirty.
                 writer.write_back()?;
                 let volume = writable_over(writer.clone(), caller);
-                Some(Writing::for_somebody(
-                    volume.subvolume_by_id(self.root.subvolume)?,
-                    caller,
-                ))
+                let root = volume.subvolume_by_id(self.root.subvolume)?;
+                live = (mount_view == MountView::Live).then(|| root.as_ref().clone());
+                Some(Writing::for_somebody(root, caller))
             }
         };
         Ok(Place {
-            opened: volume_over(self.access.view()).subvolume_by_id(self.root.subvolume)?,
+            opened: match live {
+                Some(live) => live,
+                None => volume_over(self.access.view()).subvolume_by_id(self.root.subvolume)?,
+            },
             image: self.image.clone(),
             directory: b"/".to_vec(),
             mount: Some(Mount {

@@ -16,7 +16,7 @@ use crate::context::Context;
 use crate::exit::{Advice, Outcome};
 use crate::manual::{Example, example};
 use crate::output::json::insert_name;
-use crate::table::Subcommand;
+use crate::table::{MountView, Subcommand};
 
 /// List the extents of a subvolume that were written since a generation
 #[derive(Args, Debug)]
@@ -44,7 +44,7 @@ struct Found {
 impl Subcommand for FindNew {
     const NAME: &'static str = "find-new";
     const ON_MOUNTS: bool = true;
-    const COMMITS_BEFORE: bool = true;
+    const MOUNT_VIEW: MountView = MountView::Committed;
     const EXAMPLES: &'static [Example] = &[example(
         "buttress subvolume find-new backup.img:/home 17",
         "Lists the extents that were written in generation 17 or later",
