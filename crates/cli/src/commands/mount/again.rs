@@ -1,7 +1,7 @@
 //! Further mounts of a mounted volume.
 //!
 //! - `-o remount` changes the mount to read-only, or back to writable. If a mount began read-only,
-//!   a remount for writing unmounts and mounts again. For a remount, the mount must be idle: its
+//!   a remount for writing unmounts and mounts again. For such a remount, it must be idle: its
 //!   server has its devices open for reading, and can open no other files.
 //! - On another directory, the same image shows the root of the existing server's mount, as with
 //!   `mount --bind`. Linux also has one state for all mounts of a file system. The second mount can

@@ -40,7 +40,7 @@ pub(super) struct Options {
     /// For compatibility: a class for ionice, which has no effect
     #[arg(short = 'c', value_name = "CLASS", hide = true)]
     pub(super) io_class: Option<u32>,
-    /// For compatibility: a priority for ionice, which nothing is made of
+    /// For compatibility: a priority for ionice, which has no effect
     #[arg(short = 'n', value_name = "PRIORITY", hide = true)]
     pub(super) io_priority: Option<u32>,
     /// This is the process in the background

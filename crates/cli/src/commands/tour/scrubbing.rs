@@ -1,4 +1,4 @@
-//! The tour's step that corrupts a copy and scrubs the volume. The changes of this scrub stay in
+//! The tour's step that corrupts a copy and scrubs the volume. The changes of this step stay in
 //! memory, and the image stays unchanged.
 
 use anyhow::{Context as _, Result, ensure};

@@ -2,7 +2,7 @@
 //!
 //! By default, the dump prints the root tree, the chunk tree, and the tree of log trees if it
 //! exists. Then follow every tree with a root item, in the root tree's order, the log trees, and
-//! the totals of the volume. The options `-e`, `-d`, `-u` and `-t` omit some of these trees.
+//! the totals of the volume. The options `-e`, `-d`, `-u` and `-t` omit parts of this output.
 
 use anyhow::{Result, anyhow};
 use buttress::unstable::format::superblock::Incompat;
