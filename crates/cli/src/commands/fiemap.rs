@@ -1,6 +1,6 @@
 //! `buttress fiemap IMAGE:/file…`: the extents of files, in the format of `filefrag` of e2fsprogs.
 //!
-//! Without `-v`, one line states the number of a file's pieces. The summary needs no sharing
+//! Without `-v`, one line states the number of a file's pieces. This line needs no sharing
 //! information, so the command reads only the file's leaves. With `-v`, `--summary` and in JSON
 //! every extent has its flags. The command prints extents as it finds them, and a signal ends the
 //! command between two extents.

@@ -1,5 +1,5 @@
-//! Sandbox of a mount's server: it drops all rights that it does not need, because its image may
-//! come from anybody.
+//! Sandbox of a mount's server, which gives up all system calls that it does not need, because its
+//! image may come from anybody.
 //!
 //! Once its devices, its log, its socket and `/dev/fuse` are open and the mount exists, the server
 //! needs no other file, connection or program. A permanent seccomp filter for all of its threads

@@ -135,7 +135,7 @@ impl Watch {
     /// Requests an unmount, and waits for the attempt.
     pub(super) fn unmount(&mut self) {
         if let Some(mut input) = self.0.stdin.take() {
-            // If the watching process has ended, unmount by ending this process.
+            // If the watching process has ended, the mount ends with this process.
             let _ = input.write_all(b"u");
         }
         let _ = self.0.wait();

@@ -1,9 +1,8 @@
 //! `buttress stream verify FILE…`: reads streams to their ends and prints their contents.
 //!
 //! The command verifies every checksum, executes every command, decodes all compressed data, and
-//! checks the end of each stream. The first error stops the command, with the exact position and
-//! exit code
-//! 1. The command still lists the streams that were complete before the damage.
+//! checks the end of each stream. The first error stops the command with exit code 1, and the
+//! message has the exact position. The command still lists the streams that were complete before the damage.
 
 use std::ffi::OsString;
 use std::io::Write;
