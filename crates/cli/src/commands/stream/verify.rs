@@ -2,7 +2,8 @@
 //!
 //! The command verifies every checksum, executes every command, decodes all compressed data, and
 //! checks the end of each stream. The first error stops the command with exit code 1, and the
-//! message has the exact position. The command still lists the streams that were complete before the damage.
+//! message has the exact position. The command still lists the streams that were complete before
+//! the damage.
 
 use std::ffi::OsString;
 use std::io::Write;
