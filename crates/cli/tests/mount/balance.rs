@@ -101,6 +101,31 @@ fn mounted_volume_is_converted_beside_writers() {
 }
 
 #[test]
+fn mounted_volume_is_cut_and_grows_beside_its_files() {
+    if skips(no_fuse()) {
+        return;
+    }
+    let mounted = mounted();
+    let directory = mounted.directory();
+    // The chunks past the new end move into the gap that this file leaves.
+    fs::write(mounted.path("gap"), vec![7; 60 << 20]).unwrap();
+    sound(&["filesystem", "sync", directory]);
+    fs::write(mounted.path("last"), content(99)).unwrap();
+    fs::remove_file(mounted.path("gap")).unwrap();
+    sound(&["filesystem", "sync", directory]);
+    for size in ["180M", "300M"] {
+        sound(&["filesystem", "resize", size, directory]);
+    }
+    assert_eq!(fs::metadata(mounted.image()).unwrap().len(), 300 << 20);
+    for number in 0..FILES {
+        assert!(fs::read(mounted.path(&format!("f{number}"))).unwrap() == content(number));
+    }
+    assert!(fs::read(mounted.path("last")).unwrap() == content(99));
+    mounted.umount();
+    sound(&["check", "--check-data-csum", mounted.image()]);
+}
+
+#[test]
 fn balance_in_the_server_is_paused_by_the_end_of_the_mount() {
     if skips(no_fuse()) {
         return;
