@@ -89,8 +89,9 @@ impl WritableVolume {
     /// The volume has no such device; the size is below 16 MiB, or past the end of a block device; content past the new end
     /// finds no space elsewhere; the job was cancelled; a device fails.
     pub fn resize_device(&self, device: DeviceId, size: ByteCount, progress: &Progress) -> Result<()> {
-        let view = self.view();
-        let slots = view.volume().devices();
+        // A view would keep the old places of moved content, and the job would wait for it.
+        let volume = self.writer().forest().volume();
+        let slots = volume.devices();
         let slot = slots
             .iter()
             .find(|slot| slot.id() == device && slot.item().is_some());
@@ -104,7 +105,7 @@ impl WritableVolume {
         }
         let grown = self.writer().grow_device(device, size);
         // A commit that failed may be durable.
-        if grown.is_err() && before < size.get() && view.volume().stopped().is_none() && now.get() <= before {
+        if grown.is_err() && before < size.get() && volume.stopped().is_none() && now.get() <= before {
             // After a failed commit, no committed state uses the added bytes.
             let _longer = own.set_size(before);
         }
