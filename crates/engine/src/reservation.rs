@@ -422,8 +422,8 @@ impl Running {
         self.reservation(need).all_bytes
     }
 
-    /// Returns the part of the reservation that must have space on the host. The backed part
-    /// includes the reserve's need for a few edits that free space.
+    /// Returns the part of the reservation that must have space on the host. Of the reserve, that
+    /// part includes the need of a few edits that free space.
     pub fn backed_reservation_bytes(&self, need: Need) -> u64 {
         self.reservation(need).backed_bytes
     }

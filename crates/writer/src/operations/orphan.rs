@@ -155,7 +155,7 @@ impl WritableFilesystem {
     /// Returns the number of removed inodes. Inodes that are held open now remain.
     ///
     /// # Errors
-    /// Fails with an error of the tree; [`Error::NoSpace`].
+    /// Fails with an error of the tree, or with [`Error::NoSpace`].
     pub fn clean_orphans(&self, subvolume: SubvolumeId) -> Result<u64> {
         let mut removed = 0_u64;
         let mut from = 0;

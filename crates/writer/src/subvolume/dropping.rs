@@ -7,8 +7,8 @@
 //! the dropped tree. Between transactions the root item records the first remaining child (*drop
 //! progress*), so that the drop continues after a crash, here or in the kernel.
 //!
-//! A shared block of the deleted tree holds keyed references to its children in this tree's name.
-//! Before the tree is freed, such blocks are converted to full back references
+//! A shared block that the deleted tree made holds keyed references to its children in this tree's
+//! name. Before the tree is freed, such blocks are converted to full back references
 //! (`full_back_references`), children before parents. The conversion to full back references too
 //! can stop after any block.
 //!
