@@ -28,7 +28,7 @@ use buttress_locks::atomic::{AtomicU64, Ordering};
 /// would commit.
 const LEAST_BYTES: u64 = 8 << 20;
 
-/// The sixteenths of the cache's budget that dirty tree blocks may use.
+/// The sixteenths of the cache's budget that dirty memory may use.
 const WAITING_SIXTEENTHS: u64 = 10;
 
 /// The memory of one delayed reference or one inode: its fields, and its part of a map's nodes.

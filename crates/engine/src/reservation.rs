@@ -220,8 +220,8 @@ impl Engine {
             .is_some()
     }
 
-    /// Waits for the commit in progress; returns false if there is none. Returns whether dirty
-    /// memory is now under its limit.
+    /// Waits for the commit in progress, if there is one. Returns whether dirty memory is now under
+    /// its limit; false without background threads.
     fn waited_for_commit(&self) -> bool {
         let holders = self.holders.as_ref();
         if holders.is_none_or(|holders| holders.background.is_none()) {

@@ -225,7 +225,7 @@ pub enum Corruption {
         start: Logical,
         /// The length of the entry in bytes.
         length: ByteCount,
-        /// The address after the stripe unit.
+        /// The address to read, which is after the stripe unit.
         logical: Logical,
     },
     /// The RAID stripe tree's entry does not name the device that the chunk names.

@@ -285,7 +285,7 @@ impl Operation<'_> {
         Ok(end.transpose()?.map(|item| item.key()))
     }
 
-    /// Removes the extents of a file from its last one backwards, before the key `end`.
+    /// Removes the extents of a file before the key `end`.
     fn remove_step(&mut self, location: Location, end: Key) -> Result<()> {
         let first = FileExtent::key(location.inode, FileOffset::MIN);
         let removed_bytes = self.remove_items(location, first, end)?;

@@ -249,7 +249,7 @@ impl Operation<'_> {
         }
     }
 
-    /// Returns an error if the value does not fit the inode's item.
+    /// Returns an error for a value that does not fit into the item of its hash.
     fn check_xattr_room(&mut self, location: Location, name: &[u8], value: &[u8]) -> Result<()> {
         let too_large = || Error::AttributeTooLarge {
             name: Name::from(name),
