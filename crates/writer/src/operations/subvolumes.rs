@@ -294,7 +294,7 @@ impl Access<'_> {
             true => open.is_dirty(),
             false => open.is_in_memory(),
         };
-        // Blocks that a commit is about to write are in memory when the test makes the snapshot.
+        // Blocks that a commit is about to write are in memory when the snapshot is made.
         if !is_newer {
             making::committed_root(self.look(), source, None)?;
         }

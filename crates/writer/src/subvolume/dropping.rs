@@ -455,7 +455,8 @@ impl<'m> SnapshotDropper<'m> {
                 if pointer.generation >= self.origin && !self.set_full_back_references(running, &pointer)? {
                     return Ok(false);
                 }
-                // Another tree keeps a shared block, so the form of its references does not matter.
+                // Another tree keeps a shared block, so the owner of its references does not
+                // matter.
                 Self::let_go(running, &pointer, reference, self.tree);
                 return Ok(true);
             }
