@@ -157,8 +157,8 @@ impl Engine {
             answer,
             durable,
             changes,
-            // The guard against log writers is held until this commit is durable. The guard keeps
-            // log writers out until this commit is durable, so the next log follows this commit.
+            // The guard keeps log writers out until this commit is durable, so the next log follows
+            // this commit.
             no_logs,
         } = self.freeze_then(then).inspect_err(|error| {
             self.forest().volume().stop_writing(error);

@@ -351,8 +351,9 @@ impl Running {
         self.nodes_at_commit(Need::promised(0))
     }
 
-    /// Returns the largest number of nodes that a commit would allocate now: the nodes of `need`, the nodes without an address,
-    /// and the nodes that record both. [`super::worst_case`] explains the sums.
+    /// Returns the largest number of nodes that a commit would allocate now: the nodes of `need`,
+    /// the nodes without an address, and the nodes that record both. [`super::worst_case`] explains
+    /// the sums.
     fn nodes_at_commit(&self, need: Need) -> u64 {
         self.nodes_at_commit_of_data(need, self.core.reserved_data_bytes)
     }
