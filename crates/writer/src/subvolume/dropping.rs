@@ -57,7 +57,7 @@ enum Stop {
 enum Advance {
     /// The step is complete.
     Done,
-    /// No block below is left to drop.
+    /// No block of the tree is left.
     AtEnd,
     /// The step stopped half-way so that other threads get the lock, and must be repeated.
     Interrupted,
