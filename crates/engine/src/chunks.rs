@@ -5,8 +5,7 @@
 //! `removing` removes it.
 //!
 //! Invariants:
-//! - Invariant: device extents of different chunks never overlap. The first MiB of a device is
-//!   never used.
+//! - Device extents on one device never overlap. The first MiB of a device is never used.
 //! - A freed device extent never goes to another chunk before the transaction that freed it is
 //!   durable.
 //!

@@ -118,8 +118,8 @@ impl Engine {
     }
 
     /// Commits as [`commit_then`](Self::commit_then) does, for a snapshot. The snapshot's commit
-    /// contains a content change of several steps as a whole or not at all. Calls of several steps
-    /// block a snapshot's commit only while it freezes the state.
+    /// contains a content change of several steps as a whole or not at all. A snapshot's commit
+    /// blocks calls of several steps only while it freezes the state.
     pub fn commit_for_snapshot<T>(
         &self,
         then: impl FnOnce(Handle<'_>, Option<&Prepared>) -> T,
@@ -157,8 +157,8 @@ impl Engine {
             answer,
             durable,
             changes,
-            // The guard against log writers is held until this commit is durable. The guard keeps
-            // log writers out until this commit is durable, so the next log follows this commit.
+            // The guard keeps log writers out until this commit is durable, so the next log follows
+            // this commit.
             no_logs,
         } = self.freeze_then(then).inspect_err(|error| {
             self.forest().volume().stop_writing(error);

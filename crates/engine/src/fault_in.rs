@@ -114,8 +114,8 @@ impl<'a> LookAlong<'a> {
         }
     }
 
-    /// Moves the lookup to `key`. Moves the lookup to `key`, and returns the missing block on its
-    /// path, unless the lookup returned it earlier.
+    /// Moves the lookup to `key`, and returns the missing block on its path, unless the lookup
+    /// returned it earlier.
     fn missing_at(&mut self, key: &Key) -> Result<Option<BlockPointer>> {
         if self.is_at_end || self.known_to.is_some_and(|end| *key < end) {
             return Ok(None);

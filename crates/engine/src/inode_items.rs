@@ -18,8 +18,8 @@ impl Running {
     /// Returns the newest item of an inode.
     ///
     /// # Errors
-    /// Fails with [`Error::InodeNotFound`]; [`Error::NotPermitted`] for a placeholder, or with an
-    /// error of the tree.
+    /// Fails with [`Error::InodeNotFound`], with [`Error::NotPermitted`] for a placeholder, or with
+    /// an error of the tree.
     pub fn inode(&mut self, location: Location) -> Result<InodeItem> {
         let id = id_of(location);
         if let Some(item) = self.inodes.live.look(id, |state| state.item).flatten() {

@@ -180,7 +180,7 @@ impl LiveInodes {
         Some(look(&inode.read()))
     }
 
-    /// Changes the state of an inode that is in memory, if it is.
+    /// Changes the state of an inode, if the inode is in memory.
     pub fn update<T>(&self, id: InodeId, update: impl FnOnce(&mut InodeState) -> T) -> Option<T> {
         look_ups::count(|counts| &mut counts.inodes);
         let shard = self.shard(id).read();
@@ -235,7 +235,7 @@ impl LiveInodes {
         }
     }
 
-    /// Removes an inode whose items are gone from the table.
+    /// Removes from the table an inode whose items were removed.
     pub fn forget(&self, id: InodeId) {
         if self.shard(id).write().inodes.remove(&id).is_some() {
             self.count.fetch_sub(1, Ordering::Relaxed);

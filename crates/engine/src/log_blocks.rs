@@ -208,8 +208,8 @@ impl Running {
         Ok(true)
     }
 
-    /// Frees unused log block addresses, in the reverse order of their allocation. Spare addresses
-    /// of earlier logs stay pinned.
+    /// Frees unused log block addresses, which are the last allocated ones. Spare addresses stay
+    /// pinned, and become spare again.
     pub fn give_back_log_blocks(&mut self, spare: &mut Spare, places: &[Place]) {
         let is_spare = |place: &&Place| place.is_spare;
         spare.extend(places.iter().filter(is_spare).map(|place| place.logical));

@@ -13,10 +13,10 @@
 //! little memory, because evicted blocks are scattered between kept blocks.
 //!
 //! Dirty file content may use half of this limit. When three quarters of the limit without content
-//! are used, a background commit begins while edits continue. When all of the limit is used, edits
-//! wait for that commit, or commit themselves. If twice the growth during the previous commit would
-//! not fit into the last quarter, the commit begins that much earlier, but not before half of the
-//! rest is used.
+//! are used, a background commit begins while edits continue. When all of the limit without content
+//! is used, edits wait for that commit, or commit themselves. If twice the growth during the
+//! previous commit would not fit into the last quarter, the commit begins that much earlier. Half
+//! of the limit without content is used by then at least.
 //!
 //! The limit of dirty memory does not count looked-up names (4 MiB), state of views, write buffers
 //! (some 16 MiB), and free space.
@@ -28,7 +28,7 @@ use buttress_locks::atomic::{AtomicU64, Ordering};
 /// would commit.
 const LEAST_BYTES: u64 = 8 << 20;
 
-/// The sixteenths of the cache's budget that dirty tree blocks may use.
+/// The sixteenths of the cache's budget that dirty memory may use.
 const WAITING_SIXTEENTHS: u64 = 10;
 
 /// The memory of one delayed reference or one inode: its fields, and its part of a map's nodes.

@@ -11,11 +11,11 @@ pub(crate) const OTHER_PLACES: u64 = 32;
 /// When a reservation may allocate a chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NewChunks {
-    /// The edit may commit whenever the reservation does not fit.
+    /// Make a chunk whenever the reservation does not fit.
     Always,
     /// Make chunks only if they are plentiful, or if the reservation does not fit even without
-    /// dirty data. If such space is short, the caller writes back data or commits, which lowers the
-    /// worst case; the unallocated space stays for data.
+    /// dirty data. Otherwise, the caller writes back data or commits, which lowers the worst case;
+    /// the unallocated space stays for data.
     Sparing,
 }
 

@@ -7,8 +7,8 @@
 //! above it. The writer does not enforce quota limits.
 //!
 //! Classic quotas would require the writer to follow every reference. For classic quotas, the
-//! status item records instead that a rescan is due. The kernel expects this status item on a
-//! volume that was changed without quota accounting.
+//! status item records instead that a rescan is due. The kernel expects this status on a volume
+//! that was changed without quota accounting.
 //!
 //! Source: on-disk format documentation, sections "QGROUP_STATUS", "QGROUP_INFO",
 //! "QGROUP_RELATION", "EXTENT_OWNER_REF"; btrfs-quota(8), section "Simple quotas".

@@ -220,8 +220,8 @@ impl Engine {
             .is_some()
     }
 
-    /// Waits for the commit in progress; returns false if there is none. Returns whether dirty
-    /// memory is now under its limit.
+    /// Waits for the commit in progress, if there is one. Returns whether dirty memory is now under
+    /// its limit; false without background threads.
     fn waited_for_commit(&self) -> bool {
         let holders = self.holders.as_ref();
         if holders.is_none_or(|holders| holders.background.is_none()) {
@@ -351,8 +351,9 @@ impl Running {
         self.nodes_at_commit(Need::promised(0))
     }
 
-    /// Returns the largest number of nodes that a commit would allocate now: the nodes of `need`, the nodes without an address,
-    /// and the nodes that record both. [`super::worst_case`] explains the sums.
+    /// Returns the largest number of nodes that a commit would allocate now: the nodes of `need`,
+    /// the nodes without an address, and the nodes that record both. [`super::worst_case`] explains
+    /// the sums.
     fn nodes_at_commit(&self, need: Need) -> u64 {
         self.nodes_at_commit_of_data(need, self.core.reserved_data_bytes)
     }
@@ -422,8 +423,8 @@ impl Running {
         self.reservation(need).all_bytes
     }
 
-    /// Returns the part of the reservation that must have space on the host. The backed part
-    /// includes the reserve's need for a few edits that free space.
+    /// Returns the part of the reservation that must have space on the host. Of the reserve, that
+    /// part includes the need of a few edits that free space.
     pub fn backed_reservation_bytes(&self, need: Need) -> u64 {
         self.reservation(need).backed_bytes
     }

@@ -139,6 +139,6 @@ impl Account {
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct DirtySince {
     pub since: Option<Timestamp>,
-    /// The number of commits that contained all content written before.
+    /// The number of commits that wrote all content back, at the time of the observation.
     pub whole_commits: u64,
 }

@@ -1,7 +1,7 @@
 //! The most nodes that edits can take: arithmetic on the shape of the trees, without any state.
 //!
-//! A *place* is a run of adjacent items that fits into one leaf. An edit at a place, a run of
-//! adjacent items, copies the leaf and its parents.
+//! A *place* is a run of adjacent items that fits into one leaf. An edit at a place copies the leaf
+//! and its parents.
 //!
 //! | per place | nodes | why |
 //! |---|---|---|

@@ -290,8 +290,8 @@ impl DeviceSlot {
     }
 }
 
-/// The table of a volume's device slots. The device table adds and exchanges slots, but never
-/// removes them.
+/// The table of a volume's device slots. A slot leaves the device table with its device, or in
+/// exchange for another slot.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct DeviceTable {
     slots: Vec<Arc<DeviceSlot>>,

@@ -40,7 +40,7 @@ pub enum Error {
     /// A change of the volume's devices was refused.
     #[error(transparent)]
     Membership(Box<MembershipRefusal>),
-    /// The layer above could not find an address in the RAID stripe tree.
+    /// The layer above could not read the RAID stripe tree, which locates an address.
     #[error("logical {logical}: the RAID stripe tree cannot be read: {reason}")]
     StripeTree {
         /// The address.
@@ -225,7 +225,7 @@ pub enum Corruption {
         start: Logical,
         /// The length of the entry in bytes.
         length: ByteCount,
-        /// The address after the stripe unit.
+        /// The address to read, which is after the stripe unit.
         logical: Logical,
     },
     /// The RAID stripe tree's entry does not name the device that the chunk names.
@@ -335,8 +335,8 @@ pub enum DevicesError {
 }
 
 impl DevicesError {
-    /// Returns the kind of the error: I/O for a missing device, otherwise the caller's choice of
-    /// devices.
+    /// Returns the kind of the error: I/O for a missing device, unsupported for an interrupted
+    /// change of the fsid. All other errors come from the caller's choice of devices.
     #[must_use]
     pub const fn kind(&self) -> ErrorKind {
         match self {

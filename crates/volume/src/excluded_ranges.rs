@@ -7,7 +7,7 @@
 //!   superblocks use it for a missing tree. The first chunk of volumes that old versions of
 //!   mkfs.btrfs made begins at this address;
 //! - the addresses of superblock copies on each device;
-//! - the first MiB of each device, which btrfs reserves for boot loaders; Since about 2015, no new
+//! - the first MiB of each device, which btrfs reserves for boot loaders. Since about 2015, no new
 //!   chunk begins in the first MiB of a device. The kernel avoids the first MiB only when it makes
 //!   chunks. In older chunks, the kernel also uses the bytes between 68 KiB and 1 MiB.
 //!

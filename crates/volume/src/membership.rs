@@ -33,8 +33,8 @@ use uuid::Uuid;
 impl Volume {
     /// Writes the superblock in use to a new device, with the device's own item and the volume's
     /// future number of devices. Linux registers no second device by fsid for a volume with one
-    /// device. From then on, the device is flushed and gets superblocks like the volume's other
-    /// devices. The chunk tree does not list the new device yet.
+    /// device. From this call on, the device is flushed and gets superblocks like the volume's
+    /// other devices. The chunk tree does not list the new device yet.
     ///
     /// # Errors
     /// Fails if the device fails or is read-only, or if writing has stopped.

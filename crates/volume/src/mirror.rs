@@ -230,8 +230,8 @@ impl Segment {
             .filter_map(move |column| Some((column, layout.stripe_of_column(target?.row, column)?)))
     }
 
-    /// Returns the stripe that holds the way's bytes. Returns the stripe that holds the bytes of a
-    /// way to read; for a rebuild, the stripe that should hold them.
+    /// Returns the stripe that holds the bytes of a way to read; for a rebuild, the stripe that
+    /// should hold them.
     pub(crate) fn stripe_of(&self, way: Way) -> usize {
         match way.source {
             Source::Direct { stripe_index, .. } => stripe_index,

@@ -44,8 +44,7 @@ pub enum Notice {
     DeviceLeftOut {
         /// The device's id.
         id: DeviceId,
-        /// The failure to read the superblock copy, with the device's name, the address, and the
-        /// reason.
+        /// The failed write or flush, with the device's name, the address, and the reason.
         failure: IoError,
     },
     /// A device was not given, so the volume was opened degraded.
@@ -88,7 +87,7 @@ pub enum Notice {
     },
     /// The superblock's device count differs from the number of devices in the chunk tree.
     DeviceCount {
-        /// The superblock's count of bytes in use.
+        /// The superblock's count of devices.
         superblock: u64,
         /// The number of device items in the chunk tree.
         found: u64,

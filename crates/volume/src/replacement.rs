@@ -188,8 +188,8 @@ impl Volume {
         self.row_locks().lock(chunk.start(), rows)
     }
 
-    /// Returns a number that changes with each write to one of these parity rows. Returns `None`
-    /// while a thread writes these rows.
+    /// Returns a number that changes with each write to one of these rows. Returns `None` while a
+    /// thread writes one of these rows.
     #[must_use]
     pub fn writes_to_rows(&self, chunk: &MappedChunk, rows: Range<u64>) -> Option<u64> {
         self.row_locks().writes_to(chunk.start(), rows)
@@ -255,8 +255,8 @@ impl Volume {
     }
 
     /// Writes superblocks like [`write_superblocks`](Self::write_superblocks), with the target in
-    /// place of the source, which makes the target the device. All blocks of the commit must be
-    /// durable on all devices, including the target.
+    /// place of the source, which makes the target the device. All blocks of the volume must be
+    /// durable, on the target as on all other devices.
     ///
     /// # Errors
     /// Returns [`WriteRefusal::NoTarget`] if no target exists or it failed. A failure of the target

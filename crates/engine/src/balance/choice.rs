@@ -63,7 +63,7 @@ pub enum Kind {
     Data,
     /// All trees except the chunk tree.
     Metadata,
-    /// Balances the chunk tree.
+    /// The chunk tree.
     System,
 }
 
@@ -110,7 +110,7 @@ impl Kind {
         }
     }
 
-    /// Returns the filter's name for messages.
+    /// Returns the name of the type for messages.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {

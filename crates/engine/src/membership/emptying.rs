@@ -61,9 +61,9 @@ impl Emptying<'_> {
         chunks_past(self.engine.forest().volume(), &self.slot, self.end)
     }
 
-    /// Refuses the removal if block groups and unallocated space elsewhere are certainly too small
-    /// for the content on the part. A volume that passes this check may still have too little
-    /// space, since profiles divide devices.
+    /// Fails if block groups and unallocated space elsewhere are certainly too small for the
+    /// content on the part. A volume that passes this check may still have too little space, since
+    /// profiles divide devices.
     ///
     /// # Errors
     /// [`MembershipRefusal::NoPlace`].

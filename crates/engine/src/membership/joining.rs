@@ -149,7 +149,7 @@ impl Engine {
 impl DeviceSpaceLeft {
     fn of_empty(item: DeviceItem) -> Self {
         let mut free = FreeRanges::default();
-        // A joining device has the least size at least, which is above the reserved bytes.
+        // A joining device has at least the least size, which is above the reserved bytes.
         let usable = item.total_bytes.get().exact_sub(DEVICE_RESERVED_BYTES);
         free.add(DEVICE_RESERVED_BYTES, usable);
         Self {

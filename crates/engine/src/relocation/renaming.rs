@@ -158,7 +158,7 @@ impl Running {
         Ok(has_any)
     }
 
-    /// Gives back the addresses of a change that does not come.
+    /// Frees the addresses of a change that was given up.
     pub(super) fn give_up_renaming(&mut self, renaming: &Renaming) {
         let places: Vec<Logical> = renaming.blocks.values().copied().collect();
         self.give_back_places(&places);

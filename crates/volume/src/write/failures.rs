@@ -11,9 +11,9 @@
 //! batch. In each chunk with a stripe on the failed device, the lost stripes must not exceed the
 //! profile's tolerance. Stripes on missing and stale devices also count as lost. The kernel uses
 //! the same condition for degraded writable mounts. If the lost stripes exceed the tolerance, the
-//! failure stops writing ([`Volume::stop_writing`]). After a failed write, the device stays in use
-//! for reading, because it may hold the only copy of data. If a chunk was added on a device that
-//! has been left out since, the next commit finds that chunk.
+//! failure stops writing ([`Volume::stop_writing`]). The failed device then stays in use for
+//! reading, because it may hold the only copy of data. If a chunk was added on a device that has
+//! been left out since, the next commit finds that chunk.
 //!
 //! A volume that is being made ([`Volume::create`]) tolerates no failure.
 //!

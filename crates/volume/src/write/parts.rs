@@ -1,7 +1,7 @@
 //! The parts of stripes that hold a range of logical addresses.
 //!
-//! A range may span chunks. Each part is the largest range of one stripe inside the written range.
-//! For RAID5 and RAID6, each part is whole rows, including parity.
+//! A range may span chunks. Each part is the largest range of one stripe that holds only bytes of
+//! the range. For RAID5 and RAID6, each part is whole rows, including parity.
 
 use crate::Volume;
 use crate::chunk_map::MappedChunk;

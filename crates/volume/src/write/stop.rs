@@ -59,7 +59,7 @@ pub enum WriteRefusal {
     /// The chunk to remove does not exist.
     #[error("no chunk begins at logical {logical}")]
     NoSuchChunk {
-        /// The logical address of the chunk that the write belongs to.
+        /// The first logical address of the missing chunk.
         logical: Logical,
     },
     /// No device has this id, or the device belongs to a seed.

@@ -48,7 +48,7 @@ impl Volume {
     ///
     /// `superblock` holds the fields that all devices share. The call sets `physical`,
     /// `device_item` and the checksum for each device and address. `items` are the device items of
-    /// this commit, at least one for each present device.
+    /// this commit, with an item for each present device.
     ///
     /// # Errors
     /// Returns [`WriteRefusal::Superblock`], and writes nothing, if the superblock could not be
@@ -324,7 +324,7 @@ impl Volume {
     }
 }
 
-/// The superblock writes to one device, in two steps.
+/// The superblock writes to one device, in at most three steps.
 struct Target {
     slot: Arc<DeviceSlot>,
     /// The first step, followed by a flush: the primary, or the copies if a log is pending.

@@ -1,8 +1,9 @@
 //! Calls on a file's content: how each call acquires the file lock, and what it does on release.
 //!
-//! A call holds the file lock from its begin to its end, also during device I/O. While content of
-//! the file is in flight, no call holds the file lock. Writes that need none of the content in
-//! flight continue. All other calls on the file wait until the content in flight has landed.
+//! A call holds the file lock from its begin to its end, also during device I/O. Write-backs by the
+//! background, a commit or a sync release the file lock while content of the file is in flight.
+//! Writes that need none of the content in flight continue. All other calls on the file wait until
+//! the content in flight has landed.
 //!
 //! Left out: the change that a call makes to the content.
 

@@ -58,8 +58,8 @@ impl Taken {
     }
 }
 
-/// Content that a write-back has in flight without the file lock. When this value is dropped, the
-/// content lands: extents hold it.
+/// Content that a write-back has in flight without the file lock. The content lands at the latest
+/// when this value is dropped.
 struct Flight<'a> {
     filesystem: &'a WritableFilesystem,
     location: Location,

@@ -28,8 +28,7 @@ pub enum AllocateMode {
     AllocateKeepSize,
     /// The range becomes a hole; its content is removed. Punching a hole keeps the file's size.
     PunchHole,
-    /// The range then reads as zeros and is allocated. The range of the file reads as zeros and is
-    /// allocated; the file grows to the range's end.
+    /// The range reads as zeros and is allocated. The file grows to the range's end.
     ZeroRange,
     /// Like [`ZeroRange`](Self::ZeroRange), but the file keeps its size.
     ZeroRangeKeepSize,

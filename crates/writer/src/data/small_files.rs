@@ -141,7 +141,7 @@ impl WritableFilesystem {
         written
     }
 
-    /// Does steps 1 to 4 of a write-back. Returns the number of files whose extents are in the
+    /// Does steps 1 to 4 of a write-back. Counts in `inserted` the files whose extents are in the
     /// trees.
     fn write_small_files(&self, files: &mut [SmallFile<'_, '_>], inserted: &mut usize) -> Result<()> {
         let extents: Vec<_> = files.iter().flat_map(SmallFile::extents).collect();

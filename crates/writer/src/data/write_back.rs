@@ -147,8 +147,7 @@ impl Content<'_> {
         }
     }
 
-    /// Performs step 4 of a write-back: inserts the new extents into the trees. Step 4 of a
-    /// write-back: inserts the extents, and counts them.
+    /// Performs step 4 of a write-back: inserts the new extents into the trees, and counts them.
     pub(super) fn insert(
         &self,
         item: &InodeItem,

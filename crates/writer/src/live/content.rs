@@ -3,7 +3,7 @@
 //! A read acquires neither the edit lock nor the file lock. A read first *gathers* in memory: it
 //! copies dirty and in-flight data. For ranges without dirty data, the read records the extents and
 //! the checksums of their sectors. The reading thread then reads these extents from the devices
-//! without a lock. A hold on the running state prevents that the extents are reused.
+//! without a lock. A hold on the running state keeps the space of the extents from being reused.
 //!
 //! # Why gathered data shows one state
 //!

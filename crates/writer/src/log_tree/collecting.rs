@@ -372,8 +372,8 @@ impl<'a, 'b> Collector<'a, 'b> {
     }
 }
 
-/// Returns the item of an inode that is logged by existence only. Such an item has size zero if the
-/// inode has no content.
+/// Returns the item of an inode that is logged by existence only. The logged item of a file has
+/// size zero, because its content is not logged.
 fn existence_of(item: &InodeItem) -> InodeItem {
     let mut logged = *item;
     logged.generation = Generation::MIN;

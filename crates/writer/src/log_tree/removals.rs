@@ -19,8 +19,8 @@ impl Collector<'_, '_> {
                 Some(_) => self.want(removed.inode, Extent::Existence),
                 None => {
                     self.batch.removed.push(removed.inode);
-                    // If the last commit has the inode, its committed state is older than the
-                    // synced state.
+                    // If the last commit has the name, the inode's committed state is older than
+                    // the synced state.
                     if removed.is_committed {
                         self.take_back(removed)?;
                     }

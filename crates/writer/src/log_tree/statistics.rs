@@ -16,8 +16,7 @@ pub enum CommitCause {
     DirectoryGone,
     /// More names were removed since the last commit than the engine records.
     ManyNames,
-    /// The changes exceed the limits of a log. The changes exceed the limits of a log, so the sync
-    /// commits and writes them once.
+    /// The changes exceed the limits of a log, so the sync commits and writes them once.
     Much,
     /// The running transaction made a chunk. A replay starts from the last commit and would not
     /// find data in that chunk.

@@ -44,7 +44,7 @@ use std::sync::Arc;
 /// The outcome of a sync.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Synced {
-    /// The data was durable already, or another call had logged it.
+    /// The inode's state was durable already, or another call had logged it.
     Unneeded,
     /// The sync wrote a log.
     Logged,

@@ -48,7 +48,7 @@ struct LogWrite {
 pub(super) enum Written {
     /// All batches of the log up to this batch are durable.
     UpTo(u64),
-    /// The logs cannot be written, so the sync commits.
+    /// The round does not make the changes durable, so the sync commits.
     Commit(CommitCause),
 }
 

@@ -155,7 +155,7 @@ impl WritableFilesystem {
     /// Returns the number of removed inodes. Inodes that are held open now remain.
     ///
     /// # Errors
-    /// Fails with an error of the tree; [`Error::NoSpace`].
+    /// Fails with an error of the tree, or with [`Error::NoSpace`].
     pub fn clean_orphans(&self, subvolume: SubvolumeId) -> Result<u64> {
         let mut removed = 0_u64;
         let mut from = 0;
@@ -285,7 +285,7 @@ impl Operation<'_> {
         Ok(end.transpose()?.map(|item| item.key()))
     }
 
-    /// Removes the extents of a file from its last one backwards, before the key `end`.
+    /// Removes the extents of a file before the key `end`.
     fn remove_step(&mut self, location: Location, end: Key) -> Result<()> {
         let first = FileExtent::key(location.inode, FileOffset::MIN);
         let removed_bytes = self.remove_items(location, first, end)?;

@@ -33,7 +33,8 @@ const CHARACTER_DEVICE: u32 = 0o020_000;
 /// The effect of a rename on an existing entry of the new name, and on the old name.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RenameMode {
-    /// The moved entry replaces an entry of the new name, if that has the same kind and is empty.
+    /// The moved entry replaces an entry of the new name, if that has the same kind. A replaced
+    /// directory must be empty.
     #[default]
     Replace,
     /// An existing entry of the new name makes the rename fail.

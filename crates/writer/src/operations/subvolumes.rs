@@ -1,8 +1,8 @@
 //! Subvolumes as directory entries: create, snapshot, delete, default, read-only, and the volume's
 //! label.
 //!
-//! The trees and root items of subvolumes come from [`buttress_fs::subvolume`]; this module gives
-//! them names. Deleting a subvolume removes its name and marks its tree.
+//! The module `subvolume` makes the trees and root items of subvolumes; this module gives them
+//! names. Deleting a subvolume removes its name and marks its tree.
 //! [`WritableFilesystem::drop_deleted_subvolumes`] frees its blocks, at once or after the volume
 //! was opened again.
 //!
@@ -294,7 +294,7 @@ impl Access<'_> {
             true => open.is_dirty(),
             false => open.is_in_memory(),
         };
-        // Blocks that a commit is about to write are in memory when the test makes the snapshot.
+        // Blocks that a commit is about to write are in memory when the snapshot is made.
         if !is_newer {
             making::committed_root(self.look(), source, None)?;
         }

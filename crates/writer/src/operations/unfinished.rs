@@ -127,7 +127,7 @@ impl WritableFilesystem {
     /// Gives up an unfinished subvolume, which then counts as deleted.
     ///
     /// # Errors
-    /// Marks an unfinished subvolume as deleted.
+    /// Fails with [`Error::SubvolumeNotFound`], or with an error of the tree.
     pub fn discard_subvolume(&self, id: SubvolumeId) -> Result<()> {
         self.operate(Need::freeing(4), |operation| {
             operation.require_unfinished(id)?;

@@ -7,8 +7,8 @@
 //! the dropped tree. Between transactions the root item records the first remaining child (*drop
 //! progress*), so that the drop continues after a crash, here or in the kernel.
 //!
-//! A shared block of the deleted tree holds keyed references to its children in this tree's name.
-//! Before the tree is freed, such blocks are converted to full back references
+//! A shared block that the deleted tree made holds keyed references to its children in this tree's
+//! name. Before the tree is freed, such blocks are converted to full back references
 //! (`full_back_references`), children before parents. The conversion to full back references too
 //! can stop after any block.
 //!
@@ -57,7 +57,7 @@ enum Stop {
 enum Advance {
     /// The step is complete.
     Done,
-    /// No block below is left to drop.
+    /// No block of the tree is left.
     AtEnd,
     /// The step stopped half-way so that other threads get the lock, and must be repeated.
     Interrupted,
@@ -455,7 +455,8 @@ impl<'m> SnapshotDropper<'m> {
                 if pointer.generation >= self.origin && !self.set_full_back_references(running, &pointer)? {
                     return Ok(false);
                 }
-                // Another tree keeps a shared block, so the form of its references does not matter.
+                // Another tree keeps a shared block, so the owner of its references does not
+                // matter.
                 Self::let_go(running, &pointer, reference, self.tree);
                 return Ok(true);
             }

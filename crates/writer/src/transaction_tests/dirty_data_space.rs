@@ -12,8 +12,8 @@ use std::sync::Arc;
 
 const ROOT: Location = Location::root_of(SubvolumeId::TOP_LEVEL);
 
-/// A volume of 300 MiB has 30 MiB of metadata chunks: less than the worst case of its dirty data,
-/// 64 MiB.
+/// A volume of 300 MiB has 30 MiB of metadata chunks: less than the worst case of 64 MiB of dirty
+/// data.
 fn small_volume() -> WritableFilesystem {
     let memory = Arc::new(MemoryBackend::new("memory", vec![0; 300 << 20]));
     let device = || Device::with_backend(Arc::clone(&memory) as Arc<dyn Backend>, Engine::Inline);

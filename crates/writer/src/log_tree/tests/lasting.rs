@@ -23,7 +23,7 @@ fn what_was_punched_out_stays_out() {
         .allocate(punched, hole, AllocateMode::PunchHole)
         .unwrap();
     assert_eq!(filesystem.fsync(punched).unwrap(), Synced::Logged);
-    // The file is cut and grows again. The content before the cut must not return.
+    // The file is cut and grows again. The content that was cut off must not return.
     filesystem.truncate(cut, ByteCount::new(4096)).unwrap();
     filesystem.truncate(cut, ByteCount::new(40_960)).unwrap();
     assert_eq!(filesystem.fsync(cut).unwrap(), Synced::Logged);
