@@ -81,7 +81,8 @@
 //!
 //! # A device that holds no volume
 //!
-//! A volume with any bytes may be opened. If the bytes are not btrfs, the error says so.
+//! A device with any bytes may be given to the calls that open a volume. If the bytes are not
+//! btrfs, the error says so.
 //!
 //! ```
 //! use buttress::{Device, ErrorKind, Volume};

@@ -273,8 +273,8 @@ fn read_part(
             }
         }
         if let Some(covered) = covered {
-            // Data that only the log tree uses is either completely in this part of the block
-            // group's extents, or not at all.
+            // Each range of data that only the log uses is either in this part, or in no part of
+            // the extent tree.
             let marks = (&extents.covered, &extents.bare);
             coverage::compare(check, &covered, &data, trees.log, (start, end), marks);
         }

@@ -39,8 +39,8 @@ pub(crate) struct Owners<'a> {
     /// Whether a relocation is in progress. A relocation converts blocks to full back references
     /// before it removes them from their tree.
     relocates: bool,
-    /// Whether the whole root tree is readable. A tree without a root item does not exist only if
-    /// the whole root tree is readable.
+    /// Whether the whole root tree is readable. Only then does a missing root item prove that a
+    /// tree does not exist.
     all_known: OnceLock<bool>,
 }
 

@@ -21,7 +21,7 @@ pub enum Step {
     FreeSpace,
     /// Inodes, names, file extents.
     Files,
-    /// The number of data checksums.
+    /// Checksums of data.
     Checksums,
     /// Root references of subvolumes, and uuids.
     RootReferences,

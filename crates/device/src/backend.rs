@@ -181,8 +181,8 @@ pub trait Backend: Send + Sync + fmt::Debug {
 /// The source of the bytes of a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
-    /// All bytes were in memory, for example in the page cache. All bytes of the read were in
-    /// memory, so the medium received no request.
+    /// All bytes of the read were in memory, for example in the page cache. The medium received no
+    /// request.
     Memory,
     /// A request for some or all of the bytes went to the storage medium.
     Medium,

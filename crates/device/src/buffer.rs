@@ -186,7 +186,7 @@ unsafe impl Send for Block {}
 unsafe impl Sync for Block {}
 
 impl Block {
-    /// Returns a buffer of at least `capacity` bytes; `capacity` is not zero.
+    /// Returns a block of at least `capacity` bytes; `capacity` is not zero.
     fn of(capacity: usize) -> Self {
         match slabs::class_of(capacity) {
             Some(class) => class.take(),

@@ -104,8 +104,8 @@ pub(crate) trait RunRequests: Send + Sync + fmt::Debug {
     }
 }
 
-/// The maximum size of dispatches that are first tried from the page cache. A second core copies
-/// more than this size faster than it takes to wake a worker.
+/// The maximum size of dispatches that are first tried from the page cache. Copying more than this
+/// size takes longer than waking a worker, and a second core can copy.
 const CACHED_BYTES: u64 = 64 << 10;
 
 /// The dispatches of a batch that remain to be executed.

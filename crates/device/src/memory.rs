@@ -20,8 +20,8 @@ const DISCARDED: u8 = 0xd5;
 
 /// Writable bytes in memory, always durable.
 ///
-/// Discards and zeroing of whole pages are only recorded. A new volume discards all of its devices,
-/// so most tests would only write a pattern that no test reads.
+/// Discards and zeroing of whole pages are only recorded. A new volume discards all of its devices.
+/// Writing the discard pattern into memory would take most of the time of many tests.
 pub struct MemoryBackend {
     name: String,
     size_bytes: AtomicU64,
@@ -32,7 +32,7 @@ pub struct MemoryBackend {
 struct Pages {
     bytes: Vec<u8>,
     /// For each page, the byte that fills it if the page in `bytes` is out of date. The last page
-    /// of the range may be partial.
+    /// of the device may be partial.
     fills: Vec<Option<u8>>,
 }
 

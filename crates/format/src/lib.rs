@@ -15,8 +15,8 @@
 //! | items of files and subvolumes | [`inode`], [`names`], [`directory`], [`file_extent`], [`checksum_item`], [`root`], [`uuid_item`], [`orphan`], [`verity`], [`log`] |
 //! | the send stream: its commands and attributes | [`send`] |
 //! | checksums and hashes of names | [`checksum`] |
+//! | compressed content | [`compression`] |
 //! | leaf capacity, limits of items | [`limits`] |
-//! | what fits a leaf, limits of items | [`limits`] |
 //! | errors, bytes in messages | [`error`], [`item_error`], [`printable`] |
 #![forbid(unsafe_code)]
 #![cfg_attr(

@@ -25,8 +25,8 @@ pub struct RemapItem {
     pub start: Logical,
     /// The length of the range in bytes, from the key.
     pub length: ByteCount,
-    /// The new address of the range. The other address of the mapping: `REMAP_BACKREF` holds the
-    /// old address; `IDENTITY_REMAP` has `start` itself.
+    /// The other address of the mapping: a `REMAP` holds the new address, and a `REMAP_BACKREF` the
+    /// old one. An `IDENTITY_REMAP` has `start` itself.
     pub other: Logical,
 }
 

@@ -392,7 +392,7 @@ impl EncodedCompression {
         Self::Lzo64K,
     ];
 
-    /// Returns the number of this version in a send stream.
+    /// Returns the number of this compression in a send stream.
     #[must_use]
     pub const fn to_raw(self) -> u32 {
         self as u32

@@ -225,7 +225,7 @@ pub trait ChecksumItems {
     /// Returns the addresses that the item covers, as `(start, end)`.
     fn covered(&self) -> Option<(u64, u64)>;
 
-    /// Returns the checksums of a range of the item's sectors.
+    /// Returns a part of the item's packed checksums; `range` counts bytes of the item's data.
     fn sums(&self, range: Range<usize>) -> Option<&[u8]>;
 }
 

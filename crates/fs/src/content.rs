@@ -112,7 +112,8 @@ pub enum Planned {
 }
 
 /// Returns true if the planned reads provide every byte of a range without gaps. With such reads,
-/// the caller need not clear the buffer first. Holes count as covered, and are not read.
+/// the caller need not clear the buffer first. Holes are not read, so a range with a hole does not
+/// count as covered.
 #[must_use]
 pub fn covers(planned: &[Planned], range: &Range<FileOffset>) -> bool {
     let mut next = range.start;

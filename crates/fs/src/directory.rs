@@ -163,7 +163,7 @@ enum Stage {
         tree: Tree,
         items: Items,
     },
-    /// A name item seems to be missing, so the listing checks each entry of the index by name.
+    /// The index seems to lack entries, so the listing checks each entry of the index by name.
     CheckingIndex {
         tree: Tree,
         items: Items,

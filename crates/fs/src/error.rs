@@ -197,7 +197,7 @@ pub enum Error {
     DamagedLog {
         /// The address of the log's root.
         logical: Logical,
-        /// The place and the cause of the job's failure.
+        /// The damaged place in the log, and the error there.
         cause: Box<Error>,
     },
     /// An earlier failure has stopped writing. Reading continues.
@@ -233,7 +233,7 @@ pub enum Error {
         subvolume: SubvolumeId,
         /// The first of the contained subvolumes.
         nested: SubvolumeId,
-        /// The name of the subvolume that the directory contains.
+        /// The name of this contained subvolume.
         name: Name,
     },
     /// A link or a rename would cross subvolumes.

@@ -80,13 +80,11 @@ impl<T> core::fmt::Debug for Task<T> {
 }
 
 impl<T> Task<T> {
-    /// Waits for the job, and returns its result. Waits for the result, or runs the job on this
-    /// thread.
+    /// Returns the job's result. Waits for the result, or runs the job on this thread.
     ///
     /// # Errors
-    /// Returns a [`Defect`] if the result is gone. Returns a [`Defect`] if the result was taken
-    /// before, which cannot happen: taking consumes the task. The caller must not continue as if no
-    /// job had run.
+    /// Returns a [`Defect`] if the result was taken before, which cannot happen: taking consumes
+    /// the task. The caller must not continue as if no job had run.
     pub fn take(self) -> Result<T, Defect> {
         if let Some(job) = self.slot.begin() {
             return Ok(job());

@@ -279,8 +279,7 @@ impl Filesystem {
     /// Returns the tree of a subvolume.
     ///
     /// # Errors
-    /// Returns [`Error::SubvolumeNotFound`]. Fails with [`Error::SubvolumeNotFound`] for the
-    /// subvolume's id, and also if the root tree cannot be read.
+    /// Returns [`Error::SubvolumeNotFound`]. Also fails if the root tree cannot be read.
     pub fn subvolume_tree(&self, id: SubvolumeId) -> Result<Tree> {
         if id.tree().as_subvolume().is_none() {
             return Err(Error::SubvolumeNotFound { subvolume: id });

@@ -13,7 +13,7 @@
 //! | read files | [`mod@file`] at any offset, [`reader`] as a stream, [`extents`] for their maps |
 //! | read extents in their stored form | [`stored`] |
 //! | walk whole directory trees | [`walk`] |
-//! | find the blocks that two snapshots do not share | [`changed`] |
+//! | find the inodes that can differ between two snapshots | [`changed`] |
 //! | query the used bytes of a chunk | [`block_groups`] |
 //! | watch and cancel long jobs | [`progress`] |
 //!

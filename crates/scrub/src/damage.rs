@@ -15,7 +15,7 @@ pub enum Cause {
     Unreadable(Arc<str>),
     /// The damaged bytes do not match their checksum.
     Checksum,
-    /// A tree block with a right checksum that belongs at another address.
+    /// A tree block with a right checksum that does not belong at this address.
     Header(Arc<BlockProblem>),
     /// A tree block of an older transaction: a write was lost.
     Generation {

@@ -86,8 +86,8 @@ impl Job<'_> {
         StripeReads { runs, reads }
     }
 
-    /// Counts the bytes that a group reads of each device. Returns the longest delay of the limits
-    /// of some devices.
+    /// Counts the bytes that a group reads of each device. Returns the longest delay that the
+    /// limits of these devices demand.
     fn charge_limits(&self, group: &Group, wanted: Wanted) -> Duration {
         let mut longest = Duration::ZERO;
         if self.options.limit.is_none() {

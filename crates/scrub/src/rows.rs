@@ -40,7 +40,7 @@ use rebuild::Columns;
 struct Span<'a> {
     job: &'a Job<'a>,
     arrived: &'a Arrived,
-    /// The byte range of the rows in each stripe.
+    /// The byte range of the span in each stripe.
     range: Range<u64>,
     row: u64,
     /// The pieces in the range, each with its column number.
@@ -280,7 +280,7 @@ impl<'a> Span<'a> {
     }
 
     /// Tries all ways to rebuild bad bytes of a piece. Returns whether rebuilt bytes passed the
-    /// check, or need none.
+    /// check, or have no checksum to check.
     fn mend_piece(&self, state: &mut Columns, column: usize, piece: &Piece, bad: &Bad) -> bool {
         let start = self.within(piece).start.exact_add(bad.range.start);
         let range = start..start.exact_add(bad.range.len());

@@ -349,7 +349,7 @@ commands! {
         path: &'a [u8] = Path,
         /// Mode of fallocate(2).
         mode: u32 = FallocateMode,
-        /// Byte offset of the cloned range in the file.
+        /// Byte offset of the range in the file.
         offset: FileOffset = FileOffset,
         /// Length of the range in bytes.
         length: ByteCount = Size,

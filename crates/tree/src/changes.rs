@@ -14,7 +14,7 @@
 //!
 //! The two trees may also belong to two volumes, such as two images of the same history. In two
 //! volumes, an equal address and generation prove nothing, because copies of a volume that were
-//! both written number their transactions alike. If the two trees do not share history, the
+//! both written number their transactions alike. If the two trees belong to two volumes, the
 //! comparison skips nothing and reads both trees completely.
 
 mod stage;
@@ -130,8 +130,8 @@ impl Changes {
 
     /// Returns the items of the new tree after the last change that [`Changes::next`] returned, if
     /// the new tree has that item. These items of the new tree lie in the same leaf, and may be
-    /// equal in both trees. The first of these items is the next item of the new tree. If none of
-    /// these items may be equal, the tree can still have further items.
+    /// equal in both trees. The first of these items is the next item of the new tree. If this
+    /// method returns no items, the tree can still have further items.
     pub fn following(&self) -> impl Iterator<Item = Item<'_>> {
         let [_, new] = &self.leaves;
         new.iter().flat_map(|leaf| leaf.block.items().skip(leaf.slot))

@@ -24,10 +24,10 @@
 //! 1. [`EditableTree::for_each_unassigned`] assigns addresses. The assignment runs again after
 //!    every later edit of this tree, until [`EditableTree::unassigned_nodes`] is zero.
 //! 2. [`EditableTree::freeze`] fixes the tree's state for the commit. The next edit copies the
-//!    blocks that it changes, in the next generation that the context returns. Frozen blocks may also
-//!    be written during a transaction to free memory. After such a write, an edit copies the block to
-//!    a new address before it changes it. The old address must not be reused: the cache keys blocks by
-//!    address and generation.
+//!    blocks that it changes, in the next generation that the context returns. Frozen blocks may
+//!    also be written during a transaction to free memory. After such a write, an edit copies the
+//!    block to a new address before it changes it. The same transaction must not reuse the old
+//!    address: the cache keys blocks by address and generation.
 //! 3. [`Frozen::blocks`] lists the frozen blocks, and [`FrozenBlock::seal`] seals each on any
 //!    thread. The caller writes the blocks, and [`Forest::keep_written`] caches them.
 //! 4. [`EditableTree::forget_written`] releases the blocks, and the caller drops the [`Frozen`].
@@ -81,10 +81,10 @@ pub trait EditContext {
     /// Returns the generation of the running transaction, which all new blocks carry.
     fn generation(&self) -> Generation;
 
-    /// A committed or frozen block was replaced by a copy in this tree. The block's content is in a
-    /// copy, in a neighbour that absorbed it, or in items that [`EditableTree::remove_range`] will
-    /// report to its caller. Called once for each such block, parents before children, after the
-    /// tree lost the block.
+    /// A committed or frozen block left this tree, and its content continues in memory. The content
+    /// is in a copy, in a neighbour that absorbed it, or in items that
+    /// [`EditableTree::remove_range`] will report to its caller. Called once for each such block,
+    /// parents before children, after the tree lost the block.
     ///
     /// # Errors
     /// Any error. The edit fails with the error of this method, and the tree must not be committed.

@@ -59,8 +59,8 @@ pub struct Comparison {
 /// `fresh` opens the volume for each row, so that a drive's own cache does not help the next row.
 ///
 /// # Errors
-/// Fails if `fresh` fails, or if an unreadable block hides the list of blocks for the last row.
-/// Both walks count damaged blocks.
+/// Fails if `fresh` fails, or if an unreadable block hides the list of blocks for the last row. The
+/// walks count damaged blocks and do not fail.
 pub fn compare<E: From<Error>>(
     mut fresh: impl FnMut() -> Result<Arc<Volume>, E>,
     root: RootPointer,

@@ -12,9 +12,9 @@
 //! | [`ReadAhead::ForwardAlways`] | the next 128 KiB of leaves, two nodes | always |
 //! | [`ReadAhead::Sweep`] | a window of megabytes, in address order, and the nodes above | always |
 //!
-//! The first modes are those of Linux's btrfs. The modes `Forward` and `ForwardOnMiss` serve for
-//! comparison and for short walks; the module `near` holds them. The module `sweep` is for walks
-//! that will visit all blocks. On spinning disks, a sweep may become a pass in disk order.
+//! The first modes are those of Linux's btrfs. These modes of Linux serve for comparison and for
+//! short walks; the module `near` holds them. The module `sweep` is for walks that will visit all
+//! blocks. On spinning disks, a sweep may become a pass in disk order.
 
 pub(crate) mod batch;
 pub(crate) mod near;

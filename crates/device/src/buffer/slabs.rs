@@ -165,7 +165,7 @@ impl Slabs {
         Some((slab, Place { slab: number, slot }))
     }
 
-    /// Adds a slab whose buffers are all free.
+    /// Adds a slab whose places are all free.
     fn add(&mut self, slots: usize) {
         let small = self.slabs.len().exact_sub(self.vacant.len()) < SMALL_PAGE_SLABS;
         let slab = Slab {

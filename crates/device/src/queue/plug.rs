@@ -144,8 +144,8 @@ mod tests {
 
     #[test]
     fn neighbours_are_sorted_and_merged_up_to_the_limit() {
-        // The three requests are not in the order of their offsets. Bytes 0 to 40 of the three
-        // requests are adjacent, and byte 50 is separate.
+        // The five requests are not in the order of their offsets. Four of the requests are
+        // adjacent, from byte 0 to 40, and the request at byte 50 is separate.
         let asked = [(30, 10), (50, 5), (0, 10), (20, 10), (10, 10)];
         assert_eq!(
             plug(&asked, 100),

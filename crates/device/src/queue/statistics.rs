@@ -328,7 +328,8 @@ mod tests {
         near(statistics.reads.merged_percent(), 63.92, 0.005);
         near(statistics.reads.request_kibibytes(), 352.02, 0.01);
         near(statistics.reads.await_milliseconds(), 2.18, 0.001);
-        // The expected 21.18 is rounded to 0.01, which allows a difference of 9731 x 0.005 ms.
+        // The latency of 2.18 ms is itself rounded to 0.01 ms, which allows a difference of 9731 x
+        // 0.005 ms.
         near(statistics.mean_queue_depth(), 21.18, 0.05);
         let row = statistics.to_string();
         assert!(row.starts_with("nvme0n1p3"), "{row}");

@@ -1,7 +1,7 @@
 //! SHA-256 of sectors: sixteen in parallel on processors with AVX-512, else one after another.
 //!
-//! The sixteen lanes need the feature `sha256-lanes`. Without AVX-512, sectors are computed one
-//! after another.
+//! The sixteen lanes need the feature `sha256-lanes`. Without this feature or AVX-512, sectors are
+//! computed one after another.
 //!
 //! A digest is a chain of rounds. Each round of a SHA-256 digest depends on the previous round,
 //! even with the processor's SHA instructions. The digest chains of different sectors are

@@ -7,7 +7,7 @@
 //! If [`ExtentItem::has_space_for`] returns false, a reference becomes an item of its own
 //! ([`InlineReference::keyed_key`], [`InlineReference::encode_keyed`]). While the extent has a
 //! keyed reference, the kernel adds no inline references, so that a search inspects one place only.
-//! Writers of this crate also add no inline references after keyed references.
+//! Buttress's writers also add no inline reference to an extent that has a keyed reference.
 //! [`ExtentItem::references`] also counts keyed references.
 //!
 //! Source: on-disk format documentation, section "Extent item".

@@ -80,7 +80,7 @@ impl InodeExtrefs<'_> {
     /// Appends a name to the data of the item under [`InodeExtrefs::key`].
     ///
     /// # Errors
-    /// Fails if no inode can have a name with these properties.
+    /// Fails if no inode can have this name.
     pub fn push(data: &mut Vec<u8>, parent: InodeNumber, index: u64, name: &[u8]) -> Result<(), NameProblem> {
         check_name(name, false)?;
         let raw = RawInodeExtref {

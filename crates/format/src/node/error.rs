@@ -116,7 +116,7 @@ pub enum BlockProblem {
         start_bytes: u64,
         heads_end_bytes: u64,
     },
-    /// An item in the node fails a check of its own type.
+    /// An item of the leaf fails a check of its own.
     #[error("slot {slot}: {error}")]
     Item { slot: usize, error: ItemError },
 }

@@ -264,7 +264,7 @@ pub enum Corruption {
     SubvolumeLinkedTwice {
         /// The subvolume.
         subvolume: SubvolumeId,
-        /// The directory whose entry leads to the inode.
+        /// The directory whose entry leads to the subvolume.
         directory: Location,
     },
     /// The ascent from an inode or a subvolume to the top does not end.

@@ -79,7 +79,7 @@ fn a_pending_log_is_opened_by_its_tree_id() {
     let root = RootItem::parse(&item.key(), item.data(), 4096).unwrap();
     assert_eq!(root.logical, subvolume_log.logical);
 
-    // A subvolume's log is a tree with the id of the subvolume.
+    // A subvolume's log has the same tree id as the tree of log roots.
     let logged = filesystem.forest().tree(subvolume_log.root(TreeId::TREE_LOG));
     let first = logged.range(Key::MIN..=Key::MAX, ReadAhead::None).next();
     assert_eq!(first.unwrap().unwrap().key().objectid, ObjectId::new(257));

@@ -111,7 +111,7 @@ impl Order {
         matches!(self.options.order, WalkOrder::ByDirectory { .. })
     }
 
-    /// Returns the start of the walk, as its first level.
+    /// Begins the walk with its start, and opens the start's listing as the first level.
     fn begin(&mut self) {
         self.begun = true;
         let record = match self.filesystem.inode_record(self.start) {

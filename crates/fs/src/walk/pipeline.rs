@@ -99,7 +99,8 @@ impl Pipeline {
                 Source::Threads(items, threads) => match items.recv() {
                     Ok(items) => self.current.extend(items),
                     Err(_) => {
-                        // A thread of the pipeline panicked before the end of the walk.
+                        // A thread of the pipeline that panicked has not reached the end of the
+                        // walk.
                         for thread in threads.drain(..) {
                             if let Err(panic) = thread.join() {
                                 std::panic::resume_unwind(panic);

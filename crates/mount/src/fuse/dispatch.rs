@@ -2,7 +2,7 @@
 //!
 //! - `names`: lookup, creation, links, removal, listing.
 //! - The module `attributes`: the attributes of `stat(2)`, extended attributes, control commands.
-//! - `content`: the open files whose content the kernel must send.
+//! - `content`: open files.
 //!
 //! The kernel's node numbers are those of the file system, except that the root is 1.
 

@@ -13,7 +13,7 @@ use buttress::{FileKind, Metadata, Timestamp};
 /// Version of the interface: 7.42, or the kernel's version if that is lower.
 pub(super) const MAJOR: u32 = 7;
 pub(super) const MINOR: u32 = 42;
-/// Oldest supported minor version. The layout has all structures in the sizes used here.
+/// Oldest supported minor version. This version has all structures in the sizes used here.
 pub(super) const MINOR_MIN: u32 = 33;
 
 pub(super) const ROOT: u64 = 1;

@@ -41,7 +41,7 @@ impl MountedVolume {
         }
     }
 
-    /// Sets a function that stops other writers (scrubs, the healer). The clean-up runs before the
+    /// Sets a function that stops other writers (scrubs, the healer). This function runs before the
     /// last commit of an unmount.
     pub fn ends_after(&self, stop: Arc<dyn Fn() + Send + Sync>) {
         // If several functions are set, only the first function is kept.

@@ -133,11 +133,12 @@ impl Handles {
         }
     }
 
-    /// Runs a sync of the mount by the kernel. The kernel sends the times of a file beside its content, so content can arrive
-    /// after its times. Content of a file whose times arrived in this sync, or in a later one that overlaps it, is timed.
+    /// Runs a sync of the mount by the kernel. The kernel sends times and content of a file
+    /// independently, so content can arrive after its times. Content of a file whose times arrived
+    /// in this sync, or in a later one that overlaps it, is timed.
     ///
-    /// The table omits a caller that writes during the sync. A file's content can also arrive after
-    /// its times; in the snapshot of this sync, the file then has older times.
+    /// Left out: a caller that writes during the sync. The content of such a write can also arrive
+    /// after the times. The file then has older times in the snapshot for which the sync runs.
     pub(super) fn in_kernel_sync(&self, sync: impl FnOnce()) {
         let number = self.kernel_syncs.fetch_add(1, Ordering::SeqCst).wrapping_add(1);
         sync();

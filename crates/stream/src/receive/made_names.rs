@@ -25,7 +25,7 @@ pub(super) struct CommandPlace {
 }
 
 impl CommandPlace {
-    /// Initial value of the name table, before the first command.
+    /// The place before the first command of a stream, as an initial value.
     pub(super) const BEGINNING: Self = Self {
         place: Place {
             offset: 0,
@@ -34,7 +34,7 @@ impl CommandPlace {
         command: CommandKind::Subvolume,
     };
 
-    /// Attributes a problem that another command met to the command of this name.
+    /// Attributes a problem that another command met to the command at this place.
     pub(super) fn had(self, problem: Problem) -> Problem {
         Problem::Earlier {
             place: self.place,

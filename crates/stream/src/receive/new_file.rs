@@ -223,7 +223,7 @@ impl Receiver<'_> {
         file.is_some_and(|file| file.root == root && file.path == path)
     }
 
-    /// Applies a command to the pending file. For a command about another file, it creates the
+    /// Applies a command to the pending file. For a command about anything else, it creates the
     /// pending file and returns `false`.
     pub(super) fn gather(&mut self, root: Location, command: &Command<'_>) -> Result<bool, Problem> {
         match *command {

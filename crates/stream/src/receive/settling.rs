@@ -11,8 +11,8 @@
 //!   free, the receiver creates the inode first.
 //! - The directory of the old name changed: its times become the current time when the inode is
 //!   created.
-//! - A new name in a directory with pending times changes these times again. The settled inodes are
-//!   then no longer pending.
+//! - A new name in a directory with pending times changes these times again. The directory's times
+//!   are then no longer pending.
 //!
 //! All of this applies only if new names are [pending](super::made_names). The tests
 //! `waiting_names` and `settling` in `proof` compare receives with and without settling.

@@ -12,8 +12,8 @@
 //! - The name that a command removes stays in the set of taken names. Such a removed name costs a
 //!   lookup, and the answer stays right.
 //!
-//! The set covers one subvolume, which no other caller changes. The set omits streams whose names
-//! are not [pending](super::made_names).
+//! The set covers one subvolume, which no other caller changes. Left out: streams whose names are
+//! not [pending](super::made_names).
 
 use super::making::Receiver;
 use buttress_format::{DirItem, InodeNumber};
@@ -130,8 +130,8 @@ impl Receiver<'_> {
         matches!(self.filesystem.lookup(directory, name), Ok(None))
     }
 
-    /// Adds the hashes of a directory's names, unless the directory is larger than `size_max`.
-    /// Reading ahead ignores errors of hashes, because the later lookup meets them again.
+    /// Adds the hashes of a directory's names, unless the directory is larger than `size_max`. This
+    /// method ignores read errors, because later lookups meet these errors again.
     fn learn_names(&mut self, directory: Location, size_max: u64) {
         let metadata = self.filesystem.metadata(directory);
         if !metadata.is_ok_and(|metadata| metadata.size.get() <= size_max) {

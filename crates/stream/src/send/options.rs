@@ -15,8 +15,8 @@ pub struct Options {
     pub clone_sources: Vec<Snapshot>,
     /// The version of the stream.
     pub version: Version,
-    /// Send ranges of data instead of the data itself. A receiver refuses a stream without a
-    /// header; `receive --dump` prints it.
+    /// Send ranges of data instead of the data itself. A receiver refuses a stream without data;
+    /// `receive --dump` prints it.
     pub no_data: bool,
     /// Send compressed extents in stored form. This option needs stream version 2.
     pub compressed_data: bool,

@@ -48,7 +48,7 @@ pub struct TokenError {
     text: String,
 }
 
-/// Formats the digest of the sent bytes as in a resume token.
+/// Formats the digest as in a resume token.
 impl fmt::Display for Digest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))

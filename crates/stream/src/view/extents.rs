@@ -50,7 +50,7 @@ pub(crate) enum Source {
     Stored { file: u32, position: u64 },
     /// Decoded bytes of an encoded write.
     Encoded(Arc<Encoded>),
-    /// Bytes of another file's extent map.
+    /// Bytes of another extent map.
     Shared(Arc<ExtentMap>),
 }
 

@@ -219,7 +219,8 @@ impl Drop for Reservation {
     }
 }
 
-/// The divisor of the cache's budget that a loan takes; the cache keeps the remaining part.
+/// A loan takes [`LENT_PARTS`] of [`LENT_OF`] equal parts of the cache's own part; the cache keeps
+/// the rest.
 const LENT_PARTS: u64 = 2;
 const LENT_OF: u64 = 3;
 

@@ -2,8 +2,8 @@
 //!
 //! A row of insertions with ascending keys fills leaves to the end, both at the end of the tree and
 //! inside it. A full leaf is split at the position at which the row of insertions continues. Other
-//! insertions push items to a neighbour in memory that is a quarter free, until both leaves are
-//! equally full. If no neighbour has the space, the leaf is split in the middle.
+//! insertions push items to a neighbour in memory that is at least a tenth free, until both leaves
+//! are equally full. If no neighbour has the space, the leaf is split in the middle.
 
 use super::Root;
 use super::editor::Editor;

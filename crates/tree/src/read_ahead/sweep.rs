@@ -129,7 +129,7 @@ impl Stage {
         self.queue.blocks().exact_add(pass)
     }
 
-    /// Returns the number of higher-level blocks between two neighbours.
+    /// Returns the number of higher-level blocks between the planned blocks of this stage's level.
     fn passed(&self) -> u64 {
         let pass = self.pass.as_ref().map_or(0, |pass| pass.passed());
         self.queue.passed().exact_add(pass)
@@ -145,7 +145,7 @@ impl Stage {
         }
     }
 
-    /// Appends a block to the plan of the sweep.
+    /// Plans a block as the last entry of this stage.
     fn plan(&mut self, pointer: BlockPointer, node: Option<Arc<Node>>, reservation: Option<Reservation>) {
         match &mut self.pass {
             Some(pass) => pass.plan(pointer),
@@ -279,7 +279,7 @@ impl Sweep {
         self.stages.get_mut(index)?.take(forest)
     }
 
-    /// Fills a stage's queue up to its window when few nodes remain in the queue.
+    /// Fills a stage up to its window when few planned blocks remain in it.
     fn refill(&mut self, forest: &Forest, index: usize) {
         let window_blocks = self.window_blocks(forest, index);
         let low_blocks = window_blocks.quotient(REFILL_PARTS);

@@ -7,7 +7,7 @@ use buttress_fs::error::Error;
 use buttress_mkfs::Feature;
 
 /// Each change is durable after the next [`sync`](WritableVolume::sync). Close the volume after
-/// this call: the open volume still works with its earlier features.
+/// such a change: the open volume still works with its earlier features.
 impl WritableVolume {
     /// Adds a feature that needs nothing except its flag: [`Feature::ExtendedReferences`],
     /// [`Feature::SkinnyMetadata`] or [`Feature::NoHoles`].

@@ -103,7 +103,7 @@ macro_rules! extents {
                 device: DeviceId,
                 /// The value in the device item.
                 stored: ByteCount,
-                /// The sum that the check counted over the block group's extents.
+                /// The sum that the check counted over the device's extents.
                 counted: ByteCount,
             } "device {device}: wrong used bytes in its item (found {stored}, expected {counted})"
 
@@ -223,13 +223,13 @@ macro_rules! extents {
                 level: u8,
                 /// The id of the tree.
                 owner: TreeId,
-                /// A description of the problem with the extent.
+                /// A description of the problem.
                 problem: &'static str,
             } "block {logical} (level {level}) records its children for tree {owner}, which {problem}"
 
             /// More references differ than the check compares one by one.
             ReferencesDiffer = "references-differ", Unsafe, Extents {
-                /// The number of address ranges in which recorded and computed free space differ.
+                /// The number of further address ranges in which references differ.
                 stretches: u64,
             } "references differ in {stretches} more address ranges, which were not examined"
 

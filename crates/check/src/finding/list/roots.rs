@@ -21,7 +21,7 @@ macro_rules! roots {
                 physical: Physical,
                 /// The name of the differing field.
                 field: &'static str,
-                /// The value that the volume records.
+                /// The value in the differing superblock.
                 found: u64,
                 /// The value in the superblock in use.
                 expected: u64,

@@ -122,8 +122,8 @@ impl MountedVolume {
         Ok(answer.0.into())
     }
 
-    /// Returns the number of space kinds. The kinds of the errors themselves do not reach the
-    /// caller through FUSE.
+    /// Returns the number of space kinds. The space kinds themselves do not reach the caller
+    /// through FUSE.
     pub(super) fn kinds_of_space(&self, control: &Control<'_>) -> Result<Answered> {
         if Fields(control.input).u64()? != 0 {
             return Err(Errno::OPNOTSUPP);

@@ -15,8 +15,7 @@ pub(in crate::view) struct Place<'a> {
     pub(in crate::view) within_forbidden: bool,
 }
 
-/// Returns the names of a path, each with its end offset in the path. The empty path has no last
-/// name.
+/// Returns the names of a path, each with its end offset in the path. The empty path has no names.
 pub(crate) fn names(path: &[u8]) -> Result<impl Iterator<Item = (&[u8], usize)>, Problem> {
     check(path)?;
     let mut start = 0usize;
