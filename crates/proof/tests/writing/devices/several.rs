@@ -111,7 +111,7 @@ fn one_too_many(mut subject: Subject, device: usize, committed: Option<&String>)
     let name = format!("memory-{device}");
     ensure!(error.kind() == ErrorKind::Io, "{error}");
     ensure!(
-        error.to_string().contains(&name) && error.to_string().contains("may be"),
+        error.to_string().contains(&name) && error.to_string().contains("expected at most"),
         "{error} does not say which device is needed, and why"
     );
     let Subject {
