@@ -14,7 +14,7 @@ pub const WITHOUT: &str = "BUTTRESS_WITHOUT";
 
 /// Programs that tests start, with their Debian packages. Programs of every Linux system are not
 /// listed.
-pub const PROGRAMS: [(&str, &str); 24] = [
+pub const PROGRAMS: [(&str, &str); 25] = [
     ("mkfs.btrfs", "btrfs-progs"),
     ("btrfs", "btrfs-progs"),
     ("losetup", "mount"),
@@ -39,6 +39,7 @@ pub const PROGRAMS: [(&str, &str); 24] = [
     ("postmark", "postmark"),
     ("sqlite3", "sqlite3"),
     ("git", "git"),
+    ("fusermount3", "fuse3"),
 ];
 
 /// Needs that no package provides, each with a description.

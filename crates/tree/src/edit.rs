@@ -26,7 +26,7 @@
 //! 2. [`EditableTree::freeze`] fixes the tree's state for the commit. The next edit copies the
 //!    blocks that it changes, in the next generation that the context returns. Frozen blocks may
 //!    also be written during a transaction to free memory. After such a write, an edit copies the
-//!    block to a new address before it changes it. The same transaction must not reuse the old
+//!    block to a new address before it changes it. No edit of the transaction may reuse the old
 //!    address: the cache keys blocks by address and generation.
 //! 3. [`Frozen::blocks`] lists the frozen blocks, and [`FrozenBlock::seal`] seals each on any
 //!    thread. The caller writes the blocks, and [`Forest::keep_written`] caches them.

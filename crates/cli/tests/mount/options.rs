@@ -11,7 +11,7 @@
 use crate::mounting;
 
 use buttress_oracle::loop_device::Mount;
-use buttress_oracle::needs::Missing;
+use buttress_oracle::needs::{Missing, any_missing};
 use buttress_oracle::skip::skips;
 use buttress_oracle::tools::kernel_missing;
 use mounting::{Mounted, PROGRAM, buttress, no_fuse, sound, text};
@@ -226,11 +226,7 @@ fn the_server_is_closed_in_with_all_of_its_threads() {
 
 /// Returns the requirement that this machine lacks for a mount by a user without rights.
 fn no_helper() -> Option<Missing> {
-    let found = Command::new("fusermount3").arg("--version").output();
-    match found {
-        Ok(_) => no_fuse(),
-        Err(error) => Some(Missing::new("fuse", format!("fusermount3: {error}"))),
-    }
+    any_missing(&["fusermount3"]).or_else(no_fuse)
 }
 
 /// Script that mounts, uses and unmounts as nobody, in separate namespaces in which every user has
