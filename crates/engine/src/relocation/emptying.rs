@@ -22,7 +22,10 @@ const SYSTEM_NODES: u64 = 16;
 /// The number of places of edits that may run beside a relocation.
 const PLACES_BESIDE: u64 = 64;
 
-/// How long a job waits for readers of older states before it checks again.
+/// The longest wait. A check commits, and a reader such as a long send must not cause many commits.
+const READERS_WAIT_MAX: Duration = Duration::from_secs(1);
+
+/// The first wait for readers of older states before a job checks again. Later waits double.
 const READERS_WAIT: Duration = Duration::from_millis(20);
 
 /// The number of commits without readers that remove an empty group.
@@ -105,6 +108,7 @@ impl<'a> Emptying<'a> {
             group.is_some_and(|group| group.start == start.get() && group.read_only)
         };
         let mut idle = 0_usize;
+        let mut pause = READERS_WAIT;
         loop {
             {
                 let mut handle = self.engine.start_unchecked();
@@ -125,7 +129,10 @@ impl<'a> Emptying<'a> {
             drop(handle);
             if is_held {
                 progress.check()?;
-                std::thread::sleep(READERS_WAIT);
+                std::thread::sleep(pause);
+                pause = pause
+                    .checked_mul(2)
+                    .map_or(READERS_WAIT_MAX, |longer| longer.min(READERS_WAIT_MAX));
                 continue;
             }
             idle = idle.exact_add(1);
