@@ -66,7 +66,9 @@ fn open(bytes: usize) -> Result<WritableFilesystem> {
 }
 
 fn open_with(bytes: usize, cache: ByteCount, options: WriteOptions) -> Result<WritableFilesystem> {
-    let memory: Arc<dyn Backend> = Arc::new(MemoryBackend::new("memory", vec![0; bytes]));
+    // A fill writes every page of the memory now. The kernel gives memory that was only allocated at
+    // its first write, and this time would count for the write-back and for commits.
+    let memory: Arc<dyn Backend> = Arc::new(MemoryBackend::new("memory", vec![0xa5; bytes]));
     let device = || Device::with_backend(Arc::clone(&memory), Engine::Inline);
     let identity = Identity {
         fsid: Uuid::from_u128(1),
