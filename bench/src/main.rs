@@ -13,6 +13,8 @@
 //! - `check`: checks of volumes, cold and warm, against `btrfs check` ([`check`]);
 //! - `scrub`: scrubs of volumes, cold and warm, against the kernel's scrub; replacements; the queue
 //!   under each shape of reads ([`scrub`]);
+//! - `relocate`: balances, conversions and removed devices, against the kernel on loop devices
+//!   ([`relocate`]);
 //! - `live`: calls of the library on a volume in memory, by several threads and beside a writer,
 //!   with their exclusive parts ([`live`]); `live holds`: the length of lock holds under a mixed
 //!   load;
@@ -45,6 +47,7 @@ mod mount;
 mod plot;
 mod read;
 mod receive;
+mod relocate;
 mod report;
 mod scrub;
 mod send;
@@ -124,6 +127,7 @@ fn run() -> Result<()> {
         ["send", "disk"] => send_disk::run_all(full),
         ["send", jobs @ ..] => send::run_all(full, jobs),
         ["receive", jobs @ ..] => receive::run_all(full, jobs),
+        ["relocate", jobs @ ..] => relocate::run_all(full, jobs),
         ["sweep"] => sweep::run(full),
         ["write", jobs @ ..] => write::run_all(full, jobs),
         // Runs a step of our side, in a separate process.
@@ -163,6 +167,7 @@ fn run() -> Result<()> {
             sweep::run(TINY)?;
             check::run(TINY)?;
             scrub::run_all(TINY, &[])?;
+            relocate::run_all(TINY, &[])?;
             mkfs::run_all(TINY, &[])?;
             mount::run_all(TINY, &[])?;
             space::run_all(TINY, &[])?;
@@ -170,7 +175,7 @@ fn run() -> Result<()> {
         }
         _ => bail!(
             "usage: cargo xtask bench read [JOB]… | send [simulated|disk|JOB…] | receive [JOB…] | write [JOB…] | sweep | check | scrub [make] [pairs|ROW…|replace|shapes|plot] | live [holds|CALL…] | \
-             fsync [simulated|JOB…] | mkfs [JOB…] | mount [JOB…] | space | fiemap [JOB…] | tiny"
+             fsync [simulated|JOB…] | mkfs [JOB…] | mount [JOB…] | space | relocate [JOB…] | fiemap [JOB…] | tiny"
         ),
     }
 }

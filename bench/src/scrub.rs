@@ -14,7 +14,7 @@
 //! bytes in order.
 
 mod plots;
-mod replacing;
+pub(crate) mod replacing;
 
 use crate::Scale;
 use crate::cache::Cache;

@@ -104,7 +104,7 @@ const PART: usize = 1 << 20;
 
 /// Returns the seconds of copying a file without its holes, in order, around the page cache, and of
 /// a flush.
-fn copy(from: &Path, to: &Path) -> Result<f64> {
+pub(crate) fn copy(from: &Path, to: &Path) -> Result<f64> {
     let from = rustix::fs::open(from, OFlags::RDONLY | OFlags::DIRECT, Mode::empty())?;
     let to = rustix::fs::open(to, OFlags::WRONLY | OFlags::DIRECT, Mode::empty())?;
     let mut places = Vec::new();
