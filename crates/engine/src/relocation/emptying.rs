@@ -81,13 +81,19 @@ impl<'a> Emptying<'a> {
     /// Returns whether a block group holds no extent; true for a block group that is removed. A new group may
     /// begin at the address of a removed group, and the job leaves the new group alone.
     pub(super) fn is_empty(&self, start: Logical) -> bool {
+        self.bytes_left(start) == [0, 0]
+    }
+
+    /// Returns the used bytes of a block group, and the bytes that writers allocated there and have
+    /// not used yet. Both are 0 for a block group that is removed.
+    pub(super) fn bytes_left(&self, start: Logical) -> [u64; 2] {
         let running = self.engine.shared.running.lock();
         let group = running
             .core
             .groups
             .holding(start.get())
             .filter(|group| group.start == start.get() && group.read_only);
-        group.is_none_or(|group| group.used == 0 && group.allocated_bytes == 0)
+        group.map_or([0, 0], |group| [group.used, group.allocated_bytes])
     }
 
     /// Returns the bytes in use in all block groups of this set.

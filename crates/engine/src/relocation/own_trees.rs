@@ -99,8 +99,9 @@ impl Running {
             return Ok(());
         };
         let content = self.core.forest.read_block(&extent.pointer())?;
-        // Clamp: an empty tree has one leaf, and no key leads to this leaf.
-        let first_key = content.key(0).unwrap_or(Key::MIN);
+        let Some(first_key) = content.key(0) else {
+            return self.touch_empty_tree(tree);
+        };
         let Some(found) = self.at_or_after(tree, &first_key)? else {
             return Ok(());
         };
@@ -108,5 +109,21 @@ impl Running {
         drop(found);
         self.reach(tree, &key)?;
         NonBlocking::lifted(|| self.update(tree, &key, &mut |_| {}).map(drop))
+    }
+
+    /// Copies the only leaf of an empty tree. No item can be edited, so the edit inserts an item and
+    /// removes it. A volume with small files alone has an empty checksum tree.
+    fn touch_empty_tree(&mut self, id: TreeId) -> Result<()> {
+        self.reach(id, &Key::MIN)?;
+        let tree = self.open_tree(id)?.tree.clone();
+        if tree.at_or_after(&Key::MIN)?.is_some() {
+            return Ok(());
+        }
+        NonBlocking::lifted(|| {
+            tree.edit_as_one(|| {
+                self.insert(id, &Key::MIN, &[])?;
+                self.remove(id, &Key::MIN).map(drop)
+            })
+        })
     }
 }

@@ -1,7 +1,7 @@
 //! Compares content and sharing before and after a relocation.
 
 use super::{contents, groups, relocate, sharing, with_snapshots};
-use crate::operations::tests::volume::Image;
+use crate::operations::tests::volume::{Image, ROOT};
 use buttress_engine::block_groups::Purpose;
 
 /// Relocates all groups of each purpose, one after another.
@@ -50,4 +50,21 @@ fn groups_of_small_nodes_with_many_snapshots_move() {
 #[test]
 fn mixed_groups_move() {
     all_purposes_move(&["--mixed"], 6);
+}
+
+/// A volume without data has an empty checksum tree, whose only leaf holds no key.
+#[test]
+fn groups_with_empty_trees_move() {
+    let Some(image) = Image::make(&["-m", "dup"]) else {
+        return;
+    };
+    let filesystem = image.open();
+    let file = filesystem.create(ROOT, b"inline", &super::NEW).unwrap();
+    filesystem.write_at(file, super::offset(0), b"inline").unwrap();
+    filesystem.commit().unwrap();
+    let all = groups(&filesystem, None);
+    let summary = relocate(&filesystem, &all).unwrap();
+    assert_eq!(summary.groups, all.len() as u64);
+    filesystem.commit().unwrap();
+    image.check();
 }
