@@ -152,6 +152,8 @@ mod options;
 mod path;
 mod subvolume;
 mod volume;
+#[cfg(feature = "write")]
+mod whole_volume;
 
 pub use error::{Error, ErrorKind, Result};
 pub use file::File;
@@ -170,6 +172,8 @@ pub use subvolume::{SnapshotMode, Times, WritableSubvolume};
 pub use volume::{DeviceInfo, Volume, VolumeInfo};
 #[cfg(feature = "write")]
 pub use volume::{NewDevice, WritableVolume};
+#[cfg(feature = "write")]
+pub use whole_volume::{WholeVolume, WholeVolumeInfo};
 
 pub use buttress_accounts::{
     DataReference, DataRuns, DeviceSpace, Fiemap, FiemapExtent, FiemapFlags, GroupSpace, Space,

@@ -22,11 +22,11 @@ use std::path::{Path, PathBuf};
 /// Options for opening a volume. Made by [`Volume::options`].
 #[derive(Clone, Debug, Default)]
 pub struct VolumeOptions {
-    device_options: DeviceOptions,
+    pub(crate) device_options: DeviceOptions,
     further_devices: Vec<PathBuf>,
     degraded: bool,
     rescue: Rescue,
-    cache: Option<ByteCount>,
+    pub(crate) cache: Option<ByteCount>,
     reading: Reading,
     #[cfg(feature = "write")]
     pub(crate) writing: Writing,
@@ -170,7 +170,7 @@ impl VolumeOptions {
     }
 
     /// Opens the devices as the volume options request.
-    fn devices(&self, first: &Path) -> Result<Vec<Device>> {
+    pub(crate) fn devices(&self, first: &Path) -> Result<Vec<Device>> {
         let further = self.further_devices.iter().map(PathBuf::as_path);
         let devices = std::iter::once(first).chain(further);
         let opened = devices.map(|path| Device::open(path, &self.device_options));

@@ -68,7 +68,7 @@ pub fn plan_unwritten(filesystem: &Filesystem, item: &BalanceItem) -> Result<Cho
         false => TreeId::EXTENT,
     };
     let volume = filesystem.volume();
-    let groups = load_block_groups(tree_id, &filesystem.tree(tree_id)?, volume)?;
+    let groups = load_block_groups(&[(tree_id, filesystem.tree(tree_id)?)], volume)?;
     let candidates = candidates(&groups, volume)?;
     let is_mixed = superblock.incompat.contains(Incompat::MIXED_GROUPS);
     // Clamp: a volume with more devices has enough of them for any profile.

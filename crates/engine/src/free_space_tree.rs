@@ -372,6 +372,28 @@ impl Running {
         })
     }
 
+    /// Inserts all items of a group into a new free-space tree.
+    pub(crate) fn insert_free_space(&mut self, start: u64, length: u64, free: &FreeRanges) -> Result<()> {
+        let group = Extent { start, length };
+        let mut info = FreeSpaceInfo {
+            start: Logical::new(start),
+            length: ByteCount::new(length),
+            extent_count: u32::try_from(free.count()).map_err(|_| broken(start, length))?,
+            flags: 0,
+        };
+        let high = bitmap_threshold(length, self.core.sector_bytes());
+        if u64::from(info.extent_count) > high {
+            info.flags |= FreeSpaceInfo::USING_BITMAPS;
+            self.write_bitmaps(group, free)?;
+        } else {
+            for (start, length) in free.iter() {
+                let key = key(start, ItemType::FREE_SPACE_EXTENT, length);
+                self.insert(TreeId::FREE_SPACE, &key, &[])?;
+            }
+        }
+        self.insert(TreeId::FREE_SPACE, &group.info_key(), &info.to_bytes())
+    }
+
     /// Switches a group between ranges and bitmaps if the other form takes less space.
     fn convert_free_space(&mut self, group: Extent, info: &mut FreeSpaceInfo) -> Result<()> {
         let high = bitmap_threshold(group.length, self.core.sector_bytes());

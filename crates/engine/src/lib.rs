@@ -57,6 +57,8 @@
 //! | `device_errors` | records errors of devices in their statistics |
 //! | `trimming` | discards unused space of devices |
 //! | `tuning` | changes fields that only the superblock holds |
+//! | `conversions` | makes and removes the trees of features, and changes the fsid of devices |
+//! | `checksum_change` | changes the type of the data's checksums |
 //! | `relocation` | moves everything in a set of block groups to new addresses |
 //! | `balance` | chooses the block groups that a balance moves, and keeps its item in the root tree |
 //! | `replacement` | starts, records and ends the replacement of a device |
@@ -92,11 +94,13 @@ pub mod backing;
 pub mod balance;
 pub mod balancing;
 pub mod block_groups;
+pub mod checksum_change;
 pub mod checksums;
 mod chunks;
 mod closing;
 mod committing;
 mod converging;
+pub mod conversions;
 pub mod core_state;
 pub mod cow;
 pub mod data_extents;
@@ -164,6 +168,7 @@ mod workers;
 mod worst_case;
 
 pub use balance::balance_item;
+pub use conversions::BlockGroupPlace;
 pub use data_options::DataOptions;
 pub use engine::Engine;
 pub use environment::{Environment, SystemEnvironment};

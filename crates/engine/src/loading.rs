@@ -21,8 +21,9 @@ fn corrupt(tree: TreeId, error: buttress_format::ItemError) -> Corruption {
     Corruption::Item { tree, error }
 }
 
-/// Reads all block groups.
-pub(crate) fn load_block_groups(tree_id: TreeId, tree: &Tree, volume: &Volume) -> Result<BlockGroups> {
+/// Reads all block groups from the first of the trees that has the item of a chunk. A volume has
+/// several such trees only while a conversion of its block groups is unfinished.
+pub(crate) fn load_block_groups(trees: &[(TreeId, Tree)], volume: &Volume) -> Result<BlockGroups> {
     let mut groups = BlockGroups::default();
     let may_run_out = volume.may_run_out();
     let map = volume.chunk_map();
@@ -32,9 +33,16 @@ pub(crate) fn load_block_groups(tree_id: TreeId, tree: &Tree, volume: &Volume) -
             ItemType::BLOCK_GROUP_ITEM,
             chunk.length().get(),
         );
-        let Some(found) = tree.get(&key)? else {
+        let mut found = None;
+        for (tree_id, tree) in trees {
+            if let Some(item) = tree.get(&key)? {
+                found = Some((*tree_id, item));
+                break;
+            }
+        }
+        let Some((tree_id, found)) = found else {
             return Err(Corruption::ItemMissing {
-                tree: tree_id,
+                tree: trees.first().map_or(TreeId::EXTENT, |(id, _)| *id),
                 key,
                 what: "the block group of a chunk",
             }
@@ -122,7 +130,7 @@ impl FreeSpaceRecord {
 }
 
 /// Returns the ranges in `[start, start + length)` that no extent covers.
-fn free_ranges_of_extents(
+pub(crate) fn free_ranges_of_extents(
     tree: &Tree,
     start: u64,
     length: u64,

@@ -33,6 +33,7 @@ use crate::steps::Steps;
 use crate::trees::{LiveTree, OpenTrees};
 use crate::tuning::Tuning;
 use buttress_accounts::delayed_references::DelayedReferences;
+use buttress_format::superblock::SuperblockFlags;
 use buttress_format::{ByteCount, Generation, Incompat, ItemType, Key, Logical, TreeId, Uuid};
 use buttress_fs::error::{Error, Result, WritingRefusal};
 use buttress_fs::filesystem::Filesystem;
@@ -59,6 +60,9 @@ pub struct WriteOptions {
     pub gives_up_replacement: bool,
     /// Whether devices discard the ranges that a commit freed.
     pub discard: bool,
+    /// Whether the caller finishes an interrupted change of the whole volume, as btrfstune makes
+    /// them.
+    pub finishes_change: bool,
 }
 
 impl Default for WriteOptions {
@@ -69,6 +73,7 @@ impl Default for WriteOptions {
             data: DataOptions::default(),
             gives_up_replacement: false,
             discard: false,
+            finishes_change: false,
         }
     }
 }
@@ -107,7 +112,11 @@ impl Engine {
         options: WriteOptions,
         stages: Arc<dyn CommitStages>,
     ) -> Result<Opening> {
-        refuse(&filesystem)?;
+        let exceptions = Exceptions {
+            image: false,
+            change: options.finishes_change,
+        };
+        refuse_except(&filesystem, exceptions)?;
         Self::begin(filesystem, options, stages)
     }
 
@@ -121,10 +130,12 @@ impl Engine {
         options: WriteOptions,
         stages: Arc<dyn CommitStages>,
     ) -> Result<Opening> {
-        match find_refusal(&filesystem, true)? {
-            None => Self::begin(filesystem, options, stages),
-            Some(refusal) => Err(Error::WritingRefused(refusal)),
-        }
+        let exceptions = Exceptions {
+            image: true,
+            change: false,
+        };
+        refuse_except(&filesystem, exceptions)?;
+        Self::begin(filesystem, options, stages)
     }
 
     fn begin(
@@ -184,16 +195,39 @@ impl Engine {
 
 /// Returns an error if the volume must not be written.
 pub fn refuse(filesystem: &Filesystem) -> Result<()> {
-    let refusal = find_refusal(filesystem, false)?;
+    refuse_except(filesystem, Exceptions::default())
+}
+
+/// Returns an error if the volume must not be written, even by a caller that finishes an
+/// interrupted change of the whole volume.
+pub fn refuse_to_finish(filesystem: &Filesystem) -> Result<()> {
+    let exceptions = Exceptions {
+        image: false,
+        change: true,
+    };
+    refuse_except(filesystem, exceptions)
+}
+
+/// States that do not forbid writing to a certain caller.
+#[derive(Clone, Copy, Debug, Default)]
+struct Exceptions {
+    /// A metadata image.
+    image: bool,
+    /// An interrupted change of the whole volume.
+    change: bool,
+}
+
+fn refuse_except(filesystem: &Filesystem, exceptions: Exceptions) -> Result<()> {
+    let refusal = find_refusal(filesystem, exceptions)?;
     refusal.map_or(Ok(()), |refusal| Err(Error::WritingRefused(refusal)))
 }
 
 /// The remedy for states that the kernel completes at its next mount.
 const MOUNT: &str = "mount it with the kernel, which continues it";
 
-fn find_refusal(filesystem: &Filesystem, in_memory: bool) -> Result<Option<WritingRefusal>> {
+fn find_refusal(filesystem: &Filesystem, exceptions: Exceptions) -> Result<Option<WritingRefusal>> {
     let superblock = filesystem.superblock();
-    if let Some(refusal) = noticed(filesystem, in_memory)? {
+    if let Some(refusal) = noticed(filesystem, exceptions)? {
         return Ok(Some(refusal));
     }
     for (feature, name) in [
@@ -229,10 +263,14 @@ fn find_refusal(filesystem: &Filesystem, in_memory: bool) -> Result<Option<Writi
 }
 
 /// Returns the reason against writing that opening noticed, if there is one.
-fn noticed(filesystem: &Filesystem, in_memory: bool) -> Result<Option<WritingRefusal>> {
+fn noticed(filesystem: &Filesystem, exceptions: Exceptions) -> Result<Option<WritingRefusal>> {
     let notices = filesystem.volume().notices();
-    let may_be_image = |notice: &Notice| in_memory && matches!(notice, Notice::MetadataImage);
-    let forbids = |notice: &&Notice| notice.forbids_writing() && !may_be_image(notice);
+    let is_excepted = |notice: &Notice| match notice {
+        Notice::MetadataImage => exceptions.image,
+        Notice::Unfinished(_) => exceptions.change,
+        _ => false,
+    };
+    let forbids = |notice: &&Notice| notice.forbids_writing() && !is_excepted(notice);
     if let Some(notice) = notices.iter().find(forbids) {
         return Ok(Some(match notice {
             Notice::UnknownCompatRo { names } => WritingRefusal::CompatRo { names: names.clone() },
@@ -328,9 +366,18 @@ fn load(filesystem: &Filesystem) -> Result<Running> {
         inodes: InodeTable::default(),
         names: NameChanges::default(),
     };
-    let groups = running.block_group_tree();
-    let tree = running.view(groups)?;
-    running.core.groups = load_block_groups(groups, &tree, volume)?;
+    let first = running.block_group_tree();
+    let mut trees = vec![(first, running.view(first)?)];
+    if superblock.flags.contains(SuperblockFlags::CHANGING_BG_TREE) {
+        let other = match first {
+            TreeId::EXTENT => TreeId::BLOCK_GROUP,
+            _ => TreeId::EXTENT,
+        };
+        if running.has_tree(other)? {
+            trees.push((other, running.view(other)?));
+        }
+    }
+    running.core.groups = load_block_groups(&trees, volume)?;
     // The superblock's count of used bytes may be wrong, and allocation relies on the counts of
     // block groups.
     let used = running.core.groups.iter().map(|group| group.used);

@@ -1,36 +1,37 @@
-//! Changes of fields that only the superblock holds: features, the fsid, and the seed flag.
+//! Changes of fields that only the superblock holds: features, flags, and the checksum type.
 //!
 //! A change of superblock fields is pending in [`Tuning`] until the next commit, which writes it
 //! with the superblock. The running volume keeps its old features: blocks that are read later are
 //! checked by the features of the opening. A caller that changes features therefore commits, closes
 //! the volume, and opens it again.
 //!
-//! Invariant: tree blocks never change with the fsid. The tree blocks carry the metadata uuid,
-//! which stays.
-//!
-//! Left out: a new fsid for volumes of several devices. A crash between the superblock writes of
-//! two devices would leave different fsids, which neither Linux nor this version opens together.
+//! Left out: the fsid. A commit would give the superblocks of several devices different fsids and
+//! different generations, so a change of the fsid writes superblocks without a commit.
 //!
 //! Source: on-disk format documentation, section "Superblock"; btrfstune(8).
 
 use buttress_format::superblock::SuperblockFlags;
-use buttress_format::{Incompat, Superblock, Uuid};
+use buttress_format::{ChecksumType, Generation, Incompat, Superblock};
 use buttress_fs::error::{Error, Result};
 
 /// Changes that the next commit writes with the superblock.
 #[derive(Clone, Copy, Debug)]
 pub struct Tuning {
     incompat: Incompat,
-    fsid: Option<Uuid>,
-    becomes_seed: bool,
+    set: SuperblockFlags,
+    cleared: SuperblockFlags,
+    checksum_type: Option<ChecksumType>,
+    has_no_cache: bool,
 }
 
 impl Default for Tuning {
     fn default() -> Self {
         Self {
             incompat: Incompat::empty(),
-            fsid: None,
-            becomes_seed: false,
+            set: SuperblockFlags::empty(),
+            cleared: SuperblockFlags::empty(),
+            checksum_type: None,
+            has_no_cache: false,
         }
     }
 }
@@ -39,13 +40,12 @@ impl Tuning {
     /// Applies the changes to a superblock.
     pub(crate) fn apply(&self, superblock: &mut Superblock) {
         superblock.incompat |= self.incompat;
-        if let Some(fsid) = self.fsid {
-            superblock.fsid = fsid;
-            let differs = fsid != superblock.metadata_uuid;
-            superblock.incompat.set(Incompat::METADATA_UUID, differs);
+        superblock.flags = superblock.flags.difference(self.cleared).union(self.set);
+        if let Some(checksum_type) = self.checksum_type {
+            superblock.checksum_type = checksum_type;
         }
-        if self.becomes_seed {
-            superblock.flags |= SuperblockFlags::SEEDING;
+        if self.has_no_cache {
+            superblock.cache_generation = Generation::MAX;
         }
     }
 
@@ -64,27 +64,24 @@ impl Tuning {
         Ok(())
     }
 
-    /// Changes the fsid of a volume with `devices` devices.
-    ///
-    /// # Errors
-    /// Returns [`Error::Invalid`] for a nil fsid, and for several devices.
-    pub fn change_fsid(&mut self, fsid: Uuid, devices: usize) -> Result<()> {
-        if fsid.is_nil() {
-            return Err(Error::Invalid {
-                what: "the fsid of a volume must not be nil",
-            });
-        }
-        if devices != 1 {
-            return Err(Error::Invalid {
-                what: "the fsid of a volume on several devices cannot be changed yet; use `btrfstune -m`",
-            });
-        }
-        self.fsid = Some(fsid);
-        Ok(())
-    }
-
     /// Makes the volume a seed. A volume that is a seed refuses to be opened for writing.
     pub const fn make_seed(&mut self) {
-        self.becomes_seed = true;
+        self.set = self.set.union(SuperblockFlags::SEEDING);
+    }
+
+    /// Sets flags of an unfinished change, and clears others.
+    pub(crate) const fn change_flags(&mut self, set: SuperblockFlags, cleared: SuperblockFlags) {
+        self.set = self.set.difference(cleared).union(set);
+        self.cleared = self.cleared.difference(set).union(cleared);
+    }
+
+    /// Changes the checksum type that the superblock names.
+    pub(crate) const fn set_checksum_type(&mut self, checksum_type: ChecksumType) {
+        self.checksum_type = Some(checksum_type);
+    }
+
+    /// Records that the volume has no v1 free space cache.
+    pub(crate) const fn forget_cache(&mut self) {
+        self.has_no_cache = true;
     }
 }

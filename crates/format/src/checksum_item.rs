@@ -66,6 +66,29 @@ impl<'a> ChecksumItem<'a> {
         })
     }
 
+    /// Checks an `EXTENT_CSUM` while a change of the checksums is unfinished. Items of the former and
+    /// of the new algorithm then exist, and a single item does not show its algorithm.
+    pub(crate) fn check_changing(key: &Key, data: &[u8], sector_bytes: u32) -> Result<(), ItemError> {
+        let fail = |problem: ItemProblem| Err(ItemError::new(key, problem));
+        if !matches!(
+            key.objectid,
+            ObjectId::EXTENT_CHECKSUM | ObjectId::CHECKSUM_CHANGE
+        ) {
+            return fail(ItemProblem::ObjectIdInvalid {
+                objectid: key.objectid.get(),
+            });
+        }
+        raw::require_aligned_offset(key, sector_bytes)?;
+        let unit_bytes = ChecksumType::Crc32c.size_bytes();
+        if data.is_empty() || !data.len().is_multiple_of(unit_bytes) {
+            return fail(ItemProblem::SizeNotMultiple {
+                size_bytes: data.len(),
+                unit_bytes,
+            });
+        }
+        Ok(())
+    }
+
     /// Returns the number of sectors that the item covers.
     #[must_use]
     pub fn sector_count(&self) -> usize {

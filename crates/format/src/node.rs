@@ -33,7 +33,7 @@ pub use header::{HEADER_BYTES, Header, HeaderFlags, RawHeader, RawItem, RawKeyPo
 
 use crate::checksum::ChecksumType;
 use crate::key::Key;
-use crate::superblock::{CompatRo, Incompat, Superblock};
+use crate::superblock::{CompatRo, Incompat, Superblock, SuperblockFlags};
 use crate::units::{Generation, Logical, TreeId};
 use bytes::Bytes;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -49,9 +49,16 @@ pub struct BlockFormat {
     pub sector_bytes: u32,
     /// The algorithm of the blocks' checksums.
     pub checksum_type: ChecksumType,
+    /// The former algorithm, which blocks may still use while a change of the checksums is
+    /// unfinished.
+    pub former_checksum_type: Option<ChecksumType>,
+    /// True while a change of the checksums is unfinished: checksum items may have the size of the
+    /// former or of the new algorithm.
+    pub changes_checksums: bool,
     /// The uuid that the blocks carry: the superblock's metadata uuid.
     pub fsid: Uuid,
-    /// The uuids that blocks of seed devices may carry instead of the volume's fsid.
+    /// The other uuids that blocks may carry: the fsids of seed devices, and the former fsid while a
+    /// change of the fsid is unfinished.
     pub seed_fsids: Arc<[Uuid]>,
     /// The uuid of the chunk tree that the blocks carry. `None` means that the uuid is unknown or
     /// not to be checked.
@@ -73,8 +80,10 @@ impl BlockFormat {
             node_bytes: superblock.node_bytes,
             sector_bytes: superblock.sector_bytes,
             checksum_type: superblock.checksum_type,
+            former_checksum_type: None,
+            changes_checksums: superblock.flags.intersects(SuperblockFlags::CHANGING_CHECKSUMS),
             fsid: superblock.metadata_uuid,
-            seed_fsids: Arc::default(),
+            seed_fsids: superblock.former_fsid().into_iter().collect(),
             chunk_tree_uuid: None,
             generation: superblock.generation.into(),
             incompat: superblock.incompat,
@@ -87,7 +96,17 @@ impl BlockFormat {
     #[must_use]
     pub fn with_seeds(self, fsids: impl IntoIterator<Item = Uuid>) -> Self {
         Self {
-            seed_fsids: fsids.into_iter().collect(),
+            seed_fsids: self.seed_fsids.iter().copied().chain(fsids).collect(),
+            ..self
+        }
+    }
+
+    /// Returns this format for a volume whose blocks change from the format's algorithm to another.
+    #[must_use]
+    pub fn changing_checksums_to(self, checksum_type: ChecksumType) -> Self {
+        Self {
+            former_checksum_type: Some(self.checksum_type),
+            checksum_type,
             ..self
         }
     }

@@ -242,6 +242,14 @@ impl Superblock {
         check::used_bytes(self)
     }
 
+    /// Returns the fsid that tree blocks may still carry, while a change of the fsid is unfinished.
+    #[must_use]
+    pub fn former_fsid(&self) -> Option<Uuid> {
+        let former = self.device_item.fsid;
+        let is_changing = self.flags.contains(SuperblockFlags::CHANGING_FSID);
+        (is_changing && former != self.metadata_uuid).then_some(former)
+    }
+
     /// Returns the fields of the superblock that the checks of tree blocks need.
     #[must_use]
     pub fn block_format(&self) -> BlockFormat {

@@ -344,6 +344,9 @@ impl ObjectId {
     pub const FREE_SPACE: Self = Self(u64::MAX - 10);
     /// The object id of inodes of the removed inode cache (-12).
     pub const FREE_INODE: Self = Self(u64::MAX - 11);
+    /// The new checksums of data and the item that names their type, while a change of the checksums
+    /// is unfinished.
+    pub const CHECKSUM_CHANGE: Self = Self(u64::MAX - 12);
     /// The object id that stands for several owners if a field has space for one id (-255).
     pub const MULTIPLE: Self = Self(u64::MAX - 254);
 }

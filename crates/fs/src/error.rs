@@ -338,6 +338,20 @@ pub enum Error {
         /// The error that lists the attempts to read the extent.
         cause: Box<Error>,
     },
+    /// Data without an intact copy, from which a job must not make new checksums.
+    #[error(
+        "the data at {logical} matches its checksum in no copy{}; delete its files or write them again, and retry{}",
+        used_by(.users),
+        because(.cause.as_deref())
+    )]
+    DataDamaged {
+        /// The address of the first damaged sector.
+        logical: Logical,
+        /// The first files that use the extent, in all subvolumes.
+        users: Vec<Location>,
+        /// The error that lists the attempts to read the data, if there was one.
+        cause: Option<Box<Error>>,
+    },
     /// The job was cancelled by its caller.
     #[error("cancelled")]
     Cancelled,
@@ -384,7 +398,7 @@ pub enum WritingRefusal {
     },
     /// The volume is a seed, and sprouts depend on it.
     #[error(
-        "the volume cannot be written: it is a seed, on which other volumes may depend. To make a writable volume from it, add a device on a kernel mount. To clear the seed flag, run `btrfstune -S 0`"
+        "the volume cannot be written: it is a seed, on which other volumes may depend. To make a writable volume from it, add a device on a kernel mount. To clear the seed flag, run `buttress tune -f -S 0`"
     )]
     Seed,
     /// The volume is a metadata image, which lacks file data.
@@ -422,6 +436,11 @@ fn pinned_note(pinned: ByteCount) -> String {
     } else {
         format!(" ({pinned} freed bytes are pinned by readers of older states)")
     }
+}
+
+/// Returns the cause of an error as the end of its message.
+fn because(cause: Option<&Error>) -> String {
+    cause.map_or_else(String::new, |cause| format!(": {cause}"))
 }
 
 fn used_by(users: &[Location]) -> String {
@@ -486,7 +505,7 @@ impl Error {
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         match self {
-            Self::Corrupt(_) | Self::Defect(_) => ErrorKind::Corrupt,
+            Self::Corrupt(_) | Self::Defect(_) | Self::DataDamaged { .. } => ErrorKind::Corrupt,
             Self::Tree(error) => error.kind(),
             Self::Volume(error) => error.kind(),
             Self::Io(_) => ErrorKind::Io,
@@ -595,7 +614,7 @@ impl Error {
                 BalanceRefusal::NotInProgress => number::ENOTCONN,
                 _ => number::EINVAL,
             },
-            Self::Defect(_) => number::EIO,
+            Self::Defect(_) | Self::DataDamaged { .. } => number::EIO,
             Self::DamagedLog { cause, .. } | Self::NotMoved { cause, .. } => cause.errno(),
             Self::NotDropped { failures } => failures
                 .first()

@@ -24,7 +24,7 @@ use buttress_format::{
     BackupRoot, ByteCount, Chunk, DeviceItem, Incompat, ItemType, Key, Logical, RootItem, TreeId,
 };
 use buttress_tree::{BlockPointer, Forest, ReadAhead, RootPointer, Tree};
-use buttress_volume::{Rescue, Volume};
+use buttress_volume::{Rescue, Volume, WholeChange};
 use std::sync::Arc;
 
 mod stripe_tree;
@@ -41,6 +41,7 @@ pub struct OpenOptions {
     degraded: bool,
     rescue: Rescue,
     for_inspection: bool,
+    change: WholeChange,
 }
 
 impl OpenOptions {
@@ -52,6 +53,7 @@ impl OpenOptions {
             degraded: false,
             rescue: Rescue::default(),
             for_inspection: false,
+            change: WholeChange::default(),
         }
     }
 
@@ -92,6 +94,12 @@ impl OpenOptions {
         self
     }
 
+    /// Sets the change of the whole volume that the caller makes or finishes.
+    pub fn change(mut self, change: WholeChange) -> Self {
+        self.change = change;
+        self
+    }
+
     /// Opens the volume; see the module's documentation.
     ///
     /// # Errors
@@ -114,6 +122,7 @@ impl Filesystem {
             degraded,
             rescue,
             for_inspection,
+            change,
         } = options;
         // On a simulated device, all work runs on the caller's thread, so that runs are
         // deterministic.
@@ -124,7 +133,11 @@ impl Filesystem {
         };
         let volume = Arc::new(Volume::open(
             devices,
-            buttress_volume::OpenOptions { degraded, rescue },
+            buttress_volume::OpenOptions {
+                degraded,
+                rescue,
+                change,
+            },
         )?);
         let forest = Forest::new(Arc::clone(&volume), cache);
         let mut notices = Vec::new();

@@ -200,6 +200,8 @@ fn format(input: &mut Input<'_>) -> BlockFormat {
         checksum_type: ChecksumType::ALL[usize::from(choices & 3)],
         fsid: Uuid::from_bytes(FSID),
         seed_fsids: Arc::default(),
+        former_checksum_type: None,
+        changes_checksums: false,
         chunk_tree_uuid: None,
         generation: Generation::new(GENERATION).into(),
         incompat,

@@ -68,6 +68,8 @@ fn run(
         checksum_type,
         fsid: Uuid::nil(),
         seed_fsids: Arc::default(),
+        former_checksum_type: None,
+        changes_checksums: false,
         chunk_tree_uuid: None,
         generation: Generation::new(u64::from(!choices >> 7) << 40).into(),
         incompat,

@@ -288,7 +288,7 @@ pub enum DevicesError {
     /// The devices' blocks belong to one volume, but their superblocks have two fsids: a change of
     /// the fsid was interrupted.
     #[error(
-        "{first} has fsid {first_fsid}, {second} has {second_fsid}, and the blocks of both have the uuid {metadata_uuid}: a change of the fsid was interrupted; to finish it, run `btrfstune -m`"
+        "{first} has fsid {first_fsid}, {second} has {second_fsid}, and the blocks of both have the uuid {metadata_uuid}: a change of the fsid was interrupted; to finish it, run `buttress tune` with -m or -u, as before"
     )]
     FsidChangeCutOff {
         /// A device's name.

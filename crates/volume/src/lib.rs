@@ -72,7 +72,7 @@ pub use faults::{Fault, FaultCounts, FaultLog, FaultReason, Rejection};
 pub use geometry::StripeGeometry;
 pub use membership_refusal::MembershipRefusal;
 pub use notice::Notice;
-pub use open::{OpenOptions, Rescue};
+pub use open::{OpenOptions, Rescue, WholeChange};
 pub use read::{ExtentRead, LostRange, MAXIMUM_READ_BYTES, PendingExtent, VerifySectors};
 pub use replacement::{FoundTarget, Replacement, Returning, RowGuard};
 pub use stripe_tree::{ResolvedStripe, ResolvedStripes, StripeResolver};

@@ -24,7 +24,7 @@ use crate::replacement::{FoundTarget, TARGET_ID};
 use crate::superblocks::{self, DeviceSuperblock};
 use buttress_device::Device;
 use buttress_format::superblock::{Superblock, SuperblockFlags};
-use buttress_format::{BlockFormat, ByteCount, Generation};
+use buttress_format::{BlockFormat, ByteCount, ChecksumType, Generation};
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use uuid::Uuid;
@@ -36,6 +36,19 @@ pub struct OpenOptions {
     pub degraded: bool,
     /// The checks and trees to skip, to read data of a damaged volume.
     pub rescue: Rescue,
+    /// The change of the whole volume that the caller makes or finishes.
+    pub change: WholeChange,
+}
+
+/// A change of a whole volume. An interruption leaves states that only the caller that finishes
+/// the change may open.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct WholeChange {
+    /// Whether devices of one commit belong to one volume although their fsids differ.
+    pub fsid: bool,
+    /// The new type of checksums. Tree blocks may have checksums of this type or of the type that
+    /// the superblock names.
+    pub checksum_type: Option<ChecksumType>,
 }
 
 /// The kernel's `rescue=` options. This layer passes them to the layers that implement them.
@@ -78,7 +91,7 @@ impl Candidate {
     }
 }
 
-pub(crate) fn choose(devices: Vec<Device>) -> Result<Opened, Error> {
+pub(crate) fn choose(devices: Vec<Device>, change: WholeChange) -> Result<Opened, Error> {
     let mut notices = Vec::new();
     let mut candidates = Vec::with_capacity(devices.len());
     for device in devices {
@@ -90,6 +103,9 @@ pub(crate) fn choose(devices: Vec<Device>) -> Result<Opened, Error> {
     }
     refuse_duplicates(&candidates)?;
     let targets = take_targets(&mut candidates);
+    if change.fsid {
+        take_in(&mut candidates);
+    }
     let lead = choose_lead(&candidates)?;
     refuse_diverged(lead, &candidates)?;
     let superblock = lead.superblock.clone();
@@ -100,15 +116,14 @@ pub(crate) fn choose(devices: Vec<Device>) -> Result<Opened, Error> {
         });
     }
     notices.extend(state_of(&superblock));
-    let seed_fsids = candidates
+    let others = candidates
         .iter()
         .filter(|candidate| !candidate.belongs_to(superblock.fsid))
-        .map(|candidate| candidate.superblock.metadata_uuid)
-        .collect();
-    let format = BlockFormat {
-        seed_fsids,
-        ..superblock.block_format()
-    };
+        .map(|candidate| candidate.superblock.metadata_uuid);
+    let mut format = superblock.block_format().with_seeds(others);
+    if let Some(checksum_type) = change.checksum_type {
+        format = format.changing_checksums_to(checksum_type);
+    }
     let lead = lead.device.clone();
     let last_whole = last_on_all_devices(&candidates, &superblock);
     let mut slots = Vec::with_capacity(candidates.len());
@@ -153,6 +168,61 @@ pub(crate) fn choose(devices: Vec<Device>) -> Result<Opened, Error> {
         slots,
         notices,
     })
+}
+
+/// Gives devices whose superblocks differ from the lead's only in the fsid the lead's fsid.
+///
+/// A change of the fsid writes the superblocks of all devices without a commit between, so a cut
+/// leaves superblocks of one generation with the same roots. The chunk tree then decides whether
+/// the device belongs to the volume. The lead is a device with the new fsid if one exists.
+fn take_in(candidates: &mut [Candidate]) {
+    let changes = SuperblockFlags::CHANGING_FSID.union(SuperblockFlags::CHANGING_FSID_V2);
+    let newest = candidates
+        .iter()
+        .filter(|candidate| !candidate.is_seed())
+        .max_by_key(|candidate| {
+            let flags = candidate.superblock.flags;
+            let has_new = flags.contains(SuperblockFlags::CHANGING_FSID)
+                && candidate.superblock.former_fsid().is_some();
+            (
+                candidate.superblock.generation,
+                has_new,
+                flags.intersects(changes),
+                core::cmp::Reverse(candidate.superblock.device_item.device),
+            )
+        })
+        .map(|candidate| candidate.superblock.clone());
+    let Some(newest) = newest else {
+        return;
+    };
+    let state = |superblock: &Superblock| {
+        let Superblock {
+            generation,
+            root,
+            chunk_root,
+            bytes_used,
+            total_bytes,
+            num_devices,
+            ..
+        } = superblock.clone();
+        let device_fsid = superblock.device_item.fsid;
+        (
+            generation,
+            root,
+            chunk_root,
+            bytes_used,
+            total_bytes,
+            num_devices,
+            device_fsid,
+        )
+    };
+    for Candidate { superblock, .. } in candidates {
+        if superblock.fsid != newest.fsid && state(superblock) == state(&newest) {
+            superblock.fsid = newest.fsid;
+            superblock.metadata_uuid = newest.metadata_uuid;
+            superblock.flags |= newest.flags;
+        }
+    }
 }
 
 /// Removes targets of replacements from the candidates, unless only targets were given.
@@ -342,13 +412,14 @@ fn choose_lead(candidates: &[Candidate]) -> Result<&Candidate, DevicesError> {
         .ok_or(DevicesError::None)?;
     match own.find(|candidate| !candidate.belongs_to(fsid)) {
         None => Ok(lead),
-        Some(other) if other.superblock.metadata_uuid == lead.superblock.metadata_uuid => {
+        // The device item has the uuid of the blocks, also while the blocks get another one.
+        Some(other) if other.superblock.device_item.fsid == lead.superblock.device_item.fsid => {
             Err(DevicesError::FsidChangeCutOff {
                 first: lead.device.name().to_owned(),
                 first_fsid: fsid,
                 second: other.device.name().to_owned(),
                 second_fsid: other.superblock.fsid,
-                metadata_uuid: lead.superblock.metadata_uuid,
+                metadata_uuid: lead.superblock.device_item.fsid,
             })
         }
         Some(foreign) => Err(DevicesError::Foreign {

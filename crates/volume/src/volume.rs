@@ -85,7 +85,7 @@ impl Volume {
     /// Fails without a valid superblock, with unknown incompat features, bad system chunks, devices
     /// of different volumes or a device given twice. Missing devices are no error yet.
     pub fn open(devices: Vec<Device>, options: OpenOptions) -> Result<Self, Error> {
-        let opened = open::choose(devices)?;
+        let opened = open::choose(devices, options.change)?;
         let volume = Self {
             format: opened.format,
             options,

@@ -11,6 +11,7 @@
 //! | change names, attributes, subvolumes | [`operations`] |
 //! | write content | [`data`] |
 //! | read the newest state | `live`: the reading calls of [`WritableFilesystem`] |
+//! | change the fsid or the checksums of a whole volume | [`whole_changes`] |
 //!
 //! Opening a volume for writing replays its pending log tree.
 #![forbid(unsafe_code)]
@@ -34,14 +35,16 @@ mod relocation_tests;
 mod subvolume;
 #[cfg(test)]
 mod transaction_tests;
+pub mod whole_changes;
 
 pub use buttress_engine::relocation::{RelocationOptions, RelocationSummary, TargetProfiles};
 pub use buttress_engine::{
-    ChunkInTheWay, DataOptions, Emptying, Engine, Environment, JoinOptions, LEAST_DEVICE_BYTES, Return,
-    SpaceNow, SystemEnvironment, Trimmed, Tuning, Uncommitted, WriteOptions, balance, balance_item, look_ups,
-    relocation, replacement_item, wipe_superblocks,
+    BlockGroupPlace, ChunkInTheWay, DataOptions, Emptying, Engine, Environment, JoinOptions,
+    LEAST_DEVICE_BYTES, Return, SpaceNow, SystemEnvironment, Trimmed, Tuning, Uncommitted, WriteOptions,
+    balance, balance_item, look_ups, relocation, replacement_item, wipe_superblocks,
 };
 pub use data::AllocateMode;
 pub use filesystem::WritableFilesystem;
 pub use live::LiveFile;
 pub use log_tree::{CommitCause, LogStatistics, Shown, Synced, open_replayed};
+pub use whole_changes::WholeVolume;

@@ -116,7 +116,7 @@ fn profile(text: &str) -> Result<Profile, String> {
     found.ok_or_else(|| format!("unknown profile {text:?}"))
 }
 
-fn checksum(text: &str) -> Result<ChecksumType, String> {
+pub(super) fn checksum(text: &str) -> Result<ChecksumType, String> {
     let named = [
         ("crc32c", ChecksumType::Crc32c),
         ("xxhash", ChecksumType::Xxhash64),

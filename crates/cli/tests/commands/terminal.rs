@@ -379,7 +379,7 @@ fn cases() -> BTreeMap<&'static str, Vec<&'static str>> {
         ("umount", vec!["/none%"]),
         ("shell", vec!["-c ls IMAGE", "IMAGE -c %"]),
         ("tour", vec!["NEW10%"]),
-        ("tune", vec!["-r IMAGE", "-M % IMAGE"]),
+        ("tune", vec!["-r IMAGE", "-M % IMAGE", "--csum % IMAGE"]),
         (
             "balance start",
             vec!["IMAGE", "-dusage=% IMAGE", "--dry-run IMAGE"],

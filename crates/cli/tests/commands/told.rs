@@ -90,14 +90,18 @@ fn states_that_are_not_written_are_told_with_what_ends_them() {
             "metadata image made by btrfs-image",
             "metadata image without file data",
         ),
-        (1 << 35, "change of the fsid of all blocks", "btrfstune -u"),
-        (1 << 36, "change of the fsid by a metadata uuid", "btrfstune -m"),
+        (1 << 35, "change of the fsid of all blocks", "buttress tune -u"),
+        (
+            1 << 36,
+            "change of the fsid by a metadata uuid",
+            "buttress tune -m",
+        ),
         (
             1 << 38,
             "place of block group items",
             "--convert-to-block-group-tree",
         ),
-        (1 << 39, "change of the checksums", "btrfstune --csum"),
+        (1 << 39, "change of the checksums", "buttress tune --csum"),
     ];
     for (flag, notice, refusal) in cases {
         let volume = Volume::copy();

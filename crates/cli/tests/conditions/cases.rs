@@ -459,7 +459,10 @@ fn about_volumes() -> Vec<Case> {
             ..write("filesystem sync", "{image}", "")
         },
         write("filesystem trim", "{image}", ""),
-        write("tune", "-m {image}", ""),
+        Case {
+            is_job: true,
+            ..write("tune", "-m {image}", "")
+        },
         Case {
             is_job: true,
             ..write("filesystem resize", "+64M {image}", "")

@@ -105,10 +105,168 @@ fn tune_refuses_changes_that_it_cannot_make() {
         &["tune", "-S", "0", &image],
         &["tune", "-S", "2", &image],
         &["tune", "-m", "-M", FSID, &image],
+        &["tune", "-u", "-U", FSID, &image],
+        &["tune", "-m", "-r", &image],
+        &["tune", "-U", "00000000-0000-0000-0000-000000000000", &image],
+        &["tune", "--csum", "md5", &image],
+        &["tune", "--csum", "crc32c", &image],
         &["tune", "-M", "00000000-0000-0000-0000-000000000000", &image],
         &["tune", "-M", "no-uuid", &image],
     ] {
         failure(words);
     }
     assert!(std::fs::read(&image).unwrap() == before, "a refused change wrote");
+}
+
+/// Requires that both checks find nothing and that Linux reads and writes the images.
+fn all_agree(images: &[&str]) {
+    let paths: Vec<std::path::PathBuf> = images.iter().map(Into::into).collect();
+    if skips(kernel_missing()) {
+        return;
+    }
+    buttress_oracle::btrfs_check::btrfs_check(&paths).unwrap();
+    let mounted = Mount::new(&paths, "").unwrap();
+    let bytes = std::fs::read(mounted.path().join("before")).unwrap();
+    assert!(bytes.len() == 78192 && bytes[8192..].iter().all(|byte| *byte == 0x5a));
+    std::fs::write(mounted.path().join("by-linux"), "text").unwrap();
+    mounted.close().unwrap();
+    buttress_oracle::btrfs_check::btrfs_check(&paths).unwrap();
+}
+
+/// A mirror of two images, with a file.
+fn mirror() -> (tempfile::TempDir, String, String) {
+    let (folder, first) = fresh();
+    let second = folder.path().join("second.img").to_str().unwrap().to_owned();
+    stdout(&[
+        "mkfs", "-q", "-b", "256M", "-d", "raid1", "-m", "raid1", &first, &second,
+    ]);
+    let words = "pwrite -S 0x5a 8192 70000 /before";
+    stdout(&["shell", "-w", "-c", words, "--device", &second, &first]);
+    (folder, first, second)
+}
+
+fn line_of(image: &str, field: &str) -> String {
+    let shown = superblock(image);
+    let line = shown.lines().find(|line| line.starts_with(field));
+    line.unwrap_or_else(|| panic!("{field}: {shown}")).to_owned()
+}
+
+#[test]
+fn tune_rewrites_the_uuid_of_all_blocks() {
+    let (_folder, first, second) = mirror();
+    let before = line_of(&first, "fsid");
+    let said = stdout(&["tune", "-U", FSID, "--device", &second, &first]);
+    assert_eq!(said, format!("new uuid: {FSID}\n"));
+    for image in [&first, &second] {
+        let shown = superblock(image);
+        assert!(!shown.contains("METADATA_UUID"), "{shown}");
+        assert!(line_of(image, "dev_item.fsid").contains(FSID), "{shown}");
+        assert_ne!(line_of(image, "fsid"), before);
+    }
+    let text = stdout(&["check", "--device", &second, &first]);
+    assert!(text.contains("no error found"), "{text}");
+    all_agree(&[&first, &second]);
+    // A missing device would keep the old uuid.
+    let (_, told) = failure(&["tune", "-u", "--degraded", &first]);
+    assert!(told.contains("missing"), "{told}");
+    let said = stdout(&["tune", "-f", "-u", "--device", &second, &first]);
+    assert!(said.starts_with("new uuid: ") && !said.contains(FSID), "{said}");
+    all_agree(&[&first, &second]);
+}
+
+#[test]
+fn tune_changes_the_uuid_on_several_devices() {
+    let (_folder, first, second) = mirror();
+    stdout(&["tune", "-M", FSID, "--device", &second, &first]);
+    for image in [&first, &second] {
+        assert!(superblock(image).contains("METADATA_UUID"));
+        assert!(line_of(image, "fsid").contains(FSID));
+    }
+    all_agree(&[&first, &second]);
+    let (_, told) = failure(&["tune", "-u", "--device", &second, &first]);
+    assert!(told.contains("metadata uuid"), "{told}");
+}
+
+#[test]
+fn tune_changes_all_checksums() {
+    let (_folder, image) = old();
+    stdout(&["filesystem", "sync", &image]);
+    for (word, name) in [
+        ("xxhash", "xxhash64"),
+        ("sha256", "sha256"),
+        ("blake2", "blake2b"),
+        ("crc32c", "crc32c"),
+    ] {
+        let said = stdout(&["tune", "--csum", word, &image]);
+        assert!(said.contains(&format!("to {name} (")), "{said}");
+        assert!(line_of(&image, "csum_type").contains(name));
+        check(&image);
+        all_agree(&[&image]);
+        let (_, told) = failure(&["tune", "--csum", word, &image]);
+        assert!(told.contains("already"), "{told}");
+    }
+}
+
+#[test]
+fn tune_converts_block_groups_there_and_back() {
+    let (_folder, image) = fresh();
+    stdout(&["mkfs", "-q", "-b", "256M", "-O", "^block-group-tree", &image]);
+    write(&image, "before");
+    for (option, has) in [
+        ("--convert-to-block-group-tree", true),
+        ("--convert-from-block-group-tree", false),
+        ("--convert-to-block-group-tree", true),
+    ] {
+        let said = stdout(&["tune", option, &image]);
+        assert!(said.starts_with("Converted "), "{said}");
+        assert_eq!(superblock(&image).contains("BLOCK_GROUP_TREE"), has);
+        check(&image);
+        all_agree(&[&image]);
+        let (_, told) = failure(&["tune", option, &image]);
+        assert!(told.contains("filesystem"), "{told}");
+    }
+}
+
+#[test]
+fn tune_makes_a_free_space_tree() {
+    let (folder, image) = old();
+    let features = "^block-group-tree,^free-space-tree";
+    let by_linux = folder.path().join("linux.img").to_str().unwrap().to_owned();
+    std::fs::File::create(&by_linux)
+        .unwrap()
+        .set_len(256 << 20)
+        .unwrap();
+    stdout(&["mkfs", "-q", "-f", "-b", "256M", "-O", features, &by_linux]);
+    write(&by_linux, "before");
+    if !skips(kernel_missing()) {
+        // Linux writes the v1 cache.
+        let mounted = Mount::new(&[by_linux.clone().into()], "space_cache=v1").unwrap();
+        for number in 0..20 {
+            std::fs::write(mounted.path().join(format!("file{number}")), vec![number; 30_000]).unwrap();
+        }
+        mounted.close().unwrap();
+    }
+    let (_, told) = failure(&["tune", "--convert-to-block-group-tree", &by_linux]);
+    assert!(told.contains("no free-space tree"), "{told}");
+    stdout(&["tune", "--convert-to-free-space-tree", &by_linux]);
+    let shown = superblock(&by_linux);
+    assert!(shown.contains("FREE_SPACE_TREE_VALID"), "{shown}");
+    check(&by_linux);
+    all_agree(&[&by_linux]);
+    let (_, told) = failure(&["tune", "--convert-to-free-space-tree", &image]);
+    assert!(told.contains("already has free-space-tree"), "{told}");
+}
+
+#[test]
+fn tune_makes_a_seed_and_clears_the_flag() {
+    let (_folder, image) = old();
+    stdout(&["tune", "-f", "-S", "1", &image]);
+    let (_, told) = failure(&["tune", "-S", "0", &image]);
+    assert!(told.contains("not to be mountable"), "{told}");
+    assert!(superblock(&image).contains("SEEDING"));
+    stdout(&["tune", "-f", "-S", "0", &image]);
+    assert!(!superblock(&image).contains("SEEDING"));
+    linux_uses(&image);
+    let (_, told) = failure(&["tune", "-f", "-S", "0", &image]);
+    assert!(told.contains("not set"), "{told}");
 }

@@ -108,7 +108,10 @@ fn check_all(
     let covered = block.bytes().get(CHECKSUM_FIELD_BYTES..).unwrap_or_default();
     let computed = format.checksum_type.compute(covered);
     let header = block.header();
-    if header.checksum != computed && !buttress_faults::on("format-block-checksum-unchecked") {
+    if header.checksum != computed
+        && !has_former_checksum(block, format)
+        && !buttress_faults::on("format-block-checksum-unchecked")
+    {
         report(BlockProblem::Checksum {
             stored: header.checksum,
             computed,
@@ -120,6 +123,15 @@ fn check_all(
     }
     check_promises(block, expected, report)?;
     tree_checker::check_block(block, format, report)
+}
+
+/// Returns true if the block has a correct checksum of the former algorithm.
+fn has_former_checksum(block: &TreeBlock, format: &BlockFormat) -> bool {
+    let covered = block.bytes().get(CHECKSUM_FIELD_BYTES..).unwrap_or_default();
+    format.former_checksum_type.is_some_and(|former| {
+        let stored = block.bytes().get(..former.size_bytes());
+        stored == Some(former.compute(covered).as_bytes())
+    })
 }
 
 /// Checks that the block belongs to this volume.

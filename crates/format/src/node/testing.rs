@@ -22,6 +22,8 @@ pub(crate) fn format() -> BlockFormat {
         checksum_type: ChecksumType::Crc32c,
         fsid: Uuid::from_bytes(FSID),
         seed_fsids: Arc::default(),
+        former_checksum_type: None,
+        changes_checksums: false,
         chunk_tree_uuid: None,
         generation: Generation::new(100).into(),
         incompat: Incompat::SKINNY_METADATA | Incompat::NO_HOLES,

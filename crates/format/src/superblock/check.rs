@@ -2,7 +2,8 @@
 
 use super::{
     CompatRo, HIGHEST_LEVEL, Incompat, MAX_NODE_BYTES, MIN_SECTOR_BYTES, RawSuperblock, SUPERBLOCK_BYTES,
-    SUPERBLOCK_MAGIC, SYSTEM_CHUNK_ARRAY_BYTES, Superblock, SuperblockError, UsedBytesProblem,
+    SUPERBLOCK_MAGIC, SYSTEM_CHUNK_ARRAY_BYTES, Superblock, SuperblockError, SuperblockFlags,
+    UsedBytesProblem,
 };
 use crate::block_group::BlockGroupFlags;
 use crate::checksum::{CHECKSUM_FIELD_BYTES, Checksum, ChecksumType};
@@ -135,7 +136,9 @@ pub(super) fn totals(superblock: &Superblock) -> Result<(), SuperblockError> {
         });
     }
     let device_fsid = superblock.device_item.fsid;
-    if device_fsid != superblock.metadata_uuid {
+    // While all blocks get a new fsid, the device item carries the former one.
+    let is_changing = superblock.flags.contains(SuperblockFlags::CHANGING_FSID);
+    if device_fsid != superblock.metadata_uuid && !is_changing {
         return Err(SuperblockError::DeviceFsid {
             device_fsid,
             metadata_uuid: superblock.metadata_uuid,

@@ -188,6 +188,9 @@ impl SuperblockFlags {
     /// The flags of images that hold a volume's metadata and none of its data.
     pub const METADATA_IMAGE: Self = Self::METADUMP.union(Self::METADUMP_V2);
 
+    /// The flags of a change of the checksums.
+    pub const CHANGING_CHECKSUMS: Self = Self::CHANGING_DATA_CSUM.union(Self::CHANGING_META_CSUM);
+
     /// Returns the unfinished change, if the flags name one.
     #[must_use]
     pub fn unfinished(self) -> Option<UnfinishedChange> {
@@ -195,22 +198,22 @@ impl SuperblockFlags {
             (
                 Self::CHANGING_FSID,
                 "the fsid of all blocks",
-                "`btrfstune -u` goes on with it",
+                "to finish it, run `buttress tune -u`",
             ),
             (
                 Self::CHANGING_FSID_V2,
                 "the fsid by a metadata uuid",
-                "`btrfstune -m` goes on with it",
+                "to finish it, run `buttress tune -m`",
             ),
             (
                 Self::CHANGING_BG_TREE,
                 "the place of block group items",
-                "`btrfstune --convert-to-block-group-tree`, or from, whichever was begun, goes on with it",
+                "to finish it, run `buttress tune --convert-to-block-group-tree`",
             ),
             (
-                Self::CHANGING_DATA_CSUM.union(Self::CHANGING_META_CSUM),
+                Self::CHANGING_CHECKSUMS,
                 "the checksums",
-                "`btrfstune --csum` with the same algorithm goes on with it",
+                "to finish it, run `buttress tune --csum` with the same algorithm",
             ),
         ];
         changes

@@ -200,6 +200,9 @@ impl<'a> Items<'a> {
     }
 
     fn check_checksums(&mut self, key: &Key, data: &[u8]) -> Result<(), ItemError> {
+        if self.format.changes_checksums {
+            return ChecksumItem::check_changing(key, data, self.format.sector_bytes);
+        }
         let item = ChecksumItem::parse(key, data, self.format.sector_bytes, self.format.checksum_type)?;
         self.checksums.extend(key, 0, item.start.get(), item.end.get())
     }

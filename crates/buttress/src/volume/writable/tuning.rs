@@ -1,8 +1,8 @@
-//! Changes of a whole volume that only its superblock holds.
+//! Changes of a whole volume that only its superblock holds, or that need other trees.
 
 use super::WritableVolume;
 use crate::error::Result;
-use buttress_format::{Incompat, Uuid};
+use buttress_format::Incompat;
 use buttress_fs::error::Error;
 use buttress_mkfs::Feature;
 
@@ -27,34 +27,6 @@ impl WritableVolume {
         Ok(self.writer.tune(|tuning, _| tuning.add_features(flag))?)
     }
 
-    /// Changes the volume's uuid. Tree blocks keep the old uuid as the metadata uuid.
-    ///
-    /// ```
-    /// # let volume = buttress::Volume::create().on_devices(vec![buttress::Device::memory(vec![0; 256 << 20])])?;
-    /// let fsid = buttress::Uuid::from_u128(7);
-    /// volume.set_fsid(fsid)?;
-    /// volume.sync()?;
-    /// # Ok::<(), buttress::Error>(())
-    /// ```
-    ///
-    /// # Errors
-    /// A nil uuid; a volume on several devices.
-    pub fn set_fsid(&self, fsid: Uuid) -> Result<()> {
-        Ok(self
-            .writer
-            .tune(|tuning, devices| tuning.change_fsid(fsid, devices))?)
-    }
-
-    /// Changes the volume's uuid to a new one from the environment, and returns it.
-    ///
-    /// # Errors
-    /// Fails for a volume on several devices.
-    pub fn set_new_fsid(&self) -> Result<Uuid> {
-        let fsid = self.writer.new_uuid();
-        self.set_fsid(fsid)?;
-        Ok(fsid)
-    }
-
     /// Makes the volume a seed: it cannot be written to after this handle is closed, and Linux can add devices to it.
     ///
     /// # Errors
@@ -65,5 +37,22 @@ impl WritableVolume {
             Ok(())
         };
         Ok(self.writer.tune(seed)?)
+    }
+
+    /// Makes the free-space tree of a volume that has none, and removes the v1 cache. Nothing else
+    /// may use the volume meanwhile.
+    ///
+    /// ```
+    /// # use buttress::{Device, Volume, mkfs::Feature};
+    /// # let options = buttress::mkfs::Options::default();
+    /// # let volume = Volume::create().on_devices(vec![Device::memory(vec![0; 256 << 20])])?;
+    /// assert!(volume.make_free_space_tree().is_err(), "it has one");
+    /// # Ok::<(), buttress::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Fails if the volume has a free-space tree, or with an error of a commit.
+    pub fn make_free_space_tree(&self) -> Result<()> {
+        Ok(self.writer.make_free_space_tree()?)
     }
 }

@@ -194,8 +194,20 @@ pub(super) const FILESYSTEMS: &[Sweep] = &[
             elsewhere("-n", "tune_adds_features_to_an_old_volume"),
             elsewhere("-m", "tune_changes_the_uuid_and_takes_it_back"),
             elsewhere("-M", "tune_changes_the_uuid_and_takes_it_back"),
-            acts("-S", "-S 1"),
-            nothing("--force", "-f"),
+            elsewhere("-S", "tune_makes_a_seed_and_clears_the_flag"),
+            elsewhere("-u", "tune_rewrites_the_uuid_of_all_blocks"),
+            elsewhere("-U", "tune_rewrites_the_uuid_of_all_blocks"),
+            elsewhere("--csum", "tune_changes_all_checksums"),
+            elsewhere(
+                "--convert-to-block-group-tree",
+                "tune_converts_block_groups_there_and_back",
+            ),
+            elsewhere(
+                "--convert-from-block-group-tree",
+                "tune_converts_block_groups_there_and_back",
+            ),
+            elsewhere("--convert-to-free-space-tree", "tune_makes_a_free_space_tree"),
+            elsewhere("--force", "tune_makes_a_seed_and_clears_the_flag"),
         ],
         ..PLAIN
     },

@@ -1,0 +1,400 @@
+//! Conversions of a whole volume: the block group tree, the free-space tree, the fsid of devices.
+//!
+//! Each conversion is one commit, so a crash leaves the volume as before or as after it. The
+//! conversions expect that no other thread uses the volume, and read missing blocks under the edit
+//! lock.
+//!
+//! | call | before | the commit |
+//! |---|---|---|
+//! | [`Engine::move_block_group_items`] | the items lie in either tree; an interrupted btrfstune leaves them in both | all items lie in the wanted tree |
+//! | [`Engine::end_fsid_change`] | all tree blocks have the new fsid | device items and superblock have the new fsid |
+//! | [`Engine::make_free_space_tree`] | commits that remove the v1 cache | the tree, and the flags that make it valid |
+//!
+//! Invariant: the free-space tree is computed from the extent tree alone. The commit then adds the
+//! changes of its own extents, as every commit does.
+//!
+//! Source: on-disk format documentation, sections "Block group item" and "Free space info".
+
+use crate::data_extents::{DataOwner, DataRange};
+use crate::engine::Engine;
+use crate::free_ranges::FreeRanges;
+use crate::loading::free_ranges_of_extents;
+use crate::need::Need;
+use crate::running::Running;
+use crate::trees::{LiveTree, OpenTree};
+use buttress_exact::{Exact as _, u64_of};
+use buttress_format::free_space::FreeSpaceHeader;
+use buttress_format::superblock::SuperblockFlags;
+use buttress_format::{
+    ByteCount, CompatRo, FileExtent, Generation, Incompat, InodeItem, InodeNumber, ItemType, Key, Logical,
+    ObjectId, RootFlags, RootItem, Timestamp, TreeId, Uuid,
+};
+use buttress_fs::error::{Corruption, Defect, Error, Result};
+use buttress_locks::Excused;
+use buttress_tree::{EditableTree, NonBlocking, ReadAhead};
+
+/// The places of a conversion beside those of its items: root items, root blocks.
+const OTHER_PLACES: u64 = 16;
+
+/// The number of v1 caches that one commit removes.
+const CACHES_AT_ONCE: usize = 64;
+
+/// The places that removing one v1 cache edits: its header, its inode, its extents.
+const PLACES_OF_CACHE: u64 = 6;
+
+/// The bytes of an item header in a leaf.
+const ITEM_BYTES: u64 = 25;
+
+/// The mode that the unused inode of a root item has.
+const DIRECTORY_MODE: u32 = 0o040_755;
+
+impl Engine {
+    /// Runs an edit that nothing else runs beside. An error of the edit stops writing.
+    pub(crate) fn edit_alone<T>(
+        &self,
+        need: Need,
+        edit: impl FnOnce(&mut Running) -> Result<T>,
+    ) -> Result<T> {
+        let mut handle = self.start(need)?;
+        let _alone = Excused::from_device_rule();
+        let edited = NonBlocking::lifted(|| edit(&mut handle));
+        handle.core.superblock_changed = true;
+        drop(handle);
+        edited.inspect_err(|error| self.forest().volume().stop_writing(error))
+    }
+
+    /// Moves all block group items to the block group tree, or back to the extent tree, and
+    /// commits. Finishes such a move that btrfstune began.
+    ///
+    /// # Errors
+    /// Fails with [`Error::Invalid`] if the items are there already, or if the volume has no valid
+    /// free-space tree. Also fails with an error of the commit.
+    pub fn move_block_group_items(&self, to: BlockGroupPlace) -> Result<()> {
+        let compat_ro = self.forest().volume().superblock().compat_ro;
+        let flags = self.forest().volume().superblock().flags;
+        let is_unfinished = flags.contains(SuperblockFlags::CHANGING_BG_TREE);
+        let has_tree = compat_ro.contains(CompatRo::BLOCK_GROUP_TREE);
+        match to {
+            BlockGroupPlace::OwnTree if has_tree && !is_unfinished => {
+                let what = "the filesystem already has block group tree feature";
+                return Err(Error::Invalid { what });
+            }
+            BlockGroupPlace::OwnTree if !compat_ro.contains(CompatRo::FREE_SPACE_TREE_VALID) => {
+                let what = "the volume has no free-space tree, which the block group tree needs (run `buttress tune --convert-to-free-space-tree` first)";
+                return Err(Error::Invalid { what });
+            }
+            BlockGroupPlace::ExtentTree if !has_tree && !is_unfinished => {
+                let what = "filesystem doesn't have block-group-tree feature";
+                return Err(Error::Invalid { what });
+            }
+            _ => {}
+        }
+        let groups = u64_of(self.start_to_look().core.groups.iter().count());
+        let need = Need::places(groups.exact_mul(2).exact_add(OTHER_PLACES));
+        self.edit_alone(need, |running| running.move_block_group_items(to))?;
+        self.commit().map(drop)
+    }
+
+    /// Makes the free-space tree of a volume that has none, and removes the v1 cache.
+    ///
+    /// # Errors
+    /// Fails with [`Error::Invalid`] if the volume has a free-space tree. Also fails with an error
+    /// of a commit.
+    pub fn make_free_space_tree(&self) -> Result<()> {
+        let compat_ro = self.forest().volume().superblock().compat_ro;
+        if compat_ro.contains(CompatRo::FREE_SPACE_TREE_VALID) {
+            let what = "filesystem already has free-space-tree feature";
+            return Err(Error::Invalid { what });
+        }
+        if compat_ro.contains(CompatRo::FREE_SPACE_TREE) {
+            let what = "the volume has an invalid free-space tree (mount it with the kernel once, which makes it valid)";
+            return Err(Error::Invalid { what });
+        }
+        self.remove_v1_cache()?;
+        // No delayed reference is left after a commit, so the extent tree is whole.
+        self.commit()?;
+        let bytes = {
+            let mut handle = self.start_to_look();
+            let _alone = Excused::from_device_rule();
+            NonBlocking::lifted(|| handle.bytes_of_free_space_items())?
+        };
+        let leaf = u64::from(self.forest().block_format().node_bytes).quotient(4);
+        let need = Need::places(bytes.quotient(leaf).exact_add(OTHER_PLACES));
+        self.edit_alone(need, Running::make_free_space_tree)?;
+        self.commit().map(drop)
+    }
+
+    /// Ends a change of the fsid: all device items get the fsid, and the commit clears the flag.
+    ///
+    /// # Errors
+    /// Fails with an error of the commit.
+    pub fn end_fsid_change(&self, fsid: Uuid) -> Result<()> {
+        let devices = u64_of(self.start_to_look().core.device_count());
+        self.edit_alone(Need::places(devices.exact_add(OTHER_PLACES)), |running| {
+            let mut items = Vec::new();
+            for room in &mut running.core.devices.rooms {
+                room.item.fsid = fsid;
+                items.push(room.item);
+            }
+            for item in items {
+                let key = Key::new(ObjectId::DEVICE_ITEMS, ItemType::DEV_ITEM, item.device.get());
+                running.put(TreeId::CHUNK, &key, &item.to_bytes())?;
+            }
+            let cleared = SuperblockFlags::CHANGING_FSID;
+            running
+                .core
+                .tuning
+                .change_flags(SuperblockFlags::empty(), cleared);
+            Ok(())
+        })?;
+        self.commit().map(drop)
+    }
+
+    /// Removes the files of the v1 free space cache, and commits.
+    fn remove_v1_cache(&self) -> Result<()> {
+        loop {
+            let need = Need::freeing(PLACES_OF_CACHE.exact_mul(u64_of(CACHES_AT_ONCE)));
+            let left = self.edit_alone(need, |running| running.remove_some_caches(CACHES_AT_ONCE))?;
+            self.commit()?;
+            if !left {
+                return Ok(());
+            }
+        }
+    }
+}
+
+/// The tree in which a volume keeps its block group items.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BlockGroupPlace {
+    /// The block group tree.
+    OwnTree,
+    /// The extent tree, between the extents.
+    ExtentTree,
+}
+
+impl Running {
+    fn move_block_group_items(&mut self, place: BlockGroupPlace) -> Result<()> {
+        let (from, to) = match place {
+            BlockGroupPlace::OwnTree => (TreeId::EXTENT, TreeId::BLOCK_GROUP),
+            BlockGroupPlace::ExtentTree => (TreeId::BLOCK_GROUP, TreeId::EXTENT),
+        };
+        if !self.has_tree(TreeId::BLOCK_GROUP)? {
+            self.make_own_tree(TreeId::BLOCK_GROUP)?;
+        }
+        let mut items = Vec::new();
+        for group in self.core.groups.iter_mut() {
+            group.written_used = Some(group.used);
+            items.push((group.item_key(), group.item()));
+        }
+        for (key, item) in items {
+            self.remove(from, &key)?;
+            self.put(to, &key, &item.to_bytes())?;
+        }
+        let has_tree = place == BlockGroupPlace::OwnTree;
+        if has_tree {
+            self.core.format.incompat |= Incompat::NO_HOLES;
+        } else {
+            self.remove_empty_tree(TreeId::BLOCK_GROUP)?;
+        }
+        self.core.compat_ro.set(CompatRo::BLOCK_GROUP_TREE, has_tree);
+        let cleared = SuperblockFlags::CHANGING_BG_TREE;
+        self.core.tuning.change_flags(SuperblockFlags::empty(), cleared);
+        Ok(())
+    }
+
+    pub(crate) fn has_tree(&mut self, id: TreeId) -> Result<bool> {
+        match self.open_tree(id) {
+            Ok(_) => Ok(true),
+            Err(Error::TreeNotFound { .. }) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Makes one of the volume's own trees, without items.
+    fn make_own_tree(&mut self, id: TreeId) -> Result<()> {
+        let generation = self.core.generation;
+        let chunk_tree_uuid = self.core.chunk_tree_uuid;
+        let tree = EditableTree::new_empty(&self.core.forest, id, generation, chunk_tree_uuid);
+        let item = own_root_item(generation, self.core.node_bytes());
+        self.insert(TreeId::ROOT, &root_key(id, 0), &item.to_bytes())?;
+        let open = OpenTree {
+            tree: LiveTree::new(tree),
+            item: Some(item),
+            item_offset: 0,
+            item_changed: true,
+        };
+        self.trees.insert(id, open);
+        Ok(())
+    }
+
+    /// Removes one of the volume's own trees whose last item this edit removed. The root block is
+    /// in memory and has no address, so it disappears with the tree.
+    fn remove_empty_tree(&mut self, id: TreeId) -> Result<()> {
+        let open = self.open_tree(id)?;
+        let (offset, address) = (open.item_offset, open.tree.root_logical());
+        let is_empty = open.tree.at_or_after(&Key::MIN)?.is_none();
+        if !is_empty || address.is_some() {
+            let defect = Defect::new("a tree to be removed has items, or a root block on disk");
+            return Err(defect.with("tree", id.get()).into());
+        }
+        self.trees.remove(id);
+        self.remove(TreeId::ROOT, &root_key(id, offset))?;
+        Ok(())
+    }
+
+    /// Returns an upper bound of the bytes that the items of a new free-space tree take.
+    fn bytes_of_free_space_items(&mut self) -> Result<u64> {
+        let mut bytes = 0_u64;
+        for (start, length) in self.groups_in_order() {
+            let free = self.free_ranges_by_extents(start, length)?;
+            let ranges = u64_of(free.count()).exact_add(2);
+            bytes = bytes.exact_add(ranges.exact_mul(ITEM_BYTES));
+        }
+        Ok(bytes)
+    }
+
+    fn make_free_space_tree(&mut self) -> Result<()> {
+        self.make_own_tree(TreeId::FREE_SPACE)?;
+        let valid = CompatRo::FREE_SPACE_TREE.union(CompatRo::FREE_SPACE_TREE_VALID);
+        self.core.compat_ro.insert(valid);
+        self.core.tuning.forget_cache();
+        for (start, length) in self.groups_in_order() {
+            let free = self.free_ranges_by_extents(start, length)?;
+            if let Some(group) = self.core.groups.get_mut(start) {
+                // The extent tree already has these changes.
+                group.became_used = FreeRanges::default();
+                group.became_free = FreeRanges::default();
+            }
+            self.insert_free_space(start, length, &free)?;
+        }
+        Ok(())
+    }
+
+    /// Returns start and length of the block groups that the free-space tree must describe. Commits
+    /// add the items of new block groups themselves.
+    fn groups_in_order(&self) -> Vec<(u64, u64)> {
+        let groups = self.core.groups.iter();
+        let known = groups.filter(|group| !group.needs_free_space_info);
+        known.map(|group| (group.start, group.length)).collect()
+    }
+
+    fn free_ranges_by_extents(&self, start: u64, length: u64) -> Result<FreeRanges> {
+        let tree = self.core.extent.tree.view();
+        free_ranges_of_extents(&tree, start, length, &self.core.format)
+    }
+
+    /// Removes up to `most` v1 caches: headers, inodes and content. Returns whether more may be
+    /// left.
+    fn remove_some_caches(&mut self, most: usize) -> Result<bool> {
+        let first = Key::new(ObjectId::FREE_SPACE, ItemType(0), 0);
+        let end = Key::new(ObjectId::FREE_SPACE, ItemType(0), u64::MAX);
+        let tree = self.view(TreeId::ROOT)?;
+        let mut caches = Vec::new();
+        for item in tree.range(first..=end, ReadAhead::None).take(most) {
+            let item = item?;
+            let key = item.key();
+            let header = FreeSpaceHeader::parse(&key, item.data()).map_err(of_root_tree)?;
+            caches.push((key, InodeNumber::new(header.location.objectid.get())));
+        }
+        for (header, inode) in &caches {
+            self.remove(TreeId::ROOT, header)?;
+            self.remove_cache_file(*inode)?;
+        }
+        self.core.tuning.forget_cache();
+        Ok(caches.len() == most)
+    }
+
+    /// Removes the inode of a v1 cache with its content. Only regular inodes of the root tree are
+    /// removed: a damaged header may name any object.
+    fn remove_cache_file(&mut self, inode: InodeNumber) -> Result<()> {
+        let object = inode.object_id();
+        let key = InodeItem::key(inode);
+        let Some(found) = self.get(TreeId::ROOT, &key)? else {
+            return Ok(());
+        };
+        let item = InodeItem::parse(&key, found.data()).map_err(of_root_tree)?;
+        if item.mode & MODE_TYPE != MODE_REGULAR {
+            return Ok(());
+        }
+        let next = ObjectId::new(object.get().exact_add(1));
+        let (first, end) = (Key::new(object, ItemType(0), 0), Key::new(next, ItemType(0), 0));
+        let sector_bytes = self.core.format.sector_bytes;
+        let mut extents = Vec::new();
+        let mut damaged = None;
+        self.remove_range(TreeId::ROOT, first..end, &mut |key, data| {
+            if key.item_type == ItemType::EXTENT_DATA {
+                match FileExtent::parse(key, data, sector_bytes) {
+                    Ok(extent) => extents.extend(extent.slice().map(|slice| (*key, *slice))),
+                    Err(error) => damaged = Some(error),
+                }
+            }
+        })?;
+        if let Some(error) = damaged {
+            return Err(of_root_tree(error).into());
+        }
+        for (key, slice) in extents.iter().filter(|(_, slice)| !slice.is_hole()) {
+            let range = DataRange {
+                logical: slice.disk,
+                length: slice.disk_bytes,
+            };
+            let owner = DataOwner {
+                root: TreeId::ROOT,
+                inode,
+                offset: key.offset.wrapping_sub(slice.offset.get()),
+            };
+            self.drop_data_reference(range, owner);
+        }
+        Ok(())
+    }
+}
+
+/// The bits of a mode that name the type of an inode, and those of a regular file.
+const MODE_TYPE: u32 = 0o170_000;
+const MODE_REGULAR: u32 = 0o100_000;
+
+fn root_key(id: TreeId, offset: u64) -> Key {
+    Key::new(id.object_id(), ItemType::ROOT_ITEM, offset)
+}
+
+fn of_root_tree(error: buttress_format::ItemError) -> Corruption {
+    let tree = TreeId::ROOT;
+    Corruption::Item { tree, error }
+}
+
+/// Returns the root item of one of the volume's own trees, without the address of its root.
+fn own_root_item(generation: Generation, node_bytes: ByteCount) -> RootItem {
+    let none = Timestamp::default();
+    RootItem {
+        inode: InodeItem {
+            generation: Generation::new(1),
+            size: ByteCount::new(3),
+            nbytes: node_bytes,
+            nlink: 1,
+            mode: DIRECTORY_MODE,
+            ..InodeItem::empty(none)
+        },
+        generation,
+        root_directory: InodeNumber::new(0),
+        logical: Logical::MIN,
+        byte_limit: 0,
+        bytes_used: node_bytes,
+        last_snapshot: Generation::MIN,
+        flags: RootFlags::empty(),
+        references: 1,
+        drop_progress: Key::MIN,
+        drop_level: 0,
+        level: 0,
+        generation_v2: generation,
+        uuid: Uuid::nil(),
+        parent_uuid: Uuid::nil(),
+        received_uuid: Uuid::nil(),
+        ctransid: Generation::MIN,
+        otransid: Generation::MIN,
+        stransid: Generation::MIN,
+        rtransid: Generation::MIN,
+        ctime: none,
+        otime: none,
+        stime: none,
+        rtime: none,
+    }
+}

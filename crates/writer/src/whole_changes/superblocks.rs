@@ -1,0 +1,20 @@
+//! Superblocks that change without a commit.
+
+use buttress_format::{DeviceItem, Superblock};
+use buttress_fs::error::Result;
+use buttress_fs::filesystem::Filesystem;
+
+/// Writes the changed superblock to all devices, in its own generation. The caller opens the volume
+/// again afterwards.
+pub(super) fn write_superblocks(filesystem: &Filesystem, change: impl FnOnce(&mut Superblock)) -> Result<()> {
+    let volume = filesystem.volume();
+    let mut superblock = (*volume.superblock()).clone();
+    change(&mut superblock);
+    // While the fsid changes, the chunk tree may have the new fsid in some of its device items. The
+    // superblocks keep the former one, which blocks may still have.
+    let former = superblock.device_item.fsid;
+    let items = volume.devices().into_iter().filter_map(|slot| slot.item());
+    let items: Vec<DeviceItem> = items.map(|item| DeviceItem { fsid: former, ..item }).collect();
+    volume.flush()?;
+    Ok(volume.write_superblocks(&superblock, &items)?)
+}
