@@ -89,6 +89,16 @@ impl Running {
         Ok(found)
     }
 
+    /// Copies the only block of an empty tree to a new place: no key leads to the block, so an item comes and goes.
+    fn touch_empty_tree(&mut self, tree: TreeId) -> Result<()> {
+        let key = Key::MIN;
+        self.reach(tree, &key)?;
+        NonBlocking::lifted(|| {
+            self.insert(tree, &key, &[])?;
+            self.remove(tree, &key).map(drop)
+        })
+    }
+
     /// Copies a tree block to a new place, by an edit of its tree. If a block is not in memory, the
     /// method ends before it changes anything.
     fn touch_block(&mut self, block: Logical) -> Result<()> {
@@ -99,8 +109,9 @@ impl Running {
             return Ok(());
         };
         let content = self.core.forest.read_block(&extent.pointer())?;
-        // Clamp: an empty tree has one leaf, and no key leads to this leaf.
-        let first_key = content.key(0).unwrap_or(Key::MIN);
+        let Some(first_key) = content.key(0) else {
+            return self.touch_empty_tree(tree);
+        };
         let Some(found) = self.at_or_after(tree, &first_key)? else {
             return Ok(());
         };
