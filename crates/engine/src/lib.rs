@@ -58,6 +58,7 @@
 //! | `trimming` | discards unused space of devices |
 //! | `tuning` | changes fields that only the superblock holds |
 //! | `relocation` | moves everything in a set of block groups to new addresses |
+//! | `shrinking` | packs a volume into the fewest bytes of its devices |
 //! | `balance` | chooses the block groups that a balance moves, and keeps its item in the root tree |
 //! | `replacement` | starts, records and ends the replacement of a device |
 //! | `returning` | brings a device that missed commits up to date, and keeps its own state until then |
@@ -149,6 +150,7 @@ mod reserving_ahead;
 pub mod retry;
 pub mod returning;
 pub mod running;
+pub mod shrinking;
 pub mod slice;
 pub mod space;
 pub mod steps;

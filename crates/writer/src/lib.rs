@@ -36,6 +36,7 @@ mod subvolume;
 mod transaction_tests;
 
 pub use buttress_engine::relocation::{RelocationOptions, RelocationSummary, TargetProfiles};
+pub use buttress_engine::shrinking::{ShrinkSummary, ShrunkDevice, plan_shrink};
 pub use buttress_engine::{
     ChunkInTheWay, DataOptions, Emptying, Engine, Environment, JoinOptions, LEAST_DEVICE_BYTES, Return,
     SpaceNow, SystemEnvironment, Trimmed, Tuning, Uncommitted, WriteOptions, balance, balance_item, look_ups,
