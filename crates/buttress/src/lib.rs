@@ -13,6 +13,7 @@
 //! | check every cross-reference | [`Volume::check`] |
 //! | see which owner uses which space, and which extents are shared | [`Volume::account_space`], [`File::extents`] |
 //! | make images of whole trees, of archives and of plans | [`build`], [`sources`] |
+//! | shrink a volume to the smallest size that holds it | [`WritableVolume::shrink`] |
 //! | move block groups, convert them to other profiles | [`WritableVolume::balance`] |
 //! | read every copy, and repair bad ones | [`WritableVolume::scrub`], [`WritableVolume::healed`] |
 //!
@@ -208,8 +209,8 @@ pub use buttress_tree::ReadAhead;
 pub use buttress_volume::{Fault, FaultCounts, FaultLog, FaultReason, Rescue};
 #[cfg(feature = "write")]
 pub use buttress_writer::{
-    AllocateMode, CommitCause, DataOptions, Environment, LogStatistics, SystemEnvironment, Trimmed,
-    Uncommitted,
+    AllocateMode, CommitCause, DataOptions, Environment, LogStatistics, ShrinkSummary, ShrunkDevice,
+    SystemEnvironment, Trimmed, Uncommitted,
     operations::{AccessPolicy, AccessTimes, AttributeChanges, NewInode, ReceivedUuid, RenameMode, SetXattr},
 };
 

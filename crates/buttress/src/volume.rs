@@ -11,6 +11,8 @@ mod inodes;
 #[cfg(feature = "scrub")]
 mod scrubbing;
 #[cfg(feature = "write")]
+mod shrinking;
+#[cfg(feature = "write")]
 mod writable;
 
 use crate::error::Result;

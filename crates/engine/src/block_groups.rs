@@ -17,6 +17,7 @@
 //! - `used` always counts exactly the extents that the extent tree has, or will have after the
 //!   delayed references are applied.
 
+mod allocating;
 mod shares;
 
 pub use shares::Share;
@@ -26,7 +27,6 @@ use buttress_exact::Exact as _;
 use buttress_format::{
     BlockGroupFlags, BlockGroupItem, ByteCount, ItemType, Key, Logical, ObjectId, Profile,
 };
-use buttress_fs::error::{Defect, Result};
 use core::cell::Cell;
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -87,6 +87,8 @@ pub struct Group {
     pub excluded_ranges: Vec<Range<u64>>,
     /// Whether allocation from this block group is forbidden.
     pub read_only: bool,
+    /// Whether allocations use this block group only if no other group has space. Its free space counts like any other.
+    pub is_last_resort: bool,
     /// Whether the free-space tree has no item for this block group yet.
     pub needs_free_space_info: bool,
     /// Ranges that became used since the free-space tree was last brought up to date.
@@ -125,6 +127,7 @@ impl Group {
             unaccounted_bytes: None,
             excluded_ranges: Vec::new(),
             read_only: false,
+            is_last_resort: false,
             needs_free_space_info: false,
             became_used: FreeRanges::default(),
             became_free: FreeRanges::default(),
@@ -276,6 +279,8 @@ pub struct BlockGroups {
     rooms: Cell<[Option<Room>; 3]>,
     /// Allocations try groups of these profiles first.
     targets: TargetProfiles,
+    /// Whether commits keep groups that stay empty. A job that makes groups ahead of their content sets this.
+    keeps_empty: bool,
 }
 
 /// The result of an attempt to allocate.
@@ -369,6 +374,16 @@ impl BlockGroups {
         self.targets = targets;
     }
 
+    /// Whether commits keep groups that stay empty.
+    pub(crate) const fn keeps_empty(&self) -> bool {
+        self.keeps_empty
+    }
+
+    /// Lets commits keep groups that stay empty, or remove them.
+    pub(crate) const fn set_keeps_empty(&mut self, keeps: bool) {
+        self.keeps_empty = keeps;
+    }
+
     /// Whether a block group has the profile that new extents for a purpose get, if such a profile
     /// is set.
     fn is_preferred(&self, start: u64, purpose: Purpose) -> bool {
@@ -425,52 +440,5 @@ impl BlockGroups {
             .filter_map(|start| self.groups.get(&start))
             .find(|group| group.serves(purpose) && !group.read_only && group.free_bytes() >= wanted)
             .filter(|group| group.free.is_none())
-    }
-
-    /// Allocates `wanted` bytes for a kind of extent, starting at the end of the last allocation.
-    /// If no free range has the wanted length, the call allocates the length of the longest range,
-    /// but at least `least` bytes.
-    ///
-    /// # Errors
-    /// Fails with a [`Defect`] if the group's shares do not add up.
-    pub fn allocate(
-        &mut self,
-        purpose: Purpose,
-        wanted: u64,
-        least: u64,
-        unit_bytes: u64,
-    ) -> Result<Found, Defect> {
-        self.rooms.take();
-        let cursor = self.cursor(purpose);
-        let mut order: Vec<u64> = self.in_turn(cursor).collect();
-        if self.targets.of(purpose).is_some() {
-            order.sort_by_key(|start| !self.is_preferred(*start, purpose));
-        }
-        // Search for one range that holds all bytes first, then for the longest range.
-        for least_here in [wanted, least] {
-            for start in &order {
-                let Some(group) = self.groups.get_mut(start) else {
-                    continue;
-                };
-                if !group.serves(purpose) || group.read_only || group.free_bytes() < least_here {
-                    continue;
-                }
-                let Some(free) = group.free.as_mut() else {
-                    return Ok(Found::Load(*start));
-                };
-                if let Some((found, length)) = free.allocate(wanted, least_here, unit_bytes, cursor) {
-                    if !buttress_faults::on("ledger-allocation-uncounted") {
-                        group.allocated_bytes = group.allocated_bytes.saturating_add(length);
-                    }
-                    group.balance()?;
-                    self.cursors.insert(purpose, found.saturating_add(length));
-                    return Ok(Found::Range(found, length));
-                }
-            }
-            if least >= wanted {
-                break;
-            }
-        }
-        Ok(Found::Nothing)
     }
 }

@@ -15,6 +15,8 @@ mod devices;
 mod planning;
 mod removing;
 
+pub(crate) use planning::most_redundant;
+
 use super::backing::{Backing, wants_backing};
 use super::block_groups::{Group, Purpose};
 use super::running::Running;
@@ -25,6 +27,7 @@ use buttress_format::{
 };
 use buttress_fs::error::Result;
 use buttress_tree::NonBlocking;
+pub(crate) use planning::Plan;
 
 /// The feature that a volume with chunks of a profile has.
 const fn feature_of(profile: Profile) -> Option<Incompat> {
@@ -64,15 +67,41 @@ impl Running {
             self.core.devices.release(&freed);
             return reached.map(|()| false);
         }
-        // A log cannot use a new chunk: a replay starts from the last commit, which does not have
-        // that chunk.
-        self.core.has_new_chunk = !buttress_faults::on("log-in-new-chunk");
         let (types, _) = self.profile_for(purpose);
         if let Some(feature) = feature_of(plan.profile) {
             self.use_feature(feature);
         }
-        let flags = types | plan.profile.flag();
-        let chunk = Chunk {
+        let chunk = self.chunk_of(types | plan.profile.flag(), &plan);
+        NonBlocking::lifted(|| self.insert_chunk(Logical::new(start), &chunk, plan.stripe_length))?;
+        Ok(true)
+    }
+
+    /// Makes a chunk at the places of a plan. Returns the chunk's address, or `None` if one of the places is not free. A
+    /// missing tree block ends the call before any change.
+    pub(crate) fn make_chunk_at(&mut self, flags: BlockGroupFlags, plan: &Plan) -> Result<Option<Logical>> {
+        let is_system = flags.contains(BlockGroupFlags::SYSTEM);
+        if is_system && !self.core.system_array_has_space() {
+            return Ok(None);
+        }
+        let places = || plan.stripes.iter().map(|(device, at, _)| (*device, *at));
+        let start = self.core.next_chunk_start();
+        self.reach_items_of_chunk(start, places())?;
+        let mut taken = Vec::with_capacity(plan.stripes.len());
+        for (device, at) in places() {
+            if !self.core.devices.take_at(device, at, plan.stripe_length) {
+                self.core.devices.release(&taken);
+                return Ok(None);
+            }
+            taken.push((device, at, plan.stripe_length));
+        }
+        let chunk = self.chunk_of(flags, plan);
+        NonBlocking::lifted(|| self.insert_chunk(Logical::new(start), &chunk, plan.stripe_length))?;
+        Ok(Some(Logical::new(start)))
+    }
+
+    /// Returns the item of a planned chunk.
+    fn chunk_of(&self, flags: BlockGroupFlags, plan: &Plan) -> Chunk {
+        Chunk {
             length: ByteCount::new(plan.length),
             owner: TreeId::EXTENT,
             stripe_bytes: STRIPE_BYTES,
@@ -90,14 +119,15 @@ impl Running {
                     device_uuid: *uuid,
                 })
                 .collect(),
-        };
-        NonBlocking::lifted(|| self.insert_chunk(Logical::new(start), &chunk, plan.stripe_length))?;
-        Ok(true)
+        }
     }
 
     /// Records a new chunk: its chunk item, device extents, device items, block group, and the live
     /// chunk map.
     fn insert_chunk(&mut self, start: Logical, chunk: &Chunk, stripe_length: u64) -> Result<()> {
+        // A log cannot use a new chunk: a replay starts from the last commit, which does not have
+        // that chunk.
+        self.core.has_new_chunk = !buttress_faults::on("log-in-new-chunk");
         let key = Key::new(ObjectId::FIRST_CHUNK_TREE, ItemType::CHUNK_ITEM, start.get());
         self.insert(TreeId::CHUNK, &key, &chunk.encode())?;
         for stripe in &chunk.stripes {

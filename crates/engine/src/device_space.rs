@@ -81,6 +81,19 @@ impl Devices {
         Some(start)
     }
 
+    /// Allocates a range of a device. Returns false if a part of the range is not free.
+    pub(crate) fn take_at(&mut self, device: DeviceId, start: u64, length: u64) -> bool {
+        let Some(room) = self.room_mut(device) else {
+            return false;
+        };
+        let is_free =
+            room.free.overlap_bytes(start, length) == length && room.kept.overlap_bytes(start, length) == 0;
+        if is_free {
+            room.free.remove(start, length);
+        }
+        is_free
+    }
+
     /// Frees device extents of chunks whose removal is durable. A device extent from older versions
     /// may begin where new extents must not.
     pub(crate) fn release(&mut self, freed: &[(DeviceId, u64, u64)]) {

@@ -60,6 +60,7 @@
 //! | `conversions` | makes and removes the trees of features, and changes the fsid of devices |
 //! | `checksum_change` | changes the type of the data's checksums |
 //! | `relocation` | moves everything in a set of block groups to new addresses |
+//! | `shrinking` | packs a volume into the fewest bytes of its devices |
 //! | `balance` | chooses the block groups that a balance moves, and keeps its item in the root tree |
 //! | `replacement` | starts, records and ends the replacement of a device |
 //! | `returning` | brings a device that missed commits up to date, and keeps its own state until then |
@@ -153,6 +154,7 @@ mod reserving_ahead;
 pub mod retry;
 pub mod returning;
 pub mod running;
+pub mod shrinking;
 pub mod slice;
 pub mod space;
 pub mod steps;

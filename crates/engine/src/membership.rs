@@ -43,6 +43,7 @@ use buttress_tree::NonBlocking;
 use buttress_volume::{DeviceSlot, MembershipRefusal, WriteRefusal};
 use std::sync::Arc;
 
+pub(crate) use emptying::chunks_past;
 pub use emptying::{ChunkInTheWay, Emptying};
 pub use joining::JoinOptions;
 
@@ -70,7 +71,7 @@ impl Engine {
     }
 
     /// Acquires the lock that excludes other changes of the devices.
-    fn change_devices(&self) -> Result<MutexGuard<'_, (), MembershipLock>> {
+    pub(crate) fn change_devices(&self) -> Result<MutexGuard<'_, (), MembershipLock>> {
         let alone = self.shared.membership.try_lock();
         let alone = alone.ok_or_else(|| refused(MembershipRefusal::Busy))?;
         if self.replacement().is_some() || self.forest().volume().replacement().is_some() {
@@ -80,7 +81,7 @@ impl Engine {
     }
 
     /// The slot of one of the volume's own devices.
-    fn member(&self, device: DeviceId) -> Result<Arc<DeviceSlot>> {
+    pub(crate) fn member(&self, device: DeviceId) -> Result<Arc<DeviceSlot>> {
         let volume = self.forest().volume();
         let fsid = volume.superblock().fsid;
         let slots = volume.devices();
@@ -123,7 +124,7 @@ impl Engine {
     }
 
     /// Records the changed size of a device in the running transaction.
-    fn set_device_bytes(&self, device: DeviceId, size: ByteCount) -> Result<()> {
+    pub(crate) fn set_device_bytes(&self, device: DeviceId, size: ByteCount) -> Result<()> {
         // Hold off trims, because a trim later frees ranges that it has taken of the unallocated
         // space.
         let no_trim = self.hold_off_trims();

@@ -142,7 +142,23 @@ impl Engine {
         let _one_at_a_time = self.shared.relocating.lock();
         self.require_writing()?;
         options.progress.check()?;
-        let emptying = Emptying::begin(self, groups)?;
+        self.empty_all(&Emptying::begin(self, groups)?, options)
+    }
+
+    /// Moves all content as [`relocate`](Self::relocate) does, out of block groups that the caller closed and into the space
+    /// that open groups have. Makes no chunk.
+    pub(crate) fn relocate_closed(
+        &self,
+        groups: &[Logical],
+        options: &RelocationOptions,
+    ) -> Result<RelocationSummary> {
+        let _one_at_a_time = self.shared.relocating.lock();
+        self.require_writing()?;
+        options.progress.check()?;
+        self.empty_all(&Emptying::of_closed(self, groups)?, options)
+    }
+
+    fn empty_all(&self, emptying: &Emptying<'_>, options: &RelocationOptions) -> Result<RelocationSummary> {
         // A caller with more block groups than these has stated the length of its whole job.
         if options.progress.snapshot().expected == ByteCount::ZERO {
             options.progress.expect(ByteCount::new(emptying.used_bytes()));
@@ -155,7 +171,7 @@ impl Engine {
             batch_extents: BATCH_EXTENTS,
         };
         for group in &emptying.groups {
-            job.empty(&emptying, *group)?;
+            job.empty(emptying, *group)?;
         }
         emptying.wait_for_removal(&options.progress)?;
         job.summary.groups = u64_of(emptying.groups.len());

@@ -23,7 +23,7 @@ use buttress::unstable::writer::{
 };
 use buttress::{
     Backend, ByteCount, Device, DeviceEngine as Engine, DeviceId, FileOffset, Location, Logical, NewInode,
-    Profile, SubvolumeId,
+    Profile, Progress, SubvolumeId,
 };
 use buttress_lab::crash::{CrashLab, History, Outcome};
 use buttress_oracle::skip::skips;
@@ -527,4 +527,40 @@ fn cancelled_removal_leaves_a_volume_that_uses_the_device() {
     drop(filesystem);
     let found = open_checked(&base.backends).unwrap();
     assert_eq!(found.superblock().num_devices, 3);
+}
+
+#[test]
+fn crash_while_a_volume_shrinks_keeps_it_and_the_next_run_ends() {
+    const SLACK: ByteCount = ByteCount::new(48 << 20);
+    const CUTS: usize = 24;
+    let options = Options {
+        metadata: Some(Profile::Single),
+        ..Options::default()
+    };
+    let base = Base::new(&[160 * MIB], &options).unwrap();
+    let shrink = |filesystem: &WritableFilesystem, _: Vec<Device>| {
+        filesystem.shrink(SLACK, &Progress::new())?;
+        Ok(())
+    };
+    let history = base.record(&shrink).unwrap();
+    base.some_cuts("a volume shrinks", &history, CUTS).unwrap();
+    let size = |filesystem: &WritableFilesystem| filesystem.view().superblock().total_bytes.get();
+    let whole = {
+        let filesystem = open_for_writing(&history.images_at(history.len(), Outcome::AllKept)).unwrap();
+        size(&filesystem)
+    };
+    assert!(whole < 100 * MIB, "{whole}");
+    for cut in (0..history.len()).step_by(history.len().div_ceil(CUTS)) {
+        let images = history.images_at(cut, Outcome::Drawn { seed: cut as u64 });
+        let filesystem = open_for_writing(&images).unwrap();
+        filesystem.shrink(SLACK, &Progress::new()).unwrap();
+        // A smaller gain than this is not worth a move.
+        assert!(size(&filesystem) <= whole + 2 * MIB, "cut {cut}");
+        drop(filesystem);
+        assert_eq!(
+            describe(&open_checked(&images).unwrap()).unwrap(),
+            base.state,
+            "cut {cut}"
+        );
+    }
 }

@@ -38,6 +38,7 @@ mod transaction_tests;
 pub mod whole_changes;
 
 pub use buttress_engine::relocation::{RelocationOptions, RelocationSummary, TargetProfiles};
+pub use buttress_engine::shrinking::{ShrinkSummary, ShrunkDevice, plan_shrink};
 pub use buttress_engine::{
     BlockGroupPlace, ChunkInTheWay, DataOptions, Emptying, Engine, Environment, JoinOptions,
     LEAST_DEVICE_BYTES, Return, SpaceNow, SystemEnvironment, Trimmed, Tuning, Uncommitted, WriteOptions,

@@ -5,6 +5,7 @@ pub mod du;
 pub mod label;
 pub mod resize;
 pub mod show;
+pub mod shrink;
 pub mod sync;
 pub mod trim;
 pub mod usage;
@@ -23,6 +24,7 @@ pub const ROWS: &[Row] = &[
     leaf::<du::Du>(),
     leaf::<label::Label>(),
     leaf::<resize::Resize>(),
+    leaf::<shrink::Shrink>(),
     leaf::<sync::Sync>(),
     leaf::<trim::Trim>(),
 ];

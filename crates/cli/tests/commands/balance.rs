@@ -494,3 +494,14 @@ fn balance_paused_by_linux_is_resumed_here() {
     );
     expect_sound(folder, &images, &before);
 }
+
+/// Trees without items have a block, too: those of checksums and of subvolume uuids.
+#[test]
+fn balance_of_an_empty_volume_moves_trees_without_items() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    done(folder, &["mkfs", "-q", "-b", "300M", "a.img"]);
+    let told = done(folder, &["balance", "start", "--full-balance", "a.img"]);
+    assert_eq!(told, "Done, had to relocate 3 out of 3 chunks\n");
+    done(folder, &["check", "a.img"]);
+}

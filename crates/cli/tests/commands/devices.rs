@@ -328,7 +328,7 @@ fn content_moves_from_a_device_that_goes_and_from_an_end_that_is_cut() {
     assert!(!buttress(folder, &["ls", "a.img:/"]).status.success());
     expect_whole(folder, &["b.img"], &content);
     let before = fs::read(folder.join("b.img")).unwrap();
-    let refused = buttress(folder, &["filesystem", "resize", "16M", "b.img"]);
+    let refused = buttress(folder, &["filesystem", "resize", "10M", "b.img"]);
     assert_eq!(refused.status.code(), Some(1), "{}", text(&refused.stderr));
     assert!(
         fs::read(folder.join("b.img")).unwrap() == before,

@@ -34,6 +34,7 @@ mod scrub;
 mod send;
 mod shell;
 mod shell_terminal;
+mod shrink;
 #[path = "../support/mod.rs"]
 mod support;
 mod take_out;

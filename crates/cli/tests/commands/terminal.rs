@@ -392,6 +392,7 @@ fn cases() -> BTreeMap<&'static str, Vec<&'static str>> {
         ("device remove", vec!["% IMAGE", "7 IMAGE"]),
         ("device delete", vec!["% IMAGE"]),
         ("filesystem resize", vec!["+1M IMAGE", "% IMAGE"]),
+        ("filesystem shrink", vec!["--dry-run IMAGE", "--dry-run IMAGE%"]),
         ("completions", vec!["bash", "%"]),
         ("man", vec!["NEW11", "%"]),
         ("reference", vec![""]),

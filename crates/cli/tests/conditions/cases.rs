@@ -467,6 +467,10 @@ fn about_volumes() -> Vec<Case> {
             is_job: true,
             ..write("filesystem resize", "+64M {image}", "")
         },
+        Case {
+            is_job: true,
+            ..write("filesystem shrink", "{image}", "")
+        },
         write("device add", "{target} {image}", ""),
         Case {
             is_job: true,

@@ -58,21 +58,26 @@ fn device_count(profile: Profile, available: usize) -> Option<(usize, usize)> {
     (wanted >= least.min(wanted.max(1)) && wanted >= least && wanted <= available).then_some((wanted, each))
 }
 
+/// Returns the most redundant of some profiles.
+pub(crate) fn most_redundant(profiles: impl Iterator<Item = Profile>) -> Option<Profile> {
+    const ORDER: [Profile; 9] = [
+        Profile::Raid1C4,
+        Profile::Raid6,
+        Profile::Raid1C3,
+        Profile::Raid5,
+        Profile::Raid10,
+        Profile::Raid1,
+        Profile::Dup,
+        Profile::Raid0,
+        Profile::Single,
+    ];
+    profiles.min_by_key(|profile| ORDER.iter().position(|other| other == profile))
+}
+
 impl Running {
     /// Returns the profile of new chunks for a purpose: the most redundant profile of its existing
     /// chunks.
     pub fn profile_for(&self, purpose: Purpose) -> (BlockGroupFlags, Profile) {
-        const ORDER: [Profile; 9] = [
-            Profile::Raid1C4,
-            Profile::Raid6,
-            Profile::Raid1C3,
-            Profile::Raid5,
-            Profile::Raid10,
-            Profile::Raid1,
-            Profile::Dup,
-            Profile::Raid0,
-            Profile::Single,
-        ];
         let groups = || self.core.groups.iter().filter(|group| group.serves(purpose));
         let types = groups()
             .next()
@@ -80,11 +85,8 @@ impl Running {
         if let Some(target) = self.target_for(purpose, types) {
             return (types, target);
         }
-        let profile = ORDER
-            .into_iter()
-            .find(|profile| groups().any(|group| group.flags.profile() == Some(*profile)))
-            .unwrap_or(Profile::Single);
-        (types, profile)
+        let profile = most_redundant(groups().filter_map(|group| group.flags.profile()));
+        (types, profile.unwrap_or(Profile::Single))
     }
 
     /// Returns the profile that a conversion set for new chunks of this purpose. Mixed block groups

@@ -39,6 +39,9 @@ impl Running {
             self.reach_items_of_group(start)?;
             NonBlocking::lifted(|| self.remove_group(start))?;
         }
+        if self.core.groups.keeps_empty() {
+            return Ok(());
+        }
         let mut empty: Vec<u64> = Vec::new();
         for purpose in [Purpose::Data, Purpose::Metadata] {
             let groups: Vec<&Group> = self

@@ -255,7 +255,7 @@ fn groups<'a>(core: &'a Core, going: &'a BTreeSet<u64>, goes: bool) -> impl Iter
 }
 
 /// The chunks with device extents past `end` on a device.
-fn chunks_past(volume: &Volume, slot: &DeviceSlot, end: ByteCount) -> Vec<ChunkInTheWay> {
+pub(crate) fn chunks_past(volume: &Volume, slot: &DeviceSlot, end: ByteCount) -> Vec<ChunkInTheWay> {
     let map = volume.chunk_map();
     let in_the_way = map.chunks().iter().filter_map(|chunk| {
         let length = chunk.layout().device_extent_bytes().get();

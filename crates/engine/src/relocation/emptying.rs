@@ -78,6 +78,20 @@ impl<'a> Emptying<'a> {
         Ok(emptying)
     }
 
+    /// Returns a set of groups that are closed already. Makes no space for their content.
+    pub(super) fn of_closed(engine: &'a Engine, groups: &[Logical]) -> Result<Self> {
+        let handle = engine.start_to_look();
+        let is_closed = |start: &&Logical| {
+            let group = handle.core.groups.holding(start.get());
+            group.is_some_and(|group| group.start == start.get() && group.read_only)
+        };
+        let groups = groups.iter().filter(is_closed).copied().collect();
+        drop(handle);
+        // As for groups that this module closes, nothing is overwritten in place after this commit.
+        engine.commit()?;
+        Ok(Self { engine, groups })
+    }
+
     /// Returns whether a block group holds no extent; true for a block group that is removed. A new group may
     /// begin at the address of a removed group, and the job leaves the new group alone.
     pub(super) fn is_empty(&self, start: Logical) -> bool {

@@ -236,6 +236,13 @@ pub(super) const FAULTS: &[Fault] = &[
         &[device_changes("device_that_is_emptied_gets_no_new_chunks")],
     ),
     harms(
+        "shrink-over-superblocks",
+        "A shrink plans chunks over superblock copies, and fails half done: the content does not fit into them.",
+        &[engine(
+            "shrinking::plan::tests::random_volumes_get_places_that_never_overlap",
+        )],
+    ),
+    harms(
         "volume-idle-device-first",
         "A power cut while a small disk joins leaves the newest superblock on that disk alone, and the others count as behind.",
         &[device_changes(

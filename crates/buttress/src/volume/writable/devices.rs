@@ -3,11 +3,12 @@
 use super::WritableVolume;
 use crate::error::Result;
 use buttress_device::Device;
+use buttress_exact::Exact as _;
 use buttress_format::{ByteCount, DeviceId, Logical};
 use buttress_fs::Progress;
 use buttress_volume::DeviceSlot;
 use buttress_writer::relocation::RelocationOptions;
-use buttress_writer::{Emptying, wipe_superblocks};
+use buttress_writer::{Emptying, LEAST_DEVICE_BYTES, wipe_superblocks};
 
 pub use buttress_writer::JoinOptions as NewDevice;
 
@@ -112,6 +113,38 @@ impl WritableVolume {
         Ok(grown?)
     }
 
+    /// Gives a device another size as [`resize_device`](Self::resize_device) does. If the content past the new end finds no
+    /// space, packs the volume as [`shrink`](Self::shrink) does. No other thread may use the volume.
+    ///
+    /// # Errors
+    /// As for [`resize_device`](Self::resize_device). A size below that of [`plan_shrink`](crate::Volume::plan_shrink) is
+    /// refused before any change on a volume of one device.
+    pub fn pack_into_size(&self, device: DeviceId, size: ByteCount, progress: &Progress) -> Result<()> {
+        let info = self.devices();
+        let now = info
+            .iter()
+            .find(|info| info.id == device)
+            .and_then(|info| info.size);
+        let Some(_) = now.filter(|now| size < *now) else {
+            return self.resize_device(device, size, progress);
+        };
+        let sector_bytes = u64::from(self.writer().forest().block_format().sector_bytes);
+        let size = ByteCount::new(size.get().quotient(sector_bytes).exact_mul(sector_bytes));
+        let fits = self.writer().require_packed_size(device, size);
+        let is_alone = info.iter().filter(|info| info.size.is_some()).count() == 1;
+        if is_alone {
+            fits.clone()?;
+        }
+        if size >= LEAST_DEVICE_BYTES || fits.is_err() {
+            match self.resize_device(device, size, progress) {
+                Err(error) if fits.is_ok() && needs_packing(&error) => {}
+                ended => return ended,
+            }
+        }
+        self.writer().shrink_device_to(device, size, progress)?;
+        Ok(())
+    }
+
     fn shrink_device(&self, device: DeviceId, size: ByteCount, progress: &Progress) -> Result<()> {
         let emptying = self.writer().begin_cut(device, size)?;
         self.empty(&emptying, progress)?;
@@ -144,6 +177,14 @@ impl WritableVolume {
         self.writer().relocate(&groups, &options)?;
         Ok(())
     }
+}
+
+/// Whether content found no space, so that packing the volume may help.
+fn needs_packing(error: &crate::Error) -> bool {
+    matches!(
+        error.kind(),
+        crate::ErrorKind::NoSpace | crate::ErrorKind::Invalid
+    )
 }
 
 /// Wipes the superblocks of a device that the volume no longer lists. A missing device keeps its

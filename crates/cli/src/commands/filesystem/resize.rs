@@ -21,8 +21,9 @@ use crate::table::{MountView, Subcommand};
 /// Change the size of a device of a volume
 ///
 /// To grow, the command first enlarges the image file. To shrink, it first moves content past the
-/// new end to other places, and truncates the image file last. Enlarge a block device before the
-/// command, and shrink it afterwards.
+/// new end to other places, and truncates the image file last. If an unmounted volume has no such
+/// place, the command packs all content, as `filesystem shrink` does. Enlarge a block device before
+/// the command, and shrink it afterwards.
 #[derive(Args, Debug)]
 pub struct Resize {
     /// For compatibility: the command has exclusive use of the volume
@@ -134,7 +135,13 @@ impl Subcommand for Resize {
         let progress = context.progress();
         let cancelling = Cancelling::start(&progress)?;
         let watch = Watch::start(context, "resize", progress.clone());
-        let ended = volume.resize_device(device.id, ByteCount::new(size), &progress);
+        let size_bytes = ByteCount::new(size);
+        // Beside the readers and writers of a mount, the volume cannot be packed.
+        let is_mounted = context.place().is_some_and(|place| place.mount.is_some());
+        let ended = match is_mounted {
+            true => volume.resize_device(device.id, size_bytes, &progress),
+            false => volume.pack_into_size(device.id, size_bytes, &progress),
+        };
         watch.end_as(ended.is_ok());
         drop(cancelling);
         ended.with_context(name)?;

@@ -1,8 +1,10 @@
 //! The steps that create a volume from a directory and change it.
 //!
 //! - `crash`: syncs a directory, and cuts the power.
+//! - `sizes`: grows the volume, converts its metadata, and shrinks it.
 
 mod crash;
+mod sizes;
 
 use std::fs::File;
 use std::os::unix::fs::MetadataExt as _;
@@ -55,7 +57,7 @@ type Step = fn(&mut Making) -> Result<String>;
 
 impl Making {
     /// Returns the steps in their order.
-    pub(super) fn steps() -> [(&'static str, Step); 10] {
+    pub(super) fn steps() -> [(&'static str, Step); 13] {
         [
             ("build a volume from a directory", Self::build),
             ("take a read-only snapshot", Self::snapshot_before),
@@ -66,6 +68,9 @@ impl Making {
             ("take another snapshot", Self::snapshot_after),
             ("delete an emptied subvolume", Self::drop_snapshot),
             ("sync a directory, cut the power", Self::cut_power),
+            ("grow the volume", Self::grow),
+            ("convert its metadata", Self::convert),
+            ("shrink it to its content", Self::shrink),
             ("check every cross-reference", Self::check),
         ]
     }

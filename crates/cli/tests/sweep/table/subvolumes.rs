@@ -186,6 +186,12 @@ pub(super) const FILESYSTEMS: &[Sweep] = &[
         ..PLAIN
     },
     Sweep {
+        command: "filesystem shrink",
+        base: "{volume.img}",
+        own: &[acts("--slack", "--slack 32M"), acts("--dry-run", "--dry-run")],
+        ..PLAIN
+    },
+    Sweep {
         command: "tune",
         base: "-m {volume.img}",
         own: &[

@@ -1,0 +1,386 @@
+//! Carries out the plan of a shrink.
+//!
+//! The job holds the lock of device changes, and keeps ordinary edits from making chunks. It refuses
+//! before any change. If the volume no longer fits its plan, it plans again: metadata can grow while
+//! content moves.
+
+use super::places::profile_of;
+use super::plan::{GroupRef, NewChunk, Plan, Step};
+use super::{LEAST_SPARE_BYTES, SPARE_BYTES, ShrinkSummary, ShrunkDevice, plan_of, plan_shrink, summary_of};
+use crate::block_groups::Purpose;
+use crate::chunks;
+use crate::engine::Engine;
+use crate::membership::chunks_past;
+use crate::relocation::RelocationOptions;
+use crate::replacement::wipe_superblocks_past;
+use buttress_exact::Exact as _;
+use buttress_format::{ByteCount, DeviceId, Logical, Uuid};
+use buttress_fs::error::{Defect, Error, Result};
+use buttress_fs::progress::Progress;
+use buttress_volume::MembershipRefusal;
+use std::collections::BTreeMap;
+use std::io::ErrorKind;
+
+/// How often the job plans again.
+const PLANS_MAX: usize = 4;
+
+/// Metadata may take one byte in this number of the free space that the plan left for it.
+const HEADROOM_PART: u64 = 4;
+
+impl Engine {
+    /// Moves the content of the volume towards the start of its devices, and cuts the devices after it, with `slack` free
+    /// bytes on each device. Nothing changes if no device would get smaller. Image files grow first if the content needs
+    /// space beside itself, and are cut last.
+    ///
+    /// Only the caller may use the volume meanwhile: the job waits for views of older states.
+    ///
+    /// # Errors
+    /// Fails before any change if a device is missing or belongs to a seed, or if a device that cannot grow has too little
+    /// unallocated space. [`Error::Cancelled`] leaves a whole volume that the next shrink continues with. Errors of
+    /// devices, trees and extents as for [`relocate`](Self::relocate).
+    pub fn shrink(&self, slack: ByteCount, progress: &Progress) -> Result<ShrinkSummary> {
+        self.pack(slack, progress, &|_| None)
+    }
+
+    /// Packs the volume as [`shrink`](Self::shrink) does, and cuts one device at `size`. Other devices keep their sizes.
+    ///
+    /// # Errors
+    /// As for [`shrink`](Self::shrink). [`MembershipRefusal::TooSmall`] before any change if the packed content does not
+    /// fit into the size.
+    pub fn shrink_device_to(
+        &self,
+        device: DeviceId,
+        size: ByteCount,
+        progress: &Progress,
+    ) -> Result<ShrinkSummary> {
+        self.require_packed_size(device, size)?;
+        self.pack(ByteCount::ZERO, progress, &|shrunk| {
+            Some(match shrunk.device == device {
+                true => size,
+                false => shrunk.before,
+            })
+        })
+    }
+
+    /// Refuses a size that is too small for the content of a device after packing.
+    ///
+    /// # Errors
+    /// [`MembershipRefusal::TooSmall`], with the smallest size; block groups or extents cannot be read.
+    pub fn require_packed_size(&self, device: DeviceId, size: ByteCount) -> Result<()> {
+        let slot = self.member(device)?;
+        let summary = plan_shrink(&self.view(), ByteCount::ZERO)?;
+        let found = summary.devices.iter().find(|shrunk| shrunk.device == device);
+        let least = found.map_or(ByteCount::ZERO, |shrunk| shrunk.after);
+        if size >= least {
+            return Ok(());
+        }
+        let name = slot
+            .device()
+            .map_or_else(String::new, |own| own.name().to_owned());
+        Err(buttress_volume::Error::from(MembershipRefusal::TooSmall {
+            device: name,
+            size,
+            least,
+        })
+        .into())
+    }
+
+    /// Packs the volume and cuts its devices. `size_of` returns a size that is not the smallest.
+    fn pack(
+        &self,
+        slack: ByteCount,
+        progress: &Progress,
+        size_of: &dyn Fn(&ShrunkDevice) -> Option<ByteCount>,
+    ) -> Result<ShrinkSummary> {
+        let _alone = self.change_devices()?;
+        self.require_writing()?;
+        self.commit()?;
+        let before = self.device_sizes()?;
+        let mut summary = None;
+        for _ in 0..PLANS_MAX {
+            let mut closed = NoChunks::begin(self)?;
+            let plan = self.grow_for_plan(&before)?;
+            progress.expect(ByteCount::new(plan.moved_bytes));
+            let planned = self.summarize(&plan, slack);
+            if self.carry_out(&plan, &mut closed, progress)? {
+                summary = Some(planned);
+                break;
+            }
+        }
+        let mut summary = summary.ok_or_else(|| Defect::new("a shrink does not come to an end"))?;
+        for device in &mut summary.devices {
+            // The plan may have grown the device.
+            // Clamp: a device without an earlier size was not grown.
+            device.before = before.get(&device.device).copied().unwrap_or(device.before);
+            device.after = device.after.min(device.before);
+            // Clamp: the smallest size, if the caller asks for no other.
+            device.after = size_of(device).unwrap_or(device.after);
+        }
+        self.cut_devices(&summary)?;
+        Ok(summary)
+    }
+
+    /// Returns the size of each device. Refuses devices that are missing, and devices of a seed.
+    fn device_sizes(&self) -> Result<BTreeMap<DeviceId, ByteCount>> {
+        let ids: Vec<DeviceId> = {
+            let running = self.shared.running.lock();
+            running
+                .core
+                .devices
+                .rooms
+                .iter()
+                .map(|room| room.item.device)
+                .collect()
+        };
+        let mut sizes = BTreeMap::new();
+        for device in ids {
+            let slot = self.member(device)?;
+            let size = slot.expected_bytes().filter(|_| slot.device().is_some());
+            let missing = || {
+                Error::from(buttress_volume::Error::from(MembershipRefusal::Missing {
+                    device,
+                }))
+            };
+            sizes.insert(device, size.ok_or_else(missing)?);
+        }
+        Ok(sizes)
+    }
+
+    fn summarize(&self, plan: &Plan, slack: ByteCount) -> ShrinkSummary {
+        summary_of(&self.view(), plan, slack)
+    }
+
+    /// Plans the shrink, and grows the devices to the sizes that the plan needs meanwhile.
+    fn grow_for_plan(&self, before: &BTreeMap<DeviceId, ByteCount>) -> Result<Plan> {
+        let plan = plan_of(&self.view(), SPARE_BYTES)?;
+        if plan.steps.is_empty() {
+            return Ok(plan);
+        }
+        if self.grow_devices(&plan)?.is_none() {
+            return Ok(plan);
+        }
+        let plan = plan_of(&self.view(), LEAST_SPARE_BYTES)?;
+        match self.grow_devices(&plan)? {
+            None => Ok(plan),
+            Some((device, wanted)) => {
+                // Clamp: figures of a message; device extents of a damaged volume may end past the device.
+                let tail = plan.tails.get(&device).copied().unwrap_or(0);
+                let free = |size: u64| ByteCount::new(size.saturating_sub(tail));
+                let found = before.get(&device).map_or(0, |size| size.get());
+                Err(buttress_volume::Error::from(MembershipRefusal::NoPlace {
+                    device,
+                    content: ByteCount::new(plan.moved_bytes),
+                    wanted: free(wanted),
+                    found: free(found),
+                })
+                .into())
+            }
+        }
+    }
+
+    /// Grows each device to its peak. Returns the first device that cannot grow, with its peak.
+    fn grow_devices(&self, plan: &Plan) -> Result<Option<(DeviceId, u64)>> {
+        let sector_bytes = u64::from(self.forest().block_format().sector_bytes);
+        for (device, peak) in &plan.peaks {
+            let slot = self.member(*device)?;
+            let now = slot.expected_bytes().map_or(0, ByteCount::get);
+            let peak = peak.div_ceil(sector_bytes).exact_mul(sector_bytes);
+            let Some(own) = slot.device().filter(|_| now < peak) else {
+                continue;
+            };
+            if own.size_bytes() < peak {
+                match own.set_size(peak) {
+                    Ok(()) => {}
+                    Err(error) if error.kind == ErrorKind::Unsupported || error.kind == ErrorKind::Other => {
+                        return Ok(Some((*device, peak)));
+                    }
+                    Err(error) => return Err(error.into()),
+                }
+            }
+            self.set_device_bytes(*device, ByteCount::new(peak))?;
+        }
+        self.commit()?;
+        Ok(None)
+    }
+
+    /// Carries out the steps. Returns false if the volume no longer fits the plan.
+    fn carry_out(&self, plan: &Plan, closed: &mut NoChunks<'_>, progress: &Progress) -> Result<bool> {
+        let options = RelocationOptions {
+            progress: progress.clone(),
+            bytes_per_second: None,
+        };
+        let mut made: Vec<Logical> = Vec::new();
+        let address = |made: &[Logical], group: &GroupRef| match group {
+            GroupRef::Old(start) => Ok(*start),
+            GroupRef::New(number) => made.get(*number).copied().ok_or_else(|| unknown_chunk(*number)),
+        };
+        for step in &plan.steps {
+            progress.check()?;
+            match step {
+                Step::Make(chunk) => match self.make_planned(chunk)? {
+                    Some(start) => made.push(start),
+                    None => return Ok(false),
+                },
+                Step::CheckMetadata if !self.has_headroom(plan) => return Ok(false),
+                Step::CheckMetadata => {}
+                Step::Close(groups) => {
+                    let groups: Result<Vec<Logical>> =
+                        groups.iter().map(|group| address(&made, group)).collect();
+                    closed.close(&groups?);
+                }
+                Step::Move { groups, into } => {
+                    let groups: Result<Vec<Logical>> =
+                        groups.iter().map(|group| address(&made, group)).collect();
+                    let first = into.first().map(|number| address(&made, &GroupRef::New(*number)));
+                    if let Some(first) = first.transpose()? {
+                        self.go_on_in(first, plan.mixed_data_bytes);
+                    }
+                    self.relocate_closed(&groups?, &options)?;
+                }
+            }
+        }
+        Ok(true)
+    }
+
+    /// Whether the planned chunks for metadata leave enough of their free space.
+    fn has_headroom(&self, plan: &Plan) -> bool {
+        let running = self.shared.running.lock();
+        let used = running.core.groups.room(Purpose::Metadata).used_bytes;
+        let (length, planned) = plan.metadata;
+        let headroom = length.exact_sub(planned);
+        used <= planned.exact_add(headroom.quotient(HEADROOM_PART))
+    }
+
+    fn make_planned(&self, chunk: &NewChunk) -> Result<Option<Logical>> {
+        let uuids: BTreeMap<DeviceId, Uuid> = {
+            let running = self.shared.running.lock();
+            let rooms = running.core.devices.rooms.iter();
+            rooms.map(|room| (room.item.device, room.item.uuid)).collect()
+        };
+        let stripes = chunk.place.stripes.iter();
+        let stripes = stripes.filter_map(|(device, at)| Some((*device, *at, *uuids.get(device)?)));
+        let plan = chunks::Plan {
+            profile: profile_of(chunk.flags),
+            stripes: stripes.collect(),
+            stripe_length: chunk.place.device_extent,
+            length: chunk.place.length,
+        };
+        let (mut handle, made) = self.retry(self.start_unchecked(), |handle| {
+            handle.make_chunk_at(chunk.flags, &plan)
+        })?;
+        if let Some(start) = made
+            && let Some(group) = handle.core.groups.get_mut(start.get())
+        {
+            group.is_last_resort = chunk.is_last_resort;
+        }
+        drop(handle);
+        self.commit_metadata()?;
+        Ok(made)
+    }
+
+    /// Lets the next allocations of all kinds begin in a chunk. In a mixed one, metadata begins after the data that moves there.
+    fn go_on_in(&self, chunk: Logical, data_bytes: u64) {
+        let mut running = self.shared.running.lock();
+        let Some((flags, end)) = running
+            .core
+            .groups
+            .holding(chunk.get())
+            .map(|group| (group.flags, group.end()))
+        else {
+            return;
+        };
+        for purpose in [Purpose::Data, Purpose::Metadata, Purpose::System] {
+            let is_behind = purpose == Purpose::Metadata && flags.contains(Purpose::Data.flag());
+            let at = match is_behind {
+                true => chunk.get().exact_add(data_bytes),
+                false => chunk.get(),
+            };
+            if flags.contains(purpose.flag()) && at < end {
+                running.core.groups.go_on_at(purpose, at);
+            }
+        }
+    }
+
+    /// Gives the devices and image files their sizes.
+    fn cut_devices(&self, summary: &ShrinkSummary) -> Result<()> {
+        // After two commits, the last durable state has no extent past the ends either.
+        self.commit()?;
+        self.commit()?;
+        let mut cut = Vec::new();
+        for device in &summary.devices {
+            let slot = self.member(device.device)?;
+            if let Some(first) = chunks_past(self.forest().volume(), &slot, device.after).first() {
+                return Err(Defect::new("a shrink leaves a chunk past the end of a device")
+                    .with("chunk", first.chunk.get())
+                    .with("end", device.after.get())
+                    .into());
+            }
+            if slot.expected_bytes() != Some(device.after) {
+                self.set_device_bytes(device.device, device.after)?;
+            }
+            cut.push((slot, device.after));
+        }
+        self.commit()?;
+        for (slot, after) in cut {
+            let Some(own) = slot.device() else { continue };
+            wipe_superblocks_past(own, slot.uuid(), after)?;
+            if own.size_bytes() <= after.get() {
+                continue;
+            }
+            match own.set_size(after.get()) {
+                // A device of a fixed size, such as a block device, keeps its size.
+                Err(error) if error.kind != ErrorKind::Unsupported => return Err(error.into()),
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+fn unknown_chunk(number: usize) -> Error {
+    Defect::new("a step of a shrink names a chunk that is not made")
+        .with("number", buttress_exact::u64_of(number))
+        .into()
+}
+
+/// Keeps edits from making chunks, and commits from removing empty ones. Groups that were closed meanwhile take extents again when this is dropped.
+struct NoChunks<'a> {
+    engine: &'a Engine,
+}
+
+impl<'a> NoChunks<'a> {
+    fn begin(engine: &'a Engine) -> Result<Self> {
+        engine.require_writing()?;
+        let mut running = engine.shared.running.lock();
+        for room in &mut running.core.devices.rooms {
+            room.chunks_end = Some(0);
+        }
+        running.core.groups.set_keeps_empty(true);
+        drop(running);
+        Ok(Self { engine })
+    }
+
+    /// Closes groups: no more extents go to them.
+    fn close(&mut self, groups: &[Logical]) {
+        let mut running = self.engine.shared.running.lock();
+        for start in groups {
+            if let Some(group) = running.core.groups.get_mut(start.get()) {
+                group.read_only = true;
+            }
+        }
+    }
+}
+
+impl Drop for NoChunks<'_> {
+    fn drop(&mut self) {
+        let mut running = self.engine.shared.running.lock();
+        for room in &mut running.core.devices.rooms {
+            room.chunks_end = None;
+        }
+        for group in running.core.groups.iter_mut() {
+            group.read_only = false;
+            group.is_last_resort = false;
+        }
+        running.core.groups.set_keeps_empty(false);
+    }
+}
