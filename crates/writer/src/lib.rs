@@ -35,6 +35,7 @@ mod subvolume;
 #[cfg(test)]
 mod transaction_tests;
 
+pub use buttress_engine::quota_tree::QuotaKind;
 pub use buttress_engine::relocation::{RelocationOptions, RelocationSummary, TargetProfiles};
 pub use buttress_engine::{
     ChunkInTheWay, DataOptions, Emptying, Engine, Environment, JoinOptions, LEAST_DEVICE_BYTES, Return,
