@@ -11,6 +11,7 @@
 //! | find the users of an address, and sharedness of extents | [`back_references`] |
 //! | see extents, data and holes as `FIEMAP` and `lseek` show them | [`fiemap`] |
 //! | see how space is used | [`space`] |
+//! | read quota groups, and count their use | [`quotas`] |
 //! | get changes not yet applied to the extent tree | [`delayed_references`] |
 #![forbid(unsafe_code)]
 #![cfg_attr(
@@ -26,6 +27,7 @@ pub mod back_references;
 pub mod delayed_references;
 pub mod fiemap;
 mod queries;
+pub mod quotas;
 pub mod space;
 
 pub use back_references::{
@@ -33,4 +35,5 @@ pub use back_references::{
 };
 pub use fiemap::{DataRuns, Fiemap, FiemapExtent, FiemapFlags};
 pub use queries::{Accounts, Maps};
+pub use quotas::{QuotaGroup, QuotaGroups, QuotaUse};
 pub use space::{DeviceSpace, GroupSpace, Space, Totals};

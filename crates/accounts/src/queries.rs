@@ -4,6 +4,7 @@
 
 use crate::back_references::{self, DataReferences, Extent, References, Sharing};
 use crate::fiemap::{self, DataRuns, Fiemap};
+use crate::quotas::QuotaGroups;
 use crate::space::accounting::places::{self, Place};
 use crate::space::accounting::{self, Accounting, Options};
 use crate::space::{self, Space};
@@ -70,6 +71,12 @@ pub trait Accounts {
     /// for parts of a missing subvolume, or with an error of reading the root tree.
     fn account_space(&self, options: &Options, progress: &Progress) -> Result<Accounting>;
 
+    /// Returns the quota groups of the volume, or `None` if quotas are off.
+    ///
+    /// # Errors
+    /// Fails if the quota tree cannot be read, or an item cannot be parsed.
+    fn quota_groups(&self) -> Result<Option<QuotaGroups>>;
+
     /// Returns the place (subvolume and directory) to which a path leads. With `one_file_system`,
     /// the place excludes the subvolumes below it.
     ///
@@ -107,6 +114,10 @@ impl Accounts for Filesystem {
 
     fn space(&self) -> Result<Space> {
         space::space(self)
+    }
+
+    fn quota_groups(&self) -> Result<Option<QuotaGroups>> {
+        QuotaGroups::read(self)
     }
 
     fn account_space(&self, options: &Options, progress: &Progress) -> Result<Accounting> {

@@ -15,6 +15,7 @@
 //! | make images of whole trees, of archives and of plans | [`build`], [`sources`] |
 //! | shrink a volume to the smallest size that holds it | [`WritableVolume::shrink`] |
 //! | move block groups, convert them to other profiles | [`WritableVolume::balance`] |
+//! | count and limit what subvolumes use | [`Volume::quota_groups`], [`WritableVolume::enable_quotas`] |
 //! | read every copy, and repair bad ones | [`WritableVolume::scrub`], [`WritableVolume::healed`] |
 //!
 //! A volume that is open for reading has no call that changes it: [`Volume`], [`Subvolume`] and [`File`]
@@ -253,6 +254,19 @@ pub mod mkfs {
         Error, Feature, Identity, Made, Options, PlannedChunk, Quotas, least_device_bytes,
         least_device_bytes_for_a_file, make,
     };
+}
+
+/// Quotas: groups, limits, and their state.
+pub mod quota {
+    pub use buttress_accounts::quotas::{QuotaGroup, QuotaGroups, QuotaUse};
+    pub use buttress_format::{
+        QgroupId, QgroupInfo, QgroupLimit, QgroupLimitFlags, QgroupStatus, QgroupStatusFlags,
+    };
+    pub use buttress_fs::{QuotaExceeded, QuotaRefusal};
+    #[cfg(feature = "write")]
+    pub use buttress_writer::QuotaKind;
+    #[cfg(feature = "write")]
+    pub use buttress_writer::operations::{QuotaLimit, Rescanned};
 }
 
 /// Jobs over every copy of a volume: scrubs, resynchronisation of devices that missed commits,

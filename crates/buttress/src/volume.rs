@@ -8,6 +8,7 @@ mod balancing;
 mod checking;
 mod devices;
 mod inodes;
+mod quotas;
 #[cfg(feature = "scrub")]
 mod scrubbing;
 #[cfg(feature = "write")]

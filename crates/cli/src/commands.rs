@@ -19,6 +19,8 @@ pub mod mkfs;
 pub mod mount;
 pub mod overlay;
 pub mod property;
+pub mod qgroup;
+pub mod quota;
 pub mod receive;
 pub mod reference;
 pub mod replace;

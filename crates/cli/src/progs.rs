@@ -218,10 +218,9 @@ mod tests {
     #[test]
     fn groups_global_options_and_shortened_names_are_understood() {
         for (line, expected) in [
-            ("buttress quota", "quota"),
             (
-                "buttress -q --device filesystem quota rescan -w /mnt",
-                "quota rescan",
+                "buttress -q --device filesystem rescue super-recover -y /mnt",
+                "rescue super-recover",
             ),
             ("buttress -v fi defragment x", "filesystem defragment"),
             ("buttress filesystem defrag x", "filesystem defragment"),

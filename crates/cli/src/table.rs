@@ -223,6 +223,16 @@ pub const ROWS: &[Row] = &[
     ),
     group("replace", "Replace a device of a volume", commands::replace::ROWS),
     group(
+        "quota",
+        "Enable and disable quotas, and count what subvolumes use",
+        commands::quota::ROWS,
+    ),
+    group(
+        "qgroup",
+        "Show and change quota groups, their members and limits",
+        commands::qgroup::ROWS,
+    ),
+    group(
         "property",
         "Show and set properties of volumes, subvolumes and files",
         commands::property::ROWS,

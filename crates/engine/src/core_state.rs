@@ -5,6 +5,7 @@ use crate::balancing::Balancing;
 use crate::block_groups::{BlockGroups, Group};
 use crate::device_space::Devices;
 use crate::pins::{Hold, Pins, Readers};
+use crate::quota_limits::QuotaLimits;
 use crate::quotas::Quotas;
 use crate::replacing::Replacing;
 use crate::reserved_ahead::ReservedAhead;
@@ -46,6 +47,8 @@ pub struct Core {
     /// Freed space that may not be reused yet.
     pub pins: Pins,
     pub(crate) quotas: Quotas,
+    /// The limits of quota groups.
+    pub quota_limits: Arc<QuotaLimits>,
     /// Bytes of all extents, recorded in the superblock.
     pub bytes_used: u64,
     /// The chunks that hold the chunk tree, recorded in the superblock.

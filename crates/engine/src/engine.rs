@@ -10,6 +10,7 @@ use crate::environment::Environment;
 use crate::inodes::LiveInodes;
 use crate::memory::DirtyMemory;
 use crate::pins::{Hold, Readers};
+use crate::quota_limits::QuotaLimits;
 use crate::reserved_ahead::ReservedAhead;
 use crate::running::Running;
 use crate::steps::Steps;
@@ -84,6 +85,8 @@ pub(crate) struct Shared {
     pub(crate) steps: Steps,
     /// Space reserved for data before writes need it.
     pub(crate) ahead: Arc<ReservedAhead>,
+    /// The limits of quota groups, readable without the edit lock.
+    pub(crate) quota_limits: Arc<QuotaLimits>,
     /// The table of open trees and live inodes, for readers.
     pub(crate) trees: Arc<LiveTrees>,
     pub(crate) inodes: Arc<LiveInodes>,
@@ -183,6 +186,12 @@ impl Engine {
     /// Returns the table of dirty data.
     pub fn data(&self) -> &DataTable {
         &self.shared.data
+    }
+
+    /// Returns the limits of quota groups.
+    #[must_use]
+    pub fn quota_limits(&self) -> &QuotaLimits {
+        &self.shared.quota_limits
     }
 
     /// Returns the file system as it was opened, for callers that use none of its trees.

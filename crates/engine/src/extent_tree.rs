@@ -48,7 +48,9 @@ impl Running {
     /// Applies the delayed references of the first `count` extents.
     pub fn run_some_references(&mut self, count: usize) -> Result<()> {
         let lost = usize::from(buttress_faults::on("ledger-reference-lost"));
+        let generation = self.core.generation;
         for (logical, pending) in self.core.references.take_first(count).into_iter().skip(lost) {
+            self.core.quotas.note_references(&pending, generation);
             match pending.created {
                 Some(created) => self.create_extent(logical, &pending, created)?,
                 None => self.change_extent(logical, &pending)?,
@@ -115,7 +117,8 @@ impl Running {
             item.inline_references
                 .push(InlineReference::Owner { root: owner });
         }
-        self.core.quotas.note_made(owner, pending.length);
+        let generation = self.core.generation;
+        self.core.quotas.note_made(owner, pending.length, generation);
         self.apply_changes(&mut item, pending, false)?;
         self.extent_insert(&key, &item.encode())?;
         let (start, length) = (logical.get(), pending.length.get());

@@ -185,6 +185,9 @@ impl Running {
         self.core.superblock_changed = false;
         self.core.has_new_chunk = false;
         self.core.relocated_blocks.clear();
+        if self.core.quotas.counts_by_maker() {
+            self.core.quota_limits.settle();
+        }
         self.core.quotas.begin();
         // Frozen blocks may be read again before they are durable.
         self.core.format.generation.raise(self.core.generation);

@@ -27,6 +27,7 @@
 //! | `log_state`, `removed_names` | the logged parts of an inode; removed names |
 //! | `block_groups`, `free_ranges`, `device_space` | free space of block groups and devices |
 //! | `pins`, `reserved_ahead` | freed space that may not be reused yet; space reserved for data ahead of writes |
+//! | `quota_limits` | limits of quota groups, and the bytes that writers charge against them |
 //! | `quotas`, `replacing`, `balancing` | changes of quotas; the replacement in progress; the balance in progress or paused |
 //! | `memory`, `uncommitted` | dirty memory, as a part of the cache's budget; changes that a crash would lose now |
 //! | `environment`, `workers` | the time and uuids; background threads |
@@ -47,6 +48,7 @@
 //! | `cow` | changes references when a tree block is copied |
 //! | `extent_state`, `extent_tree` | returns the known state of an extent; applies delayed references |
 //! | `quota_items` | updates quota items, or marks them as inconsistent |
+//! | `quota_tree` | enables and disables quotas; edits groups, relations, limits and rescanned counters |
 //! | `backing` | reserves space of the host for metadata |
 //! | `chunks`, `loading` | makes and removes chunks; loads block groups |
 //! | `free_space_tree`, `checksums` | updates the trees that follow the extent tree |
@@ -140,6 +142,8 @@ pub mod pending_times;
 pub mod pins;
 mod quiesce;
 mod quota_items;
+pub mod quota_limits;
+pub mod quota_tree;
 mod quotas;
 mod reclaiming;
 mod recount;

@@ -167,6 +167,7 @@ impl Engine {
                 trees: running.trees.live(),
                 inodes: running.inodes.live(),
                 ahead: Arc::clone(&running.core.ahead),
+                quota_limits: Arc::clone(&running.core.quota_limits),
                 running: Mutex::new(running),
                 committing: Mutex::new(()),
                 membership: Mutex::new(()),
@@ -346,6 +347,7 @@ fn load(filesystem: &Filesystem) -> Result<Running> {
             devices: Devices::default(),
             pins: Pins::default(),
             quotas: Quotas::default(),
+            quota_limits: Arc::default(),
             bytes_used: superblock.bytes_used.get(),
             system_chunks: superblock.system_chunks.clone(),
             label: superblock.label.clone(),
@@ -384,6 +386,7 @@ fn load(filesystem: &Filesystem) -> Result<Running> {
     running.core.bytes_used = used.fold(0, u64::saturating_add);
     running.load_devices()?;
     running.load_quotas()?;
+    running.load_quota_limits()?;
     Ok(running)
 }
 

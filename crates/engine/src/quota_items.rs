@@ -4,11 +4,12 @@
 //! other subvolumes share it. A data extent names the subvolume that made it in the extent item; a
 //! tree block names its maker in its header. Extents older than the generation in which quotas were
 //! enabled count for no subvolume. A change of a subvolume's quota group also changes the groups
-//! above it. The writer does not enforce quota limits.
+//! above it.
 //!
 //! Classic quotas would require the writer to follow every reference. For classic quotas, the
-//! status item records instead that a rescan is due. The kernel expects this status on a volume
-//! that was changed without quota accounting.
+//! status item records instead that a rescan is due, once a transaction changed which subvolumes
+//! reach an extent. The kernel expects this status on a volume that was changed without quota
+//! accounting. The module `quota_tree` enables quotas, and edits groups.
 //!
 //! Source: on-disk format documentation, sections "QGROUP_STATUS", "QGROUP_INFO",
 //! "QGROUP_RELATION", "EXTENT_OWNER_REF"; btrfs-quota(8), section "Simple quotas".
@@ -16,13 +17,14 @@
 use crate::quotas::QuotaMode;
 use crate::running::Running;
 use buttress_format::{
-    ByteCount, ItemError, ItemType, Key, ObjectId, QgroupId, QgroupInfo, QgroupLimit, QgroupLimitFlags,
-    QgroupStatus, QgroupStatusFlags, SubvolumeId, TreeId,
+    ByteCount, ItemError, ItemType, Key, ObjectId, QgroupId, QgroupInfo, QgroupStatus, QgroupStatusFlags,
+    TreeId,
 };
 use buttress_fs::error::{Corruption, Error, Result};
 use std::collections::BTreeSet;
 
-fn broken(error: ItemError) -> Error {
+/// The error of a quota item that cannot be parsed.
+pub(crate) fn broken(error: ItemError) -> Error {
     Corruption::Item {
         tree: TreeId::QUOTA,
         error,
@@ -49,6 +51,9 @@ impl Running {
             }
             _ => QuotaMode::Classic,
         };
+        if !status.flags.contains(QgroupStatusFlags::INCONSISTENT) {
+            self.core.quotas.counted = Some(self.core.durable);
+        }
         Ok(())
     }
 
@@ -60,7 +65,7 @@ impl Running {
                 self.reach(TreeId::QUOTA, &QgroupInfo::key(group))?;
             }
         }
-        if self.core.quotas.mode != QuotaMode::Off && !self.core.quotas.status_written {
+        if self.status_is_due() {
             self.reach(TreeId::QUOTA, &QgroupStatus::KEY)?;
         }
         Ok(())
@@ -76,28 +81,49 @@ impl Running {
                 self.change_group(group, by)?;
             }
         }
-        if self.core.quotas.mode != QuotaMode::Off && !self.core.quotas.status_written {
-            self.core.quotas.status_written = true;
-            self.write_quota_status()?;
+        if self.status_is_due() {
+            let needs_rescan = self.needs_rescan();
+            self.change_quota_status(|status| {
+                if needs_rescan {
+                    status.flags.insert(QgroupStatusFlags::INCONSISTENT);
+                    // Linux would continue an interrupted rescan with counters of another state.
+                    status.flags.remove(QgroupStatusFlags::RESCAN);
+                }
+            })?;
+            self.core.quotas.status_written = Some(needs_rescan);
             any = true;
         }
         Ok(any)
     }
 
-    fn write_quota_status(&mut self) -> Result<()> {
+    /// Returns whether this transaction makes counters of classic quotas wrong.
+    fn needs_rescan(&self) -> bool {
+        let quotas = &self.core.quotas;
+        quotas.mode == QuotaMode::Classic && quotas.files_changed >= self.core.generation
+    }
+
+    /// Returns whether the quota status item must be written in this transaction.
+    fn status_is_due(&self) -> bool {
+        let quotas = &self.core.quotas;
+        let is_recorded = quotas
+            .status_written
+            .is_some_and(|known| known || !self.needs_rescan());
+        quotas.mode != QuotaMode::Off && !is_recorded
+    }
+
+    /// Changes the quota status item, and records the running transaction in it.
+    pub(crate) fn change_quota_status(&mut self, change: impl FnOnce(&mut QgroupStatus)) -> Result<()> {
         let Some(found) = self.get(TreeId::QUOTA, &QgroupStatus::KEY)? else {
             return Ok(());
         };
         let mut status = QgroupStatus::parse(&QgroupStatus::KEY, found.data()).map_err(broken)?;
         status.generation = self.core.generation;
-        if self.core.quotas.mode == QuotaMode::Classic {
-            status.flags.insert(QgroupStatusFlags::INCONSISTENT);
-        }
+        change(&mut status);
         self.put(TreeId::QUOTA, &QgroupStatus::KEY, &status.encode())
     }
 
-    /// Returns a quota group and all groups above it.
-    fn group_and_above(&mut self, group: QgroupId) -> Result<BTreeSet<QgroupId>> {
+    /// Returns a quota group and all groups above it. Groups that do not exist are left out.
+    pub(crate) fn group_and_above(&mut self, group: QgroupId) -> Result<BTreeSet<QgroupId>> {
         let mut found = BTreeSet::new();
         let mut waiting = vec![group];
         while let Some(group) = waiting.pop() {
@@ -110,21 +136,25 @@ impl Running {
     }
 
     /// Changes the referenced bytes of a quota group.
-    fn change_group(&mut self, group: QgroupId, by: i64) -> Result<()> {
+    pub(crate) fn change_group(&mut self, group: QgroupId, by: i64) -> Result<()> {
         let key = QgroupInfo::key(group);
         let Some(found) = self.get(TreeId::QUOTA, &key)? else {
             return Ok(());
         };
         let mut info = QgroupInfo::parse(&key, found.data()).map_err(broken)?;
-        for bytes in [
-            &mut info.referenced,
-            &mut info.referenced_compressed,
-            &mut info.exclusive,
-            &mut info.exclusive_compressed,
-        ] {
+        let change = |bytes: &mut ByteCount| {
+            // Clamp: a group whose counters another program left too low counts from zero.
             *bytes = ByteCount::new(bytes.get().saturating_add_signed(by));
+        };
+        change(&mut info.referenced);
+        change(&mut info.exclusive);
+        // As in Linux, simple quotas keep no counters after compression.
+        if self.core.quotas.mode == QuotaMode::Classic {
+            change(&mut info.referenced_compressed);
+            change(&mut info.exclusive_compressed);
         }
         info.generation = self.core.generation;
+        self.core.quota_limits.note_change(group, by);
         self.put(TreeId::QUOTA, &key, &info.to_bytes())
     }
 
@@ -146,31 +176,5 @@ impl Running {
             key = next;
         }
         Ok(above)
-    }
-
-    /// Makes a quota group for a new subvolume, if the volume has quotas.
-    pub fn make_quota_group(&mut self, subvolume: SubvolumeId) -> Result<()> {
-        if self.core.quotas.mode == QuotaMode::Off {
-            return Ok(());
-        }
-        let group = QgroupId::new(subvolume.get());
-        let info = QgroupInfo {
-            group,
-            generation: self.core.generation,
-            referenced: ByteCount::ZERO,
-            referenced_compressed: ByteCount::ZERO,
-            exclusive: ByteCount::ZERO,
-            exclusive_compressed: ByteCount::ZERO,
-        };
-        let limit = QgroupLimit {
-            group,
-            flags: QgroupLimitFlags::empty(),
-            max_referenced: ByteCount::ZERO,
-            max_exclusive: ByteCount::ZERO,
-            reserved_referenced: ByteCount::ZERO,
-            reserved_exclusive: ByteCount::ZERO,
-        };
-        self.put(TreeId::QUOTA, &QgroupInfo::key(group), &info.to_bytes())?;
-        self.put(TreeId::QUOTA, &QgroupLimit::key(group), &limit.to_bytes())
     }
 }

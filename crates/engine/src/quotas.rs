@@ -1,5 +1,10 @@
-//! Quota changes of the running transaction, counted for the subvolume that made each extent.
+//! Quota changes of the running transaction.
+//!
+//! Simple quotas count each extent for the subvolume that made it. For classic quotas, the
+//! transaction only records whether it changed which subvolumes reach an extent, because counters
+//! are exact only as long as no transaction does.
 
+use buttress_accounts::delayed_references::{ExtentKind, Pending, Reference};
 use buttress_format::{ByteCount, Generation, TreeId};
 use std::collections::BTreeMap;
 
@@ -9,7 +14,7 @@ pub(crate) enum QuotaMode {
     /// No quotas.
     #[default]
     Off,
-    /// Classic quotas count every reference. This crate does not update classic quotas.
+    /// Classic quotas count every reference. A rescan counts them; commits do not update them.
     Classic,
     /// Simple quotas count by maker, for extents of generation `enabled` and newer.
     Simple {
@@ -24,8 +29,15 @@ pub(crate) struct Quotas {
     pub mode: QuotaMode,
     /// The change of each subvolume's bytes.
     pub changes: BTreeMap<TreeId, i64>,
-    /// Whether the quota status item already records this transaction.
-    pub status_written: bool,
+    /// The recorded state of the quota status item, if the item records this transaction: whether a
+    /// rescan is due.
+    pub status_written: Option<bool>,
+    /// The last transaction that changed which subvolumes reach an extent, if it is known.
+    pub files_changed: Generation,
+    /// The last commit that counters of classic quotas count, if it is known.
+    pub counted: Option<Generation>,
+    /// The number of changes of groups and relations since the volume was opened.
+    pub group_changes: u64,
 }
 
 impl Quotas {
@@ -33,9 +45,13 @@ impl Quotas {
         matches!(self.mode, QuotaMode::Simple { .. })
     }
 
-    /// Records that an extent was made for a tree.
-    pub(crate) fn note_made(&mut self, owner: TreeId, length: ByteCount) {
-        self.note(owner, length, 1);
+    /// Records that transaction `made` made an extent for a tree.
+    pub(crate) fn note_made(&mut self, owner: TreeId, length: ByteCount, made: Generation) {
+        if let QuotaMode::Simple { enabled } = self.mode
+            && made >= enabled
+        {
+            self.note(owner, length, 1);
+        }
     }
 
     /// Records that an extent was freed. Tree `owner` made the freed extent in transaction `made`.
@@ -57,6 +73,22 @@ impl Quotas {
 
     /// Resets the quota changes for the next transaction.
     pub(crate) const fn begin(&mut self) {
-        self.status_written = false;
+        self.status_written = None;
     }
+
+    /// Records a change of references to an extent. `generation` is the running transaction.
+    pub(crate) fn note_references(&mut self, pending: &Pending, generation: Generation) {
+        if changes_owners(pending) {
+            self.files_changed = generation;
+        }
+    }
+}
+
+/// Returns whether pending changes may change which subvolumes reach an extent.
+pub(crate) fn changes_owners(pending: &Pending) -> bool {
+    let is_of_files = |(reference, _): &(Reference, i64)| match reference {
+        Reference::TreeBlock { root } => root.holds_files(),
+        Reference::SharedBlock { .. } | Reference::Data { .. } | Reference::SharedData { .. } => true,
+    };
+    pending.kind == ExtentKind::Data || pending.changes.iter().any(is_of_files)
 }

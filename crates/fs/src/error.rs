@@ -11,6 +11,7 @@
 
 mod balance_refusal;
 mod corruption;
+mod quota_refusal;
 mod reclaimable;
 
 use crate::location::Location;
@@ -24,6 +25,7 @@ use std::sync::Arc;
 pub use balance_refusal::BalanceRefusal;
 pub use buttress_exact::defect::{self, Defect};
 pub use corruption::Corruption;
+pub use quota_refusal::{QuotaExceeded, QuotaRefusal};
 pub use reclaimable::Reclaimable;
 
 /// The result of a call on the file system.
@@ -190,6 +192,12 @@ pub enum Error {
     /// A balance cannot start, resume or end.
     #[error(transparent)]
     BalanceRefused(#[from] BalanceRefusal),
+    /// A change of quotas or of a quota group is refused.
+    #[error(transparent)]
+    QuotaRefused(#[from] QuotaRefusal),
+    /// A quota limit refuses a write.
+    #[error(transparent)]
+    QuotaExceeded(#[from] QuotaExceeded),
     /// The log of changes synced after the last commit cannot be replayed.
     #[error(
         "the pending log (root {logical}) cannot be replayed: {cause}. The volume is readable in the state of its last commit. To write to it, run `buttress rescue zero-log`, which deletes the log and the changes that were synced since this commit"
@@ -487,6 +495,7 @@ mod number {
     pub(super) const ENOTDIR: i32 = 20;
     pub(super) const EISDIR: i32 = 21;
     pub(super) const EAGAIN: i32 = 11;
+    pub(super) const EBUSY: i32 = 16;
     pub(super) const ENOSPC: i32 = 28;
     pub(super) const EDQUOT: i32 = 122;
     pub(super) const EMLINK: i32 = 31;
@@ -613,6 +622,16 @@ impl Error {
                 BalanceRefusal::InProgress | BalanceRefusal::Running => number::EINPROGRESS,
                 BalanceRefusal::NotInProgress => number::ENOTCONN,
                 _ => number::EINVAL,
+            },
+            Self::QuotaExceeded(_) => number::EDQUOT,
+            Self::QuotaRefused(refusal) => match refusal {
+                QuotaRefusal::NotEnabled => number::ENOTCONN,
+                QuotaRefusal::NoGroup { .. } | QuotaRefusal::NotMember { .. } => number::ENOENT,
+                QuotaRefusal::Exists { .. } | QuotaRefusal::IsMember { .. } => number::EEXIST,
+                QuotaRefusal::HasMembers { .. } | QuotaRefusal::InUse { .. } => number::EBUSY,
+                QuotaRefusal::OfSubvolume { .. } | QuotaRefusal::Levels { .. } | QuotaRefusal::NoRescan => {
+                    number::EINVAL
+                }
             },
             Self::Defect(_) | Self::DataDamaged { .. } => number::EIO,
             Self::DamagedLog { cause, .. } | Self::NotMoved { cause, .. } => cause.errno(),

@@ -61,7 +61,9 @@ pub use block_groups::BlockGroups;
 pub use changed::ChangedInodes;
 pub use content::{Chunk, Content};
 pub use directory::{DirEntry, ReadDir};
-pub use error::{BalanceRefusal, Corruption, Defect, Error, Name, Result, WritingRefusal};
+pub use error::{
+    BalanceRefusal, Corruption, Defect, Error, Name, QuotaExceeded, QuotaRefusal, Result, WritingRefusal,
+};
 pub use extents::{DiskExtent, FileExtents, FileRange, FileRangeBuilder, InlineContent, RangeKind};
 pub use file::File;
 pub use filesystem::Filesystem;

@@ -17,6 +17,7 @@
 //! | [`access_times`] | times of the last access |
 //! | [`set_xattr`] | extended attributes, and the meaning of some of them |
 //! | `device_statistics` | reset of device error statistics |
+//! | [`quotas`] | quotas on and off, quota groups, the rescan |
 //! | [`subvolumes`] | subvolumes and snapshots as directory entries; the label |
 //! | [`unfinished`] | subvolumes that no reader sees until they are finished |
 //! | [`deferred_names`] | names of such subvolumes that wait, so that many go into each leaf at once |
@@ -63,6 +64,7 @@ pub mod many_files;
 mod nesting;
 mod new_inode;
 pub mod orphan;
+pub mod quotas;
 pub mod rename;
 pub mod set_xattr;
 pub mod subvolumes;
@@ -79,6 +81,7 @@ pub use deferred_names::RefusedName;
 pub use many_files::NewFile;
 pub use new_inode::{NewInode, NewKind};
 pub use orphan::OpenInode;
+pub use quotas::{QuotaLimit, Rescanned};
 pub use rename::RenameMode;
 pub use set_xattr::SetXattr;
 pub use subvolumes::ReceivedUuid;
@@ -184,6 +187,10 @@ impl WritableFilesystem {
         match self.operate(need, &mut body) {
             Err(Error::NoSpace { .. }) if self.data().delalloc_bytes() > 0 => {
                 self.write_back()?;
+                self.operate(need, body)
+            }
+            Err(Error::QuotaExceeded(_)) => {
+                self.refresh_quota_counters()?;
                 self.operate(need, body)
             }
             done => done,

@@ -43,7 +43,7 @@ pub(crate) fn uuid_or_dash(uuid: Option<uuid::Uuid>) -> String {
 }
 
 /// Returns the subvolume whose root is at a path.
-fn subvolume_at(volume: &Writing, target: &Target, follow: Follow) -> Result<SubvolumeId> {
+pub(super) fn subvolume_at(volume: &Writing, target: &Target, follow: Follow) -> Result<SubvolumeId> {
     let location = volume
         .resolve(&target.path, follow)
         .with_context(|| target.display())?;

@@ -116,62 +116,21 @@ pub(super) const KNOWN: &[Known] = &[
     here("property get", "-t"),
     here("property set", "-t -f"),
     here("property list", "-t"),
-    missing(
-        "qgroup assign",
-        "--rescan --no-rescan",
-        "mount the volume with Linux and run `btrfs qgroup assign …` on the mount",
-    ),
-    missing(
-        "qgroup remove",
-        "--rescan --no-rescan",
-        "mount the volume with Linux and run `btrfs qgroup remove …` on the mount",
-    ),
-    missing(
-        "qgroup create",
-        "",
-        "mount the volume with Linux and run `btrfs qgroup create …` on the mount",
-    ),
-    missing(
-        "qgroup clear-stale",
-        "",
-        "mount the volume with Linux and run `btrfs qgroup clear-stale …` on the mount",
-    ),
-    missing(
-        "qgroup destroy",
-        "",
-        "mount the volume with Linux and run `btrfs qgroup destroy …` on the mount",
-    ),
-    missing(
+    here("qgroup assign", "--rescan --no-rescan"),
+    here("qgroup remove", "--rescan --no-rescan"),
+    here("qgroup create", ""),
+    here("qgroup clear-stale", ""),
+    here("qgroup destroy", ""),
+    here(
         "qgroup show",
         "-p -c -r -e -F -f --raw --human-readable --iec --si --kbytes --mbytes --gbytes --tbytes --sort \
          --sync",
-        "run `buttress space IMAGE`, which counts what each subvolume shares and has alone, without quotas",
     ),
-    missing(
-        "qgroup limit",
-        "-c -e",
-        "mount the volume with Linux and run `btrfs qgroup limit …` on the mount",
-    ),
-    missing(
-        "quota enable",
-        "",
-        "mount the volume with Linux and run `btrfs quota enable …` on the mount",
-    ),
-    missing(
-        "quota disable",
-        "",
-        "mount the volume with Linux and run `btrfs quota disable …` on the mount",
-    ),
-    missing(
-        "quota rescan",
-        "-s|--status -w|--wait -W|--wait-norescan",
-        "mount the volume with Linux and run `btrfs quota rescan …` on the mount",
-    ),
-    missing(
-        "quota status",
-        "--is-enabled",
-        "run `buttress inspect-internal dump-tree -t quota IMAGE`",
-    ),
+    here("qgroup limit", "-c -e"),
+    here("quota enable", "-s|--simple"),
+    here("quota disable", ""),
+    here("quota rescan", "-s|--status -w|--wait -W|--wait-norescan"),
+    here("quota status", "--is-enabled"),
     here(
         "receive",
         "-f -e -C|--chroot -E|--max-errors -m --force-decompress --dump",

@@ -380,6 +380,28 @@ fn cases() -> BTreeMap<&'static str, Vec<&'static str>> {
         ("shell", vec!["-c ls IMAGE", "IMAGE -c %"]),
         ("tour", vec!["NEW10%"]),
         ("tune", vec!["-r IMAGE", "-M % IMAGE", "--csum % IMAGE"]),
+        ("quota enable", vec!["IMAGE", "IMAGE%"]),
+        ("quota rescan", vec!["IMAGE", "-s IMAGE"]),
+        ("quota status", vec!["IMAGE", "--is-enabled IMAGE%"]),
+        ("qgroup create", vec!["1/1 IMAGE", "% IMAGE"]),
+        ("qgroup assign", vec!["0/5 1/1 IMAGE", "% 1/1 IMAGE"]),
+        (
+            "qgroup limit",
+            vec!["1G @/sub%", "1G @/none%", "% IMAGE", "1G % IMAGE"],
+        ),
+        (
+            "qgroup show",
+            vec![
+                "-pcre IMAGE",
+                "-F @/sub%",
+                "--format json IMAGE",
+                "--sort % IMAGE",
+            ],
+        ),
+        ("qgroup remove", vec!["0/5 1/1 IMAGE", "% 1/1 IMAGE"]),
+        ("qgroup destroy", vec!["1/1 IMAGE", "% IMAGE"]),
+        ("qgroup clear-stale", vec!["IMAGE", "IMAGE%"]),
+        ("quota disable", vec!["IMAGE", "IMAGE%"]),
         (
             "balance start",
             vec!["IMAGE", "-dusage=% IMAGE", "--dry-run IMAGE"],

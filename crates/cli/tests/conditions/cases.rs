@@ -1,7 +1,8 @@
 //! A valid command line for each command, and the command's expected answers.
 //!
 //! Words are templates: `{image}` is a volume, `{stream}` a send stream, `{host}` a folder of the
-//! host, `{out}` the folder for outputs, `{target}` an empty image.
+//! host, `{out}` the folder for outputs, `{target}` an empty image, `{quotas}` the volume after
+//! quotas were enabled.
 
 use std::fmt;
 
@@ -75,7 +76,9 @@ impl Case {
             Source::Host => "{host}",
             Source::Nothing => return None,
         };
-        Some(self.filled(&self.words.replace(placeholder, "{absent}"), world))
+        // The volume with quotas is the image, too.
+        let words = self.words.replace("{quotas}", "{image}");
+        Some(self.filled(&words.replace(placeholder, "{absent}"), world))
     }
 
     /// Returns the arguments with a path that is not in the volume.
@@ -532,6 +535,45 @@ fn about_devices() -> Vec<Case> {
         Case {
             answer: SILENT,
             ..look("replace cancel", "{image}", "")
+        },
+        Case {
+            answer: SILENT,
+            is_job: true,
+            ..write("quota enable", "{image}", "")
+        },
+        Case {
+            answer: SILENT,
+            ..write("quota disable", "{quotas}", "")
+        },
+        Case {
+            is_job: true,
+            ..write("quota rescan", "{quotas}", "")
+        },
+        look("quota status", "{image}", ""),
+        Case {
+            answer: SILENT,
+            ..write("qgroup create", "1/7 {quotas}", "")
+        },
+        Case {
+            answer: SILENT,
+            ..write("qgroup destroy", "1/2 {quotas}", "")
+        },
+        Case {
+            answer: SILENT,
+            ..write("qgroup assign", "0/5 1/2 {quotas}", "")
+        },
+        Case {
+            answer: SILENT,
+            ..write("qgroup remove", "0/5 1/1 {quotas}", "")
+        },
+        Case {
+            answer: SILENT,
+            ..write("qgroup limit", "1G {quotas}:/home", "1G {quotas}:/no/such/path")
+        },
+        look("qgroup show", "-pcre {quotas}:/home", "{quotas}:/no/such/path"),
+        Case {
+            answer: SILENT,
+            ..write("qgroup clear-stale", "{quotas}", "")
         },
         look("property get", "{image}:/home", "{image}:/no/such/path"),
         Case {

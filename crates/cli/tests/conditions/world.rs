@@ -84,11 +84,15 @@ impl World {
         if word.contains("{second}") {
             self.make_second();
         }
+        if word.contains("{quotas}") {
+            self.enable_quotas();
+        }
         for (placeholder, name) in [
             ("{fifo}", "fifo"),
             ("{archive}", "archive"),
             ("{plan}", "plan.toml"),
             ("{image}", "volume.img"),
+            ("{quotas}", "volume.img"),
             ("{stream}", "stream"),
             ("{incremental}", "incremental"),
             ("{host}", "host"),
@@ -152,6 +156,24 @@ impl World {
         let added = buttress(&["-q", "device", "add", second.to_str().unwrap(), &self.image()]);
         assert!(added.status.success(), "{added:?}");
         self.set_mode(&second, 0o666);
+    }
+
+    /// Enables quotas on the image, with groups of level 1, once.
+    fn enable_quotas(&self) {
+        let marker = self.path("quotas");
+        if marker.exists() {
+            return;
+        }
+        for words in [
+            &["quota", "enable"][..],
+            &["qgroup", "create", "1/1"],
+            &["qgroup", "create", "1/2"],
+            &["qgroup", "assign", "0/5", "1/1"],
+        ] {
+            let done = buttress(&[words, &[self.image().as_str()]].concat());
+            assert!(done.status.success(), "{words:?}: {done:?}");
+        }
+        fs::write(marker, "").unwrap();
     }
 
     pub(crate) fn image_state(&self) -> ImageState {

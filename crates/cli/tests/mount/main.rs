@@ -24,6 +24,7 @@ mod mounting;
 mod options;
 mod power_cuts;
 mod programs;
+mod quotas;
 mod read_only;
 mod remount_times;
 mod resync;

@@ -92,10 +92,14 @@ fn make_volume(volume: &str, host: &str) {
     must(&["subvolume", "snapshot", "-r", &at("/home"), &at("/home-now")]);
 }
 
-/// Creates a volume with a received subvolume.
+/// Creates a volume with a received subvolume and with quotas.
 fn make_received(volume: &str, stream: &str) {
     must(&["mkfs", "-q", "-b", "128M", volume]);
     must(&["receive", "-q", "-f", stream, &format!("{volume}:/")]);
+    must(&["quota", "enable", volume]);
+    must(&["qgroup", "create", "1/1", volume]);
+    must(&["qgroup", "create", "2/1", volume]);
+    must(&["qgroup", "assign", "0/5", "2/1", volume]);
 }
 
 /// Creates a damaged volume: a finding for check, a bad copy for scrub.

@@ -172,6 +172,17 @@ impl Content<'_> {
         if bytes == 0 {
             return Ok(());
         }
+        let tree = self.location.subvolume.tree();
+        let limits = self.filesystem.quota_limits();
+        limits.charge(tree, bytes)?;
+        self.reserve_space(bytes)
+            .inspect_err(|_| limits.uncharge(tree, bytes))?;
+        self.state.reserved = self.state.reserved.exact_add(bytes);
+        Ok(())
+    }
+
+    /// Reserves space for `bytes` more of content, without a record of it.
+    fn reserve_space(&mut self, bytes: u64) -> Result<()> {
         let filesystem = self.filesystem;
         match filesystem.reserve_data(bytes) {
             Err(error) if error.is_out_of_space() => {
@@ -179,12 +190,10 @@ impl Content<'_> {
                 // up.
                 self.write_back()?;
                 filesystem.commit_metadata()?;
-                filesystem.reserve_data(bytes)?;
+                filesystem.reserve_data(bytes)
             }
-            reserved => reserved?,
+            reserved => reserved,
         }
-        self.state.reserved = self.state.reserved.exact_add(bytes);
-        Ok(())
     }
 
     /// Releases space that is reserved for content. Releasing more than the file has reserved is a
@@ -205,6 +214,8 @@ impl Content<'_> {
         if !buttress_faults::on("ledger-promise-kept") {
             self.filesystem.release_data(bytes);
         }
+        let tree = self.location.subvolume.tree();
+        self.filesystem.quota_limits().land(tree, bytes);
     }
 
     /// Runs `body` while write-back makes no inline extent of the file.

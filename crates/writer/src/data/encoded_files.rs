@@ -40,7 +40,7 @@ pub(crate) struct WrittenFiles {
     files: Vec<File>,
     placed: Vec<Placed>,
     sums: Vec<Sums>,
-    reserved: u64,
+    pub(crate) reserved: u64,
 }
 
 impl WritableFilesystem {

@@ -42,7 +42,7 @@ impl WritableFilesystem {
     /// range. An append-only file allows allocation, but no holes. After [`Error::NoSpace`], a part
     /// of the range may be allocated.
     pub fn allocate(&self, location: Location, range: Range<FileOffset>, mode: AllocateMode) -> Result<()> {
-        self.allocate_with(location, range, mode, false)
+        self.allocate_in_quota(location, range, mode, false)
     }
 
     /// Changes a range as [`allocate`](Self::allocate) does, for a caller that sets the file's
@@ -56,7 +56,24 @@ impl WritableFilesystem {
         range: Range<FileOffset>,
         mode: AllocateMode,
     ) -> Result<()> {
-        self.allocate_with(location, range, mode, true)
+        self.allocate_in_quota(location, range, mode, true)
+    }
+
+    fn allocate_in_quota(
+        &self,
+        location: Location,
+        range: Range<FileOffset>,
+        mode: AllocateMode,
+        keeps_times: bool,
+    ) -> Result<()> {
+        self.know_quota_use(location.subvolume)?;
+        match self.allocate_with(location, range.clone(), mode, keeps_times) {
+            Err(Error::QuotaExceeded(_)) => {
+                self.refresh_quota_counters()?;
+                self.allocate_with(location, range, mode, keeps_times)
+            }
+            done => done,
+        }
     }
 
     fn allocate_with(
@@ -266,11 +283,15 @@ impl Operation<'_> {
         };
         let wanted = gap.end.saturating_sub(gap.start).min(EXTENT_BYTES_MAX);
         // The allocation must not use space promised to other calls.
+        let tree = location.subvolume.tree();
+        self.ledgers().core.quota_limits.allow(tree, wanted)?;
         self.ledgers().reserve_data(wanted)?;
         self.ledgers().release_data(wanted);
         let disk = self.ledgers().allocate_data(ByteCount::new(wanted))?;
         // The preallocation has allocated space, so the operation must not be retried.
         self.begin();
+        let limits = &self.ledgers().core.quota_limits;
+        limits.note_allocated(tree, disk.length.get());
         let end = gap.start.saturating_add(disk.length.get());
         self.put_room(location, &(gap.start..end), disk)?;
         Ok(Some(end))

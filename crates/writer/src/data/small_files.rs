@@ -345,7 +345,10 @@ impl SmallFile<'_, '_> {
             return 0;
         }
         self.content.file.waiting.write().end_write_back();
-        core::mem::take(&mut self.content.state.reserved)
+        let released = core::mem::take(&mut self.content.state.reserved);
+        let tree = self.content.location.subvolume.tree();
+        self.content.filesystem.quota_limits().land(tree, released);
+        released
     }
 
     /// Makes the content of the failed write-back dirty again.

@@ -21,7 +21,8 @@ impl WritableFilesystem {
     ///
     /// # Errors
     /// Fails with [`Error::InodeNotFound`], [`Error::IsADirectory`], [`Error::NotAFile`],
-    /// [`Error::ReadOnlySubvolume`], [`Error::NoSpace`]. Fails with [`Error::NotPermitted`] for
+    /// [`Error::ReadOnlySubvolume`], [`Error::NoSpace`], [`Error::QuotaExceeded`]. Fails with
+    /// [`Error::NotPermitted`] for
     /// immutable files, and for append-only files except at their end. Fails with
     /// [`Error::Invalid`] for an end beyond the maximum file size. Fails with
     /// [`Error::OutOfHostSpace`] if dirty content is at its limit.
@@ -71,9 +72,14 @@ impl WritableFilesystem {
     /// it needs a part of that content. If space for more dirty data is lacking, the write first
     /// writes back the dirty data of all files.
     fn take_in(&self, of: Of<'_>, source: Source, bytes: &[u8]) -> Result<u64> {
+        self.know_quota_use(of.location.subvolume)?;
         match self.take_in_beside_data(of, source, bytes) {
             Err(Error::NoSpace { .. }) if self.data().delalloc_bytes() > 0 => {
                 self.write_back()?;
+                self.take_in_beside_data(of, source, bytes)
+            }
+            Err(Error::QuotaExceeded(_)) => {
+                self.refresh_quota_counters()?;
                 self.take_in_beside_data(of, source, bytes)
             }
             taken => taken,
@@ -188,7 +194,11 @@ impl Content<'_> {
             return Ok(None);
         }
         let missing = self.look_at_dirty(|pending| pending.missing_bytes(&place.sectors));
-        match self.filesystem.reserve_data(missing) {
+        let tree = self.location.subvolume.tree();
+        let limits = self.filesystem.quota_limits();
+        limits.charge(tree, missing)?;
+        let reserved = self.filesystem.reserve_data(missing);
+        match reserved.inspect_err(|_| limits.uncharge(tree, missing)) {
             Ok(()) => {}
             Err(error) if error.is_out_of_space() => return Ok(None),
             Err(error) => return Err(error),

@@ -132,6 +132,11 @@ impl Access<'_> {
         self.handle.core.has(feature)
     }
 
+    /// Returns whether a rescan of classic quotas would write the same counters again.
+    pub(crate) fn quota_counters_are_current(&self) -> bool {
+        self.handle.quota_counters_are_current()
+    }
+
     /// Returns an error for a deleted subvolume, whose tree remains only until it is dropped.
     pub(crate) fn require_subvolume(&mut self, subvolume: SubvolumeId) -> Result<()> {
         let references = match self.look().root_item(subvolume.tree()) {

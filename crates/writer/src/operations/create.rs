@@ -281,6 +281,7 @@ impl WritableFilesystem {
         made: &dyn Fn(Location),
     ) -> Result<(Location, InodeItem)> {
         check_name(name)?;
+        self.know_quota_use(directory.subvolume)?;
         self.operate_beside_data(Need::places(CREATE_PLACES), |operation| {
             let parent = operation.require_new_entry(directory, name)?;
             let inherited_attributes =
@@ -295,6 +296,8 @@ impl WritableFilesystem {
 impl Access<'_> {
     /// Reads the tree blocks at which a new inode's items will be inserted.
     pub(super) fn reach_new_inode(&mut self, tree: TreeId) -> Result<()> {
+        let node_bytes = u64::from(self.node_bytes());
+        self.look().core().quota_limits.allow(tree, node_bytes)?;
         let number = self.look().next_inode_number(tree)?;
         self.reach(tree, &[InodeItem::key(InodeNumber::new(number))])
     }

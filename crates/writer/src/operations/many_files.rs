@@ -17,7 +17,7 @@ use crate::data::EncodedExtent;
 use crate::data::encoded_files::WrittenFiles;
 use buttress_engine::entry::{Entry, Target};
 use buttress_engine::reservation::Need;
-use buttress_exact::u64_of;
+use buttress_exact::{Exact as _, u64_of};
 use buttress_format::{
     ByteCount, DirItem, FileKind, InodeItem, InodeNumber, InodeRefs, ItemError, Key, ObjectId, SubvolumeId,
 };
@@ -83,12 +83,19 @@ impl WritableFilesystem {
         })?;
         // All steps that may fail for lack of space come before the creation of the files.
         let reserved = outside.iter().copied().fold(0, u64::saturating_add);
+        let (limits, tree) = (self.quota_limits(), subvolume.tree());
+        let charged = written.reserved.exact_add(reserved);
+        if let Err(error) = self.charge_new_content(subvolume, charged) {
+            self.give_up_new_files(written);
+            return Err(error);
+        }
         if reserved > 0
             && let Err(error) = self
                 .write_back_excess()
                 .and_then(|()| self.reserve_for_new_file(reserved))
         {
             self.give_up_new_files(written);
+            limits.uncharge(tree, charged);
             return Err(error);
         }
         let parts: Vec<Part<'_>> = files
@@ -120,10 +127,12 @@ impl WritableFilesystem {
             Err(error) => {
                 self.release_data(reserved);
                 self.give_up_new_files(written);
+                limits.uncharge(tree, charged);
                 return Err(error);
             }
         };
         self.end_new_files(&written);
+        limits.land(tree, written.reserved);
         let mut locations = Vec::with_capacity(files.len());
         for ((file, reserved), inode) in files.iter_mut().zip(outside).zip(first.get()..) {
             let location = Location::new(subvolume, InodeNumber::new(inode));

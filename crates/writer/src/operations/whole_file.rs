@@ -117,7 +117,11 @@ impl WritableFilesystem {
             .ok_or(Error::Invalid {
                 what: "content of more than 2^64 bytes",
             })?;
-        self.reserve_for_new_file(sectors.get())?;
+        let limits = self.quota_limits();
+        let tree = directory.subvolume.tree();
+        self.charge_new_content(directory.subvolume, sectors.get())?;
+        self.reserve_for_new_file(sectors.get())
+            .inspect_err(|_| limits.uncharge(tree, sectors.get()))?;
         match self.make_planned(directory, name, new, plan, &|_| ()) {
             Ok((location, _)) => {
                 self.take_first_content(location, core::mem::take(content), sectors.get())?;
@@ -125,6 +129,7 @@ impl WritableFilesystem {
             }
             Err(error) => {
                 self.release_data(sectors.get());
+                limits.uncharge(tree, sectors.get());
                 Err(error)
             }
         }

@@ -163,13 +163,15 @@ impl WritableFilesystem {
     /// not be dropped, or with the error that stopped writing.
     pub fn drop_deleted_subvolumes(&self, progress: &Progress) -> Result<()> {
         let deleted = self.deleted_subvolumes()?;
-        let mut failures = Vec::new();
+        let (mut failures, mut dropped) = (Vec::new(), Vec::new());
         for id in deleted {
             match self.drop_tree(id, progress) {
+                Ok(()) => dropped.push(id),
                 Err(error) if self.is_of_one_tree(&error) => failures.push((id, error)),
-                dropped => dropped?,
+                Err(error) => return Err(error),
             }
         }
+        self.forget_quota_groups_of(&dropped)?;
         if failures.is_empty() {
             return Ok(());
         }
@@ -180,17 +182,19 @@ impl WritableFilesystem {
     /// Only deleted subvolumes have the flag that distinguishes them from unfinished ones. A
     /// damaged subvolume remains for the next opening, which tries again.
     pub(crate) fn sweep_unfinished(&self) -> Result<()> {
+        let mut dropped = Vec::new();
         for id in self.subvolumes_without_references()? {
             let item = self.look(|operation| operation.look().root_item(id.tree()).cloned())?;
             if item.flags.contains(RootFlags::DEAD) {
                 continue;
             }
             match self.drop_tree(id, &Progress::new()) {
+                Ok(()) => dropped.push(id),
                 Err(error) if self.is_of_one_tree(&error) => {}
-                dropped => dropped?,
+                Err(error) => return Err(error),
             }
         }
-        Ok(())
+        self.forget_quota_groups_of(&dropped)
     }
 
     /// Returns whether an error concerns only the tree being dropped, so that other trees can still

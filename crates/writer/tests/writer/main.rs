@@ -16,6 +16,7 @@ mod in_place;
 mod live;
 mod mkfs;
 mod parity;
+mod quotas;
 mod space_needs;
 mod trimming;
 mod whole_calls;

@@ -108,6 +108,15 @@ pub(super) const FAULTS: &[Fault] = &[
         "NFS clients go on showing attributes of long ago.",
         &[STEPS_OF_FILES],
     ),
+    harms(
+        "quota-limit-ignored",
+        "A subvolume grows beyond its quota limit and fills the volume.",
+        &[test(
+            "buttress-writer",
+            "writer",
+            "quotas::limits_of_simple_quotas_refuse_writes",
+        )],
+    ),
     // Subvolumes.
     harms(
         "snapshot-without-parent",

@@ -5,7 +5,9 @@ use super::figures::{Files, Occupied, Sum};
 use super::owners::{Owner, OwnerIndex, Share};
 use super::ranges::RangeSums;
 use super::sets::{Run, SetId, members};
-use buttress_exact::Exact as _;
+use buttress_exact::{Exact as _, usize_of};
+use buttress_format::TreeId;
+use buttress_fs::error::Result;
 use std::collections::HashMap;
 
 /// A subset of the owners.
@@ -213,6 +215,25 @@ impl Accounting {
 
     fn indexes(&self) -> impl Iterator<Item = OwnerIndex> {
         0..self.owners.len().narrow::<OwnerIndex>()
+    }
+
+    /// Calls `visit` for each set of owners, with the trees of the set in order and the space that
+    /// exactly these trees reach.
+    ///
+    /// # Errors
+    /// Returns the first error of `visit`.
+    pub fn for_each_set(&self, mut visit: impl FnMut(&[TreeId], &Occupied) -> Result<()>) -> Result<()> {
+        let mut trees = Vec::new();
+        for (set, occupied) in &self.counted.occupied {
+            trees.clear();
+            let owners = members(self.runs(*set)).filter_map(|owner| self.owners.get(usize_of(owner)));
+            trees.extend(owners.map(|owner| owner.tree));
+            // Several owners of one subvolume are not always neighbours.
+            trees.sort_unstable();
+            trees.dedup();
+            visit(&trees, occupied)?;
+        }
+        Ok(())
     }
 
     /// Returns the figures of every owner, in the order of [`Accounting::owners`].

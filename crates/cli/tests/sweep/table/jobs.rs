@@ -8,6 +8,12 @@ const STATUS_FILE: Row = elsewhere(
     "a_status_file_that_is_none_is_told_and_named_elsewhere",
 );
 
+/// Options of commands that change relations of quota groups.
+const RESCANNING: &[Row] = &[
+    manner("--rescan", "--rescan"),
+    manner("--no-rescan", "--no-rescan"),
+];
+
 pub(super) const JOBS: &[Sweep] = &[
     Sweep {
         command: "scrub start",
@@ -112,6 +118,87 @@ pub(super) const JOBS: &[Sweep] = &[
         command: "balance status",
         base: "{volume.img}",
         own: &[STATUS_FILE],
+        ..PLAIN
+    },
+    Sweep {
+        command: "quota enable",
+        base: "{volume.img}",
+        own: &[acts("--simple", "-s")],
+        ..PLAIN
+    },
+    Sweep {
+        command: "quota disable",
+        base: "{received.img}",
+        ..PLAIN
+    },
+    Sweep {
+        command: "quota rescan",
+        base: "{received.img}",
+        own: &[
+            acts("--status", "-s"),
+            nothing("--wait", "-w"),
+            acts("--wait-norescan", "-W"),
+        ],
+        pairs: false,
+        ..PLAIN
+    },
+    Sweep {
+        command: "quota status",
+        base: "{received.img}",
+        own: &[acts("--is-enabled", "--is-enabled")],
+        ..PLAIN
+    },
+    Sweep {
+        command: "qgroup create",
+        base: "1/5 {received.img}",
+        ..PLAIN
+    },
+    Sweep {
+        command: "qgroup destroy",
+        base: "1/1 {received.img}",
+        ..PLAIN
+    },
+    Sweep {
+        command: "qgroup assign",
+        base: "0/5 1/1 {received.img}",
+        own: RESCANNING,
+        ..PLAIN
+    },
+    Sweep {
+        command: "qgroup remove",
+        base: "0/5 2/1 {received.img}",
+        own: RESCANNING,
+        ..PLAIN
+    },
+    Sweep {
+        command: "qgroup limit",
+        base: "1M 2/1 {received.img}",
+        own: &[acts("-c", "-c"), acts("-e", "-e")],
+        ..PLAIN
+    },
+    Sweep {
+        command: "qgroup show",
+        base: "{received.img}",
+        own: &[
+            acts("-p", "-p"),
+            acts("-c", "-c"),
+            acts("-r", "-r"),
+            acts("-e", "-e"),
+            acts("-F", "-F"),
+            acts("-f", "-f"),
+            acts("--sort", "--sort=-qgroupid"),
+            manner("--sync", "--sync"),
+        ],
+        units: Units::Long,
+        covered: &[
+            covered("-F", &["-f"], "it lists the same group, and more"),
+            covered("-f", &["--sort"], "one group is left"),
+        ],
+        ..PLAIN
+    },
+    Sweep {
+        command: "qgroup clear-stale",
+        base: "{received.img}",
         ..PLAIN
     },
     Sweep {

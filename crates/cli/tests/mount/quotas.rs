@@ -1,0 +1,148 @@
+//! Quotas of a mounted volume, and the tables of `qgroup show` beside the kernel's.
+#![allow(clippy::unwrap_used, reason = "tests state what must hold")]
+
+use crate::mounting;
+
+use buttress_oracle::loop_device::Mount;
+use buttress_oracle::needs::{REFERENCE_PROGS, missing};
+use buttress_oracle::skip::skips;
+use buttress_oracle::tools::{kernel_missing, newest};
+use mounting::{Mounted, buttress, no_fuse, sound, text};
+use std::fs;
+use std::process::Command;
+
+const EDQUOT: i32 = 122;
+
+#[test]
+fn mount_refuses_writes_beyond_a_limit() {
+    if skips(no_fuse()) {
+        return;
+    }
+    let mounted = Mounted::sized("256M");
+    mounted.mount("rw");
+    let directory = mounted.directory();
+    let home = mounted.path("home");
+    let home = home.to_str().unwrap();
+    sound(&["quota", "enable", "--simple", directory]);
+    sound(&["filesystem", "sync", directory]);
+    sound(&["subvolume", "create", home]);
+    sound(&["qgroup", "limit", "1M", home]);
+    fs::write(mounted.path("home/small"), vec![1; 500_000]).unwrap();
+    let refused = fs::write(mounted.path("home/big"), vec![1; 900_000]).unwrap_err();
+    assert_eq!(refused.raw_os_error(), Some(EDQUOT), "{refused}");
+    fs::write(mounted.path("beside"), vec![1; 900_000]).unwrap();
+    fs::remove_file(mounted.path("home/big")).unwrap();
+    fs::remove_file(mounted.path("home/small")).unwrap();
+    fs::write(mounted.path("home/big"), vec![1; 900_000]).unwrap();
+    let shown = text(&sound(&["qgroup", "show", "-r", "--raw", "-f", home]).stdout);
+    assert!(shown.contains(" 1048576 "), "{shown}");
+    sound(&["quota", "disable", directory]);
+    fs::write(mounted.path("home/more"), vec![1; 900_000]).unwrap();
+    mounted.umount();
+    mounted.expect_sound();
+    let refused = buttress(&["qgroup", "show", mounted.image()]);
+    assert!(
+        text(&refused.stderr).contains("quotas are not enabled"),
+        "{refused:?}"
+    );
+    assert_eq!(
+        buttress(&["quota", "status", "--is-enabled", mounted.image()])
+            .status
+            .code(),
+        Some(1)
+    );
+}
+
+#[test]
+fn rescan_of_a_mount_is_exact_beside_readers() {
+    if skips(no_fuse()) {
+        return;
+    }
+    let mounted = Mounted::sized("256M");
+    mounted.mount("rw");
+    let directory = mounted.directory();
+    fs::write(mounted.path("first"), vec![1; 900_000]).unwrap();
+    sound(&["quota", "enable", directory]);
+    fs::write(mounted.path("second"), vec![1; 900_000]).unwrap();
+    assert_eq!(
+        text(&sound(&["quota", "rescan", "-w", directory]).stdout),
+        "quota rescan started\n"
+    );
+    let status = text(&sound(&["quota", "status", directory]).stdout);
+    assert!(status.contains("Inconsistent:            no"), "{status}");
+    mounted.umount();
+    mounted.expect_sound();
+}
+
+/// The CLI's message names the group, the limit, the use, the wanted bytes and a remedy.
+#[test]
+fn copy_beyond_a_limit_names_the_group() {
+    let mounted = Mounted::sized("256M");
+    let folder = tempfile::tempdir().unwrap();
+    let big = folder.path().join("big");
+    fs::write(&big, vec![7; 3_000_000]).unwrap();
+    let image = mounted.image();
+    sound(&["quota", "enable", image]);
+    sound(&["subvolume", "create", &format!("{image}:/home")]);
+    sound(&["quota", "rescan", "-q", image]);
+    sound(&["qgroup", "limit", "2M", &format!("{image}:/home")]);
+    let refused = buttress(&["cp", big.to_str().unwrap(), &format!("{image}:/home/big")]);
+    let told = text(&refused.stderr);
+    assert_eq!(refused.status.code(), Some(1), "{told}");
+    for part in ["0/256", "2097152", "buttress qgroup limit"] {
+        assert!(told.contains(part), "{told}");
+    }
+}
+
+/// `qgroup show` prints the table of btrfs-progs on a kernel mount of the same volume.
+#[test]
+fn tables_of_groups_equal_those_of_btrfs_progs() {
+    if skips(kernel_missing()) || skips(missing(REFERENCE_PROGS)) {
+        return;
+    }
+    let mounted = Mounted::sized("256M");
+    let image = mounted.image();
+    let at = |path: &str| format!("{image}:{path}");
+    sound(&["subvolume", "create", &at("/a")]);
+    sound(&["subvolume", "create", &at("/a/bbbb")]);
+    sound(&["quota", "enable", image]);
+    for group in ["1/1", "1/22", "2/7"] {
+        sound(&["qgroup", "create", group, image]);
+    }
+    for (member, parent) in [
+        ("0/256", "1/1"),
+        ("0/256", "1/22"),
+        ("0/257", "1/1"),
+        ("1/1", "2/7"),
+    ] {
+        sound(&["qgroup", "assign", member, parent, image]);
+    }
+    sound(&["qgroup", "limit", "3G", &at("/a")]);
+    sound(&["qgroup", "limit", "-e", "5M", "1/1", image]);
+    let calls: [&[&str]; 7] = [
+        &["-pcre"],
+        &["-p"],
+        &["-c", "--raw"],
+        &["-re", "--si"],
+        &["--sort=-path"],
+        &["--sort=excl,-qgroupid", "-e"],
+        &["--kbytes"],
+    ];
+    let ours: Vec<String> = calls
+        .iter()
+        .map(|flags| text(&sound(&[&["qgroup", "show"][..], flags, &[image]].concat()).stdout))
+        .collect();
+    let mount = Mount::new(&[mounted.image.clone()], "").unwrap();
+    for (flags, ours) in calls.iter().zip(ours) {
+        let mut show = Command::new(newest("btrfs"));
+        let theirs = show
+            .args(["qgroup", "show"])
+            .args(*flags)
+            .arg(mount.path())
+            .output()
+            .unwrap();
+        // btrfs-progs prints a zero byte after "member qgroup".
+        let table = text(&theirs.stdout).replace('\0', "");
+        assert_eq!(ours, table, "{flags:?}: {}", text(&theirs.stderr));
+    }
+}

@@ -1,0 +1,360 @@
+//! Edits of the quota tree: quotas on and off, groups, relations, limits, and rescanned counters.
+//!
+//! Each call is a part of one edit. The caller loads the paths to the edited keys before
+//! ([`Running::reach`]) and checks that the request is possible.
+//!
+//! - Simple quotas count extents from the transaction after the one that enables them. An extent
+//!   that the enabling transaction made before therefore never counts, and its end takes nothing
+//!   away.
+//! - Disabling quotas removes the quota tree. The feature flag of simple quotas stays, as in Linux,
+//!   because extents keep the names of their makers.
+//! - A change of a relation also changes the counters above it, if the member shares nothing. If
+//!   the member shares space, classic quotas need a rescan.
+//!
+//! Source: on-disk format documentation, sections "QGROUP_STATUS", "QGROUP_INFO", "QGROUP_LIMIT",
+//! "QGROUP_RELATION"; btrfs-quota(8), btrfs-qgroup(8).
+
+use crate::core_state::Core;
+use crate::quota_items::broken;
+use crate::quotas::{QuotaMode, changes_owners};
+use crate::running::Running;
+use crate::trees::{LiveTree, OpenTree};
+use buttress_accounts::delayed_references::Reference;
+use buttress_accounts::quotas::{QuotaGroups, QuotaUse, without_limits};
+use buttress_exact::Exact as _;
+use buttress_format::{
+    ByteCount, Generation, Incompat, InodeItem, InodeNumber, ItemType, Key, Logical, ObjectId, QgroupId,
+    QgroupInfo, QgroupLimit, QgroupRelation, QgroupStatus, QgroupStatusFlags, RootFlags, RootItem,
+    SubvolumeId, Timestamp, TreeId, Uuid,
+};
+use buttress_fs::error::{Defect, Result};
+use buttress_tree::EditableTree;
+
+/// The version of the quota items.
+const VERSION: u64 = 1;
+
+/// The key of the quota tree's root item.
+pub const QUOTA_ROOT_KEY: Key = Key::new(TreeId::QUOTA.object_id(), ItemType::ROOT_ITEM, 0);
+
+/// The kinds of quotas that a volume can have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum QuotaKind {
+    /// An extent counts for every subvolume that reaches it.
+    Classic,
+    /// An extent counts for the subvolume that made it.
+    Simple,
+}
+
+impl Core {
+    /// Returns the kind of quotas, or `None` if quotas are off.
+    #[must_use]
+    pub const fn quota_kind(&self) -> Option<QuotaKind> {
+        match self.quotas.mode {
+            QuotaMode::Off => None,
+            QuotaMode::Classic => Some(QuotaKind::Classic),
+            QuotaMode::Simple { .. } => Some(QuotaKind::Simple),
+        }
+    }
+
+    /// Returns a number that changes with every change of groups and relations.
+    #[must_use]
+    pub const fn quota_group_changes(&self) -> u64 {
+        self.quotas.group_changes
+    }
+
+    /// Returns whether this transaction changes the counters of a subvolume's group at its commit.
+    #[must_use]
+    pub fn has_quota_changes(&self, group: QgroupId) -> bool {
+        self.quotas.changes.contains_key(&TreeId::new(group.get()))
+    }
+}
+
+impl Running {
+    /// Makes the quota tree, with a group for each of these subvolumes. The counters of classic
+    /// quotas need a rescan afterwards.
+    pub fn enable_quotas(&mut self, kind: QuotaKind, subvolumes: &[SubvolumeId]) -> Result<()> {
+        let generation = self.core.generation;
+        let tree = EditableTree::new_empty(
+            &self.core.forest,
+            TreeId::QUOTA,
+            generation,
+            self.core.chunk_tree_uuid,
+        );
+        let item = quota_root_item(generation, self.core.node_bytes());
+        self.insert(TreeId::ROOT, &QUOTA_ROOT_KEY, &item.to_bytes())?;
+        self.trees.insert(
+            TreeId::QUOTA,
+            OpenTree {
+                tree: LiveTree::new(tree),
+                item: Some(item),
+                item_offset: 0,
+                item_changed: true,
+            },
+        );
+        let enabled = Generation::new(generation.get().exact_add(1));
+        let (mode, flags, enable_generation) = match kind {
+            QuotaKind::Classic => (
+                QuotaMode::Classic,
+                QgroupStatusFlags::INCONSISTENT,
+                Generation::MIN,
+            ),
+            QuotaKind::Simple => (
+                QuotaMode::Simple { enabled },
+                QgroupStatusFlags::SIMPLE_MODE,
+                enabled,
+            ),
+        };
+        if kind == QuotaKind::Simple {
+            self.use_feature(Incompat::SIMPLE_QUOTA);
+        }
+        let status = QgroupStatus {
+            version: VERSION,
+            generation,
+            flags: QgroupStatusFlags::ON | flags,
+            rescan: 0,
+            enable_generation: Some(enable_generation),
+        };
+        self.put(TreeId::QUOTA, &QgroupStatus::KEY, &status.encode())?;
+        self.core.quotas.mode = mode;
+        self.core.quotas.counted = None;
+        self.core.quotas.changes.clear();
+        for subvolume in subvolumes {
+            self.put_quota_group(QgroupId::new(subvolume.get()), QuotaUse::default())?;
+        }
+        Ok(())
+    }
+
+    /// Removes the quota tree. The caller has loaded all of its leaves.
+    pub fn disable_quotas(&mut self) -> Result<()> {
+        self.core.quotas.mode = QuotaMode::Off;
+        self.core.quotas.changes.clear();
+        self.remove_range(TreeId::QUOTA, Key::MIN..Key::MAX, &mut |_, _| {})?;
+        let open = self.open_tree(TreeId::QUOTA)?;
+        let (level, root, is_dirty) = (open.tree.level(), open.tree.root_logical(), open.tree.is_dirty());
+        if level != 0 || !is_dirty {
+            let defect = Defect::new("an emptied quota tree is not one leaf of the running transaction");
+            return Err(defect.with("level", level).into());
+        }
+        // A commit that released the edit lock may have given the root an address already.
+        if let Some(logical) = root {
+            let node_bytes = self.core.node_bytes();
+            let reference = Reference::TreeBlock { root: TreeId::QUOTA };
+            self.core
+                .references
+                .let_go(logical, node_bytes, 0, reference, TreeId::QUOTA);
+        }
+        self.trees.remove(TreeId::QUOTA);
+        self.remove(TreeId::ROOT, &QUOTA_ROOT_KEY)?;
+        self.load_quota_limits()
+    }
+
+    /// Makes a quota group for a new subvolume, if the volume has quotas.
+    pub fn make_quota_group(&mut self, subvolume: SubvolumeId) -> Result<()> {
+        match self.core.quotas.mode {
+            QuotaMode::Off => Ok(()),
+            _ => self.put_quota_group(QgroupId::new(subvolume.get()), QuotaUse::default()),
+        }
+    }
+
+    /// Makes a quota group without limits.
+    pub fn put_quota_group(&mut self, group: QgroupId, used: QuotaUse) -> Result<()> {
+        self.core.quotas.group_changes = self.core.quotas.group_changes.exact_add(1);
+        self.put_quota_use(group, used)?;
+        let limit = without_limits(group);
+        self.put(TreeId::QUOTA, &QgroupLimit::key(group), &limit.to_bytes())
+    }
+
+    /// Removes a quota group and its relations to these groups above it.
+    pub fn remove_quota_group(&mut self, group: QgroupId, parents: &[QgroupId]) -> Result<()> {
+        self.core.quotas.group_changes = self.core.quotas.group_changes.exact_add(1);
+        for parent in parents {
+            self.remove_quota_relation(group, *parent)?;
+        }
+        self.remove(TreeId::QUOTA, &QgroupInfo::key(group))?;
+        self.remove(TreeId::QUOTA, &QgroupLimit::key(group))?;
+        self.load_quota_limits()
+    }
+
+    /// Makes a group a member of another one. Returns whether the counters need a rescan.
+    pub fn add_quota_relation(&mut self, member: QgroupId, parent: QgroupId) -> Result<bool> {
+        self.core.quotas.group_changes = self.core.quotas.group_changes.exact_add(1);
+        for key in relation_keys(member, parent) {
+            self.put(TreeId::QUOTA, &key, &[])?;
+        }
+        let needs_rescan = self.pass_on(member, parent, 1)?;
+        self.load_quota_limits()?;
+        Ok(needs_rescan)
+    }
+
+    /// Ends the membership of a group in another one. Returns whether the counters need a rescan.
+    pub fn remove_quota_relation(&mut self, member: QgroupId, parent: QgroupId) -> Result<bool> {
+        self.core.quotas.group_changes = self.core.quotas.group_changes.exact_add(1);
+        for key in relation_keys(member, parent) {
+            self.remove(TreeId::QUOTA, &key)?;
+        }
+        let needs_rescan = self.pass_on(member, parent, -1)?;
+        self.load_quota_limits()?;
+        Ok(needs_rescan)
+    }
+
+    /// Adds the counters of a member to a parent and to the groups above the parent, or subtracts
+    /// them. If the member shares space, the status item records that a rescan is due instead.
+    fn pass_on(&mut self, member: QgroupId, parent: QgroupId, sign: i64) -> Result<bool> {
+        let Some(used) = self.quota_use(member)? else {
+            return Ok(false);
+        };
+        if used.referenced != used.exclusive {
+            self.change_quota_status(|status| status.flags.insert(QgroupStatusFlags::INCONSISTENT))?;
+            return Ok(true);
+        }
+        let bytes = i64::try_from(used.referenced.get())
+            .ok()
+            .and_then(|bytes| bytes.checked_mul(sign));
+        let bytes = bytes.ok_or_else(|| {
+            Defect::new("a quota group counts more bytes than a volume can have")
+                .with("group", member.get())
+                .with("bytes", used.referenced.get())
+        })?;
+        if bytes != 0 {
+            for group in self.group_and_above(parent)? {
+                self.change_group(group, bytes)?;
+            }
+        }
+        Ok(false)
+    }
+
+    /// Returns the counters of a quota group, if it exists.
+    fn quota_use(&mut self, group: QgroupId) -> Result<Option<QuotaUse>> {
+        let key = QgroupInfo::key(group);
+        let Some(found) = self.get(TreeId::QUOTA, &key)? else {
+            return Ok(None);
+        };
+        let info = QgroupInfo::parse(&key, found.data()).map_err(broken)?;
+        Ok(Some(QuotaUse {
+            referenced: info.referenced,
+            exclusive: info.exclusive,
+        }))
+    }
+
+    /// Writes the limits of a quota group.
+    pub fn put_quota_limit(&mut self, limit: &QgroupLimit) -> Result<()> {
+        self.put(TreeId::QUOTA, &QgroupLimit::key(limit.group), &limit.to_bytes())?;
+        self.load_quota_limits()
+    }
+
+    /// Writes the counters of a quota group.
+    fn put_quota_use(&mut self, group: QgroupId, used: QuotaUse) -> Result<()> {
+        let info = QgroupInfo {
+            group,
+            generation: self.core.generation,
+            referenced: used.referenced,
+            referenced_compressed: used.referenced,
+            exclusive: used.exclusive,
+            exclusive_compressed: used.exclusive,
+        };
+        self.put(TreeId::QUOTA, &QgroupInfo::key(group), &info.to_bytes())
+    }
+
+    /// Returns whether every subvolume still reaches the extents that it reached at the end of
+    /// transaction `counted`. Data that is not written back has no extents.
+    #[must_use]
+    pub fn subvolumes_reach_the_same_since(&self, counted: Generation) -> bool {
+        let is_changed = |tree: &OpenTree| tree.tree.is_dirty();
+        self.core.quotas.files_changed <= counted
+            && !self
+                .core
+                .references
+                .iter()
+                .any(|(_, pending)| changes_owners(pending))
+            && !self
+                .trees
+                .iter()
+                .any(|(id, open)| id.holds_files() && is_changed(open))
+    }
+
+    /// Returns whether a rescan of classic quotas would write the same counters again.
+    #[must_use]
+    pub fn quota_counters_are_current(&self) -> bool {
+        let counted = self.core.quotas.counted;
+        counted.is_some_and(|counted| self.subvolumes_reach_the_same_since(counted))
+    }
+
+    /// Writes the counters of a rescan, which counted this commit. Returns whether they hold for the
+    /// running transaction.
+    pub fn put_rescanned(
+        &mut self,
+        counts: impl IntoIterator<Item = (QgroupId, QuotaUse)>,
+        counted: Generation,
+    ) -> Result<bool> {
+        let is_exact = self.subvolumes_reach_the_same_since(counted);
+        self.core.quotas.counted = Some(counted);
+        for (group, used) in counts {
+            self.put_quota_use(group, used)?;
+        }
+        self.change_quota_status(|status| {
+            status.flags.remove(QgroupStatusFlags::RESCAN);
+            status.flags.set(QgroupStatusFlags::INCONSISTENT, !is_exact);
+            status.rescan = u64::MAX;
+        })?;
+        // The commit writes the item again if it changes what subvolumes reach.
+        self.core.quotas.status_written = Some(!is_exact);
+        self.core.quota_limits.settle();
+        self.load_quota_limits()?;
+        Ok(is_exact)
+    }
+}
+
+impl Running {
+    /// Loads the limits of the quota tree, after a change of limits, relations or counters. The
+    /// caller has loaded all leaves of the tree.
+    pub fn load_quota_limits(&mut self) -> Result<()> {
+        let groups = match self.core.quotas.mode {
+            QuotaMode::Off => None,
+            _ => QuotaGroups::of_tree(&self.view(TreeId::QUOTA)?)?,
+        };
+        let quotas = &self.core.quotas;
+        let is_stale = quotas.mode == QuotaMode::Classic && quotas.counted.is_none();
+        self.core.quota_limits.load(groups.as_ref(), is_stale);
+        Ok(())
+    }
+}
+
+/// Returns the two keys of a relation.
+#[must_use]
+pub const fn relation_keys(member: QgroupId, parent: QgroupId) -> [Key; 2] {
+    let relation = QgroupRelation {
+        group: member,
+        other: parent,
+    };
+    relation.keys()
+}
+
+/// Returns the root item of an empty quota tree, without the address of its root.
+fn quota_root_item(generation: Generation, node_bytes: ByteCount) -> RootItem {
+    RootItem {
+        inode: InodeItem::empty(Timestamp::default()),
+        generation,
+        root_directory: InodeNumber::new(ObjectId::MIN.get()),
+        logical: Logical::MIN,
+        byte_limit: 0,
+        bytes_used: node_bytes,
+        last_snapshot: Generation::MIN,
+        flags: RootFlags::empty(),
+        references: 1,
+        drop_progress: Key::MIN,
+        drop_level: 0,
+        level: 0,
+        generation_v2: generation,
+        uuid: Uuid::nil(),
+        parent_uuid: Uuid::nil(),
+        received_uuid: Uuid::nil(),
+        ctransid: Generation::MIN,
+        otransid: Generation::MIN,
+        stransid: Generation::MIN,
+        rtransid: Generation::MIN,
+        ctime: Timestamp::default(),
+        otime: Timestamp::default(),
+        stime: Timestamp::default(),
+        rtime: Timestamp::default(),
+    }
+}
