@@ -59,6 +59,7 @@
 //! | `tuning` | changes fields that only the superblock holds |
 //! | `relocation` | moves everything in a set of block groups to new addresses |
 //! | `balance` | chooses the block groups that a balance moves, and keeps its item in the root tree |
+//! | `exclusive` | excludes a balance, a change of the devices and a replacement from one another |
 //! | `replacement` | starts, records and ends the replacement of a device |
 //! | `returning` | brings a device that missed commits up to date, and keeps its own state until then |
 //! | `recount` | recounts ledgers against trees, in builds with debug assertions |
@@ -109,6 +110,7 @@ pub mod dirty_data;
 pub mod engine;
 pub mod entry;
 pub mod environment;
+mod exclusive;
 pub mod extent_state;
 pub mod extent_tree;
 pub mod fault_in;

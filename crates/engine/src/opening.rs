@@ -159,6 +159,7 @@ impl Engine {
                 running: Mutex::new(running),
                 committing: Mutex::new(()),
                 membership: Mutex::new(()),
+                exclusive: Mutex::new(None),
                 superblocks: Mutex::new(()),
                 relocating: Mutex::new(()),
                 trimming: Mutex::new(()),
