@@ -124,6 +124,7 @@ impl Engine {
     /// commit fails.
     pub fn start_balance(&self, item: BalanceItem) -> Result<Choice> {
         let choice = {
+            let _no_change = self.begin_beside_no_change()?;
             let mut running = self.shared.running.lock();
             if running.core.balancing.is_some() {
                 return Err(BalanceRefusal::InProgress.into());
@@ -136,7 +137,9 @@ impl Engine {
             choice
         };
         self.set_target_profiles(targets(&item));
-        self.commit()?;
+        if !buttress_faults::on("balance-item-late") {
+            self.commit()?;
+        }
         Ok(choice)
     }
 

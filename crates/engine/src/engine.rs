@@ -29,6 +29,7 @@ use core::sync::atomic::AtomicU64;
 use std::sync::Arc;
 
 lock_class!(pub MembershipLock, "membership", Rank::new(3).over_device());
+lock_class!(pub ExclusiveLock, "exclusive", Rank::LEAF);
 lock_class!(pub EditLock, "running", Rank::new(40));
 lock_class!(pub RelocationLock, "relocating", Rank::new(4).over_device());
 lock_class!(pub CommitLock, "committing", Rank::new(20).over_device());
@@ -60,6 +61,8 @@ pub(crate) struct Shared {
     pub(crate) running: Mutex<Running, EditLock>,
     /// A call that changes the volume's devices holds this lock for its whole length.
     pub(crate) membership: Mutex<(), MembershipLock>,
+    /// The name of the change that holds the membership lock.
+    pub(crate) exclusive: Mutex<Option<&'static str>, ExclusiveLock>,
     /// This lock is held for the whole length of a commit.
     pub(crate) committing: Mutex<(), CommitLock>,
     /// A commit, from freezing on, and the log writer hold this lock while they choose and write a

@@ -64,6 +64,7 @@
 //! | `relocation` | moves everything in a set of block groups to new addresses |
 //! | `shrinking` | packs a volume into the fewest bytes of its devices |
 //! | `balance` | chooses the block groups that a balance moves, and keeps its item in the root tree |
+//! | `exclusive` | excludes a balance, a change of the devices and a replacement from one another |
 //! | `replacement` | starts, records and ends the replacement of a device |
 //! | `returning` | brings a device that missed commits up to date, and keeps its own state until then |
 //! | `recount` | recounts ledgers against trees, in builds with debug assertions |
@@ -116,6 +117,7 @@ pub mod dirty_data;
 pub mod engine;
 pub mod entry;
 pub mod environment;
+mod exclusive;
 pub mod extent_state;
 pub mod extent_tree;
 pub mod fault_in;

@@ -12,8 +12,7 @@
 //! - No new chunk takes a place on a part of a device that is being emptied ([`Emptying`]).
 //! - A device leaves, or is cut, only when neither the running transaction nor the last durable
 //!   state has a device extent on the removed part.
-//! - Only one change of the devices is in progress at a time. No other change is in progress while
-//!   a device is replaced or brought up to date.
+//! - Only one change of the devices is in progress at a time ([`exclusive`](crate::exclusive)).
 //!
 //! A crash during the change leaves the volume as before the commit or as after it.
 //! [`buttress_volume::membership`] says why a new device belongs to both states. A removed device
@@ -29,7 +28,8 @@ mod emptying;
 mod joining;
 
 use crate::device_space::DeviceSpaceLeft;
-use crate::engine::{Engine, MembershipLock};
+use crate::engine::Engine;
+use crate::exclusive::Change;
 use crate::need::Need;
 use crate::reservation::Handle;
 use crate::running::Running;
@@ -38,7 +38,6 @@ use buttress_format::{
     ByteCount, DEVICE_RESERVED_BYTES, DeviceId, DeviceStatistics, ItemType, Key, ObjectId, TreeId,
 };
 use buttress_fs::error::{Error, Result};
-use buttress_locks::MutexGuard;
 use buttress_tree::NonBlocking;
 use buttress_volume::{DeviceSlot, MembershipRefusal, WriteRefusal};
 use std::sync::Arc;
@@ -62,22 +61,12 @@ impl Engine {
     /// The device is missing, belongs to a seed, or ends before the new size; another change of
     /// devices runs; the commit fails.
     pub fn grow_device(&self, device: DeviceId, size: ByteCount) -> Result<()> {
-        let _alone = self.change_devices()?;
+        let _alone = self.begin_change(Change::Resize)?;
         let slot = self.member(device)?;
         let size = self.require_size(&slot, size)?;
         self.set_device_bytes(device, size)?;
         self.commit()?;
         Ok(())
-    }
-
-    /// Acquires the lock that excludes other changes of the devices.
-    pub(crate) fn change_devices(&self) -> Result<MutexGuard<'_, (), MembershipLock>> {
-        let alone = self.shared.membership.try_lock();
-        let alone = alone.ok_or_else(|| refused(MembershipRefusal::Busy))?;
-        if self.replacement().is_some() || self.forest().volume().replacement().is_some() {
-            return Err(buttress_volume::Error::from(WriteRefusal::Replacing).into());
-        }
-        Ok(alone)
     }
 
     /// The slot of one of the volume's own devices.

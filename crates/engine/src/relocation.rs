@@ -167,7 +167,7 @@ impl Engine {
             engine: self,
             options,
             summary: RelocationSummary::default(),
-            pace: Pace::new(options.bytes_per_second),
+            pace: Pace::new(options.bytes_per_second, Instant::now()),
             batch_extents: BATCH_EXTENTS,
         };
         for group in &emptying.groups {

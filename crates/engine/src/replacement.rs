@@ -16,6 +16,7 @@
 //! at the end, or the target of a cancelled replacement.
 
 use crate::engine::Engine;
+use crate::exclusive::Change;
 use crate::replacing::Replacing;
 use crate::running::Running;
 use buttress_device::Device;
@@ -93,17 +94,15 @@ impl Engine {
     /// target.
     ///
     /// # Errors
-    /// Fails if a replacement is in progress, if the target is too small, or if the commit fails.
+    /// Fails if another exclusive operation is in progress, if the target is too small, or if the commit fails.
     pub fn start_replacement(
         &self,
         source: DeviceId,
         target: Device,
         avoids_source: bool,
     ) -> Result<Arc<Replacement>> {
+        let _alone = self.begin_change(Change::Replace)?;
         let volume = Arc::clone(self.forest().volume());
-        if self.replacement().is_some() {
-            return Err(buttress_volume::Error::from(WriteRefusal::Replacing).into());
-        }
         if !volume.devices().iter().any(|slot| slot.id() == source) {
             return Err(buttress_volume::Error::from(WriteRefusal::NoSuchDevice { device: source }).into());
         }

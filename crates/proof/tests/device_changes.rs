@@ -288,6 +288,31 @@ fn resize_at_every_cut(from: u64, to: u64) {
 }
 
 #[test]
+fn device_with_content_of_a_copy_is_refused() {
+    let base = Base::new(&[128 * MIB], &Options::default()).unwrap();
+    let mut bytes = vec![0; usize::try_from(128 * MIB).unwrap()];
+    base.backends[0]
+        .read_vectored_at(0, &mut [bytes.as_mut_slice()])
+        .unwrap();
+    let original: Backends = vec![Arc::new(MemoryBackend::new("original", bytes))];
+    let base = base.prepare(Some(memory("second", 512 * MIB)), &add).unwrap();
+    let filesystem = open_for_writing(&base.backends).unwrap();
+    let new = NewInode::of_root(0o600);
+    let top = Location::root_of(SubvolumeId::TOP_LEVEL);
+    let file = filesystem.create(top, b"on the second", &new).unwrap();
+    filesystem
+        .write_at(file, FileOffset::new(0), &vec![7; 48 << 20])
+        .unwrap();
+    filesystem.close().unwrap();
+    let filesystem = open_for_writing(&original).unwrap();
+    let second = || Device::with_backend(Arc::clone(&base.backends[1]), Engine::Inline);
+    let error = filesystem.add_device(second(), JOIN).unwrap_err().to_string();
+    assert!(error.contains("seems to contain btrfs"), "{error}");
+    drop(filesystem);
+    drop(open_checked(&base.backends).unwrap());
+}
+
+#[test]
 fn device_that_joined_is_used_by_new_chunks_and_by_the_kernel() {
     let base = Base::new(&[128 * MIB], &Options::default()).unwrap();
     let base = base.prepare(Some(memory("second", 256 * MIB)), &add).unwrap();
@@ -365,7 +390,10 @@ fn device_that_is_needed_stays() {
         .begin_cut(DeviceId::new(1), ByteCount::new(16 * MIB))
         .unwrap();
     let error = told(filesystem.begin_removal(DeviceId::new(1)).unwrap_err());
-    assert!(error.contains("another change"), "{error}");
+    assert!(
+        error.contains("no device remove is possible: the exclusive operation 'resize' is in progress"),
+        "{error}"
+    );
     let error = told(cut.cut().unwrap_err());
     assert!(error.contains("were not moved"), "{error}");
     drop(filesystem);

@@ -100,9 +100,24 @@ pub enum MembershipRefusal {
         /// The bytes available for new chunks.
         found: ByteCount,
     },
-    /// Another change of the volume's devices is in progress.
-    #[error("another change of the volume's devices is in progress; wait until it has ended")]
-    Busy,
+    /// A balance or another change of the volume's devices is in progress.
+    #[error(
+        "no {wanted} is possible: the exclusive operation '{running}' is in progress; wait until it has ended"
+    )]
+    Busy {
+        /// The refused operation, by Linux's name.
+        wanted: &'static str,
+        /// The operation in progress, by Linux's name.
+        running: &'static str,
+    },
+    /// A paused balance allows no change of the volume's devices except a new device.
+    #[error(
+        "no {wanted} is possible: a balance is paused; run `buttress balance resume` to continue it, or `buttress balance cancel` to end it"
+    )]
+    BalancePaused {
+        /// The refused operation, by Linux's name.
+        wanted: &'static str,
+    },
 }
 
 impl MembershipRefusal {

@@ -12,6 +12,7 @@ mod locks;
 mod log_tree;
 mod lower;
 mod programs;
+mod relocation;
 mod trees;
 
 use std::fmt;
@@ -233,6 +234,7 @@ pub(crate) static FAULTS: LazyLock<Vec<Fault>> = LazyLock::new(|| {
         log_tree::FAULTS,
         files::FAULTS,
         programs::FAULTS,
+        relocation::FAULTS,
     ];
     parts.concat()
 });

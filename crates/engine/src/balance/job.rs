@@ -179,6 +179,7 @@ impl Engine {
     }
 
     fn begin_to_run(&self) -> Result<Runs<'_>> {
+        let _no_change = self.begin_beside_no_change()?;
         let mut running = self.shared.running.lock();
         match &mut running.core.balancing {
             None => Err(BalanceRefusal::NotInProgress.into()),

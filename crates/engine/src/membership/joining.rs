@@ -2,15 +2,19 @@
 //!
 //! Order: the device's old content is wiped; the device gets the superblock in use with its own
 //! item ([`Volume::join`](buttress_volume::Volume::join)); a commit lists the device. All checks
-//! that can refuse the new device run before that superblock write.
+//! that can refuse the new device run before that superblock write. After a crash before the commit,
+//! the same call goes on: the device carries a superblock of the volume, and no content.
 
 use super::{LEAST_DEVICE_BYTES, item_key, refused, whole_sectors};
 use crate::device_space::DeviceSpaceLeft;
 use crate::engine::Engine;
+use crate::exclusive::Change;
 use crate::free_ranges::FreeRanges;
 use buttress_device::{Device, IoError};
 use buttress_exact::Exact as _;
-use buttress_format::{ByteCount, DEVICE_RESERVED_BYTES, DeviceId, DeviceItem, DeviceStatistics, TreeId};
+use buttress_format::{
+    ByteCount, DEVICE_RESERVED_BYTES, DeviceId, DeviceItem, DeviceStatistics, Superblock, TreeId,
+};
 use buttress_fs::error::{Defect, Result};
 use buttress_volume::wiping::{forget, forget_superblocks, zero_ends};
 use buttress_volume::{MembershipRefusal, WriteRefusal, signatures, superblocks};
@@ -56,6 +60,9 @@ impl Engine {
                 let id = slot.id();
                 return Err(refused(MembershipRefusal::Member { device: name(), id }));
             }
+            if self.is_half_joined(device, &found.superblock)? {
+                return Ok(());
+            }
         }
         let found = signatures::find(device).map_err(buttress_volume::Error::from)?;
         match found.filter(|_| !options.overwrites) {
@@ -67,6 +74,26 @@ impl Engine {
         }
     }
 
+    /// Returns whether a device carries a superblock of this volume that no chunk uses: a crash interrupted its joining, or its
+    /// removal after the commit. Nothing on such a device is lost.
+    fn is_half_joined(&self, device: &Device, superblock: &Superblock) -> Result<bool> {
+        let volume = self.forest().volume();
+        let item = &superblock.device_item;
+        let is_used =
+            item.bytes_used > ByteCount::ZERO && !buttress_faults::on("membership-used-device-joins");
+        let is_empty = superblock.fsid == volume.superblock().fsid && !is_used;
+        let is_listed = {
+            let running = self.shared.running.lock();
+            let mut rooms = running.core.devices.rooms.iter();
+            rooms.any(|room| room.item.uuid == item.uuid)
+        };
+        if !is_empty || is_listed {
+            return Ok(false);
+        }
+        let other = signatures::other_filesystem(device).map_err(buttress_volume::Error::from)?;
+        Ok(other.is_none())
+    }
+
     /// Adds a device, whose former content is lost, and commits. New chunks may use the added
     /// device from then on.
     ///
@@ -75,7 +102,7 @@ impl Engine {
     /// another change of devices is in progress, or if the commit fails. If the commit fails, the
     /// device may carry a superblock of the volume although the volume does not list it.
     pub fn add_device(&self, device: Device, options: JoinOptions) -> Result<DeviceId> {
-        let _alone = self.change_devices()?;
+        let _alone = self.begin_change(Change::Add)?;
         self.require_writing()?;
         self.require_new_device(&device, options)?;
         let volume = Arc::clone(self.forest().volume());

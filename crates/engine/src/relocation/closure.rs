@@ -248,6 +248,9 @@ impl Closure {
             .collect();
         by_level.sort_unstable();
         let mut shared = BTreeSet::new();
+        if buttress_faults::on("relocation-snapshot-unmarked") {
+            by_level.clear();
+        }
         for (_, logical) in by_level {
             let block = self.blocks.get(&logical);
             let is_special = |block: &Block| block.extent.references.len() > 1 || block.extent.is_full();

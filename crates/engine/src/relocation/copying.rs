@@ -115,7 +115,12 @@ impl Engine {
                 [] => pending,
                 _ => pending.unverified(),
             };
-            let verify = |data: &[u8], bad: &mut Vec<core::ops::Range<usize>>| moved.sums.verify(data, bad);
+            let is_unverified = buttress_faults::on("relocation-copies-unverified");
+            let verify = |data: &[u8], bad: &mut Vec<core::ops::Range<usize>>| {
+                if !is_unverified {
+                    moved.sums.verify(data, bad);
+                }
+            };
             let (data, lost) = pending.wait_data(volume, &verify)?;
             if let Some(lost) = lost.into_iter().next() {
                 return Err(not_moved(view, group, moved, lost.error.into()));

@@ -1,4 +1,7 @@
 //! The rate limit of a job.
+//!
+//! Each batch is due at a moment that follows from the bytes moved so far. The time that a batch itself takes counts. A job that was
+//! slower than its limit may catch up, but only by [`CREDIT_MAX`].
 
 use buttress_exact::Exact as _;
 use buttress_fs::error::Result;
@@ -9,35 +12,29 @@ use std::time::Instant;
 /// The longest sleep between two checks for the job's cancellation.
 const SLEEP_MAX: Duration = Duration::from_millis(100);
 
+/// The longest time without moved bytes that a job may catch up.
+const CREDIT_MAX: Duration = Duration::from_secs(1);
+
 /// Limits the rate of batches.
 #[derive(Debug)]
 pub(super) struct Pace {
     bytes_per_second: Option<u64>,
     /// The moment at which the rate limit allows the bytes moved so far.
-    due: Option<Instant>,
+    due: Instant,
 }
 
 impl Pace {
-    pub(super) fn new(bytes_per_second: Option<u64>) -> Self {
+    /// Returns the limit of a job that begins `now`.
+    pub(super) fn new(bytes_per_second: Option<u64>, now: Instant) -> Self {
         Self {
             bytes_per_second: bytes_per_second.filter(|rate| *rate > 0),
-            due: None,
+            due: now,
         }
     }
 
     /// Waits until the rate limit allows a batch of this many bytes.
     pub(super) fn wait(&mut self, bytes: u64, progress: &Progress) -> Result<()> {
-        let Some(rate) = self.bytes_per_second else {
-            return Ok(());
-        };
-        let nanoseconds = u128::from(bytes)
-            .exact_mul(1_000_000_000)
-            .quotient(u128::from(rate));
-        // Clamp: a rate of one byte a second makes durations of centuries.
-        let span = Duration::from_nanos(u64::try_from(nanoseconds).unwrap_or(u64::MAX));
-        let now = Instant::now();
-        self.due = self.due.map_or(now, |due| due.max(now)).checked_add(span);
-        let Some(due) = self.due else {
+        let Some(due) = self.due_after(bytes, Instant::now()) else {
             return Ok(());
         };
         loop {
@@ -48,6 +45,73 @@ impl Pace {
                 return Ok(());
             }
             std::thread::sleep(left.min(SLEEP_MAX));
+        }
+    }
+
+    /// Counts a batch that has ended `now`. Returns the moment at which the next one may begin.
+    fn due_after(&mut self, bytes: u64, now: Instant) -> Option<Instant> {
+        let rate = self.bytes_per_second?;
+        let nanoseconds = u128::from(bytes)
+            .exact_mul(1_000_000_000)
+            .quotient(u128::from(rate));
+        // Clamp: a rate of one byte a second makes durations of centuries.
+        let span = Duration::from_nanos(u64::try_from(nanoseconds).unwrap_or(u64::MAX));
+        // Clamp: no clock runs for so long.
+        let due = self.due.checked_add(span).unwrap_or(now);
+        self.due = match now.checked_sub(CREDIT_MAX) {
+            Some(earliest) if !buttress_faults::on("relocation-limit-forgets") => due.max(earliest),
+            _ => due.max(now),
+        };
+        Some(self.due)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RATE: u64 = 10 << 20;
+    const BATCH: u64 = 1 << 20;
+
+    /// Runs batches that take this long themselves, on a clock of the test. Returns bytes per second.
+    fn rate_of(batch: Duration, batches: u32, stall: Duration) -> f64 {
+        let start = Instant::now();
+        let mut now = start;
+        let mut pace = Pace::new(Some(RATE), now);
+        for number in 0..batches {
+            now += batch;
+            if number == 1 {
+                now += stall;
+            }
+            now = now.max(pace.due_after(BATCH, now).unwrap());
+        }
+        (u64::from(batches) * BATCH) as f64 / (now - start).as_secs_f64()
+    }
+
+    #[test]
+    fn limited_rate_is_within_a_tenth_of_the_limit() {
+        for batch in [0, 1, 40, 90, 99] {
+            let rate = rate_of(Duration::from_millis(batch), 50, Duration::ZERO);
+            let part = rate / RATE as f64;
+            assert!((0.9..=1.1).contains(&part), "batches of {batch} ms: {part}");
+        }
+    }
+
+    #[test]
+    fn stalled_job_does_not_catch_up_at_full_speed() {
+        let rate = rate_of(Duration::from_millis(1), 50, Duration::from_secs(60));
+        assert!(rate < RATE as f64 / 10.0, "{rate}");
+        let start = Instant::now();
+        let mut pace = Pace::new(Some(RATE), start);
+        let late = start + Duration::from_secs(60);
+        assert_eq!(pace.due_after(BATCH, late), Some(late - CREDIT_MAX));
+    }
+
+    #[test]
+    fn job_without_a_limit_never_waits() {
+        let now = Instant::now();
+        for rate in [None, Some(0)] {
+            assert_eq!(Pace::new(rate, now).due_after(u64::MAX, now), None);
         }
     }
 }

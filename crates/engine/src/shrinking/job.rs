@@ -10,6 +10,7 @@ use super::{LEAST_SPARE_BYTES, SPARE_BYTES, ShrinkSummary, ShrunkDevice, plan_of
 use crate::block_groups::Purpose;
 use crate::chunks;
 use crate::engine::Engine;
+use crate::exclusive::Change;
 use crate::membership::chunks_past;
 use crate::relocation::RelocationOptions;
 use crate::replacement::wipe_superblocks_past;
@@ -92,7 +93,7 @@ impl Engine {
         progress: &Progress,
         size_of: &dyn Fn(&ShrunkDevice) -> Option<ByteCount>,
     ) -> Result<ShrinkSummary> {
-        let _alone = self.change_devices()?;
+        let _alone = self.begin_change(Change::Resize)?;
         self.require_writing()?;
         self.commit()?;
         let before = self.device_sizes()?;

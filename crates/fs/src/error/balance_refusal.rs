@@ -17,6 +17,14 @@ pub enum BalanceRefusal {
     /// Another thread or process runs the balance.
     #[error("the balance is already running")]
     Running,
+    /// The volume's devices are being changed.
+    #[error(
+        "no balance is possible: the exclusive operation '{running}' is in progress; wait until it has ended"
+    )]
+    Excluded {
+        /// The operation, by Linux's name.
+        running: &'static str,
+    },
     /// A device is being replaced.
     #[error(
         "no balance is run while a device is being replaced; finish that with `buttress replace start`, or end it with `buttress replace cancel`"

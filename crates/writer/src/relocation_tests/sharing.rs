@@ -1,8 +1,11 @@
 //! Compares content and sharing before and after a relocation.
 
-use super::{contents, groups, relocate, sharing, with_snapshots};
+use super::{contents, groups, offset, relocate, sharing, with_snapshots};
 use crate::operations::tests::volume::{Image, ROOT};
 use buttress_engine::block_groups::Purpose;
+use buttress_format::{InodeNumber, SubvolumeId};
+use buttress_fs::location::Location;
+use std::collections::BTreeSet;
 
 /// Relocates all groups of each purpose, one after another.
 #[track_caller]
@@ -67,4 +70,30 @@ fn groups_with_empty_trees_move() {
     assert_eq!(summary.groups, all.len() as u64);
     filesystem.commit().unwrap();
     image.check();
+}
+
+/// Changes to a subvolume after a relocation must copy what snapshots share.
+#[test]
+fn snapshots_diverge_after_a_relocation() {
+    let Some(image) = Image::make(&["-n", "4096"]) else {
+        return;
+    };
+    let filesystem = with_snapshots(&image, 6);
+    for purpose in [Purpose::Data, Purpose::Metadata] {
+        relocate(&filesystem, &groups(&filesystem, Some(purpose))).unwrap();
+    }
+    let before = contents(&filesystem);
+    let subvolumes: BTreeSet<u64> = before.keys().map(|(subvolume, _)| *subvolume).collect();
+    let changed = *subvolumes.iter().next().unwrap();
+    for (subvolume, inode) in before.keys().filter(|(subvolume, _)| *subvolume == changed) {
+        let file = Location::new(SubvolumeId::new(*subvolume), InodeNumber::new(*inode));
+        filesystem.write_at(file, offset(0), b"changed").unwrap();
+    }
+    filesystem.commit().unwrap();
+    image.check();
+    let after = contents(&filesystem);
+    for (key, content) in &before {
+        let expected = key.0 != changed;
+        assert_eq!(after.get(key) == Some(content), expected, "{key:?}");
+    }
 }

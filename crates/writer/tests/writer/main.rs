@@ -9,6 +9,7 @@
 )]
 
 mod balance;
+mod balance_corners;
 mod commit_in_flight;
 mod commit_order;
 mod damaged_subvolume;

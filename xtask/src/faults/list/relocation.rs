@@ -1,0 +1,80 @@
+//! Faults of relocations, balances, and changes of a volume's devices.
+
+use super::*;
+
+const fn in_memory(name: &'static str) -> Test {
+    test("buttress-writer", "writer", name)
+}
+
+pub(super) const FAULTS: &[Fault] = &[
+    loses(
+        "relocation-snapshot-unmarked",
+        "After a relocation a subvolume frees blocks that its snapshots share: they are overwritten.",
+        &[
+            writing("relocated::single_dup"),
+            writer("relocation_tests::sharing::snapshots_diverge_after_a_relocation"),
+        ],
+    ),
+    loses(
+        "relocation-copies-unverified",
+        "A balance copies rotten content and drops the intact copy.",
+        &[
+            writer("relocation_tests::beside::corrupt_extent_without_a_copy_is_named"),
+            in_memory("balance_corners::corrupt_copies_are_healed_by_a_balance"),
+        ],
+    ),
+    harms(
+        "relocation-checksums-left",
+        "Files that a balance moved cannot be read, because their checksums stayed at the old place.",
+        &[writer("relocation_tests::sharing::groups_with_snapshots_move")],
+    ),
+    harms(
+        "relocation-limit-forgets",
+        "A balance with a limit is slower than its limit.",
+        &[engine(
+            "relocation::pace::tests::limited_rate_is_within_a_tenth_of_the_limit",
+        )],
+    ),
+    harms(
+        "relocation-tree-merge-taken-for-drop",
+        "After an interrupted balance of Linux, blocks of its relocation trees take space for ever.",
+        &[writing("interrupted::metadata")],
+    ),
+    harms(
+        "relocation-inode-kept",
+        "After an interrupted balance of Linux, the space of its copies is never free again.",
+        &[writing("interrupted::everything")],
+    ),
+    harms(
+        "balance-item-late",
+        "A crash early in a balance leaves moved block groups and no balance to resume.",
+        &[in_memory("balance::item_lasts_from_start_to_end")],
+    ),
+    harms(
+        "balance-resumed-from-the-beginning",
+        "A resumed balance moves everything again that it had moved before.",
+        &[engine(
+            "balance::choice::tests::resumed_balance_skips_what_was_moved",
+        )],
+    ),
+    harms(
+        "exclusive-paused-balance-ignored",
+        "A device leaves in the middle of a paused conversion, whose profile then has too few devices.",
+        &[in_memory(
+            "balance_corners::exclusive_operations_refuse_each_other",
+        )],
+    ),
+    harms(
+        "membership-emptied-part-allocated",
+        "New content lands on the device that is being removed, and the removal never ends.",
+        &[device_changes("device_that_is_emptied_gets_no_new_chunks")],
+    ),
+    loses(
+        "membership-used-device-joins",
+        "`device add` without -f takes a disk that another copy of the volume uses, and wipes its content.",
+        &[
+            device_changes("device_with_content_of_a_copy_is_refused"),
+            in_memory("balance_corners::device_that_a_copy_uses_does_not_join"),
+        ],
+    ),
+];
