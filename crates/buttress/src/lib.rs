@@ -13,6 +13,7 @@
 //! | check every cross-reference | [`Volume::check`] |
 //! | see which owner uses which space, and which extents are shared | [`Volume::account_space`], [`File::extents`] |
 //! | make images of whole trees, of archives and of plans | [`build`], [`sources`] |
+//! | join small extents of a file, compress its content | [`WritableFile::defragment`] |
 //! | move block groups, convert them to other profiles | [`WritableVolume::balance`] |
 //! | read every copy, and repair bad ones | [`WritableVolume::scrub`], [`WritableVolume::healed`] |
 //!
@@ -206,6 +207,7 @@ pub use buttress_volume::{Fault, FaultCounts, FaultLog, FaultReason, Rescue};
 pub use buttress_writer::{
     AllocateMode, CommitCause, DataOptions, Environment, LogStatistics, SystemEnvironment, Trimmed,
     Uncommitted,
+    data::{DefragmentCompression, DefragmentOptions, DefragmentSummary},
     operations::{AccessPolicy, AccessTimes, AttributeChanges, NewInode, ReceivedUuid, RenameMode, SetXattr},
 };
 

@@ -36,6 +36,7 @@ mod extents;
 mod own_trees;
 mod pace;
 mod renaming;
+mod together;
 
 use crate::engine::Engine;
 use crate::fault_in::FaultIn;

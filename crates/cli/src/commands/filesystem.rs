@@ -1,5 +1,6 @@
 //! `buttress filesystem …`, with the commands and formats of `btrfs filesystem`.
 
+pub mod defragment;
 pub mod df;
 pub mod du;
 pub mod label;
@@ -24,6 +25,7 @@ pub const ROWS: &[Row] = &[
     leaf::<label::Label>(),
     leaf::<resize::Resize>(),
     leaf::<sync::Sync>(),
+    leaf::<defragment::Defragment>(),
     leaf::<trim::Trim>(),
 ];
 

@@ -392,6 +392,10 @@ fn cases() -> BTreeMap<&'static str, Vec<&'static str>> {
         ("device remove", vec!["% IMAGE", "7 IMAGE"]),
         ("device delete", vec!["% IMAGE"]),
         ("filesystem resize", vec!["+1M IMAGE", "% IMAGE"]),
+        (
+            "filesystem defragment",
+            vec!["-vr @/", "@/sub%", "-c=% @/", "@/none%"],
+        ),
         ("completions", vec!["bash", "%"]),
         ("man", vec!["NEW11", "%"]),
         ("reference", vec![""]),

@@ -459,6 +459,15 @@ fn about_volumes() -> Vec<Case> {
             ..write("filesystem sync", "{image}", "")
         },
         write("filesystem trim", "{image}", ""),
+        Case {
+            answer: SILENT,
+            is_job: true,
+            ..write(
+                "filesystem defragment",
+                "-r {image}:/home",
+                "-r {image}:/no/such/path",
+            )
+        },
         write("tune", "-m {image}", ""),
         Case {
             is_job: true,

@@ -14,6 +14,7 @@
 
 mod balance;
 mod beside_kernel;
+mod defragment;
 mod deleted_image;
 mod devices;
 mod files;
