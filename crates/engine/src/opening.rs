@@ -318,6 +318,7 @@ fn load(filesystem: &Filesystem) -> Result<Running> {
             nodes_addressed: 0,
             replacing: None,
             balancing: None,
+            left_groups: Vec::new(),
             host_failure: None,
             asked_host_at: 0,
             tuning: Tuning::default(),

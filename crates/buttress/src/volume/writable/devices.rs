@@ -140,6 +140,7 @@ impl WritableVolume {
         let options = RelocationOptions {
             progress: progress.clone(),
             bytes_per_second: None,
+            ..RelocationOptions::default()
         };
         self.writer().relocate(&groups, &options)?;
         Ok(())

@@ -79,6 +79,7 @@ impl Job<'_> {
             let options = RelocationOptions {
                 progress: self.progress.clone(),
                 bytes_per_second: None,
+                ..RelocationOptions::default()
             };
             let moved = self.filesystem.move_together(&extents, &options)?;
             self.summary.moved = self.summary.moved.exact_add(ByteCount::new(moved.data_bytes));
