@@ -205,8 +205,8 @@ pub use buttress_tree::ReadAhead;
 pub use buttress_volume::{Fault, FaultCounts, FaultLog, FaultReason, Rescue};
 #[cfg(feature = "write")]
 pub use buttress_writer::{
-    AllocateMode, CommitCause, DataOptions, Environment, LogStatistics, SystemEnvironment, Trimmed,
-    Uncommitted,
+    AllocateMode, AutoReclaim, AutoReclaiming, CommitCause, DataOptions, Environment, LogStatistics,
+    Reclaimed, SystemEnvironment, Trimmed, Uncommitted,
     data::{DefragmentCompression, DefragmentOptions, DefragmentSummary},
     operations::{AccessPolicy, AccessTimes, AttributeChanges, NewInode, ReceivedUuid, RenameMode, SetXattr},
 };

@@ -58,6 +58,7 @@
 //! | `trimming` | discards unused space of devices |
 //! | `tuning` | changes fields that only the superblock holds |
 //! | `relocation` | moves everything in a set of block groups to new addresses |
+//! | `auto_reclaim`, `reclaim_state` | moves little used block groups together in the background; stops this for other jobs |
 //! | `balance` | chooses the block groups that a balance moves, and keeps its item in the root tree |
 //! | `replacement` | starts, records and ends the replacement of a device |
 //! | `returning` | brings a device that missed commits up to date, and keeps its own state until then |
@@ -87,6 +88,7 @@
 )]
 
 mod allowance;
+pub mod auto_reclaim;
 mod background;
 pub mod backing;
 pub mod balance;
@@ -136,6 +138,7 @@ pub mod pins;
 mod quiesce;
 mod quota_items;
 mod quotas;
+mod reclaim_state;
 mod reclaiming;
 mod recount;
 pub mod relocation;
@@ -163,6 +166,7 @@ pub mod waiting_names;
 mod workers;
 mod worst_case;
 
+pub use auto_reclaim::{AutoReclaim, AutoReclaiming, Reclaimed};
 pub use balance::balance_item;
 pub use data_options::DataOptions;
 pub use engine::Engine;

@@ -28,6 +28,7 @@ use crate::engine::{CommitStages, Engine, Holders, Shared};
 use crate::environment::{Environment, SystemEnvironment};
 use crate::inode_table::InodeTable;
 use crate::pending_log::PendingLog;
+use crate::reclaim_state::ReclaimState;
 use crate::removed_names::NameChanges;
 use crate::steps::Steps;
 use crate::trees::{LiveTree, OpenTrees};
@@ -162,6 +163,7 @@ impl Engine {
                 superblocks: Mutex::new(()),
                 relocating: Mutex::new(()),
                 trimming: Mutex::new(()),
+                reclaim: ReclaimState::default(),
                 view: Mutex::new(None),
                 readers,
                 environment: options.environment,

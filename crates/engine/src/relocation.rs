@@ -147,6 +147,16 @@ impl Engine {
     /// lack is known by then. [`Error::NotMoved`] for an extent without an intact copy. Errors of
     /// devices and trees.
     pub fn relocate(&self, groups: &[Logical], options: &RelocationOptions) -> Result<RelocationSummary> {
+        let _way = self.shared.reclaim.give_way();
+        self.relocate_now(groups, options)
+    }
+
+    /// Relocates as [`relocate`](Self::relocate) does, without precedence over an automatic reclaim.
+    pub(crate) fn relocate_now(
+        &self,
+        groups: &[Logical],
+        options: &RelocationOptions,
+    ) -> Result<RelocationSummary> {
         let _one_at_a_time = self.shared.relocating.lock();
         self.require_writing()?;
         options.progress.check()?;

@@ -37,9 +37,9 @@ mod transaction_tests;
 
 pub use buttress_engine::relocation::{RelocationOptions, RelocationSummary, TargetProfiles};
 pub use buttress_engine::{
-    ChunkInTheWay, DataOptions, Emptying, Engine, Environment, JoinOptions, LEAST_DEVICE_BYTES, Return,
-    SpaceNow, SystemEnvironment, Trimmed, Tuning, Uncommitted, WriteOptions, balance, balance_item, look_ups,
-    relocation, replacement_item, wipe_superblocks,
+    AutoReclaim, AutoReclaiming, ChunkInTheWay, DataOptions, Emptying, Engine, Environment, JoinOptions,
+    LEAST_DEVICE_BYTES, Reclaimed, Return, SpaceNow, SystemEnvironment, Trimmed, Tuning, Uncommitted,
+    WriteOptions, balance, balance_item, look_ups, relocation, replacement_item, wipe_superblocks,
 };
 pub use data::AllocateMode;
 pub use filesystem::WritableFilesystem;

@@ -12,6 +12,7 @@
     reason = "a panic is how a test fails; tests compute with known numbers"
 )]
 
+mod auto_reclaim;
 mod balance;
 mod beside_kernel;
 mod defragment;

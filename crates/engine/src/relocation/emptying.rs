@@ -198,7 +198,7 @@ impl Running {
 
     /// Returns the bytes that must be free for a purpose once these block groups accept no more
     /// allocations.
-    fn wanted_for(&self, groups: &[Logical], purpose: Purpose) -> u64 {
+    pub(crate) fn wanted_for(&self, groups: &[Logical], purpose: Purpose) -> u64 {
         let used = self.used_by(groups, purpose);
         let beside = match purpose {
             Purpose::System => self.core.node_bytes().get().exact_mul(SYSTEM_NODES),
@@ -209,7 +209,7 @@ impl Running {
     }
 
     /// The free bytes for a purpose outside of the groups to be emptied.
-    fn free_outside(&self, groups: &[Logical], purpose: Purpose) -> u64 {
+    pub(crate) fn free_outside(&self, groups: &[Logical], purpose: Purpose) -> u64 {
         let inside = groups
             .iter()
             .filter_map(|start| self.core.groups.holding(start.get()));

@@ -25,6 +25,7 @@ impl Engine {
         extents: &[DataRange],
         options: &RelocationOptions,
     ) -> Result<RelocationSummary> {
+        let _way = self.shared.reclaim.give_way();
         let _one_at_a_time = self.shared.relocating.lock();
         self.require_writing()?;
         options.progress.check()?;
