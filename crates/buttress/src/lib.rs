@@ -14,6 +14,7 @@
 //! | see which owner uses which space, and which extents are shared | [`Volume::account_space`], [`File::extents`] |
 //! | make images of whole trees, of archives and of plans | [`build`], [`sources`] |
 //! | shrink a volume to the smallest size that holds it | [`WritableVolume::shrink`] |
+//! | join small extents of a file, compress its content | [`WritableFile::defragment`] |
 //! | move block groups, convert them to other profiles | [`WritableVolume::balance`] |
 //! | count and limit what subvolumes use | [`Volume::quota_groups`], [`WritableVolume::enable_quotas`] |
 //! | read every copy, and repair bad ones | [`WritableVolume::scrub`], [`WritableVolume::healed`] |
@@ -210,8 +211,9 @@ pub use buttress_tree::ReadAhead;
 pub use buttress_volume::{Fault, FaultCounts, FaultLog, FaultReason, Rescue};
 #[cfg(feature = "write")]
 pub use buttress_writer::{
-    AllocateMode, CommitCause, DataOptions, Environment, LogStatistics, ShrinkSummary, ShrunkDevice,
-    SystemEnvironment, Trimmed, Uncommitted,
+    AllocateMode, AutoReclaim, AutoReclaiming, CommitCause, DataOptions, Environment, LogStatistics,
+    Reclaimed, ShrinkSummary, ShrunkDevice, SystemEnvironment, Trimmed, Uncommitted,
+    data::{DefragmentCompression, DefragmentOptions, DefragmentSummary},
     operations::{AccessPolicy, AccessTimes, AttributeChanges, NewInode, ReceivedUuid, RenameMode, SetXattr},
 };
 

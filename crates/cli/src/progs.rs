@@ -222,8 +222,8 @@ mod tests {
                 "buttress -q --device filesystem rescue super-recover -y /mnt",
                 "rescue super-recover",
             ),
-            ("buttress -v fi defragment x", "filesystem defragment"),
-            ("buttress filesystem defrag x", "filesystem defragment"),
+            ("buttress -v fi mkswapfile x", "filesystem mkswapfile"),
+            ("buttress filesystem mksw x", "filesystem mkswapfile"),
             ("buttress device ready x", "device ready"),
             ("buttress dev scan", "device scan"),
         ] {

@@ -70,6 +70,8 @@ pub struct Core {
     pub replacing: Option<Replacing>,
     /// The balance that is in progress or paused.
     pub balancing: Option<Balancing>,
+    /// Block groups that relocations emptied, and that exist until their readers end.
+    pub left_groups: Vec<Logical>,
     /// The reason why the host refused the last request for space; `None` if the host granted the
     /// space.
     pub host_failure: Option<buttress_device::IoError>,

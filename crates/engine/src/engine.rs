@@ -11,6 +11,7 @@ use crate::inodes::LiveInodes;
 use crate::memory::DirtyMemory;
 use crate::pins::{Hold, Readers};
 use crate::quota_limits::QuotaLimits;
+use crate::reclaim_state::ReclaimState;
 use crate::reserved_ahead::ReservedAhead;
 use crate::running::Running;
 use crate::steps::Steps;
@@ -72,6 +73,8 @@ pub(crate) struct Shared {
     pub(crate) relocating: Mutex<(), RelocationLock>,
     /// This lock is held while a trim keeps free space from being allocated.
     pub(crate) trimming: Mutex<(), TrimmingLock>,
+    /// Stops the automatic reclaim in favour of other jobs.
+    pub(crate) reclaim: ReclaimState,
     /// The newest view; `None` after an edit.
     pub(crate) view: Mutex<Option<Filesystem>, ViewLock>,
     pub(crate) readers: Arc<Readers>,
@@ -117,6 +120,7 @@ impl Holders {
 
 impl Drop for Holders {
     fn drop(&mut self) {
+        self.writer.reclaim.end();
         // Dropping the background threads waits until their commit in progress ends.
         drop(self.background.take());
         let account = &self.writer.account;

@@ -63,6 +63,7 @@
 //! | `checksum_change` | changes the type of the data's checksums |
 //! | `relocation` | moves everything in a set of block groups to new addresses |
 //! | `shrinking` | packs a volume into the fewest bytes of its devices |
+//! | `auto_reclaim`, `reclaim_state` | moves little used block groups together in the background; stops this for other jobs |
 //! | `balance` | chooses the block groups that a balance moves, and keeps its item in the root tree |
 //! | `exclusive` | excludes a balance, a change of the devices and a replacement from one another |
 //! | `replacement` | starts, records and ends the replacement of a device |
@@ -93,6 +94,7 @@
 )]
 
 mod allowance;
+pub mod auto_reclaim;
 mod background;
 pub mod backing;
 pub mod balance;
@@ -147,6 +149,7 @@ mod quota_items;
 pub mod quota_limits;
 pub mod quota_tree;
 mod quotas;
+mod reclaim_state;
 mod reclaiming;
 mod recount;
 pub mod relocation;
@@ -175,6 +178,7 @@ pub mod waiting_names;
 mod workers;
 mod worst_case;
 
+pub use auto_reclaim::{AutoReclaim, AutoReclaiming, Reclaimed};
 pub use balance::balance_item;
 pub use conversions::BlockGroupPlace;
 pub use data_options::DataOptions;

@@ -28,6 +28,7 @@ use crate::engine::{CommitStages, Engine, Holders, Shared};
 use crate::environment::{Environment, SystemEnvironment};
 use crate::inode_table::InodeTable;
 use crate::pending_log::PendingLog;
+use crate::reclaim_state::ReclaimState;
 use crate::removed_names::NameChanges;
 use crate::steps::Steps;
 use crate::trees::{LiveTree, OpenTrees};
@@ -175,6 +176,7 @@ impl Engine {
                 superblocks: Mutex::new(()),
                 relocating: Mutex::new(()),
                 trimming: Mutex::new(()),
+                reclaim: ReclaimState::default(),
                 view: Mutex::new(None),
                 readers,
                 environment: options.environment,
@@ -343,6 +345,7 @@ fn load(filesystem: &Filesystem) -> Result<Running> {
             nodes_addressed: 0,
             replacing: None,
             balancing: None,
+            left_groups: Vec::new(),
             host_failure: None,
             asked_host_at: 0,
             tuning: Tuning::default(),

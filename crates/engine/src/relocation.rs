@@ -15,6 +15,7 @@
 //! | 4. they are copied, and pointers, references and checksums change | `renaming` | the same |
 //! | 5. a commit frees the old places | | |
 //! | 6. once a group is empty, a commit removes it | `emptying` | |
+//! | 7. groups that readers need longer are removed after the job | `left` | |
 //!
 //! # Invariants
 //!
@@ -33,9 +34,11 @@ mod closure;
 mod copying;
 mod emptying;
 mod extents;
+mod left;
 mod own_trees;
 mod pace;
 mod renaming;
+mod together;
 
 use crate::engine::Engine;
 use crate::fault_in::FaultIn;
@@ -58,6 +61,7 @@ use renaming::Renaming;
 use std::time::Instant;
 
 pub use crate::block_groups::TargetProfiles;
+pub use left::Removal;
 
 /// The maximum content of a relocation batch, in bytes. An extent that is longer than this is a
 /// batch of its own.
@@ -89,6 +93,8 @@ pub struct RelocationOptions {
     pub progress: Progress,
     /// The most bytes that the job moves in a second.
     pub bytes_per_second: Option<u64>,
+    /// Whether the job waits for readers of the moved extents.
+    pub removal: Removal,
 }
 
 /// The work of a relocation.
@@ -96,6 +102,8 @@ pub struct RelocationOptions {
 pub struct RelocationSummary {
     /// The number of block groups that the relocation emptied and removed.
     pub groups: u64,
+    /// The number of these block groups that still exist, because readers need their old content.
+    pub left_groups: u64,
     /// The number of data extents that the relocation moved.
     pub data_extents: u64,
     /// The length of the moved data extents on disk, in bytes.
@@ -130,7 +138,7 @@ impl Engine {
     }
 
     /// Moves all content out of these block groups, and removes the groups. A block group that no
-    /// longer exists is skipped.
+    /// longer exists is skipped. Readers may delay the removal ([`Removal`]).
     ///
     /// A job that ends early leaves a sound volume. Extents that it moved stay moved, and the groups take new extents again.
     ///
@@ -139,10 +147,20 @@ impl Engine {
     /// lack is known by then. [`Error::NotMoved`] for an extent without an intact copy. Errors of
     /// devices and trees.
     pub fn relocate(&self, groups: &[Logical], options: &RelocationOptions) -> Result<RelocationSummary> {
+        let _way = self.shared.reclaim.give_way();
+        self.relocate_now(groups, options)
+    }
+
+    /// Relocates as [`relocate`](Self::relocate) does, without precedence over an automatic reclaim.
+    pub(crate) fn relocate_now(
+        &self,
+        groups: &[Logical],
+        options: &RelocationOptions,
+    ) -> Result<RelocationSummary> {
         let _one_at_a_time = self.shared.relocating.lock();
         self.require_writing()?;
         options.progress.check()?;
-        self.empty_all(&Emptying::begin(self, groups)?, options)
+        self.empty_all(Emptying::begin(self, groups)?, options)
     }
 
     /// Moves all content as [`relocate`](Self::relocate) does, out of block groups that the caller closed and into the space
@@ -155,10 +173,14 @@ impl Engine {
         let _one_at_a_time = self.shared.relocating.lock();
         self.require_writing()?;
         options.progress.check()?;
-        self.empty_all(&Emptying::of_closed(self, groups)?, options)
+        self.empty_all(Emptying::of_closed(self, groups)?, options)
     }
 
-    fn empty_all(&self, emptying: &Emptying<'_>, options: &RelocationOptions) -> Result<RelocationSummary> {
+    fn empty_all(
+        &self,
+        mut emptying: Emptying<'_>,
+        options: &RelocationOptions,
+    ) -> Result<RelocationSummary> {
         // A caller with more block groups than these has stated the length of its whole job.
         if options.progress.snapshot().expected == ByteCount::ZERO {
             options.progress.expect(ByteCount::new(emptying.used_bytes()));
@@ -171,10 +193,10 @@ impl Engine {
             batch_extents: BATCH_EXTENTS,
         };
         for group in &emptying.groups {
-            job.empty(emptying, *group)?;
+            job.empty(&emptying, *group)?;
         }
-        emptying.wait_for_removal(&options.progress)?;
         job.summary.groups = u64_of(emptying.groups.len());
+        job.summary.left_groups = u64_of(emptying.remove(&options.progress, options.removal)?);
         Ok(job.summary)
     }
 

@@ -25,6 +25,7 @@
 //! | `items` | file extent items: replaced, cut, split; holes |
 //! | `truncating`, `preallocation` | changes of size; space ahead of content, holes, zeros |
 //! | `sharing` | extents that several files share: reflink, dedupe, copy |
+//! | `defragment` | small extents joined to large ones; content compressed later |
 //! | `encoded` | extents whose stored bytes a caller provides, compressed or not |
 //! | `encoded_files` | such extents for many new files |
 //!
@@ -50,6 +51,7 @@
 mod allocation;
 mod compressing;
 mod content;
+pub(crate) mod defragment;
 pub(crate) mod encoded;
 pub(crate) mod encoded_files;
 mod file_calls;
@@ -69,5 +71,6 @@ mod truncating;
 mod write_back;
 mod writing;
 
+pub use defragment::{DefragmentCompression, DefragmentOptions, DefragmentSummary};
 pub use encoded::EncodedExtent;
 pub use preallocation::AllocateMode;

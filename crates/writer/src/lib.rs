@@ -41,9 +41,10 @@ pub use buttress_engine::quota_tree::QuotaKind;
 pub use buttress_engine::relocation::{RelocationOptions, RelocationSummary, TargetProfiles};
 pub use buttress_engine::shrinking::{ShrinkSummary, ShrunkDevice, plan_shrink};
 pub use buttress_engine::{
-    BlockGroupPlace, ChunkInTheWay, DataOptions, Emptying, Engine, Environment, JoinOptions,
-    LEAST_DEVICE_BYTES, Return, SpaceNow, SystemEnvironment, Trimmed, Tuning, Uncommitted, WriteOptions,
-    balance, balance_item, look_ups, relocation, replacement_item, wipe_superblocks,
+    AutoReclaim, AutoReclaiming, BlockGroupPlace, ChunkInTheWay, DataOptions, Emptying, Engine, Environment,
+    JoinOptions, LEAST_DEVICE_BYTES, Reclaimed, Return, SpaceNow, SystemEnvironment, Trimmed, Tuning,
+    Uncommitted, WriteOptions, balance, balance_item, look_ups, relocation, replacement_item,
+    wipe_superblocks,
 };
 pub use data::AllocateMode;
 pub use filesystem::WritableFilesystem;

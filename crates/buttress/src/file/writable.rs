@@ -6,7 +6,9 @@ use crate::error::Result;
 use crate::volume::WritableVolume;
 use buttress_exact::{Exact as _, u64_of};
 use buttress_format::{ByteCount, FileOffset};
+use buttress_fs::Progress;
 use buttress_writer::AllocateMode;
+use buttress_writer::data::{DefragmentOptions, DefragmentSummary};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::ops::{Deref, Range};
 
@@ -132,6 +134,41 @@ impl WritableFile {
     /// Fails as [`WritableFile::write_at`] does, or if the range is empty.
     pub fn allocate(&self, range: Range<FileOffset>, mode: AllocateMode) -> Result<()> {
         Ok(self.volume.writer().allocate(self.location(), range, mode)?)
+    }
+
+    /// Rewrites small extents of the file as large ones, or compresses its content. Content and
+    /// times stay, and snapshots keep the old extents. Other threads may read and write the file
+    /// meanwhile.
+    ///
+    /// ```
+    /// # let volume = buttress::Volume::create().on_devices(vec![buttress::Device::memory(vec![0; 256 << 20])])?;
+    /// # let root = volume.root();
+    /// use buttress::{CompressionMethod, Compression, FileOffset, Progress};
+    /// use buttress::{DefragmentCompression, DefragmentOptions};
+    ///
+    /// let file = root.create("log")?;
+    /// for line in 0..8_u64 {
+    ///     file.write_at(FileOffset::new(line * 4096), &[b'x'; 4096])?;
+    ///     file.sync()?; // each line is an extent of its own
+    /// }
+    /// let options = DefragmentOptions {
+    ///     compression: DefragmentCompression::With(CompressionMethod::new(Compression::Zstd)),
+    ///     ..DefragmentOptions::default()
+    /// };
+    /// let summary = file.defragment(&options, &Progress::new())?;
+    /// assert_eq!((summary.old_extents, summary.new_extents), (8, 1));
+    /// # Ok::<(), buttress::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Fails if the job was cancelled, the subvolume is read-only, the file is immutable, no space
+    /// is free, the range begins past the end of the file, or content cannot be read. The part
+    /// before the error is defragmented.
+    pub fn defragment(&self, options: &DefragmentOptions, progress: &Progress) -> Result<DefragmentSummary> {
+        Ok(self
+            .volume
+            .writer()
+            .defragment(self.location(), options, progress)?)
     }
 
     /// Shares the extents of a range of `source` with this file, from `offset` on. The bounds must

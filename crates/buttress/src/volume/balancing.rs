@@ -6,7 +6,7 @@ use buttress_format::{BalanceItem, ByteCount};
 use buttress_writer::balance::choice::Choice;
 use buttress_writer::balance::job::{BalanceControl, BalanceSummary};
 use buttress_writer::balance::plan_unwritten;
-use buttress_writer::balance_item;
+use buttress_writer::{AutoReclaim, AutoReclaiming, Reclaimed, balance_item};
 
 impl Volume {
     /// Returns the balance that is in progress or paused.
@@ -97,6 +97,34 @@ impl WritableVolume {
     ) -> Result<BalanceSummary> {
         let limit = bytes_per_second.map(ByteCount::get);
         Ok(self.writer().run_balance(choice, limit, control)?)
+    }
+
+    /// Starts a thread that moves the content of little used data block groups together, so that
+    /// their space is unallocated again. The thread calls `report` after each block group, and ends
+    /// when the returned value is dropped.
+    ///
+    /// ```
+    /// # let volume = buttress::Volume::create().on_devices(vec![buttress::Device::memory(vec![0; 256 << 20])])?;
+    /// use buttress::AutoReclaim;
+    ///
+    /// let options = AutoReclaim {
+    ///     percent: 20,
+    ///     ..AutoReclaim::default()
+    /// };
+    /// let reclaiming = volume.start_auto_reclaim(options, |done| println!("{done:?}"))?;
+    /// volume.root().write("ledger", "paid")?;
+    /// drop(reclaiming);
+    /// # Ok::<(), buttress::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Fails if the threshold is not from 1 to 99 percent, or if a reclaim of the volume is running.
+    pub fn start_auto_reclaim(
+        &self,
+        options: AutoReclaim,
+        report: impl Fn(&Reclaimed) + Send + 'static,
+    ) -> Result<AutoReclaiming> {
+        Ok(self.writer().start_auto_reclaim(options, report)?)
     }
 
     /// Ends the paused balance. Block groups that the balance already relocated stay relocated.

@@ -1,5 +1,6 @@
 //! `buttress filesystem …`, with the commands and formats of `btrfs filesystem`.
 
+pub mod defragment;
 pub mod df;
 pub mod du;
 pub mod label;
@@ -26,6 +27,7 @@ pub const ROWS: &[Row] = &[
     leaf::<resize::Resize>(),
     leaf::<shrink::Shrink>(),
     leaf::<sync::Sync>(),
+    leaf::<defragment::Defragment>(),
     leaf::<trim::Trim>(),
 ];
 

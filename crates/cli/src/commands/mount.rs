@@ -48,7 +48,7 @@ pub use unmounting::Umount;
 /// and commas join them. For the volume: subvol=PATH, subvolid=ID, device=PATH,
 /// offset=BYTES|part=N, degraded, rescue=OPTION:OPTION…. For changes: ro, rw, compress,
 /// compress=ALGORITHM:LEVEL, compress-force=…, max_inline=SIZE, nodatacow, nodatasum,
-/// commit=SECONDS, writeback_cache. For access: uid=ID, gid=ID, fakeroot, allow_other, suid,
+/// commit=SECONDS, writeback_cache, auto_reclaim=PERCENT. For access: uid=ID, gid=ID, fakeroot, allow_other, suid,
 /// nosuid, dev, nodev, noexec, noatime, strictatime, nodiratime.
 ///
 /// `uid=ID` and `gid=ID` show all files as owned by this user and group, `fakeroot` as owned by root. With
@@ -67,8 +67,15 @@ pub struct Mount {
     /// Write messages to this file, not to the system's log
     #[arg(long, value_name = "FILE")]
     log: Option<PathBuf>,
+    /// Move little used data together in the background, so that its space is unallocated again:
+    /// block groups whose use fell below this percentage, 30 by default
+    #[arg(
+        long, value_name = "PERCENT", num_args = 0..=1, require_equals = true, default_missing_value = "30",
+        value_parser = clap::value_parser!(u8).range(1..100)
+    )]
+    auto_reclaim: Option<u8>,
     /// List mounted volumes
-    #[arg(long, conflicts_with_all = ["image", "directory", "options", "foreground", "log"])]
+    #[arg(long, conflicts_with_all = ["image", "directory", "options", "foreground", "log", "auto_reclaim"])]
     list: bool,
     /// The image or device
     #[arg(value_name = "IMAGE", required_unless_present = "list")]
@@ -106,7 +113,8 @@ impl Subcommand for Mount {
         for options in &self.options {
             wishes.take(options, &mut globals)?;
         }
-        if self.log.is_none() && *context.globals() == Globals::default() {
+        wishes.auto_reclaim = self.auto_reclaim.or(wishes.auto_reclaim);
+        if self.log.is_none() && self.auto_reclaim.is_none() && *context.globals() == Globals::default() {
             wishes.options = Some(self.options.join(OsStr::new(",")));
         }
         // A remount finds its mount by the directory.
@@ -123,6 +131,9 @@ impl Subcommand for Mount {
             for note in &wishes.notes {
                 context.notice(note);
             }
+        }
+        if wishes.auto_reclaim.is_some() && !wishes.write && !wishes.remount {
+            return Err(exit::usage("--auto-reclaim needs -o rw"));
         }
         let directory = directory_of(directory)?;
         if wishes.remount {
@@ -155,7 +166,11 @@ impl Subcommand for Mount {
 impl Mount {
     /// Returns an option about the server itself, if the user gave one.
     fn option_of_server(&self) -> Option<&'static str> {
-        let given = [(self.foreground, "--foreground"), (self.log.is_some(), "--log")];
+        let given = [
+            (self.foreground, "--foreground"),
+            (self.log.is_some(), "--log"),
+            (self.auto_reclaim.is_some(), "--auto-reclaim"),
+        ];
         given
             .into_iter()
             .find(|(given, _)| *given)

@@ -56,7 +56,7 @@ pub(super) fn subvolume_at(volume: &Writing, target: &Target, follow: Follow) ->
 }
 
 /// Opens the volume of targets for writing; all of them must be on one image.
-fn open_one_volume(context: &Context, targets: &[Target]) -> Result<Writing> {
+pub(crate) fn open_one_volume(context: &Context, targets: &[Target]) -> Result<Writing> {
     let (first, others) = targets.split_first().context("no target")?;
     if !context.is_on_mount() {
         context.hand_on(&first.image)?;

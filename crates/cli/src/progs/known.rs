@@ -69,10 +69,9 @@ pub(super) const KNOWN: &[Known] = &[
          --tbytes",
     ),
     here("filesystem sync", ""),
-    missing(
+    here(
         "filesystem defragment",
         "-r -c -L|--level -f -s -l -t --step --nocomp",
-        "mount the volume with Linux and run `btrfs filesystem defragment …` on the mount",
     ),
     here("filesystem resize", "--enqueue --offline"),
     here("filesystem label", ""),

@@ -90,17 +90,47 @@ pub(crate) fn subcommand_named(parent: &Command, word: &str) -> Option<String> {
 /// Describing every argument of every command takes longer than some commands run. The parser
 /// therefore describes all arguments only for help and errors, which show other commands too.
 pub(crate) fn parse(arguments: &[OsString]) -> Result<ArgMatches, clap::Error> {
-    let arguments = with_attached_filters(arguments);
+    let arguments = with_attached_values(arguments);
     command_of(Extent::Named)
         .try_get_matches_from(arguments.iter())
         .or_else(|_| command().try_get_matches_from(arguments.iter()))
 }
 
-/// Returns a command line with an equals sign before the filters of `balance start -dFILTERS`.
+/// Commands with options whose values are attached: the command's names, the fewest letters of
+/// each name, and the options.
+const ATTACHED: [([(&str, usize); 2], &[&str]); 2] = [
+    ([("balance", 1), ("start", 4)], &["-d", "-m", "-s"]),
+    ([("filesystem", 2), ("defragment", 3)], &["-c"]),
+];
+
+/// Returns a command line with an equals sign before the values of `balance start -dFILTERS` and
+/// `filesystem defragment -cALGORITHM`.
 ///
-/// btrfs-progs accepts the filters of an option only without a blank between both. The parser has
-/// no options with attached values, except with an equals sign.
-fn with_attached_filters(arguments: &[OsString]) -> Cow<'_, [OsString]> {
+/// btrfs-progs accepts the value of such an option only without a blank between both. The parser
+/// has no options with attached values, except with an equals sign.
+fn with_attached_values(arguments: &[OsString]) -> Cow<'_, [OsString]> {
+    let found = ATTACHED
+        .iter()
+        .find_map(|(names, options)| Some((place_of_command(arguments, names)?, *options)));
+    let Some((start, options)) = found else {
+        return Cow::Borrowed(arguments);
+    };
+    let with_sign = |(at, argument): (usize, &OsString)| match argument.to_str() {
+        Some(text) if at > start => match text.split_at_checked(2) {
+            Some((option, value))
+                if options.contains(&option) && !value.is_empty() && !value.starts_with('=') =>
+            {
+                format!("{option}={value}").into()
+            }
+            _ => argument.clone(),
+        },
+        _ => argument.clone(),
+    };
+    arguments.iter().enumerate().map(with_sign).collect()
+}
+
+/// Returns the position of the last name of a command, if these arguments name the command.
+fn place_of_command(arguments: &[OsString], names: &[(&str, usize)]) -> Option<usize> {
     let is_value = |at: usize| {
         let before = at.checked_sub(1).and_then(|before| arguments.get(before));
         before.is_some_and(|before| {
@@ -112,26 +142,16 @@ fn with_attached_filters(arguments: &[OsString]) -> Cow<'_, [OsString]> {
         *at > 0 && !argument.as_encoded_bytes().starts_with(b"-") && !is_value(*at)
     };
     let mut words = arguments.iter().enumerate().filter(is_word);
-    let mut is_next = |name: &str, least: usize| {
-        let word = words.next().and_then(|(at, word)| Some((at, word.to_str()?)));
-        word.filter(|(_, word)| word.len() >= least && name.starts_with(word))
-    };
-    let start = is_next("balance", 1).and_then(|_| is_next("start", 4));
-    let Some((start, _)) = start else {
-        return Cow::Borrowed(arguments);
-    };
-    let with_sign = |(at, argument): (usize, &OsString)| match argument.to_str() {
-        Some(text) if at > start => match text.split_at_checked(2) {
-            Some((option @ ("-d" | "-m" | "-s"), filters))
-                if !filters.is_empty() && !filters.starts_with('=') =>
-            {
-                format!("{option}={filters}").into()
-            }
-            _ => argument.clone(),
-        },
-        _ => argument.clone(),
-    };
-    arguments.iter().enumerate().map(with_sign).collect()
+    let mut place = None;
+    for (name, least) in names {
+        let (at, word) = words.next()?;
+        let word = word.to_str()?;
+        if word.len() < *least || !name.starts_with(word) {
+            return None;
+        }
+        place = Some(at);
+    }
+    place
 }
 
 /// Names under which a link can call this program, and their commands.
@@ -171,7 +191,7 @@ mod tests {
         let matches = parse(&arguments).ok()?;
         assert_eq!(
             command()
-                .try_get_matches_from(with_attached_filters(&arguments).iter())
+                .try_get_matches_from(with_attached_values(&arguments).iter())
                 .ok()
                 .as_ref(),
             Some(&matches),
@@ -211,10 +231,10 @@ mod tests {
     }
 
     #[test]
-    fn filters_are_attached_to_their_option() {
+    fn values_are_attached_to_their_option() {
         let attached = |line: &str| {
             let arguments: Vec<OsString> = line.split(' ').map(OsString::from).collect();
-            let words = with_attached_filters(&arguments);
+            let words = with_attached_values(&arguments);
             words.join(std::ffi::OsStr::new(" ")).into_string().unwrap()
         };
         for (line, expected) in [
@@ -233,6 +253,9 @@ mod tests {
             ("b balance status -dusage=5 i", "b balance status -dusage=5 i"),
             ("b ls balance start -sx", "b ls balance start -sx"),
             ("b balance start --dry-run -d i", "b balance start --dry-run -d i"),
+            ("b fi def -r -czstd:9 i", "b fi def -r -c=zstd:9 i"),
+            ("b filesystem defragment -c i", "b filesystem defragment -c i"),
+            ("b filesystem du -czlib i", "b filesystem du -czlib i"),
         ] {
             assert_eq!(attached(line), expected, "{line}");
         }

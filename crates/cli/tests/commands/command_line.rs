@@ -222,9 +222,9 @@ fn missing_command_of_btrfs_progs_names_its_replacement() {
             "btrfs qgroup limit",
         ),
         (
-            &["filesystem", "defragment", "/mnt"],
-            "filesystem defragment",
-            "btrfs filesystem defragment",
+            &["filesystem", "mkswapfile", "/mnt"],
+            "filesystem mkswapfile",
+            "btrfs filesystem mkswapfile",
         ),
         (&["quota", "enable", "/mnt"], "quota enable", "btrfs quota enable"),
     ] {

@@ -12,6 +12,7 @@
 mod balance;
 mod command_line;
 mod console;
+mod defragment;
 mod devices;
 mod diff;
 mod full_host;

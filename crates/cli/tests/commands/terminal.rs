@@ -415,6 +415,10 @@ fn cases() -> BTreeMap<&'static str, Vec<&'static str>> {
         ("device delete", vec!["% IMAGE"]),
         ("filesystem resize", vec!["+1M IMAGE", "% IMAGE"]),
         ("filesystem shrink", vec!["--dry-run IMAGE", "--dry-run IMAGE%"]),
+        (
+            "filesystem defragment",
+            vec!["-vr @/", "@/sub%", "-c=% @/", "@/none%"],
+        ),
         ("completions", vec!["bash", "%"]),
         ("man", vec!["NEW11", "%"]),
         ("reference", vec![""]),

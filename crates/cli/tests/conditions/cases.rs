@@ -463,6 +463,15 @@ fn about_volumes() -> Vec<Case> {
         },
         write("filesystem trim", "{image}", ""),
         Case {
+            answer: SILENT,
+            is_job: true,
+            ..write(
+                "filesystem defragment",
+                "-r {image}:/home",
+                "-r {image}:/no/such/path",
+            )
+        },
+        Case {
             is_job: true,
             ..write("tune", "-m {image}", "")
         },

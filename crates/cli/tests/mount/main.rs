@@ -12,8 +12,10 @@
     reason = "a panic is how a test fails; tests compute with known numbers"
 )]
 
+mod auto_reclaim;
 mod balance;
 mod beside_kernel;
+mod defragment;
 mod deleted_image;
 mod devices;
 mod files;

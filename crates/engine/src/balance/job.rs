@@ -6,7 +6,7 @@
 
 use super::choice::Choice;
 use crate::engine::Engine;
-use crate::relocation::{RelocationOptions, RelocationSummary};
+use crate::relocation::{RelocationOptions, RelocationSummary, Removal};
 use buttress_exact::{Exact as _, u64_of};
 use buttress_format::{ByteCount, Logical};
 use buttress_fs::error::{BalanceRefusal, Error, Result};
@@ -149,6 +149,7 @@ impl Engine {
         let options = RelocationOptions {
             progress: control.progress.clone(),
             bytes_per_second,
+            removal: Removal::Left,
         };
         control.progress.expect(choice.bytes());
         let expected = u64_of(choice.groups.len());
@@ -199,6 +200,7 @@ impl Engine {
         summary: &mut BalanceSummary,
     ) -> Result<()> {
         let mut visits = choice.visits();
+        let mut later = Vec::new();
         for start in &choice.starts {
             control.progress.check()?;
             control.counters.considered.fetch_add(1, Ordering::Relaxed);
@@ -206,24 +208,50 @@ impl Engine {
             let Some(group) = now.filter(|group| visits.take(group)) else {
                 continue;
             };
-            match self.relocate(&[group.start], options) {
-                Ok(moved) => {
-                    control.counters.relocated.fetch_add(1, Ordering::Relaxed);
-                    add(&mut summary.moved, &moved);
-                }
-                Err(Error::NoSpace { .. }) => summary.without_space.push(NotRelocated {
+            if !self.move_group(group.start, options, control, summary)? {
+                later.push(NotRelocated {
                     group: group.start,
                     used: group.used,
-                }),
-                Err(error) => return Err(error),
+                });
+            }
+        }
+        // Emptied block groups give their space back once their readers end.
+        if later.is_empty() || !self.wait_for_left_groups(&control.progress)? {
+            summary.without_space = later;
+            return Ok(());
+        }
+        for group in later {
+            control.progress.check()?;
+            if !self.move_group(group.group, options, control, summary)? {
+                summary.without_space.push(group);
             }
         }
         Ok(())
+    }
+
+    /// Moves a block group. Returns false if its content has no space elsewhere.
+    fn move_group(
+        &self,
+        start: Logical,
+        options: &RelocationOptions,
+        control: &BalanceControl,
+        summary: &mut BalanceSummary,
+    ) -> Result<bool> {
+        match self.relocate(&[start], options) {
+            Ok(moved) => {
+                control.counters.relocated.fetch_add(1, Ordering::Relaxed);
+                add(&mut summary.moved, &moved);
+                Ok(true)
+            }
+            Err(Error::NoSpace { .. }) => Ok(false),
+            Err(error) => Err(error),
+        }
     }
 }
 
 fn add(sum: &mut RelocationSummary, more: &RelocationSummary) {
     sum.groups = sum.groups.exact_add(more.groups);
+    sum.left_groups = sum.left_groups.exact_add(more.left_groups);
     sum.data_extents = sum.data_extents.exact_add(more.data_extents);
     sum.data_bytes = sum.data_bytes.exact_add(more.data_bytes);
     sum.tree_blocks = sum.tree_blocks.exact_add(more.tree_blocks);

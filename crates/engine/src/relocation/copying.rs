@@ -13,6 +13,7 @@ use crate::running::Running;
 use buttress_accounts::Accounts as _;
 use buttress_exact::Exact as _;
 use buttress_format::{ByteCount, ExtentItem, Logical};
+use buttress_fs::checksums::ExpectedChecksums;
 use buttress_fs::error::{Error, Result};
 use buttress_fs::filesystem::Filesystem;
 use buttress_fs::location::Location;
@@ -75,11 +76,7 @@ impl Engine {
         }
         let view = self.view();
         for extent in extents {
-            let length = extent.length.exact_usize();
-            let sums = view.expected_checksums(extent.start, length)?;
-            let sums = sums.ok_or(Error::Invalid {
-                what: "a volume that is read without checksums is not relocated",
-            })?;
+            let sums = self.sums_of(&view, extent)?;
             let start = self.start_unchecked();
             let (handle, to) = self.retry(start, |handle| handle.allocate_copy(extent.length))?;
             drop(handle);
@@ -90,14 +87,70 @@ impl Engine {
                 sums,
             });
         }
-        let writes = self.read_extents(&view, group, &copies.moved)?;
+        self.fill(&view, group, &copies)?;
+        Ok(copies)
+    }
+
+    /// Copies the content of extents to consecutive places. Returns `None` if a sector of an extent
+    /// has no checksum.
+    ///
+    /// # Errors
+    /// Fails as [`copy_extents`](Self::copy_extents) does.
+    pub(super) fn copy_extents_together(
+        &self,
+        group: Logical,
+        extents: &[ExtentItem],
+    ) -> Result<Option<Copies<'_>>> {
+        let view = self.view();
+        let mut sums = Vec::with_capacity(extents.len());
+        let mut length = ByteCount::ZERO;
+        for extent in extents {
+            let of_extent = self.sums_of(&view, extent)?;
+            if !of_extent.missing().is_empty() {
+                return Ok(None);
+            }
+            sums.push(of_extent);
+            length = ByteCount::new(length.get().exact_add(extent.length.get()));
+        }
+        let start = self.start_unchecked();
+        let (handle, to) = self.retry(start, |handle| handle.allocate_copy(length))?;
+        drop(handle);
+        let mut to = to.get();
+        let moved = extents.iter().zip(sums).map(|(extent, sums)| {
+            let place = Logical::new(to);
+            to = to.exact_add(extent.length.get());
+            Moved {
+                from: extent.start,
+                length: extent.length,
+                to: place,
+                sums,
+            }
+        });
+        let copies = Copies {
+            engine: self,
+            moved: moved.collect(),
+        };
+        self.fill(&view, group, &copies)?;
+        Ok(Some(copies))
+    }
+
+    fn sums_of(&self, view: &Filesystem, extent: &ExtentItem) -> Result<ExpectedChecksums> {
+        let sums = view.expected_checksums(extent.start, extent.length.exact_usize())?;
+        sums.ok_or(Error::Invalid {
+            what: "a volume that is read without checksums is not relocated",
+        })
+    }
+
+    /// Writes the content of extents to the places of their copies.
+    fn fill(&self, view: &Filesystem, group: Logical, copies: &Copies<'_>) -> Result<()> {
+        let writes = self.read_extents(view, group, &copies.moved)?;
         self.write_data_beside(&writes).map_err(|error| match error {
             buttress_volume::Error::Io(failure) if failure.is_out_of_space() => {
                 Error::OutOfHostSpace(failure)
             }
             other => other.into(),
         })?;
-        Ok(copies)
+        Ok(())
     }
 
     fn read_extents(&self, view: &Filesystem, group: Logical, moved: &[Moved]) -> Result<Vec<ExtentWrite>> {

@@ -5,10 +5,10 @@
 //!   planned before one is made, so that a volume without space stays as it was.
 //! - A block group that was not emptied takes extents again at the end of the relocation.
 
+use super::left::Removal;
 use crate::block_groups::{Group, Purpose};
 use crate::engine::Engine;
 use crate::need::Need;
-use crate::reservation::Handle;
 use crate::running::Running;
 use buttress_exact::Exact as _;
 use buttress_format::{BlockGroupFlags, ByteCount, DeviceId, Logical};
@@ -27,6 +27,9 @@ const READERS_WAIT_MAX: Duration = Duration::from_secs(1);
 
 /// The first wait for readers of older states before a job checks again. Later waits double.
 const READERS_WAIT: Duration = Duration::from_millis(20);
+
+/// How long a job that leaves groups waits for readers first.
+const LEFT_WAIT: Duration = Duration::from_millis(300);
 
 /// The number of commits without readers that remove an empty group.
 const COMMITS_MAX: usize = 8;
@@ -120,19 +123,20 @@ impl<'a> Emptying<'a> {
         used.fold(0, |sum: u64, group| sum.exact_add(group.used))
     }
 
-    /// Waits until commits have removed the groups. Readers of older states keep the groups from
-    /// being removed.
-    pub(super) fn wait_for_removal(&self, progress: &Progress) -> Result<()> {
-        let is_there = |handle: &Handle<'_>, start: &Logical| {
-            let group = handle.core.groups.holding(start.get());
-            group.is_some_and(|group| group.start == start.get() && group.read_only)
-        };
+    /// Has commits remove the groups. Readers of older states keep groups from being removed: the
+    /// job waits for the readers, or leaves such groups, as the options say. Returns the number of
+    /// groups that are left.
+    pub(super) fn remove(&mut self, progress: &Progress, removal: Removal) -> Result<usize> {
         let mut idle = 0_usize;
         let mut pause = READERS_WAIT;
+        let mut patience = match removal {
+            Removal::Left if self.engine.has_left_groups() => Duration::ZERO,
+            Removal::Awaited | Removal::Left => LEFT_WAIT,
+        };
         loop {
             {
                 let mut handle = self.engine.start_unchecked();
-                if !self.groups.iter().any(|start| is_there(&handle, start)) {
+                if !self.groups.iter().any(|start| handle.is_emptied(*start)) {
                     break;
                 }
                 // A commit removes empty block groups, so the next commit must not be skipped as
@@ -140,16 +144,14 @@ impl<'a> Emptying<'a> {
                 handle.core.superblock_changed = true;
             }
             self.engine.commit_metadata()?;
-            let handle = self.engine.start_to_look();
-            let mut left = self
-                .groups
-                .iter()
-                .filter_map(|start| handle.core.groups.holding(start.get()));
-            let is_held = left.any(|group| group.read_only && group.pinned_bytes > 0);
-            drop(handle);
-            if is_held {
+            if self.is_held() {
                 progress.check()?;
+                if removal == Removal::Left && patience.is_zero() {
+                    return Ok(self.leave());
+                }
                 std::thread::sleep(pause);
+                // Clamp: the last wait may be longer than the rest of the time.
+                patience = patience.saturating_sub(pause);
                 pause = pause
                     .checked_mul(2)
                     .map_or(READERS_WAIT_MAX, |longer| longer.min(READERS_WAIT_MAX));
@@ -161,7 +163,30 @@ impl<'a> Emptying<'a> {
             }
         }
         // The space of the emptied chunks can be used again once this commit is durable.
-        self.engine.commit_metadata().map(drop)
+        self.engine.commit_metadata()?;
+        Ok(0)
+    }
+
+    /// Returns whether readers need the old content of the groups.
+    fn is_held(&self) -> bool {
+        let handle = self.engine.start_to_look();
+        let mut left = self
+            .groups
+            .iter()
+            .filter_map(|start| handle.core.groups.holding(start.get()));
+        left.any(|group| group.read_only && group.pinned_bytes > 0)
+    }
+
+    /// Leaves the groups that still exist to a later commit. The groups keep their mark.
+    fn leave(&mut self) -> usize {
+        let mut handle = self.engine.start_to_look();
+        let groups = core::mem::take(&mut self.groups);
+        let left: Vec<Logical> = groups
+            .into_iter()
+            .filter(|start| handle.is_emptied(*start))
+            .collect();
+        handle.core.left_groups.extend(left.iter().copied());
+        left.len()
     }
 }
 
@@ -193,7 +218,7 @@ impl Running {
 
     /// Returns the bytes that must be free for a purpose once these block groups accept no more
     /// allocations.
-    fn wanted_for(&self, groups: &[Logical], purpose: Purpose) -> u64 {
+    pub(crate) fn wanted_for(&self, groups: &[Logical], purpose: Purpose) -> u64 {
         let used = self.used_by(groups, purpose);
         let beside = match purpose {
             Purpose::System => self.core.node_bytes().get().exact_mul(SYSTEM_NODES),
@@ -204,7 +229,7 @@ impl Running {
     }
 
     /// The free bytes for a purpose outside of the groups to be emptied.
-    fn free_outside(&self, groups: &[Logical], purpose: Purpose) -> u64 {
+    pub(crate) fn free_outside(&self, groups: &[Logical], purpose: Purpose) -> u64 {
         let inside = groups
             .iter()
             .filter_map(|start| self.core.groups.holding(start.get()));

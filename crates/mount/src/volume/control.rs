@@ -11,6 +11,7 @@
 //! | `information` | information about volume, devices and subvolumes; label and syncs |
 //! | `search` | items of trees by their keys |
 //! | `trimming` | discards of unused space |
+//! | `defragmenting` | small extents of a file joined |
 //! | `shutdown` | stops the file system, as a power cut would |
 
 pub use shutdown::Peek;
@@ -21,6 +22,7 @@ use crate::vfs::{Answered, Control, Errno, Result, Stale};
 use buttress::{FileAttributes, Location};
 
 mod arguments;
+mod defragmenting;
 mod information;
 mod number;
 mod rights;
@@ -59,7 +61,11 @@ pub(super) const fn needs_content(command: u32) -> Option<bool> {
         | number::START_SYNC
         | number::TREE_SEARCH
         | number::SHUTDOWN => Some(true),
-        number::FS_IOC_SETFLAGS | number::FS_IOC32_SETFLAGS | number::FS_IOC_FSSETXATTR => Some(false),
+        number::FS_IOC_SETFLAGS
+        | number::FS_IOC32_SETFLAGS
+        | number::FS_IOC_FSSETXATTR
+        | number::DEFRAG
+        | number::DEFRAG_RANGE => Some(false),
         _ => None,
     }
 }
@@ -94,6 +100,8 @@ impl MountedVolume {
 
     fn command_of_btrfs(&self, location: Location, control: &Control<'_>) -> Result<Answered> {
         match control.command {
+            number::DEFRAG => self.defragment_all(location, control),
+            number::DEFRAG_RANGE => self.defragment_range(location, control),
             number::SUBVOL_CREATE => self.make_subvolume(location, control, false),
             number::SUBVOL_CREATE_V2 => self.make_subvolume(location, control, true),
             number::SNAP_CREATE => self.make_snapshot(location, control, false),

@@ -4,6 +4,7 @@
 //!   between them;
 //! - [`steps`]: the same steps by the kernel and by Buttress, each committed, with every resulting
 //!   item compared;
+//! - [`defragmented`]: power cuts during a defragmentation;
 //! - [`dropping`]: subvolumes and their snapshots, deleted one after another;
 //! - [`leftovers`]: items that must not remain, and those that must not disappear;
 //! - [`live`]: no commit overwrites an extent of the previous one;
@@ -11,6 +12,7 @@
 //! - [`backup_roots`]: the roots of earlier commits in a superblock, and volumes opened from them.
 
 mod backup_roots;
+mod defragmented;
 mod dropping;
 mod leftovers;
 mod live;
@@ -28,6 +30,7 @@ fn main() -> std::process::ExitCode {
     run(cases
         .chain(steps::cases())
         .chain(backup_roots::cases())
+        .chain(defragmented::cases())
         .chain(dropping::cases())
         .chain(leftovers::cases())
         .chain(live::cases())

@@ -8,7 +8,7 @@ use buttress_fs::error::{Corruption, Result};
 use core::ops::Range;
 
 /// A copy of a file extent item, without inline content.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Stored {
     /// The file offset at which the item begins.
     pub(crate) start: u64,

@@ -120,14 +120,16 @@ impl Content<'_> {
                 .look(|operation| operation.in_place_parts(self.location, item, &range))?;
             let mut at = range.start;
             for part in parts {
-                let (made, gave_up) = self.make_extents(&cut(run, &(at..part.range.start)), plan);
+                let (made, gave_up) = self
+                    .filesystem
+                    .make_extents(&cut(run, &(at..part.range.start)), plan);
                 extents.extend(made);
                 failed |= gave_up;
                 at = part.range.end;
                 writes.extend(writes_in_place(run, &part));
                 insertions.push(Insertion::Written(part));
             }
-            let (made, gave_up) = self.make_extents(&cut(run, &(at..range.end)), plan);
+            let (made, gave_up) = self.filesystem.make_extents(&cut(run, &(at..range.end)), plan);
             extents.extend(made);
             failed |= gave_up;
         }

@@ -5,7 +5,8 @@ use crate::operations::tests::volume::{Image, ROOT};
 use crate::{WritableFilesystem, WriteOptions};
 use buttress_device::Device;
 use buttress_engine::block_groups::Purpose;
-use buttress_engine::relocation::RelocationOptions;
+use buttress_engine::relocation::{RelocationOptions, Removal};
+use buttress_format::Logical;
 use buttress_fs::error::Error;
 use buttress_fs::inode::FileAttributes;
 use buttress_fs::location::Location;
@@ -136,6 +137,7 @@ fn cancelled_job_leaves_a_sound_volume_and_goes_on() {
     let options = RelocationOptions {
         progress: Progress::new(),
         bytes_per_second: Some(1 << 20),
+        ..RelocationOptions::default()
     };
     let cancelled = std::thread::scope(|scope| {
         let progress = options.progress.clone();
@@ -154,6 +156,54 @@ fn cancelled_job_leaves_a_sound_volume_and_goes_on() {
     let file = filesystem.create(ROOT, b"after", &NEW).unwrap();
     filesystem.write_at(file, offset(0), b"after").unwrap();
     relocate(&filesystem, &data).unwrap();
+    image.commit_and_check(&filesystem);
+}
+
+#[test]
+fn reader_of_old_content_does_not_stop_a_relocation() {
+    let Some(image) = Image::make(&[]) else {
+        return;
+    };
+    drop(with_snapshots(&image, 5));
+    let filesystem = open_parallel(&image);
+    let (content, reader) = (contents(&filesystem), filesystem.view());
+    let before = groups(&filesystem, None);
+    let options = RelocationOptions {
+        removal: Removal::Left,
+        ..RelocationOptions::default()
+    };
+    let mut left = 0;
+    for group in &before {
+        let summary = filesystem.relocate(&[*group], &options).unwrap();
+        assert_eq!(summary.groups, 1);
+        left += summary.left_groups;
+    }
+    assert!(left > 2, "{left} of {}", before.len());
+    // The groups still exist, and the reader still reads them.
+    let is_there = |group: &Logical| groups(&filesystem, None).contains(group);
+    assert!(before.iter().filter(|group| is_there(group)).count() as u64 >= left);
+    for ((subvolume, inode), bytes) in &content {
+        let subvolume = buttress_format::SubvolumeId::new(*subvolume);
+        let file = Location::new(subvolume, buttress_format::InodeNumber::new(*inode));
+        let mut found = vec![0; bytes.len()];
+        let file = reader.open_file(file).unwrap();
+        assert_eq!(file.read_at(offset(0), &mut found).unwrap(), bytes.len());
+        assert!(found == *bytes);
+    }
+    // Writers go on meanwhile, and a crash leaves a sound volume.
+    let file = filesystem.create(ROOT, b"meanwhile", &NEW).unwrap();
+    filesystem.write_at(file, offset(0), b"meanwhile").unwrap();
+    image.commit_and_check(&filesystem);
+    let crashed = image.copy();
+    assert!(contents(&crashed.open()).len() == content.len() + 1);
+    // Nothing commits after the reader but the volume's own thread.
+    drop(reader);
+    let mut waited = 0;
+    while before.iter().any(is_there) {
+        std::thread::sleep(Duration::from_millis(100));
+        waited += 1;
+        assert!(waited < 600, "the emptied groups stay");
+    }
     image.commit_and_check(&filesystem);
 }
 

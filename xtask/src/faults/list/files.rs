@@ -40,6 +40,16 @@ pub(super) const FAULTS: &[Fault] = &[
         "Deduplication makes one file of two that differ.",
         &[BYTE_VECTORS, SHARED],
     ),
+    loses(
+        "defragment-unchecked",
+        "A write beside a defragmentation is lost: the older content replaces it.",
+        &[BESIDE_A_DEFRAGMENTATION],
+    ),
+    loses(
+        "defragment-overwritten-unseen",
+        "A write in place beside a defragmentation is lost.",
+        &[BESIDE_A_DEFRAGMENTATION],
+    ),
     harms(
         "holes-without-items",
         "On volumes that want items for holes, the kernel and check find files damaged.",

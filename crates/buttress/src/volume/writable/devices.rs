@@ -173,6 +173,7 @@ impl WritableVolume {
         let options = RelocationOptions {
             progress: progress.clone(),
             bytes_per_second: None,
+            ..RelocationOptions::default()
         };
         self.writer().relocate(&groups, &options)?;
         Ok(())

@@ -42,9 +42,17 @@ pub(super) fn ended(
             "logical": left.group.get(),
             "used_bytes": left.used.get(),
         })).collect::<Vec<Value>>(),
+        "left_groups": summary.moved.left_groups,
         "process": null,
     });
     context.print_answer(command, document, format_args!("{line}"))?;
+    if summary.moved.left_groups > 0 {
+        context.notice(format_args!(
+            "{}: {} block groups are empty; they are removed once readers of their old content end",
+            image.display(),
+            summary.moved.left_groups
+        ));
+    }
     for left in &summary.without_space {
         context.warn(format_args!(
             "{}: block group {} stays: no space for its {} bytes; free space, or add a device",

@@ -8,7 +8,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow, bail};
-use buttress::{AccessPolicy, ByteCount, DataOptions};
+use buttress::{AccessPolicy, AutoReclaim, ByteCount, DataOptions};
 use clap::ValueEnum as _;
 
 use super::access_times;
@@ -45,6 +45,8 @@ pub(super) struct MountWishes {
     pub(super) data: DataOptions,
     /// Freed space is discarded on the devices after commits.
     pub(super) discard: bool,
+    /// The threshold of the automatic reclaim, in percent.
+    pub(super) auto_reclaim: Option<u8>,
     /// The text of the options, if no other setting affects the mount.
     pub(super) options: Option<OsString>,
     /// Notes about options without effect.
@@ -67,6 +69,7 @@ impl Default for MountWishes {
             commit_interval: Duration::from_secs(COMMIT_SECONDS),
             data: DataOptions::default(),
             discard: false,
+            auto_reclaim: None,
             options: None,
             notes: Vec::new(),
         }
@@ -158,6 +161,7 @@ impl MountWishes {
             "nodatasum" => self.data.checksums = false,
             "discard" => self.discard = true,
             "nodiscard" => self.discard = false,
+            "auto_reclaim" => self.auto_reclaim = Some(AutoReclaim::default().percent),
             "degraded" => globals.degraded = true,
             "fakeroot" => (self.uid, self.gid) = (Some(0), Some(0)),
             "usebackuproot" | "recovery" => globals.rescue.push(RescueList(vec![Rescue::UseBackupRoot])),
@@ -193,6 +197,10 @@ impl MountWishes {
                     bail!("the commit interval is 0 seconds (expected at least 1)");
                 }
                 self.commit_interval = Duration::from_secs(seconds);
+            }
+            "auto_reclaim" => {
+                let percent = value.parse().ok().filter(|percent| (1..100).contains(percent));
+                self.auto_reclaim = Some(percent.context("expected a percentage from 1 to 99")?);
             }
             "uid" => self.uid = Some(number(value)?),
             "gid" => self.gid = Some(number(value)?),

@@ -16,7 +16,10 @@ use anyhow::{Context as _, Result, anyhow};
 use buttress::unstable::scrub::Healer;
 use buttress::unstable::writer::WritableFilesystem;
 use buttress::unstable::{filesystem_of, writer_of};
-use buttress::{DeviceEngine, DeviceOptions, Environment, Location, Timestamp, Uncommitted, Uuid, Volume};
+use buttress::{
+    AutoReclaim, AutoReclaiming, DeviceEngine, DeviceOptions, Environment, Location, Reclaimed, Timestamp,
+    Uncommitted, Uuid, Volume,
+};
 use buttress_mount::fuse::{MountOptions, Notifier, Session};
 use buttress_mount::vfs::{Looks, Vfs as _};
 use buttress_mount::volume::{Access, KernelSync, Log, MountedVolume, Showing, coarse_now};
@@ -40,6 +43,7 @@ use crate::commands::scrub::online::Scrubs;
 use crate::context::Context;
 use crate::exit::{Advice, Outcome};
 use crate::mounted::places::{self, Mounted};
+use crate::output::size::Units;
 use crate::output::time::Clock;
 use crate::resyncs::Resyncs;
 use crate::writing::environment;
@@ -290,6 +294,7 @@ pub(super) fn serve(
     let writer = writer_behind(&access);
     let healer = writer.as_ref().and_then(Healer::start_where_redundant);
     let log = Messages::open(context, log, in_background)?.log(image.clone());
+    let reclaiming = start_reclaim(writer.as_ref(), wishes, &log)?;
     let showing = Showing {
         uid: wishes.uid,
         gid: wishes.gid,
@@ -333,7 +338,7 @@ pub(super) fn serve(
     watch_images(&images, &volume, &log);
     let watch = Arc::new(Mutex::new(Some(Watch::start(&Watched::new(&image, device))?)));
     use_watch(&volume, &watch);
-    let stop_writers = stop_of_writers(Arc::clone(&resyncs), balances, scrubs, healer);
+    let stop_writers = stop_of_writers(Arc::clone(&resyncs), balances, scrubs, healer, reclaiming);
     volume.ends_after(Arc::clone(&stop_writers) as _);
     let (ended, end) = crossbeam_channel::bounded::<()>(0);
     leave_on_signals(&volume, &watch, session.notifier()?, end)?;
@@ -397,16 +402,55 @@ fn writer_behind(access: &Access) -> Option<WritableFilesystem> {
     }
 }
 
-/// Stops resynchronisations, balances, scrubs and the healer, which also write to the volume. After
+/// Starts the automatic reclaim, if the user asked for it. Its outcomes are in the log.
+fn start_reclaim(
+    writer: Option<&WritableFilesystem>,
+    wishes: &MountWishes,
+    log: &Log,
+) -> Result<Option<AutoReclaiming>> {
+    let (Some(writer), Some(percent)) = (writer, wishes.auto_reclaim) else {
+        return Ok(None);
+    };
+    let options = AutoReclaim {
+        percent,
+        ..AutoReclaim::default()
+    };
+    let told = Arc::clone(log);
+    let reclaiming = writer.start_auto_reclaim(options, move |done| told(&describe_reclaim(done)))?;
+    log(&format!(
+        "auto-reclaim: block groups of data that fall below {percent} % are moved together"
+    ));
+    Ok(Some(reclaiming))
+}
+
+fn describe_reclaim(done: &Reclaimed) -> String {
+    let units = Units::default();
+    let of = format!(
+        "auto-reclaim: block group {} ({} of {} in use)",
+        done.group,
+        units.text(done.used.get()),
+        units.text(done.length.get())
+    );
+    match &done.failure {
+        Some(failure) => format!("{of} stays: {failure}"),
+        None if done.is_left => format!("{of} is empty, and is removed once readers of its old content end"),
+        None => format!("{of} was removed"),
+    }
+}
+
+/// Stops resynchronisations, balances, scrubs, the reclaim and the healer, which also write to the volume. After
 /// the last commit, which counts repairs of these jobs, nothing is written.
 fn stop_of_writers(
     resyncs: Arc<Resyncs>,
     balances: Arc<Balances>,
     scrubs: Arc<Scrubs>,
     healer: Option<Healer>,
+    reclaiming: Option<AutoReclaiming>,
 ) -> Arc<impl Fn() + Send + Sync> {
     let healer = Mutex::new(healer);
+    let reclaiming = Mutex::new(reclaiming);
     Arc::new(move || {
+        drop(reclaiming.lock().take());
         // Ending the resynchronisation precedes the scrub, because a scrub may wait for it.
         resyncs.end();
         balances.end();

@@ -247,6 +247,7 @@ pub(super) const OTHERS: &[Sweep] = &[
             refused("-o", "-o rw"),
             refused("--foreground", "-f"),
             refused("--log", "--log {out}/log"),
+            refused("--auto-reclaim", "--auto-reclaim"),
             elsewhere("--list", "umount_of_one_directory_leaves_the_others"),
         ],
         ..PLAIN

@@ -177,6 +177,23 @@ pub(super) const FILESYSTEMS: &[Sweep] = &[
         ..PLAIN
     },
     Sweep {
+        command: "filesystem defragment",
+        base: "-r {volume.img}:/home",
+        own: &[
+            elsewhere("-r", "defragment_takes_the_options_of_btrfs_progs"),
+            acts("-c", "-c"),
+            elsewhere("--level", "defragment_takes_the_options_of_btrfs_progs"),
+            elsewhere("--nocomp", "defragment_takes_the_options_of_btrfs_progs"),
+            elsewhere("-f", "defragment_takes_the_options_of_btrfs_progs"),
+            elsewhere("-s", "defragment_takes_the_options_of_btrfs_progs"),
+            elsewhere("-l", "defragment_takes_the_options_of_btrfs_progs"),
+            elsewhere("-t", "defragment_takes_the_options_of_btrfs_progs"),
+            elsewhere("--step", "defragment_takes_the_options_of_btrfs_progs"),
+            elsewhere("--keep-shared", "defragment_takes_the_options_of_btrfs_progs"),
+        ],
+        ..PLAIN
+    },
+    Sweep {
         command: "filesystem resize",
         base: "max {volume.img}",
         own: &[

@@ -30,9 +30,11 @@ pub(super) const FITRIM: u32 = command(READ | WRITE, b'X', 121, 24);
 pub(super) const SHUTDOWN: u32 = command(READ, b'X', 125, 4);
 
 pub(super) const SNAP_CREATE: u32 = command(WRITE, BTRFS, 1, 4096);
+pub(super) const DEFRAG: u32 = command(WRITE, BTRFS, 2, 4096);
 pub(super) const SYNC: u32 = command(NONE, BTRFS, 8, 0);
 pub(super) const SUBVOL_CREATE: u32 = command(WRITE, BTRFS, 14, 4096);
 pub(super) const SNAP_DESTROY: u32 = command(WRITE, BTRFS, 15, 4096);
+pub(super) const DEFRAG_RANGE: u32 = command(WRITE, BTRFS, 16, 48);
 pub(super) const TREE_SEARCH: u32 = command(BOTH, BTRFS, 17, 4096);
 /// The results follow its 112 bytes, where a FUSE server cannot write.
 pub(super) const TREE_SEARCH_V2: u32 = command(BOTH, BTRFS, 17, 112);

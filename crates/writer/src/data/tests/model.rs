@@ -1,11 +1,12 @@
 //! Random operations on some files, compared with byte vectors.
 
 use super::*;
-use crate::data::AllocateMode;
+use crate::data::{AllocateMode, DefragmentCompression, DefragmentOptions};
 use crate::operations::SetXattr;
 use buttress_format::Compression;
 use buttress_format::compression::CompressionMethod;
 use buttress_fs::inode::FileAttributes;
+use buttress_fs::progress::Progress;
 use buttress_oracle::loop_device::Mount;
 use buttress_oracle::skip::skips;
 use buttress_oracle::tools::kernel_missing;
@@ -20,6 +21,7 @@ struct Run {
     random: Random,
     /// Whether files may have preallocated extents after the end of their content.
     room_behind_end: bool,
+    steps: usize,
 }
 
 impl Run {
@@ -47,6 +49,7 @@ impl Run {
             files,
             random: Random(seed),
             room_behind_end: true,
+            steps: 0,
         })
     }
 
@@ -63,6 +66,10 @@ impl Run {
     }
 
     fn step(&mut self) {
+        self.steps += 1;
+        if self.steps.is_multiple_of(11) {
+            self.defragment();
+        }
         let number = self.random.below(FILES as u64) as usize;
         let (at, length) = self.place(number);
         let range = offset(at)..offset(at + length);
@@ -134,6 +141,27 @@ impl Run {
             }
             _ => self.compare(),
         }
+    }
+
+    /// Defragments a file, which changes no content. Draws no random number.
+    fn defragment(&self) {
+        let turn = self.steps / 11;
+        let method = CompressionMethod::new([Compression::Zstd, Compression::Lzo][turn % 2]);
+        let compression = match turn % 5 {
+            0 => DefragmentCompression::With(method),
+            1 => DefragmentCompression::Never,
+            _ => DefragmentCompression::Keep,
+        };
+        let options = DefragmentOptions {
+            compression,
+            keeps_sharing: turn % 5 == 2,
+            step: ByteCount::new([4096, 65_536, 32 << 20][turn % 3]),
+            ..DefragmentOptions::default()
+        };
+        let file = self.files[turn % FILES].0;
+        self.filesystem
+            .defragment(file, &options, &Progress::new())
+            .unwrap();
     }
 
     /// Shares or copies a range of one file into another.
@@ -307,6 +335,7 @@ impl Run {
             mut files,
             mut random,
             room_behind_end,
+            steps,
         } = self;
         drop(filesystem);
         if skips(kernel_missing()) {
@@ -340,6 +369,7 @@ impl Run {
             files,
             random,
             room_behind_end,
+            steps,
         })
     }
 }

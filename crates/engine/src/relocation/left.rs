@@ -1,0 +1,105 @@
+//! Emptied block groups that readers of older states still need after the end of their relocation.
+//!
+//! Such a group keeps its mark, so it takes no extents, and the first commit after the readers end
+//! removes it. Commits of other threads do so, and the background thread makes a commit if no other
+//! thread does. After a crash or a new opening, the group is an ordinary empty group.
+//!
+//! Invariant: the list holds only marked groups without extents. A group that is gone leaves the
+//! list at the next check.
+
+use crate::engine::Engine;
+use crate::running::Running;
+use buttress_format::Logical;
+use buttress_fs::error::Result;
+use buttress_fs::progress::Progress;
+use core::time::Duration;
+
+/// The first wait for readers; later waits double.
+const WAIT: Duration = Duration::from_millis(20);
+
+/// The longest wait between two checks.
+const WAIT_MAX: Duration = Duration::from_secs(1);
+
+/// What a relocation does while readers need the old places of moved extents, such as a long send.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Removal {
+    /// Waits until the readers end, and removes the block groups.
+    #[default]
+    Awaited,
+    /// Waits shortly. Then leaves the emptied block groups, which take no extents; the first commit
+    /// after the readers end removes them.
+    Left,
+}
+
+impl Running {
+    /// Returns whether a group exists, is marked, and begins at this address.
+    pub(super) fn is_emptied(&self, start: Logical) -> bool {
+        let group = self.core.groups.holding(start.get());
+        group.is_some_and(|group| group.start == start.get() && group.read_only)
+    }
+
+    /// Returns whether a commit can remove one of the groups that were left.
+    fn can_remove_left(&mut self) -> bool {
+        let left = core::mem::take(&mut self.core.left_groups);
+        let left: Vec<Logical> = left.into_iter().filter(|start| self.is_emptied(*start)).collect();
+        let groups = &self.core.groups;
+        let is_free = |start: &Logical| {
+            let group = groups.holding(start.get());
+            group
+                .is_some_and(|group| group.used == 0 && group.pinned_bytes == 0 && group.allocated_bytes == 0)
+        };
+        let can_remove = left.iter().any(is_free);
+        self.core.left_groups = left;
+        can_remove
+    }
+}
+
+impl Engine {
+    /// Returns whether emptied block groups wait for readers.
+    pub(super) fn has_left_groups(&self) -> bool {
+        !self.shared.running.lock().core.left_groups.is_empty()
+    }
+
+    /// Commits if this removes emptied block groups that no reader needs any more.
+    ///
+    /// # Errors
+    /// Fails as a commit does.
+    pub(crate) fn remove_left_groups(&self) -> Result<()> {
+        if !self.has_left_groups() {
+            return Ok(());
+        }
+        {
+            // Acquiring the edit lock releases the pins of readers that ended.
+            let mut handle = self.start_unchecked();
+            if !handle.can_remove_left() {
+                return Ok(());
+            }
+            handle.core.superblock_changed = true;
+        }
+        self.commit_metadata().map(drop)
+    }
+
+    /// Waits until all emptied block groups are removed. Returns whether there were any.
+    ///
+    /// # Errors
+    /// Fails as a commit does, or if the job is cancelled.
+    pub(crate) fn wait_for_left_groups(&self, progress: &Progress) -> Result<bool> {
+        if !self.has_left_groups() {
+            return Ok(false);
+        }
+        let mut pause = WAIT;
+        loop {
+            self.remove_left_groups()?;
+            if !self.has_left_groups() {
+                // The space can be used again once this commit is durable.
+                self.commit_metadata()?;
+                return Ok(true);
+            }
+            progress.check()?;
+            std::thread::sleep(pause);
+            pause = pause
+                .checked_mul(2)
+                .map_or(WAIT_MAX, |longer| longer.min(WAIT_MAX));
+        }
+    }
+}

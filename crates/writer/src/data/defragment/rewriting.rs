@@ -1,0 +1,165 @@
+//! Rewriting of a piece: its content is read and written to a new place without a lock, and its
+//! items are replaced if nothing changed meanwhile.
+//!
+//! The content of an extent changes only with its item, except where writes overwrite extents in
+//! place. For such a file, the step starts without dirty data, and the inode's number of writes
+//! shows whether a write came in between.
+
+use super::super::allocation::writes_of;
+use super::super::compressing::{CompressionPlan, NewExtent};
+use super::super::insertion::{Insertion, Placed};
+use super::choice::{Piece, Wanted, fragments_of};
+use super::job::{CHANGES_MAX, ITEMS_MAX, Job, Rewritten, forced};
+use crate::data::sums::Sums;
+use buttress_engine::dirty_data::DirtyData;
+use buttress_exact::Exact as _;
+use buttress_format::Compression;
+use buttress_format::compression::CompressionMethod;
+use buttress_fs::error::Result;
+use bytes::Bytes;
+
+/// The rewritten content after which a commit frees the old extents, in bytes.
+const COMMIT_BYTES: u64 = 512 << 20;
+
+impl Job<'_> {
+    /// Attempts to rewrite a piece.
+    pub(super) fn rewrite(&mut self, piece: &Piece) -> Result<Rewritten> {
+        let filesystem = self.filesystem;
+        let Some(writes) = self.count_of_writes()? else {
+            return Ok(Rewritten::Changed);
+        };
+        let mut content = vec![0; piece.bytes().narrow::<usize>()];
+        filesystem.read_extents(self.location, piece.range.start, &mut content)?;
+        let run = [(piece.range.start, Bytes::from(content))];
+        let (extents, _) = filesystem.make_extents(&run, self.plan_of(piece).as_ref());
+        let placed = self.place(piece, &extents)?;
+        if !improves(piece, &placed, self.rule.wanted) {
+            filesystem.give_back_extents(placed);
+            return Ok(match piece.joins {
+                true => Rewritten::Left,
+                false => Rewritten::Kept,
+            });
+        }
+        let written = filesystem.write_extents_out(&writes_of(&placed), self.has_checksums);
+        let count = placed.len();
+        match written {
+            Ok(sums) => match self.replace(piece, placed, sums, writes)? {
+                true => {
+                    self.commit_after(piece.bytes())?;
+                    Ok(Rewritten::As(count))
+                }
+                false => Ok(Rewritten::Changed),
+            },
+            Err(error) => {
+                filesystem.give_back_extents(placed);
+                Err(error)
+            }
+        }
+    }
+
+    /// Returns the number of writes to a file that writes overwrite in place, at a moment without
+    /// dirty data. Other files have the number 0. Returns `None` if writers keep the file dirty.
+    fn count_of_writes(&self) -> Result<Option<u64>> {
+        if !self.in_place {
+            return Ok(Some(0));
+        }
+        let filesystem = self.filesystem;
+        for _ in 0..CHANGES_MAX {
+            let found = filesystem.with_content(self.location, |content| {
+                let is_calm = content.look_at_dirty(DirtyData::is_empty);
+                let (item, _) = filesystem.live_inode(self.location)?;
+                Ok(is_calm.then_some(item.sequence))
+            })?;
+            if found.is_some() {
+                return Ok(found);
+            }
+            filesystem.write_back_file(self.location)?;
+        }
+        Ok(None)
+    }
+
+    fn plan_of(&self, piece: &Piece) -> Option<CompressionPlan> {
+        if self.rule.wanted == Wanted::Plain || !self.has_checksums {
+            return None;
+        }
+        let kept = || piece.compression().map(CompressionMethod::new).map(forced);
+        self.plan.or_else(kept)
+    }
+
+    /// Allocates space for new extents. If no space is free, a commit first frees the space of
+    /// replaced extents.
+    fn place(&self, piece: &Piece, extents: &[NewExtent]) -> Result<Vec<Placed>> {
+        let filesystem = self.filesystem;
+        let bytes = piece.bytes();
+        match filesystem.reserve_data(bytes) {
+            Err(error) if error.is_out_of_space() => {
+                filesystem.commit_metadata()?;
+                filesystem.reserve_data(bytes)?;
+            }
+            reserved => reserved?,
+        }
+        let placed = filesystem.place_extents(extents);
+        filesystem.release_data(bytes);
+        placed
+    }
+
+    /// Replaces the items of a piece. Returns false, and frees the new extents, if the file changed
+    /// since `writes` was counted.
+    fn replace(&self, piece: &Piece, placed: Vec<Placed>, sums: Vec<Sums>, writes: u64) -> Result<bool> {
+        let filesystem = self.filesystem;
+        let location = self.location;
+        let insertions: Vec<Insertion> = placed.into_iter().map(Insertion::New).collect();
+        let mut inserted = 0_usize;
+        let replaced = filesystem.with_content(location, |content| {
+            content.require_writable()?;
+            let items = filesystem.items_of(location, &piece.range, ITEMS_MAX)?;
+            let is_calm = !self.in_place
+                || buttress_faults::on("defragment-overwritten-unseen")
+                || (filesystem.live_inode(location)?.0.sequence == writes
+                    && content.look_at_dirty(DirtyData::is_empty));
+            let is_unchanged = items == piece.items || buttress_faults::on("defragment-unchecked");
+            if !is_unchanged || !is_calm {
+                return Ok(false);
+            }
+            let item = filesystem.look(|operation| content.require_still_there(operation))?;
+            content.insert(&item, item.size.get(), &insertions, sums, false, &mut inserted)?;
+            Ok(true)
+        });
+        if !matches!(replaced, Ok(true)) {
+            filesystem.give_back_insertions(insertions.into_iter().skip(inserted));
+        }
+        replaced
+    }
+
+    fn commit_after(&mut self, bytes: u64) -> Result<()> {
+        self.uncommitted_bytes = self.uncommitted_bytes.exact_add(bytes);
+        if self.uncommitted_bytes >= COMMIT_BYTES {
+            self.uncommitted_bytes = 0;
+            self.filesystem.commit_metadata()?;
+        }
+        Ok(())
+    }
+}
+
+/// Returns whether new extents are better than the items of a piece: fewer fragments, or as many
+/// fragments of fewer extents, or stored as the job wants it.
+fn improves(piece: &Piece, placed: &[Placed], wanted: Wanted) -> bool {
+    let fragments = fragments_of(placed.iter().map(|placed| {
+        let start = placed.range.logical.get();
+        (start, start.exact_add(placed.range.length.get()))
+    }));
+    let before = (piece.fragments(), piece.items.len());
+    if piece.joins && (fragments, placed.len()) < before {
+        return true;
+    }
+    let is_plain = placed
+        .iter()
+        .all(|placed| placed.extent.compression == Compression::None);
+    let stays = match wanted {
+        Wanted::Any => true,
+        Wanted::Plain => false,
+        // Content that compression does not shrink would only move.
+        Wanted::Compressed(_) => is_plain && piece.compression().is_none(),
+    };
+    piece.is_wanted && !stays
+}
