@@ -127,7 +127,7 @@ fn facts_of(filesystem: &Filesystem, spare_bytes: u64) -> Result<Facts> {
         false => TreeId::EXTENT,
     };
     let volume = filesystem.volume();
-    let groups = load_block_groups(tree_id, &filesystem.tree(tree_id)?, volume)?;
+    let groups = load_block_groups(&[(tree_id, filesystem.tree(tree_id)?)], volume)?;
     let map = volume.chunk_map();
     let mut sources = Vec::new();
     for group in groups.iter() {

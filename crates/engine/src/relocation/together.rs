@@ -12,6 +12,7 @@ use crate::engine::Engine;
 use buttress_exact::u64_of;
 use buttress_format::{ExtentItem, Logical};
 use buttress_fs::error::{Error, Result};
+use std::time::Instant;
 
 impl Engine {
     /// Moves extents to consecutive places, in this order, for all of their users. Moves nothing,
@@ -33,7 +34,7 @@ impl Engine {
             engine: self,
             options,
             summary: RelocationSummary::default(),
-            pace: Pace::new(options.bytes_per_second),
+            pace: Pace::new(options.bytes_per_second, Instant::now()),
             batch_extents: BATCH_EXTENTS,
         };
         let Some((group, items)) = self.movable(extents)? else {

@@ -208,7 +208,7 @@ impl Engine {
     fn carry_out(&self, plan: &Plan, closed: &mut NoChunks<'_>, progress: &Progress) -> Result<bool> {
         let options = RelocationOptions {
             progress: progress.clone(),
-            bytes_per_second: None,
+            ..RelocationOptions::default()
         };
         let mut made: Vec<Logical> = Vec::new();
         let address = |made: &[Logical], group: &GroupRef| match group {
