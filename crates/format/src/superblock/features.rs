@@ -191,6 +191,13 @@ impl SuperblockFlags {
     /// The flags of a change of the checksums.
     pub const CHANGING_CHECKSUMS: Self = Self::CHANGING_DATA_CSUM.union(Self::CHANGING_META_CSUM);
 
+    /// Returns true if an unfinished change rewrites tree blocks in place, so that the copies of a
+    /// block may differ.
+    #[must_use]
+    pub const fn rewrites_blocks(self) -> bool {
+        self.intersects(Self::CHANGING_FSID.union(Self::CHANGING_META_CSUM))
+    }
+
     /// Returns the unfinished change, if the flags name one.
     #[must_use]
     pub fn unfinished(self) -> Option<UnfinishedChange> {
