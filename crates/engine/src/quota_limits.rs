@@ -29,14 +29,14 @@ use buttress_locks::atomic::{AtomicBool, Ordering};
 use buttress_locks::{Mutex, Rank, lock_class};
 use std::collections::{BTreeMap, HashMap};
 
-lock_class!(QuotaLimitsLock, "quota_limits", Rank::LEAF);
+lock_class!(TableLock, "table", Rank::LEAF);
 
 /// The limits of a volume, and the charges of this writer. See the module's documentation.
 #[derive(Debug, Default)]
 pub struct QuotaLimits {
     /// Whether any group has a limit. Without a limit, no call acquires the lock.
     any: AtomicBool,
-    table: Mutex<Table, QuotaLimitsLock>,
+    table: Mutex<Table, TableLock>,
 }
 
 #[derive(Debug, Default)]

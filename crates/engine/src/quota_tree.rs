@@ -203,18 +203,13 @@ impl Running {
         let Some(used) = self.quota_use(member)? else {
             return Ok(false);
         };
-        if used.referenced != used.exclusive {
+        // A counter from disk may be larger than any volume, and then needs a rescan, too.
+        let bytes = i64::try_from(used.referenced.get()).ok();
+        let bytes = bytes.and_then(|bytes| bytes.checked_mul(sign));
+        let Some(bytes) = bytes.filter(|_| used.referenced == used.exclusive) else {
             self.change_quota_status(|status| status.flags.insert(QgroupStatusFlags::INCONSISTENT))?;
             return Ok(true);
-        }
-        let bytes = i64::try_from(used.referenced.get())
-            .ok()
-            .and_then(|bytes| bytes.checked_mul(sign));
-        let bytes = bytes.ok_or_else(|| {
-            Defect::new("a quota group counts more bytes than a volume can have")
-                .with("group", member.get())
-                .with("bytes", used.referenced.get())
-        })?;
+        };
         if bytes != 0 {
             for group in self.group_and_above(parent)? {
                 self.change_group(group, bytes)?;

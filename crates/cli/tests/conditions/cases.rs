@@ -1,7 +1,7 @@
 //! A valid command line for each command, and the command's expected answers.
 //!
 //! Words are templates: `{image}` is a volume, `{stream}` a send stream, `{host}` a folder of the
-//! host, `{out}` the folder for outputs, `{target}` an empty image, `{quotas}` the volume after
+//! host, `{out}` the folder for outputs, `{target}` an empty image. `{quotas}` is the volume after
 //! quotas were enabled.
 
 use std::fmt;

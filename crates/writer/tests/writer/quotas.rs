@@ -158,7 +158,7 @@ fn rescan_equals_the_kernels_rescan() {
     assert_eq!(shown(&mount).unwrap(), ours);
     btrfs(&mount, &["quota", "rescan", "-w"]).unwrap();
     assert_eq!(shown(&mount).unwrap(), ours);
-    // The kernel goes on with our counters.
+    // The kernel continues with our counters.
     shell(&mount, "echo more > a/more; rm b/packed; sync").unwrap();
     let counted = shown(&mount).unwrap();
     btrfs(&mount, &["quota", "rescan", "-w"]).unwrap();

@@ -84,6 +84,7 @@ impl FromStr for SortKey {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let descending = text.starts_with('-');
+        // Clamp: a key without a sign is ascending.
         let name = text.strip_prefix(['+', '-']).unwrap_or(text);
         let field = match name {
             "qgroupid" => SortField::Group,
