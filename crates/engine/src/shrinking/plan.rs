@@ -271,15 +271,8 @@ impl Planner<'_, '_> {
         let headroom = HEADROOM_BYTES.max(node.exact_mul(HEADROOM_NODES));
         let (mixed, longest) = self.data_of_mixed(&metadata)?;
         self.plan.mixed_data_bytes = mixed;
-        let wanted = kinds.1.used.exact_add(headroom);
-        let is_whole = self
-            .piece(kinds.1, wanted, &tail)
-            .is_some_and(|place| place.length >= wanted);
-        // Several chunks may each end before the next extent of data.
-        let wanted = match is_whole {
-            true => wanted,
-            false => wanted.exact_add(longest),
-        };
+        // In mixed groups, an extent of data needs a free range between tree blocks.
+        let wanted = kinds.1.used.exact_add(headroom).exact_add(longest);
         let last = self.make_pieces(kinds.1, wanted, &tail)?;
         self.plan.ends = self.ends_without_tail();
         let (resort, _) = self.make_at_tail(kinds.1.flags, spare, true)?;

@@ -30,7 +30,7 @@ impl Planner<'_, '_> {
     }
 
     /// Returns the place of one chunk: for all bytes, or the longest one in a lower free range.
-    pub(super) fn piece(&self, kind: Kind, bytes: u64, bound: &dyn Fn(DeviceId) -> u64) -> Option<Place> {
+    fn piece(&self, kind: Kind, bytes: u64, bound: &dyn Fn(DeviceId) -> u64) -> Option<Place> {
         let low = |bytes: u64| {
             let place = self.places.low(kind.profile(), bytes, bound);
             place.filter(|place| place.device_extent <= DEVICE_EXTENT_BYTES_MAX)
