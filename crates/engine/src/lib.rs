@@ -58,7 +58,7 @@
 //! | `trimming` | discards unused space of devices |
 //! | `tuning` | changes fields that only the superblock holds |
 //! | `relocation` | moves everything in a set of block groups to new addresses |
-//! | `auto_reclaim`, `reclaim_state` | moves little used block groups together in the background; stops this for other jobs |
+//! | `auto_reclaim`, `reclaim_state` | empties little used block groups in the background; stops this for other jobs |
 //! | `balance` | chooses the block groups that a balance moves, and keeps its item in the root tree |
 //! | `replacement` | starts, records and ends the replacement of a device |
 //! | `returning` | brings a device that missed commits up to date, and keeps its own state until then |
