@@ -12,7 +12,8 @@
 //!   needs no new chunk.
 //! - A block group whose use grows stays.
 //! - No reclaim runs beside a balance, a replacement, or another job that relocates: these jobs
-//!   cancel it ([`ReclaimState::give_way`](crate::reclaim_state::ReclaimState::give_way)), and it ends after its batch.
+//!   cancel it by [`give_way`](crate::reclaim_state::ReclaimState::give_way), and it ends after its
+//!   batch.
 //! - After [`AutoReclaiming`] is dropped, or the last handle of the volume, no reclaim runs.
 //!
 //! Left out: block groups of metadata, and mixed ones.
@@ -129,7 +130,7 @@ struct Candidate {
 
 impl Engine {
     /// Starts an automatic reclaim in a thread of its own. The thread calls `report` after each
-    /// block group. One reclaim of a volume runs at a time.
+    /// block group. At most one reclaim of a volume runs.
     ///
     /// # Errors
     /// Fails with [`Error::Invalid`] for a threshold that is no percentage from 1 to 99, or if a

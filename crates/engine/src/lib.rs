@@ -63,7 +63,7 @@
 //! | `checksum_change` | changes the type of the data's checksums |
 //! | `relocation` | moves everything in a set of block groups to new addresses |
 //! | `shrinking` | packs a volume into the fewest bytes of its devices |
-//! | `auto_reclaim`, `reclaim_state` | moves little used block groups together in the background; stops this for other jobs |
+//! | `auto_reclaim`, `reclaim_state` | empties little used block groups in the background; stops this for other jobs |
 //! | `balance` | chooses the block groups that a balance moves, and keeps its item in the root tree |
 //! | `exclusive` | excludes a balance, a change of the devices and a replacement from one another |
 //! | `replacement` | starts, records and ends the replacement of a device |

@@ -221,6 +221,7 @@ const SUBVOLUMES: Test = writer("operations::tests::subvolumes::subvolumes_live_
 const RANDOM_OPERATIONS: Test =
     writer("operations::tests::against_kernel::random_operations_end_as_the_kernels_do");
 const BESIDE_A_DEFRAGMENTATION: Test = writer("data::defragment::tests::writers_beside_the_job_lose_nothing");
+const PIECE_CHANGED: Test = writer("data::defragment::tests::piece_that_changed_is_not_replaced");
 const SHARED: Test = writer("data::tests::extents::what_is_shared_takes_no_room_and_stays_apart");
 
 /// All faults.

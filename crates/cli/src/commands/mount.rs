@@ -48,8 +48,8 @@ pub use unmounting::Umount;
 /// and commas join them. For the volume: subvol=PATH, subvolid=ID, device=PATH,
 /// offset=BYTES|part=N, degraded, rescue=OPTION:OPTION…. For changes: ro, rw, compress,
 /// compress=ALGORITHM:LEVEL, compress-force=…, max_inline=SIZE, nodatacow, nodatasum,
-/// commit=SECONDS, writeback_cache, auto_reclaim=PERCENT. For access: uid=ID, gid=ID, fakeroot, allow_other, suid,
-/// nosuid, dev, nodev, noexec, noatime, strictatime, nodiratime.
+/// commit=SECONDS, writeback_cache, auto_reclaim=PERCENT. For access: uid=ID, gid=ID, fakeroot,
+/// allow_other, suid, nosuid, dev, nodev, noexec, noatime, strictatime, nodiratime.
 ///
 /// `uid=ID` and `gid=ID` show all files as owned by this user and group, `fakeroot` as owned by root. With
 /// `writeback_cache` the kernel keeps written data until a file is synced or closed, and reports errors then.

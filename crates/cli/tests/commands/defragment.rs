@@ -282,7 +282,7 @@ fn defragment_takes_the_options_of_btrfs_progs() {
         let all = [&["filesystem", "defragment"], words].concat();
         assert_eq!(buttress(folder, &all).status.code(), Some(2), "{words:?}");
     }
-    // One file fails, the others are done.
+    // A file that fails does not stop the command.
     let mixed = buttress(
         folder,
         &[

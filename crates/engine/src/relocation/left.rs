@@ -20,7 +20,7 @@ const WAIT: Duration = Duration::from_millis(20);
 /// The longest wait between two checks.
 const WAIT_MAX: Duration = Duration::from_secs(1);
 
-/// What a relocation does while readers need the old places of moved extents, such as a long send.
+/// The end of a relocation while readers, such as a long send, need the old places of extents.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Removal {
     /// Waits until the readers end, and removes the block groups.

@@ -84,7 +84,7 @@ impl Job<'_> {
     /// Defragments the pieces among the next items of a range. Returns the offset at which the next
     /// items begin: the same offset if a piece changed meanwhile.
     fn next_window(&mut self, range: Range<u64>, changes: &mut usize) -> Result<u64> {
-        // One item more shows whether the last one has a neighbour.
+        // An additional item shows whether the last one has a neighbour.
         let most = ITEMS_MAX.exact_add(1);
         let all = range.start..u64::MAX;
         let (items, shared): (Vec<Stored>, Vec<bool>) = match self.keeps_sharing {

@@ -43,12 +43,12 @@ pub(super) const FAULTS: &[Fault] = &[
     loses(
         "defragment-unchecked",
         "A write beside a defragmentation is lost: the older content replaces it.",
-        &[BESIDE_A_DEFRAGMENTATION],
+        &[BESIDE_A_DEFRAGMENTATION, PIECE_CHANGED],
     ),
     loses(
         "defragment-overwritten-unseen",
         "A write in place beside a defragmentation is lost.",
-        &[BESIDE_A_DEFRAGMENTATION],
+        &[BESIDE_A_DEFRAGMENTATION, PIECE_CHANGED],
     ),
     harms(
         "holes-without-items",

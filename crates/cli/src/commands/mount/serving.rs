@@ -438,8 +438,8 @@ fn describe_reclaim(done: &Reclaimed) -> String {
     }
 }
 
-/// Stops resynchronisations, balances, scrubs, the reclaim and the healer, which also write to the volume. After
-/// the last commit, which counts repairs of these jobs, nothing is written.
+/// Stops resynchronisations, balances, scrubs, the reclaim and the healer, which also write to the
+/// volume. After the last commit, which counts repairs of these jobs, nothing is written.
 fn stop_of_writers(
     resyncs: Arc<Resyncs>,
     balances: Arc<Balances>,

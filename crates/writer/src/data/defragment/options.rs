@@ -6,7 +6,7 @@ use buttress_format::{ByteCount, FileOffset};
 /// The most content that is rewritten at once, in bytes.
 pub(super) const PIECE_BYTES_MAX: u64 = 32 << 20;
 
-/// What a defragmentation does with the compression of content.
+/// The treatment of compression by a defragmentation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DefragmentCompression {
     /// New extents are compressed as the file's property and the options of the volume say.
@@ -30,7 +30,7 @@ pub struct DefragmentOptions {
     pub target: ByteCount,
     /// The content that is rewritten at a time, in bytes; at most 32 MiB.
     pub step: ByteCount,
-    /// What happens to the compression of the content.
+    /// The treatment of the content's compression.
     pub compression: DefragmentCompression,
     /// Whether extents with several users stay shared. Such extents move together for all of their
     /// users, and are not joined.

@@ -59,7 +59,7 @@ impl Job<'_> {
 
     /// Returns the number of writes to a file that writes overwrite in place, at a moment without
     /// dirty data. Other files have the number 0. Returns `None` if writers keep the file dirty.
-    fn count_of_writes(&self) -> Result<Option<u64>> {
+    pub(super) fn count_of_writes(&self) -> Result<Option<u64>> {
         if !self.in_place {
             return Ok(Some(0));
         }
@@ -88,7 +88,7 @@ impl Job<'_> {
 
     /// Allocates space for new extents. If no space is free, a commit first frees the space of
     /// replaced extents.
-    fn place(&self, piece: &Piece, extents: &[NewExtent]) -> Result<Vec<Placed>> {
+    pub(super) fn place(&self, piece: &Piece, extents: &[NewExtent]) -> Result<Vec<Placed>> {
         let filesystem = self.filesystem;
         let bytes = piece.bytes();
         match filesystem.reserve_data(bytes) {
@@ -105,7 +105,13 @@ impl Job<'_> {
 
     /// Replaces the items of a piece. Returns false, and frees the new extents, if the file changed
     /// since `writes` was counted.
-    fn replace(&self, piece: &Piece, placed: Vec<Placed>, sums: Vec<Sums>, writes: u64) -> Result<bool> {
+    pub(super) fn replace(
+        &self,
+        piece: &Piece,
+        placed: Vec<Placed>,
+        sums: Vec<Sums>,
+        writes: u64,
+    ) -> Result<bool> {
         let filesystem = self.filesystem;
         let location = self.location;
         let insertions: Vec<Insertion> = placed.into_iter().map(Insertion::New).collect();

@@ -4,6 +4,7 @@ use super::choice::{Rule, Wanted, fragments_of, place_of};
 use super::{DefragmentCompression, DefragmentOptions, DefragmentSummary};
 use crate::WritableFilesystem;
 use crate::data::AllocateMode;
+use crate::data::allocation::writes_of;
 use crate::data::stored::Stored;
 use crate::operations::NewInode;
 use crate::operations::tests::volume::{Image, ROOT};
@@ -13,6 +14,7 @@ use buttress_fs::error::Error;
 use buttress_fs::inode::{FileAttributes, Metadata};
 use buttress_fs::location::Location;
 use buttress_fs::progress::Progress;
+use bytes::Bytes;
 use std::collections::BTreeMap;
 
 const NEW: NewInode = NewInode::of_root(0o644);
@@ -27,7 +29,8 @@ fn text(seed: u64, bytes: usize) -> Vec<u8> {
     (0_u64..).flat_map(line).take(bytes).collect()
 }
 
-/// Writes a file sector by sector, every second sector first, so that nearly every sector has an extent of its own.
+/// Writes a file sector by sector, every second sector first. Nearly every sector becomes an
+/// extent of its own.
 fn fragmented(filesystem: &WritableFilesystem, name: &str, content: &[u8], nocow: bool) -> Location {
     let file = filesystem.create(ROOT, name.as_bytes(), &NEW).unwrap();
     if nocow {
@@ -441,6 +444,40 @@ fn writers_beside_the_job_lose_nothing() {
         assert!(found == model, "{seed} after a commit");
     }
     image.check();
+}
+
+#[test]
+fn piece_that_changed_is_not_replaced() {
+    let Some(image) = Image::make(&[]) else { return };
+    let filesystem = image.open();
+    for (name, nocow) in [("file", false), ("in place", true)] {
+        let mut model = text(11, 100_000);
+        let file = fragmented(&filesystem, name, &model, nocow);
+        let progress = Progress::new();
+        let described = filesystem
+            .with_content(file, |content| content.describe())
+            .unwrap();
+        let job = described.job(&filesystem, file, &defaults(), &progress);
+        let (pieces, _) = job.rule.choose(&items(&filesystem, file), false, &|_| false);
+        let piece = &pieces[0];
+        let writes = job.count_of_writes().unwrap().unwrap();
+        let mut old = model.clone();
+        old.resize(usize::try_from(piece.bytes()).unwrap(), 0);
+        let (extents, _) = filesystem.make_extents(&[(0, Bytes::from(old))], None);
+        let placed = job.place(piece, &extents).unwrap();
+        let written = filesystem.write_extents_out(&writes_of(&placed), job.has_checksums);
+        model[5000..5100].fill(b'!');
+        filesystem
+            .write_at(file, offset(5000), &model[5000..5100])
+            .unwrap();
+        filesystem.write_back_file(file).unwrap();
+        assert!(
+            !job.replace(piece, placed, written.unwrap(), writes).unwrap(),
+            "{name}"
+        );
+        assert!(content(&filesystem, file) == model, "{name}");
+    }
+    image.commit_and_check(&filesystem);
 }
 
 #[test]
