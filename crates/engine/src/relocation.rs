@@ -231,9 +231,12 @@ impl Job<'_> {
                 _ => self.engine.commit()?,
             };
         }
+        let (used, allocated) = emptying.content_of(group);
         Err(Defect::new("a block group does not become empty")
             .with("block group", group.get())
             .with("passes", u64_of(PASSES_MAX))
+            .with("used bytes", used)
+            .with("allocated bytes", allocated)
             .into())
     }
 

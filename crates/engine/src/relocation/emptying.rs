@@ -90,6 +90,13 @@ impl<'a> Emptying<'a> {
         group.is_none_or(|group| group.used == 0 && group.allocated_bytes == 0)
     }
 
+    /// Returns the bytes of a block group that extents use, and those that are allocated for new extents.
+    pub(super) fn content_of(&self, start: Logical) -> (u64, u64) {
+        let running = self.engine.shared.running.lock();
+        let group = running.core.groups.holding(start.get());
+        group.map_or((0, 0), |group| (group.used, group.allocated_bytes))
+    }
+
     /// Returns the bytes in use in all block groups of this set.
     pub(super) fn used_bytes(&self) -> u64 {
         let running = self.engine.shared.running.lock();

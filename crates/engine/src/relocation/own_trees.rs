@@ -99,8 +99,9 @@ impl Running {
             return Ok(());
         };
         let content = self.core.forest.read_block(&extent.pointer())?;
-        // Clamp: an empty tree has one leaf, and no key leads to this leaf.
-        let first_key = content.key(0).unwrap_or(Key::MIN);
+        let Some(first_key) = content.key(0) else {
+            return self.touch_empty_tree(tree);
+        };
         let Some(found) = self.at_or_after(tree, &first_key)? else {
             return Ok(());
         };
@@ -108,5 +109,19 @@ impl Running {
         drop(found);
         self.reach(tree, &key)?;
         NonBlocking::lifted(|| self.update(tree, &key, &mut |_| {}).map(drop))
+    }
+
+    /// Copies the only leaf of an empty tree, such as the checksum tree of a volume without data. No key leads to the leaf, so an
+    /// item comes and goes.
+    fn touch_empty_tree(&mut self, tree: TreeId) -> Result<()> {
+        if self.at_or_after(tree, &Key::MIN)?.is_some() {
+            // An edit of this transaction has copied the leaf.
+            return Ok(());
+        }
+        self.reach(tree, &Key::MIN)?;
+        NonBlocking::lifted(|| {
+            self.insert(tree, &Key::MIN, &[])?;
+            self.remove(tree, &Key::MIN).map(drop)
+        })
     }
 }
