@@ -1,8 +1,8 @@
 //! Opening a volume for writing: loads its state, and refuses volumes that must not be written.
 //!
 //! Opening refuses states that a writer would break or does not support yet, and the errors name
-//! these states. Refused states are a replacement without its target, an interrupted change by
-//! btrfstune, and metadata images. Opening for writing also refuses
+//! these states. Refused states are a replacement without its target, relocation trees, an
+//! interrupted change by btrfstune, and metadata images. Opening for writing also refuses
 //! unsupported features: zoned, RAID stripe tree, extent tree v2, remap tree, unknown compat_ro
 //! bits, seeds. Opening does not refuse a bad primary superblock, because the next commit rewrites
 //! it. Opening for writing reads all block group items at once. The free space of a group is read
@@ -35,7 +35,7 @@ use crate::trees::{LiveTree, OpenTrees};
 use crate::tuning::Tuning;
 use buttress_accounts::delayed_references::DelayedReferences;
 use buttress_format::superblock::SuperblockFlags;
-use buttress_format::{ByteCount, Generation, Incompat, Logical, TreeId, Uuid};
+use buttress_format::{ByteCount, Generation, Incompat, ItemType, Key, Logical, TreeId, Uuid};
 use buttress_fs::error::{Error, Result, WritingRefusal};
 use buttress_fs::filesystem::Filesystem;
 use buttress_locks::{Excused, Mutex};
@@ -226,6 +226,9 @@ fn refuse_except(filesystem: &Filesystem, exceptions: Exceptions) -> Result<()> 
     refusal.map_or(Ok(()), |refusal| Err(Error::WritingRefused(refusal)))
 }
 
+/// The remedy for states that the kernel completes at its next mount.
+const MOUNT: &str = "mount it with the kernel, which continues it";
+
 fn find_refusal(filesystem: &Filesystem, exceptions: Exceptions) -> Result<Option<WritingRefusal>> {
     let superblock = filesystem.superblock();
     if let Some(refusal) = noticed(filesystem, exceptions)? {
@@ -245,6 +248,19 @@ fn find_refusal(filesystem: &Filesystem, exceptions: Exceptions) -> Result<Optio
         return Ok(Some(WritingRefusal::State {
             name: "a pending log tree and rescue=nologreplay",
             remedy: "open it without rescue=nologreplay, or delete the log with `buttress rescue zero-log`",
+        }));
+    }
+    let root_tree = filesystem.root_tree();
+    let relocation = Key::new(TreeId::TREE_RELOCATION.object_id(), ItemType::ROOT_ITEM, 0);
+    let mut cursor = root_tree.cursor(buttress_tree::ReadAhead::None);
+    cursor.seek(&relocation)?;
+    if cursor
+        .key()
+        .is_some_and(|key| key.objectid == relocation.objectid && key.item_type == ItemType::ROOT_ITEM)
+    {
+        return Ok(Some(WritingRefusal::State {
+            name: "relocation trees of an interrupted balance",
+            remedy: MOUNT,
         }));
     }
     Ok(None)

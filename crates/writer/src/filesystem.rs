@@ -88,7 +88,6 @@ impl WritableFilesystem {
         if let Some(log) = &log {
             writable.replay(log)?;
         }
-        writable.drop_relocation_trees()?;
         let cleaned = writable.clean_all_orphans().map(drop);
         match cleaned.and_then(|()| writable.sweep_unfinished()) {
             // On a volume without free space, orphans remain until the next opening.

@@ -188,27 +188,11 @@ impl WritableFilesystem {
         })
     }
 
-    /// Returns the subvolumes with orphans. The data relocation tree counts as one: an interrupted balance of Linux leaves an inode
-    /// with the moved data there, whose extents the subvolumes share by then.
     fn subvolumes_with_orphans(&self) -> Result<Vec<SubvolumeId>> {
         let view = self.view();
         let first = Key::new(TreeId::FS.object_id(), ItemType::ROOT_ITEM, 0);
         let last = Key::new(ObjectId::LAST_FREE, ItemType::ROOT_ITEM, u64::MAX);
         let mut found = Vec::new();
-        let orphans = || OrphanItem::key(ObjectId::MIN)..=OrphanItem::key(ObjectId::MAX);
-        let moved = match view.tree(TreeId::DATA_RELOCATION) {
-            Err(Error::TreeNotFound { .. }) => Ok(false),
-            tree => tree.and_then(|tree| {
-                Ok(tree
-                    .range(orphans(), ReadAhead::None)
-                    .next()
-                    .transpose()?
-                    .is_some())
-            }),
-        };
-        if unless_damaged(moved)? == Some(true) && !buttress_faults::on("relocation-inode-kept") {
-            found.push(SubvolumeId::new(TreeId::DATA_RELOCATION.get()));
-        }
         for item in view.root_tree().range(first..=last, ReadAhead::Forward) {
             let key = item?.key();
             let id = TreeId::new(key.objectid.get()).as_subvolume();
@@ -219,13 +203,10 @@ impl WritableFilesystem {
             if view.root_item(id.tree())?.references == 0 {
                 continue;
             }
-            let has_orphans = view.subvolume_tree(id).and_then(|tree| {
-                Ok(tree
-                    .range(orphans(), ReadAhead::None)
-                    .next()
-                    .transpose()?
-                    .is_some())
-            });
+            let orphans = OrphanItem::key(ObjectId::MIN)..=OrphanItem::key(ObjectId::MAX);
+            let has_orphans = view
+                .subvolume_tree(id)
+                .and_then(|tree| Ok(tree.range(orphans, ReadAhead::None).next().transpose()?.is_some()));
             if unless_damaged(has_orphans)? == Some(true) {
                 found.push(id);
             }

@@ -1,6 +1,7 @@
 //! Compares content and sharing before and after a relocation.
 
 use super::{contents, groups, offset, relocate, sharing, with_snapshots};
+use crate::WritableFilesystem;
 use crate::operations::tests::volume::{Image, ROOT};
 use buttress_engine::block_groups::Purpose;
 use buttress_format::{InodeNumber, SubvolumeId};
@@ -10,10 +11,15 @@ use std::collections::BTreeSet;
 /// Relocates all groups of each purpose, one after another.
 #[track_caller]
 fn all_purposes_move(options: &[&str], snapshots: u64) {
+    all_purposes_move_of(options, |image| with_snapshots(image, snapshots));
+}
+
+#[track_caller]
+fn all_purposes_move_of(options: &[&str], fill: impl FnOnce(&Image) -> WritableFilesystem) {
     let Some(image) = Image::make(options) else {
         return;
     };
-    let filesystem = with_snapshots(&image, snapshots);
+    let filesystem = fill(&image);
     image.check();
     let (content, shares) = (contents(&filesystem), sharing(&filesystem));
     for purpose in [Purpose::Data, Purpose::Metadata, Purpose::System] {
@@ -63,13 +69,22 @@ fn groups_with_empty_trees_move() {
     };
     let filesystem = image.open();
     let file = filesystem.create(ROOT, b"inline", &super::NEW).unwrap();
-    filesystem.write_at(file, super::offset(0), b"inline").unwrap();
+    filesystem.write_at(file, offset(0), b"inline").unwrap();
     filesystem.commit().unwrap();
     let all = groups(&filesystem, None);
     let summary = relocate(&filesystem, &all).unwrap();
     assert_eq!(summary.groups, all.len() as u64);
     filesystem.commit().unwrap();
     image.check();
+}
+
+#[test]
+fn empty_trees_move() {
+    all_purposes_move_of(&[], |image| {
+        let filesystem = image.open();
+        filesystem.set_label(b"no data, so no checksums").unwrap();
+        filesystem
+    });
 }
 
 /// Changes to a subvolume after a relocation must copy what snapshots share.

@@ -12,12 +12,9 @@
 //! (`full_back_references`), children before parents. The conversion to full back references too
 //! can stop after any block.
 //!
-//! Relocation trees of Linux are dropped in the same way ([`relocation_trees`]).
-//!
 //! Source: on-disk format documentation, section "Root item" (`drop_progress`, `drop_level`).
 
 mod full_back_references;
-mod relocation_trees;
 
 use crate::WritableFilesystem;
 use buttress_accounts::delayed_references::{ExtentKind, Reference};
@@ -311,13 +308,12 @@ fn drop_below(
 }
 
 /// Returns the keys of a tree's last items: its root item and the orphan item.
-fn keys_of_dead_root(running: &mut Running, tree: TreeId) -> Result<Vec<Key>> {
+fn keys_of_dead_root(running: &mut Running, tree: TreeId) -> Result<[Key; 2]> {
     let offset = running.open_tree(tree)?.item_offset;
-    let mut keys = vec![Key::new(tree.object_id(), ItemType::ROOT_ITEM, offset)];
-    if tree.as_subvolume().is_some() {
-        keys.push(Key::new(ObjectId::ORPHAN, ItemType::ORPHAN_ITEM, tree.get()));
-    }
-    Ok(keys)
+    Ok([
+        Key::new(tree.object_id(), ItemType::ROOT_ITEM, offset),
+        Key::new(ObjectId::ORPHAN, ItemType::ORPHAN_ITEM, tree.get()),
+    ])
 }
 
 /// Loads the path to a tree's last items, which must be removed as soon as the tree is empty.
@@ -344,19 +340,13 @@ impl<'m> SnapshotDropper<'m> {
     /// Finds where the drop continues: at the recorded drop progress, or at the root. Returns
     /// `None` if the drop should first release the lock for other threads.
     fn resume(running: &mut Running, tree: TreeId, memory: &'m mut Memory) -> Result<Option<Self>> {
-        relocation_trees::end_merge(running, tree)?;
         let open = running.open_tree(tree)?;
         let offset = open.item_offset;
         let item = open.item.clone().ok_or(Error::TreeNotFound { tree })?;
-        let (last_snapshot, origin) = match tree {
-            // Each block may be shared, and no reference names a relocation tree.
-            TreeId::TREE_RELOCATION => (Generation::MAX, Generation::MAX),
-            _ => (item.last_snapshot, Generation::new(offset)),
-        };
         let mut drop = Self {
             tree,
-            last_snapshot,
-            origin,
+            last_snapshot: item.last_snapshot,
+            origin: Generation::new(offset),
             steps: Vec::new(),
             ahead: Vec::new(),
             memory,
@@ -368,15 +358,7 @@ impl<'m> SnapshotDropper<'m> {
             level: item.level,
         });
         let resumed = item.drop_progress.objectid != ObjectId::MIN;
-        if item.logical == Logical::MIN && tree == TreeId::TREE_RELOCATION {
-            // Linux dropped all blocks, and kept the root item.
-            return Ok(Some(drop));
-        }
-        let reference = match tree {
-            TreeId::TREE_RELOCATION => Reference::SharedBlock { parent: item.logical },
-            _ => Reference::TreeBlock { root: tree },
-        };
-        if !drop.enter(running, root, reference)? {
+        if !drop.enter(running, root, Reference::TreeBlock { root: tree })? {
             return Ok(None);
         }
         while resumed && let Some(step) = drop.steps.last_mut() {
@@ -558,11 +540,9 @@ impl<'m> SnapshotDropper<'m> {
 }
 
 impl Step {
-    fn form(&self, tree: TreeId) -> Form {
+    const fn form(&self, tree: TreeId) -> Form {
         if self.full_backref {
             Form::FullBackReference(self.pointer.logical)
-        } else if tree == TreeId::TREE_RELOCATION {
-            Form::Keyed(self.block.header().owner)
         } else {
             Form::Keyed(tree)
         }

@@ -36,16 +36,6 @@ pub(super) const FAULTS: &[Fault] = &[
         )],
     ),
     harms(
-        "relocation-tree-merge-taken-for-drop",
-        "After an interrupted balance of Linux, blocks of its relocation trees take space for ever.",
-        &[writing("interrupted::metadata")],
-    ),
-    harms(
-        "relocation-inode-kept",
-        "After an interrupted balance of Linux, the space of its copies is never free again.",
-        &[writing("interrupted::everything")],
-    ),
-    harms(
         "balance-item-late",
         "A crash early in a balance leaves moved block groups and no balance to resume.",
         &[in_memory("balance::item_lasts_from_start_to_end")],
