@@ -96,9 +96,11 @@ pub(crate) fn parse(arguments: &[OsString]) -> Result<ArgMatches, clap::Error> {
         .or_else(|_| command().try_get_matches_from(arguments.iter()))
 }
 
-/// Commands with options whose values are attached: the command's names, the fewest letters of
-/// each name, and the options.
-const ATTACHED: [([(&str, usize); 2], &[&str]); 2] = [
+/// A command's names, each with its fewest letters, and its options.
+type Options = ([(&'static str, usize); 2], &'static [&'static str]);
+
+/// Commands with options whose values are attached.
+const ATTACHED: [Options; 2] = [
     ([("balance", 1), ("start", 4)], &["-d", "-m", "-s"]),
     ([("filesystem", 2), ("defragment", 3)], &["-c"]),
 ];

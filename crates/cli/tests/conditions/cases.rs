@@ -207,6 +207,7 @@ pub(crate) fn cases() -> Vec<Case> {
     all.extend(about_streams());
     all.extend(about_volumes());
     all.extend(about_devices());
+    all.extend(about_quotas());
     all.extend(about_structures());
     all.extend(sessions());
     all
@@ -545,6 +546,23 @@ fn about_devices() -> Vec<Case> {
             answer: SILENT,
             ..look("replace cancel", "{image}", "")
         },
+        look("property get", "{image}:/home", "{image}:/no/such/path"),
+        Case {
+            answer: SILENT,
+            ..write(
+                "property set",
+                "{image}:/home-monday ro false",
+                "{image}:/no/such/path ro true",
+            )
+        },
+        look("property list", "{image}:/home", "{image}:/no/such/path"),
+        write("overlay commit", "{overlay} {image}", ""),
+        write("rescue zero-log", "{image}", ""),
+    ]
+}
+
+fn about_quotas() -> Vec<Case> {
+    vec![
         Case {
             answer: SILENT,
             is_job: true,
@@ -584,18 +602,6 @@ fn about_devices() -> Vec<Case> {
             answer: SILENT,
             ..write("qgroup clear-stale", "{quotas}", "")
         },
-        look("property get", "{image}:/home", "{image}:/no/such/path"),
-        Case {
-            answer: SILENT,
-            ..write(
-                "property set",
-                "{image}:/home-monday ro false",
-                "{image}:/no/such/path ro true",
-            )
-        },
-        look("property list", "{image}:/home", "{image}:/no/such/path"),
-        write("overlay commit", "{overlay} {image}", ""),
-        write("rescue zero-log", "{image}", ""),
     ]
 }
 

@@ -148,7 +148,8 @@ fn mirror() -> (tempfile::TempDir, String, String) {
 fn line_of(image: &str, field: &str) -> String {
     let shown = superblock(image);
     let line = shown.lines().find(|line| line.starts_with(field));
-    line.unwrap_or_else(|| panic!("{field}: {shown}")).to_owned()
+    assert!(line.is_some(), "{field}: {shown}");
+    line.unwrap_or_default().to_owned()
 }
 
 #[test]

@@ -132,7 +132,7 @@ fn tables_of_groups_equal_those_of_btrfs_progs() {
         .iter()
         .map(|flags| text(&sound(&[&["qgroup", "show"][..], flags, &[image]].concat()).stdout))
         .collect();
-    let mount = Mount::new(&[mounted.image.clone()], "").unwrap();
+    let mount = Mount::new(std::slice::from_ref(&mounted.image), "").unwrap();
     for (flags, ours) in calls.iter().zip(ours) {
         let mut show = Command::new(newest("btrfs"));
         let theirs = show

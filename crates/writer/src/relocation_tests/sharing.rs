@@ -1,6 +1,6 @@
 //! Compares content and sharing before and after a relocation.
 
-use super::{contents, groups, offset, relocate, sharing, with_snapshots};
+use super::{NEW, contents, groups, offset, relocate, sharing, with_snapshots};
 use crate::WritableFilesystem;
 use crate::operations::tests::volume::{Image, ROOT};
 use buttress_engine::block_groups::Purpose;
@@ -68,7 +68,7 @@ fn groups_with_empty_trees_move() {
         return;
     };
     let filesystem = image.open();
-    let file = filesystem.create(ROOT, b"inline", &super::NEW).unwrap();
+    let file = filesystem.create(ROOT, b"inline", &NEW).unwrap();
     filesystem.write_at(file, offset(0), b"inline").unwrap();
     filesystem.commit().unwrap();
     let all = groups(&filesystem, None);

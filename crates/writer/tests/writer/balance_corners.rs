@@ -181,7 +181,8 @@ fn exclusive_operations_refuse_each_other() {
         ),
         "{refused}"
     );
-    let changes: [(&str, &dyn Fn() -> Result<(), Error>); 5] = [
+    type Change<'a> = &'a dyn Fn() -> Result<(), Error>;
+    let changes: [(&str, Change<'_>); 5] = [
         ("device remove", &remove),
         ("resize", &cut),
         ("resize", &grow),

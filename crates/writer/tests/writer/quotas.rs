@@ -129,7 +129,7 @@ fn rescan_equals_the_kernels_rescan() {
     }
     let folder = scratch().unwrap();
     let image = made_by_kernel(folder.path(), 512).unwrap();
-    let mount = Mount::new(&[image.clone()], "noatime").unwrap();
+    let mount = Mount::new(std::slice::from_ref(&image), "noatime").unwrap();
     shell(&mount, HISTORY).unwrap();
     mount.close().unwrap();
     let filesystem = open_image(&image);
@@ -154,7 +154,7 @@ fn rescan_equals_the_kernels_rescan() {
     let ours = counts_of(&filesystem.view().quota_groups().unwrap().unwrap());
     drop(filesystem);
     check(&image).unwrap();
-    let mount = Mount::new(&[image.clone()], "noatime").unwrap();
+    let mount = Mount::new(std::slice::from_ref(&image), "noatime").unwrap();
     assert_eq!(shown(&mount).unwrap(), ours);
     btrfs(&mount, &["quota", "rescan", "-w"]).unwrap();
     assert_eq!(shown(&mount).unwrap(), ours);
@@ -174,7 +174,7 @@ fn kernels_quotas_are_changed_and_given_back() {
     }
     let folder = scratch().unwrap();
     let image = made_by_kernel(folder.path(), 300).unwrap();
-    let mount = Mount::new(&[image.clone()], "noatime").unwrap();
+    let mount = Mount::new(std::slice::from_ref(&image), "noatime").unwrap();
     let script = r#"
         "$BTRFS" quota enable .; "$BTRFS" subvolume create a >/dev/null
         head -c 200000 /dev/urandom > a/f; sync
@@ -233,7 +233,7 @@ fn kernels_quotas_are_changed_and_given_back() {
     assert!(!ours.contains_key("0/257"), "the group goes with its subvolume");
     drop(filesystem);
     check(&image).unwrap();
-    let mount = Mount::new(&[image.clone()], "noatime").unwrap();
+    let mount = Mount::new(std::slice::from_ref(&image), "noatime").unwrap();
     assert_eq!(shown(&mount).unwrap(), ours);
     btrfs(&mount, &["quota", "rescan", "-w"]).unwrap();
     assert_eq!(shown(&mount).unwrap(), ours);
@@ -245,7 +245,7 @@ fn kernels_quotas_are_changed_and_given_back() {
     assert_eq!(filesystem.view().quota_groups().unwrap(), None);
     drop(filesystem);
     check(&image).unwrap();
-    let mount = Mount::new(&[image.clone()], "").unwrap();
+    let mount = Mount::new(std::slice::from_ref(&image), "").unwrap();
     assert!(shown(&mount).is_err(), "the kernel finds no quotas");
     mount.close().unwrap();
 }
@@ -305,7 +305,7 @@ fn simple_quotas_count_as_the_kernel_does() {
     );
     drop(filesystem);
     check(&image).unwrap();
-    let mount = Mount::new(&[image.clone()], "noatime").unwrap();
+    let mount = Mount::new(std::slice::from_ref(&image), "noatime").unwrap();
     assert_eq!(shown(&mount).unwrap(), ours);
     shell(&mount, "head -c 100000 /dev/urandom > copy/g; sync").unwrap();
     mount.close().unwrap();
@@ -542,7 +542,7 @@ fn crash_during_any_change_leaves_a_marked_state() {
         filesystem.rescan_quotas(&Progress::new())?;
         lab.mark(LIMITED);
         let file = filesystem.create(ROOT, b"new", &NewInode::of_root(0o600))?;
-        filesystem.write_at(file, FileOffset::MIN, &[9; 70_000])?;
+        filesystem.write_at(file, FileOffset::MIN, &vec![9; 70_000])?;
         filesystem.commit()?;
         filesystem.rescan_quotas(&Progress::new())?;
         filesystem.disable_quotas()?;

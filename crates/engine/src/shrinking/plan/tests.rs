@@ -53,7 +53,7 @@ fn planned(groups: Vec<Source>, devices: u64, extent: u64) -> Plan {
         let used = used[&group];
         let whole = (0..used / extent).map(|_| extent);
         Ok(whole
-            .chain((used % extent > 0).then_some(used % extent))
+            .chain((!used.is_multiple_of(extent)).then_some(used % extent))
             .collect())
     };
     let plan = plan(&facts, &mut lengths).unwrap();

@@ -490,8 +490,9 @@ fn volume_without_space_stays_whole() {
         .snapshot(ROOT.subvolume, ROOT, b"snapshot", true)
         .unwrap();
     let filler = filesystem.create(ROOT, b"filler", &NEW).unwrap();
+    let megabyte = vec![5; 1 << 20];
     let mut at = 0;
-    while filesystem.write_at(filler, offset(at), &[5; 1 << 20]).is_ok() {
+    while filesystem.write_at(filler, offset(at), &megabyte).is_ok() {
         at += 1 << 20;
     }
     let full = filesystem.commit();
