@@ -276,23 +276,24 @@ impl Engine {
         loop {
             progress.check()?;
             let places = u64_of(ITEMS_AT_ONCE).exact_mul(2).exact_add(OTHER_PLACES);
-            let renamed = self.edit_alone(Need::places(places), |running| {
+            let is_last = self.edit_alone(Need::places(places), |running| {
                 let items = running.last_items(ObjectId::CHECKSUM_CHANGE)?;
                 for (key, data) in &items {
                     running.remove(TreeId::CHECKSUM, key)?;
                     running.insert(TreeId::CHECKSUM, &checksum_key(key.offset), data)?;
                 }
-                if items.len() < ITEMS_AT_ONCE {
+                let is_last = !running.has_checksum_items(ObjectId::CHECKSUM_CHANGE)?;
+                if is_last {
                     let (set, cleared) = (
                         SuperblockFlags::CHANGING_META_CSUM,
                         SuperblockFlags::CHANGING_DATA_CSUM,
                     );
                     running.core.tuning.change_flags(set, cleared);
                 }
-                Ok(items.len())
+                Ok(is_last)
             })?;
             self.commit()?;
-            if renamed < ITEMS_AT_ONCE {
+            if is_last {
                 return Ok(());
             }
         }
@@ -300,6 +301,16 @@ impl Engine {
 }
 
 impl Running {
+    /// Returns whether the checksum tree has items with an object id.
+    fn has_checksum_items(&mut self, object: ObjectId) -> Result<bool> {
+        let last = Key::new(object, ItemType::EXTENT_CSUM, u64::MAX);
+        let found = self.at_or_before(TreeId::CHECKSUM, &last)?;
+        Ok(found.is_some_and(|item| {
+            let key = item.key();
+            key.objectid == object && key.item_type == ItemType::EXTENT_CSUM
+        }))
+    }
+
     /// Returns the last checksum items with an object id, the highest address first.
     fn last_items(&mut self, object: ObjectId) -> Result<Vec<(Key, Vec<u8>)>> {
         let mut items = Vec::new();
