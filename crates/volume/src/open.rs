@@ -24,7 +24,7 @@ use crate::replacement::{FoundTarget, TARGET_ID};
 use crate::superblocks::{self, DeviceSuperblock};
 use buttress_device::Device;
 use buttress_format::superblock::{Superblock, SuperblockFlags};
-use buttress_format::{BlockFormat, ByteCount, ChecksumType, Generation};
+use buttress_format::{BlockFormat, ByteCount, ChecksumType, Generation, Incompat};
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use uuid::Uuid;
@@ -220,6 +220,8 @@ fn take_in(candidates: &mut [Candidate]) {
         if superblock.fsid != newest.fsid && state(superblock) == state(&newest) {
             superblock.fsid = newest.fsid;
             superblock.metadata_uuid = newest.metadata_uuid;
+            let has_uuid = newest.incompat.contains(Incompat::METADATA_UUID);
+            superblock.incompat.set(Incompat::METADATA_UUID, has_uuid);
             superblock.flags |= newest.flags;
         }
     }
