@@ -256,6 +256,18 @@ impl WritableFilesystem {
         }
     }
 
+    /// Runs a call that charges data. If a limit refuses the call, brings the counters up to date, and
+    /// runs the call again. The caller holds no lock.
+    pub(crate) fn with_current_quotas(&self, call: impl Fn() -> Result<()>) -> Result<()> {
+        match call() {
+            Err(Error::QuotaExceeded(_)) => {
+                self.refresh_quota_counters()?;
+                call()
+            }
+            done => done,
+        }
+    }
+
     /// Counts classic quotas if a limit of the subvolume has stale counters. The caller holds no
     /// lock.
     pub(crate) fn know_quota_use(&self, subvolume: SubvolumeId) -> Result<()> {
