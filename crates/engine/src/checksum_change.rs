@@ -19,8 +19,8 @@
 //!   copy ends the change, and [`Engine::undo_checksum_change`] restores the volume.
 //! - The commit that renames the last item also changes the flags, so a state is never ambiguous.
 //!   btrfstune changes the flags later. If its run was cut between the two, the content of the first
-//!   sector shows the type of its checksum. The item in the root tree has data only if this program
-//!   made it.
+//!   sector shows the type of its checksum. If this sector is damaged, the item in the root tree
+//!   decides: the item has data only if this program made it.
 
 mod summing;
 
@@ -192,10 +192,11 @@ impl Engine {
         Ok(match (old.first, new.first) {
             (None, None) => None,
             (None, Some(_)) => Some(Step::Rename),
-            (Some(_), None) if is_own => Some(Step::Make(0)),
-            (Some(first), None) => match self.type_of_first(&view, first, [from, to])? {
-                found if found == from => Some(Step::Make(0)),
-                _ => None,
+            (Some(first), None) => match self.type_of_first(&view, first, [from, to]) {
+                Ok(found) if found == from => Some(Step::Make(0)),
+                Ok(_) => None,
+                Err(_) if is_own => Some(Step::Make(0)),
+                Err(error) => return Err(error),
             },
             (Some(first), Some(_)) if new.end <= first => Some(Step::Rename),
             (Some(_), Some(_)) if new.end > old.end => Some(Step::Remove),
