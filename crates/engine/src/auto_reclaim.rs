@@ -133,8 +133,8 @@ impl Engine {
     /// block group. At most one reclaim of a volume runs.
     ///
     /// # Errors
-    /// Fails with [`Error::Invalid`] for a threshold that is no percentage from 1 to 99, or if a
-    /// reclaim is running.
+    /// Fails with [`Error::Invalid`] for a threshold that is no percentage from 1 to 99, if a reclaim
+    /// is running, or if the system starts no thread.
     pub fn start_auto_reclaim(
         &self,
         options: AutoReclaim,
@@ -156,6 +156,12 @@ impl Engine {
         let worker = Worker::start("buttress-reclaim", move |woken| {
             run(&of_thread, woken, options, &report);
         });
+        if worker.is_none() {
+            state.may_start_again();
+            return Err(Error::Invalid {
+                what: "the system starts no thread for an automatic reclaim",
+            });
+        }
         Ok(AutoReclaiming { shared, worker })
     }
 
