@@ -189,8 +189,11 @@ impl Engine {
         let (is_left, failure) = match moved {
             Ok(moved) => (moved.left_groups > 0, None),
             Err(Error::Cancelled) => return Ok(None),
-            Err(error @ (Error::NoSpace { .. } | Error::NotMoved { .. })) => (true, Some(error.to_string())),
-            Err(error) => return Err(error),
+            Err(error) => {
+                // The volume records an error that stopped writing, and the next edit returns it.
+                self.require_writing()?;
+                (true, Some(error.to_string()))
+            }
         };
         if is_left {
             watched.groups.entry(candidate.start).or_default().avoided_until = later;
@@ -233,7 +236,6 @@ fn run(
                 report(&reclaimed);
                 pause = Duration::ZERO;
             }
-            // The volume records an error that stopped writing, and the next edit returns it.
             Err(_) => return,
         }
     }
