@@ -8,7 +8,7 @@ use buttress_oracle::seeds;
 use std::time::Instant;
 
 const USAGE: &str = "usage: cargo xtask soak [--seed N] [--seconds N] [--histories N | --seeds N,N… | --operations N | \
-     --concurrent N | --cuts N | --receive N | --fsync N | --fiemap N | --scrub SECONDS | --mount SECONDS | --mount-calls N | --mount-cuts N]";
+     --concurrent N | --cuts N | --receive N | --fsync N | --fiemap N | --conversions N | --scrub SECONDS | --mount SECONDS | --mount-calls N | --mount-cuts N]";
 
 /// The chosen runs, and their first seed.
 struct Options {
@@ -30,6 +30,8 @@ struct Options {
     fsync: Option<u64>,
     /// Runs only extents and seeks beside the kernel's, on this many volumes.
     fiemap: Option<u64>,
+    /// Runs only balances that convert, this number of pairs of layouts; 117 are all pairs.
+    conversions: Option<u64>,
     /// Runs only scrubs and replacements, with this many seconds of scrubs beside a writer.
     scrub: Option<u64>,
     /// Runs only a mount under mixed load that ends repeatedly, for this many seconds.
@@ -52,6 +54,7 @@ fn parse(words: &[String]) -> Result<Options> {
         receive: None,
         fsync: None,
         fiemap: None,
+        conversions: None,
         scrub: None,
         mount: None,
         mount_calls: None,
@@ -76,6 +79,7 @@ fn parse(words: &[String]) -> Result<Options> {
             "--receive" => options.receive = Some(number()?),
             "--fsync" => options.fsync = Some(number()?),
             "--fiemap" => options.fiemap = Some(number()?),
+            "--conversions" => options.conversions = Some(number()?),
             "--scrub" => options.scrub = Some(number()?),
             "--mount" => options.mount = Some(number()?),
             "--mount-calls" => options.mount_calls = Some(number()?),
@@ -97,6 +101,7 @@ fn parse(words: &[String]) -> Result<Options> {
 /// | `--receive` | power cuts during receives |
 /// | `--fsync` | histories of operations and syncs, with cuts |
 /// | `--fiemap` | extents and seeks, the given number however long it takes |
+/// | `--conversions` | balances between profiles, of volumes with 50 snapshots |
 /// | `--scrub` | damage at every place, cuts of repairs and replacements, scrubs beside a writer |
 /// | `--mount`, `--mount-calls` | mounts: mixed load with all kinds of ends, calls beside the kernel's |
 /// | `--mount-cuts` | power cuts under each of Debian's programs |
@@ -111,6 +116,9 @@ pub(crate) fn run(words: &[String]) -> Result<()> {
     }
     if let Some(cuts) = options.receive {
         return run_receive(options.seed, cuts);
+    }
+    if let Some(conversions) = options.conversions {
+        return run_conversions(options.seed, conversions);
     }
     if let Some(seconds) = options.scrub {
         return run_scrub(options.seed, seconds);
@@ -154,6 +162,27 @@ fn run_receive(seed: u64, cuts: u64) -> Result<()> {
         .env("BUTTRESS_SOAK_SEED", seed.to_string())
         .env("BUTTRESS_RECEIVE_CUTS", cuts.to_string());
     run::run(&mut command)
+}
+
+/// Converts volumes between all profiles.
+fn run_conversions(seed: u64, conversions: u64) -> Result<()> {
+    let begin = Instant::now();
+    let mut command = cargo()?;
+    command
+        .args(["test", "--release", "-p", "buttress-proof", "--test", "writing"])
+        .args(["--", "converted::", "--nocapture"])
+        .env("CI", "true")
+        .env("BUTTRESS_SOAK_SEED", seed.to_string())
+        .env("BUTTRESS_CONVERSIONS", conversions.to_string());
+    if let Some(folder) = tools::newer_progs()? {
+        command.env("BUTTRESS_PROGS", folder);
+    }
+    run::run(&mut command)?;
+    println!(
+        "conversions: seed {seed}, {conversions} pairs, in {} s",
+        begin.elapsed().as_secs()
+    );
+    Ok(())
 }
 
 /// Damages every block of every copy in turn, cuts repairs and replacements at every write, and

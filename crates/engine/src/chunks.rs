@@ -21,6 +21,7 @@ use super::backing::{Backing, wants_backing};
 use super::block_groups::{Group, Purpose};
 use super::running::Running;
 use crate::device_space::stripe_bytes;
+use buttress_exact::Exact as _;
 use buttress_format::{
     BlockGroupFlags, ByteCount, Chunk, DeviceExtent, DeviceId, Incompat, ItemType, Key, Logical, ObjectId,
     Physical, Profile, STRIPE_BYTES, Stripe, TreeId,
@@ -28,6 +29,9 @@ use buttress_format::{
 use buttress_fs::error::Result;
 use buttress_tree::NonBlocking;
 pub(crate) use planning::Plan;
+
+/// The number of nodes of the chunk tree that have space before a new chunk is made.
+const SYSTEM_NODES: u64 = 16;
 
 /// The feature that a volume with chunks of a profile has.
 const fn feature_of(profile: Profile) -> Option<Incompat> {
@@ -43,6 +47,7 @@ impl Running {
     /// missing tree block ends the call before any change.
     pub fn allocate_chunk(&mut self, purpose: Purpose) -> Result<bool> {
         if purpose != Purpose::System {
+            self.ensure_converted_system_room()?;
             self.ensure_system_room()?;
         }
         let Some(mut plan) = self.plan_chunk(purpose) else {
@@ -165,9 +170,28 @@ impl Running {
         self.load_group(start.get())
     }
 
+    /// Returns whether a balance converts system block groups, and none of the target profile has space for the chunk tree.
+    pub(crate) fn lacks_converted_system_room(&self) -> bool {
+        let needed = self.core.node_bytes().get().exact_mul(SYSTEM_NODES);
+        let groups = &self.core.groups;
+        groups.targets().system.is_some()
+            && groups.preferred_free_bytes(Purpose::System) < needed
+            && self.core.system_array_has_space()
+            && !buttress_faults::on("chunk-converted-system-late")
+    }
+
+    /// Makes a system chunk of a balance's target profile before other new chunks use the space. A profile on all
+    /// devices finds no space later if a data chunk fills one device.
+    fn ensure_converted_system_room(&mut self) -> Result<()> {
+        match self.lacks_converted_system_room() {
+            true => self.allocate_chunk(Purpose::System).map(drop),
+            false => Ok(()),
+        }
+    }
+
     /// Makes sure that system block groups have space for some more nodes of the chunk tree.
     fn ensure_system_room(&mut self) -> Result<()> {
-        let needed = self.core.node_bytes().get().saturating_mul(16);
+        let needed = self.core.node_bytes().get().saturating_mul(SYSTEM_NODES);
         loop {
             let free = self.core.groups.room(Purpose::System).free_bytes;
             let Some(lacking) = needed.checked_sub(free).filter(|lacking| *lacking > 0) else {

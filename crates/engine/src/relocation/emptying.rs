@@ -254,7 +254,12 @@ impl Running {
     fn require_space_for(&mut self, groups: &[Logical]) -> Result<()> {
         let mut planned: Vec<(DeviceId, u64, u64)> = Vec::new();
         let mut lack = None;
-        for purpose in self.purposes_of(groups) {
+        let purposes = self.purposes_of(groups);
+        if !purposes.contains(&Purpose::System) && self.lacks_converted_system_room() {
+            // The first new chunk makes this system chunk too, if its space exists.
+            self.plan_places(Purpose::System, &mut planned);
+        }
+        for purpose in purposes {
             let wanted = self.wanted_for(groups, purpose);
             let mut free = self.free_outside(groups, purpose);
             while free < wanted {

@@ -5,6 +5,7 @@
 //! - [`rounds`]: the kernel and Buttress change one volume alternately;
 //! - [`balanced`]: Buttress deletes subvolumes that the kernel relocated;
 //! - [`relocated`]: Buttress relocates block groups, between all kinds of profiles;
+//! - [`converted`]: Buttress converts volumes between all profiles;
 //! - [`old_layouts`]: volumes in the layouts of old versions of mkfs.btrfs;
 //! - [`full`]: volumes without space;
 //! - [`host`]: image files with holes on a host that becomes full;
@@ -12,6 +13,7 @@
 //! - [`devices`]: devices that fail during a run, and that the volume can do without.
 
 mod balanced;
+mod converted;
 mod devices;
 mod faults;
 mod full;
@@ -36,6 +38,7 @@ fn main() -> std::process::ExitCode {
         .chain(rounds::cases())
         .chain(balanced::cases())
         .chain(relocated::cases())
+        .chain(converted::cases())
         .chain(old_layouts::cases())
         .chain(full::cases())
         .chain(host::cases())

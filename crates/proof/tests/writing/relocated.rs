@@ -201,7 +201,7 @@ const PURPOSES: [BlockGroupFlags; 3] = [
 ];
 
 /// A state without the generations of last snapshots, which a move raises.
-fn without_last_snapshots(state: &str) -> String {
+pub(super) fn without_last_snapshots(state: &str) -> String {
     let lines = state.lines().map(|line| match line.rsplit_once(" snapshot ") {
         Some((rest, _)) if line.starts_with("subvolume ") => rest,
         _ => line,

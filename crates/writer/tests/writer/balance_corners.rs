@@ -42,18 +42,25 @@ fn open_memory(backends: &Backends) -> WritableFilesystem {
     open(backends.iter().map(device).collect()).unwrap()
 }
 
+fn memory_of(bytes: usize) -> Arc<MemoryBackend> {
+    Arc::new(MemoryBackend::new("memory", vec![0; bytes]))
+}
+
 fn memory() -> Arc<MemoryBackend> {
-    Arc::new(MemoryBackend::new("memory", vec![0; DEVICE_BYTES]))
+    memory_of(DEVICE_BYTES)
 }
 
 /// A volume with files. Each third file has no copy-on-write, and so no checksums.
 fn volume(count: usize, data: Profile, metadata: Profile) -> Backends {
-    let backends: Backends = (0..count).map(|_| memory()).collect();
+    volume_on((0..count).map(|_| memory()).collect(), data, metadata)
+}
+
+fn volume_on(backends: Backends, data: Profile, metadata: Profile) -> Backends {
     let identity = Identity {
         fsid: Uuid::from_u128(1),
         chunk_tree: Uuid::from_u128(2),
         top_level: Uuid::from_u128(3),
-        devices: (10..).take(count).map(Uuid::from_u128).collect(),
+        devices: (10..).take(backends.len()).map(Uuid::from_u128).collect(),
         time: Timestamp::default(),
     };
     let options = mkfs::Options {
@@ -397,4 +404,29 @@ fn device_that_a_copy_uses_does_not_join() {
         .to_string();
     assert!(error.contains("seems to contain btrfs"), "{error}");
     expect_files(&open_memory(&copy));
+}
+
+#[test]
+fn system_chunk_gets_space_beside_a_large_data_chunk() {
+    // A data chunk in DUP takes a fifth of the volume from one device. A metadata chunk then takes the rest of that device.
+    let devices = (0..4).map(|_| memory_of(256 << 20)).collect();
+    let backends = volume_on(devices, Profile::Raid1, Profile::Raid1);
+    let filesystem = open_memory(&backends);
+    let metadata = BalanceArguments::NONE.with_target(Profile::Raid1C4);
+    let converted = BalanceItem {
+        metadata,
+        system: metadata,
+        ..item(ALL, Some(Profile::Dup))
+    };
+    let summary = balance(&filesystem, converted).unwrap();
+    assert_eq!(summary.end, BalanceEnd::Finished);
+    assert_eq!(summary.without_space, []);
+    let map = filesystem.view().volume().chunk_map();
+    let system = map
+        .chunks()
+        .iter()
+        .filter(|chunk| chunk.flags().contains(BlockGroupFlags::SYSTEM));
+    let profiles: Vec<Option<Profile>> = system.map(|chunk| chunk.flags().profile()).collect();
+    assert_eq!(profiles, [Some(Profile::Raid1C4)]);
+    expect_files(&filesystem);
 }

@@ -48,6 +48,13 @@ pub(super) const FAULTS: &[Fault] = &[
         )],
     ),
     harms(
+        "chunk-converted-system-late",
+        "A conversion leaves the system block group, because data and metadata took its space.",
+        &[in_memory(
+            "balance_corners::system_chunk_gets_space_beside_a_large_data_chunk",
+        )],
+    ),
+    harms(
         "exclusive-paused-balance-ignored",
         "A device leaves in the middle of a paused conversion, whose profile then has too few devices.",
         &[in_memory(
