@@ -356,7 +356,8 @@ pub mod unstable {
         volume.writer()
     }
 
-    /// Returns the volume over a writer, without a healer. New files get the owner and the umask of `new_files`.
+    /// Returns the volume over a writer, without a healer. New files get the owner and the umask of
+    /// `new_files`.
     #[cfg(feature = "write")]
     #[must_use]
     pub fn writable_over(

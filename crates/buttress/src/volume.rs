@@ -37,8 +37,8 @@ pub use writable::{WritableVolume, devices::NewDevice};
 /// An open btrfs volume, for reading. Clones of this handle share one volume, and any thread may
 /// make any call.
 ///
-/// No call of this type changes the volume. [`WritableVolume`](crate::WritableVolume) has the calls that do, and
-/// dereferences to this type.
+/// No call of this type changes the volume. [`WritableVolume`](crate::WritableVolume) has the calls
+/// that do, and dereferences to this type.
 ///
 /// ```
 /// # fn main() -> buttress::Result<()> {

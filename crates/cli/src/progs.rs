@@ -25,7 +25,8 @@ pub struct Known {
 }
 
 impl Known {
-    /// Returns whether an argument is this command's `index`th name, whole or shortened as btrfs-progs accepts it.
+    /// Returns whether an argument is this command's `index`th name, whole or shortened as
+    /// btrfs-progs accepts it.
     fn has_word(&self, index: usize, word: &str) -> bool {
         let mut words = self.path.split(' ');
         words.nth(index).is_some_and(|known| known == word)

@@ -57,7 +57,8 @@ pub(crate) fn targets(item: &BalanceItem) -> TargetProfiles {
     }
 }
 
-/// Returns the block groups that a new balance with this item would move on a volume that is open for reading.
+/// Returns the block groups that a new balance with this item would move on a volume that is open
+/// for reading.
 ///
 /// # Errors
 /// Fails with a refusal that Linux also makes, or if block groups cannot be read.

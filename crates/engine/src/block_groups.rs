@@ -87,7 +87,8 @@ pub struct Group {
     pub excluded_ranges: Vec<Range<u64>>,
     /// Whether allocation from this block group is forbidden.
     pub read_only: bool,
-    /// Whether allocations use this block group only if no other group has space. Its free space counts like any other.
+    /// Whether allocations use this block group only if no other group has space. Its free space
+    /// counts like any other.
     pub is_last_resort: bool,
     /// Whether the free-space tree has no item for this block group yet.
     pub needs_free_space_info: bool,

@@ -81,8 +81,8 @@ impl Running {
         Ok(true)
     }
 
-    /// Makes a chunk at the places of a plan. Returns the chunk's address, or `None` if one of the places is not free. A
-    /// missing tree block ends the call before any change.
+    /// Makes a chunk at the places of a plan. Returns the chunk's address, or `None` if one of the
+    /// places is not free. A missing tree block ends the call before any change.
     pub(crate) fn make_chunk_at(&mut self, flags: BlockGroupFlags, plan: &Plan) -> Result<Option<Logical>> {
         let is_system = flags.contains(BlockGroupFlags::SYSTEM);
         if is_system && !self.core.system_array_has_space() {
@@ -170,7 +170,8 @@ impl Running {
         self.load_group(start.get())
     }
 
-    /// Returns whether a balance converts system block groups, and none of the target profile has space for the chunk tree.
+    /// Returns whether a balance converts system block groups, and none of the target profile has
+    /// space for the chunk tree.
     pub(crate) fn lacks_converted_system_room(&self) -> bool {
         let needed = self.core.node_bytes().get().exact_mul(SYSTEM_NODES);
         let groups = &self.core.groups;
@@ -180,8 +181,8 @@ impl Running {
             && !buttress_faults::on("chunk-converted-system-late")
     }
 
-    /// Makes a system chunk of a balance's target profile before other new chunks use the space. A profile on all
-    /// devices finds no space later if a data chunk fills one device.
+    /// Makes a system chunk of a balance's target profile before other new chunks use the space. A
+    /// profile on all devices finds no space later if a data chunk fills one device.
     fn ensure_converted_system_room(&mut self) -> Result<()> {
         match self.lacks_converted_system_room() {
             true => self.allocate_chunk(Purpose::System).map(drop),

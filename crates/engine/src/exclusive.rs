@@ -1,11 +1,13 @@
-//! Exclusive operations: a volume has one balance, change of its devices or replacement at a time, as in Linux.
+//! Exclusive operations: a volume has one balance, change of its devices or replacement at a time,
+//! as in Linux.
 //!
 //! Invariants:
-//! - A change of the devices holds the membership lock for its whole length. A balance acquires the lock for a moment, when it starts
-//!   and when it continues; a replacement, when it starts.
+//! - A change of the devices holds the membership lock for its whole length. A balance acquires the
+//!   lock for a moment, when it starts and when it continues; a replacement, when it starts.
 //! - A paused balance excludes every other operation except a new device.
 //!
-//! A process that has a volume open for writing excludes other processes by the locks of its images and devices.
+//! A process that has a volume open for writing excludes other processes by the locks of its images
+//! and devices.
 //!
 //! Source: btrfs-balance(8) and btrfs-device(8), on exclusive operations; messages of Linux 6.18.
 

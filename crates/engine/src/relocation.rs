@@ -24,9 +24,10 @@
 //! - A group that a relocation is emptying gets no new extent, and nothing in it is overwritten in
 //!   place.
 //! - The job visits the groups of its list alone, and none that it made.
-//! - A tree looks up a copy before it changes the copy, if the tree shares it or if it has full back references. The tree's root
-//!   item names this transaction as the last snapshot.
-//! - Copies keep the form of their references. They get no flag of a relocation, which implies full back references.
+//! - A tree looks up a copy before it changes the copy, if the tree shares it or if it has full
+//!   back references. The tree's root item names this transaction as the last snapshot.
+//! - Copies keep the form of their references. They get no flag of a relocation, which implies full
+//!   back references.
 //!
 //! Left out: an extent is never divided. A job fails without a free range as long as its longest extent.
 
@@ -140,7 +141,8 @@ impl Engine {
     /// Moves all content out of these block groups, and removes the groups. A block group that no
     /// longer exists is skipped. Readers may delay the removal ([`Removal`]).
     ///
-    /// A job that ends early leaves a sound volume. Extents that it moved stay moved, and the groups take new extents again.
+    /// A job that ends early leaves a sound volume. Extents that it moved stay moved, and the
+    /// groups take new extents again.
     ///
     /// # Errors
     /// [`Error::Cancelled`]. [`Error::NoSpace`] with the missing bytes, before any change if the
@@ -163,8 +165,8 @@ impl Engine {
         self.empty_all(Emptying::begin(self, groups)?, options)
     }
 
-    /// Moves all content as [`relocate`](Self::relocate) does, out of block groups that the caller closed and into the space
-    /// that open groups have. Makes no chunk.
+    /// Moves all content as [`relocate`](Self::relocate) does, out of block groups that the caller
+    /// closed and into the space that open groups have. Makes no chunk.
     pub(crate) fn relocate_closed(
         &self,
         groups: &[Logical],
@@ -358,8 +360,9 @@ impl Job<'_> {
         self.change(copies, moved.1, blocks.1)
     }
 
-    /// Attempts the change once. The change is prepared under the edit lock, and the copies are written without it. If nothing
-    /// was edited meanwhile, everything changes under the lock. `alone` holds the lock all the time.
+    /// Attempts the change once. The change is prepared under the edit lock, and the copies are
+    /// written without it. If nothing was edited meanwhile, everything changes under the lock.
+    /// `alone` holds the lock all the time.
     fn attempt(
         &mut self,
         reads: &mut FaultIn,

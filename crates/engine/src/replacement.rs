@@ -94,7 +94,8 @@ impl Engine {
     /// target.
     ///
     /// # Errors
-    /// Fails if another exclusive operation is in progress, if the target is too small, or if the commit fails.
+    /// Fails if another exclusive operation is in progress, if the target is too small, or if the
+    /// commit fails.
     pub fn start_replacement(
         &self,
         source: DeviceId,

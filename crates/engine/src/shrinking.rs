@@ -36,7 +36,7 @@ use plan::{Facts, Plan, Source};
 /// The free bytes for metadata while data moves, in an image file that can grow.
 const SPARE_BYTES: u64 = 64 << 20;
 
-/// The same on a device that cannot grow.
+/// The free bytes for metadata while data moves, on a device that cannot grow.
 const LEAST_SPARE_BYTES: u64 = 24 << 20;
 
 /// The addresses and sizes of a plan stay below this bound, so that their sums are exact.

@@ -161,9 +161,12 @@ impl WritableFile {
     /// ```
     ///
     /// # Errors
-    /// Fails if the job was cancelled, the subvolume is read-only, the file is immutable, no space
-    /// is free, the range begins past the end of the file, or content cannot be read. The part
-    /// before the error is defragmented.
+    /// - The job was cancelled, or no space is free.
+    /// - The subvolume is read-only, or the file is immutable.
+    /// - The range begins past the end of the file.
+    /// - Content cannot be read.
+    ///
+    /// The part before the error is defragmented.
     pub fn defragment(&self, options: &DefragmentOptions, progress: &Progress) -> Result<DefragmentSummary> {
         Ok(self
             .volume
@@ -278,7 +281,8 @@ impl WritableFile {
         Ok(())
     }
 
-    /// Makes the content of a range durable. A range without dirty data causes no write, even if the rest of the file is dirty.
+    /// Makes the content of a range durable. A range without dirty data causes no write, even if
+    /// the rest of the file is dirty.
     ///
     /// ```
     /// # let volume = buttress::Volume::create().on_devices(vec![buttress::Device::memory(vec![0; 256 << 20])])?;

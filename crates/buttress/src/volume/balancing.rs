@@ -20,7 +20,8 @@ impl Volume {
         }
     }
 
-    /// Returns the block groups that a new balance would move, in the order in which it would move them. Nothing is changed.
+    /// Returns the block groups that a new balance would move, in the order in which it would move
+    /// them. Nothing is changed.
     ///
     /// # Errors
     /// Fails if Linux would refuse the balance, such as a profile for which the volume has too few

@@ -20,11 +20,12 @@ impl Volume {
 }
 
 impl WritableVolume {
-    /// Packs the content of the volume, and cuts its devices after it: the smallest devices that hold the volume, with
-    /// `slack` free bytes on each. Image files are cut too. Nothing changes if no device would get smaller.
+    /// Packs the content of the volume, and cuts its devices after it: the smallest devices that
+    /// hold the volume, with `slack` free bytes on each. Image files are cut too. Nothing changes
+    /// if no device would get smaller.
     ///
-    /// Extents move as they are, so sharing, compression and preallocation stay. Image files may grow meanwhile. No other
-    /// thread may use the volume.
+    /// Extents move as they are, so sharing, compression and preallocation stay. Image files may
+    /// grow meanwhile. No other thread may use the volume.
     ///
     /// ```
     /// # use buttress::{Device, Progress, Volume};
@@ -40,8 +41,10 @@ impl WritableVolume {
     /// ```
     ///
     /// # Errors
-    /// A device is missing, belongs to a seed, or cannot grow and has too little unallocated space; an extent has no intact
-    /// copy; the job was cancelled, which leaves a whole volume; a device fails.
+    /// - A device is missing, belongs to a seed, or fails.
+    /// - A device cannot grow and has too little unallocated space.
+    /// - An extent has no intact copy.
+    /// - The job was cancelled, which leaves a whole volume.
     pub fn shrink(&self, slack: ByteCount, progress: &Progress) -> Result<ShrinkSummary> {
         Ok(self.writer().shrink(slack, progress)?)
     }

@@ -194,8 +194,8 @@ impl NewFiles {
         })
     }
 
-    /// Returns the start of the volume in an image whose length may change. Returns `None` if other content may follow the
-    /// volume: in an existing image with `--offset`.
+    /// Returns the start of the volume in an image whose length may change. Returns `None` if other
+    /// content may follow the volume: in an existing image with `--offset`.
     fn volume_start(&self, context: &Context, image: &Path) -> Option<u64> {
         match context.globals().offset {
             None => Some(0),

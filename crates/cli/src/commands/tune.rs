@@ -1,6 +1,6 @@
 //! `buttress tune IMAGE`: changes of a whole volume, with the options of btrfstune.
 //!
-//! One call makes one kind of change, as btrfstune does. A call that is interrupted leaves the
+//! A call makes one kind of change, as btrfstune does. A call that is interrupted leaves the
 //! volume as before or as after it, or in a state that a second call finishes. Left out: the remap
 //! tree.
 
@@ -26,7 +26,7 @@ use crate::writing::environment;
 
 /// Change features, the uuid, checksums or the seed flag of an unmounted volume
 ///
-/// One call makes one kind of change. After an interruption of -u, -U, -m, -M or --csum, no program
+/// A call makes one kind of change. After an interruption of -u, -U, -m, -M or --csum, no program
 /// uses the volume until the same command has finished the change. This command also finishes
 /// changes that btrfstune began.
 #[derive(Args, Debug)]

@@ -1,5 +1,6 @@
-//! `balance start|pause|cancel|resume|status`, with the kernel as the reference: the choice of block groups, the item in the
-//! root tree, and balances that one side began and the other continues.
+//! `balance start|pause|cancel|resume|status`, with the kernel as the reference: the choice of
+//! block groups, the item in the root tree, and balances that one side began and the other
+//! continues.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,

@@ -1,4 +1,5 @@
-//! `device add|remove|delete` and `filesystem resize`: what they do, what they refuse, and what the kernel reads afterwards.
+//! `device add|remove|delete` and `filesystem resize`: what they do, what they refuse, and what the
+//! kernel reads afterwards.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,

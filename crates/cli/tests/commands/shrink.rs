@@ -1,4 +1,5 @@
-//! `filesystem shrink` and `inspect-internal min-dev-size`: the size that they state, and what Linux does with the result.
+//! `filesystem shrink` and `inspect-internal min-dev-size`: the size that they state, and what
+//! Linux does with the result.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,

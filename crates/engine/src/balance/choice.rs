@@ -7,8 +7,8 @@
 //!
 //! Two differences from Linux 6.18, both in favour of the manual:
 //!
-//! - `limit=N` moves at most N block groups. Linux moves fewer where fewer than N pass: it also takes what is left of N as
-//!   a least number.
+//! - `limit=N` moves at most N block groups. Linux moves fewer where fewer than N pass: it also
+//!   takes what is left of N as a least number.
 //! - If both flags of a filter are set, Linux prefers the single value to the range.
 //!
 //! Source: btrfs-balance(8), section "Filters".
@@ -155,8 +155,8 @@ fn count(groups: &[Candidate], kind: Kind) -> u64 {
 }
 
 impl Choice {
-    /// Begins to visit the block groups. Each is compared with the filters again when it is visited, as Linux does: what was
-    /// moved meanwhile may have filled it.
+    /// Begins to visit the block groups. Each is compared with the filters again when it is
+    /// visited, as Linux does: what was moved meanwhile may have filled it.
     pub(crate) fn visits(&self) -> Visits<'_> {
         let left = |kind: Kind| match limits(kind.filters(&self.item)) {
             (least, _) if count(&self.groups, kind) < least => 0,

@@ -69,7 +69,8 @@ impl BalanceControl {
         self.progress.cancel();
     }
 
-    /// Returns the flag that makes a pause a cancellation, for callers that can only set a flag, such as signal handlers.
+    /// Returns the flag that makes a pause a cancellation, for callers that can only set a flag,
+    /// such as signal handlers.
     #[must_use]
     pub fn cancellation(&self) -> Arc<AtomicBool> {
         Arc::clone(&self.is_cancelled)
@@ -133,12 +134,13 @@ impl Drop for Runs<'_> {
 }
 
 impl Engine {
-    /// Runs the balance that was [started](Self::start_balance) or [resumed](Self::resume_balance) until its end, a pause or a
-    /// cancellation. At most `bytes_per_second` bytes are moved in a second.
+    /// Runs the balance that was [started](Self::start_balance) or [resumed](Self::resume_balance)
+    /// until its end, a pause or a cancellation. At most `bytes_per_second` bytes are moved in a
+    /// second.
     ///
     /// # Errors
-    /// [`BalanceRefusal::NotInProgress`], [`BalanceRefusal::Running`]; any failure of a move except lack of space, which ends
-    /// the balance.
+    /// [`BalanceRefusal::NotInProgress`], [`BalanceRefusal::Running`]; any failure of a move except
+    /// lack of space, which ends the balance.
     pub fn run_balance(
         &self,
         choice: &Choice,

@@ -3,7 +3,7 @@
 //! Order: the device's old content is wiped; the device gets the superblock in use with its own
 //! item ([`Volume::join`](buttress_volume::Volume::join)); a commit lists the device. All checks
 //! that can refuse the new device run before that superblock write. After a crash before the commit,
-//! the same call goes on: the device carries a superblock of the volume, and no content.
+//! the same call continues: the device carries a superblock of the volume, and no content.
 
 use super::{LEAST_DEVICE_BYTES, item_key, refused, whole_sectors};
 use crate::device_space::DeviceSpaceLeft;
@@ -74,8 +74,8 @@ impl Engine {
         }
     }
 
-    /// Returns whether a device carries a superblock of this volume that no chunk uses: a crash interrupted its joining, or its
-    /// removal after the commit. Nothing on such a device is lost.
+    /// Returns whether a device carries a superblock of this volume that no chunk uses: a crash
+    /// interrupted its joining, or its removal after the commit. Nothing on such a device is lost.
     fn is_half_joined(&self, device: &Device, superblock: &Superblock) -> Result<bool> {
         let volume = self.forest().volume();
         let item = &superblock.device_item;

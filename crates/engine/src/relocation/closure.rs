@@ -238,8 +238,9 @@ impl Closure {
         self.above.entry(block).or_default().push(parent);
     }
 
-    /// Returns the trees that must look up a block of the closure before they change it. Others share the block, or it has
-    /// full back references. A tree expects neither of blocks that are newer than its last snapshot.
+    /// Returns the trees that must look up a block of the closure before they change it. Others
+    /// share the block, or it has full back references. A tree expects neither of blocks that are
+    /// newer than its last snapshot.
     pub(super) fn trees_to_mark(&self) -> BTreeSet<TreeId> {
         let mut by_level: Vec<(u8, Logical)> = self
             .blocks

@@ -24,7 +24,8 @@ use std::collections::BTreeSet;
 /// How many files an error names.
 const USERS_MAX: usize = 16;
 
-/// Data extents that have a copy at a new place. Dropping the value frees the ranges of copies that no tree uses.
+/// Data extents that have a copy at a new place. Dropping the value frees the ranges of copies that
+/// no tree uses.
 #[derive(Debug)]
 pub(super) struct Copies<'a> {
     engine: &'a Engine,

@@ -1,4 +1,5 @@
-//! Block groups that are being emptied: no allocation uses them, and a commit removes them once nothing is left.
+//! Block groups that are being emptied: no allocation uses them, and a commit removes them once
+//! nothing is left.
 //!
 //! Invariants:
 //! - Before a block group is marked, other groups have space for all of its content. Chunks are

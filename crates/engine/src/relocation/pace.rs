@@ -1,7 +1,8 @@
 //! The rate limit of a job.
 //!
-//! Each batch is due at a moment that follows from the bytes moved so far. The time that a batch itself takes counts. A job that was
-//! slower than its limit may catch up, but only by [`CREDIT_MAX`].
+//! Each batch is due at a moment that follows from the bytes moved so far. The time that a batch
+//! itself takes counts. A job that was slower than its limit may catch up, but only by
+//! [`CREDIT_MAX`].
 
 use buttress_exact::Exact as _;
 use buttress_fs::error::Result;

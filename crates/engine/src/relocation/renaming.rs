@@ -40,7 +40,8 @@ pub(super) struct Renaming {
     gone: BTreeSet<(Logical, Logical)>,
     /// The running transaction.
     generation: Generation,
-    /// [`DelayedReferences::times_taken`](buttress_accounts::delayed_references::DelayedReferences::times_taken) then.
+    /// [`DelayedReferences::times_taken`](buttress_accounts::delayed_references::DelayedReferences::times_taken)
+    /// then.
     references_taken: u64,
 }
 
@@ -164,8 +165,8 @@ impl Running {
         self.give_back_places(&places);
     }
 
-    /// Whether nothing that the change is about was edited since it was prepared. Others had the edit lock, and no commit came.
-    /// A block that is missing ends it.
+    /// Whether nothing that the change is about was edited since it was prepared. Others had the
+    /// edit lock, and no commit came. A block that is missing ends it.
     pub(super) fn is_unchanged(&mut self, renaming: &Renaming) -> Result<bool> {
         let references = &self.core.references;
         if references.times_taken() != renaming.references_taken {
@@ -234,8 +235,8 @@ impl Running {
             self.point_to_copy(renaming, *tree, *old)?;
         }
         for tree in closure.trees_to_mark() {
-            // A tree takes blocks newer than its last snapshot for its own. Copies that several trees share are
-            // treated as if the snapshot had just been made.
+            // A tree takes blocks newer than its last snapshot for its own. Copies that several
+            // trees share are treated as if the snapshot had just been made.
             let generation = self.core.generation;
             let open = self.open_tree(tree)?;
             let item = open.item.as_mut().ok_or(Error::TreeNotFound { tree })?;

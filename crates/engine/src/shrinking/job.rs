@@ -29,25 +29,27 @@ const PLANS_MAX: usize = 4;
 const HEADROOM_PART: u64 = 4;
 
 impl Engine {
-    /// Moves the content of the volume towards the start of its devices, and cuts the devices after it, with `slack` free
-    /// bytes on each device. Nothing changes if no device would get smaller. Image files grow first if the content needs
-    /// space beside itself, and are cut last.
+    /// Moves the content of the volume towards the start of its devices, and cuts the devices after
+    /// it, with `slack` free bytes on each device. Nothing changes if no device would get smaller.
+    /// Image files grow first if the content needs space beside itself, and are cut last.
     ///
     /// Only the caller may use the volume meanwhile: the job waits for views of older states.
     ///
     /// # Errors
-    /// Fails before any change if a device is missing or belongs to a seed, or if a device that cannot grow has too little
-    /// unallocated space. [`Error::Cancelled`] leaves a whole volume that the next shrink continues with. Errors of
-    /// devices, trees and extents as for [`relocate`](Self::relocate).
+    /// Fails before any change if a device is missing or belongs to a seed, or if a device that
+    /// cannot grow has too little unallocated space. [`Error::Cancelled`] leaves a whole volume
+    /// that the next shrink continues with. Errors of devices, trees and extents as for
+    /// [`relocate`](Self::relocate).
     pub fn shrink(&self, slack: ByteCount, progress: &Progress) -> Result<ShrinkSummary> {
         self.pack(slack, progress, &|_| None)
     }
 
-    /// Packs the volume as [`shrink`](Self::shrink) does, and cuts one device at `size`. Other devices keep their sizes.
+    /// Packs the volume as [`shrink`](Self::shrink) does, and cuts one device at `size`. Other
+    /// devices keep their sizes.
     ///
     /// # Errors
-    /// As for [`shrink`](Self::shrink). [`MembershipRefusal::TooSmall`] before any change if the packed content does not
-    /// fit into the size.
+    /// As for [`shrink`](Self::shrink). [`MembershipRefusal::TooSmall`] before any change if the
+    /// packed content does not fit into the size.
     pub fn shrink_device_to(
         &self,
         device: DeviceId,
@@ -297,7 +299,8 @@ impl Engine {
         Ok(made)
     }
 
-    /// Lets the next allocations of all kinds begin in a chunk. In a mixed one, metadata begins after the data that moves there.
+    /// Lets the next allocations of all kinds begin in a chunk. In a mixed one, metadata begins
+    /// after the data that moves there.
     fn go_on_in(&self, chunk: Logical, data_bytes: u64) {
         let mut running = self.shared.running.lock();
         let Some((flags, end)) = running
@@ -362,7 +365,8 @@ fn unknown_chunk(number: usize) -> Error {
         .into()
 }
 
-/// Keeps edits from making chunks, and commits from removing empty ones. Groups that were closed meanwhile take extents again when this is dropped.
+/// Keeps edits from making chunks, and commits from removing empty ones. Groups that were closed
+/// meanwhile take extents again when this is dropped.
 struct NoChunks<'a> {
     engine: &'a Engine,
 }

@@ -116,7 +116,8 @@ impl Places {
         }
     }
 
-    /// Returns the lowest place of a chunk for `content` bytes, whose stripes are below `bound` on their devices.
+    /// Returns the lowest place of a chunk for `content` bytes, whose stripes are below `bound` on
+    /// their devices.
     pub(super) fn low(
         &self,
         profile: Profile,
@@ -164,8 +165,8 @@ impl Places {
         Some(place)
     }
 
-    /// Places a chunk on as many devices as its profile uses, at those with the lowest starts. `starts` returns the places of
-    /// this many device extents of this length on one device.
+    /// Places a chunk on as many devices as its profile uses, at those with the lowest starts.
+    /// `starts` returns the places of this many device extents of this length on one device.
     fn place(&self, profile: Profile, content: u64, starts: &StartsOf<'_>) -> Option<Place> {
         (1..=self.devices.len()).rev().find_map(|count| {
             let geometry = StripeGeometry::widest(profile, count)?;

@@ -36,7 +36,7 @@ use std::collections::{BTreeMap, VecDeque};
 /// them to begin a transaction.
 const HEADROOM_BYTES: u64 = 2 << 20;
 
-/// The same as a number of nodes.
+/// The headroom as a number of nodes.
 const HEADROOM_NODES: u64 = 128;
 
 /// The least length of the chunk for the chunk tree. Linux does not finish its cleaning beside a
@@ -46,7 +46,7 @@ const SYSTEM_BYTES: u64 = 1 << 20;
 /// The free nodes in the chunk for the chunk tree.
 const SYSTEM_NODES: u64 = 32;
 
-/// One byte in this number of metadata is added to the spare bytes.
+/// The number of bytes of metadata that need one spare byte.
 const SPARE_PART: u64 = 8;
 
 /// The least gain of a move, in bytes and as a part of the size. A smaller gain is not worth a move.

@@ -1,4 +1,5 @@
-//! `device usage`, `subvolume find-new`, `inspect-internal subvolid-resolve`, `min-dev-size` and `map-swapfile`, `subvolume sync`.
+//! `device usage`, `subvolume find-new`, `inspect-internal subvolid-resolve`, `min-dev-size` and
+//! `map-swapfile`, `subvolume sync`.
 
 use crate::{expect_equal, ours_of, reference_of};
 use anyhow::{Context, Result, ensure};
@@ -76,7 +77,8 @@ pub fn compare(mount: &Mount, devices: &[PathBuf]) -> Result<()> {
     Ok(())
 }
 
-/// Compares the smallest size of a device, of which btrfs-progs has an estimate: the same form, and no larger number.
+/// Compares the smallest size of a device, of which btrfs-progs has an estimate: the same form, and
+/// no larger number.
 fn smaller(mount: &Mount, devices: &[PathBuf], words: &[&str]) -> Result<()> {
     let bytes = |lines: &[String]| -> Result<u64> {
         let line = lines.first().context("no line")?;

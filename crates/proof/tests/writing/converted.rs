@@ -1,7 +1,9 @@
-//! Volumes that a balance converts, from each layout to each profile: content and sharing stay, and the check finds nothing.
+//! Volumes that a balance converts, from each layout to each profile: content and sharing stay, and
+//! the check finds nothing.
 //!
-//! The suite converts some pairs of layouts, from each layout at least once. `cargo xtask soak --conversions N` converts more
-//! pairs, of volumes with more snapshots. From [`PAIRS`] on, the soak converts all pairs.
+//! The suite converts some pairs of layouts, from each layout at least once. `cargo xtask soak
+//! --conversions N` converts more pairs, of volumes with more snapshots. From [`PAIRS`] on, the
+//! soak converts all pairs.
 
 use crate::number;
 use crate::relocated::without_last_snapshots;
@@ -209,8 +211,9 @@ fn run_to_the_end(filesystem: &WritableFilesystem, item: Option<BalanceItem>) ->
     Ok(())
 }
 
-/// Whether a profile has parity. `btrfs check --check-data-csum` of btrfs-progs 6.14 computes wrong content from parity for an
-/// extent that crosses a boundary of stripes. The kernel's scrub finds no error on these volumes.
+/// Whether a profile has parity. `btrfs check --check-data-csum` of btrfs-progs 6.14 computes wrong
+/// content from parity for an extent that crosses a boundary of stripes. The kernel's scrub finds
+/// no error on these volumes.
 fn has_parity(profile: Profile) -> bool {
     matches!(profile, Profile::Raid5 | Profile::Raid6)
 }
@@ -242,7 +245,8 @@ fn converts(conversion: &Conversion, with_kernel: bool) -> Result<()> {
     Ok(())
 }
 
-/// Converts every `step`-th pair from `first` on. The kernel compares the content of every `kernel_every`-th pair.
+/// Converts every `step`-th pair from `first` on. The kernel compares the content of every
+/// `kernel_every`-th pair.
 fn convert_pairs(first: usize, step: usize, snapshots: u64, kernel_every: usize) -> Result<()> {
     let seed = number("BUTTRESS_SOAK_SEED", 1);
     let mut failures = Vec::new();

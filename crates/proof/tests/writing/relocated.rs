@@ -1,5 +1,6 @@
-//! Block groups that move here, on volumes of the kernel: profiles, features, snapshots, and what the kernel relocated before.
-//! Afterwards both checks find nothing, and the kernel reads what it wrote.
+//! Block groups that move here, on volumes of the kernel: profiles, features, snapshots, and what
+//! the kernel relocated before. Afterwards both checks find nothing, and the kernel reads what it
+//! wrote.
 
 use anyhow::{Context, Result, ensure};
 use buttress::mkfs::Options;
@@ -23,7 +24,8 @@ use std::fs;
 use std::io::Write as _;
 use std::process::Command;
 
-/// Snapshots of what the volume is filled with, each with changes; the kernel relocates a part before the last ones.
+/// Snapshots of what the volume is filled with, each with changes; the kernel relocates a part
+/// before the last ones.
 fn shared(mount: &Mount) -> Result<()> {
     let top = mount.path();
     let source = top.join("source");
@@ -209,8 +211,8 @@ pub(super) fn without_last_snapshots(state: &str) -> String {
     lines.collect::<Vec<_>>().join("\n")
 }
 
-/// A volume after random operations moves group by group, and is cut at its writes. Each cut leaves a volume with the same
-/// content, which moves again to the end.
+/// A volume after random operations moves group by group, and is cut at its writes. Each cut leaves
+/// a volume with the same content, which moves again to the end.
 fn cut_off(seed: u64) -> Result<()> {
     let base = empty(&[192 << 20], &Options::default())?;
     let filesystem = open_for_writing(&base)?;

@@ -31,7 +31,8 @@ impl WritableFilesystem {
         })
     }
 
-    /// Sets the size of a file, as `truncate(2)` does by path. A file that has this size already keeps its times.
+    /// Sets the size of a file, as `truncate(2)` does by path. A file that has this size already
+    /// keeps its times.
     ///
     /// # Errors
     /// Fails as [`WritableFilesystem::truncate`] does.

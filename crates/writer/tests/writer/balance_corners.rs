@@ -1,4 +1,5 @@
-//! Corners of balances: other exclusive operations, and devices that rot, fail, missed commits or become full.
+//! Corners of balances: other exclusive operations, and devices that rot, fail, missed commits or
+//! become full.
 
 use buttress_device::{Backend, Device, Engine, MemoryBackend};
 use buttress_exact::Exact as _;
@@ -408,7 +409,8 @@ fn device_that_a_copy_uses_does_not_join() {
 
 #[test]
 fn system_chunk_gets_space_beside_a_large_data_chunk() {
-    // A data chunk in DUP takes a fifth of the volume from one device. A metadata chunk then takes the rest of that device.
+    // A data chunk in DUP takes a fifth of the volume from one device. A metadata chunk then takes
+    // the rest of that device.
     let devices = (0..4).map(|_| memory_of(256 << 20)).collect();
     let backends = volume_on(devices, Profile::Raid1, Profile::Raid1);
     let filesystem = open_memory(&backends);

@@ -16,8 +16,8 @@ impl WritableVolume {
     /// Refuses a device that [`add_device`](Self::add_device) would refuse. Nothing changes.
     ///
     /// # Errors
-    /// The device is read-only, smaller than 16 MiB, or a device of the volume already; it seems to hold something, and
-    /// [`overwrites`](NewDevice::overwrites) is not set.
+    /// The device is read-only, smaller than 16 MiB, or a device of the volume already; it seems to
+    /// hold something, and [`overwrites`](NewDevice::overwrites) is not set.
     pub fn check_new_device(&self, device: &Device, options: NewDevice) -> Result<()> {
         Ok(self.writer().require_new_device(device, options)?)
     }
@@ -39,13 +39,14 @@ impl WritableVolume {
     /// ```
     ///
     /// # Errors
-    /// As for [`check_new_device`](Self::check_new_device); a device fails; another change of devices is in progress.
+    /// As for [`check_new_device`](Self::check_new_device); a device fails; another change of
+    /// devices is in progress.
     pub fn add_device(&self, device: Device, options: NewDevice) -> Result<DeviceId> {
         Ok(self.writer().add_device(device, options)?)
     }
 
-    /// Moves the content of a device to other devices, and removes the device, which may be missing. The superblocks of the
-    /// removed device are wiped last.
+    /// Moves the content of a device to other devices, and removes the device, which may be
+    /// missing. The superblocks of the removed device are wiped last.
     ///
     /// ```
     /// # use buttress::{Device, NewDevice, Progress, Volume};
@@ -59,8 +60,8 @@ impl WritableVolume {
     /// ```
     ///
     /// # Errors
-    /// The volume has no such device, or cannot do without it; its content finds no space elsewhere; the job was cancelled,
-    /// and the device stays; a device fails.
+    /// The volume has no such device, or cannot do without it; its content finds no space
+    /// elsewhere; the job was cancelled, and the device stays; a device fails.
     pub fn remove_device(&self, device: DeviceId, progress: &Progress) -> Result<()> {
         let emptying = self.writer().begin_removal(device)?;
         self.empty(&emptying, progress)?;
@@ -68,8 +69,9 @@ impl WritableVolume {
         wipe(&slot)
     }
 
-    /// Gives a device another size, in whole sectors. An image file grows before the volume uses the new bytes, and is cut
-    /// after the volume has given them up. A block device must have the size.
+    /// Gives a device another size, in whole sectors. An image file grows before the volume uses
+    /// the new bytes, and is cut after the volume has given them up. A block device must have the
+    /// size.
     ///
     /// ```
     /// # use buttress::{Device, Progress, Volume};
@@ -87,8 +89,10 @@ impl WritableVolume {
     /// ```
     ///
     /// # Errors
-    /// The volume has no such device; the size is below 16 MiB, or past the end of a block device; content past the new end
-    /// finds no space elsewhere; the job was cancelled; a device fails.
+    /// - The volume has no such device, or a device fails.
+    /// - The size is below 16 MiB, or past the end of a block device.
+    /// - Content past the new end finds no space elsewhere.
+    /// - The job was cancelled.
     pub fn resize_device(&self, device: DeviceId, size: ByteCount, progress: &Progress) -> Result<()> {
         // A view would keep the old places of moved content, and the job would wait for it.
         let volume = self.writer().forest().volume();
@@ -113,12 +117,14 @@ impl WritableVolume {
         Ok(grown?)
     }
 
-    /// Gives a device another size as [`resize_device`](Self::resize_device) does. If the content past the new end finds no
-    /// space, packs the volume as [`shrink`](Self::shrink) does. No other thread may use the volume.
+    /// Gives a device another size as [`resize_device`](Self::resize_device) does. If the content
+    /// past the new end finds no space, packs the volume as [`shrink`](Self::shrink) does. No other
+    /// thread may use the volume.
     ///
     /// # Errors
-    /// As for [`resize_device`](Self::resize_device). A size below that of [`plan_shrink`](crate::Volume::plan_shrink) is
-    /// refused before any change on a volume of one device.
+    /// As for [`resize_device`](Self::resize_device). A size below that of
+    /// [`plan_shrink`](crate::Volume::plan_shrink) is refused before any change on a volume of one
+    /// device.
     pub fn pack_into_size(&self, device: DeviceId, size: ByteCount, progress: &Progress) -> Result<()> {
         let info = self.devices();
         let now = info

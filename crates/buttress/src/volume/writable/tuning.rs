@@ -27,7 +27,8 @@ impl WritableVolume {
         Ok(self.writer.tune(|tuning, _| tuning.add_features(flag))?)
     }
 
-    /// Makes the volume a seed: it cannot be written to after this handle is closed, and Linux can add devices to it.
+    /// Makes the volume a seed: it cannot be written to after this handle is closed, and Linux can
+    /// add devices to it.
     ///
     /// # Errors
     /// Fails if writing to the volume has stopped.

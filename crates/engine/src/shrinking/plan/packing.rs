@@ -13,7 +13,8 @@ use std::collections::BTreeMap;
 const PACKED_PART: u64 = 64;
 
 impl Planner<'_, '_> {
-    /// Leaves out the packed data groups at the start of the devices. The others are left to be moved, in order of address.
+    /// Leaves out the packed data groups at the start of the devices. The remaining groups
+    /// move in order of address.
     pub(super) fn keep_packed(&mut self, mut data: Vec<Source>) {
         data.sort_by_key(|group| group.place.stripes.iter().map(|(_, at)| *at).min());
         let mut is_prefix = true;
@@ -119,8 +120,8 @@ impl Planner<'_, '_> {
         self.go(batch.iter().map(|group| group.group).collect(), vec![chunk], used);
     }
 
-    /// Moves a group into several chunks, since superblock copies divide the space before it. Returns false if that space is
-    /// too small.
+    /// Moves a group into several chunks, since superblock copies divide the space before it.
+    /// Returns false if that space is too small.
     fn divide(&mut self, group: &Left) -> Result<bool, Stop> {
         let front = self.front(group);
         let device = self
@@ -191,7 +192,8 @@ pub(super) fn is_scattered(place: &Place) -> bool {
     on_one_device.any(|((_, at), (_, next))| at.exact_add(place.device_extent) != *next)
 }
 
-/// Returns the number of lengths, from the first on, whose sum has a place where the first length has one, and that place.
+/// Returns the number of lengths, from the first on, whose sum has a place where the first length
+/// has one, and that place.
 fn longest_prefix(lengths: &[u64], place_of: impl Fn(u64) -> Option<Place>) -> Option<(usize, Place)> {
     let mut sum = 0_u64;
     let sums: Vec<u64> = lengths
