@@ -133,8 +133,8 @@ impl Engine {
     /// block group. At most one reclaim of a volume runs.
     ///
     /// # Errors
-    /// Fails with [`Error::Invalid`] for a threshold that is no percentage from 1 to 99, or if a
-    /// reclaim is running.
+    /// Fails with [`Error::Invalid`] for a threshold that is no percentage from 1 to 99, if a reclaim
+    /// is running, or if the system starts no thread.
     pub fn start_auto_reclaim(
         &self,
         options: AutoReclaim,
@@ -156,6 +156,12 @@ impl Engine {
         let worker = Worker::start("buttress-reclaim", move |woken| {
             run(&of_thread, woken, options, &report);
         });
+        if worker.is_none() {
+            state.may_start_again();
+            return Err(Error::Invalid {
+                what: "the system starts no thread for an automatic reclaim",
+            });
+        }
         Ok(AutoReclaiming { shared, worker })
     }
 
@@ -183,8 +189,11 @@ impl Engine {
         let (is_left, failure) = match moved {
             Ok(moved) => (moved.left_groups > 0, None),
             Err(Error::Cancelled) => return Ok(None),
-            Err(error @ (Error::NoSpace { .. } | Error::NotMoved { .. })) => (true, Some(error.to_string())),
-            Err(error) => return Err(error),
+            Err(error) => {
+                // The volume records an error that stopped writing, and the next edit returns it.
+                self.require_writing()?;
+                (true, Some(error.to_string()))
+            }
         };
         if is_left {
             watched.groups.entry(candidate.start).or_default().avoided_until = later;
@@ -227,7 +236,6 @@ fn run(
                 report(&reclaimed);
                 pause = Duration::ZERO;
             }
-            // The volume records an error that stopped writing, and the next edit returns it.
             Err(_) => return,
         }
     }

@@ -19,8 +19,8 @@
 //!   copy ends the change, and [`Engine::undo_checksum_change`] restores the volume.
 //! - The commit that renames the last item also changes the flags, so a state is never ambiguous.
 //!   btrfstune changes the flags later. If its run was cut between the two, the content of the first
-//!   sector shows the type of its checksum. The item in the root tree has data only if this program
-//!   made it.
+//!   sector shows the type of its checksum. If this sector is damaged, the item in the root tree
+//!   decides: the item has data only if this program made it.
 
 mod summing;
 
@@ -192,10 +192,11 @@ impl Engine {
         Ok(match (old.first, new.first) {
             (None, None) => None,
             (None, Some(_)) => Some(Step::Rename),
-            (Some(_), None) if is_own => Some(Step::Make(0)),
-            (Some(first), None) => match self.type_of_first(&view, first, [from, to])? {
-                found if found == from => Some(Step::Make(0)),
-                _ => None,
+            (Some(first), None) => match self.type_of_first(&view, first, [from, to]) {
+                Ok(found) if found == from => Some(Step::Make(0)),
+                Ok(_) => None,
+                Err(_) if is_own => Some(Step::Make(0)),
+                Err(error) => return Err(error),
             },
             (Some(first), Some(_)) if new.end <= first => Some(Step::Rename),
             (Some(_), Some(_)) if new.end > old.end => Some(Step::Remove),
@@ -276,23 +277,24 @@ impl Engine {
         loop {
             progress.check()?;
             let places = u64_of(ITEMS_AT_ONCE).exact_mul(2).exact_add(OTHER_PLACES);
-            let renamed = self.edit_alone(Need::places(places), |running| {
+            let is_last = self.edit_alone(Need::places(places), |running| {
                 let items = running.last_items(ObjectId::CHECKSUM_CHANGE)?;
                 for (key, data) in &items {
                     running.remove(TreeId::CHECKSUM, key)?;
                     running.insert(TreeId::CHECKSUM, &checksum_key(key.offset), data)?;
                 }
-                if items.len() < ITEMS_AT_ONCE {
+                let is_last = !running.has_checksum_items(ObjectId::CHECKSUM_CHANGE)?;
+                if is_last {
                     let (set, cleared) = (
                         SuperblockFlags::CHANGING_META_CSUM,
                         SuperblockFlags::CHANGING_DATA_CSUM,
                     );
                     running.core.tuning.change_flags(set, cleared);
                 }
-                Ok(items.len())
+                Ok(is_last)
             })?;
             self.commit()?;
-            if renamed < ITEMS_AT_ONCE {
+            if is_last {
                 return Ok(());
             }
         }
@@ -300,6 +302,16 @@ impl Engine {
 }
 
 impl Running {
+    /// Returns whether the checksum tree has items with an object id.
+    fn has_checksum_items(&mut self, object: ObjectId) -> Result<bool> {
+        let last = Key::new(object, ItemType::EXTENT_CSUM, u64::MAX);
+        let found = self.at_or_before(TreeId::CHECKSUM, &last)?;
+        Ok(found.is_some_and(|item| {
+            let key = item.key();
+            key.objectid == object && key.item_type == ItemType::EXTENT_CSUM
+        }))
+    }
+
     /// Returns the last checksum items with an object id, the highest address first.
     fn last_items(&mut self, object: ObjectId) -> Result<Vec<(Key, Vec<u8>)>> {
         let mut items = Vec::new();

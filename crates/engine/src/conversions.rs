@@ -230,9 +230,15 @@ impl Running {
     /// Removes one of the volume's own trees whose last item this edit removed. The root block is
     /// in memory and has no address, so it disappears with the tree.
     fn remove_empty_tree(&mut self, id: TreeId) -> Result<()> {
+        let tree = &self.open_tree(id)?.tree;
+        let is_empty = tree.at_or_after(&Key::MIN)?.is_none();
+        if is_empty && tree.root_logical().is_some() {
+            // A conversion that was cut early leaves an empty tree on disk. Edits free its leaf.
+            self.insert(id, &Key::MIN, &[])?;
+            self.remove(id, &Key::MIN)?;
+        }
         let open = self.open_tree(id)?;
         let (offset, address) = (open.item_offset, open.tree.root_logical());
-        let is_empty = open.tree.at_or_after(&Key::MIN)?.is_none();
         if !is_empty || address.is_some() {
             let defect = Defect::new("a tree to be removed has items, or a root block on disk");
             return Err(defect.with("tree", id.get()).into());

@@ -13,7 +13,8 @@
 //! refused commits or rescans, and retries.
 //!
 //! If a rescan is due when the volume is opened, the stored counters are *stale*. Callers then
-//! rescan before the first charge to a subvolume with a limit ([`QuotaLimits::needs_count`]).
+//! rescan before the first charge to a subvolume with a limit ([`QuotaLimits::needs_count`]). If the
+//! rescan fails, the limits hold for the stale counters: damage elsewhere stops no writer.
 //!
 //! Shared data that a clone or a snapshot adds is not charged, as in Linux. Tree blocks are not
 //! charged; they are in the counters after a commit or a rescan. Data that was dirty when the first
@@ -110,6 +111,11 @@ impl QuotaLimits {
         }
         let table = self.table.lock();
         table.is_stale && table.of_tree.contains_key(&tree)
+    }
+
+    /// Uses the stored counters although they are stale, since the volume cannot be counted.
+    pub fn accept_stale(&self) {
+        self.table.lock().is_stale = false;
     }
 
     /// Charges bytes of new data to a subvolume, or fails and charges nothing.

@@ -24,7 +24,7 @@ use crate::replacement::{FoundTarget, TARGET_ID};
 use crate::superblocks::{self, DeviceSuperblock};
 use buttress_device::Device;
 use buttress_format::superblock::{Superblock, SuperblockFlags};
-use buttress_format::{BlockFormat, ByteCount, ChecksumType, Generation};
+use buttress_format::{BlockFormat, ByteCount, ChecksumType, Generation, Incompat};
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use uuid::Uuid;
@@ -173,8 +173,10 @@ pub(crate) fn choose(devices: Vec<Device>, change: WholeChange) -> Result<Opened
 /// Gives devices whose superblocks differ from the lead's only in the fsid the lead's fsid.
 ///
 /// A change of the fsid writes the superblocks of all devices without a commit between, so a cut
-/// leaves superblocks of one generation with the same roots. The chunk tree then decides whether
-/// the device belongs to the volume. The lead is a device with the new fsid if one exists.
+/// leaves superblocks of one generation with the same roots. The flag of the change is on all
+/// devices before the first fsid differs; devices without it are copies of another volume. The
+/// chunk tree then decides whether the device belongs to the volume. The lead is a device with the
+/// new fsid if one exists.
 fn take_in(candidates: &mut [Candidate]) {
     let changes = SuperblockFlags::CHANGING_FSID.union(SuperblockFlags::CHANGING_FSID_V2);
     let newest = candidates
@@ -217,9 +219,12 @@ fn take_in(candidates: &mut [Candidate]) {
         )
     };
     for Candidate { superblock, .. } in candidates {
-        if superblock.fsid != newest.fsid && state(superblock) == state(&newest) {
+        let changes_now = superblock.flags.union(newest.flags).intersects(changes);
+        if changes_now && superblock.fsid != newest.fsid && state(superblock) == state(&newest) {
             superblock.fsid = newest.fsid;
             superblock.metadata_uuid = newest.metadata_uuid;
+            let has_uuid = newest.incompat.contains(Incompat::METADATA_UUID);
+            superblock.incompat.set(Incompat::METADATA_UUID, has_uuid);
             superblock.flags |= newest.flags;
         }
     }

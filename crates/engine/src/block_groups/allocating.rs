@@ -26,8 +26,11 @@ impl BlockGroups {
         if self.targets.of(purpose).is_some() {
             order.sort_by_key(|start| !self.is_preferred(*start, purpose));
         }
-        let (ordinary, resort): (Vec<u64>, Vec<u64>) =
-            order.into_iter().partition(|start| !self.is_last_resort(*start));
+        // Only a job that keeps empty groups marks groups of the last resort.
+        let (ordinary, resort): (Vec<u64>, Vec<u64>) = match self.keeps_empty {
+            true => order.into_iter().partition(|start| !self.is_last_resort(*start)),
+            false => (order, Vec::new()),
+        };
         for order in [ordinary, resort] {
             match self.allocate_from(&order, purpose, (wanted, least), unit_bytes)? {
                 Found::Nothing => {}

@@ -10,7 +10,7 @@ use buttress_fs::error::{Corruption, Defect, Error, Result};
 use buttress_fs::filesystem::Filesystem;
 use buttress_fs::location::Location;
 use buttress_locks::Excused;
-use buttress_tree::{NonBlocking, ReadAhead};
+use buttress_tree::{EditableTree, NonBlocking, ReadAhead};
 use buttress_volume::{ExtentRead, PendingExtent, Volume};
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -67,21 +67,25 @@ impl Engine {
     fn runs_from(&self, view: &Filesystem, start: u64, to: ChecksumType) -> Result<(Vec<Run>, Option<u64>)> {
         let old = self.old_checksum_type();
         let format = self.forest().block_format();
-        let (first, end) = (checksum_key(start), checksum_key(u64::MAX));
+        let tree = view.tree(TreeId::CHECKSUM)?;
+        // New checksums of another program may end within an item of the former type.
+        let around = EditableTree::open(&tree).at_or_before(&checksum_key(start))?;
+        let first = match around.map(|item| item.key()) {
+            Some(key) if key.objectid == ObjectId::EXTENT_CHECKSUM => key,
+            _ => checksum_key(start),
+        };
+        let end = checksum_key(u64::MAX);
         let most = ChecksumItem::bytes_max(format.node_bytes, to).quotient(to.size_bytes());
         let most_bytes = u64_of(most).exact_mul(u64::from(format.sector_bytes));
         let (mut runs, mut done) = (Vec::new(), 0_u64);
-        for item in view
-            .tree(TreeId::CHECKSUM)?
-            .range(first..=end, ReadAhead::Forward)
-        {
+        for item in tree.range(first..=end, ReadAhead::Forward) {
             let item = item?;
             if done >= BYTES_AT_ONCE {
                 return Ok((runs, Some(item.key().offset)));
             }
             let item = ChecksumItem::parse(&item.key(), item.data(), format.sector_bytes, old)
                 .map_err(of_checksum_tree)?;
-            let mut at = item.start;
+            let mut at = item.start.max(Logical::new(start));
             while at < item.end {
                 // Clamp: the end of a run may be beyond the last address of the data.
                 let most_end = at.saturating_add(ByteCount::new(most_bytes));

@@ -94,6 +94,8 @@ impl Engine {
         size_of: &dyn Fn(&ShrunkDevice) -> Option<ByteCount>,
     ) -> Result<ShrinkSummary> {
         let _alone = self.begin_change(Change::Resize)?;
+        // A reclaim between two steps would put extents where the plan has none.
+        let _way = self.shared.reclaim.give_way();
         self.require_writing()?;
         self.commit()?;
         let before = self.device_sizes()?;
@@ -182,23 +184,36 @@ impl Engine {
     /// Grows each device to its peak. Returns the first device that cannot grow, with its peak.
     fn grow_devices(&self, plan: &Plan) -> Result<Option<(DeviceId, u64)>> {
         let sector_bytes = u64::from(self.forest().block_format().sector_bytes);
+        let mut growing = Vec::new();
         for (device, peak) in &plan.peaks {
             let slot = self.member(*device)?;
             let now = slot.expected_bytes().map_or(0, ByteCount::get);
             let peak = peak.div_ceil(sector_bytes).exact_mul(sector_bytes);
-            let Some(own) = slot.device().filter(|_| now < peak) else {
+            if slot.device().is_some() && now < peak {
+                growing.push((slot, peak));
+            }
+        }
+        // If one device cannot grow, no device stays larger.
+        let mut enlarged = Vec::new();
+        for (slot, peak) in &growing {
+            let Some(own) = slot.device().filter(|own| own.size_bytes() < *peak) else {
                 continue;
             };
-            if own.size_bytes() < peak {
-                match own.set_size(peak) {
-                    Ok(()) => {}
-                    Err(error) if error.kind == ErrorKind::Unsupported || error.kind == ErrorKind::Other => {
-                        return Ok(Some((*device, peak)));
-                    }
-                    Err(error) => return Err(error.into()),
-                }
+            let before = own.size_bytes();
+            let Err(error) = own.set_size(*peak) else {
+                enlarged.push((own, before));
+                continue;
+            };
+            for (other, before) in enlarged {
+                other.set_size(before)?;
             }
-            self.set_device_bytes(*device, ByteCount::new(peak))?;
+            return match error.kind {
+                ErrorKind::Unsupported | ErrorKind::Other => Ok(Some((slot.id(), *peak))),
+                _ => Err(error.into()),
+            };
+        }
+        for (slot, peak) in &growing {
+            self.set_device_bytes(slot.id(), ByteCount::new(*peak))?;
         }
         self.commit()?;
         Ok(None)
@@ -266,6 +281,9 @@ impl Engine {
             stripe_length: chunk.place.device_extent,
             length: chunk.place.length,
         };
+        if plan.stripes.len() != chunk.place.stripes.len() {
+            return Err(Defect::new("a chunk of a shrink is planned on an unknown device").into());
+        }
         let (mut handle, made) = self.retry(self.start_unchecked(), |handle| {
             handle.make_chunk_at(chunk.flags, &plan)
         })?;

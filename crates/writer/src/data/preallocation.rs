@@ -67,13 +67,7 @@ impl WritableFilesystem {
         keeps_times: bool,
     ) -> Result<()> {
         self.know_quota_use(location.subvolume)?;
-        match self.allocate_with(location, range.clone(), mode, keeps_times) {
-            Err(Error::QuotaExceeded(_)) => {
-                self.refresh_quota_counters()?;
-                self.allocate_with(location, range, mode, keeps_times)
-            }
-            done => done,
-        }
+        self.with_current_quotas(|| self.allocate_with(location, range.clone(), mode, keeps_times))
     }
 
     fn allocate_with(

@@ -26,7 +26,9 @@ impl WritableFilesystem {
     /// # Errors
     /// Fails as [`WritableFilesystem::write_at`] does. An append-only file returns an error.
     pub fn truncate(&self, location: Location, size: ByteCount) -> Result<()> {
-        self.with_content_in_steps(location, |content| content.resize(size.get()))
+        self.with_current_quotas(|| {
+            self.with_content_in_steps(location, |content| content.resize(size.get()))
+        })
     }
 
     /// Sets the size of a file, as `truncate(2)` does by path. A file that has this size already keeps its times.
@@ -34,12 +36,14 @@ impl WritableFilesystem {
     /// # Errors
     /// Fails as [`WritableFilesystem::truncate`] does.
     pub fn truncate_by_path(&self, location: Location, size: ByteCount) -> Result<()> {
-        self.with_content_in_steps(location, |content| {
-            content.require_changeable()?;
-            if content.size()? == size.get() {
-                return Ok(());
-            }
-            content.resize(size.get())
+        self.with_current_quotas(|| {
+            self.with_content_in_steps(location, |content| {
+                content.require_changeable()?;
+                if content.size()? == size.get() {
+                    return Ok(());
+                }
+                content.resize(size.get())
+            })
         })
     }
 }

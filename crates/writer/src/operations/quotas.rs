@@ -256,13 +256,26 @@ impl WritableFilesystem {
         }
     }
 
-    /// Counts classic quotas if a limit of the subvolume has stale counters. The caller holds no
-    /// lock.
-    pub(crate) fn know_quota_use(&self, subvolume: SubvolumeId) -> Result<()> {
-        match self.quota_limits().needs_count(subvolume.tree()) {
-            true => self.refresh_quota_counters(),
-            false => Ok(()),
+    /// Runs a call that charges data. If a limit refuses the call, brings the counters up to date, and
+    /// runs the call again. The caller holds no lock.
+    pub(crate) fn with_current_quotas(&self, call: impl Fn() -> Result<()>) -> Result<()> {
+        match call() {
+            Err(Error::QuotaExceeded(_)) => {
+                self.refresh_quota_counters()?;
+                call()
+            }
+            done => done,
         }
+    }
+
+    /// Counts classic quotas if a limit of the subvolume has stale counters. If they cannot be counted,
+    /// the limit holds for the stale ones. The caller holds no lock.
+    pub(crate) fn know_quota_use(&self, subvolume: SubvolumeId) -> Result<()> {
+        if self.quota_limits().needs_count(subvolume.tree()) && self.refresh_quota_counters().is_err() {
+            self.require_writing()?;
+            self.quota_limits().accept_stale();
+        }
+        Ok(())
     }
 
     /// Brings the counters up to date that refuse a write: commits, and counts classic quotas again

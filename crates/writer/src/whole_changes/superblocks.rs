@@ -1,11 +1,11 @@
 //! Superblocks that change without a commit.
 
 use buttress_format::{DeviceItem, Superblock};
-use buttress_fs::error::Result;
+use buttress_fs::error::{Error, Result};
 use buttress_fs::filesystem::Filesystem;
 
 /// Writes the changed superblock to all devices, in its own generation. The caller opens the volume
-/// again afterwards.
+/// again afterwards. Fails if a device failed and was left out, since it keeps the former superblock.
 pub(super) fn write_superblocks(filesystem: &Filesystem, change: impl FnOnce(&mut Superblock)) -> Result<()> {
     let volume = filesystem.volume();
     let mut superblock = (*volume.superblock()).clone();
@@ -16,5 +16,10 @@ pub(super) fn write_superblocks(filesystem: &Filesystem, change: impl FnOnce(&mu
     let items = volume.devices().into_iter().filter_map(|slot| slot.item());
     let items: Vec<DeviceItem> = items.map(|item| DeviceItem { fsid: former, ..item }).collect();
     volume.flush()?;
-    Ok(volume.write_superblocks(&superblock, &items)?)
+    volume.write_superblocks(&superblock, &items)?;
+    if volume.devices().iter().any(|slot| !slot.is_written()) {
+        let what = "a device failed, and keeps its former superblock (repair the device, then run the same command again)";
+        return Err(Error::Invalid { what });
+    }
+    Ok(())
 }

@@ -15,7 +15,8 @@ use buttress_fs::location::Location;
 use buttress_fs::progress::Progress;
 use core::ops::Range;
 
-/// The most items that are listed at a time, and that one edit replaces.
+/// The most items that are listed at a time, except one more that shows the neighbour of the last. One
+/// edit replaces no more items than a list has.
 pub(super) const ITEMS_MAX: usize = 2048;
 
 /// The number of items that are looked up under one hold of the edit lock.

@@ -9,7 +9,7 @@ use super::super::allocation::writes_of;
 use super::super::compressing::{CompressionPlan, NewExtent};
 use super::super::insertion::{Insertion, Placed};
 use super::choice::{Piece, Wanted, fragments_of};
-use super::job::{CHANGES_MAX, ITEMS_MAX, Job, Rewritten, forced};
+use super::job::{CHANGES_MAX, Job, Rewritten, forced};
 use crate::data::sums::Sums;
 use buttress_engine::dirty_data::DirtyData;
 use buttress_exact::Exact as _;
@@ -118,7 +118,9 @@ impl Job<'_> {
         let mut inserted = 0_usize;
         let replaced = filesystem.with_content(location, |content| {
             content.require_writable()?;
-            let items = filesystem.items_of(location, &piece.range, ITEMS_MAX)?;
+            // One more item than the piece has shows a change.
+            let most = piece.items.len().exact_add(1);
+            let items = filesystem.items_of(location, &piece.range, most)?;
             let is_calm = !self.in_place
                 || buttress_faults::on("defragment-overwritten-unseen")
                 || (filesystem.live_inode(location)?.0.sequence == writes
