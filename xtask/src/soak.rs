@@ -101,7 +101,7 @@ fn parse(words: &[String]) -> Result<Options> {
 /// | `--receive` | power cuts during receives |
 /// | `--fsync` | histories of operations and syncs, with cuts |
 /// | `--fiemap` | extents and seeks, the given number however long it takes |
-/// | `--conversions` | balances between profiles, of volumes with 50 snapshots |
+/// | `--conversions` | balances between profiles, of volumes with 50 snapshots; cuts of two conversions |
 /// | `--scrub` | damage at every place, cuts of repairs and replacements, scrubs beside a writer |
 /// | `--mount`, `--mount-calls` | mounts: mixed load with all kinds of ends, calls beside the kernel's |
 /// | `--mount-cuts` | power cuts under each of Debian's programs |
@@ -164,7 +164,10 @@ fn run_receive(seed: u64, cuts: u64) -> Result<()> {
     run::run(&mut command)
 }
 
-/// Converts volumes between all profiles.
+/// The number of cuts of each conversion in a soak.
+const CONVERSION_CUTS: u64 = 2000;
+
+/// Converts volumes between all profiles, and cuts conversions.
 fn run_conversions(seed: u64, conversions: u64) -> Result<()> {
     let begin = Instant::now();
     let mut command = cargo()?;
@@ -173,7 +176,8 @@ fn run_conversions(seed: u64, conversions: u64) -> Result<()> {
         .args(["--", "converted::", "--nocapture"])
         .env("CI", "true")
         .env("BUTTRESS_SOAK_SEED", seed.to_string())
-        .env("BUTTRESS_CONVERSIONS", conversions.to_string());
+        .env("BUTTRESS_CONVERSIONS", conversions.to_string())
+        .env("BUTTRESS_CONVERSION_CUTS", CONVERSION_CUTS.to_string());
     if let Some(folder) = tools::newer_progs()? {
         command.env("BUTTRESS_PROGS", folder);
     }

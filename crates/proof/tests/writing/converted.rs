@@ -5,6 +5,8 @@
 //! --conversions N` converts more pairs, of volumes with more snapshots. From [`PAIRS`] on, the
 //! soak converts all pairs.
 
+mod cuts;
+
 use crate::number;
 use crate::relocated::without_last_snapshots;
 use anyhow::{Context, Result, ensure};
@@ -211,9 +213,8 @@ fn run_to_the_end(filesystem: &WritableFilesystem, item: Option<BalanceItem>) ->
     Ok(())
 }
 
-/// Whether a profile has parity. `btrfs check --check-data-csum` of btrfs-progs 6.14 computes wrong
-/// content from parity for an extent that crosses a boundary of stripes. The kernel's scrub finds
-/// no error on these volumes.
+/// Returns whether a profile has parity. For an extent across stripes, `btrfs check` of btrfs-progs
+/// 6.14 computes wrong content from parity. The kernel's scrub finds no error on these volumes.
 fn has_parity(profile: Profile) -> bool {
     matches!(profile, Profile::Raid5 | Profile::Raid6)
 }
@@ -283,5 +284,5 @@ pub fn cases() -> Vec<Case> {
         }
         Ok(Outcome::Passed)
     });
-    pairs.chain([failed_once]).collect()
+    pairs.chain([failed_once]).chain(cuts::cases()).collect()
 }

@@ -5,7 +5,7 @@
 //! - [`rounds`]: the kernel and Buttress change one volume alternately;
 //! - [`balanced`]: Buttress deletes subvolumes that the kernel relocated;
 //! - [`relocated`]: Buttress relocates block groups, between all kinds of profiles;
-//! - [`converted`]: Buttress converts volumes between all profiles;
+//! - [`converted`]: Buttress converts volumes between all profiles, and crashes interrupt conversions;
 //! - [`old_layouts`]: volumes in the layouts of old versions of mkfs.btrfs;
 //! - [`full`]: volumes without space;
 //! - [`host`]: image files with holes on a host that becomes full;
