@@ -217,16 +217,20 @@ fn missing_command_of_btrfs_progs_names_its_replacement() {
     for (words, name, instead) in [
         (&["restore", "x.img", "/tmp"][..], "restore", "buttress cp -r"),
         (
-            &["qgroup", "limit", "-c", "5M", "/mnt"],
-            "qgroup limit",
-            "btrfs qgroup limit",
+            &["device", "scan", "-u", "/dev/sda"],
+            "device scan",
+            "buttress filesystem show",
         ),
         (
             &["filesystem", "mkswapfile", "/mnt"],
             "filesystem mkswapfile",
             "btrfs filesystem mkswapfile",
         ),
-        (&["quota", "enable", "/mnt"], "quota enable", "btrfs quota enable"),
+        (
+            &["device", "ready", "/dev/sda"],
+            "device ready",
+            "buttress filesystem show",
+        ),
     ] {
         let (code, error) = failure(words);
         assert_eq!(code, 2, "{error}");
