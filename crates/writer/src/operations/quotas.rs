@@ -4,7 +4,7 @@
 //!
 //! A rescan of classic quotas counts the last commit from the trees of files alone, beside readers
 //! and writers. Its numbers are exact if no subvolume changed in the meantime. The operation that
-//! writes the counters checks this under the edit lock. After [`RESCANS_MAX`] scans beside writers
+//! writes the counters checks this under the edit lock. After `RESCANS_MAX` scans beside writers
 //! the counters of the last scan stay, and the state records that another rescan is due.
 //!
 //! Refused requests are the same as in Linux.
