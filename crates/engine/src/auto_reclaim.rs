@@ -12,7 +12,7 @@
 //!   needs no new chunk.
 //! - A block group whose use grows stays.
 //! - No reclaim runs beside a balance, a replacement, or another job that relocates: these jobs
-//!   cancel it by [`give_way`](crate::reclaim_state::ReclaimState::give_way), and it ends after its
+//!   cancel it by `ReclaimState::give_way`, and it ends after its
 //!   batch.
 //! - After [`AutoReclaiming`] is dropped, or the last handle of the volume, no reclaim runs.
 //!

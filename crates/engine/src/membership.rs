@@ -12,7 +12,7 @@
 //! - No new chunk takes a place on a part of a device that is being emptied ([`Emptying`]).
 //! - A device leaves, or is cut, only when neither the running transaction nor the last durable
 //!   state has a device extent on the removed part.
-//! - Only one change of the devices is in progress at a time ([`exclusive`](crate::exclusive)).
+//! - Only one change of the devices is in progress at a time (`exclusive`).
 //!
 //! A crash during the change leaves the volume as before the commit or as after it.
 //! [`buttress_volume::membership`] says why a new device belongs to both states. A removed device

@@ -1,6 +1,6 @@
 //! `buttress qgroup …`: quota groups, their relations and limits, with btrfs-progs' words.
 //!
-//! [`show`] lists the groups; this module changes them. A change of relations counts the groups
+//! `show` lists the groups; this module changes them. A change of relations counts the groups
 //! again if it must, as in btrfs-progs.
 
 mod show;
