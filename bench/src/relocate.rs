@@ -88,7 +88,7 @@ const JOBS: [Job; 6] = [
     },
     Job {
         name: "remove",
-        label: "one of three devices removed",
+        label: "removal of one of three devices",
         make: |scale| pool(scale, 3),
         words: &["device", "remove", "DEVICE"],
     },

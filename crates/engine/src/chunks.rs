@@ -192,7 +192,7 @@ impl Running {
 
     /// Makes sure that system block groups have space for some more nodes of the chunk tree.
     fn ensure_system_room(&mut self) -> Result<()> {
-        let needed = self.core.node_bytes().get().saturating_mul(SYSTEM_NODES);
+        let needed = self.core.node_bytes().get().exact_mul(SYSTEM_NODES);
         loop {
             let free = self.core.groups.room(Purpose::System).free_bytes;
             let Some(lacking) = needed.checked_sub(free).filter(|lacking| *lacking > 0) else {

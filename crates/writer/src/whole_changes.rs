@@ -9,8 +9,8 @@
 //! |---|---|
 //! | [`WholeVolume::set_fsid`] | superblocks; tree blocks keep the metadata uuid |
 //! | [`WholeVolume::clear_seed`] | superblocks |
-//! | [`WholeVolume::rewrite_fsid`] | superblocks, the headers of all tree blocks, a commit with the device items |
-//! | [`WholeVolume::change_checksums`] | commits with new checksums of data, the headers of all tree blocks, a commit |
+//! | [`WholeVolume::rewrite_fsid`] | superblocks, all headers of tree blocks, device items |
+//! | [`WholeVolume::change_checksums`] | new checksums of data, all headers of tree blocks |
 //!
 //! Invariants:
 //! - A change refuses a volume with a missing or outdated device, since all superblocks must carry
@@ -291,6 +291,7 @@ impl WholeVolume {
             }
         }
         let what = "no item of the root tree names the new type of the checksums";
+        // Clamp: without an error, no root tree has an item.
         Err(first_error.unwrap_or(Error::Invalid { what }))
     }
 

@@ -4,6 +4,7 @@
 //! before it. Groups of the last resort come after all other groups.
 
 use super::{BlockGroups, Found, Purpose};
+use buttress_exact::Exact as _;
 use buttress_fs::error::Defect;
 
 impl BlockGroups {
@@ -67,10 +68,10 @@ impl BlockGroups {
                 };
                 if let Some((found, length)) = free.allocate(wanted, least_here, unit_bytes, cursor) {
                     if !buttress_faults::on("ledger-allocation-uncounted") {
-                        group.allocated_bytes = group.allocated_bytes.saturating_add(length);
+                        group.allocated_bytes = group.allocated_bytes.exact_add(length);
                     }
                     group.balance()?;
-                    self.cursors.insert(purpose, found.saturating_add(length));
+                    self.cursors.insert(purpose, found.exact_add(length));
                     return Ok(Found::Range(found, length));
                 }
             }

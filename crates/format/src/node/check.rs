@@ -127,6 +127,7 @@ fn check_all(
 
 /// Returns true if the block has a correct checksum of the former algorithm.
 fn has_former_checksum(block: &TreeBlock, format: &BlockFormat) -> bool {
+    // Clamp: a block is longer than its checksum field.
     let covered = block.bytes().get(CHECKSUM_FIELD_BYTES..).unwrap_or_default();
     format.former_checksum_type.is_some_and(|former| {
         let stored = block.bytes().get(..former.size_bytes());

@@ -5,10 +5,10 @@
 //!
 //! | step | module | holds |
 //! |---|---|---|
-//! | 1. the file's items are listed, and pieces are chosen | `choice` | the edit lock, a few items at a time |
+//! | 1. items are listed, and pieces are chosen | `choice` | the edit lock, a few items at a time |
 //! | 2. a piece is read, compressed, and written to a new place | `rewriting` | no lock |
 //! | 3. if the piece is unchanged, its items are replaced | `rewriting` | the file lock, and the edit lock |
-//! | 4. to keep sharing, extents of several users move together | `moving` | those of a relocation |
+//! | 4. to keep sharing, extents of several users move together | `moving` | the locks of a relocation |
 //!
 //! # Invariants
 //!
@@ -48,9 +48,10 @@ impl WritableFilesystem {
     /// the part before the error is defragmented.
     ///
     /// # Errors
-    /// Fails after the current piece if the job was cancelled. Fails if the location is no regular
-    /// file, its subvolume is read-only, it is immutable, no space is free, the range begins past
-    /// the end of the file, or the content cannot be read.
+    /// - The job was cancelled; the current piece is complete.
+    /// - The location is no regular file, its subvolume is read-only, or it is immutable.
+    /// - No space is free, or the content cannot be read.
+    /// - The range begins past the end of the file.
     pub fn defragment(
         &self,
         location: Location,

@@ -190,7 +190,7 @@ fn reader_of_old_content_does_not_stop_a_relocation() {
         assert_eq!(file.read_at(offset(0), &mut found).unwrap(), bytes.len());
         assert!(found == *bytes);
     }
-    // Writers go on meanwhile, and a crash leaves a sound volume.
+    // Writers continue meanwhile, and a crash leaves a sound volume.
     let file = filesystem.create(ROOT, b"meanwhile", &NEW).unwrap();
     filesystem.write_at(file, offset(0), b"meanwhile").unwrap();
     image.commit_and_check(&filesystem);

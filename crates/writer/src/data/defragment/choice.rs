@@ -82,10 +82,11 @@ pub(super) fn place_of(item: &Stored) -> (u64, u64) {
     let Some(slice) = item.slice() else {
         return (0, 0);
     };
-    // Clamp: the checks of items bound addresses on disk.
     match item.extent.compression {
         Compression::None => {
+            // Clamp: the checks of items bound addresses on disk.
             let start = slice.disk.get().saturating_add(slice.offset.get());
+            // Clamp: as above.
             (start, start.saturating_add(slice.num_bytes.get()))
         }
         _ => {

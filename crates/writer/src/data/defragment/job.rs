@@ -15,7 +15,7 @@ use buttress_fs::location::Location;
 use buttress_fs::progress::Progress;
 use core::ops::Range;
 
-/// The most items that are listed at a time, except one more that shows the neighbour of the last. One
+/// The most items that are listed at a time, except one more that shows the neighbour of the last. An
 /// edit replaces no more items than a list has.
 pub(super) const ITEMS_MAX: usize = 2048;
 

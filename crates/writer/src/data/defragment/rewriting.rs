@@ -118,7 +118,7 @@ impl Job<'_> {
         let mut inserted = 0_usize;
         let replaced = filesystem.with_content(location, |content| {
             content.require_writable()?;
-            // One more item than the piece has shows a change.
+            // An additional item shows a change.
             let most = piece.items.len().exact_add(1);
             let items = filesystem.items_of(location, &piece.range, most)?;
             let is_calm = !self.in_place
