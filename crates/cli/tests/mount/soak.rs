@@ -203,6 +203,18 @@ fn worker(directory: &Path, journal: &Path, seconds: u64) -> Child {
         .unwrap()
 }
 
+/// Returns the number of open descriptors of a process, once two counts agree. On a busy machine, a
+/// new server opens its last descriptor after the mount is there.
+fn settled_descriptors(pid: i32) -> usize {
+    loop {
+        let (_, first) = used_by(pid);
+        std::thread::sleep(Duration::from_millis(300));
+        if used_by(pid).1 == first {
+            return first;
+        }
+    }
+}
+
 /// Returns the peak memory and the number of descriptors of a server.
 fn used_by(pid: i32) -> (u64, usize) {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
@@ -253,7 +265,7 @@ enum End {
 fn round(mounted: &Mounted, journals: &Path, seconds: u64, end: End) {
     mounted.mount("rw,compress=zstd");
     let pid = mounted.server();
-    let (_, before) = used_by(pid);
+    let before = settled_descriptors(pid);
     let started: Vec<Child> = (0..WORKERS)
         .map(|number| {
             let (directory, journal) = (
