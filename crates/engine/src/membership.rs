@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | [`Engine::add_device`] | the device's item, the number of devices, the total size | nothing |
 //! | [`Emptying::remove`] | the same without the device | the caller wipes the device's superblocks |
-//! | [`Engine::grow_device`] | the device's item with the new size, the total size | nothing |
+//! | [`Engine::grow_device`], [`Engine::enlarge_device`] | the device's item with the new size, the total size | nothing |
 //! | [`Emptying::cut`] | the same | superblock copies past the new end are wiped |
 //!
 //! Invariants:
@@ -42,8 +42,8 @@ use buttress_tree::NonBlocking;
 use buttress_volume::{DeviceSlot, MembershipRefusal, WriteRefusal};
 use std::sync::Arc;
 
-pub(crate) use emptying::chunks_past;
 pub use emptying::{ChunkInTheWay, Emptying};
+pub(crate) use emptying::{chunks_past, cut_file};
 pub use joining::JoinOptions;
 
 /// The least size of a device, which holds the reserved first MiB and one chunk of each kind.
@@ -62,6 +62,37 @@ impl Engine {
     /// devices runs; the commit fails.
     pub fn grow_device(&self, device: DeviceId, size: ByteCount) -> Result<()> {
         let _alone = self.begin_change(Change::Resize)?;
+        self.grow(device, size)
+    }
+
+    /// Grows a device as [`grow_device`](Self::grow_device) does. An image file that is shorter
+    /// grows before. No other change of the devices runs meanwhile, so that none cuts the file.
+    ///
+    /// # Errors
+    /// As for [`grow_device`](Self::grow_device). The file then has its former length, unless the
+    /// larger size may be durable.
+    pub fn enlarge_device(&self, device: DeviceId, size: ByteCount) -> Result<()> {
+        let _alone = self.begin_change(Change::Resize)?;
+        let slot = self.member(device)?;
+        let Some(own) = slot.device() else {
+            return self.grow(device, size);
+        };
+        let before = own.size_bytes();
+        let was_whole = slot.expected_bytes().is_some_and(|bytes| bytes.get() <= before);
+        if before < size.get() {
+            own.set_size(size.get())?;
+        }
+        let grown = self.grow(device, size);
+        let may_be_durable = self.forest().volume().stopped().is_some();
+        if grown.is_err() && before < size.get() && was_whole && !may_be_durable {
+            // No committed state uses the added bytes. The first error matters more than a file
+            // that stays longer.
+            let _longer = own.set_size(before);
+        }
+        grown
+    }
+
+    fn grow(&self, device: DeviceId, size: ByteCount) -> Result<()> {
         let slot = self.member(device)?;
         let size = self.require_size(&slot, size)?;
         self.set_device_bytes(device, size)?;

@@ -13,12 +13,15 @@ use crate::core_state::Core;
 use crate::engine::Engine;
 use crate::exclusive::{Change, Changing};
 use crate::replacement::wipe_superblocks_past;
+use buttress_device::Device;
 use buttress_exact::Exact as _;
 use buttress_format::{BlockGroupFlags, ByteCount, DeviceId, DeviceStatistics, Logical, TreeId};
 use buttress_fs::error::Result;
 use buttress_volume::{DeviceSlot, MembershipRefusal, Volume};
 use std::collections::BTreeSet;
+use std::io::ErrorKind;
 use std::sync::Arc;
+use uuid::Uuid;
 
 /// The part of a device from a byte on, which gets no new chunks until this is dropped.
 #[derive(Debug)]
@@ -129,17 +132,18 @@ impl Emptying<'_> {
         Ok(Arc::clone(&self.slot))
     }
 
-    /// Cuts the device at the new end. Commits the cut, and wipes superblock copies past the new
-    /// end.
+    /// Cuts the device at the new end. Commits the cut, wipes superblock copies past the new end,
+    /// and cuts an image file.
     ///
     /// # Errors
-    /// Fails if device extents are still past the new end, or if the commit or the wiping fails.
+    /// Fails if device extents are still past the new end, or if the commit, the wiping or the
+    /// cutting of the file fails.
     pub fn cut(self) -> Result<()> {
         self.require_empty()?;
         self.engine.set_device_bytes(self.slot.id(), self.end)?;
         self.engine.commit()?;
         if let Some(device) = self.slot.device() {
-            wipe_superblocks_past(device, self.slot.uuid(), self.end)?;
+            cut_file(device, self.slot.uuid(), self.end)?;
         }
         Ok(())
     }
@@ -162,6 +166,20 @@ impl Emptying<'_> {
             bytes: ByteCount::new(bytes),
             chunk: first.chunk,
         }))
+    }
+}
+
+/// Wipes superblock copies past the end of a device that was cut, and cuts an image file. A device of
+/// a fixed size, such as a block device, keeps its size. The caller excludes other changes of the
+/// devices, since one that grows this device needs the file.
+pub(crate) fn cut_file(device: &Device, uuid: Uuid, end: ByteCount) -> Result<()> {
+    wipe_superblocks_past(device, uuid, end)?;
+    if device.size_bytes() <= end.get() {
+        return Ok(());
+    }
+    match device.set_size(end.get()) {
+        Err(error) if error.kind != ErrorKind::Unsupported => Err(error.into()),
+        _ => Ok(()),
     }
 }
 

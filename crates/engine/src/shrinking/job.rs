@@ -11,9 +11,8 @@ use crate::block_groups::Purpose;
 use crate::chunks;
 use crate::engine::Engine;
 use crate::exclusive::Change;
-use crate::membership::chunks_past;
+use crate::membership::{chunks_past, cut_file};
 use crate::relocation::RelocationOptions;
-use crate::replacement::wipe_superblocks_past;
 use buttress_exact::Exact as _;
 use buttress_format::{ByteCount, DeviceId, Logical, Uuid};
 use buttress_fs::error::{Defect, Error, Result};
@@ -345,15 +344,7 @@ impl Engine {
         self.commit()?;
         for (slot, after) in cut {
             let Some(own) = slot.device() else { continue };
-            wipe_superblocks_past(own, slot.uuid(), after)?;
-            if own.size_bytes() <= after.get() {
-                continue;
-            }
-            match own.set_size(after.get()) {
-                // A device of a fixed size, such as a block device, keeps its size.
-                Err(error) if error.kind != ErrorKind::Unsupported => return Err(error.into()),
-                _ => {}
-            }
+            cut_file(own, slot.uuid(), after)?;
         }
         Ok(())
     }

@@ -100,21 +100,12 @@ impl WritableVolume {
         let slot = slots
             .iter()
             .find(|slot| slot.id() == device && slot.item().is_some());
-        let own = slot.and_then(|slot| Some((slot.device()?, slot.expected_bytes()?)));
-        let Some((own, now)) = own.filter(|(_, now)| size > *now) else {
-            return self.shrink_device(device, size, progress);
-        };
-        let before = own.size_bytes();
-        if before < size.get() {
-            own.set_size(size.get()).map_err(buttress_fs::Error::from)?;
+        let present = slot.filter(|slot| slot.device().is_some());
+        let now = present.and_then(|slot| slot.expected_bytes());
+        match now {
+            Some(now) if size > now => Ok(self.writer().enlarge_device(device, size)?),
+            _ => self.shrink_device(device, size, progress),
         }
-        let grown = self.writer().grow_device(device, size);
-        // A commit that failed may be durable.
-        if grown.is_err() && before < size.get() && volume.stopped().is_none() && now.get() <= before {
-            // After a failed commit, no committed state uses the added bytes.
-            let _longer = own.set_size(before);
-        }
-        Ok(grown?)
     }
 
     /// Gives a device another size as [`resize_device`](Self::resize_device) does. If the content
@@ -154,18 +145,7 @@ impl WritableVolume {
     fn shrink_device(&self, device: DeviceId, size: ByteCount, progress: &Progress) -> Result<()> {
         let emptying = self.writer().begin_cut(device, size)?;
         self.empty(&emptying, progress)?;
-        let slot = std::sync::Arc::clone(emptying.slot());
-        emptying.cut()?;
-        let cut = slot.device().zip(slot.expected_bytes());
-        if let Some((own, size)) = cut.filter(|(own, size)| size.get() < own.size_bytes()) {
-            // A device of a fixed size, such as a block device, keeps its size in bytes.
-            let kept = own.set_size(size.get());
-            kept.or_else(|error| match error.kind {
-                std::io::ErrorKind::Unsupported => Ok(()),
-                _ => Err(buttress_fs::Error::from(error)),
-            })?;
-        }
-        Ok(())
+        Ok(emptying.cut()?)
     }
 
     /// Moves content from the part of a device that is being emptied.
