@@ -20,18 +20,17 @@ use crate::engine::Engine;
 use crate::free_ranges::FreeRanges;
 use crate::loading::free_ranges_of_extents;
 use crate::need::Need;
+use crate::own_trees::root_key;
 use crate::running::Running;
-use crate::trees::{LiveTree, OpenTree};
 use buttress_exact::{Exact as _, u64_of};
 use buttress_format::free_space::FreeSpaceHeader;
 use buttress_format::superblock::SuperblockFlags;
 use buttress_format::{
-    ByteCount, CompatRo, FileExtent, Generation, Incompat, InodeItem, InodeNumber, ItemType, Key, Logical,
-    ObjectId, RootFlags, RootItem, Timestamp, TreeId, Uuid,
+    CompatRo, FileExtent, Incompat, InodeItem, InodeNumber, ItemType, Key, ObjectId, TreeId, Uuid,
 };
 use buttress_fs::error::{Corruption, Defect, Error, Result};
 use buttress_locks::Excused;
-use buttress_tree::{EditableTree, NonBlocking, ReadAhead};
+use buttress_tree::{NonBlocking, ReadAhead};
 
 /// The places of a conversion beside those of its items: root items, root blocks.
 const OTHER_PLACES: u64 = 16;
@@ -44,9 +43,6 @@ const PLACES_OF_CACHE: u64 = 6;
 
 /// The bytes of an item header in a leaf.
 const ITEM_BYTES: u64 = 25;
-
-/// The mode that the unused inode of a root item has.
-const DIRECTORY_MODE: u32 = 0o040_755;
 
 impl Engine {
     /// Runs an edit that nothing else runs beside. An error of the edit stops writing.
@@ -210,23 +206,6 @@ impl Running {
         }
     }
 
-    /// Makes one of the volume's own trees, without items.
-    fn make_own_tree(&mut self, id: TreeId) -> Result<()> {
-        let generation = self.core.generation;
-        let chunk_tree_uuid = self.core.chunk_tree_uuid;
-        let tree = EditableTree::new_empty(&self.core.forest, id, generation, chunk_tree_uuid);
-        let item = own_root_item(generation, self.core.node_bytes());
-        self.insert(TreeId::ROOT, &root_key(id, 0), &item.to_bytes())?;
-        let open = OpenTree {
-            tree: LiveTree::new(tree),
-            item: Some(item),
-            item_offset: 0,
-            item_changed: true,
-        };
-        self.trees.insert(id, open);
-        Ok(())
-    }
-
     /// Removes one of the volume's own trees whose last item this edit removed. The root block is
     /// in memory and has no address, so it disappears with the tree.
     fn remove_empty_tree(&mut self, id: TreeId) -> Result<()> {
@@ -358,49 +337,7 @@ impl Running {
 const MODE_TYPE: u32 = 0o170_000;
 const MODE_REGULAR: u32 = 0o100_000;
 
-fn root_key(id: TreeId, offset: u64) -> Key {
-    Key::new(id.object_id(), ItemType::ROOT_ITEM, offset)
-}
-
 fn of_root_tree(error: buttress_format::ItemError) -> Corruption {
     let tree = TreeId::ROOT;
     Corruption::Item { tree, error }
-}
-
-/// Returns the root item of one of the volume's own trees, without the address of its root.
-fn own_root_item(generation: Generation, node_bytes: ByteCount) -> RootItem {
-    let none = Timestamp::default();
-    RootItem {
-        inode: InodeItem {
-            generation: Generation::new(1),
-            size: ByteCount::new(3),
-            nbytes: node_bytes,
-            nlink: 1,
-            mode: DIRECTORY_MODE,
-            ..InodeItem::empty(none)
-        },
-        generation,
-        root_directory: InodeNumber::new(0),
-        logical: Logical::MIN,
-        byte_limit: 0,
-        bytes_used: node_bytes,
-        last_snapshot: Generation::MIN,
-        flags: RootFlags::empty(),
-        references: 1,
-        drop_progress: Key::MIN,
-        drop_level: 0,
-        level: 0,
-        generation_v2: generation,
-        uuid: Uuid::nil(),
-        parent_uuid: Uuid::nil(),
-        received_uuid: Uuid::nil(),
-        ctransid: Generation::MIN,
-        otransid: Generation::MIN,
-        stransid: Generation::MIN,
-        rtransid: Generation::MIN,
-        ctime: none,
-        otime: none,
-        stime: none,
-        rtime: none,
-    }
 }

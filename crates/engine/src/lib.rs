@@ -59,6 +59,7 @@
 //! | `device_errors` | records errors of devices in their statistics |
 //! | `trimming` | discards unused space of devices |
 //! | `tuning` | changes fields that only the superblock holds |
+//! | `own_trees` | makes new trees of the volume's own |
 //! | `conversions` | makes and removes the trees of features, and changes the fsid of devices |
 //! | `checksum_change` | changes the type of the data's checksums |
 //! | `relocation` | moves everything in a set of block groups to new addresses |
@@ -141,6 +142,7 @@ pub mod membership;
 mod memory;
 mod need;
 pub mod opening;
+mod own_trees;
 pub mod pending_log;
 pub mod pending_times;
 pub mod pins;

@@ -18,17 +18,15 @@ use crate::core_state::Core;
 use crate::quota_items::broken;
 use crate::quotas::{QuotaMode, changes_owners};
 use crate::running::Running;
-use crate::trees::{LiveTree, OpenTree};
+use crate::trees::OpenTree;
 use buttress_accounts::delayed_references::Reference;
 use buttress_accounts::quotas::{QuotaGroups, QuotaUse, without_limits};
 use buttress_exact::Exact as _;
 use buttress_format::{
-    ByteCount, Generation, Incompat, InodeItem, InodeNumber, ItemType, Key, Logical, ObjectId, QgroupId,
-    QgroupInfo, QgroupLimit, QgroupRelation, QgroupStatus, QgroupStatusFlags, RootFlags, RootItem,
-    SubvolumeId, Timestamp, TreeId, Uuid,
+    Generation, Incompat, ItemType, Key, QgroupId, QgroupInfo, QgroupLimit, QgroupRelation, QgroupStatus,
+    QgroupStatusFlags, SubvolumeId, TreeId,
 };
 use buttress_fs::error::{Defect, Result};
-use buttress_tree::EditableTree;
 
 /// The version of the quota items.
 const VERSION: u64 = 1;
@@ -74,23 +72,7 @@ impl Running {
     /// quotas need a rescan afterwards.
     pub fn enable_quotas(&mut self, kind: QuotaKind, subvolumes: &[SubvolumeId]) -> Result<()> {
         let generation = self.core.generation;
-        let tree = EditableTree::new_empty(
-            &self.core.forest,
-            TreeId::QUOTA,
-            generation,
-            self.core.chunk_tree_uuid,
-        );
-        let item = quota_root_item(generation, self.core.node_bytes());
-        self.insert(TreeId::ROOT, &QUOTA_ROOT_KEY, &item.to_bytes())?;
-        self.trees.insert(
-            TreeId::QUOTA,
-            OpenTree {
-                tree: LiveTree::new(tree),
-                item: Some(item),
-                item_offset: 0,
-                item_changed: true,
-            },
-        );
+        self.make_own_tree(TreeId::QUOTA)?;
         let enabled = Generation::new(generation.get().exact_add(1));
         let (mode, flags, enable_generation) = match kind {
             QuotaKind::Classic => (
@@ -128,6 +110,10 @@ impl Running {
     pub fn disable_quotas(&mut self) -> Result<()> {
         self.core.quotas.mode = QuotaMode::Off;
         self.core.quotas.changes.clear();
+        if self.at_or_after(TreeId::QUOTA, &Key::MIN)?.is_none() {
+            // A tree that is empty on disk has no item whose removal frees its leaf.
+            self.insert(TreeId::QUOTA, &Key::MIN, &[])?;
+        }
         self.remove_range(TreeId::QUOTA, Key::MIN..Key::MAX, &mut |_, _| {})?;
         let open = self.open_tree(TreeId::QUOTA)?;
         let (level, root, is_dirty) = (open.tree.level(), open.tree.root_logical(), open.tree.is_dirty());
@@ -322,34 +308,4 @@ pub const fn relation_keys(member: QgroupId, parent: QgroupId) -> [Key; 2] {
         other: parent,
     };
     relation.keys()
-}
-
-/// Returns the root item of an empty quota tree, without the address of its root.
-fn quota_root_item(generation: Generation, node_bytes: ByteCount) -> RootItem {
-    RootItem {
-        inode: InodeItem::empty(Timestamp::default()),
-        generation,
-        root_directory: InodeNumber::new(ObjectId::MIN.get()),
-        logical: Logical::MIN,
-        byte_limit: 0,
-        bytes_used: node_bytes,
-        last_snapshot: Generation::MIN,
-        flags: RootFlags::empty(),
-        references: 1,
-        drop_progress: Key::MIN,
-        drop_level: 0,
-        level: 0,
-        generation_v2: generation,
-        uuid: Uuid::nil(),
-        parent_uuid: Uuid::nil(),
-        received_uuid: Uuid::nil(),
-        ctransid: Generation::MIN,
-        otransid: Generation::MIN,
-        stransid: Generation::MIN,
-        rtransid: Generation::MIN,
-        ctime: Timestamp::default(),
-        otime: Timestamp::default(),
-        stime: Timestamp::default(),
-        rtime: Timestamp::default(),
-    }
 }
