@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | [`Engine::add_device`] | the device's item, the number of devices, the total size | nothing |
 //! | [`Emptying::remove`] | the same without the device | the caller wipes the device's superblocks |
-//! | [`Engine::grow_device`], [`Engine::enlarge_device`] | the device's item with the new size, the total size | nothing |
+//! | [`Engine::enlarge_device`] | the device's item with the new size, the total size | nothing |
 //! | [`Emptying::cut`] | the same | superblock copies past the new end are wiped |
 //!
 //! Invariants:

@@ -14,7 +14,7 @@ use buttress_lab::{Fault, FaultyBackend};
 use buttress_mkfs::{self as mkfs, Identity};
 use buttress_writer::balance::job::{BalanceControl, BalanceEnd, BalanceSummary};
 use buttress_writer::operations::NewInode;
-use buttress_writer::{JoinOptions, WritableFilesystem, WriteOptions};
+use buttress_writer::{JoinOptions, RelocationOptions, WritableFilesystem, WriteOptions};
 use core::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
@@ -431,4 +431,31 @@ fn system_chunk_gets_space_beside_a_large_data_chunk() {
     let profiles: Vec<Option<Profile>> = system.map(|chunk| chunk.flags().profile()).collect();
     assert_eq!(profiles, [Some(Profile::Raid1C4)]);
     expect_files(&filesystem);
+}
+
+/// The bytes of a device change while its resize excludes other changes of the devices.
+#[test]
+fn resize_changes_the_bytes_of_a_device_under_its_exclusion() {
+    let backends = volume(2, Profile::Single, Profile::Single);
+    let filesystem = open_memory(&backends);
+    let second = DeviceId::new(2);
+    let (small, large) = (160 << 20, 192 << 20);
+    let emptying = filesystem.begin_cut(second, ByteCount::new(small)).unwrap();
+    let chunks: Vec<_> = emptying.chunks().iter().map(|chunk| chunk.chunk).collect();
+    filesystem
+        .relocate(&chunks, &RelocationOptions::default())
+        .unwrap();
+    emptying.cut().unwrap();
+    assert_eq!(backends[1].size_bytes(), small);
+    let removing = filesystem.begin_removal(second).unwrap();
+    let grow = || filesystem.enlarge_device(second, ByteCount::new(large));
+    grow().unwrap_err();
+    assert_eq!(backends[1].size_bytes(), small);
+    drop(removing);
+    grow().unwrap();
+    assert_eq!(backends[1].size_bytes(), large);
+    assert_eq!(
+        filesystem.view().volume().superblock().total_bytes,
+        ByteCount::new(2 * large)
+    );
 }
