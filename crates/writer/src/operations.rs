@@ -184,17 +184,13 @@ impl WritableFilesystem {
         need: Need,
         mut body: impl FnMut(&mut Operation<'_>) -> Result<T>,
     ) -> Result<T> {
-        match self.operate(need, &mut body) {
+        self.with_current_quotas(|| match self.operate(need, &mut body) {
             Err(Error::NoSpace { .. }) if self.data().delalloc_bytes() > 0 => {
                 self.write_back()?;
-                self.operate(need, body)
-            }
-            Err(Error::QuotaExceeded(_)) => {
-                self.refresh_quota_counters()?;
-                self.operate(need, body)
+                self.operate(need, &mut body)
             }
             done => done,
-        }
+        })
     }
 
     /// Runs an operation that changes only state in memory, such as open handles of inodes. An

@@ -47,15 +47,17 @@ impl WritableFilesystem {
         target_offset: FileOffset,
     ) -> Result<()> {
         let share = share_of(&range, target_offset);
-        let _steps = self.begin_steps();
-        self.with_two(source, target, |mut from, to| {
-            to.require_changeable()?;
-            require_file(to, source)?;
-            let source_size = size_of(&mut from, to)?;
-            check(&share, source_size, to, source)?;
-            to.share(&mut from, source, &share)?;
-            to.touch();
-            to.write_back()
+        self.with_current_quotas(|| {
+            let _steps = self.begin_steps();
+            self.with_two(source, target, |mut from, to| {
+                to.require_changeable()?;
+                require_file(to, source)?;
+                let source_size = size_of(&mut from, to)?;
+                check(&share, source_size, to, source)?;
+                to.share(&mut from, source, &share)?;
+                to.touch();
+                to.write_back()
+            })
         })
     }
 
@@ -110,7 +112,7 @@ impl WritableFilesystem {
         target: Location,
         target_offset: FileOffset,
     ) -> Result<ByteCount> {
-        self.copy_range_with(source, &range, target, target_offset, false)
+        self.with_current_quotas(|| self.copy_range_with(source, &range, target, target_offset, false))
     }
 
     /// Copies as [`copy_range`](Self::copy_range) does, for a caller that sets the target's times
@@ -125,7 +127,7 @@ impl WritableFilesystem {
         target: Location,
         target_offset: FileOffset,
     ) -> Result<ByteCount> {
-        self.copy_range_with(source, &range, target, target_offset, true)
+        self.with_current_quotas(|| self.copy_range_with(source, &range, target, target_offset, true))
     }
 
     fn copy_range_with(

@@ -73,17 +73,13 @@ impl WritableFilesystem {
     /// writes back the dirty data of all files.
     fn take_in(&self, of: Of<'_>, source: Source, bytes: &[u8]) -> Result<u64> {
         self.know_quota_use(of.location.subvolume)?;
-        match self.take_in_beside_data(of, source, bytes) {
+        self.with_current_quotas(|| match self.take_in_beside_data(of, source, bytes) {
             Err(Error::NoSpace { .. }) if self.data().delalloc_bytes() > 0 => {
                 self.write_back()?;
                 self.take_in_beside_data(of, source, bytes)
             }
-            Err(Error::QuotaExceeded(_)) => {
-                self.refresh_quota_counters()?;
-                self.take_in_beside_data(of, source, bytes)
-            }
             taken => taken,
-        }
+        })
     }
 
     fn take_in_beside_data(&self, of: Of<'_>, source: Source, bytes: &[u8]) -> Result<u64> {

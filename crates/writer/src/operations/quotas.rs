@@ -247,21 +247,19 @@ impl WritableFilesystem {
     pub(crate) fn charge_new_content(&self, subvolume: SubvolumeId, bytes: u64) -> Result<()> {
         let tree = subvolume.tree();
         self.know_quota_use(subvolume)?;
-        match self.quota_limits().charge(tree, bytes) {
-            Err(Error::QuotaExceeded(_)) => {
-                self.refresh_quota_counters()?;
-                self.quota_limits().charge(tree, bytes)
-            }
-            charged => charged,
-        }
+        self.with_current_quotas(|| self.quota_limits().charge(tree, bytes))
     }
 
-    /// Runs a call that charges data. If a limit refuses the call, brings the counters up to date, and
-    /// runs the call again. The caller holds no lock.
-    pub(crate) fn with_current_quotas(&self, call: impl Fn() -> Result<()>) -> Result<()> {
+    /// Runs a call that charges data or inodes. If a limit refuses the call, brings the counters up to
+    /// date, and runs the call again. Counters that cannot be counted leave the refusal as it is. The
+    /// caller holds no lock.
+    pub(crate) fn with_current_quotas<T>(&self, mut call: impl FnMut() -> Result<T>) -> Result<T> {
         match call() {
-            Err(Error::QuotaExceeded(_)) => {
-                self.refresh_quota_counters()?;
+            Err(refused @ Error::QuotaExceeded(_)) => {
+                if self.refresh_quota_counters().is_err() {
+                    self.require_writing()?;
+                    return Err(refused);
+                }
                 call()
             }
             done => done,

@@ -377,6 +377,13 @@ fn limits_of_simple_quotas_refuse_writes() {
     // Freed space is available at once: the refused call commits and retries.
     filesystem.unlink(home, b"first").unwrap();
     filesystem.write_at(second, FileOffset::MIN, &data).unwrap();
+    // A copy to parts of sectors is charged as a write is.
+    filesystem.unlink(home, b"second").unwrap();
+    let copy = file_in(&filesystem, home, b"copy").unwrap();
+    let range = FileOffset::MIN..FileOffset::new(600_000);
+    filesystem
+        .copy_range(other, range, copy, FileOffset::new(100))
+        .unwrap();
     filesystem.commit().unwrap();
     drop(filesystem);
     // A limit below the use refuses new files, too, also after the volume is opened again.
