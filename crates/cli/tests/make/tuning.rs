@@ -188,6 +188,32 @@ fn tune_changes_the_uuid_on_several_devices() {
     assert!(told.contains("metadata uuid"), "{told}");
 }
 
+/// A copy of a volume with another fsid has the same roots, but no flag of a change.
+#[test]
+fn tune_leaves_devices_of_a_copy_alone() {
+    let (folder, first, second) = mirror();
+    let copy_of = |image: &str, name: &str| {
+        let copy = folder.path().join(name).to_str().unwrap().to_owned();
+        std::fs::copy(image, &copy).unwrap();
+        copy
+    };
+    // No other test has a volume with this fsid.
+    let fsid = "89abcdef-0123-4567-89ab-cdef01234567";
+    let (copy, other) = (copy_of(&first, "copy.img"), copy_of(&second, "other.img"));
+    stdout(&["tune", "-M", fsid, "--device", &other, &copy]);
+    let before = superblock(&other);
+    for change in ["-m", "-u"] {
+        let (code, told) = failure(&["tune", "-f", change, "--device", &other, &first]);
+        assert_ne!(code, 0, "{change}");
+        assert_eq!(superblock(&other), before, "{change}: {told}");
+        assert!(!superblock(&first).contains(fsid), "{change}: {told}");
+    }
+    for (image, device) in [(&first, &second), (&copy, &other)] {
+        let text = stdout(&["check", "--device", device, image]);
+        assert!(text.contains("no error found"), "{text}");
+    }
+}
+
 #[test]
 fn tune_changes_all_checksums() {
     let (_folder, image) = old();
