@@ -142,6 +142,31 @@ impl Running {
         }
     }
 
+    /// Gives the group of a snapshot the limits and counters of its source's group, as Linux does for
+    /// classic quotas. The next rescan counts both groups. The caller has loaded all leaves of the
+    /// tree.
+    pub fn inherit_quota_limit(&mut self, source: SubvolumeId, snapshot: SubvolumeId) -> Result<()> {
+        let (from, to) = (QgroupId::new(source.get()), QgroupId::new(snapshot.get()));
+        if self.core.quotas.mode != QuotaMode::Classic {
+            return Ok(());
+        }
+        if let Some(used) = self.quota_use(from)? {
+            let exclusive = self.core.node_bytes();
+            self.put_quota_use(to, QuotaUse { exclusive, ..used })?;
+            self.put_quota_use(from, QuotaUse { exclusive, ..used })?;
+        }
+        let key = QgroupLimit::key(from);
+        let Some(found) = self.get(TreeId::QUOTA, &key)? else {
+            return Ok(());
+        };
+        let limit = QgroupLimit::parse(&key, found.data()).map_err(broken)?;
+        if limit.flags.is_empty() {
+            return Ok(());
+        }
+        self.core.quota_limits.copy_charge(source.tree(), snapshot.tree());
+        self.put_quota_limit(&QgroupLimit { group: to, ..limit })
+    }
+
     /// Makes a quota group without limits.
     pub fn put_quota_group(&mut self, group: QgroupId, used: QuotaUse) -> Result<()> {
         self.core.quotas.group_changes = self.core.quotas.group_changes.exact_add(1);

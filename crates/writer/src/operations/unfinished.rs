@@ -20,12 +20,13 @@
 use super::Access;
 use super::Operation;
 use super::entries::check_name;
+use super::quota_inheritance::{INHERITANCE_PLACES, Inheritance};
 use super::subvolumes::SUBVOLUME_ITEMS;
 use crate::WritableFilesystem;
 use crate::subvolume::making::{self, root_reference_keys};
 use buttress_engine::reservation::Need;
 use buttress_engine::waiting_names::WaitingNames;
-use buttress_exact::u64_of;
+use buttress_exact::{Exact as _, u64_of};
 use buttress_format::{
     FileKind, Generation, InodeFlags, ItemType, Key, ObjectId, RootFlags, SubvolumeId, TreeId, Uuid, uuid_key,
 };
@@ -56,6 +57,18 @@ pub struct FinishedSubvolume {
     pub received: Option<Received>,
 }
 
+impl FinishedSubvolume {
+    /// The groups that the subvolume joins with its name. A snapshot has the limits of its source
+    /// already.
+    const fn inheritance(&self) -> Inheritance<'static> {
+        Inheritance {
+            container: self.directory.subvolume,
+            source: None,
+            groups: &[],
+        }
+    }
+}
+
 impl WritableFilesystem {
     /// Makes an empty subvolume that no reader sees until it is
     /// [finished](Self::finish_subvolumes).
@@ -83,16 +96,18 @@ impl WritableFilesystem {
     pub fn begin_snapshot(&self, source: SubvolumeId) -> Result<SubvolumeId> {
         self.put_all_names(source)?;
         let new = self.new_subvolume();
-        let need = Need::places(SUBVOLUME_ITEMS);
+        let need = Need::places(SUBVOLUME_ITEMS.exact_add(INHERITANCE_PLACES));
         self.look(|operation| {
             operation.follows_snapshot_of = Some(source);
             operation.reach_unfinished()?;
+            operation.reach_inherited_limits(source)?;
             operation.reach_source(source)
         })?;
         self.operate_at_commit(need, |operation, committing| {
             operation.require_subvolume(source)?;
             let root = making::committed_root(operation.look(), source, committing)?;
             let id = making::make_snapshot_tree(operation.edit(), source, &root, &new, false)?;
+            operation.edit().inherit_quota_limit(source, id)?;
             operation.hide(id)?;
             Ok(id)
         })
@@ -115,7 +130,8 @@ impl WritableFilesystem {
             self.put_all_names(one.id)?;
         }
         let count = u64_of(finished.len());
-        self.operate(Need::places(count.saturating_mul(SUBVOLUME_ITEMS)), |operation| {
+        let each = SUBVOLUME_ITEMS.exact_add(INHERITANCE_PLACES);
+        self.operate(Need::places(count.saturating_mul(each)), |operation| {
             for one in finished {
                 operation.require_finishable(one)?;
                 operation.reach_finished(one)?;
@@ -207,6 +223,7 @@ impl Operation<'_> {
     fn reach_finished(&mut self, finished: &FinishedSubvolume) -> Result<()> {
         let id = finished.id;
         self.reach_new_entry(finished.directory, &finished.name)?;
+        self.reach_inheritance(id, &finished.inheritance())?;
         self.reach(TreeId::ROOT, &[orphan_key(id.get())])?;
         self.reach(
             TreeId::ROOT,
@@ -240,6 +257,7 @@ impl Operation<'_> {
             item.rtransid = generation;
             item.rtime = now;
         }
+        self.inherit_quotas(id, &finished.inheritance())?;
         self.name_subvolume(finished.directory, &finished.name, id)
     }
 }

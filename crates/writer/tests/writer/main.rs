@@ -17,6 +17,8 @@ mod in_place;
 mod live;
 mod mkfs;
 mod parity;
+mod quota_inheritance;
+mod quota_removal;
 mod quotas;
 mod space_needs;
 mod trimming;
