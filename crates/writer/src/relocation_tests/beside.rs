@@ -281,3 +281,36 @@ fn corrupt_extent_without_a_copy_is_named() {
     relocate(&filesystem, &data).unwrap();
     image.commit_and_check(&filesystem);
 }
+
+/// A batch of one data extent and one tree block, which together are too many blocks for one edit,
+/// is divided by kind.
+#[test]
+fn extent_in_very_many_leaves_of_a_mixed_group_moves() {
+    let Some(image) = Image::make(&["--mixed", "-n", "4096"]) else {
+        return;
+    };
+    let filesystem = image.open();
+    let first = filesystem.create(ROOT, b"first", &NEW).unwrap();
+    filesystem.write_at(first, offset(0), &[9; 4096]).unwrap();
+    for number in 0..700_u64 {
+        let name = format!("clone-{number}");
+        let clone = filesystem.create(ROOT, name.as_bytes(), &NEW).unwrap();
+        filesystem
+            .clone_range(first, offset(0)..offset(4096), clone, offset(0))
+            .unwrap();
+        // With this attribute each leaf holds one file.
+        filesystem
+            .set_xattr(
+                clone,
+                b"user.long",
+                &[1; 1500],
+                crate::operations::SetXattr::CreateOrReplace,
+            )
+            .unwrap();
+    }
+    filesystem.commit().unwrap();
+    let all = groups(&filesystem, None);
+    assert_eq!(relocate(&filesystem, &all).unwrap().groups, all.len() as u64);
+    filesystem.commit().unwrap();
+    image.check();
+}
