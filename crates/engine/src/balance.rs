@@ -139,7 +139,7 @@ impl Engine {
         };
         self.set_target_profiles(targets(&item));
         if !buttress_faults::on("balance-item-late") {
-            self.commit()?;
+            self.commit_metadata()?;
         }
         Ok(choice)
     }
@@ -179,7 +179,7 @@ impl Engine {
             balancing.is_changed = true;
         }
         self.set_target_profiles(TargetProfiles::default());
-        self.commit()?;
+        self.commit_metadata()?;
         Ok(())
     }
 }

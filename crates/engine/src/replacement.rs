@@ -124,7 +124,7 @@ impl Engine {
             uncorrectable_read_errors: 0,
         };
         self.change_replacement(Some(item), false);
-        self.commit()?;
+        self.commit_metadata()?;
         Ok(replacement)
     }
 
@@ -173,7 +173,7 @@ impl Engine {
             ..item
         };
         self.change_replacement(Some(item), true);
-        self.commit()?;
+        self.commit_metadata()?;
         Ok(replacement)
     }
 
@@ -192,7 +192,7 @@ impl Engine {
             ..item
         };
         self.change_replacement(Some(item), false);
-        self.commit()?;
+        self.commit_metadata()?;
         let volume = self.forest().volume();
         let replacement = volume.replacement();
         volume.give_up_replacement();

@@ -127,7 +127,7 @@ impl Engine {
             slot.device().into_iter().for_each(forget_superblocks);
             return Err(error);
         }
-        self.commit()?;
+        self.commit_metadata()?;
         match slot.failure() {
             None => Ok(item.device),
             Some(failure) => Err(buttress_volume::Error::from(failure.clone()).into()),
