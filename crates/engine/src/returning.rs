@@ -89,9 +89,14 @@ impl Engine {
     /// # Errors
     /// Fails with [`Error::Cancelled`]; [`DevicesError::Diverged`] for a device whose history
     /// diverged from the volume's. Fails with [`WritingRefusal::NoPlaceOnDevice`] if the device has
-    /// no place for stripes that would overwrite its own state. Also fails with an error of reading
-    /// the extent tree, or as [`Volume::begin_return`] does.
+    /// no place for stripes that would overwrite its own state. Fails with
+    /// [`MembershipRefusal::Busy`](buttress_volume::MembershipRefusal::Busy) while a change of the
+    /// devices runs. Also fails with an error of reading the extent tree, or as
+    /// [`Volume::begin_return`] does.
     pub fn begin_return(&self, device: Uuid, progress: &Progress) -> Result<Return> {
+        // A removed device would get a superblock at the end of its return. From the return's
+        // beginning on, changes of the devices find it themselves.
+        let _no_change = self.begin_resync_beside_no_change()?;
         let volume = Arc::clone(self.forest().volume());
         let slots = volume.devices();
         let slot = slots.iter().find(|slot| slot.uuid() == device);
@@ -121,11 +126,13 @@ impl Engine {
                 let own = own.filesystem.volume().chunk_map();
                 let conflicts = NonBlocking::lifted(|| {
                     running.keep_own_state(&own, &compared.gone, device, stale.generation)
-                })?;
-                running.places_for_moved(&own, &conflicts, slot)?
+                });
+                let moved = conflicts.and_then(|conflicts| running.places_for_moved(&own, &conflicts, slot));
+                moved.inspect_err(|_| running.keep_no_more(device))?
             }
         };
-        let replacement = volume.begin_return(device, moved)?;
+        let begun = volume.begin_return(device, moved);
+        let replacement = begun.inspect_err(|_| self.shared.running.lock().keep_no_more(device))?;
         let returning = Return {
             volume,
             replacement,
