@@ -40,6 +40,7 @@ mod own_trees;
 mod pace;
 mod renaming;
 mod together;
+mod users;
 
 use crate::engine::Engine;
 use crate::fault_in::FaultIn;
