@@ -24,6 +24,7 @@
     )
 )]
 
+pub mod areas;
 pub mod data;
 mod fiemap;
 mod filesystem;
