@@ -1,4 +1,5 @@
-//! The areas of the engine's calls: a borrowed handle for each job that is not a part of every edit.
+//! The areas of the engine's calls: a borrowed handle for each job that is not a part of every
+//! edit.
 //!
 //! A handle holds a reference to the [`Engine`] and no state. The module of a job adds the job's
 //! calls to its handle, so [`Engine`] keeps the calls that all jobs need: edits, commits and views.
@@ -38,8 +39,8 @@ pub struct ChecksumChange<'e> {
 /// Changes of the volume's features: makes and removes the trees of features, and changes the fsid
 /// of devices.
 ///
-/// Invariant: the last commit of a conversion makes the new form valid, so a crash leaves the old or
-/// the new form.
+/// Invariant: the last commit of a conversion makes the new form valid, so a crash leaves the old
+/// or the new form.
 #[derive(Clone, Copy, Debug)]
 pub struct Conversions<'e> {
     pub(crate) engine: &'e Engine,

@@ -11,7 +11,8 @@
 //! The modules form three layers, and imports between them have no cycles. The state modules are at
 //! the bottom: each of these modules keeps the invariants of its own state. [`engine`] and
 //! [`running`] combine the state. Behaviour is in the top layer: each module adds the calls of one
-//! job to [`Engine`] or [`Running`](running::Running).
+//! job to the job's handle ([`areas`], [`running_parts`]). Only calls that most jobs need are on
+//! [`Engine`] and [`Running`](running::Running).
 //!
 //! The state:
 //!

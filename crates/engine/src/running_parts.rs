@@ -7,7 +7,7 @@
 use crate::core_state::Core;
 use crate::running::Running;
 
-/// The choice of profile, devices and size of a new chunk. It only reads the state of block groups and
+/// The choice of profile, devices and size of a new chunk. The planner only reads block groups and
 /// devices.
 ///
 /// Invariant: a plan names only devices that new chunks may use, and ranges that are unallocated.
@@ -51,7 +51,8 @@ pub struct Chunks<'r> {
     pub(crate) running: &'r mut Running,
 }
 
-/// The items of devices: device items, their used bytes, statistics of errors, and the replace item.
+/// The items of devices: device items, their used bytes, statistics of errors, and the replace
+/// item.
 ///
 /// Invariant: the used bytes of a device are the sum of its device extents.
 #[derive(Debug)]
@@ -59,11 +60,11 @@ pub struct DeviceItems<'r> {
     pub(crate) running: &'r mut Running,
 }
 
-/// The convergence of a commit: gives every dirty node an address, and brings the trees that describe
-/// each other up to date.
+/// The convergence of a commit: gives every dirty node an address, and brings the trees that
+/// describe each other up to date.
 ///
-/// Invariant: at the end of a convergence, every dirty node has an address, and root items, references,
-/// free space and block group items agree with the nodes.
+/// Invariant: at the end of a convergence, every dirty node has an address, and root items,
+/// references, free space and block group items agree with the nodes.
 #[derive(Debug)]
 pub struct Converging<'r> {
     pub(crate) running: &'r mut Running,
@@ -71,13 +72,15 @@ pub struct Converging<'r> {
 
 /// The last step of a transaction: checks its ledgers, freezes its blocks, and opens the next one.
 ///
-/// Invariant: a frozen block never changes. The next transaction gives a changed copy a new address.
+/// Invariant: a frozen block never changes. The next transaction gives a changed copy a new
+/// address.
 #[derive(Debug)]
 pub struct Freezing<'r> {
     pub(crate) running: &'r mut Running,
 }
 
-/// The trees of features: the block group tree, the free-space tree, and the v1 cache of free space.
+/// The trees of features: the block group tree, the free-space tree, and the v1 cache of free
+/// space.
 ///
 /// Invariant: a feature flag is set in the same transaction that completes the feature's tree.
 #[derive(Debug)]
@@ -101,7 +104,8 @@ pub struct HostSpace<'r> {
     pub(crate) running: &'r mut Running,
 }
 
-/// The inode items: reads and changes them in the table of live inodes, and writes them back into trees.
+/// The inode items: reads and changes them in the table of live inodes, and writes them back into
+/// trees.
 ///
 /// Invariant: a live inode's item is never older than the item in its tree.
 #[derive(Debug)]
@@ -111,7 +115,9 @@ pub struct InodeItems<'r> {
 
 /// Space for the blocks of log trees, and for the data that a pending log refers to.
 ///
-/// Invariant: no log uses a chunk or a range that the last commit does not have.
+/// Invariants:
+/// - A log block stays pinned from its allocation until the commit.
+/// - No log uses a chunk that the last commit lacks.
 #[derive(Debug)]
 pub struct LogSpace<'r> {
     pub(crate) running: &'r mut Running,
@@ -125,8 +131,8 @@ pub struct QuotaTree<'r> {
     pub(crate) running: &'r mut Running,
 }
 
-/// A step of a relocation under the edit lock: finds space outside the groups to empty, and moves blocks
-/// of the volume's own trees.
+/// A step of a relocation under the edit lock: finds space outside the groups to empty, and moves
+/// blocks of the volume's own trees.
 ///
 /// Invariant: a group that is emptied takes no more extents.
 #[derive(Debug)]
@@ -134,8 +140,8 @@ pub struct RelocationStep<'r> {
     pub(crate) running: &'r mut Running,
 }
 
-/// The change of addresses in one transaction: extent items, references, pointers and checksums of a
-/// batch get the new addresses.
+/// The change of addresses in one transaction: extent items, references, pointers and checksums of
+/// a batch get the new addresses.
 ///
 /// Invariant: all items of a batch change in one transaction, or none.
 #[derive(Debug)]
@@ -145,7 +151,8 @@ pub struct Renamer<'r> {
 
 /// The worst case of the next commit: the nodes and bytes that edits and dirty data may still need.
 ///
-/// Invariant: a reservation only reads the transaction. It never understates what a commit allocates.
+/// Invariant: a reservation only reads the transaction. It never understates what a commit
+/// allocates.
 #[derive(Debug)]
 pub struct BlockReserve<'r> {
     pub(crate) running: &'r Running,
@@ -159,7 +166,8 @@ pub struct SpaceFigures<'r> {
     pub(crate) running: &'r Running,
 }
 
-/// A step of a trim under the edit lock: takes unused ranges from the allocator, and gives them back.
+/// A step of a trim under the edit lock: takes unused ranges from the allocator, and gives them
+/// back.
 ///
 /// Invariant: a range that is being discarded is in no free range.
 #[derive(Debug)]
@@ -167,8 +175,8 @@ pub struct TrimStep<'r> {
     pub(crate) running: &'r mut Running,
 }
 
-/// A device that missed commits and returns: keeps the blocks of its own state until the device is up to
-/// date, and moves its stripes.
+/// A device that missed commits and returns: keeps the blocks of its own state until the device is
+/// up to date, and moves its stripes.
 ///
 /// Invariant: the device's own state stays readable until its superblock is written.
 #[derive(Debug)]
