@@ -74,7 +74,7 @@ impl Engine {
             }
             _ => {}
         }
-        if self.replacement().is_some() || self.forest().volume().replacement().is_some() {
+        if self.replacements().current().is_some() || self.forest().volume().replacement().is_some() {
             return Err(buttress_volume::Error::from(WriteRefusal::Replacing).into());
         }
         *self.shared.exclusive.lock() = Some(wanted);

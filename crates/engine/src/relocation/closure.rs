@@ -14,6 +14,7 @@
 use super::extents::Extent;
 use super::users::{KeyedData, User};
 use crate::running::Running;
+use crate::running_parts::ChecksumTree;
 use buttress_accounts::delayed_references::{ExtentKind, Reference};
 use buttress_exact::{Exact as _, u64_of};
 use buttress_format::{ByteCount, Key, Logical, TreeBlock, TreeId};
@@ -120,7 +121,7 @@ impl Closure {
         };
         let is_same = extent.kind() == ExtentKind::Data
             && extent.item.length == moved.length
-            && running.checksums_of(moved.from, moved.length)? == moved.sums;
+            && running.checksum_tree().sums_of(moved.from, moved.length)? == moved.sums;
         if !is_same {
             self.changed.push(moved.clone());
             return Ok(());
@@ -271,19 +272,24 @@ impl Closure {
     }
 }
 
-impl Running {
+impl ChecksumTree<'_> {
     /// The checksums of an extent, as the newest version of the checksum tree has them.
-    pub(super) fn checksums_of(&mut self, logical: Logical, length: ByteCount) -> Result<ExpectedChecksums> {
-        let (checksum_type, sector_bytes) = (self.core.format.checksum_type, self.core.format.sector_bytes);
-        let tree = self.view(TreeId::CHECKSUM)?;
+    pub(super) fn sums_of(&mut self, logical: Logical, length: ByteCount) -> Result<ExpectedChecksums> {
+        let (checksum_type, sector_bytes) = (
+            self.running.core.format.checksum_type,
+            self.running.core.format.sector_bytes,
+        );
+        let tree = self.running.view(TreeId::CHECKSUM)?;
         ExpectedChecksums::in_tree(&tree, checksum_type, sector_bytes, logical, length.exact_usize())
     }
+}
 
-    /// The places of trees that the change of a closure edits, for a reservation.
-    pub(super) fn places_of(closure: &Closure) -> u64 {
-        let blocks = u64_of(closure.blocks.len());
-        let data = u64_of(closure.data.len());
-        let items = u64_of(closure.items.len());
+impl Closure {
+    /// Returns the places of trees that the change of this closure edits, for a reservation.
+    pub(super) fn places(&self) -> u64 {
+        let blocks = u64_of(self.blocks.len());
+        let data = u64_of(self.data.len());
+        let items = u64_of(self.items.len());
         // Each moved data extent changes two records of extents, and two runs of checksums.
         blocks
             .exact_add(data)

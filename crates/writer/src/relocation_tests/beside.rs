@@ -59,21 +59,22 @@ fn write_on(filesystem: &WritableFilesystem, thread: u64, stop: &AtomicBool) -> 
         }
         model[at..at + new.len()].copy_from_slice(&new);
         if rounds.is_multiple_of(16) {
-            let _synced = filesystem.fsync(*file).unwrap();
+            let _synced = filesystem.log_tree().fsync(*file).unwrap();
         }
         if rounds.is_multiple_of(40) {
             let name = format!("snapshot-{thread}-{rounds}");
             let made = filesystem
+                .subvolumes()
                 .snapshot(ROOT.subvolume, ROOT, name.as_bytes(), false)
                 .unwrap();
             if rounds.is_multiple_of(80) {
-                filesystem.delete_subvolume(made).unwrap();
+                filesystem.subvolumes().delete(made).unwrap();
             }
         }
         if rounds.is_multiple_of(11) {
             let mut found = vec![0; model.len()];
             assert_eq!(
-                filesystem.read_at(*file, offset(0), &mut found).unwrap(),
+                filesystem.live().read_at(*file, offset(0), &mut found).unwrap(),
                 found.len()
             );
             assert!(found == *model, "a live read of {file} after {rounds} rounds");
@@ -106,7 +107,7 @@ fn groups_move_beside_writers() {
                 assert_eq!(summary.groups, before.len() as u64, "{purpose:?}");
                 eprintln!("{purpose:?}: {summary:?}");
             }
-            filesystem.drop_deleted_subvolumes(&Progress::new()).unwrap();
+            filesystem.subvolumes().drop_deleted(&Progress::new()).unwrap();
         }
         stop.store(true, Ordering::Relaxed);
         threads
@@ -147,7 +148,7 @@ fn cancelled_job_leaves_a_sound_volume_and_goes_on() {
             }
             progress.cancel();
         });
-        filesystem.relocate(&data, &options)
+        filesystem.relocations().relocate(&data, &options)
     });
     assert!(matches!(cancelled, Err(Error::Cancelled)), "{cancelled:?}");
     image.commit_and_check(&filesystem);
@@ -174,7 +175,7 @@ fn reader_of_old_content_does_not_stop_a_relocation() {
     };
     let mut left = 0;
     for group in &before {
-        let summary = filesystem.relocate(&[*group], &options).unwrap();
+        let summary = filesystem.relocations().relocate(&[*group], &options).unwrap();
         assert_eq!(summary.groups, 1);
         left += summary.left_groups;
     }
@@ -307,7 +308,7 @@ fn live_reads_beside_moves_find_all_checksums() {
                 let mut found = [0; 8192];
                 while !stop.load(Ordering::Relaxed) {
                     let file = files[(random.next() as usize) % files.len()];
-                    let read = filesystem.read_at(file, offset(0), &mut found);
+                    let read = filesystem.live().read_at(file, offset(0), &mut found);
                     if read.is_err() {
                         stop.store(true, Ordering::Relaxed);
                     }

@@ -138,6 +138,7 @@ fn extent_in_shared_and_own_leaves_moves(before: impl FnOnce(&WritableFilesystem
     let filesystem = image.open();
     let file = extent_in_many_leaves(&filesystem);
     let snapshot = filesystem
+        .subvolumes()
         .snapshot(SubvolumeId::new(5), ROOT, b"snapshot", false)
         .unwrap();
     before(&filesystem, file);
