@@ -7,9 +7,9 @@
 //!
 //! Source: on-disk format documentation, section "EXTENT_OWNER_REF".
 
-use crate::engine::Engine;
+use crate::areas::Conversions;
 use crate::need::Need;
-use crate::running::Running;
+use crate::running_parts::ExtentTree;
 use buttress_exact::{Exact as _, u64_of};
 use buttress_format::{ExtentItem, Incompat, InlineReference, ItemType, Key, TreeId};
 use buttress_fs::error::{Corruption, Result};
@@ -24,7 +24,7 @@ const ITEMS_A_PLACE: u64 = 30;
 /// The places of a call beside those of its items.
 const OTHER_PLACES: u64 = 16;
 
-impl Engine {
+impl Conversions<'_> {
     /// Removes the references to makers from some data extents, from the extent item `from` on.
     /// Returns the extent item at which the next call continues, or `None` after the last one.
     ///
@@ -33,7 +33,9 @@ impl Engine {
     pub fn remove_owner_references(&self, from: Key) -> Result<Option<Key>> {
         let places = u64_of(ITEMS_AT_ONCE).quotient(ITEMS_A_PLACE);
         let need = Need::places(places.exact_add(OTHER_PLACES));
-        self.edit_alone(need, |running| running.remove_owner_references(from))
+        self.engine.edit_alone(need, |running| {
+            running.extent_tree().remove_owner_references(from)
+        })
     }
 
     /// Clears the feature flag of simple quotas, which no extent needs any more.
@@ -41,16 +43,16 @@ impl Engine {
     /// # Errors
     /// Fails with the error that stopped writing.
     pub fn forget_simple_quotas(&self) -> Result<()> {
-        self.edit_alone(Need::places(OTHER_PLACES), |running| {
+        self.engine.edit_alone(Need::places(OTHER_PLACES), |running| {
             running.core.format.incompat.remove(Incompat::SIMPLE_QUOTA);
             Ok(())
         })
     }
 }
 
-impl Running {
+impl ExtentTree<'_> {
     fn remove_owner_references(&mut self, from: Key) -> Result<Option<Key>> {
-        let tree = self.core.extent.tree.view();
+        let tree = self.running.core.extent.tree.view();
         let mut changed = Vec::new();
         let mut next = None;
         for found in tree.range(from..=Key::MAX, ReadAhead::Forward) {
@@ -63,7 +65,7 @@ impl Running {
                 next = Some(key);
                 break;
             }
-            let item = ExtentItem::parse(&key, found.data(), &self.core.format);
+            let item = ExtentItem::parse(&key, found.data(), &self.running.core.format);
             let mut item = item.map_err(|error| Corruption::Item {
                 tree: TreeId::EXTENT,
                 error,
@@ -76,7 +78,7 @@ impl Running {
             }
         }
         for (key, bytes) in changed {
-            self.extent_put(&key, &bytes)?;
+            self.put(&key, &bytes)?;
         }
         Ok(next)
     }

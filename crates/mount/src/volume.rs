@@ -307,7 +307,7 @@ impl Vfs for MountedVolume {
         self.note_access(location);
         match &self.access {
             Access::Reading(filesystem) => filesystem.read_link(location),
-            Access::Writing(writer) => writer.read_link(location),
+            Access::Writing(writer) => writer.live().read_link(location),
         }
         .map_err(|error| self.failed(&error))
     }

@@ -36,11 +36,11 @@ struct Stages {
 
 impl CommitStages for Stages {
     fn write_back(self: Arc<Self>, engine: &Engine) -> Result<()> {
-        self.filesystem(engine).write_back()
+        self.filesystem(engine).writeback().write_all()
     }
 
     fn write_back_in_background(self: Arc<Self>, engine: &Engine) -> Result<()> {
-        self.filesystem(engine).write_back_in_background()
+        self.filesystem(engine).writeback().write_in_background()
     }
 }
 
@@ -88,10 +88,10 @@ impl WritableFilesystem {
         let log = opening.log.take();
         let writable = Arc::clone(&stages).filesystem(&opening.engine);
         if let Some(log) = &log {
-            writable.replay(log)?;
+            writable.log_tree().replay(log)?;
         }
-        let cleaned = writable.clean_all_orphans().map(drop);
-        match cleaned.and_then(|()| writable.sweep_unfinished()) {
+        let cleaned = writable.orphans().clean_all().map(drop);
+        match cleaned.and_then(|()| writable.subvolumes().sweep_unfinished()) {
             // On a volume without free space, orphans remain until the next opening.
             Ok(()) => {}
             Err(error) if error.is_out_of_space() => {}

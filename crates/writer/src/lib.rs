@@ -9,8 +9,9 @@
 //! |---|---|
 //! | open one for writing, commit, close | [`WritableFilesystem`], [`engine`](buttress_engine) |
 //! | change names, attributes, subvolumes | [`operations`] |
+//! | find the handle of a job: quotas, subvolumes, log tree, live reads | [`areas`] |
 //! | write content | [`data`] |
-//! | read the newest state | `live`: the reading calls of [`WritableFilesystem`] |
+//! | read the newest state | [`LiveReads`](areas::LiveReads) |
 //! | change the fsid or the checksums of a whole volume | [`whole_changes`] |
 //!
 //! Opening a volume for writing replays its pending log tree.
@@ -24,6 +25,7 @@
     )
 )]
 
+pub mod areas;
 pub mod data;
 mod fiemap;
 mod filesystem;

@@ -186,13 +186,14 @@ impl WritableFilesystem {
         need: Need,
         mut body: impl FnMut(&mut Operation<'_>) -> Result<T>,
     ) -> Result<T> {
-        self.with_current_quotas(|| match self.operate(need, &mut body) {
-            Err(Error::NoSpace { .. }) if self.data().delalloc_bytes() > 0 => {
-                self.write_back()?;
-                self.operate(need, &mut body)
-            }
-            done => done,
-        })
+        self.quotas()
+            .with_current(|| match self.operate(need, &mut body) {
+                Err(Error::NoSpace { .. }) if self.data().delalloc_bytes() > 0 => {
+                    self.writeback().write_all()?;
+                    self.operate(need, &mut body)
+                }
+                done => done,
+            })
     }
 
     /// Runs an operation that changes only state in memory, such as open handles of inodes. An
@@ -368,7 +369,7 @@ impl<'a> Operation<'a> {
         let now = self.now();
         let running = self.edit();
         running.touch_root(location.subvolume.tree(), now)?;
-        running.change_inode(location, change)
+        running.inode_items().change(location, change)
     }
 
     /// Checks that an edit's worst case fits into the free space, for operations that started

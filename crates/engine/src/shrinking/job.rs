@@ -7,6 +7,7 @@
 use super::places::profile_of;
 use super::plan::{GroupRef, NewChunk, Plan, Step};
 use super::{LEAST_SPARE_BYTES, SPARE_BYTES, ShrinkSummary, ShrunkDevice, plan_of, plan_shrink, summary_of};
+use crate::areas::Shrinking;
 use crate::block_groups::Purpose;
 use crate::chunks;
 use crate::engine::Engine;
@@ -27,7 +28,7 @@ const PLANS_MAX: usize = 4;
 /// Metadata may take one byte in this number of the free space that the plan left for it.
 const HEADROOM_PART: u64 = 4;
 
-impl Engine {
+impl Shrinking<'_> {
     /// Moves the content of the volume towards the start of its devices, and cuts the devices after
     /// it, with `slack` free bytes on each device. Nothing changes if no device would get smaller.
     /// Image files grow first if the content needs space beside itself, and are cut last.
@@ -38,7 +39,7 @@ impl Engine {
     /// Fails before any change if a device is missing or belongs to a seed, or if a device that
     /// cannot grow has too little unallocated space. [`Error::Cancelled`] leaves a whole volume
     /// that the next shrink continues with. Errors of devices, trees and extents as for
-    /// [`relocate`](Self::relocate).
+    /// [`relocate`](Relocations::relocate).
     pub fn shrink(&self, slack: ByteCount, progress: &Progress) -> Result<ShrinkSummary> {
         self.pack(slack, progress, &|_| None)
     }
@@ -49,7 +50,7 @@ impl Engine {
     /// # Errors
     /// As for [`shrink`](Self::shrink). [`MembershipRefusal::TooSmall`] before any change if the
     /// packed content does not fit into the size.
-    pub fn shrink_device_to(
+    pub fn shrink_device(
         &self,
         device: DeviceId,
         size: ByteCount,
@@ -69,8 +70,8 @@ impl Engine {
     /// # Errors
     /// [`MembershipRefusal::TooSmall`], with the smallest size; block groups or extents cannot be read.
     pub fn require_packed_size(&self, device: DeviceId, size: ByteCount) -> Result<()> {
-        let slot = self.member(device)?;
-        let summary = plan_shrink(&self.view(), ByteCount::ZERO)?;
+        let slot = self.engine.devices().member(device)?;
+        let summary = plan_shrink(&self.engine.view(), ByteCount::ZERO)?;
         let found = summary.devices.iter().find(|shrunk| shrunk.device == device);
         let least = found.map_or(ByteCount::ZERO, |shrunk| shrunk.after);
         if size >= least {
@@ -94,15 +95,15 @@ impl Engine {
         progress: &Progress,
         size_of: &dyn Fn(&ShrunkDevice) -> Option<ByteCount>,
     ) -> Result<ShrinkSummary> {
-        let _alone = self.begin_change(Change::Resize)?;
+        let _alone = self.engine.begin_change(Change::Resize)?;
         // A reclaim between two steps would put extents where the plan has none.
-        let _way = self.shared.reclaim.give_way();
-        self.require_writing()?;
-        self.commit()?;
+        let _way = self.engine.shared.reclaim.give_way();
+        self.engine.require_writing()?;
+        self.engine.commit()?;
         let before = self.device_sizes()?;
         let mut summary = None;
         for _ in 0..PLANS_MAX {
-            let mut closed = NoChunks::begin(self)?;
+            let mut closed = NoChunks::begin(self.engine)?;
             let plan = self.grow_for_plan(&before)?;
             progress.expect(ByteCount::new(plan.moved_bytes));
             let planned = self.summarize(&plan, slack);
@@ -127,7 +128,7 @@ impl Engine {
     /// Returns the size of each device. Refuses devices that are missing, and devices of a seed.
     fn device_sizes(&self) -> Result<BTreeMap<DeviceId, ByteCount>> {
         let ids: Vec<DeviceId> = {
-            let running = self.shared.running.lock();
+            let running = self.engine.shared.running.lock();
             running
                 .core
                 .devices
@@ -138,7 +139,7 @@ impl Engine {
         };
         let mut sizes = BTreeMap::new();
         for device in ids {
-            let slot = self.member(device)?;
+            let slot = self.engine.devices().member(device)?;
             let size = slot.expected_bytes().filter(|_| slot.device().is_some());
             let missing = || {
                 Error::from(buttress_volume::Error::from(MembershipRefusal::Missing {
@@ -151,19 +152,19 @@ impl Engine {
     }
 
     fn summarize(&self, plan: &Plan, slack: ByteCount) -> ShrinkSummary {
-        summary_of(&self.view(), plan, slack)
+        summary_of(&self.engine.view(), plan, slack)
     }
 
     /// Plans the shrink, and grows the devices to the sizes that the plan needs meanwhile.
     fn grow_for_plan(&self, before: &BTreeMap<DeviceId, ByteCount>) -> Result<Plan> {
-        let plan = plan_of(&self.view(), SPARE_BYTES)?;
+        let plan = plan_of(&self.engine.view(), SPARE_BYTES)?;
         if plan.steps.is_empty() {
             return Ok(plan);
         }
         if self.grow_devices(&plan)?.is_none() {
             return Ok(plan);
         }
-        let plan = plan_of(&self.view(), LEAST_SPARE_BYTES)?;
+        let plan = plan_of(&self.engine.view(), LEAST_SPARE_BYTES)?;
         match self.grow_devices(&plan)? {
             None => Ok(plan),
             Some((device, wanted)) => {
@@ -184,10 +185,10 @@ impl Engine {
 
     /// Grows each device to its peak. Returns the first device that cannot grow, with its peak.
     fn grow_devices(&self, plan: &Plan) -> Result<Option<(DeviceId, u64)>> {
-        let sector_bytes = u64::from(self.forest().block_format().sector_bytes);
+        let sector_bytes = u64::from(self.engine.forest().block_format().sector_bytes);
         let mut growing = Vec::new();
         for (device, peak) in &plan.peaks {
-            let slot = self.member(*device)?;
+            let slot = self.engine.devices().member(*device)?;
             let now = slot.expected_bytes().map_or(0, ByteCount::get);
             let peak = peak.div_ceil(sector_bytes).exact_mul(sector_bytes);
             if slot.device().is_some() && now < peak {
@@ -214,9 +215,11 @@ impl Engine {
             };
         }
         for (slot, peak) in &growing {
-            self.set_device_bytes(slot.id(), ByteCount::new(*peak))?;
+            self.engine
+                .devices()
+                .set_bytes(slot.id(), ByteCount::new(*peak))?;
         }
-        self.commit()?;
+        self.engine.commit()?;
         Ok(None)
     }
 
@@ -252,7 +255,7 @@ impl Engine {
                     if let Some(first) = first.transpose()? {
                         self.go_on_in(first, plan.mixed_data_bytes);
                     }
-                    self.relocate_closed(&groups?, &options)?;
+                    self.engine.relocations().relocate_closed(&groups?, &options)?;
                 }
             }
         }
@@ -261,7 +264,7 @@ impl Engine {
 
     /// Whether the planned chunks for metadata leave enough of their free space.
     fn has_headroom(&self, plan: &Plan) -> bool {
-        let running = self.shared.running.lock();
+        let running = self.engine.shared.running.lock();
         let used = running.core.groups.room(Purpose::Metadata).used_bytes;
         let (length, planned) = plan.metadata;
         let headroom = length.exact_sub(planned);
@@ -270,7 +273,7 @@ impl Engine {
 
     fn make_planned(&self, chunk: &NewChunk) -> Result<Option<Logical>> {
         let uuids: BTreeMap<DeviceId, Uuid> = {
-            let running = self.shared.running.lock();
+            let running = self.engine.shared.running.lock();
             let rooms = running.core.devices.rooms.iter();
             rooms.map(|room| (room.item.device, room.item.uuid)).collect()
         };
@@ -285,8 +288,8 @@ impl Engine {
         if plan.stripes.len() != chunk.place.stripes.len() {
             return Err(Defect::new("a chunk of a shrink is planned on an unknown device").into());
         }
-        let (mut handle, made) = self.retry(self.start_unchecked(), |handle| {
-            handle.make_chunk_at(chunk.flags, &plan)
+        let (mut handle, made) = self.engine.retry(self.engine.start_unchecked(), |handle| {
+            handle.chunks().make_at(chunk.flags, &plan)
         })?;
         if let Some(start) = made
             && let Some(group) = handle.core.groups.get_mut(start.get())
@@ -294,14 +297,14 @@ impl Engine {
             group.is_last_resort = chunk.is_last_resort;
         }
         drop(handle);
-        self.commit_metadata()?;
+        self.engine.commit_metadata()?;
         Ok(made)
     }
 
     /// Lets the next allocations of all kinds begin in a chunk. In a mixed one, metadata begins
     /// after the data that moves there.
     fn go_on_in(&self, chunk: Logical, data_bytes: u64) {
-        let mut running = self.shared.running.lock();
+        let mut running = self.engine.shared.running.lock();
         let Some((flags, end)) = running
             .core
             .groups
@@ -325,23 +328,23 @@ impl Engine {
     /// Gives the devices and image files their sizes.
     fn cut_devices(&self, summary: &ShrinkSummary) -> Result<()> {
         // After two commits, the last durable state has no extent past the ends either.
-        self.commit()?;
-        self.commit()?;
+        self.engine.commit()?;
+        self.engine.commit()?;
         let mut cut = Vec::new();
         for device in &summary.devices {
-            let slot = self.member(device.device)?;
-            if let Some(first) = chunks_past(self.forest().volume(), &slot, device.after).first() {
+            let slot = self.engine.devices().member(device.device)?;
+            if let Some(first) = chunks_past(self.engine.forest().volume(), &slot, device.after).first() {
                 return Err(Defect::new("a shrink leaves a chunk past the end of a device")
                     .with("chunk", first.chunk.get())
                     .with("end", device.after.get())
                     .into());
             }
             if slot.expected_bytes() != Some(device.after) {
-                self.set_device_bytes(device.device, device.after)?;
+                self.engine.devices().set_bytes(device.device, device.after)?;
             }
             cut.push((slot, device.after));
         }
-        self.commit()?;
+        self.engine.commit()?;
         for (slot, after) in cut {
             let Some(own) = slot.device() else { continue };
             cut_file(own, slot.uuid(), after)?;

@@ -53,7 +53,7 @@ impl MountedVolume {
     pub fn cancel_jobs(&self) {
         self.jobs.cancel();
         if let Access::Writing(writer) = &self.access {
-            writer.stop_recounting();
+            writer.quotas().stop_recounting();
         }
     }
 

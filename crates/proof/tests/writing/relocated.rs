@@ -73,9 +73,11 @@ fn moved(specification: &Specification, targets: TargetProfiles) -> Result<()> {
     ] {
         let filesystem = OpenOptions::new(open_images(&volume.images, true)?).open()?;
         let filesystem = WritableFilesystem::new(filesystem, WriteOptions::default())?;
-        filesystem.set_target_profiles(targets);
+        filesystem.relocations().set_target_profiles(targets);
         let before = groups_of(&filesystem, flag);
-        let summary = filesystem.relocate(&before, &RelocationOptions::default())?;
+        let summary = filesystem
+            .relocations()
+            .relocate(&before, &RelocationOptions::default())?;
         eprintln!("{flag}: {summary:?}");
         let after = groups_of(&filesystem, flag);
         ensure!(
@@ -221,7 +223,7 @@ fn cut_off(seed: u64) -> Result<()> {
         workload.step(&filesystem)?;
     }
     filesystem.commit()?;
-    filesystem.drop_deleted_subvolumes(&Progress::new())?;
+    filesystem.subvolumes().drop_deleted(&Progress::new())?;
     filesystem.close()?;
     let expected = without_last_snapshots(&describe(&open_checked(&base)?)?);
     let lab = CrashLab::new();
@@ -231,7 +233,9 @@ fn cut_off(seed: u64) -> Result<()> {
         .collect();
     let filesystem = WritableFilesystem::new(OpenOptions::new(recorded).open()?, WriteOptions::default())?;
     for flag in PURPOSES {
-        filesystem.relocate(&groups_of(&filesystem, flag), &RelocationOptions::default())?;
+        filesystem
+            .relocations()
+            .relocate(&groups_of(&filesystem, flag), &RelocationOptions::default())?;
     }
     filesystem.close()?;
     let history = lab.history();
@@ -246,7 +250,9 @@ fn cut_off(seed: u64) -> Result<()> {
                 if state.cut() % 5 == 0 {
                     let filesystem = open_for_writing(&images)?;
                     for flag in PURPOSES {
-                        filesystem.relocate(&groups_of(&filesystem, flag), &RelocationOptions::default())?;
+                        filesystem
+                            .relocations()
+                            .relocate(&groups_of(&filesystem, flag), &RelocationOptions::default())?;
                     }
                     filesystem.close()?;
                     let found = without_last_snapshots(&describe(&open_checked(&images)?)?);

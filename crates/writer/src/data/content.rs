@@ -63,7 +63,7 @@ impl Content<'_> {
                 return Ok(item);
             }
         }
-        Ok(self.filesystem.live_inode(self.location)?.0)
+        Ok(self.filesystem.live().inode(self.location)?.0)
     }
 
     /// Changes the file's size, also as readers see it.

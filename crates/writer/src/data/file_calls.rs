@@ -164,7 +164,9 @@ impl WritableFilesystem {
     pub(crate) fn give_up_content_of(&self, subvolume: SubvolumeId) -> Result<()> {
         let mut waiting = self.waiting();
         waiting.retain(|location| location.subvolume == subvolume);
-        waiting.into_iter().try_for_each(|id| self.write_back_file(id))
+        waiting
+            .into_iter()
+            .try_for_each(|id| self.writeback().write_file(id))
     }
 
     /// Returns whether content in a range of a file is dirty or in flight.
@@ -244,6 +246,6 @@ impl WritableFilesystem {
     /// Fails with [`Error::InodeNotFound`](buttress_fs::Error::InodeNotFound), or with an error of
     /// the tree.
     pub fn size_of(&self, location: Location) -> Result<u64> {
-        Ok(self.metadata(location)?.size.get())
+        Ok(self.live().metadata(location)?.size.get())
     }
 }

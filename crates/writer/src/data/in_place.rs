@@ -118,7 +118,7 @@ impl Operation<'_> {
             if let Some(disk) = stored.disk() {
                 let owner = stored.owner(tree, location.inode);
                 for _ in 1..count {
-                    self.edit().add_data_reference(disk, owner);
+                    self.edit().core.add_data_reference(disk, owner);
                 }
             }
         }

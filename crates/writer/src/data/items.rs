@@ -91,7 +91,7 @@ impl Operation<'_> {
         let Some(first) = first.filter(|first| first.start < range.end) else {
             return Ok(0);
         };
-        self.edit().note_changed_extents(location, range)?;
+        self.edit().inode_items().note_changed_extents(location, range)?;
         if first.start < range.start {
             counted = counted.saturating_add(self.cut_first(location, &first, range)?);
         }
@@ -126,7 +126,7 @@ impl Operation<'_> {
             kept = kept.saturating_add(tail.counted_bytes());
             if let Some(disk) = first.disk() {
                 let owner = first.owner(tree, location.inode);
-                self.edit().add_data_reference(disk, owner);
+                self.edit().core.add_data_reference(disk, owner);
             }
         }
         Ok(first.counted_bytes().saturating_sub(kept))
@@ -148,7 +148,7 @@ impl Operation<'_> {
             counted = counted.saturating_add(stored.counted_bytes());
             if let Some(disk) = stored.disk() {
                 let owner = stored.owner(tree, location.inode);
-                self.edit().drop_data_reference(disk, owner);
+                self.edit().core.drop_data_reference(disk, owner);
             }
         }
         Ok(counted)
@@ -158,7 +158,7 @@ impl Operation<'_> {
     /// extent.
     pub(crate) fn insert_extent(&mut self, location: Location, stored: &Stored) -> Result<()> {
         let range = stored.start..stored.end;
-        self.edit().note_changed_extents(location, &range)?;
+        self.edit().inode_items().note_changed_extents(location, &range)?;
         let key = FileExtent::key(location.inode, FileOffset::new(stored.start));
         let bytes = stored.extent.encode();
         self.edit().insert(location.subvolume.tree(), &key, &bytes)
@@ -166,7 +166,7 @@ impl Operation<'_> {
 
     /// Inserts hole items into every gap of `range`, on volumes whose holes have items.
     pub(crate) fn fill_holes(&mut self, location: Location, range: &Range<u64>) -> Result<()> {
-        self.edit().note_changed_extents(location, range)?;
+        self.edit().inode_items().note_changed_extents(location, range)?;
         if self.has(Incompat::NO_HOLES) || buttress_faults::on("holes-without-items") {
             return Ok(());
         }

@@ -66,8 +66,9 @@ impl WritableFilesystem {
         mode: AllocateMode,
         keeps_times: bool,
     ) -> Result<()> {
-        self.know_quota_use(location.subvolume)?;
-        self.with_current_quotas(|| self.allocate_with(location, range.clone(), mode, keeps_times))
+        self.quotas().know_use(location.subvolume)?;
+        self.quotas()
+            .with_current(|| self.allocate_with(location, range.clone(), mode, keeps_times))
     }
 
     fn allocate_with(
@@ -279,9 +280,9 @@ impl Operation<'_> {
         // The allocation must not use space promised to other calls.
         let tree = location.subvolume.tree();
         self.ledgers().core.quota_limits.allow(tree, wanted)?;
-        self.ledgers().reserve_data(wanted)?;
-        self.ledgers().release_data(wanted);
-        let disk = self.ledgers().allocate_data(ByteCount::new(wanted))?;
+        self.ledgers().data_space().reserve(wanted)?;
+        self.ledgers().data_space().release(wanted);
+        let disk = self.ledgers().data_space().allocate(ByteCount::new(wanted))?;
         // The preallocation has allocated space, so the operation must not be retried.
         self.begin();
         let limits = &self.ledgers().core.quota_limits;
@@ -316,7 +317,7 @@ impl Operation<'_> {
             inode: location.inode,
             offset: range.start,
         };
-        self.edit().create_data_extent(disk, owner);
+        self.edit().core.create_data_extent(disk, owner);
         self.count_bytes(location, disk.length.get(), gone)?;
         self.change_inode(location, |item| item.flags.insert(InodeFlags::PREALLOC))
     }

@@ -47,7 +47,7 @@ impl WritableFilesystem {
         target_offset: FileOffset,
     ) -> Result<()> {
         let share = share_of(&range, target_offset);
-        self.with_current_quotas(|| {
+        self.quotas().with_current(|| {
             let _steps = self.begin_steps();
             self.with_two(source, target, |mut from, to| {
                 to.require_changeable()?;
@@ -112,7 +112,8 @@ impl WritableFilesystem {
         target: Location,
         target_offset: FileOffset,
     ) -> Result<ByteCount> {
-        self.with_current_quotas(|| self.copy_range_with(source, &range, target, target_offset, false))
+        self.quotas()
+            .with_current(|| self.copy_range_with(source, &range, target, target_offset, false))
     }
 
     /// Copies as [`copy_range`](Self::copy_range) does, for a caller that sets the target's times
@@ -127,7 +128,8 @@ impl WritableFilesystem {
         target: Location,
         target_offset: FileOffset,
     ) -> Result<ByteCount> {
-        self.with_current_quotas(|| self.copy_range_with(source, &range, target, target_offset, true))
+        self.quotas()
+            .with_current(|| self.copy_range_with(source, &range, target, target_offset, true))
     }
 
     fn copy_range_with(
@@ -183,7 +185,7 @@ impl WritableFilesystem {
             to.touch();
             Ok(share.length)
         })?;
-        self.write_back_taken_in()?;
+        self.writeback().write_taken_in()?;
         Ok(ByteCount::new(copied))
     }
 }
@@ -397,7 +399,7 @@ impl Operation<'_> {
                     && !buttress_faults::on("clone-adds-no-reference")
                 {
                     let owner = new.owner(target.subvolume.tree(), target.inode);
-                    self.edit().add_data_reference(disk, owner);
+                    self.edit().core.add_data_reference(disk, owner);
                 }
                 come = new.counted_bytes();
                 // Readers assume that a file without this flag, and with as many bytes as its size,

@@ -26,7 +26,10 @@ fn offset(at: u64) -> FileOffset {
 fn content(filesystem: &WritableFilesystem, file: Location) -> Vec<u8> {
     let size = usize::try_from(filesystem.size_of(file).unwrap()).unwrap();
     let mut bytes = vec![0xee; size + 10];
-    assert_eq!(filesystem.read_at(file, offset(0), &mut bytes).unwrap(), size);
+    assert_eq!(
+        filesystem.live().read_at(file, offset(0), &mut bytes).unwrap(),
+        size
+    );
     bytes.truncate(size);
     bytes
 }

@@ -26,9 +26,8 @@ impl WritableFilesystem {
     /// # Errors
     /// Fails as [`WritableFilesystem::write_at`] does. An append-only file returns an error.
     pub fn truncate(&self, location: Location, size: ByteCount) -> Result<()> {
-        self.with_current_quotas(|| {
-            self.with_content_in_steps(location, |content| content.resize(size.get()))
-        })
+        self.quotas()
+            .with_current(|| self.with_content_in_steps(location, |content| content.resize(size.get())))
     }
 
     /// Sets the size of a file, as `truncate(2)` does by path. A file that has this size already
@@ -37,7 +36,7 @@ impl WritableFilesystem {
     /// # Errors
     /// Fails as [`WritableFilesystem::truncate`] does.
     pub fn truncate_by_path(&self, location: Location, size: ByteCount) -> Result<()> {
-        self.with_current_quotas(|| {
+        self.quotas().with_current(|| {
             self.with_content_in_steps(location, |content| {
                 content.require_changeable()?;
                 if content.size()? == size.get() {

@@ -240,7 +240,7 @@ impl Changing {
                 // A small overwrite in the middle makes two file extent items of one extent.
                 let bytes = self.random.bytes(4096, false);
                 self.writer.write_at(file, range.start, &bytes).unwrap();
-                self.writer.write_back_file(file).unwrap();
+                self.writer.writeback().write_file(file).unwrap();
             }
             9 | 10 => self
                 .writer
@@ -259,13 +259,14 @@ impl Changing {
                     let _ = self.writer.clone_range(file, range, target, place);
                 }
             }
-            15 | 16 => self.writer.write_back().unwrap(),
+            15 | 16 => self.writer.writeback().write_all().unwrap(),
             17 => {
                 self.number += 1;
                 let name = format!("snapshot-{}", self.number);
                 let source = self.subvolumes[self.random.below(self.subvolumes.len() as u64) as usize];
                 let made = self
                     .writer
+                    .subvolumes()
                     .snapshot(source, ROOT, name.as_bytes(), false)
                     .unwrap();
                 self.subvolumes.push(made);
@@ -282,9 +283,9 @@ impl Changing {
                 let place = 1 + self.random.below(self.subvolumes.len() as u64 - 1) as usize;
                 let gone = self.subvolumes.swap_remove(place);
                 self.files.retain(|file| file.subvolume != gone);
-                self.writer.delete_subvolume(gone).unwrap();
+                self.writer.subvolumes().delete(gone).unwrap();
                 if self.random.one_in(2) {
-                    self.writer.drop_deleted_subvolumes(&Progress::new()).unwrap();
+                    self.writer.subvolumes().drop_deleted(&Progress::new()).unwrap();
                 }
             }
             _ => drop(self.writer.commit().unwrap()),
@@ -354,7 +355,7 @@ fn maps_are_right_beside_edits() {
             .write_at(file, FileOffset::new(number * 2 * SECTOR), &[1; 4096])
             .unwrap();
     }
-    writer.write_back().unwrap();
+    writer.writeback().write_all().unwrap();
     let half = FileOffset::MIN..FileOffset::new(300 * SECTOR);
     writer.clone_range(file, half, other, FileOffset::MIN).unwrap();
     let expected = map_of(&writer, file);

@@ -112,7 +112,7 @@ impl Access<'_> {
     }
 
     pub(crate) fn inode(&mut self, location: Location) -> Result<InodeItem> {
-        self.handle.inode(location)
+        self.handle.inode_items().item(location)
     }
 
     pub(crate) fn generation(&self) -> Generation {

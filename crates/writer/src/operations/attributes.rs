@@ -109,7 +109,7 @@ impl WritableFilesystem {
     /// [`Error::Invalid`] for flags that `chattr` cannot set or combine.
     pub fn set_flags(&self, location: Location, attributes: FileAttributes) -> Result<()> {
         // The inode item shows whether the file has content only if the file has no dirty data.
-        self.write_back_file(location)?;
+        self.writeback().write_file(location)?;
         self.operate_beside_data(Need::places(CHANGE_ITEMS), |operation| {
             operation.require_writable(location)?;
             let item = operation.inode(location)?;

@@ -5,12 +5,13 @@
 //! the inode is no longer held, its extents are removed from the beginning, some thousand in each
 //! step, so that no transaction grows without bound. The last step removes the remaining items and
 //! the orphan item. After a crash between the steps, the orphan item remains, and the next opening
-//! for writing continues ([`WritableFilesystem::clean_orphans`]).
+//! for writing continues ([`Orphans::clean`]).
 //!
 //! Source: on-disk format documentation, section "ORPHAN_ITEM".
 
 use super::Operation;
 use crate::WritableFilesystem;
+use crate::areas::Orphans;
 use buttress_engine::data_extents::{DataOwner, DataRange};
 use buttress_engine::inode_table::InodeTable;
 use buttress_engine::inodes::{InodeState, id_of};
@@ -56,7 +57,9 @@ impl OpenInode {
 
 impl Drop for OpenInode {
     fn drop(&mut self) {
-        if self.filesystem.is_last_hold(self.location) && self.filesystem.release_orphan(self.location) {
+        if self.filesystem.orphans().is_last_hold(self.location)
+            && self.filesystem.orphans().release(self.location)
+        {
             return;
         }
         let is_orphan = self.filesystem.note(|operation| {
@@ -67,7 +70,7 @@ impl Drop for OpenInode {
         });
         if is_orphan.unwrap_or(false) {
             // If removing the inode fails, the next opening retries it.
-            drop(self.filesystem.remove_orphan(self.location));
+            drop(self.filesystem.orphans().remove(self.location));
         }
     }
 }
@@ -98,11 +101,13 @@ impl WritableFilesystem {
         })?;
         Ok(OpenInode::held(self.clone(), location))
     }
+}
 
+impl Orphans<'_> {
     /// Removes an inode without names that no handle holds, in steps of bounded size.
-    pub(super) fn remove_orphan(&self, location: Location) -> Result<()> {
+    pub(super) fn remove(&self, location: Location) -> Result<()> {
         loop {
-            let is_gone = self.operate(Need::freeing(STEP_PLACES), |operation| {
+            let is_gone = self.filesystem.operate(Need::freeing(STEP_PLACES), |operation| {
                 operation.be_upkeep();
                 match operation.require_subvolume(location.subvolume) {
                     // The subvolume's tree is dropped as a whole, with its orphans.
@@ -113,7 +118,7 @@ impl WritableFilesystem {
             })?;
             if is_gone {
                 // Discard the remaining dirty data of the file too.
-                return self.write_back_file(location);
+                return self.filesystem.writeback().write_file(location);
             }
         }
     }
@@ -121,14 +126,14 @@ impl WritableFilesystem {
     /// Returns whether an inode without names has exactly one hold now.
     fn is_last_hold(&self, location: Location) -> bool {
         let is_last = |state: &InodeState| state.held == 1 && state.item.is_some_and(|item| item.nlink == 0);
-        self.live_inodes().look(id_of(location), is_last) == Some(true)
+        self.filesystem.live_inodes().look(id_of(location), is_last) == Some(true)
     }
 
     /// Releases the last hold on an inode without names, and removes the inode: both in one edit, unless the inode has much
     /// content. Returns whether the hold was released. If the removal fails, the next opening removes the inode.
-    fn release_orphan(&self, location: Location) -> bool {
+    fn release(&self, location: Location) -> bool {
         let mut is_released = false;
-        let removed = self.operate(Need::freeing(STEP_PLACES), |operation| {
+        let removed = self.filesystem.operate(Need::freeing(STEP_PLACES), |operation| {
             operation.be_upkeep();
             operation.require_subvolume(location.subvolume)?;
             let is_orphan = operation.inode(location)?.nlink == 0;
@@ -143,8 +148,8 @@ impl WritableFilesystem {
                 .map(Some)
         });
         let rest = match removed {
-            Ok(Some(true)) => self.write_back_file(location),
-            Ok(Some(false)) => self.remove_orphan(location),
+            Ok(Some(true)) => self.filesystem.writeback().write_file(location),
+            Ok(Some(false)) => self.remove(location),
             Ok(None) | Err(_) => Ok(()),
         };
         drop(rest);
@@ -156,18 +161,17 @@ impl WritableFilesystem {
     ///
     /// # Errors
     /// Fails with an error of the tree, or with [`Error::NoSpace`].
-    pub fn clean_orphans(&self, subvolume: SubvolumeId) -> Result<u64> {
+    pub fn clean(&self, subvolume: SubvolumeId) -> Result<u64> {
         let mut removed = 0_u64;
         let mut from = 0;
         loop {
-            let orphans = self.orphans(subvolume.tree(), from)?;
+            let orphans = self.list(subvolume.tree(), from)?;
             let Some(last) = orphans.last() else {
                 return Ok(removed);
             };
             from = last.get().saturating_add(1);
             for inode in orphans {
-                removed =
-                    removed.saturating_add(u64::from(self.clean_orphan(Location::new(subvolume, inode))?));
+                removed = removed.saturating_add(u64::from(self.clean_one(Location::new(subvolume, inode))?));
             }
         }
     }
@@ -176,20 +180,20 @@ impl WritableFilesystem {
     /// subvolume without orphans costs a descent to one leaf.
     ///
     /// # Errors
-    /// Fails as [`WritableFilesystem::clean_orphans`] does.
-    pub(crate) fn clean_all_orphans(&self) -> Result<u64> {
-        let mut with_orphans = self.subvolumes_with_orphans()?;
+    /// Fails as [`Orphans::clean`] does.
+    pub(crate) fn clean_all(&self) -> Result<u64> {
+        let mut with_orphans = self.subvolumes()?;
         if buttress_faults::on("orphans-never-cleaned") {
             with_orphans.clear();
         }
         with_orphans.into_iter().try_fold(0_u64, |sum, id| {
-            let cleaned = unless_damaged(self.clean_orphans(id))?;
+            let cleaned = unless_damaged(self.clean(id))?;
             Ok(sum.saturating_add(cleaned.unwrap_or(0)))
         })
     }
 
-    fn subvolumes_with_orphans(&self) -> Result<Vec<SubvolumeId>> {
-        let view = self.view();
+    fn subvolumes(&self) -> Result<Vec<SubvolumeId>> {
+        let view = self.filesystem.view();
         let first = Key::new(TreeId::FS.object_id(), ItemType::ROOT_ITEM, 0);
         let last = Key::new(ObjectId::LAST_FREE, ItemType::ROOT_ITEM, u64::MAX);
         let mut found = Vec::new();
@@ -214,8 +218,8 @@ impl WritableFilesystem {
         Ok(found)
     }
 
-    fn orphans(&self, tree: TreeId, from: u64) -> Result<Vec<InodeNumber>> {
-        let view = self.look(|operation| operation.view_of(tree))?;
+    fn list(&self, tree: TreeId, from: u64) -> Result<Vec<InodeNumber>> {
+        let view = self.filesystem.look(|operation| operation.view_of(tree))?;
         let first = OrphanItem::key(ObjectId::new(from));
         let last = OrphanItem::key(ObjectId::MAX);
         view.range(first..=last, ReadAhead::None)
@@ -226,8 +230,8 @@ impl WritableFilesystem {
 
     /// Removes an orphan inode, or only its orphan item if the inode is gone or has names. Older
     /// kernels marked truncations with an orphan item, and a truncated file needs no other cleanup.
-    fn clean_orphan(&self, location: Location) -> Result<bool> {
-        let (is_held, nlink) = self.look(|operation| {
+    fn clean_one(&self, location: Location) -> Result<bool> {
+        let (is_held, nlink) = self.filesystem.look(|operation| {
             let nlink = match operation.inode(location) {
                 Ok(item) => Some(item.nlink),
                 Err(Error::InodeNotFound { .. }) => None,
@@ -239,10 +243,10 @@ impl WritableFilesystem {
             return Ok(false);
         }
         if nlink == Some(0) {
-            self.remove_orphan(location)?;
+            self.remove(location)?;
             return Ok(true);
         }
-        self.operate(Need::freeing(1), |operation| {
+        self.filesystem.operate(Need::freeing(1), |operation| {
             let orphan = OrphanItem::key(ObjectId::new(location.inode.get()));
             operation.edit().remove(location.subvolume.tree(), &orphan)?;
             Ok(false)
@@ -343,7 +347,7 @@ impl Operation<'_> {
                 inode: location.inode,
                 offset: key.offset.wrapping_sub(slice.offset.get()),
             };
-            self.edit().drop_data_reference(range, owner);
+            self.edit().core.drop_data_reference(range, owner);
             bytes = bytes.saturating_add(slice.num_bytes.get());
         }
         Ok(bytes)

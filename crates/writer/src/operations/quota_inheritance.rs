@@ -98,10 +98,10 @@ impl Operation<'_> {
         let member = QgroupId::new(new.get());
         let groups = self.inherited_groups(member, inherits)?;
         if let Some(source) = inherits.source {
-            self.edit().inherit_quota_limit(source, new)?;
+            self.edit().quota_tree().inherit_limit(source, new)?;
         }
         for parent in groups {
-            self.edit().add_quota_relation(member, parent)?;
+            self.edit().quota_tree().add_relation(member, parent)?;
         }
         Ok(())
     }

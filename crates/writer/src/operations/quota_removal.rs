@@ -5,13 +5,13 @@
 //!
 //! Source: behaviour of btrfstune 6.14 (`--remove-simple-quota`).
 
-use crate::WritableFilesystem;
+use crate::areas::Quotas;
 use buttress_engine::quota_tree::QuotaKind;
 use buttress_format::{Incompat, Key};
 use buttress_fs::error::{Error, Result};
 use buttress_fs::progress::Progress;
 
-impl WritableFilesystem {
+impl Quotas<'_> {
     /// Disables simple quotas, and removes all that they leave on disk: the maker of each extent, and
     /// the feature flag, without which older kernels mount the volume. Nothing else may use the
     /// volume meanwhile. After a cancellation or a crash, the same call finishes the removal.
@@ -19,8 +19,8 @@ impl WritableFilesystem {
     /// # Errors
     /// Fails with [`Error::Invalid`] if the volume has classic quotas, or no trace of simple quotas.
     /// Also fails if the job is cancelled, or with an error of a commit.
-    pub fn remove_simple_quotas(&self, progress: &Progress) -> Result<()> {
-        let (kind, has_feature) = self.look(|access| {
+    pub fn remove_simple(&self, progress: &Progress) -> Result<()> {
+        let (kind, has_feature) = self.filesystem.look(|access| {
             let kind = access.look().core().quota_kind();
             Ok((kind, access.has(Incompat::SIMPLE_QUOTA)))
         })?;
@@ -32,16 +32,16 @@ impl WritableFilesystem {
             let what = "the volume has no simple quotas";
             return Err(Error::Invalid { what });
         }
-        self.disable_quotas()?;
+        self.disable()?;
         // No delayed reference is left after a commit, so the extent tree is whole.
-        self.commit()?;
+        self.filesystem.commit()?;
         let mut next = Some(Key::MIN);
         while let Some(from) = next {
             progress.check()?;
-            next = self.remove_owner_references(from)?;
-            self.commit()?;
+            next = self.filesystem.conversions().remove_owner_references(from)?;
+            self.filesystem.commit()?;
         }
-        self.forget_simple_quotas()?;
-        self.commit().map(drop)
+        self.filesystem.conversions().forget_simple_quotas()?;
+        self.filesystem.commit().map(drop)
     }
 }

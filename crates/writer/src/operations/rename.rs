@@ -316,7 +316,7 @@ impl Operation<'_> {
             self.reach_new_entry(old.directory, old.name)?;
             self.reach_new_inode(old.directory.subvolume.tree())?;
         }
-        let index = self.begin().free_index(new.directory)?;
+        let index = self.begin().inode_items().free_index(new.directory)?;
         self.insert_name(new, old.directory, moved, index)?;
         self.touch_ends(old, moved, new)?;
         self.remove_name(old, moved)?;
@@ -406,8 +406,8 @@ impl Operation<'_> {
             self.reach_end(end, entry, other.directory)?;
             self.reach_new_entry(other.directory, other.name)?;
         }
-        let first_index = self.begin().free_index(new.directory)?;
-        let second_index = self.begin().free_index(old.directory)?;
+        let first_index = self.begin().inode_items().free_index(new.directory)?;
+        let second_index = self.begin().inode_items().free_index(old.directory)?;
         self.insert_name(new, old.directory, first, first_index)?;
         self.insert_name(old, new.directory, second, second_index)?;
         self.touch_ends(old, first, new)?;

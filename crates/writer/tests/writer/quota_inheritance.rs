@@ -39,12 +39,20 @@ const THEIRS: &str = r#"
 fn ours(filesystem: &WritableFilesystem) -> Result<(), Error> {
     let source = SubvolumeId::new(256);
     let inside = Location::root_of(source);
-    filesystem.create_subvolume(inside, b"child")?;
-    filesystem.snapshot(source, ROOT, b"outside", false)?;
-    filesystem.snapshot(source, inside, b"inside", false)?;
-    filesystem.create_subvolume_in_groups(inside, b"named", &[group(2, 1)])?;
+    filesystem.subvolumes().create(inside, b"child")?;
+    filesystem
+        .subvolumes()
+        .snapshot(source, ROOT, b"outside", false)?;
+    filesystem
+        .subvolumes()
+        .snapshot(source, inside, b"inside", false)?;
+    filesystem
+        .subvolumes()
+        .create_in_groups(inside, b"named", &[group(2, 1)])?;
     let groups = [group(2, 1), group(1, 100), group(2, 1)];
-    filesystem.snapshot_in_groups(source, inside, b"copy", false, &groups)?;
+    filesystem
+        .subvolumes()
+        .snapshot_in_groups(source, inside, b"copy", false, &groups)?;
     Ok(())
 }
 
@@ -93,7 +101,7 @@ fn new_subvolumes_inherit_groups_and_limits_as_in_linux() {
         if kind.is_empty() {
             // The counters of a snapshot are its source's, as in Linux, until the next rescan.
             assert_eq!(counts(&filesystem)["0/258"], counts(&theirs)["0/258"]);
-            filesystem.rescan_quotas(&buttress_fs::Progress::new()).unwrap();
+            filesystem.quotas().rescan(&buttress_fs::Progress::new()).unwrap();
         } else {
             assert_eq!(counts(&filesystem), counts(&theirs));
         }
@@ -106,12 +114,13 @@ fn new_subvolumes_inherit_groups_and_limits_as_in_linux() {
 fn unsuitable_groups_are_refused_and_ignored_without_quotas() {
     let filesystem = crate::quotas::open_memory();
     let in_groups =
-        |name: &[u8], groups: &[QgroupId]| filesystem.create_subvolume_in_groups(ROOT, name, groups);
+        |name: &[u8], groups: &[QgroupId]| filesystem.subvolumes().create_in_groups(ROOT, name, groups);
     // As in Linux, a volume without quotas ignores the groups.
     in_groups(b"off", &[group(1, 7)]).unwrap();
     assert!(
         filesystem
-            .enable_quotas(buttress_writer::QuotaKind::Simple)
+            .quotas()
+            .enable(buttress_writer::QuotaKind::Simple)
             .unwrap()
     );
     let missing = in_groups(b"made", &[group(1, 7)]).unwrap_err();
@@ -125,9 +134,10 @@ fn unsuitable_groups_are_refused_and_ignored_without_quotas() {
         "{level}"
     );
     assert!(filesystem.view().lookup(ROOT, b"made").unwrap().is_none());
-    filesystem.create_quota_group(group(1, 7)).unwrap();
+    filesystem.quotas().create_group(group(1, 7)).unwrap();
     let made = in_groups(b"made", &[group(1, 7)]).unwrap();
     let refused = filesystem
+        .subvolumes()
         .snapshot_in_groups(made, ROOT, b"copied", false, &[group(1, 8)])
         .unwrap_err();
     assert!(

@@ -36,7 +36,7 @@ fn cut_removal_of_simple_quotas_is_finished_by_the_next_one() {
     const REMOVED: u64 = 1;
     let memory = volume();
     let filesystem = open(vec![device(&memory)]).unwrap();
-    filesystem.enable_quotas(QuotaKind::Simple).unwrap();
+    filesystem.quotas().enable(QuotaKind::Simple).unwrap();
     filesystem.commit().unwrap();
     for number in 0..40_u8 {
         let file = file_in(&filesystem, ROOT, &[b'n', b'A' + number]).unwrap();
@@ -50,9 +50,9 @@ fn cut_removal_of_simple_quotas_is_finished_by_the_next_one() {
     let disk: Arc<dyn Backend> = memory;
     let history = CrashLab::record([disk], |lab, devices| {
         let filesystem = open(devices)?;
-        filesystem.remove_simple_quotas(&Progress::new())?;
+        filesystem.quotas().remove_simple(&Progress::new())?;
         lab.mark(REMOVED);
-        let again = filesystem.remove_simple_quotas(&Progress::new()).unwrap_err();
+        let again = filesystem.quotas().remove_simple(&Progress::new()).unwrap_err();
         assert!(again.to_string().contains("no simple quotas"), "{again}");
         Ok::<(), Error>(())
     })
@@ -71,7 +71,10 @@ fn cut_removal_of_simple_quotas_is_finished_by_the_next_one() {
         }
         let filesystem = open(state.devices()).map_err(text)?;
         if has_flag {
-            filesystem.remove_simple_quotas(&Progress::new()).map_err(text)?;
+            filesystem
+                .quotas()
+                .remove_simple(&Progress::new())
+                .map_err(text)?;
         }
         let view = filesystem.view();
         let is_clean = owner_references(&view).map_err(text)? == 0

@@ -226,7 +226,7 @@ impl Served {
             Access::Writing(writer) => {
                 self.take_what_is_kept_back();
                 // The commands on a mount inspect extents, so content must not be dirty.
-                writer.write_back()?;
+                writer.writeback().write_all()?;
                 let volume = writable_over(writer.clone(), caller);
                 let root = volume.subvolume_by_id(self.root.subvolume)?;
                 live = (mount_view == MountView::Live).then(|| root.as_ref().clone());

@@ -79,7 +79,7 @@ impl Subcommand for Cancel {
         let target = filesystem_of(opened.volume()).volume().found_target();
         let writing = Writing::new(opened, Volume::options().gives_up_replacement(true))
             .with_context(|| image.display().to_string())?;
-        let is_open = writer_of(writing.volume()).replacement().is_some();
+        let is_open = writer_of(writing.volume()).replacements().current().is_some();
         if !is_open {
             context.warn(format_args!("{}: no device is being replaced", image.display()));
             if context.json() {
@@ -87,7 +87,7 @@ impl Subcommand for Cancel {
             }
             return Ok(Outcome::Code(NOTHING));
         }
-        writer_of(writing.volume()).cancel_replacement()?;
+        writer_of(writing.volume()).replacements().cancel()?;
         if let Some(target) = target {
             wipe_superblocks(&target.device, target.uuid).context("wiping the target's superblocks")?;
         }

@@ -103,7 +103,7 @@ impl Start {
             .to_str()
             .is_some_and(|text| text.parse::<u64>().is_ok());
         let source = find_source(if is_id { &self.source } else { &source }, &slots)?;
-        match filesystem.replacement() {
+        match filesystem.replacements().current() {
             Some(item) if item.source != source.id() => {
                 return Err(anyhow!("device {} is already being replaced", item.source)).context(
                     Advice::new("to cancel the replacement, run `buttress replace cancel` with the mount"),
@@ -152,7 +152,9 @@ impl Start {
         let device = Device::from_locked(&name.path, locked)?;
         let fsid = filesystem.committed_view().superblock().fsid;
         self.check_target(&device, source, fsid)?;
-        filesystem.start_replacement(source.id(), device, self.avoid_source)?;
+        filesystem
+            .replacements()
+            .start(source.id(), device, self.avoid_source)?;
         mount.images.joined(name.path, file)
     }
 }
@@ -171,7 +173,7 @@ fn run(
     match &ended {
         Ok(Replaced::Finished { .. }) => images.left(source.name().as_ref().as_ref()),
         // A suspended replacement keeps its target.
-        _ if filesystem.replacement().is_some() => {}
+        _ if filesystem.replacements().current().is_some() => {}
         _ => target.iter().for_each(|target| images.left(target.as_ref())),
     }
     ended.map_err(super::running::advised)
@@ -216,7 +218,7 @@ fn run_in_background(
 pub(super) fn cancel(context: &Context, mount: &Mount, writing: &Writing) -> Result<Outcome> {
     mount.replacements.stop();
     let filesystem = writer_of(writing.volume());
-    let Some(item) = filesystem.replacement() else {
+    let Some(item) = filesystem.replacements().current() else {
         context.warn("no device is being replaced");
         if context.json() {
             context.print_json("replace-cancel", json!({ "canceled": false }))?;
@@ -224,7 +226,7 @@ pub(super) fn cancel(context: &Context, mount: &Mount, writing: &Writing) -> Res
         return Ok(Outcome::Code(NOTHING));
     };
     let replacement = filesystem.committed_view().volume().replacement();
-    filesystem.cancel_replacement()?;
+    filesystem.replacements().cancel()?;
     if let Some(replacement) = replacement {
         let target = replacement.target();
         if let Some(device) = target.device() {

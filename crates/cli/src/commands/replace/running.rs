@@ -59,7 +59,7 @@ impl Running<'_> {
         let Some(path) = self.status else {
             return Ok(());
         };
-        let item = writer_of(self.writing.volume()).replacement();
+        let item = writer_of(self.writing.volume()).replacements().current();
         let snapshot = progress.snapshot();
         let (done, all) = (snapshot.bytes.get(), snapshot.expected.get());
         let tenths = u128::from(done)

@@ -151,7 +151,7 @@ impl Start {
         let name = || image.display().to_string();
         let writing = Writing::new(opened, buttress::Volume::options()).with_context(name)?;
         let filesystem = writer_of(writing.volume());
-        match (filesystem.replacement(), target) {
+        match (filesystem.replacements().current(), target) {
             (Some(item), _) if item.source != source.id() => {
                 return Err(anyhow!("device {} is already being replaced", item.source)).context(
                     Advice::new("to cancel the replacement, run `buttress replace cancel IMAGE`"),
@@ -160,7 +160,8 @@ impl Start {
             (Some(_), _) => {}
             (None, Some(target)) => {
                 filesystem
-                    .start_replacement(source.id(), target, self.avoid_source)
+                    .replacements()
+                    .start(source.id(), target, self.avoid_source)
                     .with_context(name)?;
             }
             (None, None) => {

@@ -31,9 +31,9 @@ impl MountedVolume {
         let mut fields = Fields(control.input);
         let (command, status) = (fields.u64()?, fields.u64()?);
         let changed = match command {
-            ENABLE => writer.enable_quotas(QuotaKind::Classic),
-            ENABLE_SIMPLE => writer.enable_quotas(QuotaKind::Simple),
-            DISABLE => writer.disable_quotas(),
+            ENABLE => writer.quotas().enable(QuotaKind::Classic),
+            ENABLE_SIMPLE => writer.quotas().enable(QuotaKind::Simple),
+            DISABLE => writer.quotas().disable(),
             _ => return Err(Errno::INVAL),
         };
         if changed.map_err(|error| self.failed(&error))? {
@@ -58,8 +58,8 @@ impl MountedVolume {
         }
         let group = QgroupId::new(group);
         let changed = match makes {
-            true => writer.create_quota_group(group),
-            false => writer.destroy_quota_group(group),
+            true => writer.quotas().create_group(group),
+            false => writer.quotas().destroy_group(group),
         };
         changed.map_err(|error| self.failed(&error))?;
         Ok(Answered::default())
@@ -74,8 +74,8 @@ impl MountedVolume {
         let assigns = fields.u64()? != 0;
         let (member, parent) = (QgroupId::new(fields.u64()?), QgroupId::new(fields.u64()?));
         let changed = match assigns {
-            true => writer.assign_quota_group(member, parent),
-            false => writer.unassign_quota_group(member, parent),
+            true => writer.quotas().assign_group(member, parent),
+            false => writer.quotas().unassign_group(member, parent),
         };
         let needs_rescan = changed.map_err(|error| match self.failed(&error) {
             // Linux looks for both groups before it looks for the relation.
@@ -116,7 +116,7 @@ impl MountedVolume {
 
     fn count(&self, control: &Control<'_>) -> Result<()> {
         let _job = self.begin_job(control)?;
-        let counted = self.writer()?.rescan_quotas(control.progress);
+        let counted = self.writer()?.quotas().rescan(control.progress);
         counted.map(drop).map_err(|error| self.failed(&error))
     }
 }

@@ -59,8 +59,8 @@ impl Replay<'_, '_> {
         if let Some(range) = stored.disk() {
             let owner = stored.owner(tree, inode);
             match self.unused.remove(&range.logical) {
-                Some(_) => self.operation.edit().create_data_extent(range, owner),
-                None => self.operation.edit().add_data_reference(range, owner),
+                Some(_) => self.operation.edit().core.create_data_extent(range, owner),
+                None => self.operation.edit().core.add_data_reference(range, owner),
             }
         }
         let needs_checksums = !file.flags.contains(InodeFlags::NODATASUM);
@@ -86,8 +86,8 @@ impl Replay<'_, '_> {
             let bytes = ByteCount::of(sectors)
                 .get()
                 .saturating_mul(running.core.sector_bytes());
-            running.remove_checksums(at, ByteCount::new(bytes))?;
-            running.insert_checksums(at, &sums)?;
+            running.checksum_tree().remove(at, ByteCount::new(bytes))?;
+            running.checksum_tree().insert(at, &sums)?;
         }
         Ok(())
     }
