@@ -13,6 +13,7 @@ mod balance_corners;
 mod commit_in_flight;
 mod commit_order;
 mod damaged_subvolume;
+mod defragmenting;
 mod in_place;
 mod live;
 mod mkfs;
