@@ -38,7 +38,6 @@ pub(super) const FAULTS: &[Fault] = &[
         "A file that another program renames over is not there for a moment, or two looks do not fit together.",
         &[
             writer("live::tests::reader_waits_for_an_operation_in_progress"),
-            live("live::states::a_name_that_is_renamed_over_is_always_found"),
             schedules("operations_are_seen_whole"),
         ],
     ),
