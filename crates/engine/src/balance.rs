@@ -140,7 +140,7 @@ impl Balances<'_> {
         };
         self.engine.relocations().set_target_profiles(targets(&item));
         if !buttress_faults::on("balance-item-late") {
-            self.engine.commit()?;
+            self.engine.commit_metadata()?;
         }
         Ok(choice)
     }
@@ -182,7 +182,7 @@ impl Balances<'_> {
         self.engine
             .relocations()
             .set_target_profiles(TargetProfiles::default());
-        self.engine.commit()?;
+        self.engine.commit_metadata()?;
         Ok(())
     }
 }

@@ -69,8 +69,8 @@ impl MemberDevices<'_> {
     /// grows before. No other change of the devices runs meanwhile, so that none cuts the file.
     ///
     /// # Errors
-    /// As for [`grow`](Self::grow). The file then has its former length, unless the
-    /// larger size may be durable.
+    /// As for [`grow`](Self::grow). The file then has its former length, unless the commit failed,
+    /// which stops writing.
     pub fn enlarge(&self, device: DeviceId, size: ByteCount) -> Result<()> {
         let _alone = self.engine.begin_change(Change::Resize)?;
         let slot = self.member(device)?;
@@ -82,22 +82,27 @@ impl MemberDevices<'_> {
         if before < size.get() {
             own.set_size(size.get())?;
         }
-        let grown = self.grow_to(device, size);
-        let may_be_durable = self.engine.forest().volume().stopped().is_some();
-        if grown.is_err() && before < size.get() && was_whole && !may_be_durable {
-            // No committed state uses the added bytes. The first error matters more than a file
+        let recorded = self.record_larger(device, size);
+        if recorded.is_err() && before < size.get() && was_whole {
+            // No state of the volume uses the added bytes. The first error matters more than a file
             // that stays longer.
             let _longer = own.set_size(before);
         }
-        grown
+        recorded?;
+        self.engine.commit_metadata().map(drop)
     }
 
     fn grow_to(&self, device: DeviceId, size: ByteCount) -> Result<()> {
+        self.record_larger(device, size)?;
+        self.engine.commit_metadata().map(drop)
+    }
+
+    /// Records a larger size in the running transaction. An error leaves the transaction as it was,
+    /// unless writing stopped.
+    fn record_larger(&self, device: DeviceId, size: ByteCount) -> Result<()> {
         let slot = self.member(device)?;
         let size = self.require_size(&slot, size)?;
-        self.set_bytes(device, size)?;
-        self.engine.commit()?;
-        Ok(())
+        self.set_bytes(device, size)
     }
 
     /// The slot of one of the volume's own devices.

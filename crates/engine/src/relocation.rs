@@ -40,6 +40,7 @@ mod own_trees;
 mod pace;
 mod renaming;
 mod together;
+mod users;
 
 use crate::areas::Relocations;
 use crate::engine::Engine;
@@ -75,6 +76,12 @@ const BATCH_EXTENTS: usize = 256;
 /// The maximum number of passes over a group: writers may still insert extents that they allocated
 /// before the first pass.
 const PASSES_MAX: usize = 64;
+
+/// The first wait for writers that hold space in a block group; later waits double.
+const WRITERS_WAIT: Duration = Duration::from_millis(1);
+
+/// The longest wait for writers between two passes.
+const WRITERS_WAIT_MAX: Duration = Duration::from_millis(250);
 
 /// The fewest extents of a batch that holds the lock for long.
 const EXTENTS_MIN: usize = 8;
@@ -263,7 +270,9 @@ enum Attempt {
 impl Job<'_> {
     /// Empties one of the block groups.
     fn empty(&mut self, emptying: &Emptying<'_>, group: Logical) -> Result<()> {
-        for pass in 0..PASSES_MAX {
+        let mut pass = 0;
+        let mut pause = WRITERS_WAIT;
+        while pass < PASSES_MAX {
             if emptying.is_empty(group) {
                 return Ok(());
             }
@@ -274,6 +283,16 @@ impl Job<'_> {
                 0 => self.engine.commit_metadata()?,
                 _ => self.engine.commit()?,
             };
+            if pass > 0 && emptying.bytes_left(group)[1] > 0 {
+                // A writer without a lock, such as a defragmentation, is still writing there.
+                self.options.progress.check()?;
+                std::thread::sleep(pause);
+                pause = pause
+                    .checked_mul(2)
+                    .map_or(WRITERS_WAIT_MAX, |longer| longer.min(WRITERS_WAIT_MAX));
+                continue;
+            }
+            pass = pass.exact_add(1);
         }
         let [used, allocated] = emptying.bytes_left(group);
         Err(Defect::new("a block group does not become empty")
@@ -359,9 +378,9 @@ impl Job<'_> {
             }
         }
         self.engine.commit_metadata()?;
-        let (moved, blocks) = (halves(moved), halves(blocks));
-        self.change(copies, moved.0, blocks.0)?;
-        self.change(copies, moved.1, blocks.1)
+        let [first, second] = parts(moved, blocks);
+        self.change(copies, first.0, first.1)?;
+        self.change(copies, second.0, second.1)
     }
 
     /// Attempts the change once. The change is prepared under the edit lock, and the copies are
@@ -487,8 +506,19 @@ fn missing_or(error: Error) -> Result<Attempt> {
     }
 }
 
-fn halves<T>(whole: &[T]) -> (&[T], &[T]) {
-    whole.split_at(whole.len() / 2)
+/// Divides a batch of at least two extents into two smaller ones, data before tree blocks.
+fn parts<'a, D, B>(data: &'a [D], blocks: &'a [B]) -> [(&'a [D], &'a [B]); 2] {
+    match (data.len(), blocks.len()) {
+        (0, count) => {
+            let (first, second) = blocks.split_at(count / 2);
+            [(data, first), (data, second)]
+        }
+        (count, 0) => {
+            let (first, second) = data.split_at(count / 2);
+            [(first, blocks), (second, blocks)]
+        }
+        _ => [(data, &[]), (&[], blocks)],
+    }
 }
 
 /// The first extents of a list that make up a batch: at least one.

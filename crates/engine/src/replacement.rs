@@ -120,7 +120,7 @@ impl Replacements<'_> {
             uncorrectable_read_errors: 0,
         };
         self.change(Some(item), false);
-        self.engine.commit()?;
+        self.engine.commit_metadata()?;
         Ok(replacement)
     }
 
@@ -169,7 +169,7 @@ impl Replacements<'_> {
             ..item
         };
         self.change(Some(item), true);
-        self.engine.commit()?;
+        self.engine.commit_metadata()?;
         Ok(replacement)
     }
 
@@ -188,7 +188,7 @@ impl Replacements<'_> {
             ..item
         };
         self.change(Some(item), false);
-        self.engine.commit()?;
+        self.engine.commit_metadata()?;
         let volume = self.engine.forest().volume();
         let replacement = volume.replacement();
         volume.give_up_replacement();

@@ -89,9 +89,14 @@ impl MemberDevices<'_> {
     /// # Errors
     /// Fails with [`Error::Cancelled`]; [`DevicesError::Diverged`] for a device whose history
     /// diverged from the volume's. Fails with [`WritingRefusal::NoPlaceOnDevice`] if the device has
-    /// no place for stripes that would overwrite its own state. Also fails with an error of reading
-    /// the extent tree, or as [`Volume::begin_return`] does.
+    /// no place for stripes that would overwrite its own state. Fails with
+    /// [`MembershipRefusal::Busy`](buttress_volume::MembershipRefusal::Busy) while a change of the
+    /// devices runs. Also fails with an error of reading the extent tree, or as
+    /// [`Volume::begin_return`] does.
     pub fn begin_return(&self, device: Uuid, progress: &Progress) -> Result<Return> {
+        // A removed device would get a superblock at the end of its return. From the return's
+        // beginning on, changes of the devices find it themselves.
+        let _no_change = self.engine.begin_resync_beside_no_change()?;
         let volume = Arc::clone(self.engine.forest().volume());
         let slots = volume.devices();
         let slot = slots.iter().find(|slot| slot.uuid() == device);
@@ -123,13 +128,17 @@ impl MemberDevices<'_> {
                     running
                         .returning_device()
                         .keep_own_state(&own, &compared.gone, device, stale.generation)
-                })?;
-                running
-                    .returning_device()
-                    .places_for_moved(&own, &conflicts, slot)?
+                });
+                let mut step = running.returning_device();
+                let moved = conflicts.and_then(|conflicts| step.places_for_moved(&own, &conflicts, slot));
+                moved.inspect_err(|_| step.keep_no_more(device))?
             }
         };
-        let replacement = volume.begin_return(device, moved)?;
+        let begun = volume.begin_return(device, moved);
+        let replacement = begun.inspect_err(|_| {
+            let mut running = self.engine.shared.running.lock();
+            running.returning_device().keep_no_more(device);
+        })?;
         let returning = Return {
             volume,
             replacement,

@@ -14,15 +14,20 @@ use buttress_format::{ItemType, Key, Logical, ObjectId, TreeId};
 use buttress_fs::error::Result;
 use buttress_tree::{NonBlocking, ReadAhead};
 
-/// Whether a group was empty in the last durable state and still is.
-fn is_unused(group: &Group) -> bool {
+/// Whether a group had no extent in the last durable state, and still has none.
+fn is_vacant(group: &Group) -> bool {
     group.used == 0
         && group.durable_used == 0
         && group.written_used == Some(0)
         && group.pinned_bytes == 0
         && group.allocated_bytes == 0
         && group.trimming_bytes == 0
-        && group.is_untouched()
+}
+
+/// Whether a vacant group also accounts for all of its space. A marked group goes without: its lost
+/// space ends with it.
+fn is_unused(group: &Group) -> bool {
+    is_vacant(group) && group.is_untouched()
 }
 
 impl Chunks<'_> {
@@ -34,7 +39,7 @@ impl Chunks<'_> {
             .core
             .groups
             .iter()
-            .filter(|group| group.read_only && is_unused(group));
+            .filter(|group| group.read_only && is_vacant(group));
         let left: Vec<u64> = left.map(|group| group.start).collect();
         for start in left {
             self.reach_items_of_group(start)?;

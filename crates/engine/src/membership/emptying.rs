@@ -129,7 +129,7 @@ impl Emptying<'_> {
             devices.leaving.push(self.slot.uuid());
             Ok(())
         })?;
-        self.engine.commit()?;
+        self.engine.commit_metadata()?;
         Ok(Arc::clone(&self.slot))
     }
 
@@ -142,7 +142,7 @@ impl Emptying<'_> {
     pub fn cut(self) -> Result<()> {
         self.require_empty()?;
         self.engine.devices().set_bytes(self.slot.id(), self.end)?;
-        self.engine.commit()?;
+        self.engine.commit_metadata()?;
         if let Some(device) = self.slot.device() {
             cut_file(device, self.slot.uuid(), self.end)?;
         }
@@ -152,7 +152,7 @@ impl Emptying<'_> {
     /// Commits, so that the last durable state also has no device extents on the part. Refuses a
     /// part that still has device extents.
     fn require_empty(&self) -> Result<()> {
-        self.engine.commit()?;
+        self.engine.commit_metadata()?;
         let chunks = self.chunks();
         let Some(first) = chunks.first() else {
             return Ok(());

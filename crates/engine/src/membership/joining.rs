@@ -127,7 +127,7 @@ impl MemberDevices<'_> {
             slot.device().into_iter().for_each(forget_superblocks);
             return Err(error);
         }
-        self.engine.commit()?;
+        self.engine.commit_metadata()?;
         match slot.failure() {
             None => Ok(item.device),
             Some(failure) => Err(buttress_volume::Error::from(failure.clone()).into()),

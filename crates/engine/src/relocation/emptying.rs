@@ -172,14 +172,15 @@ impl<'a> Emptying<'a> {
         Ok(0)
     }
 
-    /// Returns whether readers need the old content of the groups.
+    /// Returns whether readers need the old content of the groups, or writers or a trim hold a part
+    /// of their space.
     fn is_held(&self) -> bool {
         let handle = self.engine.start_to_look();
         let mut left = self
             .groups
             .iter()
             .filter_map(|start| handle.core.groups.holding(start.get()));
-        left.any(|group| group.read_only && group.pinned_bytes > 0)
+        left.any(|group| group.read_only && group.is_held())
     }
 
     /// Leaves the groups that still exist to a later commit. The groups keep their mark.

@@ -45,8 +45,7 @@ impl RelocationStep<'_> {
         let groups = &self.running.core.groups;
         let is_free = |start: &Logical| {
             let group = groups.holding(start.get());
-            group
-                .is_some_and(|group| group.used == 0 && group.pinned_bytes == 0 && group.allocated_bytes == 0)
+            group.is_some_and(|group| group.used == 0 && !group.is_held())
         };
         let can_remove = left.iter().any(is_free);
         self.running.core.left_groups = left;

@@ -229,6 +229,17 @@ impl Renamer<'_> {
 
     fn change_all(&mut self, renaming: &Renaming) -> Result<()> {
         let closure = &renaming.closure;
+        // A live read may follow a new address as soon as an item has it, so checksums are there
+        // before.
+        for data in closure.data.values() {
+            for (start, sums) in data.moved.sums.runs() {
+                if buttress_faults::on("relocation-checksums-left") {
+                    break;
+                }
+                let at = data.moved.to.exact_add(ByteCount::of(start));
+                self.running.checksum_tree().insert(at, sums)?;
+            }
+        }
         for (old, block) in &closure.blocks {
             self.move_block_references(renaming, *old, block)?;
         }
@@ -249,15 +260,6 @@ impl Renamer<'_> {
         }
         for (tree, key) in &closure.items {
             self.change_item(renaming, *tree, key)?;
-        }
-        for data in closure.data.values() {
-            for (start, sums) in data.moved.sums.runs() {
-                if buttress_faults::on("relocation-checksums-left") {
-                    break;
-                }
-                let at = data.moved.to.exact_add(ByteCount::of(start));
-                self.running.checksum_tree().insert(at, sums)?;
-            }
         }
         Ok(())
     }

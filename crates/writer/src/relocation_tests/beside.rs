@@ -282,3 +282,80 @@ fn corrupt_extent_without_a_copy_is_named() {
     relocate(&filesystem, &data).unwrap();
     image.commit_and_check(&filesystem);
 }
+
+/// A live read follows a new address as soon as an item has it. The checksums must be there.
+#[test]
+fn live_reads_beside_moves_find_all_checksums() {
+    let Some(image) = Image::make(&[]) else {
+        return;
+    };
+    let filesystem = open_parallel(&image);
+    let files: Vec<Location> = (0..400_u64)
+        .map(|number| {
+            let name = format!("file-{number}");
+            let file = filesystem.create(ROOT, name.as_bytes(), &NEW).unwrap();
+            filesystem.write_at(file, offset(0), &[7; 8192]).unwrap();
+            file
+        })
+        .collect();
+    filesystem.commit().unwrap();
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for thread in 0..3_u64 {
+            let (filesystem, files, stop) = (&filesystem, &files, &stop);
+            scope.spawn(move || {
+                let mut random = Random(thread);
+                let mut found = [0; 8192];
+                while !stop.load(Ordering::Relaxed) {
+                    let file = files[(random.next() as usize) % files.len()];
+                    let read = filesystem.live().read_at(file, offset(0), &mut found);
+                    if read.is_err() {
+                        stop.store(true, Ordering::Relaxed);
+                    }
+                    assert_eq!(read.unwrap(), found.len());
+                    assert!(found == [7; 8192], "{file}");
+                }
+            });
+        }
+        for _ in 0..20 {
+            if stop.load(Ordering::Relaxed) {
+                break;
+            }
+            relocate(&filesystem, &groups(&filesystem, Some(Purpose::Data))).unwrap();
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+}
+
+/// A batch of one data extent and one tree block, which together are too many blocks for one edit,
+/// is divided by kind.
+#[test]
+fn extent_in_very_many_leaves_of_a_mixed_group_moves() {
+    let Some(image) = Image::make(&["--mixed", "-n", "4096"]) else {
+        return;
+    };
+    let filesystem = image.open();
+    let first = filesystem.create(ROOT, b"first", &NEW).unwrap();
+    filesystem.write_at(first, offset(0), &[9; 4096]).unwrap();
+    for number in 0..700_u64 {
+        let name = format!("clone-{number}");
+        let clone = filesystem.create(ROOT, name.as_bytes(), &NEW).unwrap();
+        filesystem
+            .clone_range(first, offset(0)..offset(4096), clone, offset(0))
+            .unwrap();
+        // With this attribute each leaf holds one file.
+        filesystem
+            .set_xattr(
+                clone,
+                b"user.long",
+                &[1; 1500],
+                crate::operations::SetXattr::CreateOrReplace,
+            )
+            .unwrap();
+    }
+    filesystem.commit().unwrap();
+    let all = groups(&filesystem, None);
+    assert_eq!(relocate(&filesystem, &all).unwrap().groups, all.len() as u64);
+    filesystem.commit().unwrap();
+    image.check();
+}

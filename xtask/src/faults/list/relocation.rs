@@ -16,6 +16,14 @@ pub(super) const FAULTS: &[Fault] = &[
         ],
     ),
     loses(
+        "relocation-foreign-items-counted",
+        "A balance leaves the old address in a snapshot's leaf, and another file overwrites the content.",
+        &[
+            writer("relocation_tests::sharing::extent_in_leaves_of_the_original_and_the_snapshot_moves"),
+            writer("relocation_tests::sharing::extent_in_leaves_with_full_references_and_own_leaves_moves"),
+        ],
+    ),
+    loses(
         "relocation-copies-unverified",
         "A balance copies rotten content and drops the intact copy.",
         &[
