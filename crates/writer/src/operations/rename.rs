@@ -198,7 +198,7 @@ impl Renaming<'_, '_> {
             self.exchange(old, moved, new, present)?;
             return Ok(Left::Nothing);
         }
-        self.check_kinds(moved, new, present)?;
+        check_kinds(moved, new, present)?;
         self.check_moves(old, moved, new)?;
         self.check_gives_way(new, present)?;
         self.replace(old, moved, new, Some(present), (mode, keeps))
@@ -217,11 +217,8 @@ impl Renaming<'_, '_> {
         if old.directory == new.directory {
             return Ok(());
         }
-        if moved.kind == FileKind::Directory
-            && self
-                .operation
-                .lies_below(new.directory, moved.target.location(old.directory))?
-        {
+        let below = moved.target.location(old.directory);
+        if moved.kind == FileKind::Directory && self.operation.lies_below(new.directory, below)? {
             return Err(Error::Invalid {
                 what: "a directory cannot be moved into itself",
             });
@@ -265,10 +262,10 @@ impl Renaming<'_, '_> {
     fn is_placeholder(&mut self, end: End<'_>, entry: Entry) -> Result<bool> {
         match entry.target {
             Target::Inode(_) => Ok(false),
-            Target::Subvolume(id) => Ok(self
-                .operation
-                .subvolume_index(end.directory, end.name, id)?
-                .is_none()),
+            Target::Subvolume(id) => {
+                let index = self.operation.subvolume_index(end.directory, end.name, id)?;
+                Ok(index.is_none())
+            }
         }
     }
 
@@ -298,18 +295,16 @@ impl Renaming<'_, '_> {
             self.operation.check_collision(new.name, item_bytes)?;
         }
         if let Target::Inode(inode) = moved.target {
+            let moved = beside(old.directory, inode);
             self.operation
-                .check_link_space(beside(old.directory, inode), new.directory.inode, new.name)?;
+                .check_link_space(moved, new.directory.inode, new.name)?;
         }
         let whiteout = match mode {
             RenameMode::Whiteout(new) => {
                 let parent = self.operation.inode(old.directory)?;
-                Some(self.operation.inherited_attributes(
-                    old.directory,
-                    &parent,
-                    CHARACTER_DEVICE,
-                    &NewInode { mode: 0, ..new },
-                )?)
+                let new = NewInode { mode: 0, ..new };
+                let operation = &mut *self.operation;
+                Some(operation.inherited_attributes(old.directory, &parent, CHARACTER_DEVICE, &new)?)
             }
             _ => None,
         };
@@ -362,21 +357,6 @@ impl Renaming<'_, '_> {
             }
         }
         Ok(())
-    }
-
-    /// Returns an error for a directory that would replace another file type, and the reverse.
-    fn check_kinds(&self, moved: Entry, new: End<'_>, present: Entry) -> Result<()> {
-        let location = present.target.location(new.directory);
-        match (
-            moved.kind == FileKind::Directory,
-            present.kind == FileKind::Directory,
-        ) {
-            (true, false) => Err(Error::NotADirectory {
-                path: location.to_string().into(),
-            }),
-            (false, true) => Err(Error::IsADirectory { location }),
-            _ => Ok(()),
-        }
     }
 
     /// Checks that the rename may replace the entry of the new name.
@@ -500,5 +480,20 @@ impl Renaming<'_, '_> {
             Target::Inode(inode) => self.operation.touch_inode(beside(old.directory, inode)),
             Target::Subvolume(_) => Ok(()),
         }
+    }
+}
+
+/// Returns an error for a directory that would replace another file type, and the reverse.
+fn check_kinds(moved: Entry, new: End<'_>, present: Entry) -> Result<()> {
+    let location = present.target.location(new.directory);
+    match (
+        moved.kind == FileKind::Directory,
+        present.kind == FileKind::Directory,
+    ) {
+        (true, false) => Err(Error::NotADirectory {
+            path: location.to_string().into(),
+        }),
+        (false, true) => Err(Error::IsADirectory { location }),
+        _ => Ok(()),
     }
 }
