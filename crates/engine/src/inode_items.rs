@@ -225,7 +225,8 @@ impl InodeItems<'_> {
             .inodes
             .live
             .look(id_of(directory), |state| state.next_index);
-        if let Some(next) = known.flatten() {
+        let is_forgotten = buttress_faults::on("directory-index-given-twice");
+        if let Some(next) = known.flatten().filter(|_| !is_forgotten) {
             return Ok(next);
         }
         let next = self.next_index_in_tree(directory)?;
@@ -246,14 +247,11 @@ impl InodeItems<'_> {
     /// Fails if the tree cannot be read.
     pub fn free_index(&mut self, directory: Location) -> Result<u64> {
         let index = self.next_index(directory)?;
-        let after = match buttress_faults::on("directory-index-given-twice") {
-            true => None,
-            false => Some(index.saturating_add(1)),
-        };
+        let after = index.saturating_add(1);
         self.running
             .inodes
             .live
-            .update(id_of(directory), |state| state.next_index = after);
+            .update(id_of(directory), |state| state.next_index = Some(after));
         Ok(index)
     }
 

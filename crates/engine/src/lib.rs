@@ -64,6 +64,7 @@
 //! | `tuning` | changes fields that only the superblock holds |
 //! | `own_trees` | makes new trees of the volume's own |
 //! | `conversions` | makes and removes the trees of features, and changes the fsid of devices |
+//! | `owner_references` | removes what simple quotas leave in the extent tree |
 //! | `checksum_change` | changes the type of the data's checksums |
 //! | `relocation` | moves everything in a set of block groups to new addresses |
 //! | `shrinking` | packs a volume into the fewest bytes of its devices |
@@ -147,6 +148,7 @@ mod memory;
 mod need;
 pub mod opening;
 mod own_trees;
+mod owner_references;
 pub mod pending_log;
 pub mod pending_times;
 pub mod pins;

@@ -118,6 +118,13 @@ impl QuotaLimits {
         self.table.lock().is_stale = false;
     }
 
+    /// Returns whether writers charged bytes that the stored counters do not include.
+    pub fn has_charges(&self) -> bool {
+        let table = self.table.lock();
+        let mut charges = table.charges.values();
+        charges.any(|charge| charge.reserved > 0 || charge.landed > 0)
+    }
+
     /// Charges bytes of new data to a subvolume, or fails and charges nothing.
     ///
     /// # Errors
@@ -187,6 +194,16 @@ impl QuotaLimits {
             let charge = table.charges.entry(tree).or_default();
             charge.landed = charge.landed.exact_add(bytes);
             table.sum_up();
+        }
+    }
+
+    /// Charges a snapshot for its source's landed data, which the copied counters do not include.
+    pub(crate) fn copy_charge(&self, source: TreeId, snapshot: TreeId) {
+        if self.any.load(Ordering::Acquire) {
+            let mut table = self.table.lock();
+            let landed = table.charges.get(&source).map_or(0, |charge| charge.landed);
+            let charge = Charge { reserved: 0, landed };
+            table.charges.insert(snapshot, charge);
         }
     }
 

@@ -146,6 +146,34 @@ impl QuotaTree<'_> {
         }
     }
 
+    /// Gives the group of a snapshot the limits and counters of its source's group, as Linux does for
+    /// classic quotas. The next rescan counts both groups. The caller has loaded all leaves of the
+    /// tree.
+    pub fn inherit_limit(&mut self, source: SubvolumeId, snapshot: SubvolumeId) -> Result<()> {
+        let (from, to) = (QgroupId::new(source.get()), QgroupId::new(snapshot.get()));
+        if self.running.core.quotas.mode != QuotaMode::Classic {
+            return Ok(());
+        }
+        if let Some(used) = self.use_of(from)? {
+            let exclusive = self.running.core.node_bytes();
+            self.put_use(to, QuotaUse { exclusive, ..used })?;
+            self.put_use(from, QuotaUse { exclusive, ..used })?;
+        }
+        let key = QgroupLimit::key(from);
+        let Some(found) = self.running.get(TreeId::QUOTA, &key)? else {
+            return Ok(());
+        };
+        let limit = QgroupLimit::parse(&key, found.data()).map_err(broken)?;
+        if limit.flags.is_empty() {
+            return Ok(());
+        }
+        self.running
+            .core
+            .quota_limits
+            .copy_charge(source.tree(), snapshot.tree());
+        self.put_limit(&QgroupLimit { group: to, ..limit })
+    }
+
     /// Makes a quota group without limits.
     pub fn put_group(&mut self, group: QgroupId, used: QuotaUse) -> Result<()> {
         self.running.core.quotas.group_changes = self.running.core.quotas.group_changes.exact_add(1);

@@ -4,6 +4,7 @@
 //! to its [`Engine`], whose calls commit, make views and report space.
 
 use crate::log_tree::logs::LogTrees;
+use crate::recounts::Recounts;
 use buttress_engine::engine::CommitStages;
 use buttress_engine::opening::Opening;
 use buttress_engine::{Engine, Uncommitted, WriteOptions};
@@ -30,6 +31,7 @@ pub struct WritableFilesystem {
 struct Stages {
     /// The logs written since the last commit.
     logs: LogTrees,
+    recounts: Recounts,
 }
 
 impl CommitStages for Stages {
@@ -107,6 +109,11 @@ impl WritableFilesystem {
     /// dropped after a failed commit.
     pub fn close(self) -> Result<Generation> {
         self.engine.close()
+    }
+
+    /// The counts of quotas that refused writes caused.
+    pub(crate) fn recounts(&self) -> &Recounts {
+        &self.stages.recounts
     }
 
     /// Drops this handle without a commit, and returns the uncommitted changes. The volume then has

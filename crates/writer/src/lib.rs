@@ -32,6 +32,7 @@ mod filesystem;
 mod live;
 pub mod log_tree;
 pub mod operations;
+mod recounts;
 #[cfg(test)]
 mod relocation_tests;
 mod subvolume;

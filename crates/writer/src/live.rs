@@ -34,7 +34,7 @@ mod file;
 mod looking;
 mod read_ahead;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 pub use file::LiveFile;
 

@@ -65,6 +65,8 @@ pub mod many_files;
 mod nesting;
 mod new_inode;
 pub mod orphan;
+mod quota_inheritance;
+mod quota_removal;
 pub mod quotas;
 pub mod rename;
 pub mod set_xattr;

@@ -65,6 +65,17 @@ impl WritableVolume {
         Ok(self.writer().quotas().rescan(progress)?)
     }
 
+    /// Disables simple quotas, and removes all that they leave on disk: the maker of each extent, and
+    /// the feature flag, without which older kernels mount the volume. Nothing else may use the
+    /// volume meanwhile. After a cancellation or a crash, the same call finishes the removal.
+    ///
+    /// # Errors
+    /// Fails if the volume has classic quotas, or no trace of simple quotas; if the job is cancelled;
+    /// or with an error of a commit.
+    pub fn remove_simple_quotas(&self, progress: &Progress) -> Result<()> {
+        Ok(self.writer().quotas().remove_simple(progress)?)
+    }
+
     /// Makes a quota group of level 1 or higher.
     ///
     /// # Errors

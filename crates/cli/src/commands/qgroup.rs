@@ -38,7 +38,7 @@ pub const ROWS: &[Row] = &[
 const NUMBER_BITS: u32 = 48;
 
 /// Parses `level/number`, or the number of a subvolume.
-fn parse_group(text: &str) -> Result<QgroupId, String> {
+pub(crate) fn parse_group(text: &str) -> Result<QgroupId, String> {
     let wrong = || format!("{text:?} is not a quota group (expected LEVEL/NUMBER, such as 1/100)");
     let (level, number) = text.split_once('/').map_or(("0", text), |parts| parts);
     let level: u16 = level.parse().map_err(|_| wrong())?;
@@ -87,9 +87,9 @@ struct Rescanning {
 struct Assign {
     #[command(flatten)]
     rescanning: Rescanning,
-    /// The group that becomes a member
-    #[arg(value_name = "SRC", value_parser = parse_group)]
-    member: QgroupId,
+    /// The group that becomes a member, or the path of a subvolume for its group
+    #[arg(value_name = "SRC")]
+    member: OsString,
     /// The group of a higher level
     #[arg(value_name = "DST", value_parser = parse_group)]
     parent: QgroupId,
@@ -103,9 +103,9 @@ struct Assign {
 struct Remove {
     #[command(flatten)]
     rescanning: Rescanning,
-    /// The member
-    #[arg(value_name = "SRC", value_parser = parse_group)]
-    member: QgroupId,
+    /// The member, or the path of a subvolume for its group
+    #[arg(value_name = "SRC")]
+    member: OsString,
     /// The group of a higher level
     #[arg(value_name = "DST", value_parser = parse_group)]
     parent: QgroupId,
@@ -142,17 +142,30 @@ struct ClearStale {
     image: OsString,
 }
 
-/// Opens the volume, changes one group, and commits.
+/// Returns the group that an argument names: by its id, or by the path of its subvolume.
+fn member_of(context: &Context, volume: &Writing, image: &Target, word: &OsStr) -> Result<QgroupId> {
+    let wrong = match parse_group(&word.to_string_lossy()) {
+        Ok(group) => return Ok(group),
+        Err(wrong) => wrong,
+    };
+    let target = context.target(word);
+    if !target.has_path || target.image != image.image {
+        return Err(usage(wrong));
+    }
+    let subvolume = super::subvolume::subvolume_at(volume, &target, Follow::All)?;
+    Ok(QgroupId::new(subvolume.get()))
+}
+
+/// Opens the volume, changes one group, and commits. `change` returns the group.
 fn change(
     context: &Context,
     name: &str,
     image: &OsStr,
-    group: QgroupId,
-    change: impl FnOnce(&Target, &Writing) -> Result<()>,
+    change: impl FnOnce(&Target, &Writing) -> Result<QgroupId>,
 ) -> Result<Outcome> {
     let target = context.target(image);
     let volume = context.open_for_writing(&target.image)?;
-    change(&target, &volume).with_context(|| target.display())?;
+    let group = change(&target, &volume).with_context(|| target.display())?;
     volume.commit()?;
     if context.json() {
         let mut object = target.as_json();
@@ -191,8 +204,9 @@ impl Subcommand for Create {
     }
 
     fn run(self, context: &Context) -> Result<Outcome> {
-        change(context, "qgroup-create", &self.image, self.group, |_, volume| {
-            Ok(volume.volume().create_quota_group(self.group)?)
+        change(context, "qgroup-create", &self.image, |_, volume| {
+            volume.volume().create_quota_group(self.group)?;
+            Ok(self.group)
         })
     }
 }
@@ -210,8 +224,9 @@ impl Subcommand for Destroy {
     }
 
     fn run(self, context: &Context) -> Result<Outcome> {
-        change(context, "qgroup-destroy", &self.image, self.group, |_, volume| {
-            Ok(volume.volume().destroy_quota_group(self.group)?)
+        change(context, "qgroup-destroy", &self.image, |_, volume| {
+            volume.volume().destroy_quota_group(self.group)?;
+            Ok(self.group)
         })
     }
 }
@@ -230,16 +245,12 @@ impl Subcommand for Assign {
     }
 
     fn run(self, context: &Context) -> Result<Outcome> {
-        change(
-            context,
-            "qgroup-assign",
-            &self.image,
-            self.member,
-            |target, volume| {
-                let needs_rescan = volume.volume().assign_quota_group(self.member, self.parent)?;
-                self.rescanning.after(context, target, volume, needs_rescan)
-            },
-        )
+        change(context, "qgroup-assign", &self.image, |target, volume| {
+            let member = member_of(context, volume, target, &self.member)?;
+            let needs_rescan = volume.volume().assign_quota_group(member, self.parent)?;
+            self.rescanning.after(context, target, volume, needs_rescan)?;
+            Ok(member)
+        })
     }
 }
 
@@ -257,16 +268,12 @@ impl Subcommand for Remove {
     }
 
     fn run(self, context: &Context) -> Result<Outcome> {
-        change(
-            context,
-            "qgroup-remove",
-            &self.image,
-            self.member,
-            |target, volume| {
-                let needs_rescan = volume.volume().unassign_quota_group(self.member, self.parent)?;
-                self.rescanning.after(context, target, volume, needs_rescan)
-            },
-        )
+        change(context, "qgroup-remove", &self.image, |target, volume| {
+            let member = member_of(context, volume, target, &self.member)?;
+            let needs_rescan = volume.volume().unassign_quota_group(member, self.parent)?;
+            self.rescanning.after(context, target, volume, needs_rescan)?;
+            Ok(member)
+        })
     }
 }
 

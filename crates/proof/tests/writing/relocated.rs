@@ -25,7 +25,8 @@ use std::io::Write as _;
 use std::process::Command;
 
 /// Snapshots of what the volume is filled with, each with changes; the kernel relocates a part
-/// before the last ones.
+/// before the last ones. The kernel marks blocks that it relocates as shared. The last snapshot
+/// shares blocks without this mark, because the source changed them after the relocation.
 fn shared(mount: &Mount) -> Result<()> {
     let top = mount.path();
     let source = top.join("source");
@@ -49,7 +50,7 @@ fn shared(mount: &Mount) -> Result<()> {
                 .arg(top))?;
         }
     }
-    Ok(())
+    subvolume(&["snapshot"], &[&source, &top.join("last")])
 }
 
 fn groups_of(filesystem: &WritableFilesystem, flag: BlockGroupFlags) -> Vec<Logical> {
@@ -98,6 +99,7 @@ fn moved(specification: &Specification, targets: TargetProfiles) -> Result<()> {
     // The kernel goes on with it: it changes and deletes what is shared.
     let mount = Mount::new(&volume.images, "noatime")?;
     fs::write(mount.path().join("copy-2/file-3"), b"changed")?;
+    fs::write(mount.path().join("last/file-5"), b"changed")?;
     subvolume(&["delete"], &[&mount.path().join("source")])?;
     subvolume(
         &["snapshot"],

@@ -1,6 +1,7 @@
 //! Tests of file content against byte vectors, on volumes that btrfs-progs makes and checks.
 
 mod extents;
+mod leaving;
 mod model;
 mod small_files;
 

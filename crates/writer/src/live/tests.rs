@@ -2,10 +2,11 @@
 //! files.
 
 use crate::data::AllocateMode;
-use crate::operations::{NewInode, RenameMode, SetXattr};
+use crate::operations::{NewInode, Operation, RenameMode, SetXattr};
 use crate::{WritableFilesystem, WriteOptions};
 use buttress_device::{Backend, Device, Engine, MemoryBackend};
-use buttress_format::{FileOffset, SubvolumeId, Timestamp, Uuid};
+use buttress_engine::reservation::Need;
+use buttress_format::{ByteCount, FileOffset, SubvolumeId, Timestamp, Uuid};
 use buttress_fs::location::Location;
 use buttress_fs::lookup::Follow;
 use buttress_fs::open::OpenOptions;
@@ -16,7 +17,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 const ROOT: Location = Location::root_of(SubvolumeId::TOP_LEVEL);
 
-fn new_volume() -> WritableFilesystem {
+pub(crate) fn new_volume() -> WritableFilesystem {
     let memory: Arc<dyn Backend> = Arc::new(MemoryBackend::new("memory", vec![0; 160 << 20]));
     let device = || Device::with_backend(Arc::clone(&memory), Engine::Inline);
     let identity = Identity {
@@ -103,6 +104,32 @@ fn reads_do_not_wait_for_edit_lock() {
     drop(held);
     assert_eq!(read.join().unwrap(), expected);
     assert!(!waits, "a read waited for the edit lock");
+    filesystem.close().unwrap();
+}
+
+/// The operation changes a directory's size twice, and the reader begins between the two changes.
+#[test]
+fn reader_waits_for_an_operation_in_progress() {
+    let filesystem = new_volume();
+    let before = filesystem.metadata(ROOT).unwrap().size;
+    let resize = |operation: &mut Operation<'_>, size: ByteCount| {
+        operation.change_inode(ROOT, |item| item.size = size)
+    };
+    let half_done = ByteCount::new(before.get() + 8);
+    let mut reader = None;
+    filesystem
+        .operate(Need::places(4), |operation| {
+            resize(operation, half_done)?;
+            let of = filesystem.clone();
+            let read = WatchedThread::start(move || of.metadata(ROOT).unwrap().size).unwrap();
+            let waits = read.comes_to_wait();
+            reader = Some((read, waits));
+            resize(operation, before)
+        })
+        .unwrap();
+    let (read, waits) = reader.unwrap();
+    assert_eq!(read.join().unwrap(), before);
+    assert!(waits, "a read did not wait for an operation");
     filesystem.close().unwrap();
 }
 

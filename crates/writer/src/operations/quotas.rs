@@ -289,17 +289,37 @@ impl Quotas<'_> {
     }
 
     /// Brings the counters up to date that refuse a write: commits, and counts classic quotas again
-    /// if any subvolume changed since the last count. The caller holds no lock.
+    /// if any subvolume changed since the last count. If nothing changed since the last call, returns
+    /// at once, so that a caller that repeats a refused write costs no commits. The caller holds no
+    /// lock.
+    ///
+    /// # Errors
+    /// Also fails once [`stop_recounting`](Self::stop_recounting) was called.
     pub(crate) fn refresh_counters(&self) -> Result<()> {
+        let recounts = self.filesystem.recounts();
+        recounts.progress().check()?;
+        let is_settled = self
+            .filesystem
+            .look(|access| Ok(access.quota_counters_are_settled(recounts.last())))?;
+        if is_settled {
+            return Ok(());
+        }
         self.filesystem.commit()?;
         let is_current = self.filesystem.look(|access| {
             let kind = access.look().core().quota_kind();
             Ok(kind != Some(QuotaKind::Classic) || access.quota_counters_are_current())
         })?;
         if !is_current {
-            self.rescan(&Progress::new())?;
+            self.rescan(recounts.progress())?;
         }
+        recounts.note(self.filesystem.committed_generation());
         Ok(())
+    }
+
+    /// Ends counts of quotas that refused writes wait for, and starts no further ones. The writes
+    /// then fail with the refusal. An unmount calls this, so that it waits for no count.
+    pub fn stop_recounting(&self) {
+        self.filesystem.recounts().progress().cancel();
     }
 
     /// Counts classic quotas, and writes the counters with a commit. Deleted subvolumes are dropped
@@ -418,7 +438,7 @@ impl Access<'_> {
         Ok(self.get(TreeId::QUOTA, &QgroupInfo::key(group))?.is_some())
     }
 
-    fn require_group(&mut self, group: QgroupId) -> Result<()> {
+    pub(super) fn require_group(&mut self, group: QgroupId) -> Result<()> {
         match self.has_group(group)? {
             true => Ok(()),
             false => Err(QuotaRefusal::NoGroup { group }.into()),
@@ -436,7 +456,7 @@ impl Access<'_> {
     }
 
     /// Returns the members of a group, and the groups of which it is a member.
-    fn groups_related_to(&mut self, group: QgroupId) -> Result<Vec<QgroupId>> {
+    pub(super) fn groups_related_to(&mut self, group: QgroupId) -> Result<Vec<QgroupId>> {
         let mut found = Vec::new();
         let mut key = Key::new(ObjectId::new(group.get()), ItemType::QGROUP_RELATION, 0);
         while let Some(item) = self.look().at_or_after(TreeId::QUOTA, &key)? {
@@ -452,7 +472,7 @@ impl Access<'_> {
     }
 
     /// Loads all blocks of the quota tree.
-    fn reach_all_of_quota_tree(&mut self) -> Result<()> {
+    pub(super) fn reach_all_of_quota_tree(&mut self) -> Result<()> {
         let mut key = Key::MIN;
         while let Some(item) = self.look().at_or_after(TreeId::QUOTA, &key)? {
             self.reach(TreeId::QUOTA, &[item.key()])?;

@@ -13,15 +13,17 @@ use super::Access;
 use super::Operation;
 use super::entries::check_name;
 use super::inherit::NewInodeAttributes;
+use super::quota_inheritance::{INHERITANCE_PLACES, Inheritance};
 use crate::WritableFilesystem;
 use crate::areas::Subvolumes;
 use crate::subvolume::making::{self, NewSubvolume, root_reference_keys};
 use buttress_engine::entry::{Entry, Target};
 use buttress_engine::reservation::Need;
 use buttress_engine::tuning::Tuning;
+use buttress_exact::Exact as _;
 use buttress_format::{
-    DirItem, DirItems, FileKind, Incompat, InodeNumber, ItemType, Key, ObjectId, QgroupId, QgroupInfo,
-    QgroupLimit, RootFlags, RootRef, SubvolumeId, TreeId, Uuid, uuid_key,
+    DirItem, DirItems, FileKind, Incompat, InodeNumber, ItemType, Key, ObjectId, QgroupId, RootFlags,
+    RootRef, SubvolumeId, TreeId, Uuid, uuid_key,
 };
 use buttress_fs::error::{Error, Result};
 use buttress_fs::location::Location;
@@ -65,18 +67,42 @@ impl Subvolumes<'_> {
     /// # Errors
     /// Fails with [`Error::Exists`], or as [`WritableFilesystem::create`] does.
     pub fn create(&self, directory: Location, name: &[u8]) -> Result<SubvolumeId> {
+        self.create_in_groups(directory, name, &[])
+    }
+
+    /// Makes an empty subvolume as [`create`](Self::create) does. Its quota group
+    /// becomes a member of `groups`. Without any, it joins the groups that Linux chooses.
+    ///
+    /// # Errors
+    /// Fails with [`QuotaRefusal::NoGroup`] or [`QuotaRefusal::Levels`] for a group, or as
+    /// [`create`](Self::create) does.
+    ///
+    /// [`QuotaRefusal::NoGroup`]: buttress_fs::QuotaRefusal::NoGroup
+    /// [`QuotaRefusal::Levels`]: buttress_fs::QuotaRefusal::Levels
+    pub fn create_in_groups(
+        &self,
+        directory: Location,
+        name: &[u8],
+        groups: &[QgroupId],
+    ) -> Result<SubvolumeId> {
         check_name(name)?;
         let new = self.new_subvolume();
-        self.filesystem
-            .operate(Need::places(SUBVOLUME_ITEMS), |operation| {
-                operation.require_new_entry(directory, name)?;
-                let inherited_attributes = operation.inherited_by_subvolume(directory)?;
-                operation.reach_new_subvolume(directory, name, &new)?;
-                let id = making::make_subvolume_tree(operation.edit(), &new)?;
-                operation.endow_root(id, &inherited_attributes)?;
-                operation.name_subvolume(directory, name, id)?;
-                Ok(id)
-            })
+        let inherits = Inheritance {
+            container: directory.subvolume,
+            source: None,
+            groups,
+        };
+        let need = SUBVOLUME_ITEMS.exact_add(INHERITANCE_PLACES);
+        self.filesystem.operate(Need::places(need), |operation| {
+            operation.require_new_entry(directory, name)?;
+            let inherited_attributes = operation.inherited_by_subvolume(directory)?;
+            operation.reach_new_subvolume(directory, name, &new, &inherits)?;
+            let id = making::make_subvolume_tree(operation.edit(), &new)?;
+            operation.inherit_quotas(id, &inherits)?;
+            operation.endow_root(id, &inherited_attributes)?;
+            operation.name_subvolume(directory, name, id)?;
+            Ok(id)
+        })
     }
 
     /// Makes a snapshot of the source, in the state that this call's commit freezes. Making a
@@ -96,14 +122,39 @@ impl Subvolumes<'_> {
         name: &[u8],
         read_only: bool,
     ) -> Result<SubvolumeId> {
+        self.snapshot_in_groups(source, directory, name, read_only, &[])
+    }
+
+    /// Makes a snapshot as [`snapshot`](Self::snapshot) does. Its quota group becomes a member of
+    /// `groups`. Without any, it joins the groups that Linux chooses.
+    ///
+    /// # Errors
+    /// Fails with [`QuotaRefusal::NoGroup`] or [`QuotaRefusal::Levels`] for a group, or as
+    /// [`snapshot`](Self::snapshot) does.
+    ///
+    /// [`QuotaRefusal::NoGroup`]: buttress_fs::QuotaRefusal::NoGroup
+    /// [`QuotaRefusal::Levels`]: buttress_fs::QuotaRefusal::Levels
+    pub fn snapshot_in_groups(
+        &self,
+        source: SubvolumeId,
+        directory: Location,
+        name: &[u8],
+        read_only: bool,
+        groups: &[QgroupId],
+    ) -> Result<SubvolumeId> {
         check_name(name)?;
         let new = self.new_subvolume();
+        let inherits = Inheritance {
+            container: directory.subvolume,
+            source: Some(source),
+            groups,
+        };
         // Each child of the source's root gets a reference, but needs no space for it now.
-        let need = Need::places(SUBVOLUME_ITEMS);
+        let need = Need::places(SUBVOLUME_ITEMS.exact_add(INHERITANCE_PLACES));
         // Fault in the blocks first, so that the work inside the commit is short.
         self.filesystem.look(|operation| {
             operation.follows_snapshot_of = Some(source);
-            operation.reach_new_subvolume(directory, name, &new)?;
+            operation.reach_new_subvolume(directory, name, &new, &inherits)?;
             operation.reach_source(source)
         })?;
         let id = self.filesystem.operate_at_commit(need, |operation, committing| {
@@ -111,6 +162,7 @@ impl Subvolumes<'_> {
             operation.require_subvolume(source)?;
             let root = making::committed_root(operation.look(), source, committing)?;
             let id = making::make_snapshot_tree(operation.edit(), source, &root, &new, read_only)?;
+            operation.inherit_quotas(id, &inherits)?;
             operation.name_subvolume(directory, name, id)?;
             Ok(id)
         })?;
@@ -307,13 +359,18 @@ impl Access<'_> {
     }
 
     /// Loads the paths to a new subvolume's items.
-    fn reach_new_subvolume(&mut self, directory: Location, name: &[u8], new: &NewSubvolume) -> Result<()> {
+    fn reach_new_subvolume(
+        &mut self,
+        directory: Location,
+        name: &[u8],
+        new: &NewSubvolume,
+        inherits: &Inheritance<'_>,
+    ) -> Result<()> {
         self.reach_new_entry(directory, name)?;
         self.reach_new_inode(TreeId::ROOT)?;
         let id = SubvolumeId::new(self.look().next_inode_number(TreeId::ROOT)?);
         self.reach(TreeId::ROOT, &root_reference_keys(id, directory.subvolume))?;
-        let group = QgroupId::new(id.get());
-        self.reach(TreeId::QUOTA, &[QgroupInfo::key(group), QgroupLimit::key(group)])?;
+        self.reach_inheritance(id, inherits)?;
         self.reach(TreeId::UUID, &[uuid_key(new.uuid, ItemType::UUID_KEY_SUBVOL)])
     }
 }

@@ -19,13 +19,14 @@
 use super::Access;
 use super::Operation;
 use super::entries::check_name;
+use super::quota_inheritance::{INHERITANCE_PLACES, Inheritance};
 use super::subvolumes::SUBVOLUME_ITEMS;
 use crate::WritableFilesystem;
 use crate::areas::Subvolumes;
 use crate::subvolume::making::{self, root_reference_keys};
 use buttress_engine::reservation::Need;
 use buttress_engine::waiting_names::WaitingNames;
-use buttress_exact::u64_of;
+use buttress_exact::{Exact as _, u64_of};
 use buttress_format::{
     FileKind, Generation, InodeFlags, ItemType, Key, ObjectId, RootFlags, SubvolumeId, TreeId, Uuid, uuid_key,
 };
@@ -56,6 +57,18 @@ pub struct FinishedSubvolume {
     pub received: Option<Received>,
 }
 
+impl FinishedSubvolume {
+    /// The groups that the subvolume joins with its name. A snapshot has the limits of its source
+    /// already.
+    const fn inheritance(&self) -> Inheritance<'static> {
+        Inheritance {
+            container: self.directory.subvolume,
+            source: None,
+            groups: &[],
+        }
+    }
+}
+
 impl Subvolumes<'_> {
     /// Makes an empty subvolume that no reader sees until it is
     /// [finished](Self::finish).
@@ -84,16 +97,18 @@ impl Subvolumes<'_> {
     pub fn begin_snapshot(&self, source: SubvolumeId) -> Result<SubvolumeId> {
         self.put_all_names(source)?;
         let new = self.new_subvolume();
-        let need = Need::places(SUBVOLUME_ITEMS);
+        let need = Need::places(SUBVOLUME_ITEMS.exact_add(INHERITANCE_PLACES));
         self.filesystem.look(|operation| {
             operation.follows_snapshot_of = Some(source);
             operation.reach_unfinished()?;
+            operation.reach_inherited_limits(source)?;
             operation.reach_source(source)
         })?;
         self.filesystem.operate_at_commit(need, |operation, committing| {
             operation.require_subvolume(source)?;
             let root = making::committed_root(operation.look(), source, committing)?;
             let id = making::make_snapshot_tree(operation.edit(), source, &root, &new, false)?;
+            operation.edit().quota_tree().inherit_limit(source, id)?;
             operation.hide(id)?;
             Ok(id)
         })
@@ -116,8 +131,9 @@ impl Subvolumes<'_> {
             self.put_all_names(one.id)?;
         }
         let count = u64_of(finished.len());
+        let each = SUBVOLUME_ITEMS.exact_add(INHERITANCE_PLACES);
         self.filesystem
-            .operate(Need::places(count.saturating_mul(SUBVOLUME_ITEMS)), |operation| {
+            .operate(Need::places(count.saturating_mul(each)), |operation| {
                 for one in finished {
                     operation.require_finishable(one)?;
                     operation.reach_finished(one)?;
@@ -211,6 +227,7 @@ impl Operation<'_> {
     fn reach_finished(&mut self, finished: &FinishedSubvolume) -> Result<()> {
         let id = finished.id;
         self.reach_new_entry(finished.directory, &finished.name)?;
+        self.reach_inheritance(id, &finished.inheritance())?;
         self.reach(TreeId::ROOT, &[orphan_key(id.get())])?;
         self.reach(
             TreeId::ROOT,
@@ -244,6 +261,7 @@ impl Operation<'_> {
             item.rtransid = generation;
             item.rtime = now;
         }
+        self.inherit_quotas(id, &finished.inheritance())?;
         self.name_subvolume(finished.directory, &finished.name, id)
     }
 }

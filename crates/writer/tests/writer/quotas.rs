@@ -35,17 +35,17 @@ use std::sync::Arc;
 const ROOT: Location = Location::root_of(SubvolumeId::TOP_LEVEL);
 
 /// Referenced and exclusive bytes by group, as `btrfs qgroup show --raw` prints them.
-type Counts = BTreeMap<String, (u64, u64)>;
+pub(crate) type Counts = BTreeMap<String, (u64, u64)>;
 
-const fn group(level: u64, number: u64) -> QgroupId {
+pub(crate) const fn group(level: u64, number: u64) -> QgroupId {
     QgroupId::new(level << 48 | number)
 }
 
-fn open(devices: Vec<Device>) -> Result<WritableFilesystem, Error> {
+pub(crate) fn open(devices: Vec<Device>) -> Result<WritableFilesystem, Error> {
     WritableFilesystem::new(OpenOptions::new(devices).open()?, WriteOptions::default())
 }
 
-fn open_image(image: &Path) -> WritableFilesystem {
+pub(crate) fn open_image(image: &Path) -> WritableFilesystem {
     let options = DeviceOptions {
         write: true,
         ..DeviceOptions::default()
@@ -53,7 +53,7 @@ fn open_image(image: &Path) -> WritableFilesystem {
     open(vec![Device::open(image, &options).unwrap()]).unwrap()
 }
 
-fn counts_of(groups: &QuotaGroups) -> Counts {
+pub(crate) fn counts_of(groups: &QuotaGroups) -> Counts {
     let count = |(id, group): (&QgroupId, &buttress_accounts::QuotaGroup)| {
         let info = group.info;
         (id.to_string(), (info.referenced.get(), info.exclusive.get()))
@@ -79,13 +79,13 @@ fn btrfs(mount: &Mount, words: &[&str]) -> Result<()> {
     run(Command::new(newest("btrfs")).args(words).arg(mount.path())).map(drop)
 }
 
-fn shell(mount: &Mount, script: &str) -> Result<()> {
+pub(crate) fn shell(mount: &Mount, script: &str) -> Result<()> {
     let mut command = Command::new("sh");
     command.args(["-e", "-c", script]).current_dir(mount.path());
     run(command.env("BTRFS", newest("btrfs"))).map(drop)
 }
 
-fn check(image: &Path) -> Result<()> {
+pub(crate) fn check(image: &Path) -> Result<()> {
     btrfs_check(&[image.to_owned()])?;
     let report = run(Command::new(newest("btrfs"))
         .args(["check", "--qgroup-report"])
@@ -95,7 +95,7 @@ fn check(image: &Path) -> Result<()> {
     Ok(())
 }
 
-fn made_by_kernel(folder: &Path, mib: u64) -> Result<PathBuf> {
+pub(crate) fn made_by_kernel(folder: &Path, mib: u64) -> Result<PathBuf> {
     let image = folder.join("image");
     File::create(&image)?.set_len(mib << 20)?;
     run(Command::new(newest("mkfs.btrfs")).args(["-q", "-f"]).arg(&image))?;
@@ -343,7 +343,11 @@ fn limit_of(bytes: u64, exclusive: bool) -> QuotaLimit {
     }
 }
 
-fn file_in(filesystem: &WritableFilesystem, directory: Location, name: &[u8]) -> Result<Location, Error> {
+pub(crate) fn file_in(
+    filesystem: &WritableFilesystem,
+    directory: Location,
+    name: &[u8],
+) -> Result<Location, Error> {
     filesystem.create(directory, name, &NewInode::of_root(0o600))
 }
 
@@ -435,8 +439,13 @@ fn limits_of_classic_quotas_refuse_writes() {
         filesystem.commit().unwrap();
     }
     let more = FileOffset::new(1 << 20);
-    let refused = exceeded(filesystem.write_at(file, more, &[data.clone(), data.clone()].concat()));
+    let too_much = [data.clone(), data.clone()].concat();
+    let refused = exceeded(filesystem.write_at(file, more, &too_much));
     assert_eq!((refused.group, refused.exclusive), (top, false));
+    // A repeated refusal counts nothing again.
+    let counted = filesystem.committed_generation();
+    assert_eq!(exceeded(filesystem.write_at(file, more, &too_much)), refused);
+    assert_eq!(filesystem.committed_generation(), counted);
     filesystem.write_at(file, more, &data).unwrap();
     filesystem.commit().unwrap();
     drop(filesystem);
@@ -448,6 +457,15 @@ fn limits_of_classic_quotas_refuse_writes() {
     filesystem.unlink(ROOT, b"file").unwrap();
     filesystem.write_at(last, FileOffset::MIN, &data).unwrap();
     filesystem.commit().unwrap();
+    // After the end of counts, a refused write waits for none.
+    filesystem.unlink(ROOT, b"last").unwrap();
+    filesystem.commit().unwrap();
+    let again = file_in(&filesystem, ROOT, b"again").unwrap();
+    filesystem.commit().unwrap();
+    filesystem.quotas().stop_recounting();
+    let counted = filesystem.committed_generation();
+    exceeded(filesystem.write_at(again, FileOffset::MIN, &[data.clone(), data].concat()));
+    assert_eq!(filesystem.committed_generation(), counted);
 }
 
 #[test]
@@ -503,7 +521,7 @@ fn impossible_changes_are_refused_by_name() {
 }
 
 /// A small volume in memory, with files in two subvolumes and a snapshot.
-fn volume() -> Arc<MemoryBackend> {
+pub(crate) fn volume() -> Arc<MemoryBackend> {
     let memory = Arc::new(MemoryBackend::new("memory", vec![0; 128 << 20]));
     let identity = Identity {
         fsid: Uuid::from_u128(1),
@@ -529,7 +547,12 @@ fn volume() -> Arc<MemoryBackend> {
     memory
 }
 
-fn device(memory: &Arc<MemoryBackend>) -> Device {
+/// Opens a small volume in memory for writing.
+pub(crate) fn open_memory() -> WritableFilesystem {
+    open(vec![device(&volume())]).unwrap()
+}
+
+pub(crate) fn device(memory: &Arc<MemoryBackend>) -> Device {
     Device::with_backend(Arc::clone(memory) as Arc<dyn Backend>, Engine::Inline)
 }
 

@@ -40,7 +40,7 @@ pub(super) const FAULTS: &[Fault] = &[
         "relocation-limit-forgets",
         "A balance with a limit is slower than its limit.",
         &[engine(
-            "relocation::pace::tests::limited_rate_is_within_a_tenth_of_the_limit",
+            "relocation::pace::tests::job_catches_up_after_each_slow_batch",
         )],
     ),
     harms(

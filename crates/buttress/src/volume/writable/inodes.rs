@@ -2,7 +2,7 @@
 
 use super::WritableVolume;
 use crate::error::Result;
-use buttress_format::{DeviceId, SubvolumeId};
+use buttress_format::{DeviceId, QgroupId, SubvolumeId};
 use buttress_fs::{FileAttributes, Location, NodeKind};
 use buttress_writer::operations::{AttributeChanges, NewInode, ReceivedUuid, RenameMode, SetXattr};
 
@@ -144,6 +144,38 @@ impl WritableVolume {
             .writer
             .subvolumes()
             .snapshot(source, directory, name, read_only)?)
+    }
+
+    /// Creates an empty subvolume, whose quota group becomes a member of `groups`. Without any, it
+    /// joins the groups that Linux chooses: with simple quotas those of the subvolume that contains
+    /// `directory`, otherwise none. Without quotas, the groups have no effect.
+    pub fn create_subvolume_in_groups(
+        &self,
+        directory: Location,
+        name: &[u8],
+        groups: &[QgroupId],
+    ) -> Result<SubvolumeId> {
+        Ok(self
+            .writer
+            .subvolumes()
+            .create_in_groups(directory, name, groups)?)
+    }
+
+    /// Creates a snapshot of a subvolume. Its quota group becomes a member of `groups`, as for
+    /// [`create_subvolume_in_groups`](Self::create_subvolume_in_groups).
+    pub fn create_snapshot_in_groups(
+        &self,
+        source: SubvolumeId,
+        directory: Location,
+        name: &[u8],
+        read_only: bool,
+        groups: &[QgroupId],
+    ) -> Result<SubvolumeId> {
+        let made = self
+            .writer
+            .subvolumes()
+            .snapshot_in_groups(source, directory, name, read_only, groups);
+        Ok(made?)
     }
 
     /// Deletes a subvolume. [`drop_deleted_subvolumes`](Self::drop_deleted_subvolumes) frees the

@@ -4,10 +4,9 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use buttress::scrub::{Error, ReplaceOptions, Replaced};
-use buttress::unstable::scrub::Replace;
-use buttress::unstable::writer_of;
 use buttress::{DeviceId, Progress};
 
+use super::below::{Replace, writer_of};
 use super::record::Record;
 use crate::background::this_process;
 use crate::context::Context;
@@ -83,7 +82,7 @@ impl Running<'_> {
 }
 
 /// Adds advice to an error of a replacement.
-fn advised(error: Error) -> anyhow::Error {
+pub(super) fn advised(error: Error) -> anyhow::Error {
     let advice = match &error {
         Error::MetadataLost { .. } => {
             "the device is unchanged. `buttress check` lists all damage, and `buttress cp -r` copies the readable files"
