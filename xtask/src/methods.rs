@@ -41,7 +41,7 @@ fn count(code: &str, name: &str, counts: &mut Counts) {
                 depth -= 1;
                 inside = inside.filter(|(_, of)| depth >= *of);
             }
-            "impl" if depth == 0 => {
+            "impl" if depth == 0 && begins_item(&tokens[..at]) => {
                 let (of, after) = implemented(&tokens, at + 1);
                 inside = of.map(|of| (format!("{name} {of}"), 1));
                 at = after;
@@ -56,6 +56,13 @@ fn count(code: &str, name: &str, counts: &mut Counts) {
         }
         at += 1;
     }
+}
+
+/// Returns whether an item begins after `before`, so that an `impl` here is no type of an argument.
+fn begins_item(before: &[&str]) -> bool {
+    before
+        .last()
+        .is_none_or(|last| ["}", ";", "]", "unsafe"].contains(last))
 }
 
 /// Returns the type of an `impl` whose header begins at `at`, and the place of its `{`. Returns no
@@ -155,7 +162,7 @@ fn types_gain_no_methods_past_the_table() {
 fn methods_are_counted_by_type() {
     let code = "impl<T: Fn() -> u8> Many<'_, T> where T: Copy { fn one() { fn inner() {} } fn two() {} }\n\
         impl fmt::Debug for Many<'_> { fn fmt() {} }\nimpl crate::low::Few { const fn one() {} }\n\
-        impl Few { pub(crate) fn two(self) { let f = || { 1 }; } }\nfn free() {}\n\
+        impl Few { pub(crate) fn two(self) { let f = || { 1 }; } }\nfn free(_: impl Fn() -> Few) {}\n\
         #[cfg(test)]\nmod tests {\n impl Few { fn three() {} } }";
     let mut counts = Counts::new();
     count(code, "x", &mut counts);

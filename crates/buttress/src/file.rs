@@ -162,7 +162,7 @@ impl File {
         match &self.content {
             Content::Still { file, .. } => Ok(file.data_runs(start)?),
             #[cfg(feature = "write")]
-            Content::Live { writer, .. } => Ok(writer.data_runs(self.location, start)?),
+            Content::Live { writer, .. } => Ok(writer.live().data_runs(self.location, start)?),
         }
     }
 
@@ -194,7 +194,7 @@ impl File {
         match &self.content {
             Content::Still { file, .. } => Ok(file.size()),
             #[cfg(feature = "write")]
-            Content::Live { writer, .. } => Ok(ByteCount::new(writer.size_of(self.location)?)),
+            Content::Live { writer, .. } => Ok(ByteCount::new(writer.contents().size_of(self.location)?)),
         }
     }
 
@@ -285,7 +285,7 @@ impl File {
         match &self.content {
             Content::Still { file, .. } => Ok(file.fiemap(range)?),
             #[cfg(feature = "write")]
-            Content::Live { writer, .. } => Ok(writer.fiemap(self.location, range)?),
+            Content::Live { writer, .. } => Ok(writer.live().fiemap(self.location, range)?),
         }
     }
 }

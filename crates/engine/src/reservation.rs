@@ -323,15 +323,11 @@ impl BlockReserve<'_> {
     pub fn dirty_bytes(&self) -> u64 {
         let references = ByteCount::of(self.running.core.references.len()).get();
         let inodes = ByteCount::of(self.running.inodes.count()).get();
+        let node_bytes = self.running.core.node_bytes().get();
+        let node_bytes = node_bytes.exact_add(NODE_OVERHEAD_BYTES);
         // A commit that released the lock to read has already assigned some of the addresses.
         self.sum_of_trees(LiveTree::unfrozen_nodes)
-            .saturating_mul(
-                self.running
-                    .core
-                    .node_bytes()
-                    .get()
-                    .saturating_add(NODE_OVERHEAD_BYTES),
-            )
+            .saturating_mul(node_bytes)
             .saturating_add(references.saturating_mul(REFERENCE_BYTES))
             .saturating_add(inodes.saturating_mul(INODE_BYTES))
             .saturating_add(

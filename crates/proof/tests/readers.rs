@@ -326,7 +326,7 @@ fn looks_at_very_many_inodes_edit_nothing() {
         filesystem.set_attributes(*file, &changes).unwrap();
     }
     for file in &files {
-        assert_eq!(filesystem.size_of(*file).unwrap(), 0);
+        assert_eq!(filesystem.contents().size_of(*file).unwrap(), 0);
     }
     filesystem.commit().unwrap();
     drop(filesystem);

@@ -96,8 +96,7 @@ pub struct Replace {
 
 impl Replace {
     /// Returns the replacement in progress of a volume, started by
-    /// [`Replacements::start`](buttress_writer::Replacements::start) now or in an
-    /// earlier session.
+    /// [`Replacements::start`](buttress_writer::Replacements::start) now or in an earlier session.
     #[must_use]
     pub const fn new(writable: WritableFilesystem, options: ReplaceOptions, progress: Progress) -> Self {
         Self {

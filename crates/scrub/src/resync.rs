@@ -106,7 +106,7 @@ impl Resync {
     ///
     /// # Errors
     /// Fails with the error of the first device that stays stale, which the module's documentation
-    /// and [`MemberDevices::begin_return`](buttress_writer::MemberDevices::begin_return) list. The run fails also
+    /// and [`begin_return`](buttress_writer::MemberDevices::begin_return) list. The run fails also
     /// with [`buttress_fs::Error::Cancelled`].
     pub fn run_as_far_as_possible(&self) -> (Resynced, Result<(), Error>) {
         let volume = Arc::clone(self.writable.committed_view().volume());

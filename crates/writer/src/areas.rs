@@ -66,7 +66,21 @@ pub struct LiveReads<'v> {
     pub(crate) filesystem: &'v WritableFilesystem,
 }
 
+/// The content of files: acquires a file's lock for a call, and knows which files have dirty data.
+///
+/// Invariant: a call holds the file's lock from its begin to its end. Only a write-back releases
+/// the lock, while content is in flight.
+#[derive(Clone, Copy, Debug)]
+pub struct Contents<'v> {
+    pub(crate) filesystem: &'v WritableFilesystem,
+}
+
 impl WritableFilesystem {
+    /// Returns the calls that lock the content of files.
+    pub const fn contents(&self) -> Contents<'_> {
+        Contents { filesystem: self }
+    }
+
     /// Returns the calls that change and rescan quotas.
     pub const fn quotas(&self) -> Quotas<'_> {
         Quotas { filesystem: self }

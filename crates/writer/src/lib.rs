@@ -40,6 +40,7 @@ mod subvolume;
 mod transaction_tests;
 pub mod whole_changes;
 
+pub use buttress_engine::areas::{MemberDevices, Replacements};
 pub use buttress_engine::quota_tree::QuotaKind;
 pub use buttress_engine::relocation::{RelocationOptions, RelocationSummary, TargetProfiles};
 pub use buttress_engine::shrinking::{ShrinkSummary, ShrunkDevice, plan_shrink};

@@ -53,6 +53,7 @@
 
 mod access;
 pub mod access_times;
+pub(crate) mod areas;
 pub mod attributes;
 pub mod create;
 pub mod deferred_names;

@@ -69,7 +69,7 @@ fn fill(
             }
             3 if !made.is_empty() => {
                 let source = made[(random.next() as usize) % made.len()];
-                let size = filesystem.size_of(source).unwrap() & !4095;
+                let size = filesystem.contents().size_of(source).unwrap() & !4095;
                 if size > 0
                     && filesystem
                         .clone_range(source, offset(0)..offset(size), file, offset(0))

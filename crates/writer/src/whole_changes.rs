@@ -242,7 +242,7 @@ impl WholeVolume {
     /// Moves the block group items into a tree of their own, or back, or finishes such a change.
     ///
     /// # Errors
-    /// Fails as [`buttress_engine::Conversions::move_block_group_items`] does.
+    /// Fails as [`buttress_engine::areas::Conversions::move_block_group_items`] does.
     pub fn move_block_group_items(&self, place: BlockGroupPlace) -> Result<()> {
         let filesystem = self.open(WholeChange::default())?;
         require_unfinished_only(&filesystem, SuperblockFlags::CHANGING_BG_TREE)?;

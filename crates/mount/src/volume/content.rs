@@ -252,8 +252,8 @@ impl MountedVolume {
             (Opened::Handle(handle), to) => {
                 let location = self.handles.file(handle)?.location;
                 match to {
-                    SeekTo::Data => self.writer()?.seek_data(location, start),
-                    SeekTo::Hole => self.writer()?.seek_hole(location, start),
+                    SeekTo::Data => self.writer()?.live().seek_data(location, start),
+                    SeekTo::Hole => self.writer()?.live().seek_hole(location, start),
                 }
             }
         };

@@ -136,7 +136,7 @@ impl Changing {
             7 => filesystem.allocate(file, range, AllocateMode::PunchHole)?,
             8 => filesystem.truncate(file, ByteCount::new(self.random.below(SECTORS * SECTOR)))?,
             9..12 => {
-                let end = filesystem.size_of(file)? / SECTOR * SECTOR;
+                let end = filesystem.contents().size_of(file)? / SECTOR * SECTOR;
                 let range = range.start..range.end.min(FileOffset::new(end));
                 let (target, place) = (self.file().map(|(target, _)| target), self.range().start);
                 let length = range.end.get().saturating_sub(range.start.get());

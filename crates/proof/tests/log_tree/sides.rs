@@ -233,7 +233,7 @@ impl<'a> Ours<'a> {
             }
             Operation::ReflinkAll(_, from, to) => {
                 let (source, target) = (self.find(from)?, self.find_or_create(to)?);
-                let size = FileOffset::new(filesystem.size_of(source)?);
+                let size = FileOffset::new(filesystem.contents().size_of(source)?);
                 filesystem.clone_range(source, FileOffset::MIN..size, target, FileOffset::MIN)?;
             }
             Operation::SetXattr(path, name, value) => {

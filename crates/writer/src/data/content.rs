@@ -153,7 +153,9 @@ impl Content<'_> {
 
     /// Returns whether the inode item lacks times of writes.
     pub(super) fn has_pending_times(&self) -> bool {
-        self.filesystem.has_pending_times(file_id(self.location))
+        self.filesystem
+            .contents()
+            .has_pending_times(file_id(self.location))
     }
 
     /// Changes the pending times. If an inode is no longer in memory, it is deleted, and needs no

@@ -59,7 +59,7 @@ impl WritableFilesystem {
         progress: &Progress,
     ) -> Result<DefragmentSummary> {
         progress.check()?;
-        let file = self.with_content(location, |content| content.describe())?;
+        let file = self.contents().with(location, |content| content.describe())?;
         let range = file.range_of(options)?;
         let mut job = file.job(self, location, options, progress);
         // Only content with extents is fragmented.

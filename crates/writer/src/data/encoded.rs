@@ -66,7 +66,8 @@ impl EncodedWrites<'_> {
     /// Fails as [`WritableFilesystem::write_at`](crate::WritableFilesystem::write_at) does.
     pub fn write(&self, location: Location, extents: &[EncodedExtent]) -> Result<bool> {
         self.filesystem
-            .with_content_in_steps(location, |content| content.write_encoded(extents))
+            .contents()
+            .with_in_steps(location, |content| content.write_encoded(extents))
     }
 }
 

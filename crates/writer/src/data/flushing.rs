@@ -48,7 +48,7 @@ impl WriteBack<'_> {
         if !is_over_limit && !self.filesystem.is_short_of_space()? {
             return Ok(());
         }
-        let mut waiting = self.filesystem.waiting();
+        let mut waiting = self.filesystem.contents().waiting_files();
         if has_thread {
             // This thread begins at the other end than the background thread: two write-backs of
             // one file would wait for each other.
@@ -95,7 +95,7 @@ impl WriteBack<'_> {
 
     /// Writes back content until dirty data is at a quarter of its limit.
     pub(crate) fn write_in_background(&self) -> Result<()> {
-        self.write_files(&self.filesystem.waiting(), || {
+        self.write_files(&self.filesystem.contents().waiting_files(), || {
             self.filesystem.data().is_quarter_full()
         })
     }
@@ -106,7 +106,7 @@ impl WriteBack<'_> {
     /// Fails with [`Error::NoSpace`], or with an error of a tree, or with the error that stopped
     /// writing. Content whose write-back failed stays dirty.
     pub fn write_all(&self) -> Result<()> {
-        let waiting = self.filesystem.waiting();
+        let waiting = self.filesystem.contents().waiting_files();
         if !self.filesystem.has_company() {
             return self.write_files(&waiting, || true);
         }

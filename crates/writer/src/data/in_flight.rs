@@ -96,7 +96,8 @@ impl Flight<'_> {
         state.in_flight = false;
         self.file.has_landed.notify_all();
         self.filesystem
-            .leave_content(self.location, &self.file, &mut state, before);
+            .contents()
+            .leave(self.location, &self.file, &mut state, before);
         drop(state);
         // Drop the pieces after releasing the file lock: returning much memory to the system takes
         // milliseconds.
@@ -140,7 +141,7 @@ impl WriteBack<'_> {
     }
 
     fn write_in_flight(&self, location: Location, range: Option<&Range<u64>>) -> Result<()> {
-        let taken = self.filesystem.with_content(location, |content| {
+        let taken = self.filesystem.contents().with(location, |content| {
             let taken = content.take_out(range)?;
             content.state.in_flight = taken.is_some();
             Ok(taken.map(|taken| (taken, Arc::clone(content.file))))

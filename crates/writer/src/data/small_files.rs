@@ -104,7 +104,9 @@ impl WriteBack<'_> {
         let written = self.write_contents(&mut contents);
         drop(contents);
         for (location, file, mut state, before) in locked {
-            self.filesystem.leave_content(location, file, &mut state, before);
+            self.filesystem
+                .contents()
+                .leave(location, file, &mut state, before);
         }
         written?;
         busy.into_iter()
@@ -197,7 +199,9 @@ impl WriteBack<'_> {
             };
             for file in files() {
                 for insertion in &file.insertions {
-                    operation.reach_range(file.content.location, &insertion.range())?;
+                    operation
+                        .file_items()
+                        .reach_range(file.content.location, &insertion.range())?;
                 }
             }
             let sums = sums_of(sums, files().flat_map(|file| &file.insertions));
@@ -333,7 +337,9 @@ impl SmallFile<'_, '_> {
         let covered = content.align_up(self.item.size.get());
         let end = content.align_up(self.size);
         if end > covered {
-            operation.fill_holes(content.location, &(covered..end))?;
+            operation
+                .file_items()
+                .fill_holes(content.location, &(covered..end))?;
         }
         content.settle(operation, self.size, counted, false)
     }

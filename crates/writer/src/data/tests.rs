@@ -25,7 +25,7 @@ fn offset(at: u64) -> FileOffset {
 
 /// Returns all content of a file, as a reader of the running state sees it.
 fn content(filesystem: &WritableFilesystem, file: Location) -> Vec<u8> {
-    let size = usize::try_from(filesystem.size_of(file).unwrap()).unwrap();
+    let size = usize::try_from(filesystem.contents().size_of(file).unwrap()).unwrap();
     let mut bytes = vec![0xee; size + 10];
     assert_eq!(
         filesystem.live().read_at(file, offset(0), &mut bytes).unwrap(),
@@ -83,7 +83,7 @@ fn file_that_releases_more_than_it_reserved_stops_writing() {
     let filesystem = open(&image, DataOptions::default());
     let file = filesystem.create(ROOT, b"file", &NEW).unwrap();
     filesystem.write_at(file, offset(0), &[7; 5000]).unwrap();
-    let released = filesystem.with_content(file, |content| {
+    let released = filesystem.contents().with(file, |content| {
         content.release(3 * 4096);
         Ok(content.state.reserved)
     });

@@ -183,7 +183,7 @@ impl Content<'_> {
                     operation.be_upkeep();
                     self.require_still_there(operation)?;
                     for insertion in step {
-                        operation.reach_range(location, &insertion.range())?;
+                        operation.file_items().reach_range(location, &insertion.range())?;
                     }
                     for sums in &own_sums {
                         operation.reach_checksums(sums.logical)?;
@@ -207,7 +207,7 @@ impl Content<'_> {
                     };
                     let new_end = self.align_up(new_size);
                     if new_end > covered {
-                        operation.fill_holes(location, &(covered..new_end))?;
+                        operation.file_items().fill_holes(location, &(covered..new_end))?;
                         covered = new_end;
                     }
                     self.settle(operation, new_size, counted, failed)
@@ -229,7 +229,7 @@ impl Content<'_> {
         let placed = match insertion {
             Insertion::New(placed) => placed,
             Insertion::Written(part) if part.is_preallocated => {
-                operation.mark_written(location, &part.range)?;
+                operation.file_items().mark_written(location, &part.range)?;
                 return Ok((0, 0));
             }
             Insertion::Written(_) => return Ok((0, 0)),
@@ -239,7 +239,9 @@ impl Content<'_> {
             require_feature(operation, extent.compression);
         }
         let end = extent.start.saturating_add(extent.length);
-        let gone = operation.drop_range(location, &(extent.start..end))?;
+        let gone = operation
+            .file_items()
+            .drop_range(location, &(extent.start..end))?;
         let length = ByteCount::new(extent.length);
         let part = extent.part.unwrap_or(PartOfExtent {
             ram_bytes: extent.length,
@@ -262,7 +264,7 @@ impl Content<'_> {
             },
             inline_bytes: None,
         };
-        operation.insert_extent(location, &stored)?;
+        operation.file_items().insert_extent(location, &stored)?;
         let owner = DataOwner {
             root: location.subvolume.tree(),
             inode: location.inode,
@@ -346,11 +348,15 @@ impl Content<'_> {
         self.filesystem.operate(Need::promised(6), |operation| {
             operation.be_upkeep();
             self.require_still_there(operation)?;
-            operation.reach_range(location, &(0..self.sector_bytes))?;
+            operation
+                .file_items()
+                .reach_range(location, &(0..self.sector_bytes))?;
             if compression != Compression::None {
                 require_feature(operation, compression);
             }
-            let gone = operation.drop_range(location, &(0..self.sector_bytes))?;
+            let gone = operation
+                .file_items()
+                .drop_range(location, &(0..self.sector_bytes))?;
             operation
                 .edit()
                 .inode_items()

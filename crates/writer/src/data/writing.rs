@@ -84,10 +84,14 @@ impl WritableFilesystem {
     }
 
     fn take_in_beside_data(&self, of: Of<'_>, source: Source, bytes: &[u8]) -> Result<u64> {
-        let taken = self.hold_content(of, false, |content| content.write_in_flight(source, bytes))?;
+        let taken = self
+            .contents()
+            .hold(of, false, |content| content.write_in_flight(source, bytes))?;
         match taken {
             Some(offset) => Ok(offset),
-            None => self.hold_content(of, true, |content| content.write(source, bytes)),
+            None => self
+                .contents()
+                .hold(of, true, |content| content.write(source, bytes)),
         }
     }
 }
@@ -113,7 +117,7 @@ impl WritableFilesystem {
         content: Vec<u8>,
         reserved: u64,
     ) -> Result<()> {
-        self.with_content(location, |file| {
+        self.contents().with(location, |file| {
             file.state.reserved = file.state.reserved.saturating_add(reserved);
             let size = u64_of(content.len());
             self.count_content(content.len());

@@ -52,7 +52,7 @@ fn users_of(view: &Filesystem) -> Users {
 
 /// Returns the sectors of a file from its items, its dirty data, and the users of its extents.
 fn model(writer: &WritableFilesystem, file: Location) -> Sectors {
-    let state = writer.look_at_content(file, 0, usize::MAX).unwrap();
+    let state = writer.contents().look_at(file, 0, usize::MAX).unwrap();
     let users = users_of(&state.view);
     let shared = |extent: Logical| {
         if users[&extent].len() > 1 {
@@ -131,6 +131,7 @@ fn sectors_of(map: &[FiemapExtent]) -> Sectors {
 
 fn map_of(writer: &WritableFilesystem, file: Location) -> Vec<FiemapExtent> {
     writer
+        .live()
         .fiemap(file, ALL)
         .unwrap()
         .collect::<Result<_, _>>()
@@ -168,6 +169,7 @@ fn compare(writer: &WritableFilesystem, file: Location, random: &mut Random) {
     let (start, end) = (random.below(SECTORS), random.below(SECTORS + 50));
     let range = FileOffset::new(start * SECTOR + 17)..FileOffset::new(end * SECTOR + 17);
     let part: Vec<FiemapExtent> = writer
+        .live()
         .fiemap(file, range)
         .unwrap()
         .collect::<Result<_, _>>()
@@ -183,7 +185,7 @@ fn compare(writer: &WritableFilesystem, file: Location, random: &mut Random) {
         inside(expected.clone()),
         "{start} to {end}: {part:#?}"
     );
-    let size = writer.size_of(file).unwrap();
+    let size = writer.contents().size_of(file).unwrap();
     let is_data = |at: u64| {
         let sector = expected.get(&(at / SECTOR));
         sector.is_some_and(|(_, flags)| !flags.contains(FiemapFlags::UNWRITTEN))
@@ -193,14 +195,14 @@ fn compare(writer: &WritableFilesystem, file: Location, random: &mut Random) {
         let inside = || places().take_while(|place| *place < size);
         let data = inside().find(|place| is_data(*place)).map(FileOffset::new);
         assert_eq!(
-            writer.seek_data(file, FileOffset::new(at)).unwrap(),
+            writer.live().seek_data(file, FileOffset::new(at)).unwrap(),
             data,
             "data from {at}: {map:#?}"
         );
         let hole = inside().find(|place| !is_data(*place)).unwrap_or(size);
         let hole = (at < size).then_some(FileOffset::new(hole));
         assert_eq!(
-            writer.seek_hole(file, FileOffset::new(at)).unwrap(),
+            writer.live().seek_hole(file, FileOffset::new(at)).unwrap(),
             hole,
             "hole from {at}: {map:#?}"
         );
@@ -252,7 +254,7 @@ impl Changing {
             }
             12..15 => {
                 let target = self.file();
-                let size = self.writer.size_of(file).unwrap() / SECTOR * SECTOR;
+                let size = self.writer.contents().size_of(file).unwrap() / SECTOR * SECTOR;
                 let range = range.start..range.end.min(FileOffset::new(size));
                 let place = self.range().start;
                 if range.start < range.end {

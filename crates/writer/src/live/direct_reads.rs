@@ -25,7 +25,7 @@ impl LiveReads<'_> {
     /// the tree.
     pub(crate) fn is_read_directly(&self, location: Location, range: &Range<FileOffset>) -> Result<bool> {
         let sector_bytes = self.filesystem.forest().block_format().sector_bytes;
-        let size = self.filesystem.size_of(location)?;
+        let size = self.filesystem.contents().size_of(location)?;
         let (start, end) = (range.start.get(), range.end.get());
         if start >= size {
             return Ok(true);
@@ -34,7 +34,7 @@ impl LiveReads<'_> {
         if !start.is_multiple_of(sector) || !end.is_multiple_of(sector) {
             return Ok(false);
         }
-        if size <= sector && self.filesystem.is_waiting(location) {
+        if size <= sector && self.filesystem.contents().is_waiting(location) {
             self.filesystem.writeback().write_file(location)?;
         }
         let tree = self.tree(location.subvolume.tree())?;
@@ -43,7 +43,9 @@ impl LiveReads<'_> {
             None => Ok(true),
             Some(Kept::Compressed) => Ok(false),
             // Dirty content of a file that has grown replaces the inline extent.
-            Some(Kept::Inline) => Ok(size > sector && self.filesystem.has_dirty_in(location, &(0..sector))?),
+            Some(Kept::Inline) => {
+                Ok(size > sector && self.filesystem.contents().has_dirty_in(location, &(0..sector))?)
+            }
         }
     }
 }

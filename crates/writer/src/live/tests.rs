@@ -111,7 +111,7 @@ fn reads_do_not_wait_for_edit_lock() {
 #[test]
 fn reader_waits_for_an_operation_in_progress() {
     let filesystem = new_volume();
-    let before = filesystem.metadata(ROOT).unwrap().size;
+    let before = filesystem.live().metadata(ROOT).unwrap().size;
     let resize = |operation: &mut Operation<'_>, size: ByteCount| {
         operation.change_inode(ROOT, |item| item.size = size)
     };
@@ -121,7 +121,7 @@ fn reader_waits_for_an_operation_in_progress() {
         .operate(Need::places(4), |operation| {
             resize(operation, half_done)?;
             let of = filesystem.clone();
-            let read = WatchedThread::start(move || of.metadata(ROOT).unwrap().size).unwrap();
+            let read = WatchedThread::start(move || of.live().metadata(ROOT).unwrap().size).unwrap();
             let waits = read.comes_to_wait();
             reader = Some((read, waits));
             resize(operation, before)

@@ -260,7 +260,8 @@ impl Replay<'_, '_> {
             let logged = logged.as_ref().map(names_of).transpose()?.unwrap_or_default();
             for name in names_of(&item)? {
                 if !logged.contains(&name) {
-                    self.operation.remove_xattr_item(self.at(inode), &name)?;
+                    let file = self.at(inode);
+                    self.operation.xattrs().remove_item(file, &name)?;
                 }
             }
         }

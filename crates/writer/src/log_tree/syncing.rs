@@ -147,7 +147,7 @@ impl LogTree<'_> {
     /// Returns whether a durable log has the current state of a range. Returns false if finding out
     /// would need a read.
     fn is_range_durable(&self, location: Location, range: &Range<u64>) -> Result<bool> {
-        if self.filesystem.has_dirty_in(location, range)? {
+        if self.filesystem.contents().has_dirty_in(location, range)? {
             return Ok(false);
         }
         let synced = self.filesystem.logs().joining.lock().synced;

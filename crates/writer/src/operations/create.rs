@@ -386,7 +386,7 @@ impl Operation<'_> {
             self.edit().inode_items().know_empty_directory(location);
         }
         for (name, value) in &inherited_attributes.xattrs {
-            self.require_feature_of(name, value);
+            self.xattrs().require_feature_of(name, value);
         }
         Ok((location, item))
     }

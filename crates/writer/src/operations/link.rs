@@ -316,7 +316,7 @@ impl Operation<'_> {
             self.remove_entry(directory, name, index)?;
             self.note_removed_name(directory, name, inode, index)?;
             self.shrink_directory(directory, name)?;
-            self.remove_inode_items(inode)?;
+            self.orphan_removal().remove_inode_items(inode)?;
             return Ok(Left::Gone(inode));
         }
         self.unlink_name(directory, name, inode)?;

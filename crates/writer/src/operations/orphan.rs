@@ -9,9 +9,9 @@
 //!
 //! Source: on-disk format documentation, section "ORPHAN_ITEM".
 
-use super::Operation;
 use crate::WritableFilesystem;
 use crate::areas::Orphans;
+use crate::operations::areas::OrphanRemoval;
 use buttress_engine::data_extents::{DataOwner, DataRange};
 use buttress_engine::inode_table::InodeTable;
 use buttress_engine::inodes::{InodeState, id_of};
@@ -114,7 +114,7 @@ impl Orphans<'_> {
                     Err(Error::SubvolumeNotFound { .. }) => return Ok(true),
                     required => required?,
                 }
-                operation.remove_orphan_step(location, |_| ())
+                operation.orphan_removal().step(location, |_| ())
             })?;
             if is_gone {
                 // Discard the remaining dirty data of the file too.
@@ -141,7 +141,8 @@ impl Orphans<'_> {
                 return Ok(None);
             }
             operation
-                .remove_orphan_step(location, |inodes| {
+                .orphan_removal()
+                .step(location, |inodes| {
                     is_released = true;
                     inodes.release(location);
                 })
@@ -254,15 +255,17 @@ impl Orphans<'_> {
     }
 }
 
-impl Operation<'_> {
+impl OrphanRemoval<'_, '_> {
     /// Removes an inode without names, or the first of its extents if it has many. Returns whether
     /// the inode no longer exists. `begun` runs once, before the first edit of the step.
-    fn remove_orphan_step(&mut self, location: Location, begun: impl FnOnce(&InodeTable)) -> Result<bool> {
+    fn step(&mut self, location: Location, begun: impl FnOnce(&InodeTable)) -> Result<bool> {
         // Cache the next number while the inode exists: a transaction must not reuse a number.
-        self.look().next_inode_number(location.subvolume.tree())?;
+        self.operation
+            .look()
+            .next_inode_number(location.subvolume.tree())?;
         let end = self.end_of_step(location)?;
-        self.reach_inode(location)?;
-        begun(&self.begin().inodes);
+        self.operation.reach_inode(location)?;
+        begun(&self.operation.begin().inodes);
         if let Some(end) = end {
             self.remove_step(location, end)?;
             return Ok(false);
@@ -272,19 +275,19 @@ impl Operation<'_> {
             return Ok(true);
         }
         let orphan = OrphanItem::key(ObjectId::new(location.inode.get()));
-        self.edit().remove(location.subvolume.tree(), &orphan)?;
+        self.operation.edit().remove(location.subvolume.tree(), &orphan)?;
         Ok(true)
     }
 
     /// Returns the key after the extents that one step removes, if the file has more extents.
     fn end_of_step(&mut self, location: Location) -> Result<Option<Key>> {
-        let item = self.inode(location)?;
-        if self.is_small(&item) {
+        let item = self.operation.inode(location)?;
+        if self.operation.is_small(&item) {
             return Ok(None);
         }
         let first = FileExtent::key(location.inode, FileOffset::MIN);
         let last = FileExtent::key(location.inode, FileOffset::MAX);
-        let view = self.view_of(location.subvolume.tree())?;
+        let view = self.operation.view_of(location.subvolume.tree())?;
         let end = view.range(first..=last, ReadAhead::Forward).nth(STEP_ITEMS);
         Ok(end.transpose()?.map(|item| item.key()))
     }
@@ -293,7 +296,7 @@ impl Operation<'_> {
     fn remove_step(&mut self, location: Location, end: Key) -> Result<()> {
         let first = FileExtent::key(location.inode, FileOffset::MIN);
         let removed_bytes = self.remove_items(location, first, end)?;
-        self.change_inode(location, |item| {
+        self.operation.change_inode(location, |item| {
             item.nbytes = ByteCount::new(item.nbytes.get().saturating_sub(removed_bytes));
         })
     }
@@ -306,9 +309,9 @@ impl Operation<'_> {
             ItemType(0),
             0,
         );
-        self.begin().inodes.begin_removal(location);
+        self.operation.begin().inodes.begin_removal(location);
         self.remove_items(location, first, end)?;
-        self.begin().inodes.forget(location);
+        self.operation.begin().inodes.forget(location);
         Ok(())
     }
 
@@ -316,23 +319,25 @@ impl Operation<'_> {
     /// them. Returns the bytes that the removed items had added to `nbytes`.
     fn remove_items(&mut self, location: Location, from: Key, end: Key) -> Result<u64> {
         let tree = location.subvolume.tree();
-        let sector_bytes = self.look().core().format.sector_bytes;
+        let sector_bytes = self.operation.look().core().format.sector_bytes;
         let mut extents = Vec::new();
         let mut broken = None;
-        self.edit().remove_range(tree, from..end, &mut |key, data| {
-            if key.item_type != ItemType::EXTENT_DATA {
-                return;
-            }
-            match FileExtent::parse(key, data, sector_bytes) {
-                Ok(extent) => extents.extend(
-                    extent
-                        .slice()
-                        .filter(|slice| !slice.is_hole())
-                        .map(|slice| (*key, *slice)),
-                ),
-                Err(error) => broken = Some(error),
-            }
-        })?;
+        self.operation
+            .edit()
+            .remove_range(tree, from..end, &mut |key, data| {
+                if key.item_type != ItemType::EXTENT_DATA {
+                    return;
+                }
+                match FileExtent::parse(key, data, sector_bytes) {
+                    Ok(extent) => extents.extend(
+                        extent
+                            .slice()
+                            .filter(|slice| !slice.is_hole())
+                            .map(|slice| (*key, *slice)),
+                    ),
+                    Err(error) => broken = Some(error),
+                }
+            })?;
         if let Some(error) = broken {
             return Err(Corruption::Item { tree, error }.into());
         }
@@ -347,7 +352,7 @@ impl Operation<'_> {
                 inode: location.inode,
                 offset: key.offset.wrapping_sub(slice.offset.get()),
             };
-            self.edit().core.drop_data_reference(range, owner);
+            self.operation.edit().core.drop_data_reference(range, owner);
             bytes = bytes.saturating_add(slice.num_bytes.get());
         }
         Ok(bytes)

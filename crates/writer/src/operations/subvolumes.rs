@@ -222,7 +222,7 @@ impl Subvolumes<'_> {
                 making::remove_root_reference(operation.edit(), id, place.parent)?;
                 making::kill_root(operation.edit(), id)
             })?;
-        self.filesystem.give_up_content_of(id)
+        self.filesystem.contents().give_up_of(id)
     }
 
     /// Sets the default subvolume, mounted when no `subvol=` option is given.
@@ -380,8 +380,8 @@ impl Operation<'_> {
     fn endow_root(&mut self, id: SubvolumeId, inherited_attributes: &NewInodeAttributes) -> Result<()> {
         let root = Location::root_of(id);
         for (name, value) in &inherited_attributes.xattrs {
-            self.put_xattr(root, name, value)?;
-            self.require_feature_of(name, value);
+            self.xattrs().put(root, name, value)?;
+            self.xattrs().require_feature_of(name, value);
         }
         self.change_inode(root, |item| {
             item.mode = inherited_attributes.mode;

@@ -159,7 +159,7 @@ impl Subvolumes<'_> {
             running.inodes.forget_tree(id.tree());
             Ok(())
         })?;
-        self.filesystem.give_up_content_of(id)
+        self.filesystem.contents().give_up_of(id)
     }
 }
 

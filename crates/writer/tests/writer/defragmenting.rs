@@ -23,7 +23,7 @@ fn fill(filesystem: &WritableFilesystem, file: Location) {
         for sector in (first..SECTORS).step_by(2) {
             let at = FileOffset::new((sector * SECTOR) as u64);
             filesystem.write_at(file, at, &[OLD; SECTOR]).unwrap();
-            filesystem.write_back_file(file).unwrap();
+            filesystem.writeback().write_file(file).unwrap();
         }
     }
 }
@@ -47,14 +47,17 @@ fn write_comes_between(attributes: FileAttributes) {
     filesystem
         .write_at(file, FileOffset::new(5000), &[NEW; 100])
         .unwrap();
-    filesystem.write_back_file(file).unwrap();
+    filesystem.writeback().write_file(file).unwrap();
     gate.open();
     let summary = job.join().unwrap();
     assert!(summary.new_extents > 0, "{summary:?}");
     let mut expected = vec![OLD; SECTORS * SECTOR];
     expected[5000..5100].fill(NEW);
     let mut content = vec![0; SECTORS * SECTOR];
-    filesystem.read_at(file, FileOffset::MIN, &mut content).unwrap();
+    filesystem
+        .live()
+        .read_at(file, FileOffset::MIN, &mut content)
+        .unwrap();
     assert!(content == expected, "old content replaced newer content");
     filesystem.close().unwrap();
 }

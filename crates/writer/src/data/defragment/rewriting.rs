@@ -71,7 +71,7 @@ impl Job<'_> {
         }
         let filesystem = self.filesystem;
         for _ in 0..CHANGES_MAX {
-            let found = filesystem.with_content(self.location, |content| {
+            let found = filesystem.contents().with(self.location, |content| {
                 let is_calm = content.look_at_dirty(DirtyData::is_empty);
                 let (item, _) = filesystem.live().inode(self.location)?;
                 Ok(is_calm.then_some(item.sequence))
@@ -122,7 +122,7 @@ impl Job<'_> {
         let location = self.location;
         let insertions: Vec<Insertion> = placed.into_iter().map(Insertion::New).collect();
         let mut inserted = 0_usize;
-        let replaced = filesystem.with_content(location, |content| {
+        let replaced = filesystem.contents().with(location, |content| {
             content.require_writable()?;
             // An additional item shows a change.
             let most = piece.items.len().exact_add(1);

@@ -48,7 +48,7 @@ fn fragmented(filesystem: &WritableFilesystem, name: &str, content: &[u8], nocow
 }
 
 fn content(filesystem: &WritableFilesystem, file: Location) -> Vec<u8> {
-    let mut bytes = vec![0; usize::try_from(filesystem.size_of(file).unwrap()).unwrap()];
+    let mut bytes = vec![0; usize::try_from(filesystem.contents().size_of(file).unwrap()).unwrap()];
     assert_eq!(
         filesystem.live().read_at(file, offset(0), &mut bytes).unwrap(),
         bytes.len()
@@ -458,7 +458,8 @@ fn piece_that_changed_is_not_replaced() {
         let file = fragmented(&filesystem, name, &model, nocow);
         let progress = Progress::new();
         let described = filesystem
-            .with_content(file, |content| content.describe())
+            .contents()
+            .with(file, |content| content.describe())
             .unwrap();
         let job = described.job(&filesystem, file, &defaults(), &progress);
         let (pieces, _) = job.rule.choose(&items(&filesystem, file), false, &|_| false);

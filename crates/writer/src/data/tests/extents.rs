@@ -278,7 +278,7 @@ fn many_threads_write_and_commit() {
                         }
                         // Another thread may change the file's size during this call.
                         _ => {
-                            let size = filesystem.size_of(other).unwrap();
+                            let size = filesystem.contents().size_of(other).unwrap();
                             let mut bytes = vec![0; usize::try_from(size).unwrap()];
                             filesystem.live().read_at(other, offset(0), &mut bytes).unwrap();
                         }
@@ -486,6 +486,6 @@ fn the_largest_file_has_a_last_sector() {
             .read_at(full, offset(size - 20), &mut end)
             .unwrap();
         assert_eq!((read, &end[..10], &end[10..]), (20, &[0; 10][..], &[7; 10][..]));
-        assert_eq!(filesystem.size_of(hollow).unwrap(), size);
+        assert_eq!(filesystem.contents().size_of(hollow).unwrap(), size);
     }
 }

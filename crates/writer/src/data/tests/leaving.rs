@@ -18,12 +18,13 @@ fn content_is_hidden_before_it_leaves_the_table() {
     let (tell_end, may_end) = mpsc::channel();
     let of = filesystem.clone();
     let call = WatchedThread::start(move || {
-        of.with_content(file, |_| {
-            tell_begin.send(()).unwrap();
-            may_end.recv().unwrap();
-            Ok(())
-        })
-        .unwrap();
+        of.contents()
+            .with(file, |_| {
+                tell_begin.send(()).unwrap();
+                may_end.recv().unwrap();
+                Ok(())
+            })
+            .unwrap();
     })
     .unwrap();
     begun.recv().unwrap();
@@ -31,11 +32,11 @@ fn content_is_hidden_before_it_leaves_the_table() {
     let reading = inode.read();
     tell_end.send(()).unwrap();
     let waits = call.comes_to_wait();
-    let (is_shown, is_in_table) = (reading.content.is_some(), filesystem.is_waiting(file));
+    let (is_shown, is_in_table) = (reading.content.is_some(), filesystem.contents().is_waiting(file));
     drop(reading);
     call.join().unwrap();
     assert!(waits && is_shown, "waits {waits}, shown {is_shown}");
     assert!(is_in_table, "content that readers find left the table");
-    assert!(!filesystem.is_waiting(file));
+    assert!(!filesystem.contents().is_waiting(file));
     filesystem.close().unwrap();
 }
