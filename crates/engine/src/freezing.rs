@@ -186,12 +186,13 @@ impl Running {
         self.core.has_new_chunk = false;
         self.core.relocated_blocks.clear();
         if self.core.quotas.counts_by_maker() {
-            self.core.quota_limits.settle();
+            self.core.quota_limits.settle(self.core.generation);
         }
         self.core.quotas.begin();
         // Frozen blocks may be read again before they are durable.
         self.core.format.generation.raise(self.core.generation);
         self.core.generation = Generation::new(self.core.generation.get().saturating_add(1));
+        self.core.quota_limits.begin(self.core.generation);
         self.forget_clean_trees();
         self.inodes.forget_indexes();
         self.inodes.forget_log_states();

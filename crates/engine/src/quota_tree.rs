@@ -20,7 +20,7 @@ use crate::quotas::{QuotaMode, changes_owners};
 use crate::running::Running;
 use crate::trees::OpenTree;
 use buttress_accounts::delayed_references::Reference;
-use buttress_accounts::quotas::{QuotaGroups, QuotaUse, without_limits};
+use buttress_accounts::quotas::{QuotaGroups, QuotaUse};
 use buttress_exact::Exact as _;
 use buttress_format::{
     Generation, Incompat, ItemType, Key, QgroupId, QgroupInfo, QgroupLimit, QgroupRelation, QgroupStatus,
@@ -146,7 +146,7 @@ impl Running {
     pub fn put_quota_group(&mut self, group: QgroupId, used: QuotaUse) -> Result<()> {
         self.core.quotas.group_changes = self.core.quotas.group_changes.exact_add(1);
         self.put_quota_use(group, used)?;
-        let limit = without_limits(group);
+        let limit = QgroupLimit::none(group);
         self.put(TreeId::QUOTA, &QgroupLimit::key(group), &limit.to_bytes())
     }
 
@@ -279,7 +279,7 @@ impl Running {
         })?;
         // The commit writes the item again if it changes what subvolumes reach.
         self.core.quotas.status_written = Some(!is_exact);
-        self.core.quota_limits.settle();
+        self.core.quota_limits.settle(counted);
         self.load_quota_limits()?;
         Ok(is_exact)
     }
@@ -295,7 +295,8 @@ impl Running {
         };
         let quotas = &self.core.quotas;
         let is_stale = quotas.mode == QuotaMode::Classic && quotas.counted.is_none();
-        self.core.quota_limits.load(groups.as_ref(), is_stale);
+        let generation = self.core.generation;
+        self.core.quota_limits.load(groups.as_ref(), is_stale, generation);
         Ok(())
     }
 }

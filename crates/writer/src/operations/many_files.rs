@@ -84,11 +84,15 @@ impl WritableFilesystem {
         // All steps that may fail for lack of space come before the creation of the files.
         let reserved = outside.iter().copied().fold(0, u64::saturating_add);
         let (limits, tree) = (self.quota_limits(), subvolume.tree());
-        let charged = written.reserved.exact_add(reserved);
-        if let Err(error) = self.charge_new_content(subvolume, charged) {
-            self.give_up_new_files(written);
-            return Err(error);
-        }
+        let all = written.reserved.exact_add(reserved);
+        let charged = match self.charge_new_content(subvolume, all) {
+            Ok(charged) => charged,
+            Err(error) => {
+                self.give_up_new_files(written);
+                return Err(error);
+            }
+        };
+        let charged_of = |bytes: u64| if charged == 0 { 0 } else { bytes };
         if reserved > 0
             && let Err(error) = self
                 .write_back_excess()
@@ -132,12 +136,13 @@ impl WritableFilesystem {
             }
         };
         self.end_new_files(&written);
-        limits.land(tree, written.reserved);
+        limits.land(tree, charged_of(written.reserved));
         let mut locations = Vec::with_capacity(files.len());
         for ((file, reserved), inode) in files.iter_mut().zip(outside).zip(first.get()..) {
             let location = Location::new(subvolume, InodeNumber::new(inode));
             if reserved > 0 {
-                self.take_first_content(location, core::mem::take(file.content), reserved)?;
+                let content = core::mem::take(file.content);
+                self.take_first_content(location, content, reserved, charged_of(reserved))?;
             } else {
                 self.count_content(file.content.len());
                 file.content.clear();

@@ -236,15 +236,15 @@ impl WritableFilesystem {
             let key = QgroupLimit::key(group);
             let mut limit = match operation.get(TreeId::QUOTA, &key)? {
                 Some(item) => QgroupLimit::parse(&key, item.data()).map_err(broken)?,
-                None => buttress_accounts::quotas::without_limits(group),
+                None => QgroupLimit::none(group),
             };
             change.apply(&mut limit);
             operation.edit().put_quota_limit(&limit)
         })
     }
 
-    /// Charges the content of a new file to its subvolume.
-    pub(crate) fn charge_new_content(&self, subvolume: SubvolumeId, bytes: u64) -> Result<()> {
+    /// Charges the content of a new file to its subvolume. Returns the charged bytes: all or none.
+    pub(crate) fn charge_new_content(&self, subvolume: SubvolumeId, bytes: u64) -> Result<u64> {
         let tree = subvolume.tree();
         self.know_quota_use(subvolume)?;
         self.with_current_quotas(|| self.quota_limits().charge(tree, bytes))
