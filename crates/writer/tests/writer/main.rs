@@ -18,6 +18,7 @@ mod live;
 mod mkfs;
 mod parity;
 mod quotas;
+mod shrink;
 mod space_needs;
 mod trimming;
 mod whole_calls;
