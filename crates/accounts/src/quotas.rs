@@ -16,8 +16,8 @@
 use crate::space::accounting::Accounting;
 use buttress_exact::Exact as _;
 use buttress_format::{
-    ByteCount, ItemError, ItemType, Key, QgroupId, QgroupInfo, QgroupLimit, QgroupLimitFlags, QgroupRelation,
-    QgroupStatus, QgroupStatusFlags, TreeId,
+    ByteCount, ItemError, ItemType, Key, QgroupId, QgroupInfo, QgroupLimit, QgroupRelation, QgroupStatus,
+    QgroupStatusFlags, TreeId,
 };
 use buttress_fs::error::{Corruption, Error, Result};
 use buttress_fs::filesystem::Filesystem;
@@ -78,19 +78,6 @@ fn corrupt(error: ItemError) -> Error {
     Corruption::Item { tree, error }.into()
 }
 
-/// Returns the limits of a group without limits.
-#[must_use]
-pub const fn without_limits(group: QgroupId) -> QgroupLimit {
-    QgroupLimit {
-        group,
-        flags: QgroupLimitFlags::empty(),
-        max_referenced: ByteCount::ZERO,
-        max_exclusive: ByteCount::ZERO,
-        reserved_referenced: ByteCount::ZERO,
-        reserved_exclusive: ByteCount::ZERO,
-    }
-}
-
 impl QuotaGroups {
     /// Reads the quota tree. Returns `None` for a volume without quotas.
     ///
@@ -123,7 +110,7 @@ impl QuotaGroups {
                     let info = QgroupInfo::parse(&key, item.data()).map_err(corrupt)?;
                     let group = QuotaGroup {
                         info,
-                        limit: without_limits(info.group),
+                        limit: QgroupLimit::none(info.group),
                         parents: BTreeSet::new(),
                         members: BTreeSet::new(),
                     };

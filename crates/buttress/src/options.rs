@@ -24,7 +24,7 @@ use std::path::{Path, PathBuf};
 pub struct VolumeOptions {
     pub(crate) device_options: DeviceOptions,
     further_devices: Vec<PathBuf>,
-    degraded: bool,
+    pub(crate) degraded: bool,
     rescue: Rescue,
     pub(crate) cache: Option<ByteCount>,
     reading: Reading,

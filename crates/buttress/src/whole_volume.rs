@@ -21,9 +21,14 @@ impl VolumeOptions {
     }
 
     /// Takes all devices of a volume, which are open for writing, for changes of the whole volume.
+    ///
+    /// With [`degraded`](Self::degraded), an interrupted change is finished without its missing
+    /// devices, if every profile tolerates the loss. No change begins without a device. A missing
+    /// device can no longer return to the volume.
     #[must_use]
     pub fn open_whole_devices(self, devices: Vec<Device>) -> WholeVolume {
         let whole = buttress_writer::WholeVolume::new(devices, self.writing.options);
+        let whole = whole.degraded(self.degraded);
         WholeVolume {
             inner: match self.cache {
                 Some(cache) => whole.cache(cache),

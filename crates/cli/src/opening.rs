@@ -10,6 +10,7 @@
 mod place;
 
 use std::fmt;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
@@ -21,6 +22,8 @@ use buttress::{
 use crate::context::Context;
 use crate::exit::Advice;
 use crate::globals::{DEFAULT_CACHE_BYTES, Engine, Globals, Offset, Rescue as RescueOption};
+use crate::identity::Identity;
+use crate::mounted::places::{self, Mounted};
 use crate::sources::Role;
 use crate::target::Target;
 pub use place::{Mount, Place, absolute};
@@ -95,7 +98,8 @@ impl Context {
                 "give the image file or the block device itself, not a mount point",
             ));
         }
-        let device = Device::open(path, options)?;
+        let device =
+            Device::open(path, options).map_err(|error| where_served(path, error.kind, error.into()))?;
         self.set_opened();
         let role = if options.write {
             Role::ChangedVolume
@@ -111,6 +115,26 @@ impl Context {
         }
         Ok(device)
     }
+}
+
+/// If a mount of this program serves an image that is in use, adds the mount's directory to the
+/// error of opening the image.
+fn where_served(path: &Path, kind: io::ErrorKind, error: anyhow::Error) -> anyhow::Error {
+    let is_in_use = kind == io::ErrorKind::ResourceBusy;
+    let Some(own) = Identity::of_path(path).filter(|_| is_in_use) else {
+        return error;
+    };
+    let is_source = |mount: &Mounted| {
+        let source = Identity::of_path(&mount.source).filter(|_| mount.is_ours);
+        source.is_some_and(|source| source.overlaps(&own))
+    };
+    let Some(mount) = places::all().into_iter().find(is_source) else {
+        return error;
+    };
+    let directory = mount.directory.display();
+    error.context(Advice(format!(
+        "it is mounted at {directory}: give {directory} in place of the image, or run `buttress umount {directory}` first"
+    )))
 }
 
 /// Returns whether a volume cannot be opened because devices are missing.

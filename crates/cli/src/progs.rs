@@ -1,5 +1,5 @@
-//! Commands of btrfs-progs: the error for a command that only btrfs-progs has, and the table of
-//! `docs/btrfs-progs-compatibility.md`.
+//! Commands of btrfs-progs: the error for a command that only btrfs-progs or only the shell has, and
+//! the table of `docs/btrfs-progs-compatibility.md`.
 
 mod known;
 
@@ -10,6 +10,7 @@ use clap::{Arg, Args as _, Command};
 
 use crate::exit::Advice;
 use crate::globals::Globals;
+use crate::shell;
 use crate::table::{self, Kind, Row};
 use known::KNOWN;
 
@@ -53,8 +54,8 @@ fn row_of(rows: &'static [Row], path: &str) -> Option<&'static Row> {
     }
 }
 
-/// Returns the error for a command that only btrfs-progs has. For any other parser error, returns
-/// `None`.
+/// Returns the error for a command that only btrfs-progs or only the shell has. For any other parser
+/// error, returns `None`.
 pub fn answer(arguments: &[OsString], error: &clap::Error) -> Option<anyhow::Error> {
     if error.kind() != ErrorKind::InvalidSubcommand {
         return None;
@@ -73,6 +74,14 @@ pub fn answer(arguments: &[OsString], error: &clap::Error) -> Option<anyhow::Err
     // The argument before the invalid word names the command's group, or is the value of a global
     // option.
     let group = before.iter().rev().find_map(|word| group_named(word));
+    if group.is_none()
+        && let Some(writes) = shell::table::writes_by(shell::words::ROWS, invalid)
+    {
+        let switch = if writes { "-w " } else { "" };
+        let advice = format!("run `buttress shell {switch}-c '{invalid} …' IMAGE`");
+        let error = anyhow::anyhow!("{invalid}: a command of `buttress shell` only");
+        return Some(error.context(Advice(advice)));
+    }
     let in_group = group.and_then(|group| find(&[group, invalid]));
     let with_next = || next.and_then(|next| find(&[invalid, next]));
     let known = in_group.or_else(with_next).or_else(|| find(&[invalid]))?;

@@ -23,10 +23,10 @@ use crate::areas::Balances;
 use crate::balancing::Balancing;
 use crate::block_groups::{BlockGroups, Group, TargetProfiles};
 use crate::core_state::Core;
-use crate::loading::load_block_groups;
+use crate::loading::block_groups_of;
 use crate::running::Running;
 use admission::{Facts, admit};
-use buttress_format::{BalanceItem, ByteCount, CompatRo, Incompat, Logical, TreeId};
+use buttress_format::{BalanceItem, ByteCount, Incompat, Logical, TreeId};
 use buttress_fs::error::{BalanceRefusal, Corruption, Defect, Result};
 use buttress_fs::filesystem::Filesystem;
 use buttress_tree::NonBlocking;
@@ -65,13 +65,8 @@ pub(crate) fn targets(item: &BalanceItem) -> TargetProfiles {
 /// Fails with a refusal that Linux also makes, or if block groups cannot be read.
 pub fn plan_unwritten(filesystem: &Filesystem, item: &BalanceItem) -> Result<Choice> {
     let superblock = filesystem.superblock();
-    let tree_id = match superblock.compat_ro.contains(CompatRo::BLOCK_GROUP_TREE) {
-        true => TreeId::BLOCK_GROUP,
-        false => TreeId::EXTENT,
-    };
-    let volume = filesystem.volume();
-    let groups = load_block_groups(&[(tree_id, filesystem.tree(tree_id)?)], volume)?;
-    let candidates = candidates(&groups, volume)?;
+    let groups = block_groups_of(filesystem)?;
+    let candidates = candidates(&groups, filesystem.volume())?;
     let is_mixed = superblock.incompat.contains(Incompat::MIXED_GROUPS);
     // Clamp: a volume with more devices has enough of them for any profile.
     let devices = usize::try_from(superblock.num_devices).unwrap_or(usize::MAX);

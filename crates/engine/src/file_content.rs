@@ -68,6 +68,8 @@ pub struct FileState {
     pub size: Option<u64>,
     /// The space reserved for dirty data, in bytes.
     pub reserved: u64,
+    /// The part of the reserved bytes that is charged to quota limits.
+    pub charged: u64,
     /// The file's dirty data never becomes an inline extent, however small, because another extent
     /// will follow it.
     pub never_inline: bool,

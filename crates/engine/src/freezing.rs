@@ -202,7 +202,10 @@ impl Freezing<'_> {
         self.running.core.has_new_chunk = false;
         self.running.core.relocated_blocks.clear();
         if self.running.core.quotas.counts_by_maker() {
-            self.running.core.quota_limits.settle();
+            self.running
+                .core
+                .quota_limits
+                .settle(self.running.core.generation);
         }
         self.running.core.quotas.begin();
         // Frozen blocks may be read again before they are durable.
@@ -212,6 +215,7 @@ impl Freezing<'_> {
             .generation
             .raise(self.running.core.generation);
         self.running.core.generation = Generation::new(self.running.core.generation.get().saturating_add(1));
+        self.running.core.quota_limits.begin(self.running.core.generation);
         self.forget_clean_trees();
         self.running.inodes.forget_indexes();
         self.running.inodes.forget_log_states();

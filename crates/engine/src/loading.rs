@@ -11,14 +11,28 @@ use super::free_ranges::FreeRanges;
 use super::running::Running;
 use buttress_exact::Exact as _;
 use buttress_format::{
-    BlockGroupItem, ExtentItem, FreeSpaceBitmap, FreeSpaceExtent, ItemType, Key, ObjectId, TreeId,
+    BlockGroupItem, CompatRo, ExtentItem, FreeSpaceBitmap, FreeSpaceExtent, ItemType, Key, ObjectId, TreeId,
 };
 use buttress_fs::error::{Corruption, Result};
+use buttress_fs::filesystem::Filesystem;
 use buttress_tree::{ReadAhead, Tree};
 use buttress_volume::Volume;
 
 fn corrupt(tree: TreeId, error: buttress_format::ItemError) -> Corruption {
     Corruption::Item { tree, error }
+}
+
+/// Reads all block groups of a volume that is open for reading.
+pub(crate) fn block_groups_of(filesystem: &Filesystem) -> Result<BlockGroups> {
+    let tree_id = match filesystem
+        .superblock()
+        .compat_ro
+        .contains(CompatRo::BLOCK_GROUP_TREE)
+    {
+        true => TreeId::BLOCK_GROUP,
+        false => TreeId::EXTENT,
+    };
+    load_block_groups(&[(tree_id, filesystem.tree(tree_id)?)], filesystem.volume())
 }
 
 /// Reads all block groups from the first of the trees that has the item of a chunk. A volume has

@@ -43,7 +43,7 @@ use buttress_volume::{DeviceSlot, MembershipRefusal, WriteRefusal};
 use std::sync::Arc;
 
 pub use emptying::{ChunkInTheWay, Emptying};
-pub(crate) use emptying::{chunks_past, cut_file};
+pub(crate) use emptying::{cut_file, require_no_chunk_past};
 pub use joining::JoinOptions;
 
 /// The least size of a device, which holds the reserved first MiB and one chunk of each kind.

@@ -5,10 +5,7 @@
 
 use crate::running::Running;
 use crate::trees::{LiveTree, OpenTree};
-use buttress_format::{
-    ByteCount, Generation, InodeItem, InodeNumber, ItemType, Key, Logical, RootFlags, RootItem, Timestamp,
-    TreeId, Uuid,
-};
+use buttress_format::{ByteCount, Generation, InodeItem, ItemType, Key, RootItem, Timestamp, TreeId};
 use buttress_fs::error::Result;
 use buttress_tree::EditableTree;
 
@@ -36,7 +33,6 @@ impl Running {
 
 /// Returns the root item of one of the volume's own trees, without the address of its root.
 fn own_root_item(generation: Generation, node_bytes: ByteCount) -> RootItem {
-    let none = Timestamp::default();
     RootItem {
         inode: InodeItem {
             generation: Generation::new(1),
@@ -44,31 +40,11 @@ fn own_root_item(generation: Generation, node_bytes: ByteCount) -> RootItem {
             nbytes: node_bytes,
             nlink: 1,
             mode: DIRECTORY_MODE,
-            ..InodeItem::empty(none)
+            ..InodeItem::empty(Timestamp::default())
         },
-        generation,
-        root_directory: InodeNumber::new(0),
-        logical: Logical::MIN,
-        byte_limit: 0,
         bytes_used: node_bytes,
-        last_snapshot: Generation::MIN,
-        flags: RootFlags::empty(),
         references: 1,
-        drop_progress: Key::MIN,
-        drop_level: 0,
-        level: 0,
-        generation_v2: generation,
-        uuid: Uuid::nil(),
-        parent_uuid: Uuid::nil(),
-        received_uuid: Uuid::nil(),
-        ctransid: Generation::MIN,
-        otransid: Generation::MIN,
-        stransid: Generation::MIN,
-        rtransid: Generation::MIN,
-        ctime: none,
-        otime: none,
-        stime: none,
-        rtime: none,
+        ..RootItem::empty(generation)
     }
 }
 

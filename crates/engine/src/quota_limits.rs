@@ -8,9 +8,9 @@
 //! - bytes *landed*: written back, but not in the stored counters yet.
 //!
 //! A commit with simple quotas brings the stored counters up to date, so nothing is landed after
-//! it. With classic quotas only a rescan does; until then, overwritten and deleted data stays
-//! charged. The use is therefore never too low by this writer's own data, and a caller that is
-//! refused commits or rescans, and retries.
+//! it. With classic quotas only a rescan does, for the data that landed until the commit that it
+//! counted; until then, overwritten and deleted data stays charged. The use is therefore never too
+//! low by this writer's own data, and a caller that is refused commits or rescans, and retries.
 //!
 //! If a rescan is due when the volume is opened, the stored counters are *stale*. Callers then
 //! rescan before the first charge to a subvolume with a limit ([`QuotaLimits::needs_count`]). If the
@@ -18,17 +18,24 @@
 //!
 //! Shared data that a clone or a snapshot adds is not charged, as in Linux. Tree blocks are not
 //! charged; they are in the counters after a commit or a rescan. Data that was dirty when the first
-//! limit was set is charged only once it is in the counters.
+//! limit was set is charged only once it is in the counters. Each caller therefore keeps the bytes
+//! that [`QuotaLimits::charge`] charged, and lands or takes back only these.
 //!
-//! Invariant: `pending` of a group is the sum of the charges of all subvolumes below it.
+//! Invariants:
+//! - `pending` of a group is the sum of the charges of all subvolumes below it.
+//! - `reserved` of a subvolume is the sum of the bytes that its callers keep as charged.
 
 use buttress_accounts::quotas::{QuotaGroup, QuotaGroups};
 use buttress_exact::Exact as _;
-use buttress_format::{ByteCount, QgroupId, QgroupLimitFlags, TreeId};
+use buttress_format::{ByteCount, Generation, QgroupId, QgroupLimitFlags, TreeId};
 use buttress_fs::error::{Error, QuotaExceeded, Result};
 use buttress_locks::atomic::{AtomicBool, Ordering};
-use buttress_locks::{Mutex, Rank, lock_class};
+use buttress_locks::{Mutex, MutexGuard, Rank, lock_class};
 use std::collections::{BTreeMap, HashMap};
+
+/// The number of transactions whose landed bytes are kept apart. The bytes of older ones count for a
+/// later transaction, so that they stay charged for longer.
+const LANDED_MAX: usize = 64;
 
 lock_class!(TableLock, "table", Rank::LEAF);
 
@@ -48,6 +55,8 @@ struct Table {
     charges: HashMap<TreeId, Charge>,
     /// Whether the stored counters miss data that was written before this writer opened the volume.
     is_stale: bool,
+    /// The running transaction.
+    generation: Generation,
 }
 
 /// A group with a limit.
@@ -62,10 +71,30 @@ struct Limited {
 }
 
 /// The bytes that a subvolume's writers charged.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Charge {
     reserved: u64,
-    landed: u64,
+    /// The landed bytes by the transaction in which they landed, or by a later one.
+    landed: BTreeMap<Generation, u64>,
+}
+
+impl Charge {
+    fn bytes(&self) -> u64 {
+        self.landed
+            .values()
+            .fold(self.reserved, |sum, bytes| sum.exact_add(*bytes))
+    }
+
+    fn land(&mut self, bytes: u64, generation: Generation) {
+        let landed = self.landed.entry(generation).or_default();
+        *landed = landed.exact_add(bytes);
+        if self.landed.len() > LANDED_MAX
+            && let Some((_, oldest)) = self.landed.pop_first()
+            && let Some(mut next) = self.landed.first_entry()
+        {
+            *next.get_mut() = next.get().exact_add(oldest);
+        }
+    }
 }
 
 impl Limited {
@@ -122,15 +151,33 @@ impl QuotaLimits {
     pub fn has_charges(&self) -> bool {
         let table = self.table.lock();
         let mut charges = table.charges.values();
-        charges.any(|charge| charge.reserved > 0 || charge.landed > 0)
+        charges.any(|charge| charge.bytes() > 0)
     }
 
-    /// Charges bytes of new data to a subvolume, or fails and charges nothing.
+    /// Charges bytes of new data to a subvolume, or fails and charges nothing. Returns the charged
+    /// bytes: all or, without any limit, none. The caller ends the charge with
+    /// [`land`](Self::land) or [`uncharge`](Self::uncharge).
     ///
     /// # Errors
     /// Fails with [`Error::QuotaExceeded`].
-    pub fn charge(&self, tree: TreeId, bytes: u64) -> Result<()> {
-        self.require(tree, bytes, true)
+    pub fn charge(&self, tree: TreeId, bytes: u64) -> Result<u64> {
+        let Some(mut table) = self.require(tree, bytes)? else {
+            return Ok(0);
+        };
+        let Table {
+            limited,
+            of_tree,
+            charges,
+            ..
+        } = &mut *table;
+        for id in of_tree.get(&tree).map_or(&[][..], Vec::as_slice) {
+            if let Some(group) = limited.get_mut(id) {
+                group.pending = group.pending.exact_add(bytes);
+            }
+        }
+        let charge = charges.entry(tree).or_default();
+        charge.reserved = charge.reserved.exact_add(bytes);
+        Ok(bytes)
     }
 
     /// Checks that the limits allow bytes of new data or tree blocks, and charges nothing.
@@ -138,50 +185,50 @@ impl QuotaLimits {
     /// # Errors
     /// Fails with [`Error::QuotaExceeded`].
     pub fn allow(&self, tree: TreeId, bytes: u64) -> Result<()> {
-        self.require(tree, bytes, false)
+        self.require(tree, bytes).map(drop)
     }
 
-    fn require(&self, tree: TreeId, bytes: u64, charges: bool) -> Result<()> {
+    /// Checks that the limits allow bytes. Returns the table, or `None` without any limit.
+    fn require(&self, tree: TreeId, bytes: u64) -> Result<Option<MutexGuard<'_, Table, TableLock>>> {
         if bytes == 0 || !self.any.load(Ordering::Acquire) {
-            return Ok(());
+            return Ok(None);
         }
-        let mut table = self.table.lock();
-        let Table {
-            limited,
-            of_tree,
-            charges: charged,
-            ..
-        } = &mut *table;
-        let groups = of_tree.get(&tree).map_or(&[][..], Vec::as_slice);
-        for id in groups {
-            let refused = limited.get(id).and_then(|group| group.refusal(*id, bytes));
+        let table = self.table.lock();
+        for id in table.of_tree.get(&tree).map_or(&[][..], Vec::as_slice) {
+            let limited = table.limited.get(id);
+            let refused = limited.and_then(|group| group.refusal(*id, bytes));
             if let Some(exceeded) = refused
                 && !buttress_faults::on("quota-limit-ignored")
             {
                 return Err(Error::QuotaExceeded(exceeded));
             }
         }
-        if charges {
-            for id in groups {
-                if let Some(group) = limited.get_mut(id) {
-                    group.pending = group.pending.exact_add(bytes);
-                }
-            }
-            let charge = charged.entry(tree).or_default();
-            charge.reserved = charge.reserved.exact_add(bytes);
-        }
-        Ok(())
+        Ok(Some(table))
     }
 
-    /// Takes a charge back: the data did not become dirty.
-    pub fn uncharge(&self, tree: TreeId, bytes: u64) {
-        if bytes == 0 || !self.any.load(Ordering::Acquire) {
+    /// Takes charged bytes back: the data did not become dirty.
+    pub fn uncharge(&self, tree: TreeId, charged: u64) {
+        self.end_charge(tree, charged, false);
+    }
+
+    /// Records that charged data was written back or given up. Its bytes stay charged until the
+    /// stored counters include them.
+    pub fn land(&self, tree: TreeId, charged: u64) {
+        self.end_charge(tree, charged, true);
+    }
+
+    fn end_charge(&self, tree: TreeId, charged: u64, lands: bool) {
+        if charged == 0 {
             return;
         }
         let mut table = self.table.lock();
-        if let Some(charge) = table.charges.get_mut(&tree) {
-            // Clamp: a limit that was set meanwhile knows nothing of the charge.
-            charge.reserved = charge.reserved.saturating_sub(bytes);
+        let generation = table.generation;
+        let has_limits = !table.limited.is_empty();
+        let charge = table.charges.entry(tree).or_default();
+        charge.reserved = charge.reserved.exact_sub(charged);
+        if lands && has_limits {
+            charge.land(charged, generation);
+        } else {
             table.sum_up();
         }
     }
@@ -191,8 +238,8 @@ impl QuotaLimits {
     pub fn note_allocated(&self, tree: TreeId, bytes: u64) {
         if self.any.load(Ordering::Acquire) {
             let mut table = self.table.lock();
-            let charge = table.charges.entry(tree).or_default();
-            charge.landed = charge.landed.exact_add(bytes);
+            let generation = table.generation;
+            table.charges.entry(tree).or_default().land(bytes, generation);
             table.sum_up();
         }
     }
@@ -201,31 +248,29 @@ impl QuotaLimits {
     pub(crate) fn copy_charge(&self, source: TreeId, snapshot: TreeId) {
         if self.any.load(Ordering::Acquire) {
             let mut table = self.table.lock();
-            let landed = table.charges.get(&source).map_or(0, |charge| charge.landed);
-            let charge = Charge { reserved: 0, landed };
+            let landed = table.charges.get(&source).map(|charge| charge.landed.clone());
+            let charge = Charge {
+                reserved: 0,
+                // Clamp: a source without charges has no landed data.
+                landed: landed.unwrap_or_default(),
+            };
             table.charges.insert(snapshot, charge);
+            table.sum_up();
         }
     }
 
-    /// Records that charged data was written back or given up. Its bytes stay charged until the
-    /// stored counters include them.
-    pub fn land(&self, tree: TreeId, bytes: u64) {
-        if bytes == 0 || !self.any.load(Ordering::Acquire) {
-            return;
-        }
-        let mut table = self.table.lock();
-        if let Some(charge) = table.charges.get_mut(&tree) {
-            // Clamp: data that was dirty before the first limit was set is not charged.
-            let landed = bytes.min(charge.reserved);
-            charge.reserved = charge.reserved.exact_sub(landed);
-            charge.landed = charge.landed.exact_add(landed);
-        }
-    }
-
-    /// Removes the charges of landed data, which the stored counters now include.
-    pub(crate) fn settle(&self) {
+    /// Removes the charges of data that landed until this transaction, which the stored counters now
+    /// include.
+    pub(crate) fn settle(&self, counted: Generation) {
         if self.any.load(Ordering::Acquire) {
-            self.table.lock().settle();
+            self.table.lock().settle(counted);
+        }
+    }
+
+    /// Begins a transaction: what lands from now on is not in an earlier one.
+    pub(crate) fn begin(&self, generation: Generation) {
+        if self.any.load(Ordering::Acquire) {
+            self.table.lock().generation = generation;
         }
     }
 
@@ -241,10 +286,12 @@ impl QuotaLimits {
         }
     }
 
-    /// Loads limits, counters and relations. `None` stands for a volume without quotas.
-    pub(crate) fn load(&self, groups: Option<&QuotaGroups>, is_stale: bool) {
+    /// Loads limits, counters and relations in this transaction. `None` stands for a volume without
+    /// quotas.
+    pub(crate) fn load(&self, groups: Option<&QuotaGroups>, is_stale: bool, generation: Generation) {
         let mut table = self.table.lock();
         table.is_stale = is_stale;
+        table.generation = generation;
         table.limited.clear();
         table.of_tree.clear();
         let all = groups.into_iter().flat_map(|groups| &groups.groups);
@@ -255,7 +302,7 @@ impl QuotaLimits {
         }
         self.any.store(!table.limited.is_empty(), Ordering::Release);
         if table.limited.is_empty() {
-            table.charges.clear();
+            table.settle(generation);
             return;
         }
         for (groups, id) in groups
@@ -278,10 +325,10 @@ impl QuotaLimits {
 }
 
 impl Table {
-    fn settle(&mut self) {
+    fn settle(&mut self, counted: Generation) {
         self.charges.retain(|_, charge| {
-            charge.landed = 0;
-            charge.reserved > 0
+            charge.landed.retain(|generation, _| *generation > counted);
+            charge.bytes() > 0
         });
         self.sum_up();
     }
@@ -298,9 +345,57 @@ impl Table {
         for (tree, charge) in charges {
             for id in of_tree.get(tree).into_iter().flatten() {
                 if let Some(group) = limited.get_mut(id) {
-                    group.pending = group.pending.exact_add(charge.reserved.exact_add(charge.landed));
+                    group.pending = group.pending.exact_add(charge.bytes());
                 }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TREE: TreeId = TreeId::new(256);
+    const GROUP: QgroupId = QgroupId::new(256);
+
+    fn limits(bytes: u64) -> QuotaLimits {
+        let limits = QuotaLimits::default();
+        let limited = Limited {
+            max_referenced: Some(bytes),
+            ..Limited::default()
+        };
+        limits.any.store(true, Ordering::Release);
+        let mut table = limits.table.lock();
+        table.limited.insert(GROUP, limited);
+        table.of_tree.insert(TREE, vec![GROUP]);
+        table.generation = Generation::new(7);
+        drop(table);
+        limits
+    }
+
+    #[test]
+    fn rescan_ends_the_charges_of_the_commit_that_it_counted() {
+        let limits = limits(100);
+        assert_eq!(limits.charge(TREE, 60).ok(), Some(60));
+        limits.land(TREE, 30);
+        limits.begin(Generation::new(8));
+        limits.land(TREE, 30);
+        limits.settle(Generation::new(7));
+        assert!(limits.allow(TREE, 70).is_ok());
+        assert!(limits.allow(TREE, 71).is_err());
+        limits.settle(Generation::new(8));
+        assert!(limits.allow(TREE, 100).is_ok());
+    }
+
+    #[test]
+    fn charges_outlive_a_time_without_limits() {
+        let limits = limits(100);
+        assert_eq!(limits.charge(TREE, 60).ok(), Some(60));
+        limits.load(None, false, Generation::new(8));
+        assert_eq!(limits.charge(TREE, 5).ok(), Some(0));
+        limits.land(TREE, 20);
+        assert!(limits.table.lock().charges[&TREE].landed.is_empty());
+        assert_eq!(limits.table.lock().charges[&TREE].reserved, 40);
     }
 }

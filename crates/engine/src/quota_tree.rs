@@ -21,7 +21,7 @@ use crate::running::Running;
 use crate::running_parts::QuotaTree;
 use crate::trees::OpenTree;
 use buttress_accounts::delayed_references::Reference;
-use buttress_accounts::quotas::{QuotaGroups, QuotaUse, without_limits};
+use buttress_accounts::quotas::{QuotaGroups, QuotaUse};
 use buttress_exact::Exact as _;
 use buttress_format::{
     Generation, Incompat, ItemType, Key, QgroupId, QgroupInfo, QgroupLimit, QgroupRelation, QgroupStatus,
@@ -178,7 +178,7 @@ impl QuotaTree<'_> {
     pub fn put_group(&mut self, group: QgroupId, used: QuotaUse) -> Result<()> {
         self.running.core.quotas.group_changes = self.running.core.quotas.group_changes.exact_add(1);
         self.put_use(group, used)?;
-        let limit = without_limits(group);
+        let limit = QgroupLimit::none(group);
         self.running
             .put(TreeId::QUOTA, &QgroupLimit::key(group), &limit.to_bytes())
     }
@@ -290,7 +290,7 @@ impl QuotaTree<'_> {
         })?;
         // The commit writes the item again if it changes what subvolumes reach.
         self.running.core.quotas.status_written = Some(!is_exact);
-        self.running.core.quota_limits.settle();
+        self.running.core.quota_limits.settle(counted);
         self.load_limits()?;
         Ok(is_exact)
     }
@@ -332,7 +332,11 @@ impl QuotaTree<'_> {
         };
         let quotas = &self.running.core.quotas;
         let is_stale = quotas.mode == QuotaMode::Classic && quotas.counted.is_none();
-        self.running.core.quota_limits.load(groups.as_ref(), is_stale);
+        let generation = self.running.core.generation;
+        self.running
+            .core
+            .quota_limits
+            .load(groups.as_ref(), is_stale, generation);
         Ok(())
     }
 }

@@ -1,14 +1,16 @@
 //! Shrinking: packs a volume into the smallest devices that hold it.
 //!
 //! The module `plan` decides every chunk and its place before anything changes, on the map of `places`.
-//! `job` makes the chunks, moves the content by relocation, and cuts the devices. An image file grows
-//! first if the content needs space beside itself, and gets its final size last.
+//! `job` makes the chunks and moves the content by relocation, while `closing` keeps edits from making
+//! chunks. `cutting` cuts the devices. An image file grows first if the content needs space beside
+//! itself, and gets its final size last.
 //!
 //! # Invariants
 //!
 //! - A crash leaves a whole volume, perhaps in a larger image file than before. The next shrink
-//!   continues: packed groups stay.
-//! - No edit makes a chunk while the job runs: every chunk is one of the plan.
+//!   continues: packed groups stay. After an error, a device is larger only if content needs it.
+//! - No edit makes a chunk while content moves: every chunk is one of the plan. While the devices
+//!   are cut, no edit makes a chunk past their new ends.
 //! - A device is cut only if neither the running transaction nor the last durable state has a device
 //!   extent past the new end.
 //! - A dry run returns the size that the job reaches.
@@ -16,16 +18,17 @@
 //! Left out: packing of tree blocks, division of extents, and volumes in use by others. Content moves in
 //! whole extents, so sharing, compression and preallocation stay.
 
+mod closing;
+mod cutting;
 mod job;
 mod places;
 mod plan;
 
-use crate::loading::load_block_groups;
+use crate::loading::block_groups_of;
 use crate::membership::LEAST_DEVICE_BYTES;
 use buttress_exact::Exact as _;
 use buttress_format::{
-    ByteCount, CompatRo, DEVICE_RESERVED_BYTES, DeviceId, ExtentItem, ItemType, Key, Logical, ObjectId,
-    TreeId,
+    ByteCount, DEVICE_RESERVED_BYTES, DeviceId, ExtentItem, ItemType, Key, Logical, ObjectId, TreeId,
 };
 use buttress_fs::error::{Corruption, Defect, Result};
 use buttress_fs::filesystem::Filesystem;
@@ -121,13 +124,8 @@ fn summary_of(filesystem: &Filesystem, plan: &Plan, slack: ByteCount) -> ShrinkS
 }
 
 fn facts_of(filesystem: &Filesystem, spare_bytes: u64) -> Result<Facts> {
-    let superblock = filesystem.superblock();
-    let tree_id = match superblock.compat_ro.contains(CompatRo::BLOCK_GROUP_TREE) {
-        true => TreeId::BLOCK_GROUP,
-        false => TreeId::EXTENT,
-    };
     let volume = filesystem.volume();
-    let groups = load_block_groups(&[(tree_id, filesystem.tree(tree_id)?)], volume)?;
+    let groups = block_groups_of(filesystem)?;
     let map = volume.chunk_map();
     let mut sources = Vec::new();
     for group in groups.iter() {

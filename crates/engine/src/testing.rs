@@ -2,7 +2,7 @@
 
 use crate::core_state::Core;
 use crate::engine::{Engine, Holders, Shared};
-use buttress_format::ByteCount;
+use buttress_format::{ByteCount, DeviceId};
 use std::sync::{Arc, Weak};
 
 /// Observes an engine without keeping it open.
@@ -67,6 +67,14 @@ impl Engine {
     #[must_use]
     pub fn dirty_data_limit(&self) -> ByteCount {
         self.shared.dirty_memory.content_limit()
+    }
+
+    /// Keeps new chunks off a range of a device, as on a device that returns.
+    pub fn keep_range(&self, device: DeviceId, start: u64, length: u64) {
+        let mut running = self.shared.running.lock();
+        if let Some(room) = running.core.devices.room_mut(device) {
+            room.kept.add(start, length);
+        }
     }
 
     /// Lets a test change the state of the running transaction without the engine's checks.

@@ -216,6 +216,19 @@ pub struct QgroupLimit {
 }
 
 impl QgroupLimit {
+    /// Returns the item of a group without limits.
+    #[must_use]
+    pub const fn none(group: QgroupId) -> Self {
+        Self {
+            group,
+            flags: QgroupLimitFlags::empty(),
+            max_referenced: ByteCount::ZERO,
+            max_exclusive: ByteCount::ZERO,
+            reserved_referenced: ByteCount::ZERO,
+            reserved_exclusive: ByteCount::ZERO,
+        }
+    }
+
     /// Parses a `QGROUP_LIMIT`.
     ///
     /// # Errors

@@ -147,6 +147,38 @@ pub struct RootItem {
 }
 
 impl RootItem {
+    /// Returns the root item of a tree without blocks and without references.
+    #[must_use]
+    pub fn empty(generation: Generation) -> Self {
+        let none = Timestamp::default();
+        Self {
+            inode: InodeItem::empty(none),
+            generation,
+            root_directory: InodeNumber::MIN,
+            logical: Logical::MIN,
+            byte_limit: 0,
+            bytes_used: ByteCount::ZERO,
+            last_snapshot: Generation::MIN,
+            flags: RootFlags::empty(),
+            references: 0,
+            drop_progress: Key::MIN,
+            drop_level: 0,
+            level: 0,
+            generation_v2: generation,
+            uuid: Uuid::nil(),
+            parent_uuid: Uuid::nil(),
+            received_uuid: Uuid::nil(),
+            ctransid: Generation::MIN,
+            otransid: Generation::MIN,
+            stransid: Generation::MIN,
+            rtransid: Generation::MIN,
+            ctime: none,
+            otime: none,
+            stime: none,
+            rtime: none,
+        }
+    }
+
     /// Checks a `ROOT_ITEM` of a volume with this sector size.
     ///
     /// # Errors

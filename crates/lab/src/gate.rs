@@ -127,6 +127,10 @@ impl GatedBackend {
 impl Backend for GatedBackend {
     geometry_of_inner!();
 
+    fn set_size(&self, size_bytes: u64) -> io::Result<()> {
+        self.inner.set_size(size_bytes)
+    }
+
     fn read_vectored_at(&self, offset_bytes: u64, buffers: &mut [&mut [u8]]) -> io::Result<()> {
         let length = buffers.iter().map(|buffer| buffer.len());
         let length_bytes = u64_of(length.fold(0, usize::saturating_add));

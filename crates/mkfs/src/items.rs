@@ -12,8 +12,8 @@ use buttress_format::superblock::{BackupRoot, BackupTree};
 use buttress_format::{
     BlockGroupItem, ByteCount, Chunk, DeviceExtent, DeviceItem, DeviceStatistics, DirItem, ExtentFlags,
     ExtentItem, FileKind, FreeSpaceExtent, FreeSpaceInfo, Generation, Incompat, InlineReference, InodeFlags,
-    InodeItem, InodeNumber, InodeRefs, ItemProblem, ItemType, Key, Logical, ObjectId, RootFlags, RootItem,
-    Superblock, Timestamp, TreeBlockInfo, TreeId, Uuid,
+    InodeItem, InodeNumber, InodeRefs, ItemProblem, ItemType, Key, Logical, ObjectId, RootItem, Superblock,
+    Timestamp, TreeBlockInfo, TreeId, Uuid,
 };
 use core::ops::Range;
 use smallvec::SmallVec;
@@ -174,29 +174,15 @@ pub fn root_item(
     };
     RootItem {
         inode,
-        generation: root.generation,
         root_directory: InodeNumber::new(if holds_files { 256 } else { 0 }),
         logical: root.logical,
-        byte_limit: 0,
         bytes_used: ByteCount::new(root.blocks.saturating_mul(node_bytes.get())),
-        last_snapshot: Generation::MIN,
-        flags: RootFlags::empty(),
         references: 1,
-        drop_progress: Key::MIN,
-        drop_level: 0,
         level: root.level,
-        generation_v2: root.generation,
         uuid: subvolume.unwrap_or_else(Uuid::nil),
-        parent_uuid: Uuid::nil(),
-        received_uuid: Uuid::nil(),
-        ctransid: Generation::MIN,
-        otransid: Generation::MIN,
-        stransid: Generation::MIN,
-        rtransid: Generation::MIN,
         ctime: time,
         otime: time,
-        stime: Timestamp::default(),
-        rtime: Timestamp::default(),
+        ..RootItem::empty(root.generation)
     }
 }
 

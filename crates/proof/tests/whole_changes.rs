@@ -20,8 +20,9 @@ use buttress::unstable::format::superblock::SuperblockFlags;
 use buttress::unstable::format::{CompatRo, Incompat, Superblock};
 use buttress::unstable::fs::OpenOptions;
 use buttress::unstable::writer::{BlockGroupPlace, WholeVolume, WriteOptions};
-use buttress::{ChecksumType, Device, Profile, Progress, Uuid};
+use buttress::{ChecksumType, Device, Generation, Profile, Progress, Uuid};
 use buttress_lab::crash::{CrashLab, History, Outcome};
+use buttress_oracle::loop_device::LoopDevice;
 use buttress_oracle::skip::skips;
 use buttress_oracle::tools::{kernel_missing, newest, progs_missing, run};
 use buttress_oracle::volumes::scratch;
@@ -33,6 +34,9 @@ use buttress_proof::writing::volume::{
 use buttress_proof::writing::workload::Workload;
 use std::process::Command;
 use std::sync::{Arc, Mutex, PoisonError};
+
+#[path = "whole_changes/lost.rs"]
+mod lost;
 
 const MIB: usize = 1 << 20;
 
@@ -343,6 +347,68 @@ fn interrupted_btrfstune_is_finished() {
         assert_eq!(found.unwrap(), FSID, "{percent} %");
         REWRITE_FSID.expect_done(&backends, &base).unwrap();
         kernel_agrees(&backends).unwrap();
+    }
+}
+
+/// Two devices as btrfstune leaves them if its second commit reaches only the device `reached`: the
+/// other device has the superblock of the first commit.
+fn cut_second_commit_of_btrfstune(base: &Base, reached: usize) -> Backends {
+    let folder = scratch().unwrap();
+    let images = write_images(&base.backends, folder.path()).unwrap();
+    // The kernel's list of devices is not needed: btrfstune finds the second device by a scan.
+    let _alone = KERNEL.lock().unwrap_or_else(PoisonError::into_inner);
+    let loops: Vec<LoopDevice> = images
+        .iter()
+        .map(|image| LoopDevice::attach(image).unwrap())
+        .collect();
+    run(Command::new(newest("btrfstune"))
+        .args(["-f", "-M", &OTHER_FSID.to_string()])
+        .arg(loops[0].path()))
+    .unwrap();
+    drop(loops);
+    let mut cut = Backends::new();
+    for (number, (image, before)) in images.iter().zip(&base.backends).enumerate() {
+        let mut bytes = std::fs::read(image).unwrap();
+        for at in buttress::unstable::format::SUPERBLOCK_OFFSETS {
+            let place = usize::try_from(at.get()).unwrap();
+            if number == reached || place + 4096 > bytes.len() {
+                continue;
+            }
+            let mut before_bytes = vec![0; 4096];
+            let mut parts = [before_bytes.as_mut_slice()];
+            before.read_vectored_at(at.get(), &mut parts).unwrap();
+            let before = Superblock::check(&before_bytes, at).unwrap();
+            let mut superblock = Superblock::check(&bytes[place..place + 4096], at).unwrap();
+            superblock.flags |= SuperblockFlags::CHANGING_FSID_V2;
+            superblock.incompat.remove(Incompat::METADATA_UUID);
+            (superblock.fsid, superblock.metadata_uuid) = (before.fsid, before.metadata_uuid);
+            superblock.generation = Generation::new(superblock.generation.get() - 1);
+            bytes[place..place + 4096].copy_from_slice(&superblock.encode().unwrap());
+        }
+        cut.push(Arc::new(MemoryBackend::new(format!("device {number}"), bytes)));
+    }
+    cut
+}
+
+#[test]
+fn btrfstune_cut_between_two_devices_is_finished_or_undone() {
+    if skips(progs_missing((6, 14))) || skips(kernel_missing()) {
+        return;
+    }
+    let base = Base::new(&[160 * MIB, 160 * MIB], &mirror()).unwrap();
+    let former = whole(devices(&base.backends)).superblock().unwrap().fsid;
+    for reached in [0, 1] {
+        let cut = cut_second_commit_of_btrfstune(&base, reached);
+        // Other commands name the way out.
+        let refused = OpenOptions::new(devices(&cut)).open().unwrap_err().to_string();
+        assert!(refused.contains("`buttress tune`"), "{refused}");
+        SET_OTHER_FSID.finish(&cut, &base).unwrap();
+        kernel_agrees(&cut).unwrap();
+        let cut = cut_second_commit_of_btrfstune(&base, reached);
+        assert_eq!(whole(devices(&cut)).set_fsid(Some(former)).unwrap(), former);
+        let found = open_after_crash(&cut).unwrap();
+        assert!(!found.superblock().incompat.contains(Incompat::METADATA_UUID));
+        assert_eq!(describe(&found).unwrap(), base.state);
     }
 }
 

@@ -70,7 +70,7 @@ pub use devices::{DeviceErrors, DeviceSlot};
 pub use error::{Attempt, Corruption, DevicesError, Error, MissingDevice, Stale, Unreadable};
 pub use faults::{Fault, FaultCounts, FaultLog, FaultReason, Rejection};
 pub use geometry::StripeGeometry;
-pub use membership_refusal::MembershipRefusal;
+pub use membership_refusal::{MembershipRefusal, PackingObstacle};
 pub use notice::Notice;
 pub use open::{OpenOptions, Rescue, WholeChange};
 pub use read::{ExtentRead, LostRange, MAXIMUM_READ_BYTES, PendingExtent, VerifySectors};

@@ -1,7 +1,7 @@
 //! Reasons why a volume's devices stay as they are: a device cannot join, leave or change its size.
 
 use buttress_format::error::ErrorKind;
-use buttress_format::{ByteCount, DeviceId, Logical};
+use buttress_format::{ByteCount, DeviceId, Logical, Physical};
 
 /// The reason why a change of the volume's devices is refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -100,6 +100,16 @@ pub enum MembershipRefusal {
         /// The bytes available for new chunks.
         found: ByteCount,
     },
+    /// A shrink planned again and again, and each plan met an obstacle.
+    #[error(
+        "the volume could not be packed in {plans} attempts: {obstacle}. The volume is whole. Run the command again while nothing else uses the volume, or reach the size with `buttress filesystem resize SIZE IMAGE`"
+    )]
+    NotPacked {
+        /// The number of plans.
+        plans: usize,
+        /// The obstacle of the last plan.
+        obstacle: PackingObstacle,
+    },
     /// A balance or another change of the volume's devices is in progress.
     #[error(
         "no {wanted} is possible: the exclusive operation '{running}' is in progress; wait until it has ended"
@@ -117,6 +127,32 @@ pub enum MembershipRefusal {
     BalancePaused {
         /// The refused operation, by Linux's name.
         wanted: &'static str,
+    },
+}
+
+/// The reason why a volume does not fit the plan of a shrink.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PackingObstacle {
+    /// A planned chunk cannot be made at its place.
+    #[error("device {device}: no chunk can be made at byte {start} (length {length} bytes)")]
+    Place {
+        /// The device of the chunk's first stripe.
+        device: DeviceId,
+        /// The planned place on the device.
+        start: Physical,
+        /// The length of the device extent.
+        length: ByteCount,
+    },
+    /// The superblock's list of system chunks has no space for another chunk.
+    #[error("the superblock's list of system chunks is full")]
+    SystemArray,
+    /// Metadata grew while content moved.
+    #[error("metadata grew while content moved (found {used} bytes, expected at most {most})")]
+    Metadata {
+        /// The bytes of metadata in use.
+        used: ByteCount,
+        /// The most bytes that the plan has space for.
+        most: ByteCount,
     },
 }
 

@@ -103,9 +103,7 @@ pub(crate) fn choose(devices: Vec<Device>, change: WholeChange) -> Result<Opened
     }
     refuse_duplicates(&candidates)?;
     let targets = take_targets(&mut candidates);
-    if change.fsid {
-        take_in(&mut candidates);
-    }
+    let is_cut = change.fsid && take_in(&mut candidates);
     let lead = choose_lead(&candidates)?;
     refuse_diverged(lead, &candidates)?;
     let superblock = lead.superblock.clone();
@@ -125,7 +123,11 @@ pub(crate) fn choose(devices: Vec<Device>, change: WholeChange) -> Result<Opened
         format = format.changing_checksums_to(checksum_type);
     }
     let lead = lead.device.clone();
-    let last_whole = last_on_all_devices(&candidates, &superblock);
+    let last_whole = match is_cut {
+        // The blocks of the cut commit decide.
+        true => generation_before(&superblock),
+        false => last_on_all_devices(&candidates, &superblock),
+    };
     let mut slots = Vec::with_capacity(candidates.len());
     for Candidate {
         device,
@@ -170,14 +172,18 @@ pub(crate) fn choose(devices: Vec<Device>, change: WholeChange) -> Result<Opened
     })
 }
 
-/// Gives devices whose superblocks differ from the lead's only in the fsid the lead's fsid.
+/// Gives devices whose superblocks differ from the lead's only in the fsid the lead's fsid. Returns
+/// whether such a device is one commit older.
 ///
 /// A change of the fsid writes the superblocks of all devices without a commit between, so a cut
 /// leaves superblocks of one generation with the same roots. The flag of the change is on all
 /// devices before the first fsid differs; devices without it are copies of another volume. The
 /// chunk tree then decides whether the device belongs to the volume. The lead is a device with the
 /// new fsid if one exists.
-fn take_in(candidates: &mut [Candidate]) {
+///
+/// btrfstune sets a metadata uuid by two commits. The first one sets the flag, and the second one
+/// changes the fsid and clears the flag. A cut in the second commit leaves devices of the first one.
+fn take_in(candidates: &mut [Candidate]) -> bool {
     let changes = SuperblockFlags::CHANGING_FSID.union(SuperblockFlags::CHANGING_FSID_V2);
     let newest = candidates
         .iter()
@@ -195,32 +201,24 @@ fn take_in(candidates: &mut [Candidate]) {
         })
         .map(|candidate| candidate.superblock.clone());
     let Some(newest) = newest else {
-        return;
+        return false;
     };
-    let state = |superblock: &Superblock| {
-        let Superblock {
-            generation,
-            root,
-            chunk_root,
-            bytes_used,
-            total_bytes,
-            num_devices,
-            ..
-        } = superblock.clone();
-        let device_fsid = superblock.device_item.fsid;
-        (
-            generation,
-            root,
-            chunk_root,
-            bytes_used,
-            total_bytes,
-            num_devices,
-            device_fsid,
-        )
+    let is_of_first_commit = |superblock: &Superblock| {
+        superblock.flags.contains(SuperblockFlags::CHANGING_FSID_V2)
+            && superblock.generation == generation_before(&newest)
+            && superblock.metadata_uuid == newest.metadata_uuid
+            && superblock.num_devices == newest.num_devices
+            && superblock.device_item.fsid == newest.device_item.fsid
     };
+    let mut is_cut = false;
     for Candidate { superblock, .. } in candidates {
+        if superblock.fsid == newest.fsid {
+            continue;
+        }
         let changes_now = superblock.flags.union(newest.flags).intersects(changes);
-        if changes_now && superblock.fsid != newest.fsid && state(superblock) == state(&newest) {
+        let is_older = is_of_first_commit(superblock);
+        is_cut |= is_older;
+        if is_older || changes_now && rest_of(superblock) == rest_of(&newest) {
             superblock.fsid = newest.fsid;
             superblock.metadata_uuid = newest.metadata_uuid;
             let has_uuid = newest.incompat.contains(Incompat::METADATA_UUID);
@@ -228,6 +226,25 @@ fn take_in(candidates: &mut [Candidate]) {
             superblock.flags |= newest.flags;
         }
     }
+    is_cut
+}
+
+/// Returns the fields that a change of the fsid does not change.
+fn rest_of(superblock: &Superblock) -> impl PartialEq + use<> {
+    (
+        superblock.generation,
+        superblock.root,
+        superblock.chunk_root,
+        superblock.bytes_used,
+        superblock.total_bytes,
+        superblock.num_devices,
+        superblock.device_item.fsid,
+    )
+}
+
+fn generation_before(superblock: &Superblock) -> Generation {
+    // Clamp: the number comes from disk; no superblock has generation 0.
+    Generation::new(superblock.generation.get().saturating_sub(1))
 }
 
 /// Removes targets of replacements from the candidates, unless only targets were given.
@@ -304,8 +321,7 @@ fn state_of(superblock: &Superblock) -> Vec<Notice> {
 /// other devices hold newer superblock copies. If a device was away only during the cut-off commit,
 /// the blocks that it lacks reveal this ([`crate::in_doubt`]).
 fn last_on_all_devices(candidates: &[Candidate], newest: &Superblock) -> Generation {
-    // Clamp: the number comes from disk; no superblock has generation 0.
-    let before = Generation::new(newest.generation.get().saturating_sub(1));
+    let before = generation_before(newest);
     let is_before = |candidate: &Candidate| candidate.superblock.generation == before;
     if !candidates.iter().any(is_before) {
         return newest.generation;

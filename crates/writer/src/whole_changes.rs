@@ -13,8 +13,9 @@
 //! | [`WholeVolume::change_checksums`] | new checksums of data, all headers of tree blocks |
 //!
 //! Invariants:
-//! - A change refuses a volume with a missing or outdated device, since all superblocks must carry
-//!   the new fsid or checksum type.
+//! - A change does not begin on a volume with a missing or outdated device, since all superblocks
+//!   must carry the new fsid or checksum type. An interrupted change can be finished without a
+//!   missing device if every profile tolerates the loss ([`WholeVolume::degraded`]).
 //! - A superblock is written in the generation that it has. Devices of an interrupted write
 //!   therefore never seem to have missed a commit.
 //! - A flag in all superblocks precedes the first write that Linux could not read. Linux and the
@@ -42,7 +43,8 @@ use buttress_fs::error::{Error, Result, WritingRefusal};
 use buttress_fs::filesystem::Filesystem;
 use buttress_fs::open::OpenOptions;
 use buttress_tree::BlockPointer;
-use buttress_volume::{Notice, WholeChange};
+use buttress_volume::{DeviceSlot, Notice, WholeChange};
+use std::sync::Arc;
 use superblocks::write_superblocks;
 
 /// All devices of a volume that nothing else uses. See the module's documentation.
@@ -50,6 +52,7 @@ use superblocks::write_superblocks;
 pub struct WholeVolume {
     devices: Vec<Device>,
     cache: Option<ByteCount>,
+    degraded: bool,
     options: WriteOptions,
 }
 
@@ -61,6 +64,7 @@ impl WholeVolume {
         Self {
             devices,
             cache: None,
+            degraded: false,
             options,
         }
     }
@@ -69,6 +73,15 @@ impl WholeVolume {
     #[must_use]
     pub const fn cache(mut self, budget: ByteCount) -> Self {
         self.cache = Some(budget);
+        self
+    }
+
+    /// Sets whether an interrupted change is finished without its missing devices. No change begins
+    /// without a device. A missing device keeps its former superblock and blocks, so it can no
+    /// longer return to the volume.
+    #[must_use]
+    pub const fn degraded(mut self, degraded: bool) -> Self {
+        self.degraded = degraded;
         self
     }
 
@@ -135,7 +148,7 @@ impl WholeVolume {
             let what = "the seeding flag cannot be changed on a volume whose fsid was changed with -m or -M";
             return Err(Error::Invalid { what });
         }
-        require_all_devices(&filesystem)?;
+        self.require_devices(&filesystem, SuperblockFlags::empty())?;
         write_superblocks(&filesystem, |superblock| {
             superblock.flags.remove(SuperblockFlags::SEEDING);
         })
@@ -227,7 +240,7 @@ impl WholeVolume {
         }
         let change = by_checksums(self.target_of_blocks(to)?);
         let filesystem = self.open(change)?;
-        require_all_devices(&filesystem)?;
+        self.require_devices(&filesystem, SuperblockFlags::CHANGING_CHECKSUMS)?;
         let stamp = Stamp {
             uuids: None,
             checksum_type: to,
@@ -309,7 +322,7 @@ impl WholeVolume {
     fn start(&self, change: WholeChange, own: SuperblockFlags) -> Result<()> {
         let filesystem = self.open(change)?;
         require_unfinished_only(&filesystem, own)?;
-        require_all_devices(&filesystem)?;
+        self.require_devices(&filesystem, own)?;
         if filesystem.superblock().flags.intersects(own) {
             return Ok(());
         }
@@ -318,11 +331,42 @@ impl WholeVolume {
     }
 
     fn open(&self, change: WholeChange) -> Result<Filesystem> {
-        let options = OpenOptions::new(self.devices.clone()).change(change);
+        let options = OpenOptions::new(self.devices.clone())
+            .degraded(self.degraded)
+            .change(change);
         match self.cache {
             Some(cache) => options.cache(cache).open(),
             None => options.open(),
         }
+    }
+
+    /// Refuses a volume with a device that is outdated or not listed, or is missing. The caller may
+    /// allow missing devices for the rest of an interrupted change, whose flag is `own`.
+    fn require_devices(&self, filesystem: &Filesystem, own: SuperblockFlags) -> Result<()> {
+        let is_unfinished = filesystem.superblock().flags.intersects(own);
+        let may_miss = is_unfinished && self.degraded;
+        let volume = filesystem.volume();
+        let notices = volume.notices();
+        if !may_miss
+            && notices
+                .iter()
+                .any(|notice| matches!(notice, Notice::MissingDevice(_)))
+        {
+            let what = "a device is missing, and only an interrupted change can be finished without it (give the device with --device, or replace it with `buttress replace start` first)";
+            return Err(Error::Invalid { what });
+        }
+        let is_other =
+            |notice: &Notice| matches!(notice, Notice::StaleDevice { .. } | Notice::UnlistedDevice { .. });
+        if let Some(notice) = notices.into_iter().find(is_other) {
+            let notice = Box::new(notice);
+            return Err(Error::WritingRefused(WritingRefusal::Devices { notice }));
+        }
+        let is_ready = |slot: &DeviceSlot| slot.is_written() || may_miss && slot.device().is_none();
+        if !volume.devices().iter().all(|slot| is_ready(slot)) {
+            let what = "all devices of the volume are needed, and none may have missed a commit (run `buttress device resync` first)";
+            return Err(Error::Invalid { what });
+        }
+        Ok(())
     }
 
     fn writable(&self, filesystem: Filesystem, finishes_change: bool) -> Result<WritableFilesystem> {
@@ -380,34 +424,16 @@ fn require_unfinished_only(filesystem: &Filesystem, own: SuperblockFlags) -> Res
     }
 }
 
-/// Refuses a volume with a device that is missing, outdated or not listed.
-fn require_all_devices(filesystem: &Filesystem) -> Result<()> {
-    let volume = filesystem.volume();
-    let found = volume.notices().into_iter().find(|notice| {
-        matches!(
-            notice,
-            Notice::StaleDevice { .. } | Notice::MissingDevice(_) | Notice::UnlistedDevice { .. }
-        )
-    });
-    if let Some(notice) = found {
-        let notice = Box::new(notice);
-        return Err(Error::WritingRefused(WritingRefusal::Devices { notice }));
-    }
-    if volume.devices().iter().any(|slot| !slot.is_written()) {
-        let what = "all devices of the volume are needed, and none may have missed a commit (run `buttress device resync` first)";
-        return Err(Error::Invalid { what });
-    }
-    Ok(())
-}
-
-/// Refuses a volume that is based on seed devices.
+/// Refuses a volume that is based on seed devices. A missing device is none: its change began after
+/// this check, and its item may still have the former fsid.
 fn require_no_seeds(filesystem: &Filesystem) -> Result<()> {
     let fsid = filesystem.superblock().fsid;
     let volume = filesystem.volume();
-    match volume.devices().iter().find(|slot| slot.fsid() != fsid) {
+    let is_seed = |slot: &&Arc<DeviceSlot>| slot.fsid() != fsid && slot.device().is_some();
+    match volume.devices().iter().find(is_seed) {
         None => Ok(()),
         Some(seed) => Err(buttress_volume::Error::from(buttress_volume::WriteRefusal::Seed {
-            device: std::sync::Arc::clone(seed.name()),
+            device: Arc::clone(seed.name()),
         })
         .into()),
     }

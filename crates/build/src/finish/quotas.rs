@@ -14,7 +14,7 @@ use crate::blocks::Listing;
 use crate::error::Result;
 use crate::layout::GENERATION;
 use buttress_format::{
-    ByteCount, QgroupId, QgroupInfo, QgroupLimit, QgroupLimitFlags, QgroupStatus, QgroupStatusFlags, TreeId,
+    ByteCount, QgroupId, QgroupInfo, QgroupLimit, QgroupStatus, QgroupStatusFlags, TreeId,
 };
 use buttress_mkfs::Quotas;
 use buttress_mkfs::parts::in_order;
@@ -72,7 +72,10 @@ impl Finish<'_> {
         for (tree, usage) in usage {
             let group = QgroupId::new(tree.get());
             items.push((QgroupInfo::key(group), info(group, usage).to_bytes().to_vec()));
-            items.push((QgroupLimit::key(group), no_limit(group).to_bytes().to_vec()));
+            items.push((
+                QgroupLimit::key(group),
+                QgroupLimit::none(group).to_bytes().to_vec(),
+            ));
         }
         Ok(in_order(items))
     }
@@ -110,16 +113,5 @@ const fn info(group: QgroupId, usage: Usage) -> QgroupInfo {
         referenced_compressed: referenced,
         exclusive,
         exclusive_compressed: exclusive,
-    }
-}
-
-const fn no_limit(group: QgroupId) -> QgroupLimit {
-    QgroupLimit {
-        group,
-        flags: QgroupLimitFlags::empty(),
-        max_referenced: ByteCount::ZERO,
-        max_exclusive: ByteCount::ZERO,
-        reserved_referenced: ByteCount::ZERO,
-        reserved_exclusive: ByteCount::ZERO,
     }
 }

@@ -309,6 +309,14 @@ impl Subcommand for Mkfs {
     }
 }
 
+/// The advice for a device that is too small.
+fn least_advice(least: ByteCount) -> Advice {
+    let size = Units::default().text(least.get());
+    Advice(format!(
+        "the smallest size is {size} ({least} bytes): give --size {least} or more"
+    ))
+}
+
 /// Smallest sizes of each device.
 #[derive(Clone, Copy, Debug, Default)]
 struct LeastBytes {
@@ -337,7 +345,17 @@ impl Mkfs {
             self.refuse_content(device, image)?;
         }
         let identity = self.identity(devices.len(), self.environment()?.as_ref())?;
-        let made = mkfs::make(&devices, options, &identity).context("making the volume")?;
+        let made = mkfs::make(&devices, options, &identity).map_err(|error| {
+            let least = match &error {
+                mkfs::Error::TooSmall { least, .. } => Some(*least),
+                _ => None,
+            };
+            let error = anyhow::Error::new(error).context("making the volume");
+            match least {
+                Some(least) => error.context(least_advice(least)),
+                None => error,
+            }
+        })?;
         Ok((made, devices))
     }
 
@@ -391,7 +409,8 @@ impl Mkfs {
             return Err(anyhow::anyhow!(
                 "the size is too small (found {bytes} bytes, expected at least {} for each device)",
                 least.file
-            ));
+            ))
+            .context(least_advice(least.file));
         }
         if let (Some(image), Some(_)) = (missing.first(), &context.globals().overlay) {
             return Err(anyhow::anyhow!("{} does not exist", image.display())).context(Advice::new(

@@ -187,7 +187,9 @@ impl Subcommand for Rescan {
             return self.show_status(context, &target);
         }
         let volume = context.open_for_writing(&target.image)?;
-        if !context.json() && !context.globals().quiet {
+        let groups = volume.volume().quota_groups()?;
+        let starts = groups.is_some_and(|groups| !groups.is_simple());
+        if starts && !context.json() && !context.globals().quiet {
             let mut out = context.stdout();
             writeln!(out, "quota rescan started")?;
             out.flush()?;

@@ -29,7 +29,8 @@ use crate::writing::environment;
 ///
 /// A call makes one kind of change. After an interruption of -u, -U, -m, -M or --csum, no program
 /// uses the volume until the same command has finished the change. This command also finishes
-/// changes that btrfstune began.
+/// changes that btrfstune began. If a device was lost meanwhile, --degraded finishes the change
+/// without it.
 #[derive(Args, Debug)]
 pub struct Tune {
     /// Allow more hard links in one directory (extref)
@@ -253,7 +254,7 @@ fn as_a_whole(context: &Context, target: &Target, change: &Change) -> Result<Don
         let is_unfinished = whole.info().is_ok_and(|info| info.is_unfinished);
         return Err(match is_unfinished {
             true => error.context(Advice::new(
-                "run the same command again to finish the change; until then, no other command writes to the volume",
+                "run the same command again to finish the change; until then, no other command writes to the volume. If a device is lost for good, leave it out and give --degraded",
             )),
             false => error,
         });

@@ -115,6 +115,17 @@ fn run_looking<C: Looking>(matches: &ArgMatches, session: &mut Session<'_>) -> R
     Ok(())
 }
 
+/// Returns whether a shell command needs a volume that is open for writing. Returns `None` if the
+/// shell has no command of this name outside of a group.
+pub fn writes_by(rows: &[Row], name: &str) -> Option<bool> {
+    rows.iter().find_map(|row| match row.kind {
+        Kind::Leaf { writes, .. } if row.name == name || row.aliases.iter().any(|alias| *alias == name) => {
+            Some(writes)
+        }
+        Kind::Leaf { .. } | Kind::Group { .. } => None,
+    })
+}
+
 /// Builds clap's description of all shell commands.
 pub fn parser(rows: &'static [Row]) -> Command {
     let parser = Command::new("shell")

@@ -344,3 +344,49 @@ fn receiving_without_a_place_says_what_is_missing() {
     assert_eq!(code, 2);
     assert!(message.contains("IMAGE:/directory"), "{message}");
 }
+
+#[test]
+fn refusals_name_the_command_that_helps() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let (image, new) = (path("v.img"), path("new.img"));
+    let (code, message) = failure(&["mkfs", "-b", "2M", &new]);
+    assert_eq!(code, 1);
+    assert!(
+        message.contains("MiB (") && message.contains("give --size "),
+        "{message}"
+    );
+    told(&["mkfs", "-q", "-b", "200M", &image]);
+    let (code, message) = failure(&["rm", &format!("{image}:/file")]);
+    assert_eq!(code, 2);
+    assert!(
+        message.contains("`buttress shell -w -c 'rm …' IMAGE`"),
+        "{message}"
+    );
+    let (code, message) = failure(&["device", "add", &new, &image]);
+    assert_eq!(code, 1);
+    assert!(
+        message.contains(&format!("`truncate -s SIZE {new}`")),
+        "{message}"
+    );
+    let output = buttress(&["quota", "rescan", &image]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(output.stdout.is_empty(), "{output:?}");
+    let overlay = path("overlay");
+    told(&["--overlay", &overlay, "shell", "-w", "-c", "mkdir /a", &image]);
+    told(&["shell", "-w", "-c", "mkdir /b", &image]);
+    let (code, message) = failure(&["--overlay", &overlay, "ls", &image]);
+    assert_eq!(code, 1);
+    assert!(
+        message.contains(&format!("to discard them, delete {overlay}")),
+        "{message}"
+    );
+    let (code, message) = failure(&["overlay", "commit", &overlay, &image]);
+    assert_eq!(code, 1);
+    assert!(message.contains("delete the overlay file"), "{message}");
+    // The plan of an image of minimal size names the switch that gives the same bytes.
+    let remark = "give --shrink again";
+    assert!(!told(&["manifest", &image]).0.contains(remark));
+    told(&["filesystem", "shrink", &image]);
+    assert!(told(&["manifest", &image]).0.contains(remark));
+}

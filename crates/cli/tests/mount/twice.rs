@@ -220,6 +220,11 @@ fn umount_does_not_wait_for_other_namespaces() {
     let mounted = Mounted::new();
     mounted.mount("rw");
     fs::write(mounted.path("file"), b"content").unwrap();
+    // A command that is given the image names the mount that serves it.
+    let refused = refusal(&["ls", mounted.image()]);
+    let directory = mounted.directory();
+    let advice = format!("it is mounted at {directory}: give {directory} in place of the image");
+    assert!(refused.contains(&advice), "{refused}");
     let mut inside = Command::new("unshare")
         .args([
             "--mount",

@@ -90,6 +90,6 @@ fn require_base(side: &SideFile, device: &Device) -> std::io::Result<()> {
     }
     Err(std::io::Error::new(
         std::io::ErrorKind::InvalidInput,
-        "it has changed since the overlay was created: its size or modification time differs",
+        "it has changed since the overlay was created: its size or modification time differs. To discard the changes of the overlay, delete the overlay file",
     ))
 }

@@ -132,7 +132,7 @@ impl SideFile {
         }
         if side.base != *base {
             return Err(invalid(format!(
-                "overlay {} belongs to another state of the device ({} bytes, changed at {}.{:09}; this device has {} bytes, changed at {}.{:09})",
+                "overlay {} belongs to another state of the device ({} bytes, changed at {}.{:09}; this device has {} bytes, changed at {}.{:09}). Its changes do not fit this state; to discard them, delete {}",
                 path.display(),
                 side.base.size_bytes,
                 side.base.changed_seconds,
@@ -140,6 +140,7 @@ impl SideFile {
                 base.size_bytes,
                 base.changed_seconds,
                 base.changed_nanoseconds,
+                path.display(),
             )));
         }
         Ok(side)

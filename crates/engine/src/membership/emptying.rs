@@ -153,21 +153,26 @@ impl Emptying<'_> {
     /// part that still has device extents.
     fn require_empty(&self) -> Result<()> {
         self.engine.commit_metadata()?;
-        let chunks = self.chunks();
-        let Some(first) = chunks.first() else {
-            return Ok(());
-        };
-        let bytes = chunks.iter().fold(0_u64, |sum, chunk| {
-            // Clamp: the sum is shown only.
-            sum.saturating_add(chunk.bytes.get())
-        });
-        Err(refused(MembershipRefusal::Occupied {
-            device: self.slot.id(),
-            end: self.end,
-            bytes: ByteCount::new(bytes),
-            chunk: first.chunk,
-        }))
+        require_no_chunk_past(self.engine.forest().volume(), &self.slot, self.end)
     }
+}
+
+/// Refuses to cut a device at an end past which it still has device extents.
+pub(crate) fn require_no_chunk_past(volume: &Volume, slot: &DeviceSlot, end: ByteCount) -> Result<()> {
+    let chunks = chunks_past(volume, slot, end);
+    let Some(first) = chunks.first() else {
+        return Ok(());
+    };
+    let bytes = chunks.iter().fold(0_u64, |sum, chunk| {
+        // Clamp: the sum is shown only.
+        sum.saturating_add(chunk.bytes.get())
+    });
+    Err(refused(MembershipRefusal::Occupied {
+        device: slot.id(),
+        end,
+        bytes: ByteCount::new(bytes),
+        chunk: first.chunk,
+    }))
 }
 
 /// Wipes superblock copies past the end of a device that was cut, and cuts an image file. A device of
@@ -271,7 +276,7 @@ fn groups<'a>(core: &'a Core, going: &'a BTreeSet<u64>, goes: bool) -> impl Iter
 }
 
 /// The chunks with device extents past `end` on a device.
-pub(crate) fn chunks_past(volume: &Volume, slot: &DeviceSlot, end: ByteCount) -> Vec<ChunkInTheWay> {
+fn chunks_past(volume: &Volume, slot: &DeviceSlot, end: ByteCount) -> Vec<ChunkInTheWay> {
     let map = volume.chunk_map();
     let in_the_way = map.chunks().iter().filter_map(|chunk| {
         let length = chunk.layout().device_extent_bytes().get();

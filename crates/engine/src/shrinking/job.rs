@@ -2,23 +2,23 @@
 //!
 //! The job holds the lock of device changes, and keeps ordinary edits from making chunks. It refuses
 //! before any change. If the volume no longer fits its plan, it plans again: metadata can grow while
-//! content moves.
+//! content moves. The module `cutting` has the end of the job.
 
+use super::closing::NoChunks;
+use super::cutting::Sizes;
 use super::places::profile_of;
 use super::plan::{GroupRef, NewChunk, Plan, Step};
 use super::{LEAST_SPARE_BYTES, SPARE_BYTES, ShrinkSummary, ShrunkDevice, plan_of, plan_shrink, summary_of};
 use crate::areas::Shrinking;
 use crate::block_groups::Purpose;
 use crate::chunks;
-use crate::engine::Engine;
 use crate::exclusive::Change;
-use crate::membership::{chunks_past, cut_file};
 use crate::relocation::RelocationOptions;
 use buttress_exact::Exact as _;
-use buttress_format::{ByteCount, DeviceId, Logical, Uuid};
+use buttress_format::{BlockGroupFlags, ByteCount, DeviceId, Logical, Physical, Uuid};
 use buttress_fs::error::{Defect, Error, Result};
 use buttress_fs::progress::Progress;
-use buttress_volume::MembershipRefusal;
+use buttress_volume::{MembershipRefusal, PackingObstacle};
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
 
@@ -38,8 +38,11 @@ impl Shrinking<'_> {
     /// # Errors
     /// Fails before any change if a device is missing or belongs to a seed, or if a device that
     /// cannot grow has too little unallocated space. [`Error::Cancelled`] leaves a whole volume
-    /// that the next shrink continues with. Errors of devices, trees and extents as for
-    /// [`relocate`](Relocations::relocate).
+    /// that the next shrink continues with. [`MembershipRefusal::NotPacked`] if the volume no longer
+    /// fits any plan. Errors of devices, trees and extents as for [`relocate`](Relocations::relocate).
+    ///
+    /// After an error, devices that were enlarged get their earlier sizes again, unless much
+    /// content is past their earlier ends.
     pub fn shrink(&self, slack: ByteCount, progress: &Progress) -> Result<ShrinkSummary> {
         self.pack(slack, progress, &|_| None)
     }
@@ -101,32 +104,65 @@ impl Shrinking<'_> {
         self.engine.require_writing()?;
         self.engine.commit()?;
         let before = self.device_sizes()?;
-        let mut summary = None;
-        for _ in 0..PLANS_MAX {
-            let mut closed = NoChunks::begin(self.engine)?;
-            let plan = self.grow_for_plan(&before)?;
-            progress.expect(ByteCount::new(plan.moved_bytes));
-            let planned = self.summarize(&plan, slack);
-            if self.carry_out(&plan, &mut closed, progress)? {
-                summary = Some(planned);
-                break;
-            }
-        }
-        let mut summary = summary.ok_or_else(|| Defect::new("a shrink does not come to an end"))?;
+        let packed = self.pack_and_cut(&before, slack, progress, size_of);
+        packed.inspect_err(|_| {
+            // The first error matters more than a device that stays larger.
+            let _larger = self.return_sizes(&before);
+        })
+    }
+
+    fn pack_and_cut(
+        &self,
+        before: &BTreeMap<DeviceId, Sizes>,
+        slack: ByteCount,
+        progress: &Progress,
+        size_of: &dyn Fn(&ShrunkDevice) -> Option<ByteCount>,
+    ) -> Result<ShrinkSummary> {
+        let (mut summary, mut closed) = self.pack_content(before, slack, progress)?;
         for device in &mut summary.devices {
             // The plan may have grown the device.
             // Clamp: a device without an earlier size was not grown.
-            device.before = before.get(&device.device).copied().unwrap_or(device.before);
+            device.before = before
+                .get(&device.device)
+                .map_or(device.before, |sizes| sizes.volume);
             device.after = device.after.min(device.before);
             // Clamp: the smallest size, if the caller asks for no other.
             device.after = size_of(device).unwrap_or(device.after);
         }
-        self.cut_devices(&summary)?;
+        let ends = summary.devices.iter();
+        let ends = ends.map(|device| (device.device, device.after)).collect();
+        closed.open_below(&ends);
+        self.cut_devices(&ends)?;
         Ok(summary)
     }
 
-    /// Returns the size of each device. Refuses devices that are missing, and devices of a seed.
-    fn device_sizes(&self) -> Result<BTreeMap<DeviceId, ByteCount>> {
+    /// Plans and moves the content until a plan ends as planned. No chunk can be made until the
+    /// returned guard is dropped.
+    fn pack_content(
+        &self,
+        before: &BTreeMap<DeviceId, Sizes>,
+        slack: ByteCount,
+        progress: &Progress,
+    ) -> Result<(ShrinkSummary, NoChunks<'_>)> {
+        let mut plans = 0;
+        loop {
+            let mut closed = NoChunks::begin(self.engine)?;
+            let plan = self.grow_for_plan(before)?;
+            progress.expect(ByteCount::new(plan.moved_bytes));
+            let planned = self.summarize(&plan, slack);
+            let Err(obstacle) = self.carry_out(&plan, &mut closed, progress)? else {
+                return Ok((planned, closed));
+            };
+            plans = plans.exact_add(1);
+            if plans == PLANS_MAX {
+                let refusal = MembershipRefusal::NotPacked { plans, obstacle };
+                return Err(buttress_volume::Error::from(refusal).into());
+            }
+        }
+    }
+
+    /// Returns the sizes of each device. Refuses devices that are missing, and devices of a seed.
+    fn device_sizes(&self) -> Result<BTreeMap<DeviceId, Sizes>> {
         let ids: Vec<DeviceId> = {
             let running = self.engine.shared.running.lock();
             running
@@ -140,13 +176,15 @@ impl Shrinking<'_> {
         let mut sizes = BTreeMap::new();
         for device in ids {
             let slot = self.engine.devices().member(device)?;
-            let size = slot.expected_bytes().filter(|_| slot.device().is_some());
+            let own = slot.device().map(|own| ByteCount::new(own.size_bytes()));
+            let size = slot.expected_bytes().zip(own);
             let missing = || {
                 Error::from(buttress_volume::Error::from(MembershipRefusal::Missing {
                     device,
                 }))
             };
-            sizes.insert(device, size.ok_or_else(missing)?);
+            let (volume, own) = size.ok_or_else(missing)?;
+            sizes.insert(device, Sizes { volume, device: own });
         }
         Ok(sizes)
     }
@@ -156,7 +194,7 @@ impl Shrinking<'_> {
     }
 
     /// Plans the shrink, and grows the devices to the sizes that the plan needs meanwhile.
-    fn grow_for_plan(&self, before: &BTreeMap<DeviceId, ByteCount>) -> Result<Plan> {
+    fn grow_for_plan(&self, before: &BTreeMap<DeviceId, Sizes>) -> Result<Plan> {
         let plan = plan_of(&self.engine.view(), SPARE_BYTES)?;
         if plan.steps.is_empty() {
             return Ok(plan);
@@ -171,7 +209,7 @@ impl Shrinking<'_> {
                 // Clamp: figures of a message; device extents of a damaged volume may end past the device.
                 let tail = plan.tails.get(&device).copied().unwrap_or(0);
                 let free = |size: u64| ByteCount::new(size.saturating_sub(tail));
-                let found = before.get(&device).map_or(0, |size| size.get());
+                let found = before.get(&device).map_or(0, |sizes| sizes.volume.get());
                 Err(buttress_volume::Error::from(MembershipRefusal::NoPlace {
                     device,
                     content: ByteCount::new(plan.moved_bytes),
@@ -223,8 +261,13 @@ impl Shrinking<'_> {
         Ok(None)
     }
 
-    /// Carries out the steps. Returns false if the volume no longer fits the plan.
-    fn carry_out(&self, plan: &Plan, closed: &mut NoChunks<'_>, progress: &Progress) -> Result<bool> {
+    /// Carries out the steps. Returns the obstacle if the volume no longer fits the plan.
+    fn carry_out(
+        &self,
+        plan: &Plan,
+        closed: &mut NoChunks<'_>,
+        progress: &Progress,
+    ) -> Result<Result<(), PackingObstacle>> {
         let options = RelocationOptions {
             progress: progress.clone(),
             ..RelocationOptions::default()
@@ -238,11 +281,14 @@ impl Shrinking<'_> {
             progress.check()?;
             match step {
                 Step::Make(chunk) => match self.make_planned(chunk)? {
-                    Some(start) => made.push(start),
-                    None => return Ok(false),
+                    Ok(start) => made.push(start),
+                    Err(obstacle) => return Ok(Err(obstacle)),
                 },
-                Step::CheckMetadata if !self.has_headroom(plan) => return Ok(false),
-                Step::CheckMetadata => {}
+                Step::CheckMetadata => {
+                    if let Err(obstacle) = self.require_headroom(plan) {
+                        return Ok(Err(obstacle));
+                    }
+                }
                 Step::Close(groups) => {
                     let groups: Result<Vec<Logical>> =
                         groups.iter().map(|group| address(&made, group)).collect();
@@ -259,19 +305,27 @@ impl Shrinking<'_> {
                 }
             }
         }
-        Ok(true)
+        Ok(Ok(()))
     }
 
-    /// Whether the planned chunks for metadata leave enough of their free space.
-    fn has_headroom(&self, plan: &Plan) -> bool {
+    /// Refuses a plan whose chunks for metadata are too small, since metadata has grown.
+    fn require_headroom(&self, plan: &Plan) -> Result<(), PackingObstacle> {
         let running = self.engine.shared.running.lock();
         let used = running.core.groups.room(Purpose::Metadata).used_bytes;
         let (length, planned) = plan.metadata;
         let headroom = length.exact_sub(planned);
-        used <= planned.exact_add(headroom.quotient(HEADROOM_PART))
+        let most = planned.exact_add(headroom.quotient(HEADROOM_PART));
+        match used <= most {
+            true => Ok(()),
+            false => Err(PackingObstacle::Metadata {
+                used: ByteCount::new(used),
+                most: ByteCount::new(most),
+            }),
+        }
     }
 
-    fn make_planned(&self, chunk: &NewChunk) -> Result<Option<Logical>> {
+    /// Makes a chunk of the plan. Returns the obstacle if it cannot be made at its place.
+    fn make_planned(&self, chunk: &NewChunk) -> Result<Result<Logical, PackingObstacle>> {
         let uuids: BTreeMap<DeviceId, Uuid> = {
             let running = self.engine.shared.running.lock();
             let rooms = running.core.devices.rooms.iter();
@@ -296,9 +350,22 @@ impl Shrinking<'_> {
         {
             group.is_last_resort = chunk.is_last_resort;
         }
+        let is_system = chunk.flags.contains(BlockGroupFlags::SYSTEM);
+        let is_array_full = is_system && !handle.core.system_array_has_space();
         drop(handle);
         self.engine.commit_metadata()?;
-        Ok(made)
+        Ok(made.ok_or_else(|| {
+            if is_array_full {
+                return PackingObstacle::SystemArray;
+            }
+            // Clamp: figures of a message.
+            let (device, at) = chunk.place.stripes.first().copied().unwrap_or_default();
+            PackingObstacle::Place {
+                device,
+                start: Physical::new(at),
+                length: ByteCount::new(chunk.place.device_extent),
+            }
+        }))
     }
 
     /// Lets the next allocations of all kinds begin in a chunk. In a mixed one, metadata begins
@@ -324,80 +391,10 @@ impl Shrinking<'_> {
             }
         }
     }
-
-    /// Gives the devices and image files their sizes.
-    fn cut_devices(&self, summary: &ShrinkSummary) -> Result<()> {
-        // After two commits, the last durable state has no extent past the ends either.
-        self.engine.commit()?;
-        self.engine.commit()?;
-        let mut cut = Vec::new();
-        for device in &summary.devices {
-            let slot = self.engine.devices().member(device.device)?;
-            if let Some(first) = chunks_past(self.engine.forest().volume(), &slot, device.after).first() {
-                return Err(Defect::new("a shrink leaves a chunk past the end of a device")
-                    .with("chunk", first.chunk.get())
-                    .with("end", device.after.get())
-                    .into());
-            }
-            if slot.expected_bytes() != Some(device.after) {
-                self.engine.devices().set_bytes(device.device, device.after)?;
-            }
-            cut.push((slot, device.after));
-        }
-        self.engine.commit()?;
-        for (slot, after) in cut {
-            let Some(own) = slot.device() else { continue };
-            cut_file(own, slot.uuid(), after)?;
-        }
-        Ok(())
-    }
 }
 
 fn unknown_chunk(number: usize) -> Error {
     Defect::new("a step of a shrink names a chunk that is not made")
         .with("number", buttress_exact::u64_of(number))
         .into()
-}
-
-/// Keeps edits from making chunks, and commits from removing empty ones. Groups that were closed
-/// meanwhile take extents again when this is dropped.
-struct NoChunks<'a> {
-    engine: &'a Engine,
-}
-
-impl<'a> NoChunks<'a> {
-    fn begin(engine: &'a Engine) -> Result<Self> {
-        engine.require_writing()?;
-        let mut running = engine.shared.running.lock();
-        for room in &mut running.core.devices.rooms {
-            room.chunks_end = Some(0);
-        }
-        running.core.groups.set_keeps_empty(true);
-        drop(running);
-        Ok(Self { engine })
-    }
-
-    /// Closes groups: no more extents go to them.
-    fn close(&mut self, groups: &[Logical]) {
-        let mut running = self.engine.shared.running.lock();
-        for start in groups {
-            if let Some(group) = running.core.groups.get_mut(start.get()) {
-                group.read_only = true;
-            }
-        }
-    }
-}
-
-impl Drop for NoChunks<'_> {
-    fn drop(&mut self) {
-        let mut running = self.engine.shared.running.lock();
-        for room in &mut running.core.devices.rooms {
-            room.chunks_end = None;
-        }
-        for group in running.core.groups.iter_mut() {
-            group.read_only = false;
-            group.is_last_resort = false;
-        }
-        running.core.groups.set_keeps_empty(false);
-    }
 }

@@ -21,7 +21,7 @@ use std::io::{self, Write};
 use buttress_format::compression::CompressionMethod;
 use buttress_format::{
     BlockGroupFlags, CompatRo, Compression, FileKind, Incompat, InodeFlags, QgroupStatus, QgroupStatusFlags,
-    SubvolumeId, Timestamp, TreeId,
+    STRIPE_BYTES, SubvolumeId, Timestamp, TreeId,
 };
 use buttress_fs::{
     FileRange, Filesystem, Location, Metadata, Progress, RangeKind, SubvolumeInfo, WalkEntry, WalkError,
@@ -163,6 +163,21 @@ fn unchanged_snapshots(
     Ok(found)
 }
 
+/// Whether the volume has unallocated space after its last device extent, as an image of the smallest
+/// size has not.
+fn has_unallocated_end(filesystem: &Filesystem) -> bool {
+    let chunks = filesystem.volume().chunk_map();
+    let ends = chunks.chunks().iter().flat_map(|chunk| {
+        let length = chunk.layout().device_extent_bytes().get();
+        let stripes = chunk.chunk().stripes.iter();
+        // Clamp: an end past the last address is past every device.
+        stripes.map(move |stripe| stripe.physical.get().saturating_add(length))
+    });
+    let size = filesystem.superblock().total_bytes.get();
+    let unallocated = ends.max().and_then(|end| size.checked_sub(end));
+    unallocated.is_some_and(|bytes| bytes >= STRIPE_BYTES)
+}
+
 /// Returns the head, which describes the volume.
 fn head(filesystem: &Filesystem, options: &Options) -> String {
     let superblock = filesystem.superblock();
@@ -176,6 +191,9 @@ fn head(filesystem: &Filesystem, options: &Options) -> String {
     let _ = writeln!(text, "sector-size = {}", superblock.sector_bytes);
     if superblock.num_devices == 1 {
         let _ = writeln!(text, "size = {}", superblock.total_bytes.get());
+        if !has_unallocated_end(filesystem) {
+            text.push_str("# If the image was made with --shrink, give --shrink again for the same bytes.\n");
+        }
     }
     let mixed = superblock.incompat.contains(Incompat::MIXED_GROUPS);
     let chunks = filesystem.volume().chunk_map();

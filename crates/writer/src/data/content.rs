@@ -176,10 +176,11 @@ impl Content<'_> {
         }
         let tree = self.location.subvolume.tree();
         let limits = self.filesystem.quota_limits();
-        limits.charge(tree, bytes)?;
+        let charged = limits.charge(tree, bytes)?;
         self.reserve_space(bytes)
-            .inspect_err(|_| limits.uncharge(tree, bytes))?;
+            .inspect_err(|_| limits.uncharge(tree, charged))?;
         self.state.reserved = self.state.reserved.exact_add(bytes);
+        self.state.charged = self.state.charged.exact_add(charged);
         Ok(())
     }
 
@@ -217,7 +218,10 @@ impl Content<'_> {
             self.filesystem.release_data(bytes);
         }
         let tree = self.location.subvolume.tree();
-        self.filesystem.quota_limits().land(tree, bytes);
+        // Clamp: as long as enough bytes stay reserved, all charged bytes stay charged.
+        let landed = self.state.charged.saturating_sub(rest);
+        self.state.charged = self.state.charged.exact_sub(landed);
+        self.filesystem.quota_limits().land(tree, landed);
     }
 
     /// Runs `body` while write-back makes no inline extent of the file.

@@ -358,8 +358,9 @@ impl SmallFile<'_, '_> {
         }
         self.content.file.waiting.write().end_write_back();
         let released = core::mem::take(&mut self.content.state.reserved);
+        let charged = core::mem::take(&mut self.content.state.charged);
         let tree = self.content.location.subvolume.tree();
-        self.content.filesystem.quota_limits().land(tree, released);
+        self.content.filesystem.quota_limits().land(tree, charged);
         released
     }
 

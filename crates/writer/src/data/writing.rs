@@ -109,16 +109,18 @@ impl WritableFilesystem {
         }
     }
 
-    /// Stores the first content of a new file, for which `reserved` bytes are reserved. The call
-    /// leaves the file's times unchanged.
+    /// Stores the first content of a new file, for which `reserved` bytes are reserved and `charged`
+    /// bytes charged. The call leaves the file's times unchanged.
     pub(crate) fn take_first_content(
         &self,
         location: Location,
         content: Vec<u8>,
         reserved: u64,
+        charged: u64,
     ) -> Result<()> {
         self.contents().with(location, |file| {
             file.state.reserved = file.state.reserved.saturating_add(reserved);
+            file.state.charged = file.state.charged.exact_add(charged);
             let size = u64_of(content.len());
             self.count_content(content.len());
             let mut waiting = file.file.waiting.write();
@@ -197,14 +199,15 @@ impl Content<'_> {
         let missing = self.look_at_dirty(|pending| pending.missing_bytes(&place.sectors));
         let tree = self.location.subvolume.tree();
         let limits = self.filesystem.quota_limits();
-        limits.charge(tree, missing)?;
+        let charged = limits.charge(tree, missing)?;
         let reserved = self.filesystem.reserve_data(missing);
-        match reserved.inspect_err(|_| limits.uncharge(tree, missing)) {
+        match reserved.inspect_err(|_| limits.uncharge(tree, charged)) {
             Ok(()) => {}
             Err(error) if error.is_out_of_space() => return Ok(None),
             Err(error) => return Err(error),
         }
         self.state.reserved = self.state.reserved.saturating_add(missing);
+        self.state.charged = self.state.charged.exact_add(charged);
         Ok(Some(self.put_in(&place, source, bytes)))
     }
 

@@ -18,10 +18,7 @@ use buttress_engine::block_groups::Purpose;
 use buttress_engine::log_blocks::{Place, Spare};
 use buttress_engine::running::Running;
 use buttress_exact::Exact as _;
-use buttress_format::{
-    ByteCount, Generation, InodeItem, InodeNumber, ItemType, Key, Logical, RootFlags, RootItem, Timestamp,
-    TreeId, Uuid,
-};
+use buttress_format::{Generation, ItemType, Key, Logical, RootItem, TreeId};
 use buttress_fs::error::{Defect, Error, Result};
 use buttress_locks::MutexGuard;
 use buttress_tree::{BlockPointer, EditableTree, Frozen};
@@ -277,29 +274,8 @@ impl LogTree<'_> {
 /// Returns the root item that names the log of a subvolume.
 fn log_root_item(generation: Generation, logical: Logical, level: u8) -> RootItem {
     RootItem {
-        inode: InodeItem::empty(Timestamp::default()),
-        generation,
-        root_directory: InodeNumber::MIN,
         logical,
-        byte_limit: 0,
-        bytes_used: ByteCount::ZERO,
-        last_snapshot: Generation::MIN,
-        flags: RootFlags::empty(),
-        references: 0,
-        drop_progress: Key::MIN,
-        drop_level: 0,
         level,
-        generation_v2: generation,
-        uuid: Uuid::nil(),
-        parent_uuid: Uuid::nil(),
-        received_uuid: Uuid::nil(),
-        ctransid: Generation::MIN,
-        otransid: Generation::MIN,
-        stransid: Generation::MIN,
-        rtransid: Generation::MIN,
-        ctime: Timestamp::default(),
-        otime: Timestamp::default(),
-        stime: Timestamp::default(),
-        rtime: Timestamp::default(),
+        ..RootItem::empty(generation)
     }
 }

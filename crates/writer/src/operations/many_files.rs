@@ -87,11 +87,15 @@ impl WritableFilesystem {
         // All steps that may fail for lack of space come before the creation of the files.
         let reserved = outside.iter().copied().fold(0, u64::saturating_add);
         let (limits, tree) = (self.quota_limits(), subvolume.tree());
-        let charged = written.reserved.exact_add(reserved);
-        if let Err(error) = self.quotas().charge_new_content(subvolume, charged) {
-            self.encoded_writes().give_up_new_files(written);
-            return Err(error);
-        }
+        let all = written.reserved.exact_add(reserved);
+        let charged = match self.quotas().charge_new_content(subvolume, all) {
+            Ok(charged) => charged,
+            Err(error) => {
+                self.encoded_writes().give_up_new_files(written);
+                return Err(error);
+            }
+        };
+        let charged_of = |bytes: u64| if charged == 0 { 0 } else { bytes };
         if reserved > 0
             && let Err(error) = self
                 .writeback()
@@ -136,12 +140,13 @@ impl WritableFilesystem {
             }
         };
         self.encoded_writes().end_new_files(&written);
-        limits.land(tree, written.reserved);
+        limits.land(tree, charged_of(written.reserved));
         let mut locations = Vec::with_capacity(files.len());
         for ((file, reserved), inode) in files.iter_mut().zip(outside).zip(first.get()..) {
             let location = Location::new(subvolume, InodeNumber::new(inode));
             if reserved > 0 {
-                self.take_first_content(location, core::mem::take(file.content), reserved)?;
+                let content = core::mem::take(file.content);
+                self.take_first_content(location, content, reserved, charged_of(reserved))?;
             } else {
                 self.count_content(file.content.len());
                 file.content.clear();

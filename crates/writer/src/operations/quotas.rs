@@ -248,15 +248,15 @@ impl Quotas<'_> {
             let key = QgroupLimit::key(group);
             let mut limit = match operation.get(TreeId::QUOTA, &key)? {
                 Some(item) => QgroupLimit::parse(&key, item.data()).map_err(broken)?,
-                None => buttress_accounts::quotas::without_limits(group),
+                None => QgroupLimit::none(group),
             };
             change.apply(&mut limit);
             operation.edit().quota_tree().put_limit(&limit)
         })
     }
 
-    /// Charges the content of a new file to its subvolume.
-    pub(crate) fn charge_new_content(&self, subvolume: SubvolumeId, bytes: u64) -> Result<()> {
+    /// Charges the content of a new file to its subvolume. Returns the charged bytes: all or none.
+    pub(crate) fn charge_new_content(&self, subvolume: SubvolumeId, bytes: u64) -> Result<u64> {
         let tree = subvolume.tree();
         self.know_use(subvolume)?;
         self.with_current(|| self.filesystem.quota_limits().charge(tree, bytes))

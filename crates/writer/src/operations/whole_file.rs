@@ -119,18 +119,19 @@ impl WritableFilesystem {
             })?;
         let limits = self.quota_limits();
         let tree = directory.subvolume.tree();
-        self.quotas()
+        let charged = self
+            .quotas()
             .charge_new_content(directory.subvolume, sectors.get())?;
         self.reserve_for_new_file(sectors.get())
-            .inspect_err(|_| limits.uncharge(tree, sectors.get()))?;
+            .inspect_err(|_| limits.uncharge(tree, charged))?;
         match self.make_planned(directory, name, new, plan, &|_| ()) {
             Ok((location, _)) => {
-                self.take_first_content(location, core::mem::take(content), sectors.get())?;
+                self.take_first_content(location, core::mem::take(content), sectors.get(), charged)?;
                 Ok(location)
             }
             Err(error) => {
                 self.release_data(sectors.get());
-                limits.uncharge(tree, sectors.get());
+                limits.uncharge(tree, charged);
                 Err(error)
             }
         }

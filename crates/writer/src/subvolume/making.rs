@@ -17,8 +17,8 @@ use buttress_engine::look::Look;
 use buttress_engine::running::Running;
 use buttress_engine::trees::{LiveTree, OpenTree};
 use buttress_format::{
-    ByteCount, Generation, InodeFlags, InodeItem, InodeNumber, InodeRefs, ItemType, Key, Logical, ObjectId,
-    RootFlags, RootItem, RootRef, SubvolumeId, Timestamp, TreeBlock, TreeId, Uuid, UuidItem, uuid_key,
+    ByteCount, Generation, InodeFlags, InodeItem, InodeNumber, InodeRefs, ItemType, Key, ObjectId, RootFlags,
+    RootItem, RootRef, SubvolumeId, Timestamp, TreeBlock, TreeId, Uuid, UuidItem, uuid_key,
 };
 use buttress_fs::error::{Error, Result};
 use buttress_tree::{BlockPointer, EditableTree};
@@ -309,29 +309,15 @@ fn new_root_item(new: &NewSubvolume, generation: Generation, node_bytes: ByteCou
             flags: InodeFlags::from_bits_retain(ROOT_ITEM_INODE_FLAGS),
             ..InodeItem::empty(NO_TIME)
         },
-        generation,
         root_directory: InodeNumber::ROOT_DIRECTORY,
-        logical: Logical::MIN,
-        byte_limit: 0,
         bytes_used: node_bytes,
-        last_snapshot: Generation::MIN,
-        flags: RootFlags::empty(),
         references: 1,
-        drop_progress: Key::MIN,
-        drop_level: 0,
-        level: 0,
-        generation_v2: generation,
         uuid: new.uuid,
-        parent_uuid: Uuid::nil(),
-        received_uuid: Uuid::nil(),
         ctransid: generation,
         otransid: generation,
-        stransid: Generation::MIN,
-        rtransid: Generation::MIN,
         ctime: new.now,
         otime: new.now,
-        stime: Timestamp::default(),
-        rtime: Timestamp::default(),
+        ..RootItem::empty(generation)
     }
 }
 

@@ -6,6 +6,7 @@ use buttress_fs::filesystem::Filesystem;
 
 /// Writes the changed superblock to all devices, in its own generation. The caller opens the volume
 /// again afterwards. Fails if a device failed and was left out, since it keeps the former superblock.
+/// Missing devices keep theirs, too; the caller decides whether devices may be missing.
 pub(super) fn write_superblocks(filesystem: &Filesystem, change: impl FnOnce(&mut Superblock)) -> Result<()> {
     let volume = filesystem.volume();
     let mut superblock = (*volume.superblock()).clone();
@@ -17,8 +18,12 @@ pub(super) fn write_superblocks(filesystem: &Filesystem, change: impl FnOnce(&mu
     let items: Vec<DeviceItem> = items.map(|item| DeviceItem { fsid: former, ..item }).collect();
     volume.flush()?;
     volume.write_superblocks(&superblock, &items)?;
-    if volume.devices().iter().any(|slot| !slot.is_written()) {
-        let what = "a device failed, and keeps its former superblock (repair the device, then run the same command again)";
+    if volume
+        .devices()
+        .iter()
+        .any(|slot| slot.device().is_some() && !slot.is_written())
+    {
+        let what = "a device failed, and keeps its former superblock (repair the device, then run the same command again; to finish without the device, leave it out and give --degraded)";
         return Err(Error::Invalid { what });
     }
     Ok(())

@@ -21,6 +21,7 @@ mod parity;
 mod quota_inheritance;
 mod quota_removal;
 mod quotas;
+mod shrink;
 mod space_needs;
 mod trimming;
 mod whole_calls;

@@ -418,6 +418,39 @@ fn limits_of_simple_quotas_refuse_writes() {
 }
 
 #[test]
+fn landed_data_of_one_writer_ends_no_charge_of_another() {
+    let memory = volume();
+    let filesystem = open(vec![device(&memory)]).unwrap();
+    filesystem.quotas().enable(QuotaKind::Simple).unwrap();
+    filesystem.commit().unwrap();
+    let home = Location::root_of(filesystem.subvolumes().create(ROOT, b"beside").unwrap());
+    let own = group(0, home.subvolume.get());
+    let early = file_in(&filesystem, home, b"early").unwrap();
+    let late = file_in(&filesystem, home, b"late").unwrap();
+    // The first file's data is dirty before the limit exists, so it is not charged.
+    filesystem
+        .write_at(early, FileOffset::MIN, &vec![7; 400_000])
+        .unwrap();
+    filesystem
+        .quotas()
+        .limit_group(own, limit_of(1_200_000, false))
+        .unwrap();
+    filesystem
+        .write_at(late, FileOffset::MIN, &vec![7; 600_000])
+        .unwrap();
+    filesystem.writeback().write_file(early).unwrap();
+    filesystem.commit_metadata().unwrap();
+    // One million bytes are in use: 400,000 in the counters, 600,000 dirty.
+    let third = file_in(&filesystem, home, b"third").unwrap();
+    let refused = exceeded(filesystem.write_at(third, FileOffset::MIN, &vec![7; 400_000]));
+    assert!(refused.used.get() >= 1_000_000, "{refused}");
+    filesystem
+        .write_at(third, FileOffset::MIN, &vec![7; 100_000])
+        .unwrap();
+    filesystem.commit().unwrap();
+}
+
+#[test]
 fn limits_of_classic_quotas_refuse_writes() {
     let memory = volume();
     let filesystem = open(vec![device(&memory)]).unwrap();

@@ -74,6 +74,13 @@ pub(super) const FAULTS: &[Fault] = &[
         "New content lands on the device that is being removed, and the removal never ends.",
         &[device_changes("device_that_is_emptied_gets_no_new_chunks")],
     ),
+    harms(
+        "shrink-cut-chunk-past-end",
+        "A shrink ends with an error: while it cuts the volume, a new chunk takes a place past the new end.",
+        &[in_memory(
+            "shrink::edits_during_the_cut_make_no_chunk_past_the_new_end",
+        )],
+    ),
     loses(
         "membership-used-device-joins",
         "`device add` without -f takes a disk that another copy of the volume uses, and wipes its content.",

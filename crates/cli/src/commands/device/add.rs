@@ -188,7 +188,14 @@ impl Add {
                 overlay: context.overlay_of(before.exact_add(number)),
                 ..context.device_options()
             };
-            let device = context.open_device(Path::new(path), &options)?;
+            let device = context.open_device(Path::new(path), &options);
+            let device = device.map_err(|error| match path.try_exists() {
+                Ok(false) => error.context(Advice(format!(
+                    "to make an image file first, run `truncate -s SIZE {}`",
+                    path.display()
+                ))),
+                _ => error,
+            })?;
             self.check(volume, &device)?;
             Ok(device)
         };

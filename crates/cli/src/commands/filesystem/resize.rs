@@ -8,6 +8,7 @@ use buttress::{ByteCount, DeviceId, DeviceInfo};
 use clap::Args;
 use serde_json::json;
 
+use super::shrink::advised;
 use crate::context::Context;
 use crate::exit::{Advice, Outcome};
 use crate::globals::{Uses, parse_size};
@@ -128,7 +129,8 @@ impl Subcommand for Resize {
         }
         let writing = context.open_for_writing(&image)?;
         let volume = writing.volume();
-        let device = device(&volume.devices(), self.change.device).with_context(name)?;
+        let before = volume.devices();
+        let device = device(&before, self.change.device).with_context(name)?;
         let now = device.size.map_or(0, ByteCount::get);
         let all = device.device_size.map_or(now, ByteCount::get);
         let size = self.change.size.of(now, all).with_context(name)?;
@@ -145,8 +147,15 @@ impl Subcommand for Resize {
         };
         watch.end_as(ended.is_ok());
         drop(cancelling);
-        ended.with_context(name)?;
         let devices = volume.devices();
+        ended.with_context(name).map_err(|error| {
+            let id = device.id;
+            let command = format!("buttress filesystem resize {id}:{size} {}", image.display());
+            match size < now {
+                true => advised(error, &command, &before, &devices),
+                false => error,
+            }
+        })?;
         let after = devices.iter().find(|other| other.id == device.id);
         let after = after.and_then(|device| device.size).map_or(size, ByteCount::get);
         print(context, &device, now, after)?;

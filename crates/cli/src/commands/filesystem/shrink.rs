@@ -5,12 +5,12 @@ use std::io::Write as _;
 use std::path::Path;
 
 use anyhow::{Context as _, Result};
-use buttress::{ByteCount, DeviceInfo, ShrinkSummary};
+use buttress::{ByteCount, DeviceInfo, ErrorKind, ShrinkSummary};
 use clap::Args;
 use serde_json::{Value, json};
 
 use crate::context::Context;
-use crate::exit::Outcome;
+use crate::exit::{Advice, Outcome};
 use crate::globals::{Uses, parse_size};
 use crate::manual::{Example, example};
 use crate::output::size::Units;
@@ -23,7 +23,8 @@ use crate::table::Subcommand;
 ///
 /// Packs the content towards the start, and truncates the image file last. The result has the free
 /// space of a volume that `mkfs --shrink` makes: nearly none for data. The image file may grow
-/// meanwhile. If the command is interrupted, the volume stays whole, and the next run continues.
+/// meanwhile. If the command is interrupted, the volume stays whole, and the next run continues. An
+/// interrupted command returns the image file to its size, unless much content is past this size.
 /// With several devices, the command shrinks each.
 #[derive(Args, Debug)]
 pub struct Shrink {
@@ -77,8 +78,40 @@ impl Subcommand for Shrink {
         let ended = volume.shrink(slack, &progress);
         watch.end_as(ended.is_ok());
         drop(cancelling);
-        let summary = ended.with_context(name)?;
+        let summary = ended.with_context(name);
+        let command = format!("buttress filesystem shrink {}", image.display());
+        let summary = summary.map_err(|error| advised(error, &command, &devices, &volume.devices()))?;
         self.print(context, &image, &devices, &summary)
+    }
+}
+
+/// Adds to an error which devices are larger than before, and the command that continues.
+pub(super) fn advised(
+    error: anyhow::Error,
+    command: &str,
+    before: &[DeviceInfo],
+    after: &[DeviceInfo],
+) -> anyhow::Error {
+    let size_of = |device: &DeviceInfo| device.device_size.max(device.size);
+    let grown = after.iter().filter_map(|device| {
+        let earlier = before.iter().find(|earlier| earlier.id == device.id)?;
+        let (earlier, now) = (size_of(earlier)?, size_of(device)?);
+        let text = |bytes: ByteCount| Units::default().text(bytes.get());
+        (now > earlier).then(|| format!("{} has {} (before: {})", device.name, text(now), text(earlier)))
+    });
+    let grown: Vec<String> = grown.collect();
+    let is_cancelled = error.downcast_ref().map(buttress::Error::kind) == Some(ErrorKind::Cancelled);
+    if !grown.is_empty() {
+        return error.context(Advice(format!(
+            "{}, because content is past its earlier end; the volume is whole. To continue and to cut it, run `{command}`",
+            grown.join(", ")
+        )));
+    }
+    match is_cancelled {
+        true => error.context(Advice(format!(
+            "the volume is whole and no larger than before; to continue, run `{command}`"
+        ))),
+        false => error,
     }
 }
 
