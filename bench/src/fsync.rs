@@ -183,8 +183,8 @@ impl Calls for Ours {
 
     fn sync(&self, what: &Location, only_data: bool) -> Result<()> {
         match only_data {
-            true => self.0.fdatasync(*what)?,
-            false => self.0.fsync(*what)?,
+            true => self.0.log_tree().fdatasync(*what)?,
+            false => self.0.log_tree().fsync(*what)?,
         };
         Ok(())
     }
@@ -430,7 +430,7 @@ fn side(side: &str, folder: &Path, name: &str, amounts: Amounts) -> Result<Vec<f
     if side == "buttress" {
         let ours = Ours::new(&image.0)?;
         let times = job(name, &ours, amounts)?;
-        let statistics = ours.0.log_statistics();
+        let statistics = ours.0.log_tree().statistics();
         let commits: u64 = statistics.commits.iter().map(|(_, count)| *count).sum();
         println!(
             "({name}: {} logs written, {} joined, {commits} commits instead {:?})",
@@ -504,7 +504,7 @@ fn joined(amounts: Amounts) -> Result<()> {
         let times = threads(&ours, count, Amounts { calls, ..amounts })?;
         let rate = 1000.0 / mean(&times);
         let ratio = rate / *alone.get_or_insert(rate);
-        let written = ours.0.log_statistics().written;
+        let written = ours.0.log_tree().statistics().written;
         println!("| {count} | {rate:.0} | {ratio:.2} | {written} |");
         ours.0.close()?;
     }

@@ -189,7 +189,7 @@ fn table(count: usize, calls: usize, wanted: &[&str]) -> Result<()> {
         measured: RefCell::new(Vec::new()),
     };
     row(&volume, &rows, "stat", calls, &|thread, call| {
-        filesystem.metadata(volume.file(thread, call))?;
+        filesystem.live().metadata(volume.file(thread, call))?;
         Ok(())
     })?;
     row(&volume, &rows, "stat of a view", calls, &|thread, call| {
@@ -199,22 +199,28 @@ fn table(count: usize, calls: usize, wanted: &[&str]) -> Result<()> {
     row(&volume, &rows, "look-up", calls, &|thread, call| {
         let directory = volume.directory(thread, call);
         let name = name_of(directory * DIRECTORY_FILES + call % DIRECTORY_FILES.min(volume.files.len()));
-        filesystem.lookup(volume.directories[directory], name.as_bytes())?;
+        filesystem
+            .live()
+            .lookup(volume.directories[directory], name.as_bytes())?;
         Ok(())
     })?;
     row(&volume, &rows, "64 entries", calls / 16, &|thread, call| {
         let directory = volume.directories[volume.directory(thread, call)];
         let from = (call * 37 % DIRECTORY_FILES) as u64;
-        filesystem.list(directory, from, LISTED)?;
+        filesystem.live().list(directory, from, LISTED)?;
         Ok(())
     })?;
     row(&volume, &rows, "an attribute", calls, &|thread, call| {
-        filesystem.xattr(volume.file(thread, call), b"user.bench")?;
+        filesystem
+            .live()
+            .xattr(volume.file(thread, call), b"user.bench")?;
         Ok(())
     })?;
     row(&volume, &rows, "4 KiB of a clean file", calls, &|thread, call| {
         let mut buffer = [0; FILE_BYTES];
-        filesystem.read_at(volume.file(thread, call), FileOffset::MIN, &mut buffer)?;
+        filesystem
+            .live()
+            .read_at(volume.file(thread, call), FileOffset::MIN, &mut buffer)?;
         Ok(())
     })?;
     row(
@@ -241,7 +247,7 @@ fn table(count: usize, calls: usize, wanted: &[&str]) -> Result<()> {
         &|thread, call| {
             let mut buffer = [0; FILE_BYTES];
             let file = volume.files[(thread * 131 + call) % DIRTY.min(volume.files.len())];
-            filesystem.read_at(file, FileOffset::MIN, &mut buffer)?;
+            filesystem.live().read_at(file, FileOffset::MIN, &mut buffer)?;
             Ok(())
         },
     )?;

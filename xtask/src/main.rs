@@ -17,6 +17,8 @@ mod fuzz;
 mod licences;
 #[cfg(test)]
 mod locks;
+#[cfg(test)]
+mod methods;
 mod miri;
 #[cfg(test)]
 mod modules;

@@ -56,7 +56,7 @@ type Modules = BTreeMap<Segments, Module>;
 type Arrows = BTreeMap<(String, String), BTreeSet<String>>;
 
 /// Returns the tokens of code: names, `::`, and single characters. Comments and literals are left out.
-fn tokens(code: &str) -> Vec<&str> {
+pub fn tokens(code: &str) -> Vec<&str> {
     let (bytes, mut at, mut found) = (code.as_bytes(), 0, Vec::new());
     while let Some(&byte) = bytes.get(at) {
         let rest = &code[at..];

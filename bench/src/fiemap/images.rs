@@ -128,7 +128,7 @@ fn make_preallocated(image: &Path, kind: Kind, extents: u64, tiny: bool) -> Resu
     let filesystem = OpenOptions::new(vec![Device::open(image, &options)?]).open()?;
     let filesystem = WritableFilesystem::new(filesystem, WriteOptions::default())?;
     let top = Location::root_of(SubvolumeId::TOP_LEVEL);
-    let subvolume = filesystem.create_subvolume(top, SUBVOLUME.as_bytes())?;
+    let subvolume = filesystem.subvolumes().create(top, SUBVOLUME.as_bytes())?;
     let home = Location::root_of(subvolume);
     let file = filesystem.create(home, NAME.as_bytes(), &NewInode::of_root(0o644))?;
     for number in 0..extents {
@@ -140,7 +140,9 @@ fn make_preallocated(image: &Path, kind: Kind, extents: u64, tiny: bool) -> Resu
     if kind == Kind::Snapshots {
         for number in 0..if tiny { 10 } else { 1000 } {
             let name = format!("snapshot-{number}");
-            filesystem.snapshot(subvolume, top, name.as_bytes(), true)?;
+            filesystem
+                .subvolumes()
+                .snapshot(subvolume, top, name.as_bytes(), true)?;
         }
     }
     if kind == Kind::HalfShared {

@@ -81,12 +81,12 @@ pub(crate) fn run(scale: Scale) -> Result<()> {
     };
     let read = files("read", READ_FILES, FILE_BYTES)?;
     let written = files("written", WRITTEN_FILES, 1)?;
-    let doomed = filesystem.create_subvolume(ROOT, b"doomed")?;
+    let doomed = filesystem.subvolumes().create(ROOT, b"doomed")?;
     for number in 0..dropped {
         filesystem.create(Location::root_of(doomed), format!("{number}").as_bytes(), &new)?;
     }
     filesystem.commit()?;
-    filesystem.delete_subvolume(doomed)?;
+    filesystem.subvolumes().delete(doomed)?;
     filesystem.commit()?;
     println!("{dropped} files are dropped, {} MiB written", offered_bytes >> 20);
 
@@ -131,7 +131,7 @@ pub(crate) fn run(scale: Scale) -> Result<()> {
                 if !goes_on() {
                     break;
                 }
-                times.take(|| Ok(fs.metadata(read[number * 7 % read.len()])?))?;
+                times.take(|| Ok(fs.live().metadata(read[number * 7 % read.len()])?))?;
                 std::thread::sleep(Duration::from_micros(50));
             }
             Ok(times)
@@ -144,12 +144,12 @@ pub(crate) fn run(scale: Scale) -> Result<()> {
                     break;
                 }
                 let file = read[number * 11 % read.len()];
-                times.take(|| Ok(fs.read_at(file, FileOffset::MIN, &mut buffer)?))?;
+                times.take(|| Ok(fs.live().read_at(file, FileOffset::MIN, &mut buffer)?))?;
                 std::thread::sleep(Duration::from_micros(50));
             }
             Ok(times)
         });
-        let dropping = scope.spawn(|| -> Result<()> { Ok(fs.drop_deleted_subvolumes(&Progress::new())?) });
+        let dropping = scope.spawn(|| -> Result<()> { Ok(fs.subvolumes().drop_deleted(&Progress::new())?) });
         let writes = (|| -> Result<Times> {
             let mut times = Times::default();
             let piece = vec![b'w'; WRITTEN_AT_ONCE];

@@ -63,7 +63,9 @@ impl Ours {
             filesystem.create(listed, format!("{number}").as_bytes(), &NewInode::of_root(0o644))?;
         }
         filesystem.make_directory(TOP, b"new", &NewInode::of_root(0o755))?;
-        let id = filesystem.snapshot(SubvolumeId::TOP_LEVEL, TOP, b"snapshot", true)?;
+        let id = filesystem
+            .subvolumes()
+            .snapshot(SubvolumeId::TOP_LEVEL, TOP, b"snapshot", true)?;
         filesystem.commit()?;
         Ok(Self {
             view: filesystem.view(),
@@ -75,7 +77,7 @@ impl Ours {
     /// Returns the location of a path of plain names in the newest tree.
     fn place_of(&self, path: &str) -> Result<Location> {
         path.split('/').try_fold(TOP, |directory, name| {
-            let entry = self.filesystem.lookup(directory, name.as_bytes())?;
+            let entry = self.filesystem.live().lookup(directory, name.as_bytes())?;
             Ok(entry.with_context(|| format!("{path} is not there"))?.target)
         })
     }
@@ -91,7 +93,9 @@ impl Side for Ours {
                 .read_at(FileOffset::new(0), &mut content)?;
         } else {
             let file = self.place_of(path)?;
-            self.filesystem.read_at(file, FileOffset::new(0), &mut content)?;
+            self.filesystem
+                .live()
+                .read_at(file, FileOffset::new(0), &mut content)?;
         }
         Ok(())
     }
@@ -102,6 +106,7 @@ impl Side for Ours {
             self.view.read_dir(listed)?.collect::<Result<Vec<_>, _>>()?.len()
         } else {
             self.filesystem
+                .live()
                 .list(self.place_of("listed")?, 0, LISTED_NAMES + 1)?
                 .len()
         };
@@ -110,7 +115,11 @@ impl Side for Ours {
     }
 
     fn make(&self, name: &str) -> Result<()> {
-        let directory = self.filesystem.lookup(TOP, b"new")?.context("the directory")?;
+        let directory = self
+            .filesystem
+            .live()
+            .lookup(TOP, b"new")?
+            .context("the directory")?;
         let made = self
             .filesystem
             .create(directory.target, name.as_bytes(), &NewInode::of_root(0o644))?;

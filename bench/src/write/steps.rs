@@ -182,7 +182,7 @@ fn our_calls(scale: Scale, step: Step, filesystem: &WritableFilesystem, blocks: 
     match step {
         Step::Inline => make_inline_files(filesystem, TOP, scale.inline_files)?,
         Step::SubvolumeInline => {
-            let made = filesystem.create_subvolume(TOP, SUBVOLUME.as_bytes())?;
+            let made = filesystem.subvolumes().create(TOP, SUBVOLUME.as_bytes())?;
             make_inline_files(filesystem, Location::root_of(made), scale.inline_files)?;
         }
         Step::Unlink => {
@@ -216,14 +216,16 @@ fn our_calls(scale: Scale, step: Step, filesystem: &WritableFilesystem, blocks: 
             }
         }
         Step::Snapshot => {
-            filesystem.snapshot(SubvolumeId::TOP_LEVEL, TOP, b"snapshot", true)?;
+            filesystem
+                .subvolumes()
+                .snapshot(SubvolumeId::TOP_LEVEL, TOP, b"snapshot", true)?;
         }
         Step::Drop | Step::DropUnshared => {
             let found = filesystem
                 .view()
                 .resolve(TOP, step.dropped().as_bytes(), Follow::All)?;
-            filesystem.delete_subvolume(found.subvolume)?;
-            filesystem.drop_deleted_subvolumes(&Progress::new())?;
+            filesystem.subvolumes().delete(found.subvolume)?;
+            filesystem.subvolumes().drop_deleted(&Progress::new())?;
         }
     }
     Ok(())

@@ -151,23 +151,7 @@ pub(crate) fn data_references(
         byte,
     };
     let mut failures = Vec::new();
-    let mut leaves = Leaves::new();
-    let mut places = 0_usize;
-    for reference in extent_references(filesystem, &extent)? {
-        let found =
-            reference.and_then(|reference| leaves_of(filesystem, &extent, &reference, wanted, &mut leaves));
-        match found {
-            Ok(count) => places = places.exact_add(count),
-            Err(error) => list(&mut failures, error),
-        }
-        if leaves.len() > BLOCKS_MAX || places > REFERENCES_MAX {
-            return Err(Corruption::BackReferencesTooMany {
-                logical,
-                limit: BLOCKS_MAX,
-            }
-            .into());
-        }
-    }
+    let leaves = leaves_with(filesystem, &extent, wanted, &mut failures)?;
     let mut climb = Climb::new(filesystem);
     let mut references = BTreeSet::new();
     for (leaf, places) in leaves.iter().filter(|(_, places)| !places.is_empty()) {
@@ -203,6 +187,45 @@ pub(crate) fn trees_of_block(filesystem: &Filesystem, logical: Logical) -> Resul
     Ok((roots.to_vec(), failures))
 }
 
+/// Returns all leaves with items that use the wanted bytes.
+fn leaves_with(
+    filesystem: &Filesystem,
+    extent: &Extent,
+    wanted: Wanted,
+    failures: &mut Vec<Error>,
+) -> Result<Leaves> {
+    let mut leaves = Leaves::new();
+    let mut full = BTreeSet::new();
+    let mut places = 0_usize;
+    // References by address come first: a keyed reference does not count the items of their leaves.
+    for by_address in [true, false] {
+        for reference in extent_references(filesystem, extent)? {
+            let is_by_address = |found: &InlineReference| matches!(found, InlineReference::SharedData { .. });
+            let found = match reference {
+                Ok(reference) if is_by_address(&reference) != by_address => continue,
+                Ok(reference) => leaves_of(filesystem, extent, &reference, wanted, &full, &mut leaves),
+                Err(_) if !by_address => continue,
+                Err(error) => Err(error),
+            };
+            match found {
+                Ok(count) => places = places.exact_add(count),
+                Err(error) => list(failures, error),
+            }
+            if leaves.len() > BLOCKS_MAX || places > REFERENCES_MAX {
+                return Err(Corruption::BackReferencesTooMany {
+                    logical: extent.item.start,
+                    limit: BLOCKS_MAX,
+                }
+                .into());
+            }
+        }
+        if by_address {
+            full = leaves.keys().copied().collect();
+        }
+    }
+    Ok(leaves)
+}
+
 /// Adds the leaves to which a reference leads, with their places that use the wanted bytes. Returns
 /// the number of places that it added.
 fn leaves_of(
@@ -210,6 +233,7 @@ fn leaves_of(
     extent: &Extent,
     reference: &InlineReference,
     wanted: Wanted,
+    full: &BTreeSet<Logical>,
     leaves: &mut Leaves,
 ) -> Result<usize> {
     match reference {
@@ -217,7 +241,7 @@ fn leaves_of(
             let tree = filesystem
                 .tree(reference.root)
                 .map_err(|_| dangling(extent, reference))?;
-            leaves_in_tree(filesystem, &tree, extent, reference, wanted, leaves)
+            leaves_in_tree(filesystem, &tree, extent, reference, wanted, full, leaves)
         }
         InlineReference::SharedData { parent, .. } => {
             if leaves.contains_key(parent) {
@@ -248,13 +272,15 @@ fn leaves_of(
 ///
 /// The reference's offset is the file offset of the extent's first byte. The items of a keyed
 /// reference lie between this offset and the extent's length above it. The computed file offset
-/// wraps below zero if a file begins in the middle of an extent.
+/// wraps below zero if a file begins in the middle of an extent. Other references count the items
+/// in leaves of another owner, and in leaves with `full` back references.
 fn leaves_in_tree(
     filesystem: &Filesystem,
     tree: &Tree,
     extent: &Extent,
     reference: &ExtentDataReference,
     wanted: Wanted,
+    full: &BTreeSet<Logical>,
     leaves: &mut Leaves,
 ) -> Result<usize> {
     let object_id = reference.inode.object_id();
@@ -287,8 +313,12 @@ fn leaves_in_tree(
         if slice.disk != wanted.extent || key.offset.wrapping_sub(slice.offset.get()) != reference.offset {
             continue;
         }
+        let leaf = item.leaf().header();
+        if leaf.owner != reference.root || full.contains(&leaf.logical) {
+            continue;
+        }
         found = found.exact_add(1);
-        let places = leaves.entry(item.leaf().header().logical).or_default();
+        let places = leaves.entry(leaf.logical).or_default();
         if let Some(offset) = wanted.offset_in(&key, &file_extent) {
             let place = (reference.inode, offset);
             if !places.contains(&place) {

@@ -73,7 +73,7 @@ impl Content {
             #[cfg(feature = "write")]
             Access::Writing(writer) => {
                 let open = writer.open_inode(location)?;
-                match writer.metadata(location)?.kind {
+                match writer.live().metadata(location)?.kind {
                     FileKind::Regular => {}
                     FileKind::Directory => {
                         return Err(buttress_fs::Error::IsADirectory { location }.into());
@@ -162,7 +162,7 @@ impl File {
         match &self.content {
             Content::Still { file, .. } => Ok(file.data_runs(start)?),
             #[cfg(feature = "write")]
-            Content::Live { writer, .. } => Ok(writer.data_runs(self.location, start)?),
+            Content::Live { writer, .. } => Ok(writer.live().data_runs(self.location, start)?),
         }
     }
 
@@ -180,7 +180,7 @@ impl File {
             Content::Still { file, .. } => Ok(file.clone()),
             #[cfg(feature = "write")]
             Content::Live { writer, .. } => {
-                writer.write_back_file(self.location)?;
+                writer.writeback().write_file(self.location)?;
                 Ok(writer.view().open_file(self.location)?)
             }
         }
@@ -194,7 +194,7 @@ impl File {
         match &self.content {
             Content::Still { file, .. } => Ok(file.size()),
             #[cfg(feature = "write")]
-            Content::Live { writer, .. } => Ok(ByteCount::new(writer.size_of(self.location)?)),
+            Content::Live { writer, .. } => Ok(ByteCount::new(writer.contents().size_of(self.location)?)),
         }
     }
 
@@ -206,7 +206,7 @@ impl File {
         match &self.content {
             Content::Still { file, .. } => Ok(file.metadata().clone()),
             #[cfg(feature = "write")]
-            Content::Live { writer, .. } => Ok(writer.metadata(self.location)?),
+            Content::Live { writer, .. } => Ok(writer.live().metadata(self.location)?),
         }
     }
 
@@ -231,7 +231,7 @@ impl File {
         match &self.content {
             Content::Still { file, .. } => Ok(file.read_at(offset, buffer)?),
             #[cfg(feature = "write")]
-            Content::Live { writer, .. } => Ok(writer.read_at(self.location, offset, buffer)?),
+            Content::Live { writer, .. } => Ok(writer.live().read_at(self.location, offset, buffer)?),
         }
     }
 
@@ -285,7 +285,7 @@ impl File {
         match &self.content {
             Content::Still { file, .. } => Ok(file.fiemap(range)?),
             #[cfg(feature = "write")]
-            Content::Live { writer, .. } => Ok(writer.fiemap(self.location, range)?),
+            Content::Live { writer, .. } => Ok(writer.live().fiemap(self.location, range)?),
         }
     }
 }

@@ -184,6 +184,8 @@ pub use buttress_accounts::{
 };
 #[cfg(feature = "check")]
 pub use buttress_check::{Finding, Grade, Options as CheckOptions, Report as CheckReport};
+#[cfg(all(feature = "write", target_os = "linux"))]
+pub use buttress_device::LockedFile;
 #[cfg(feature = "write")]
 pub use buttress_device::overlay::apply as apply_overlay;
 pub use buttress_device::{

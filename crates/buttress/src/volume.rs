@@ -195,7 +195,7 @@ impl Volume {
             Access::Reading(_) => Ok(self.clone()),
             #[cfg(feature = "write")]
             Access::Writing(writer) => {
-                writer.write_back()?;
+                writer.writeback().write_all()?;
                 Ok(Self::over(writer.view()))
             }
         }

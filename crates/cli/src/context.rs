@@ -18,6 +18,7 @@ use serde_json::{Value, json};
 use crate::exit;
 use crate::failures::ToldFailures;
 use crate::globals::{Format, Globals, Progress as When};
+use crate::mounted::passed::Passed;
 use crate::mounted::places::Below;
 use crate::opening::Place;
 use crate::output::terminal;
@@ -41,6 +42,8 @@ pub struct Context {
     takes_mounted: AtomicBool,
     /// Mount whose server is to execute the command.
     handed_on: Mutex<Option<Below>>,
+    /// Files that this process passes to the server of that mount.
+    passed: Mutex<Vec<Passed>>,
     /// True if this process has opened a device.
     has_opened: AtomicBool,
     /// Text of the first loss.
@@ -92,6 +95,7 @@ impl Context {
             sources: Sources::default(),
             takes_mounted: AtomicBool::new(false),
             handed_on: Mutex::new(None),
+            passed: Mutex::default(),
             has_opened: AtomicBool::new(false),
             first_loss: Mutex::new(None),
             cancel: Arc::default(),
@@ -210,6 +214,16 @@ impl Context {
     /// Returns the mount whose server is to execute the command.
     pub(crate) fn handed_on(&self) -> Option<Below> {
         self.handed_on.lock().clone()
+    }
+
+    /// Passes an open file to the server that executes the command.
+    pub(crate) fn pass(&self, file: Passed) {
+        self.passed.lock().push(file);
+    }
+
+    /// Takes the files to pass to the server.
+    pub(crate) fn take_passed(&self) -> Vec<Passed> {
+        std::mem::take(&mut *self.passed.lock())
     }
 
     /// Prints an error on stderr, after which the command continues. A requested part is missing

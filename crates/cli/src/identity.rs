@@ -105,6 +105,19 @@ impl Identity {
             || other.below.iter().any(|range| range.overlaps(self.own))
     }
 
+    /// Returns whether the bytes are in a file of a file system, or below such a file's loop device.
+    /// `device` is the file system's number in the table of mounts.
+    pub fn is_on(&self, device: &str) -> bool {
+        let is_there = |range: &Range| match range.thing {
+            Thing::File(number, _) => {
+                let (major, minor) = (rustix::fs::major(number), rustix::fs::minor(number));
+                format!("{major}:{minor}") == device
+            }
+            Thing::Block(_) => false,
+        };
+        is_there(&self.own) || self.below.iter().any(is_there)
+    }
+
     /// Returns whether both identities refer to the same bytes.
     pub fn is_same(&self, other: &Self) -> bool {
         self.own == other.own

@@ -18,9 +18,11 @@
 //! Only the server's own user and root may send commands, because they have the server's rights.
 //! The server's socket is in a directory that no other user may enter, and the system identifies
 //! the peer. Other users of the mount have system calls and control commands (`ioctl(2)`), for
-//! which kernel and server check permissions file by file. Such a command on a mount cannot name
-//! files of the host: the server opens none for it.
+//! which kernel and server check permissions file by file. The server opens no files of the host.
+//! If a command needs a further image or device, the client opens it and passes its descriptors
+//! ([`passed`]).
 
 pub mod client;
+pub mod passed;
 pub mod places;
 pub mod protocol;

@@ -125,6 +125,18 @@ impl Device {
         Ok(device)
     }
 
+    /// Makes a device of a file that another process opened and locked. `name` is the path of the
+    /// file, for messages.
+    ///
+    /// # Errors
+    /// Fails if a descriptor is not open for writing, is neither an image file nor a block device,
+    /// or if another process holds the lock.
+    #[cfg(target_os = "linux")]
+    pub fn from_locked(name: impl AsRef<Path>, locked: crate::LockedFile) -> Result<Self, IoError> {
+        let backend = locked.into_backend(name.as_ref())?;
+        Ok(Self::with_backend(backend, Engine::Threads))
+    }
+
     /// Returns only the backend of the image file or block device at `path`, for wrappers with
     /// faults or a simulation. The `options` `engine`, `depth` and `max_request_bytes` belong to
     /// the queue and have no effect.

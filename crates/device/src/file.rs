@@ -18,10 +18,12 @@ mod cold;
 pub(crate) mod guard;
 mod host;
 mod large;
+mod locked;
 mod opening;
 mod system;
 mod widening;
 
+pub use locked::LockedFile;
 pub(crate) use opening::open;
 pub(crate) use system::punch_hole;
 

@@ -75,6 +75,8 @@ pub use clock::VirtualClock;
 pub use device::{DEFAULT_DEPTH, Device, MAX_REQUEST_BYTES, OpenOptions};
 pub use engine::Engine;
 pub use error::{IoError, Operation, check_range, out_of_range};
+#[cfg(target_os = "linux")]
+pub use file::LockedFile;
 pub use memory::MemoryBackend;
 pub use partition::{Offset, window as partition_window};
 pub use pending::{PendingRead, PendingWrite};

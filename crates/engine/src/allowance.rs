@@ -31,7 +31,7 @@ pub(crate) struct Allowance {
 #[cfg(debug_assertions)]
 impl Allowance {
     pub(crate) fn of(need: Need, running: &Running) -> Self {
-        let (shape, nodes_before) = running.shape();
+        let (shape, nodes_before) = running.block_reserve().shape();
         Self {
             need,
             nodes_before,
@@ -43,7 +43,7 @@ impl Allowance {
     /// Asserts that the edit allocated no more nodes than it may. The nodes that a new data chunk
     /// needs count for the commit, not for the edit.
     pub(crate) fn check(self, running: &Running) {
-        let (shape, nodes) = running.shape();
+        let (shape, nodes) = running.block_reserve().shape();
         let groups = running.core.groups.iter().count();
         // An edit never removes a block group, so the difference is the number of new chunks.
         let chunks = u64_of(groups.exact_sub(self.groups_before));
@@ -81,7 +81,7 @@ struct Work {
 impl Work {
     fn of(running: &Running) -> Self {
         Self {
-            nodes: running.shape().1,
+            nodes: running.block_reserve().shape().1,
             references: running.core.references.len(),
             inodes: running.inodes.changed(),
         }
@@ -95,7 +95,7 @@ impl CommitAllowance {
         if !cfg!(debug_assertions) || self.left == Some(Work::of(running)) {
             return;
         }
-        let reserved = running.nodes_of_commit();
+        let reserved = running.block_reserve().nodes_of_commit();
         self.nodes_max = self.nodes_max.max(self.taken(running).exact_add(reserved));
     }
 

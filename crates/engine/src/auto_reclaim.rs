@@ -21,7 +21,7 @@
 use crate::block_groups::Purpose;
 use crate::engine::{Engine, Shared};
 use crate::relocation::{RelocationOptions, Removal};
-use crate::running::Running;
+use crate::running_parts::RelocationStep;
 use crate::workers::Worker;
 use buttress_exact::Exact as _;
 use buttress_format::{BlockGroupFlags, ByteCount, Logical};
@@ -170,7 +170,13 @@ impl Engine {
         let Some(run) = self.shared.reclaim.begin() else {
             return Ok(None);
         };
-        let Some((candidate, is_scarce)) = self.shared.running.lock().candidate(watched, options) else {
+        let Some((candidate, is_scarce)) = self
+            .shared
+            .running
+            .lock()
+            .relocation_step()
+            .candidate(watched, options)
+        else {
             return Ok(None);
         };
         let relocation = RelocationOptions {
@@ -180,7 +186,9 @@ impl Engine {
         };
         let chunks = || self.forest().volume().chunk_map().chunks().len();
         let before = chunks();
-        let moved = self.relocate_now(&[Logical::new(candidate.start)], &relocation);
+        let moved = self
+            .relocations()
+            .relocate_now(&[Logical::new(candidate.start)], &relocation);
         drop(run);
         let later = Instant::now().checked_add(AVOIDED_FOR);
         if is_scarce && chunks() >= before {
@@ -241,15 +249,19 @@ fn run(
     }
 }
 
-impl Running {
+impl RelocationStep<'_> {
     /// Returns the least used block group to reclaim, and whether it is one for scarce space only.
     fn candidate(&mut self, watched: &mut Watched, options: AutoReclaim) -> Option<(Candidate, bool)> {
         let candidates = self.below_threshold(watched, options);
-        if self.core.balancing.is_some() || self.core.replacing.is_some() {
+        if self.running.core.balancing.is_some() || self.running.core.replacing.is_some() {
             return None;
         }
         let counts_scarcity = !is_before(watched.gained_nothing_until)
-            && !self.has_space_for_chunks(Purpose::Metadata, CHUNKS_SCARCE);
+            && !self
+                .running
+                .core
+                .chunk_planner()
+                .has_space_for(Purpose::Metadata, CHUNKS_SCARCE);
         let mut candidates: Vec<(Candidate, bool)> = candidates
             .into_iter()
             .filter(|(_, fell)| *fell || counts_scarcity)
@@ -269,7 +281,7 @@ impl Running {
         let mut seen_before = core::mem::take(&mut watched.groups);
         let now = Instant::now();
         let mut found = Vec::new();
-        for group in self.core.groups.iter() {
+        for group in self.running.core.groups.iter() {
             let is_plain = group.serves(Purpose::Data) && !group.flags.contains(BlockGroupFlags::METADATA);
             if !is_plain || group.read_only {
                 continue;

@@ -89,7 +89,7 @@ fn run(writer: &Weak<Shared>, woken: &Receiver<()>, interval: Duration) {
         // The volume records an error that stopped writing. After an error that did not stop
         // writing, the thread retries.
         drop(done);
-        drop(filesystem.remove_left_groups());
+        drop(filesystem.relocations().remove_left());
     }
 }
 

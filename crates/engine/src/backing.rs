@@ -26,7 +26,8 @@
 //! [`BlockGroups::allocate`]: super::block_groups::BlockGroups::allocate
 
 use super::block_groups::{Purpose, Share};
-use super::running::Running;
+use crate::core_state::Core;
+use crate::running_parts::HostSpace;
 use buttress_device::IoError;
 use buttress_exact::Exact as _;
 use buttress_format::{BlockGroupFlags, ByteCount, Logical};
@@ -73,7 +74,7 @@ pub fn of_host(error: buttress_volume::Error) -> Error {
     }
 }
 
-impl Running {
+impl HostSpace<'_> {
     /// Reserves space on the host for more free bytes of a kind of block groups. If one free range
     /// has at least `lacking` bytes, reserves at least `lacking` bytes. Fails before any change if
     /// a block of the free-space tree is not in memory.
@@ -82,8 +83,8 @@ impl Running {
     /// Fails if free space cannot be read, if writing has stopped, or if a device fails, except for
     /// lack of host space.
     pub fn back_more(&mut self, purpose: Purpose, lacking: u64) -> Result<Backing> {
-        let cursor = self.core.groups.cursor(purpose);
-        let groups = self.core.groups.iter();
+        let cursor = self.running.core.groups.cursor(purpose);
+        let groups = self.running.core.groups.iter();
         let mut backed: Vec<(u64, bool)> = groups
             .filter(|group| group.is_backed && !group.read_only && group.serves(purpose))
             .map(|group| (group.start, group.free.is_none()))
@@ -95,21 +96,21 @@ impl Running {
         backed.rotate_left(ahead);
         for (start, is_unloaded) in backed {
             if is_unloaded {
-                self.load_group(start)?;
+                self.running.load_group(start)?;
             }
             let Some(range) = self.next_unbacked(start, cursor) else {
                 continue;
             };
             return self.back(purpose, range, lacking);
         }
-        self.core.host_failure = None;
+        self.running.core.host_failure = None;
         Ok(Backing::AllBacked)
     }
 
     /// Returns the first free range of a group without space on the host, from `cursor` on if
     /// possible.
     fn next_unbacked(&self, start: u64, cursor: u64) -> Option<(u64, u64)> {
-        let group = self.core.groups.holding(start)?;
+        let group = self.running.core.groups.holding(start)?;
         let ahead = group.unbacked.from(cursor).next();
         ahead.or_else(|| group.unbacked.iter().next())
     }
@@ -119,7 +120,7 @@ impl Running {
             Purpose::System => SYSTEM_STEP_BYTES,
             Purpose::Metadata | Purpose::Data => STEP_BYTES,
         };
-        let node_bytes = self.core.node_bytes().get();
+        let node_bytes = self.running.core.node_bytes().get();
         let wanted = lacking
             .max(step)
             .checked_next_multiple_of(node_bytes)
@@ -127,11 +128,11 @@ impl Running {
         let taken = length.min(wanted);
         match self.back_range(start, taken)? {
             None => {
-                self.core.host_failure = None;
+                self.running.core.host_failure = None;
                 Ok(Backing::More)
             }
             Some(failure) => {
-                self.core.host_failure = Some(failure);
+                self.running.core.host_failure = Some(failure);
                 self.back_what_has_space(purpose)
             }
         }
@@ -140,10 +141,11 @@ impl Running {
     /// Reserves host space for a range and makes the range free. Returns the failure if the host
     /// has no space.
     fn back_range(&mut self, start: u64, length: u64) -> Result<Option<IoError>> {
-        let volume = self.core.forest.volume();
+        let volume = self.running.core.forest.volume();
         match volume.reserve(Logical::new(start), ByteCount::new(length)) {
             Ok(()) => {
-                self.core
+                self.running
+                    .core
                     .groups
                     .shift(start, length, Share::Unbacked, Share::Free)?;
                 Ok(None)
@@ -156,8 +158,8 @@ impl Running {
     /// Finds free ranges that already have host space. Ranges that already have host space need no
     /// space of a full host.
     fn back_what_has_space(&mut self, purpose: Purpose) -> Result<Backing> {
-        let from = self.core.asked_host_at;
-        let groups = self.core.groups.iter();
+        let from = self.running.core.asked_host_at;
+        let groups = self.running.core.groups.iter();
         let mut pieces: Vec<(u64, u64)> = groups
             .filter(|group| group.is_backed && !group.read_only && group.serves(purpose))
             .flat_map(|group| group.unbacked.iter())
@@ -166,18 +168,20 @@ impl Running {
         let ahead = pieces.partition_point(|(start, _)| *start <= from);
         pieces.rotate_left(ahead);
         for (start, length) in pieces.into_iter().take(PIECES_MAX) {
-            self.core.asked_host_at = start;
+            self.running.core.asked_host_at = start;
             if self.back_range(start, length)?.is_none() {
                 return Ok(Backing::More);
             }
         }
         Ok(Backing::HostFull)
     }
+}
 
+impl Core {
     /// Returns the host's failure if it caused the lack of space. Callers return the host's failure
     /// instead of an error that names the volume.
     pub fn host_failure(&self) -> Option<Error> {
-        self.core.host_failure.clone().map(Error::OutOfHostSpace)
+        self.host_failure.clone().map(Error::OutOfHostSpace)
     }
 }
 

@@ -2,9 +2,9 @@
 //!
 //! | step | what is durable after it |
 //! |---|---|
-//! | [start](Engine::start_balance) | the item, before any block group is moved |
+//! | [start](Balances::start) | the item, before any block group is moved |
 //! | pause, crash | the item stays: this program or Linux resumes the balance with the item's filters |
-//! | [end](Engine::end_balance) | the item is gone |
+//! | [end](Balances::end) | the item is gone |
 //!
 //! [`choice`] selects block groups by Linux's filters, [`admission`] refuses what Linux refuses.
 //! Choice and admission are pure functions of tables. While a balance runs, new chunks have the
@@ -19,9 +19,10 @@ pub mod admission;
 pub mod choice;
 pub mod job;
 
+use crate::areas::Balances;
 use crate::balancing::Balancing;
 use crate::block_groups::{BlockGroups, Group, TargetProfiles};
-use crate::engine::Engine;
+use crate::core_state::Core;
 use crate::loading::block_groups_of;
 use crate::running::Running;
 use admission::{Facts, admit};
@@ -94,11 +95,11 @@ fn candidate(group: &Group, map: &ChunkMap) -> Result<Candidate> {
     })
 }
 
-impl Engine {
+impl Balances<'_> {
     /// Returns the balance that is in progress or paused.
     #[must_use]
-    pub fn balance(&self) -> Option<BalanceItem> {
-        let running = self.shared.running.lock();
+    pub fn current(&self) -> Option<BalanceItem> {
+        let running = self.engine.shared.running.lock();
         let balancing = running.core.balancing.filter(|balancing| !balancing.ends);
         balancing.map(|balancing| balancing.item)
     }
@@ -108,8 +109,8 @@ impl Engine {
     ///
     /// # Errors
     /// Returns Linux's errors for a balance that Linux refuses.
-    pub fn plan_balance(&self, item: &BalanceItem) -> Result<Choice> {
-        self.start_to_look().plan_balance(item)
+    pub fn plan(&self, item: &BalanceItem) -> Result<Choice> {
+        self.engine.start_to_look().core.plan_balance(item)
     }
 
     /// Starts a balance: the balance item is durable when this call returns, and new chunks get the
@@ -118,23 +119,23 @@ impl Engine {
     /// # Errors
     /// Fails with [`BalanceRefusal::InProgress`], with an error that Linux also returns, or if the
     /// commit fails.
-    pub fn start_balance(&self, item: BalanceItem) -> Result<Choice> {
+    pub fn start(&self, item: BalanceItem) -> Result<Choice> {
         let choice = {
-            let _no_change = self.begin_beside_no_change()?;
-            let mut running = self.shared.running.lock();
+            let _no_change = self.engine.begin_beside_no_change()?;
+            let mut running = self.engine.shared.running.lock();
             if running.core.balancing.is_some() {
                 return Err(BalanceRefusal::InProgress.into());
             }
-            let choice = running.plan_balance(&item)?;
+            let choice = running.core.plan_balance(&item)?;
             running.core.balancing = Some(Balancing {
                 is_changed: true,
                 ..Balancing::recorded(item)
             });
             choice
         };
-        self.set_target_profiles(targets(&item));
+        self.engine.relocations().set_target_profiles(targets(&item));
         if !buttress_faults::on("balance-item-late") {
-            self.commit()?;
+            self.engine.commit_metadata()?;
         }
         Ok(choice)
     }
@@ -145,25 +146,25 @@ impl Engine {
     /// # Errors
     /// Fails with [`BalanceRefusal::NotInProgress`], [`BalanceRefusal::Running`], or a refusal that
     /// Linux also makes.
-    pub fn resume_balance(&self) -> Result<Choice> {
+    pub fn resume(&self) -> Result<Choice> {
         let item = {
-            let running = self.shared.running.lock();
+            let running = self.engine.shared.running.lock();
             match running.core.balancing.filter(|balancing| !balancing.ends) {
                 None => return Err(BalanceRefusal::NotInProgress.into()),
                 Some(balancing) if balancing.runs => return Err(BalanceRefusal::Running.into()),
                 Some(balancing) => balancing.item,
             }
         };
-        self.plan_balance(&choice::resumed(item))
+        self.plan(&choice::resumed(item))
     }
 
     /// Ends the balance, finished or cancelled: the balance item is gone when this method returns.
     ///
     /// # Errors
     /// [`BalanceRefusal::NotInProgress`]; the commit fails.
-    pub fn end_balance(&self) -> Result<()> {
+    pub fn end(&self) -> Result<()> {
         {
-            let mut running = self.shared.running.lock();
+            let mut running = self.engine.shared.running.lock();
             let balancing = running
                 .core
                 .balancing
@@ -173,15 +174,17 @@ impl Engine {
             balancing.ends = true;
             balancing.is_changed = true;
         }
-        self.set_target_profiles(TargetProfiles::default());
-        self.commit()?;
+        self.engine
+            .relocations()
+            .set_target_profiles(TargetProfiles::default());
+        self.engine.commit_metadata()?;
         Ok(())
     }
 }
 
-impl Running {
+impl Core {
     fn plan_balance(&self, item: &BalanceItem) -> Result<Choice> {
-        let core = &self.core;
+        let core = self;
         if core.replacing.is_some() {
             return Err(BalanceRefusal::Replacing.into());
         }
@@ -194,19 +197,21 @@ impl Running {
 
     /// Returns a block group as the filters see it now; `None` if it is gone.
     fn candidate_at(&self, start: Logical) -> Result<Option<Candidate>> {
-        let groups = &self.core.groups;
+        let groups = &self.groups;
         let group = groups
             .holding(start.get())
             .filter(|group| group.start == start.get());
-        let map = self.core.forest.volume().chunk_map();
+        let map = self.forest.volume().chunk_map();
         group.map(|group| candidate(group, &map)).transpose()
     }
 
     /// Returns whether the root tree's item of the balance is out of date.
     pub fn has_balance_change(&self) -> bool {
-        self.core.balancing.is_some_and(|balancing| balancing.is_changed)
+        self.balancing.is_some_and(|balancing| balancing.is_changed)
     }
+}
 
+impl Running {
     /// Brings the balance's item up to date. If a block is not in memory, the method ends before it
     /// changes anything.
     pub fn record_balance(&mut self) -> Result<()> {

@@ -193,6 +193,12 @@ impl Group {
         }
     }
 
+    /// Returns whether readers need freed content of the group, or writers or a trim hold a part of
+    /// its space.
+    pub(crate) const fn is_held(&self) -> bool {
+        self.pinned_bytes > 0 || self.allocated_bytes > 0 || self.trimming_bytes > 0
+    }
+
     /// Returns whether the group has no allocated range without an extent item, as far as is known.
     pub fn is_untouched(&self) -> bool {
         match &self.free {

@@ -16,7 +16,7 @@
 //!
 //! Invariants:
 //! - A new checksum is made only of a sector whose old checksum matches. A sector without an intact
-//!   copy ends the change, and [`Engine::undo_checksum_change`] restores the volume.
+//!   copy ends the change, and [`ChecksumChange::undo`] restores the volume.
 //! - The commit that renames the last item also changes the flags, so a state is never ambiguous.
 //!   btrfstune changes the flags later. If its run was cut between the two, the content of the first
 //!   sector shows the type of its checksum. If this sector is damaged, the item in the root tree
@@ -24,10 +24,11 @@
 
 mod summing;
 
+use crate::areas::ChecksumChange;
 use crate::checksums::checksum_key;
-use crate::engine::Engine;
 use crate::need::Need;
 use crate::running::Running;
+use crate::running_parts::ChecksumTree;
 use buttress_exact::{Exact as _, u64_of};
 use buttress_format::superblock::SuperblockFlags;
 use buttress_format::{ChecksumType, ItemType, Key, Logical, ObjectId, TreeId};
@@ -88,33 +89,33 @@ enum Step {
     Rename,
 }
 
-impl Engine {
+impl ChecksumChange<'_> {
     /// Begins a change of the checksums, and commits. From this commit on, neither the kernel nor
     /// other commands use the volume until the change has ended.
     ///
     /// # Errors
     /// Fails with [`Error::Invalid`] if a balance or a replacement is unfinished. Also fails with an
     /// error of the commit.
-    pub fn begin_checksum_change(&self, to: ChecksumType) -> Result<()> {
+    pub fn begin(&self, to: ChecksumType) -> Result<()> {
         let what = match () {
-            () if self.balance().is_some() => {
+            () if self.engine.balances().current().is_some() => {
                 "a balance is unfinished (end it with `buttress balance cancel`)"
             }
-            () if self.replacement().is_some() => "a replacement of a device is unfinished",
+            () if self.engine.replacements().current().is_some() => "a replacement of a device is unfinished",
             () => {
-                self.edit_alone(Need::places(OTHER_PLACES), |running| {
+                self.engine.edit_alone(Need::places(OTHER_PLACES), |running| {
                     let set = SuperblockFlags::CHANGING_DATA_CSUM;
                     running.core.tuning.change_flags(set, SuperblockFlags::empty());
                     running.put(TreeId::ROOT, &change_key(to), OWN_MARK)
                 })?;
-                return self.commit().map(drop);
+                return self.engine.commit().map(drop);
             }
         };
         Err(Error::Invalid { what })
     }
 
-    fn old_checksum_type(&self) -> ChecksumType {
-        self.forest().block_format().checksum_type
+    fn old_type(&self) -> ChecksumType {
+        self.engine.forest().block_format().checksum_type
     }
 
     /// Replaces all checksums of data, and commits. The tree blocks keep theirs. The caller has
@@ -124,7 +125,7 @@ impl Engine {
     /// Fails with [`Error::DataDamaged`] if a sector has no intact copy, with [`Error::NoSpace`],
     /// or with [`Error::Cancelled`]. After these errors the caller may undo the change, unless the
     /// old checksums are gone. Also fails with an error of a device or tree.
-    pub fn change_data_checksums(&self, to: ChecksumType, progress: &Progress) -> Result<()> {
+    pub fn change_data(&self, to: ChecksumType, progress: &Progress) -> Result<()> {
         let mut step = self.next_step(to)?;
         if let Some(Step::Make(from)) = step {
             self.make_new_checksums(from, to, progress)?;
@@ -134,7 +135,7 @@ impl Engine {
             self.remove_items(ObjectId::EXTENT_CHECKSUM, progress)?;
         }
         self.rename_new_checksums(progress)?;
-        self.commit().map(drop)
+        self.engine.commit().map(drop)
     }
 
     /// Returns whether the volume still has all old checksums of data, so that the change can be
@@ -142,7 +143,7 @@ impl Engine {
     ///
     /// # Errors
     /// Fails if the checksum tree cannot be read.
-    pub fn can_undo_checksum_change(&self, to: ChecksumType) -> Result<bool> {
+    pub fn can_undo(&self, to: ChecksumType) -> Result<bool> {
         Ok(matches!(self.next_step(to)?, Some(Step::Make(_))))
     }
 
@@ -150,12 +151,12 @@ impl Engine {
     ///
     /// # Errors
     /// Fails with an error of a commit.
-    pub fn undo_checksum_change(&self, to: ChecksumType) -> Result<()> {
-        if !self.can_undo_checksum_change(to)? {
+    pub fn undo(&self, to: ChecksumType) -> Result<()> {
+        if !self.can_undo(to)? {
             return Err(Defect::new("a change of the checksums is undone without the old checksums").into());
         }
         self.remove_items(ObjectId::CHECKSUM_CHANGE, &Progress::new())?;
-        self.end(to, |_| ())
+        self.end_with(to, |_| ())
     }
 
     /// Ends a change of the checksums: from this commit on, the superblock names the new type. All
@@ -163,12 +164,12 @@ impl Engine {
     ///
     /// # Errors
     /// Fails with an error of the commit.
-    pub fn end_checksum_change(&self, to: ChecksumType) -> Result<()> {
-        self.end(to, |running| running.core.tuning.set_checksum_type(to))
+    pub fn end(&self, to: ChecksumType) -> Result<()> {
+        self.end_with(to, |running| running.core.tuning.set_checksum_type(to))
     }
 
-    fn end(&self, to: ChecksumType, change: impl FnOnce(&mut Running)) -> Result<()> {
-        self.edit_alone(Need::freeing(OTHER_PLACES), |running| {
+    fn end_with(&self, to: ChecksumType, change: impl FnOnce(&mut Running)) -> Result<()> {
+        self.engine.edit_alone(Need::freeing(OTHER_PLACES), |running| {
             let cleared = SuperblockFlags::CHANGING_CHECKSUMS;
             running
                 .core
@@ -177,14 +178,14 @@ impl Engine {
             change(running);
             running.remove(TreeId::ROOT, &change_key(to)).map(drop)
         })?;
-        self.commit().map(drop)
+        self.engine.commit().map(drop)
     }
 
     /// Returns the step with which a begun change continues; `None` if all new items have their
     /// last object id.
     fn next_step(&self, to: ChecksumType) -> Result<Option<Step>> {
-        let view = self.view();
-        let from = self.old_checksum_type();
+        let view = self.engine.view();
+        let from = self.old_type();
         let old = covered(&view, ObjectId::EXTENT_CHECKSUM, from)?;
         let new = covered(&view, ObjectId::CHECKSUM_CHANGE, to)?;
         let item = view.root_tree().get(&change_key(to))?;
@@ -219,7 +220,7 @@ impl Engine {
             };
             let run = Run {
                 logical: Logical::new(logical),
-                bytes: u64::from(self.forest().block_format().sector_bytes),
+                bytes: u64::from(self.engine.forest().block_format().sector_bytes),
                 stored: sum.to_vec(),
             };
             let summed = self.read_and_sum(&[run], checksum_type, checksum_type)?;
@@ -238,18 +239,18 @@ impl Engine {
             progress.check()?;
             let (sums, next) = self.new_checksums_from(start, to, progress)?;
             let need = Need::places(u64_of(sums.len()).exact_add(OTHER_PLACES));
-            self.edit_alone(need, |running| {
+            self.engine.edit_alone(need, |running| {
                 sums.iter().try_for_each(|(logical, packed)| {
                     running.put(TreeId::CHECKSUM, &new_key(*logical), packed)
                 })
             })?;
             edits = edits.exact_add(1);
             if edits.is_multiple_of(EDITS_OF_COMMIT) {
-                self.commit()?;
+                self.engine.commit()?;
             }
             at = next;
         }
-        self.commit().map(drop)
+        self.engine.commit().map(drop)
     }
 
     /// Removes all checksum items with an object id, from the highest address down.
@@ -257,14 +258,14 @@ impl Engine {
         loop {
             progress.check()?;
             let need = Need::freeing(u64_of(ITEMS_AT_ONCE).exact_add(OTHER_PLACES));
-            let removed = self.edit_alone(need, |running| {
-                let items = running.last_items(object)?;
+            let removed = self.engine.edit_alone(need, |running| {
+                let items = running.checksum_tree().last_items(object)?;
                 for (key, _) in &items {
                     running.remove(TreeId::CHECKSUM, key)?;
                 }
                 Ok(items.len())
             })?;
-            self.commit()?;
+            self.engine.commit()?;
             if removed < ITEMS_AT_ONCE {
                 return Ok(());
             }
@@ -277,13 +278,13 @@ impl Engine {
         loop {
             progress.check()?;
             let places = u64_of(ITEMS_AT_ONCE).exact_mul(2).exact_add(OTHER_PLACES);
-            let is_last = self.edit_alone(Need::places(places), |running| {
-                let items = running.last_items(ObjectId::CHECKSUM_CHANGE)?;
+            let is_last = self.engine.edit_alone(Need::places(places), |running| {
+                let items = running.checksum_tree().last_items(ObjectId::CHECKSUM_CHANGE)?;
                 for (key, data) in &items {
                     running.remove(TreeId::CHECKSUM, key)?;
                     running.insert(TreeId::CHECKSUM, &checksum_key(key.offset), data)?;
                 }
-                let is_last = !running.has_checksum_items(ObjectId::CHECKSUM_CHANGE)?;
+                let is_last = !running.checksum_tree().has_items(ObjectId::CHECKSUM_CHANGE)?;
                 if is_last {
                     let (set, cleared) = (
                         SuperblockFlags::CHANGING_META_CSUM,
@@ -293,7 +294,7 @@ impl Engine {
                 }
                 Ok(is_last)
             })?;
-            self.commit()?;
+            self.engine.commit()?;
             if is_last {
                 return Ok(());
             }
@@ -301,11 +302,11 @@ impl Engine {
     }
 }
 
-impl Running {
+impl ChecksumTree<'_> {
     /// Returns whether the checksum tree has items with an object id.
-    fn has_checksum_items(&mut self, object: ObjectId) -> Result<bool> {
+    fn has_items(&mut self, object: ObjectId) -> Result<bool> {
         let last = Key::new(object, ItemType::EXTENT_CSUM, u64::MAX);
-        let found = self.at_or_before(TreeId::CHECKSUM, &last)?;
+        let found = self.running.at_or_before(TreeId::CHECKSUM, &last)?;
         Ok(found.is_some_and(|item| {
             let key = item.key();
             key.objectid == object && key.item_type == ItemType::EXTENT_CSUM
@@ -317,7 +318,7 @@ impl Running {
         let mut items = Vec::new();
         let mut below = Some(Key::new(object, ItemType::EXTENT_CSUM, u64::MAX));
         while let Some(key) = below.filter(|_| items.len() < ITEMS_AT_ONCE) {
-            let Some(found) = self.at_or_before(TreeId::CHECKSUM, &key)? else {
+            let Some(found) = self.running.at_or_before(TreeId::CHECKSUM, &key)? else {
                 break;
             };
             let key = found.key();

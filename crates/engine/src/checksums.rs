@@ -6,7 +6,8 @@
 //!
 //! Source: on-disk format documentation, section "EXTENT_CSUM".
 
-use super::running::Running;
+use crate::core_state::Core;
+use crate::running_parts::ChecksumTree;
 use buttress_exact::Exact as _;
 use buttress_format::{ByteCount, ChecksumItem, ChecksumType, ItemType, Key, Logical, ObjectId, TreeId};
 use buttress_fs::error::{Corruption, Result};
@@ -23,9 +24,9 @@ struct Stored {
     sums: Vec<u8>,
 }
 
-impl Running {
+impl Core {
     fn checksum_type(&self) -> ChecksumType {
-        self.core.format.checksum_type
+        self.format.checksum_type
     }
 
     fn checksum_bytes(&self) -> usize {
@@ -36,7 +37,6 @@ impl Running {
     fn checksum_item_limit(&self) -> usize {
         // The limit is a leaf's size without two item headers and one checksum, as in the kernel.
         let room = self
-            .core
             .format
             .node_bytes
             .narrow::<usize>()
@@ -51,27 +51,29 @@ impl Running {
 
     fn bytes_of_sums(&self, sums: usize) -> u64 {
         let count = sums.checked_div(self.checksum_bytes()).unwrap_or(0);
-        ByteCount::of(count)
-            .get()
-            .saturating_mul(self.core.sector_bytes())
+        ByteCount::of(count).get().saturating_mul(self.sector_bytes())
     }
 
     fn sums_of_bytes(&self, bytes: u64) -> usize {
-        let count = bytes.checked_div(self.core.sector_bytes()).unwrap_or(0);
+        let count = bytes.checked_div(self.sector_bytes()).unwrap_or(0);
         count.narrow::<usize>().saturating_mul(self.checksum_bytes())
     }
+}
 
+impl ChecksumTree<'_> {
     /// Returns the checksum item that covers an address or is the last one before it.
-    fn checksums_at_or_before(&mut self, logical: u64) -> Result<Option<Stored>> {
-        let found = self.at_or_before(TreeId::CHECKSUM, &checksum_key(logical))?;
+    fn sums_at_or_before(&mut self, logical: u64) -> Result<Option<Stored>> {
+        let found = self
+            .running
+            .at_or_before(TreeId::CHECKSUM, &checksum_key(logical))?;
         let Some(found) = found.filter(|item| item.key().item_type == ItemType::EXTENT_CSUM) else {
             return Ok(None);
         };
         let item = ChecksumItem::parse(
             &found.key(),
             found.data(),
-            self.core.format.sector_bytes,
-            self.checksum_type(),
+            self.running.core.format.sector_bytes,
+            self.running.core.checksum_type(),
         )
         .map_err(|error| Corruption::Item {
             tree: TreeId::CHECKSUM,
@@ -85,21 +87,21 @@ impl Running {
     }
 
     /// Adds the checksums of consecutive sectors from `logical` on.
-    pub fn insert_checksums(&mut self, logical: Logical, sums: &[u8]) -> Result<()> {
+    pub fn insert(&mut self, logical: Logical, sums: &[u8]) -> Result<()> {
         if buttress_faults::on("checksums-uninserted") {
             return Ok(());
         }
         // An edit of checksums in several steps removes and reinserts neighbouring checksums.
         // Readers must not see the checksum tree between the steps.
-        let tree = self.open_tree(TreeId::CHECKSUM)?.tree.clone();
-        tree.edit_as_one(|| self.put_checksums(logical, sums))
+        let tree = self.running.open_tree(TreeId::CHECKSUM)?.tree.clone();
+        tree.edit_as_one(|| self.put(logical, sums))
     }
 
-    fn put_checksums(&mut self, logical: Logical, sums: &[u8]) -> Result<()> {
-        let limit = self.checksum_item_limit();
+    fn put(&mut self, logical: Logical, sums: &[u8]) -> Result<()> {
+        let limit = self.running.core.checksum_item_limit();
         let mut position = logical.get();
         let mut rest = sums;
-        if let Some(before) = self.checksums_at_or_before(position)?
+        if let Some(before) = self.sums_at_or_before(position)?
             && before.end == position
             && before.sums.len() < limit
         {
@@ -107,43 +109,44 @@ impl Running {
             let (now, later) = rest.split_at(room);
             let mut joined = before.sums;
             joined.extend_from_slice(now);
-            self.put(TreeId::CHECKSUM, &checksum_key(before.start), &joined)?;
-            position = position.saturating_add(self.bytes_of_sums(now.len()));
+            self.running
+                .put(TreeId::CHECKSUM, &checksum_key(before.start), &joined)?;
+            position = position.saturating_add(self.running.core.bytes_of_sums(now.len()));
             rest = later;
         }
         while !rest.is_empty() {
             let (now, later) = rest.split_at(limit.min(rest.len()));
-            self.put(TreeId::CHECKSUM, &checksum_key(position), now)?;
-            position = position.saturating_add(self.bytes_of_sums(now.len()));
+            self.running.put(TreeId::CHECKSUM, &checksum_key(position), now)?;
+            position = position.saturating_add(self.running.core.bytes_of_sums(now.len()));
             rest = later;
         }
         Ok(())
     }
 
     /// Removes all existing checksums of sectors in `[logical, logical + length)`.
-    pub fn remove_checksums(&mut self, logical: Logical, length: ByteCount) -> Result<()> {
+    pub fn remove(&mut self, logical: Logical, length: ByteCount) -> Result<()> {
         if buttress_faults::on("checksums-unremoved") {
             return Ok(());
         }
         // An edit of checksums in several steps removes and reinserts neighbouring checksums.
         // Readers must not see the checksum tree between the steps.
-        let tree = self.open_tree(TreeId::CHECKSUM)?.tree.clone();
-        tree.edit_as_one(|| self.take_checksums(logical, length))
+        let tree = self.running.open_tree(TreeId::CHECKSUM)?.tree.clone();
+        tree.edit_as_one(|| self.take(logical, length))
     }
 
-    fn take_checksums(&mut self, logical: Logical, length: ByteCount) -> Result<()> {
+    fn take(&mut self, logical: Logical, length: ByteCount) -> Result<()> {
         let (start, end) = (logical.get(), logical.get().saturating_add(length.get()));
         // The search starts at the end of the range, so that each turn searches before the previous
         // item.
         let mut below = end;
         while let Some(last) = below.checked_sub(1) {
-            let Some(item) = self.checksums_at_or_before(last)? else {
+            let Some(item) = self.sums_at_or_before(last)? else {
                 break;
             };
             if item.end <= start {
                 break;
             }
-            self.cut_checksums(&item, start, end)?;
+            self.cut(&item, start, end)?;
             if item.start <= start {
                 break;
             }
@@ -152,11 +155,15 @@ impl Running {
         Ok(())
     }
 
-    fn cut_checksums(&mut self, item: &Stored, start: u64, end: u64) -> Result<()> {
+    fn cut(&mut self, item: &Stored, start: u64, end: u64) -> Result<()> {
         let keep_before = self
+            .running
+            .core
             .sums_of_bytes(start.saturating_sub(item.start))
             .min(item.sums.len());
         let cut_after = self
+            .running
+            .core
             .sums_of_bytes(end.saturating_sub(item.start))
             .min(item.sums.len());
         let (before, after) = (
@@ -164,12 +171,13 @@ impl Running {
             item.sums.get(cut_after..).unwrap_or_default(),
         );
         if before.is_empty() {
-            self.remove(TreeId::CHECKSUM, &checksum_key(item.start))?;
+            self.running.remove(TreeId::CHECKSUM, &checksum_key(item.start))?;
         } else {
-            self.put(TreeId::CHECKSUM, &checksum_key(item.start), before)?;
+            self.running
+                .put(TreeId::CHECKSUM, &checksum_key(item.start), before)?;
         }
         if !after.is_empty() {
-            self.put(TreeId::CHECKSUM, &checksum_key(end), after)?;
+            self.running.put(TreeId::CHECKSUM, &checksum_key(end), after)?;
         }
         Ok(())
     }

@@ -177,7 +177,7 @@ impl Engine {
         self.shared.dirty_memory.thaw();
         if self.shared.discards || self.data().lacks_host_space() {
             drop(no_logs);
-            self.discard_freed(&freed);
+            self.trims().discard_freed(&freed);
         }
         Ok((generation, answer))
     }
@@ -264,15 +264,15 @@ impl Engine {
             if !missing.is_empty() {
                 return Ok(Preparation::Missing(missing));
             }
-            handle.write_back_some_inodes(INODES_AT_ONCE)?;
+            handle.inode_items().write_back_some(INODES_AT_ONCE)?;
             if slice.is_over() {
                 return Ok(Preparation::Paused);
             }
         }
         // No state that a reader observes changes from here on until the edit lock is released.
         drop(self.shared.give_view(handle));
-        match handle.settle_transaction(reads, convergence, slice, may_freeze)? {
-            None => handle.freeze(self.forest().volume()),
+        match handle.freezing().settle(reads, convergence, slice, may_freeze)? {
+            None => handle.freezing().freeze(self.forest().volume()),
             Some(preparation) => Ok(preparation),
         }
     }
@@ -457,6 +457,6 @@ impl Shared {
             }
         }
         core.devices.release(&prepared.freed_device_extents);
-        running.release_pins(&self.readers)
+        running.core.release_pins(&self.readers)
     }
 }

@@ -22,6 +22,7 @@ use super::block_groups::{Found, Purpose};
 use super::fault_in::{FaultIn, or_missing};
 use super::running::Running;
 use super::slice::Slice;
+use crate::running_parts::Converging;
 use buttress_accounts::delayed_references::{Created, ExtentKind, Reference};
 use buttress_format::{ByteCount, ItemType, Key, Logical, TreeId};
 use buttress_fs::error::{Defect, Error, Result};
@@ -65,7 +66,7 @@ pub struct Convergence {
     is_busy: bool,
 }
 
-/// The result of one call of [`Running::converge`].
+/// The result of one call of [`Converging::run`].
 pub enum Converged {
     /// No work of the commit is left.
     Done,
@@ -86,11 +87,11 @@ const STAGES: [Stage; 7] = [
     Stage::Quotas,
 ];
 
-impl Running {
+impl Converging<'_> {
     /// Works until every dirty node has an address and all trees describe each other correctly.
     /// Returns early if blocks are missing or the time slice is over. The next call includes all
     /// edits made between the two calls in one more round.
-    pub fn converge(&mut self, reads: &FaultIn, at: &mut Convergence, slice: &Slice) -> Result<Converged> {
+    pub fn run(&mut self, reads: &FaultIn, at: &mut Convergence, slice: &Slice) -> Result<Converged> {
         while at.rounds < ROUNDS_MAX {
             while let Some(stage) = STAGES.get(at.stage).copied() {
                 let missing = reads.missing_for(|| self.missing_for(stage))?;
@@ -115,7 +116,7 @@ impl Running {
                 return Ok(Converged::Done);
             }
         }
-        let left = ByteCount::of(self.core.references.len()).get();
+        let left = ByteCount::of(self.running.core.references.len()).get();
         let defect = Defect::new("a commit did not come to rest").with("references", left);
         Err(defect.with("rounds", ROUNDS_MAX as i128).into())
     }
@@ -136,11 +137,11 @@ impl Running {
     /// Counts a range that convergence must still record in the free-space tree. Edits outside of
     /// convergence must not use the space of these ranges.
     fn note_gap(&mut self) {
-        let ranges = self.core.groups.iter().fold(0_usize, |sum, group| {
+        let ranges = self.running.core.groups.iter().fold(0_usize, |sum, group| {
             sum.saturating_add(group.became_used.count())
                 .saturating_add(group.became_free.count())
         });
-        self.core.unrecorded_ranges = ByteCount::of(ranges).get();
+        self.running.core.unrecorded_ranges = ByteCount::of(ranges).get();
     }
 
     /// Returns the blocks that a stage will need and that are not in memory. The call changes
@@ -151,18 +152,20 @@ impl Running {
             Stage::Addresses | Stage::RootTree => Ok(Vec::new()),
             Stage::RootItems => {
                 let changed = self.changed_root_items();
-                self.missing_along(TreeId::ROOT, changed.into_iter().map(|(_, key)| (key, key)))
+                self.running
+                    .missing_along(TreeId::ROOT, changed.into_iter().map(|(_, key)| (key, key)))
             }
-            Stage::References => self.missing_for_references(REFERENCES_AT_ONCE),
-            Stage::FreeSpace => self.missing_for_free_space(),
+            Stage::References => self.running.missing_for_references(REFERENCES_AT_ONCE),
+            Stage::FreeSpace => self.running.free_space_tree().missing(),
             Stage::BlockGroups => {
-                let groups = self.core.groups.iter();
+                let groups = self.running.core.groups.iter();
                 let changed = groups.filter(|group| group.written_used != Some(group.used));
                 let keys: Vec<Key> = changed.map(|group| group.item_key()).collect();
-                let tree = self.block_group_tree();
-                self.missing_along(tree, keys.into_iter().map(|key| (key, key)))
+                let tree = self.running.core.block_group_tree();
+                self.running
+                    .missing_along(tree, keys.into_iter().map(|key| (key, key)))
             }
-            Stage::Quotas => self.look_at_quotas().map(|()| Vec::new()),
+            Stage::Quotas => self.running.quota_tree().reach_changed().map(|()| Vec::new()),
         }
     }
 
@@ -175,26 +178,27 @@ impl Running {
             Stage::RootItems => self.write_root_items(),
             Stage::RootTree => self.assign_tree(TreeId::ROOT, reads),
             Stage::References => {
-                let any = !self.core.references.is_empty();
-                self.run_some_references(REFERENCES_AT_ONCE)?;
+                let any = !self.running.core.references.is_empty();
+                self.running.extent_tree().run_references(REFERENCES_AT_ONCE)?;
                 Ok(any)
             }
             Stage::FreeSpace => {
-                self.core.unrecorded_ranges = 0;
-                self.update_free_space_tree()
+                self.running.core.unrecorded_ranges = 0;
+                self.running.free_space_tree().update()
             }
             Stage::BlockGroups => self.write_block_groups(),
-            Stage::Quotas => self.write_quotas(),
+            Stage::Quotas => self.running.quota_tree().write(),
         }
     }
 
     /// Gives addresses to the nodes of the next tree that needs some, except the root tree. Returns
     /// whether a tree needed an address.
     fn assign_next(&mut self, reads: &FaultIn) -> Result<bool> {
-        if self.core.extent.tree.unassigned_nodes() > 0 {
+        if self.running.core.extent.tree.unassigned_nodes() > 0 {
             return self.assign_tree(TreeId::EXTENT, reads);
         }
         let next = self
+            .running
             .trees
             .iter()
             .find(|(id, open)| **id != TreeId::ROOT && open.tree.unassigned_nodes() > 0)
@@ -220,13 +224,14 @@ impl Running {
             let _look = reads.look();
             self.allocate_nodes(purpose, id)?
         };
-        self.core.nodes_addressed = self
+        self.running.core.nodes_addressed = self
+            .running
             .core
             .nodes_addressed
             .saturating_add(ByteCount::of(places.len()).get());
         let mut places = places.into_iter();
-        let node_bytes = self.core.node_bytes();
-        let Self { core, trees, .. } = self;
+        let node_bytes = self.running.core.node_bytes();
+        let Running { core, trees, .. } = &mut *self.running;
         let references = &mut core.references;
         let mut assign = |level: u8, first_key: Key| {
             // The allocator returned one address for each node. A commit would write the block to
@@ -251,15 +256,22 @@ impl Running {
             open.tree.edit(|tree| tree.for_each_unassigned(&mut assign))?;
         }
         for unused in places {
-            self.core.groups.give_back(unused.get(), node_bytes.get())?;
+            self.running
+                .core
+                .groups
+                .give_back(unused.get(), node_bytes.get())?;
         }
         Ok(true)
     }
 
     fn unassigned_nodes(&self, id: TreeId) -> u64 {
         match id {
-            TreeId::EXTENT => self.core.extent.tree.unassigned_nodes(),
-            _ => self.trees.get(id).map_or(0, |open| open.tree.unassigned_nodes()),
+            TreeId::EXTENT => self.running.core.extent.tree.unassigned_nodes(),
+            _ => self
+                .running
+                .trees
+                .get(id)
+                .map_or(0, |open| open.tree.unassigned_nodes()),
         }
     }
 
@@ -267,22 +279,22 @@ impl Running {
     /// error, no node's address stays allocated.
     fn allocate_nodes(&mut self, purpose: Purpose, id: TreeId) -> Result<Vec<Logical>> {
         let mut places = Vec::new();
-        let cursor = self.core.groups.cursor(purpose);
+        let cursor = self.running.core.groups.cursor(purpose);
         let result = self.take_nodes(purpose, id, &mut places);
         if let Err(error) = result {
-            let node_bytes = self.core.node_bytes().get();
+            let node_bytes = self.running.core.node_bytes().get();
             for place in places {
-                let given = self.core.groups.give_back(place.get(), node_bytes);
-                self.core.settle(given);
+                let given = self.running.core.groups.give_back(place.get(), node_bytes);
+                self.running.core.settle(given);
             }
-            self.core.groups.go_on_at(purpose, cursor);
+            self.running.core.groups.go_on_at(purpose, cursor);
             return Err(error);
         }
         Ok(places)
     }
 
     fn take_nodes(&mut self, purpose: Purpose, id: TreeId, places: &mut Vec<Logical>) -> Result<()> {
-        let node_bytes = self.core.node_bytes().get();
+        let node_bytes = self.running.core.node_bytes().get();
         loop {
             // Count again in each turn, because making a chunk also edits these trees.
             let left = self
@@ -293,6 +305,7 @@ impl Running {
             }
             let wanted = left.saturating_mul(node_bytes);
             match self
+                .running
                 .core
                 .groups
                 .allocate(purpose, wanted, node_bytes, node_bytes)?
@@ -307,18 +320,18 @@ impl Running {
                         ));
                     }
                 }
-                Found::Load(group) => self.load_group(group)?,
+                Found::Load(group) => self.running.load_group(group)?,
                 Found::Nothing => {
-                    let backing = self.back_more(purpose, wanted)?;
+                    let backing = self.running.host_space().back_more(purpose, wanted)?;
                     if backing == Backing::More {
                         continue;
                     }
-                    if backing == Backing::HostFull || !self.allocate_chunk(purpose)? {
-                        return Err(self.host_failure().unwrap_or(Error::NoSpace {
+                    if backing == Backing::HostFull || !self.running.chunks().allocate(purpose)? {
+                        return Err(self.running.core.host_failure().unwrap_or(Error::NoSpace {
                             what: "metadata",
                             wanted: ByteCount::new(wanted),
                             pinned_by_readers: ByteCount::ZERO,
-                            reclaimable: self.core.groups.reclaimable(purpose),
+                            reclaimable: self.running.core.groups.reclaimable(purpose),
                         }));
                     }
                 }
@@ -329,9 +342,9 @@ impl Running {
     /// Returns the keys of root items that changed, or whose trees have a root at another address
     /// than recorded.
     fn changed_root_items(&self) -> Vec<(TreeId, Key)> {
-        let own = core::iter::once((&TreeId::EXTENT, &self.core.extent));
+        let own = core::iter::once((&TreeId::EXTENT, &self.running.core.extent));
         let mut changed: Vec<(TreeId, Key)> = own
-            .chain(self.trees.iter())
+            .chain(self.running.trees.iter())
             .filter_map(|(id, open)| {
                 let item = open.item.as_ref()?;
                 let root = (open.tree.root_logical()?, open.tree.level());
@@ -347,9 +360,9 @@ impl Running {
     /// Updates root items with the addresses at which their trees now begin.
     fn write_root_items(&mut self) -> Result<bool> {
         let changed = self.changed_root_items();
-        let generation = self.core.generation;
+        let generation = self.running.core.generation;
         for (id, key) in &changed {
-            let open = self.open_tree(*id)?;
+            let open = self.running.open_tree(*id)?;
             let (logical, level) = (open.tree.root_logical(), open.tree.level());
             let is_dirty = open.tree.is_dirty();
             let (Some(item), Some(logical)) = (open.item.as_mut(), logical) else {
@@ -363,7 +376,7 @@ impl Running {
             item.level = level;
             open.item_changed = false;
             let bytes = item.to_bytes();
-            self.put(TreeId::ROOT, key, &bytes)?;
+            self.running.put(TreeId::ROOT, key, &bytes)?;
         }
         Ok(!changed.is_empty())
     }
@@ -371,17 +384,17 @@ impl Running {
     /// Updates block group items with the used bytes of their groups.
     fn write_block_groups(&mut self) -> Result<bool> {
         let mut changed = Vec::new();
-        for group in self.core.groups.iter_mut() {
+        for group in self.running.core.groups.iter_mut() {
             if group.written_used != Some(group.used) {
                 group.written_used = Some(group.used);
                 changed.push((group.item_key(), group.item()));
             }
         }
-        let tree = self.block_group_tree();
+        let tree = self.running.core.block_group_tree();
         let any = !changed.is_empty();
         let stale = usize::from(buttress_faults::on("ledger-group-item-stale"));
         for (key, item) in changed.into_iter().skip(stale) {
-            self.put(tree, &key, &item.to_bytes())?;
+            self.running.put(tree, &key, &item.to_bytes())?;
         }
         Ok(any)
     }

@@ -6,15 +6,16 @@
 //!
 //! | call | before | the commit |
 //! |---|---|---|
-//! | [`Engine::move_block_group_items`] | the items lie in either tree; an interrupted btrfstune leaves them in both | all items lie in the wanted tree |
-//! | [`Engine::end_fsid_change`] | all tree blocks have the new fsid | device items and superblock have the new fsid |
-//! | [`Engine::make_free_space_tree`] | commits that remove the v1 cache | the tree, and the flags that make it valid |
+//! | [`Conversions::move_block_group_items`] | the items lie in either tree; an interrupted btrfstune leaves them in both | all items lie in the wanted tree |
+//! | [`Conversions::end_fsid_change`] | all tree blocks have the new fsid | device items and superblock have the new fsid |
+//! | [`Conversions::make_free_space_tree`] | commits that remove the v1 cache | the tree, and the flags that make it valid |
 //!
 //! Invariant: the free-space tree is computed from the extent tree alone. The commit then adds the
 //! changes of its own extents, as every commit does.
 //!
 //! Source: on-disk format documentation, sections "Block group item" and "Free space info".
 
+use crate::areas::Conversions;
 use crate::data_extents::{DataOwner, DataRange};
 use crate::engine::Engine;
 use crate::free_ranges::FreeRanges;
@@ -22,6 +23,7 @@ use crate::loading::free_ranges_of_extents;
 use crate::need::Need;
 use crate::own_trees::root_key;
 use crate::running::Running;
+use crate::running_parts::FeatureTrees;
 use buttress_exact::{Exact as _, u64_of};
 use buttress_format::free_space::FreeSpaceHeader;
 use buttress_format::superblock::SuperblockFlags;
@@ -58,7 +60,9 @@ impl Engine {
         drop(handle);
         edited.inspect_err(|error| self.forest().volume().stop_writing(error))
     }
+}
 
+impl Conversions<'_> {
     /// Moves all block group items to the block group tree, or back to the extent tree, and
     /// commits. Finishes such a move that btrfstune began.
     ///
@@ -66,8 +70,8 @@ impl Engine {
     /// Fails with [`Error::Invalid`] if the items are there already, or if the volume has no valid
     /// free-space tree. Also fails with an error of the commit.
     pub fn move_block_group_items(&self, to: BlockGroupPlace) -> Result<()> {
-        let compat_ro = self.forest().volume().superblock().compat_ro;
-        let flags = self.forest().volume().superblock().flags;
+        let compat_ro = self.engine.forest().volume().superblock().compat_ro;
+        let flags = self.engine.forest().volume().superblock().flags;
         let is_unfinished = flags.contains(SuperblockFlags::CHANGING_BG_TREE);
         let has_tree = compat_ro.contains(CompatRo::BLOCK_GROUP_TREE);
         match to {
@@ -85,10 +89,11 @@ impl Engine {
             }
             _ => {}
         }
-        let groups = u64_of(self.start_to_look().core.groups.iter().count());
+        let groups = u64_of(self.engine.start_to_look().core.groups.iter().count());
         let need = Need::places(groups.exact_mul(2).exact_add(OTHER_PLACES));
-        self.edit_alone(need, |running| running.move_block_group_items(to))?;
-        self.commit().map(drop)
+        self.engine
+            .edit_alone(need, |running| running.feature_trees().move_block_group_items(to))?;
+        self.engine.commit().map(drop)
     }
 
     /// Makes the free-space tree of a volume that has none, and removes the v1 cache.
@@ -97,7 +102,7 @@ impl Engine {
     /// Fails with [`Error::Invalid`] if the volume has a free-space tree. Also fails with an error
     /// of a commit.
     pub fn make_free_space_tree(&self) -> Result<()> {
-        let compat_ro = self.forest().volume().superblock().compat_ro;
+        let compat_ro = self.engine.forest().volume().superblock().compat_ro;
         if compat_ro.contains(CompatRo::FREE_SPACE_TREE_VALID) {
             let what = "filesystem already has free-space-tree feature";
             return Err(Error::Invalid { what });
@@ -108,16 +113,17 @@ impl Engine {
         }
         self.remove_v1_cache()?;
         // No delayed reference is left after a commit, so the extent tree is whole.
-        self.commit()?;
+        self.engine.commit()?;
         let bytes = {
-            let mut handle = self.start_to_look();
+            let mut handle = self.engine.start_to_look();
             let _alone = Excused::from_device_rule();
-            NonBlocking::lifted(|| handle.bytes_of_free_space_items())?
+            NonBlocking::lifted(|| handle.feature_trees().bytes_of_free_space_items())?
         };
-        let leaf = u64::from(self.forest().block_format().node_bytes).quotient(4);
+        let leaf = u64::from(self.engine.forest().block_format().node_bytes).quotient(4);
         let need = Need::places(bytes.quotient(leaf).exact_add(OTHER_PLACES));
-        self.edit_alone(need, Running::make_free_space_tree)?;
-        self.commit().map(drop)
+        self.engine
+            .edit_alone(need, |running| running.feature_trees().make_free_space_tree())?;
+        self.engine.commit().map(drop)
     }
 
     /// Ends a change of the fsid: all device items get the fsid, and the commit clears the flag.
@@ -125,33 +131,36 @@ impl Engine {
     /// # Errors
     /// Fails with an error of the commit.
     pub fn end_fsid_change(&self, fsid: Uuid) -> Result<()> {
-        let devices = u64_of(self.start_to_look().core.device_count());
-        self.edit_alone(Need::places(devices.exact_add(OTHER_PLACES)), |running| {
-            let mut items = Vec::new();
-            for room in &mut running.core.devices.rooms {
-                room.item.fsid = fsid;
-                items.push(room.item);
-            }
-            for item in items {
-                let key = Key::new(ObjectId::DEVICE_ITEMS, ItemType::DEV_ITEM, item.device.get());
-                running.put(TreeId::CHUNK, &key, &item.to_bytes())?;
-            }
-            let cleared = SuperblockFlags::CHANGING_FSID;
-            running
-                .core
-                .tuning
-                .change_flags(SuperblockFlags::empty(), cleared);
-            Ok(())
-        })?;
-        self.commit().map(drop)
+        let devices = u64_of(self.engine.start_to_look().core.device_count());
+        self.engine
+            .edit_alone(Need::places(devices.exact_add(OTHER_PLACES)), |running| {
+                let mut items = Vec::new();
+                for room in &mut running.core.devices.rooms {
+                    room.item.fsid = fsid;
+                    items.push(room.item);
+                }
+                for item in items {
+                    let key = Key::new(ObjectId::DEVICE_ITEMS, ItemType::DEV_ITEM, item.device.get());
+                    running.put(TreeId::CHUNK, &key, &item.to_bytes())?;
+                }
+                let cleared = SuperblockFlags::CHANGING_FSID;
+                running
+                    .core
+                    .tuning
+                    .change_flags(SuperblockFlags::empty(), cleared);
+                Ok(())
+            })?;
+        self.engine.commit().map(drop)
     }
 
     /// Removes the files of the v1 free space cache, and commits.
     fn remove_v1_cache(&self) -> Result<()> {
         loop {
             let need = Need::freeing(PLACES_OF_CACHE.exact_mul(u64_of(CACHES_AT_ONCE)));
-            let left = self.edit_alone(need, |running| running.remove_some_caches(CACHES_AT_ONCE))?;
-            self.commit()?;
+            let left = self.engine.edit_alone(need, |running| {
+                running.feature_trees().remove_some_caches(CACHES_AT_ONCE)
+            })?;
+            self.engine.commit()?;
             if !left {
                 return Ok(());
             }
@@ -168,38 +177,44 @@ pub enum BlockGroupPlace {
     ExtentTree,
 }
 
-impl Running {
+impl FeatureTrees<'_> {
     fn move_block_group_items(&mut self, place: BlockGroupPlace) -> Result<()> {
         let (from, to) = match place {
             BlockGroupPlace::OwnTree => (TreeId::EXTENT, TreeId::BLOCK_GROUP),
             BlockGroupPlace::ExtentTree => (TreeId::BLOCK_GROUP, TreeId::EXTENT),
         };
         if !self.has_tree(TreeId::BLOCK_GROUP)? {
-            self.make_own_tree(TreeId::BLOCK_GROUP)?;
+            self.running.make_own_tree(TreeId::BLOCK_GROUP)?;
         }
         let mut items = Vec::new();
-        for group in self.core.groups.iter_mut() {
+        for group in self.running.core.groups.iter_mut() {
             group.written_used = Some(group.used);
             items.push((group.item_key(), group.item()));
         }
         for (key, item) in items {
-            self.remove(from, &key)?;
-            self.put(to, &key, &item.to_bytes())?;
+            self.running.remove(from, &key)?;
+            self.running.put(to, &key, &item.to_bytes())?;
         }
         let has_tree = place == BlockGroupPlace::OwnTree;
         if has_tree {
-            self.core.format.incompat |= Incompat::NO_HOLES;
+            self.running.core.format.incompat |= Incompat::NO_HOLES;
         } else {
             self.remove_empty_tree(TreeId::BLOCK_GROUP)?;
         }
-        self.core.compat_ro.set(CompatRo::BLOCK_GROUP_TREE, has_tree);
+        self.running
+            .core
+            .compat_ro
+            .set(CompatRo::BLOCK_GROUP_TREE, has_tree);
         let cleared = SuperblockFlags::CHANGING_BG_TREE;
-        self.core.tuning.change_flags(SuperblockFlags::empty(), cleared);
+        self.running
+            .core
+            .tuning
+            .change_flags(SuperblockFlags::empty(), cleared);
         Ok(())
     }
 
     pub(crate) fn has_tree(&mut self, id: TreeId) -> Result<bool> {
-        match self.open_tree(id) {
+        match self.running.open_tree(id) {
             Ok(_) => Ok(true),
             Err(Error::TreeNotFound { .. }) => Ok(false),
             Err(error) => Err(error),
@@ -209,21 +224,21 @@ impl Running {
     /// Removes one of the volume's own trees whose last item this edit removed. The root block is
     /// in memory and has no address, so it disappears with the tree.
     fn remove_empty_tree(&mut self, id: TreeId) -> Result<()> {
-        let tree = &self.open_tree(id)?.tree;
+        let tree = &self.running.open_tree(id)?.tree;
         let is_empty = tree.at_or_after(&Key::MIN)?.is_none();
         if is_empty && tree.root_logical().is_some() {
             // A conversion that was cut early leaves an empty tree on disk. Edits free its leaf.
-            self.insert(id, &Key::MIN, &[])?;
-            self.remove(id, &Key::MIN)?;
+            self.running.insert(id, &Key::MIN, &[])?;
+            self.running.remove(id, &Key::MIN)?;
         }
-        let open = self.open_tree(id)?;
+        let open = self.running.open_tree(id)?;
         let (offset, address) = (open.item_offset, open.tree.root_logical());
         if !is_empty || address.is_some() {
             let defect = Defect::new("a tree to be removed has items, or a root block on disk");
             return Err(defect.with("tree", id.get()).into());
         }
-        self.trees.remove(id);
-        self.remove(TreeId::ROOT, &root_key(id, offset))?;
+        self.running.trees.remove(id);
+        self.running.remove(TreeId::ROOT, &root_key(id, offset))?;
         Ok(())
     }
 
@@ -239,18 +254,20 @@ impl Running {
     }
 
     fn make_free_space_tree(&mut self) -> Result<()> {
-        self.make_own_tree(TreeId::FREE_SPACE)?;
+        self.running.make_own_tree(TreeId::FREE_SPACE)?;
         let valid = CompatRo::FREE_SPACE_TREE.union(CompatRo::FREE_SPACE_TREE_VALID);
-        self.core.compat_ro.insert(valid);
-        self.core.tuning.forget_cache();
+        self.running.core.compat_ro.insert(valid);
+        self.running.core.tuning.forget_cache();
         for (start, length) in self.groups_in_order() {
             let free = self.free_ranges_by_extents(start, length)?;
-            if let Some(group) = self.core.groups.get_mut(start) {
+            if let Some(group) = self.running.core.groups.get_mut(start) {
                 // The extent tree already has these changes.
                 group.became_used = FreeRanges::default();
                 group.became_free = FreeRanges::default();
             }
-            self.insert_free_space(start, length, &free)?;
+            self.running
+                .free_space_tree()
+                .insert_ranges(start, length, &free)?;
         }
         Ok(())
     }
@@ -258,14 +275,14 @@ impl Running {
     /// Returns start and length of the block groups that the free-space tree must describe. Commits
     /// add the items of new block groups themselves.
     fn groups_in_order(&self) -> Vec<(u64, u64)> {
-        let groups = self.core.groups.iter();
+        let groups = self.running.core.groups.iter();
         let known = groups.filter(|group| !group.needs_free_space_info);
         known.map(|group| (group.start, group.length)).collect()
     }
 
     fn free_ranges_by_extents(&self, start: u64, length: u64) -> Result<FreeRanges> {
-        let tree = self.core.extent.tree.view();
-        free_ranges_of_extents(&tree, start, length, &self.core.format)
+        let tree = self.running.core.extent.tree.view();
+        free_ranges_of_extents(&tree, start, length, &self.running.core.format)
     }
 
     /// Removes up to `most` v1 caches: headers, inodes and content. Returns whether more may be
@@ -273,7 +290,7 @@ impl Running {
     fn remove_some_caches(&mut self, most: usize) -> Result<bool> {
         let first = Key::new(ObjectId::FREE_SPACE, ItemType(0), 0);
         let end = Key::new(ObjectId::FREE_SPACE, ItemType(0), u64::MAX);
-        let tree = self.view(TreeId::ROOT)?;
+        let tree = self.running.view(TreeId::ROOT)?;
         let mut caches = Vec::new();
         for item in tree.range(first..=end, ReadAhead::None).take(most) {
             let item = item?;
@@ -282,10 +299,10 @@ impl Running {
             caches.push((key, InodeNumber::new(header.location.objectid.get())));
         }
         for (header, inode) in &caches {
-            self.remove(TreeId::ROOT, header)?;
+            self.running.remove(TreeId::ROOT, header)?;
             self.remove_cache_file(*inode)?;
         }
-        self.core.tuning.forget_cache();
+        self.running.core.tuning.forget_cache();
         Ok(caches.len() == most)
     }
 
@@ -294,7 +311,7 @@ impl Running {
     fn remove_cache_file(&mut self, inode: InodeNumber) -> Result<()> {
         let object = inode.object_id();
         let key = InodeItem::key(inode);
-        let Some(found) = self.get(TreeId::ROOT, &key)? else {
+        let Some(found) = self.running.get(TreeId::ROOT, &key)? else {
             return Ok(());
         };
         let item = InodeItem::parse(&key, found.data()).map_err(of_root_tree)?;
@@ -303,17 +320,18 @@ impl Running {
         }
         let next = ObjectId::new(object.get().exact_add(1));
         let (first, end) = (Key::new(object, ItemType(0), 0), Key::new(next, ItemType(0), 0));
-        let sector_bytes = self.core.format.sector_bytes;
+        let sector_bytes = self.running.core.format.sector_bytes;
         let mut extents = Vec::new();
         let mut damaged = None;
-        self.remove_range(TreeId::ROOT, first..end, &mut |key, data| {
-            if key.item_type == ItemType::EXTENT_DATA {
-                match FileExtent::parse(key, data, sector_bytes) {
-                    Ok(extent) => extents.extend(extent.slice().map(|slice| (*key, *slice))),
-                    Err(error) => damaged = Some(error),
+        self.running
+            .remove_range(TreeId::ROOT, first..end, &mut |key, data| {
+                if key.item_type == ItemType::EXTENT_DATA {
+                    match FileExtent::parse(key, data, sector_bytes) {
+                        Ok(extent) => extents.extend(extent.slice().map(|slice| (*key, *slice))),
+                        Err(error) => damaged = Some(error),
+                    }
                 }
-            }
-        })?;
+            })?;
         if let Some(error) = damaged {
             return Err(of_root_tree(error).into());
         }
@@ -327,7 +345,7 @@ impl Running {
                 inode,
                 offset: key.offset.wrapping_sub(slice.offset.get()),
             };
-            self.drop_data_reference(range, owner);
+            self.running.core.drop_data_reference(range, owner);
         }
         Ok(())
     }

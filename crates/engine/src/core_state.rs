@@ -15,7 +15,7 @@ use buttress_accounts::delayed_references::DelayedReferences;
 use buttress_format::superblock::SYSTEM_CHUNK_ARRAY_BYTES;
 use buttress_format::{
     BlockFormat, ByteCount, Chunk, CompatRo, DEVICE_RESERVED_BYTES, Generation, Incompat, Key, Logical,
-    Profile, Superblock, Uuid,
+    Profile, Superblock, TreeId, Uuid,
 };
 use buttress_fs::error::Result;
 use buttress_tree::Forest;
@@ -166,5 +166,18 @@ impl Core {
     /// Returns the length of a sector, in bytes.
     pub const fn sector_bytes(&self) -> u64 {
         self.format.sector_bytes as u64
+    }
+
+    /// Returns the id of the tree that holds block group items.
+    pub fn block_group_tree(&self) -> TreeId {
+        if self.compat_ro.contains(CompatRo::BLOCK_GROUP_TREE) {
+            TreeId::BLOCK_GROUP
+        } else {
+            TreeId::EXTENT
+        }
+    }
+
+    pub(crate) fn has_free_space_tree(&self) -> bool {
+        self.compat_ro.contains(CompatRo::FREE_SPACE_TREE)
     }
 }

@@ -8,7 +8,8 @@
 use super::backing::Backing;
 use super::block_groups::{Found, Purpose, Share};
 use super::reservation::Need;
-use super::running::Running;
+use crate::core_state::Core;
+use crate::running_parts::DataSpace;
 use buttress_accounts::delayed_references::{Created, ExtentKind, Reference};
 use buttress_format::{ByteCount, Incompat, InodeNumber, Logical, TreeId};
 use buttress_fs::error::defect::{add, take};
@@ -44,27 +45,27 @@ impl DataOwner {
     }
 }
 
-impl Running {
+impl DataSpace<'_> {
     /// Reserves space for data that will be written back later. Makes chunks while the volume has
     /// too little space for the data.
-    pub fn reserve_data(&mut self, bytes: u64) -> Result<()> {
-        let mut wanted = self.core.reserved_data_bytes;
+    pub fn reserve(&mut self, bytes: u64) -> Result<()> {
+        let mut wanted = self.running.core.reserved_data_bytes;
         add(&mut wanted, bytes, "bytes promised to data")?;
-        while self.free_for_data() < wanted {
-            if self.core.give_up_reserved_ahead() {
-                wanted = self.core.reserved_data_bytes;
+        while self.free_bytes() < wanted {
+            if self.running.core.give_up_reserved_ahead() {
+                wanted = self.running.core.reserved_data_bytes;
                 add(&mut wanted, bytes, "bytes promised to data")?;
                 continue;
             }
-            let lacking = wanted.saturating_sub(self.free_for_data());
-            if !self.add_data_space(lacking)? {
-                return Err(self.no_data_space(ByteCount::new(bytes)));
+            let lacking = wanted.saturating_sub(self.free_bytes());
+            if !self.add(lacking)? {
+                return Err(self.no_space(ByteCount::new(bytes)));
             }
         }
-        self.core.reserved_data_bytes = wanted;
-        let backed = self.back_items_of_data();
+        self.running.core.reserved_data_bytes = wanted;
+        let backed = self.back_items();
         if !matches!(backed, Ok(true)) {
-            self.release_data(bytes);
+            self.release(bytes);
             backed?;
             return Err(self.no_host_space(ByteCount::new(bytes)));
         }
@@ -73,10 +74,10 @@ impl Running {
 
     /// Returns the free bytes of block groups that data may use. In mixed block groups these
     /// exclude the promises to metadata.
-    pub fn free_for_data(&self) -> u64 {
-        let room = self.core.groups.room(Purpose::Data);
-        if self.core.has(Incompat::MIXED_GROUPS) {
-            let promised = self.metadata_reservation_bytes(Need::places(8));
+    pub fn free_bytes(&self) -> u64 {
+        let room = self.running.core.groups.room(Purpose::Data);
+        if self.running.core.has(Incompat::MIXED_GROUPS) {
+            let promised = self.running.block_reserve().metadata_bytes(Need::places(8));
             return room.free_bytes.saturating_sub(promised);
         }
         room.free_bytes
@@ -85,17 +86,17 @@ impl Running {
     /// Reserves space on the host for the items of all dirty data, and for the reserve. Without
     /// this reservation on the host, edits that free space could fail once data has filled the
     /// host. Returns false if the host's file system is full.
-    fn back_items_of_data(&mut self) -> Result<bool> {
-        if !self.core.groups.iter().any(|group| group.is_backed) {
+    fn back_items(&mut self) -> Result<bool> {
+        if !self.running.core.groups.iter().any(|group| group.is_backed) {
             return Ok(true);
         }
         loop {
-            let wanted = self.backed_reservation_bytes(Need::places(0));
-            let free = self.core.groups.room(Purpose::Metadata).free_bytes;
+            let wanted = self.running.block_reserve().backed_bytes(Need::places(0));
+            let free = self.running.core.groups.room(Purpose::Metadata).free_bytes;
             let Some(lacking) = wanted.checked_sub(free).filter(|lacking| *lacking > 0) else {
                 return Ok(true);
             };
-            match self.back_more(Purpose::Metadata, lacking)? {
+            match self.running.host_space().back_more(Purpose::Metadata, lacking)? {
                 Backing::More => {}
                 Backing::AllBacked => return Ok(true),
                 Backing::HostFull => return Ok(false),
@@ -104,52 +105,58 @@ impl Running {
     }
 
     fn no_host_space(&self, wanted: ByteCount) -> Error {
-        self.host_failure().unwrap_or_else(|| self.no_data_space(wanted))
+        self.running
+            .core
+            .host_failure()
+            .unwrap_or_else(|| self.no_space(wanted))
     }
 
     /// Reserves space on the host for more of the free bytes of data groups, or makes a chunk.
     /// Returns false if the volume can neither reserve host space nor make a chunk.
-    pub(crate) fn add_data_space(&mut self, lacking: u64) -> Result<bool> {
-        match self.back_more(Purpose::Data, lacking)? {
+    pub(crate) fn add(&mut self, lacking: u64) -> Result<bool> {
+        match self.running.host_space().back_more(Purpose::Data, lacking)? {
             Backing::More => Ok(true),
-            Backing::AllBacked => self.allocate_chunk(Purpose::Data),
+            Backing::AllBacked => self.running.chunks().allocate(Purpose::Data),
             Backing::HostFull => Ok(false),
         }
     }
 
     /// Returns the error for a write of this length that finds no space.
-    pub fn no_data_space(&self, wanted: ByteCount) -> Error {
+    pub fn no_space(&self, wanted: ByteCount) -> Error {
         if let Some(error) = self
+            .running
+            .core
             .host_failure()
-            .filter(|_| self.core.has(Incompat::MIXED_GROUPS))
+            .filter(|_| self.running.core.has(Incompat::MIXED_GROUPS))
         {
             return error;
         }
         Error::NoSpace {
             what: "data",
             wanted,
-            pinned_by_readers: self.pinned_by_readers(),
-            reclaimable: self.core.groups.reclaimable(Purpose::Data),
+            pinned_by_readers: self.running.core.pinned_by_readers(),
+            reclaimable: self.running.core.groups.reclaimable(Purpose::Data),
         }
     }
 
     /// Releases a reservation: the data was written back or discarded.
-    pub fn release_data(&mut self, bytes: u64) {
+    pub fn release(&mut self, bytes: u64) {
         let what = "more is given back of what was promised to data than was promised";
-        let released = take(&mut self.core.reserved_data_bytes, bytes, what);
-        self.core.settle(released.map_err(Error::from));
+        let released = take(&mut self.running.core.reserved_data_bytes, bytes, what);
+        self.running.core.settle(released.map_err(Error::from));
     }
 
     /// Allocates up to `wanted` bytes of data in one piece, or fewer if no free range is that long.
     /// Lengths are multiples of the sector size.
-    pub fn allocate_data(&mut self, wanted: ByteCount) -> Result<DataRange> {
-        let sector_bytes = self.core.sector_bytes();
+    pub fn allocate(&mut self, wanted: ByteCount) -> Result<DataRange> {
+        let sector_bytes = self.running.core.sector_bytes();
         // Try all bytes in one piece first, also in a new chunk; then a large piece; then any
         // piece.
         let wanted_bytes = wanted.get();
         let mut least = wanted_bytes;
         loop {
             match self
+                .running
                 .core
                 .groups
                 .allocate(Purpose::Data, wanted_bytes, least, sector_bytes)?
@@ -160,16 +167,55 @@ impl Running {
                         length: ByteCount::new(length),
                     });
                 }
-                Found::Load(group) => self.load_group(group)?,
-                Found::Nothing if self.add_data_space(wanted_bytes)? => {}
+                Found::Load(group) => self.running.load_group(group)?,
+                Found::Nothing if self.add(wanted_bytes)? => {}
                 Found::Nothing if least > sector_bytes => {
                     least = (least >> 4).next_multiple_of(sector_bytes).max(sector_bytes);
                 }
-                Found::Nothing => return Err(self.no_data_space(wanted)),
+                Found::Nothing => return Err(self.no_space(wanted)),
             }
         }
     }
 
+    /// Allocates exactly this range.
+    pub fn take(&mut self, range: DataRange) -> Result<()> {
+        let (start, length) = (range.logical.get(), range.length.get());
+        let in_use = || Corruption::LoggedRangeInUse {
+            logical: range.logical,
+            length: range.length,
+        };
+        let group = self.running.core.groups.holding(start);
+        let group =
+            group.filter(|group| group.serves(Purpose::Data) && start.saturating_add(length) <= group.end());
+        let (first, is_loaded) = group
+            .map(|group| (group.start, group.free.is_some()))
+            .ok_or_else(in_use)?;
+        if !is_loaded {
+            self.running.load_group(first)?;
+        }
+        let group = self.running.core.groups.holding(first);
+        let is_free = group.is_some_and(|group| group.is_free(start, length));
+        if !is_free {
+            return Err(in_use().into());
+        }
+        self.running
+            .core
+            .groups
+            .shift(start, length, Share::Free, Share::Allocated)
+    }
+
+    /// Frees an allocated range that has no reference yet.
+    pub fn give_back(&mut self, range: DataRange) {
+        let given = self
+            .running
+            .core
+            .groups
+            .give_back(range.logical.get(), range.length.get());
+        self.running.core.settle(given);
+    }
+}
+
+impl Core {
     /// Returns whether the extent tree has an extent, or will have it once delayed references are
     /// applied.
     pub fn has_data_extent(&self, extent: DataRange) -> Result<bool> {
@@ -182,44 +228,9 @@ impl Running {
         }
     }
 
-    /// Allocates exactly this range.
-    pub fn take_data(&mut self, range: DataRange) -> Result<()> {
-        let (start, length) = (range.logical.get(), range.length.get());
-        let in_use = || Corruption::LoggedRangeInUse {
-            logical: range.logical,
-            length: range.length,
-        };
-        let group = self.core.groups.holding(start);
-        let group =
-            group.filter(|group| group.serves(Purpose::Data) && start.saturating_add(length) <= group.end());
-        let (first, is_loaded) = group
-            .map(|group| (group.start, group.free.is_some()))
-            .ok_or_else(in_use)?;
-        if !is_loaded {
-            self.load_group(first)?;
-        }
-        let group = self.core.groups.holding(first);
-        let is_free = group.is_some_and(|group| group.is_free(start, length));
-        if !is_free {
-            return Err(in_use().into());
-        }
-        self.core
-            .groups
-            .shift(start, length, Share::Free, Share::Allocated)
-    }
-
-    /// Frees an allocated range that has no reference yet.
-    pub fn give_back_data(&mut self, range: DataRange) {
-        let given = self
-            .core
-            .groups
-            .give_back(range.logical.get(), range.length.get());
-        self.core.settle(given);
-    }
-
     /// Makes an extent with one reference of an allocated range.
     pub fn create_data_extent(&mut self, range: DataRange, owner: DataOwner) {
-        self.core.references.create(
+        self.references.create(
             range.logical,
             range.length,
             ExtentKind::Data,
@@ -233,7 +244,7 @@ impl Running {
 
     /// Adds one reference of a file extent item to an extent.
     pub fn add_data_reference(&mut self, extent: DataRange, owner: DataOwner) {
-        self.core.references.change(
+        self.references.change(
             extent.logical,
             extent.length,
             ExtentKind::Data,
@@ -245,7 +256,7 @@ impl Running {
     /// Drops one reference of a file extent item to an extent. After the extent's last reference is
     /// dropped, the commit frees the extent and its checksums.
     pub fn drop_data_reference(&mut self, extent: DataRange, owner: DataOwner) {
-        self.core.references.change(
+        self.references.change(
             extent.logical,
             extent.length,
             ExtentKind::Data,
@@ -258,7 +269,6 @@ impl Running {
     /// references must not be overwritten.
     pub fn data_references(&self, extent: DataRange) -> Result<u64> {
         Ok(self
-            .core
             .extent_state(extent.logical, ExtentKind::Data, extent.length)?
             .references)
     }

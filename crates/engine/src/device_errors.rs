@@ -7,7 +7,8 @@
 //!
 //! Left out: bad copies that ordinary reads found and skipped.
 
-use super::running::Running;
+use crate::core_state::Core;
+use crate::running_parts::DeviceItems;
 use buttress_format::{DeviceId, DeviceStatistics, TreeId, Uuid};
 use buttress_fs::error::{Corruption, Result};
 use buttress_tree::NonBlocking;
@@ -23,7 +24,7 @@ struct Unrecorded {
     recorded: DeviceErrors,
 }
 
-impl Running {
+impl Core {
     /// Returns whether a device failed since its statistics were last recorded.
     pub fn has_device_errors(&self) -> bool {
         !self.unrecorded_errors().is_empty()
@@ -33,8 +34,8 @@ impl Running {
         if buttress_faults::on("device-errors-unrecorded") {
             return Vec::new();
         }
-        let devices = &self.core.devices;
-        let slots = self.core.forest.volume().devices();
+        let devices = &self.devices;
+        let slots = self.forest.volume().devices();
         let unrecorded = slots.iter().filter_map(|slot| {
             let is_listed = devices.rooms.iter().any(|room| room.item.uuid == slot.uuid());
             let all = slot.errors();
@@ -48,14 +49,16 @@ impl Running {
         });
         unrecorded.collect()
     }
+}
 
+impl DeviceItems<'_> {
     /// Adds the new errors of devices to their statistics. If a tree block is missing, the call
     /// ends between two devices.
-    pub fn record_device_errors(&mut self) -> Result<()> {
-        for device in self.unrecorded_errors() {
+    pub fn record_errors(&mut self) -> Result<()> {
+        for device in self.running.core.unrecorded_errors() {
             let key = DeviceStatistics::key(device.id);
-            self.reach(TreeId::DEVICE, &key)?;
-            let item = self.get(TreeId::DEVICE, &key)?;
+            self.running.reach(TreeId::DEVICE, &key)?;
+            let item = self.running.get(TreeId::DEVICE, &key)?;
             let mut bytes = item.map_or_else(Vec::new, |item| item.data().to_vec());
             let before = match bytes.is_empty() {
                 true => DeviceStatistics::default(),
@@ -79,8 +82,8 @@ impl Running {
             // Keep counters that a later format version may have appended.
             let rest = bytes.split_off(bytes.len().min(after.len()));
             bytes = [&after[..], &rest].concat();
-            NonBlocking::lifted(|| self.put(TreeId::DEVICE, &key, &bytes))?;
-            self.core.devices.recorded.insert(device.uuid, all);
+            NonBlocking::lifted(|| self.running.put(TreeId::DEVICE, &key, &bytes))?;
+            self.running.core.devices.recorded.insert(device.uuid, all);
         }
         Ok(())
     }

@@ -3,7 +3,8 @@
 //!
 //! Invariants:
 //! - A change of the devices holds the membership lock for its whole length. A balance acquires the
-//!   lock for a moment, when it starts and when it continues; a replacement, when it starts.
+//!   lock for a moment, when it starts and when it continues; a replacement and a device's return,
+//!   when they start.
 //! - A paused balance excludes every other operation except a new device.
 //!
 //! A process that has a volume open for writing excludes other processes by the locks of its images
@@ -73,7 +74,7 @@ impl Engine {
             }
             _ => {}
         }
-        if self.replacement().is_some() || self.forest().volume().replacement().is_some() {
+        if self.replacements().current().is_some() || self.forest().volume().replacement().is_some() {
             return Err(buttress_volume::Error::from(WriteRefusal::Replacing).into());
         }
         *self.shared.exclusive.lock() = Some(wanted);
@@ -92,6 +93,21 @@ impl Engine {
         alone.ok_or_else(|| {
             let running = self.change_in_progress();
             BalanceRefusal::Excluded { running }.into()
+        })
+    }
+
+    /// Excludes changes of the devices while a device's return begins.
+    ///
+    /// # Errors
+    /// [`MembershipRefusal::Busy`].
+    pub(crate) fn begin_resync_beside_no_change(&self) -> Result<MutexGuard<'_, (), MembershipLock>> {
+        let alone = self.shared.membership.try_lock();
+        alone.ok_or_else(|| {
+            let refusal = MembershipRefusal::Busy {
+                wanted: "device resync",
+                running: self.change_in_progress(),
+            };
+            buttress_volume::Error::from(refusal).into()
         })
     }
 

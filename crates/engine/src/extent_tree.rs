@@ -9,7 +9,7 @@
 
 use super::block_groups::Share;
 use crate::extent_state::{counted, extent_key, inline_form, keyed_key};
-use crate::running::Running;
+use crate::running_parts::ExtentTree;
 use buttress_accounts::delayed_references::{Created, ExtentKind, Pending, Reference};
 use buttress_format::{
     ExtentFlags, ExtentItem, Generation, Incompat, InlineReference, Key, Logical, TreeBlockInfo, TreeId,
@@ -44,18 +44,56 @@ fn same_reference(inline: &InlineReference, reference: &Reference) -> bool {
     }
 }
 
-impl Running {
+impl ExtentTree<'_> {
+    /// Inserts an item into the extent tree.
+    ///
+    /// # Errors
+    /// Fails as [`Running::insert`](crate::running::Running::insert) does.
+    pub fn insert(&mut self, key: &Key, data: &[u8]) -> Result<()> {
+        self.running
+            .core
+            .edit_extents(|tree, context| tree.insert(context, key, data))
+    }
+
+    /// Inserts or replaces an item of the extent tree.
+    ///
+    /// # Errors
+    /// Fails with an error of the tree.
+    pub fn put(&mut self, key: &Key, data: &[u8]) -> Result<()> {
+        self.running
+            .core
+            .edit_extents(|tree, context| tree.put(context, key, data))
+    }
+
+    /// Removes an item of the extent tree.
+    ///
+    /// # Errors
+    /// Fails with an error of the tree.
+    pub fn remove(&mut self, key: &Key) -> Result<()> {
+        self.running
+            .core
+            .edit_extents(|tree, context| tree.remove(context, key))
+            .map(|_| ())
+    }
+
     /// Applies the delayed references of the first `count` extents.
-    pub fn run_some_references(&mut self, count: usize) -> Result<()> {
+    pub fn run_references(&mut self, count: usize) -> Result<()> {
         let lost = usize::from(buttress_faults::on("ledger-reference-lost"));
-        let generation = self.core.generation;
-        for (logical, pending) in self.core.references.take_first(count).into_iter().skip(lost) {
-            self.core.quotas.note_references(&pending, generation);
+        let generation = self.running.core.generation;
+        for (logical, pending) in self
+            .running
+            .core
+            .references
+            .take_first(count)
+            .into_iter()
+            .skip(lost)
+        {
+            self.running.core.quotas.note_references(&pending, generation);
             match pending.created {
                 Some(created) => self.create_extent(logical, &pending, created)?,
                 None => self.change_extent(logical, &pending)?,
             }
-            self.core.references.note_applied(&pending);
+            self.running.core.references.note_applied(&pending);
         }
         Ok(())
     }
@@ -73,23 +111,28 @@ impl Running {
             if is_data {
                 // The extent was made and freed within this transaction, so remove the checksums
                 // that this transaction added.
-                self.remove_checksums(logical, pending.length)?;
+                self.running.checksum_tree().remove(logical, pending.length)?;
             }
-            if is_data || self.core.relocated_blocks.contains(&logical) {
+            if is_data || self.running.core.relocated_blocks.contains(&logical) {
                 // The extent was written, and a view of this transaction may have read it.
                 let (start, length) = (logical.get(), pending.length.get());
-                let generation = self.core.generation;
+                let generation = self.running.core.generation;
                 let shifted = self
+                    .running
                     .core
                     .groups
                     .shift(start, length, Share::Allocated, Share::Pinned);
                 shifted?;
-                self.core.pins.add(generation, start, length, generation);
+                self.running.core.pins.add(generation, start, length, generation);
                 return Ok(());
             }
-            return self.core.groups.give_back(logical.get(), pending.length.get());
+            return self
+                .running
+                .core
+                .groups
+                .give_back(logical.get(), pending.length.get());
         }
-        let skinny = self.core.has(Incompat::SKINNY_METADATA);
+        let skinny = self.running.core.has(Incompat::SKINNY_METADATA);
         let key = extent_key(logical, pending.kind, pending.length, skinny);
         let (flags, level) = match pending.kind {
             ExtentKind::Data => (ExtentFlags::DATA, None),
@@ -104,7 +147,7 @@ impl Running {
             start: logical,
             length: pending.length,
             references: 0,
-            generation: self.core.generation,
+            generation: self.running.core.generation,
             flags,
             tree_block_info: level.filter(|_| !skinny).map(|level| TreeBlockInfo {
                 first_key: created.first_key.unwrap_or(Key::MIN),
@@ -113,25 +156,31 @@ impl Running {
             level,
             inline_references: SmallVec::new(),
         };
-        if pending.kind == ExtentKind::Data && self.core.has(Incompat::SIMPLE_QUOTA) {
+        if pending.kind == ExtentKind::Data && self.running.core.has(Incompat::SIMPLE_QUOTA) {
             item.inline_references
                 .push(InlineReference::Owner { root: owner });
         }
-        let generation = self.core.generation;
-        self.core.quotas.note_made(owner, pending.length, generation);
+        let generation = self.running.core.generation;
+        self.running
+            .core
+            .quotas
+            .note_made(owner, pending.length, generation);
         self.apply_changes(&mut item, pending, false)?;
-        self.extent_insert(&key, &item.encode())?;
+        self.insert(&key, &item.encode())?;
         let (start, length) = (logical.get(), pending.length.get());
-        self.core.groups.use_extent(start, length)?;
+        self.running.core.groups.use_extent(start, length)?;
         Ok(add(
-            &mut self.core.bytes_used,
+            &mut self.running.core.bytes_used,
             length,
             "bytes in use of the volume",
         )?)
     }
 
     fn change_extent(&mut self, logical: Logical, pending: &Pending) -> Result<()> {
-        let (key, mut item) = self.core.extent_item(logical, pending.kind, pending.length)?;
+        let (key, mut item) = self
+            .running
+            .core
+            .extent_item(logical, pending.kind, pending.length)?;
         if pending.full_backref {
             item.flags |= ExtentFlags::FULL_BACKREF;
         }
@@ -142,9 +191,9 @@ impl Running {
                 .fold(0_u64, |sum, inline| sum.saturating_add(u64::from(inline.count())));
         self.apply_changes(&mut item, pending, has_keyed)?;
         if item.references > 0 {
-            return self.extent_put(&key, &item.encode());
+            return self.put(&key, &item.encode());
         }
-        self.extent_remove(&key)?;
+        self.remove(&key)?;
         let owner = item.inline_references.iter().find_map(|inline| match inline {
             InlineReference::Owner { root } => Some(*root),
             _ => None,
@@ -163,31 +212,41 @@ impl Running {
     ) -> Result<()> {
         let (start, length) = (logical.get(), pending.length.get());
         if pending.kind == ExtentKind::Data {
-            self.remove_checksums(logical, pending.length)?;
+            self.running.checksum_tree().remove(logical, pending.length)?;
         }
         if let Some(owner) = owner.or(pending.owner) {
-            self.core.quotas.note_freed(owner, pending.length, created);
+            self.running
+                .core
+                .quotas
+                .note_freed(owner, pending.length, created);
         }
         // A block that this transaction made never belonged to a state on disk, except for a copy
         // that a relocation wrote.
-        let is_new = created == self.core.generation
+        let is_new = created == self.running.core.generation
             && matches!(pending.kind, ExtentKind::TreeBlock { .. })
-            && !self.core.relocated_blocks.contains(&logical);
+            && !self.running.core.relocated_blocks.contains(&logical);
         let is_free = is_new || buttress_faults::on("pins-freed-space-reused");
         let to = if is_free { Share::Free } else { Share::Pinned };
-        self.core.groups.free_extent(start, length, to)?;
+        self.running.core.groups.free_extent(start, length, to)?;
         if !buttress_faults::on("ledger-volume-bytes-keep-freed") {
-            take(&mut self.core.bytes_used, length, "bytes in use of the volume")?;
+            take(
+                &mut self.running.core.bytes_used,
+                length,
+                "bytes in use of the volume",
+            )?;
         }
         if !is_free && !buttress_faults::on("ledger-pin-forgotten") {
-            self.core.pins.add(self.core.generation, start, length, created);
+            self.running
+                .core
+                .pins
+                .add(self.running.core.generation, start, length, created);
         }
         Ok(())
     }
 
     /// Applies all changes of reference counts to an extent item and to its keyed references.
     fn apply_changes(&mut self, item: &mut ExtentItem, pending: &Pending, mut has_keyed: bool) -> Result<()> {
-        let limit = InlineLimit::of(self.core.format.node_bytes).0;
+        let limit = InlineLimit::of(self.running.core.format.node_bytes).0;
         // Negative changes of references come first, so that the item has space for new references.
         let mut changes = pending.changes.clone();
         changes.sort_unstable_by_key(|(reference, change)| (*change > 0, *reference));
@@ -224,8 +283,8 @@ impl Running {
             return Ok(false);
         };
         match counted_by_one(logical, count, change)? {
-            0 => self.extent_remove(&key)?,
-            count => self.extent_put(&key, &keyed_bytes(reference, count))?,
+            0 => self.remove(&key)?,
+            count => self.put(&key, &keyed_bytes(reference, count))?,
         }
         Ok(true)
     }
@@ -233,16 +292,18 @@ impl Running {
     /// Returns the key and the count of a keyed reference.
     fn find_keyed(&self, logical: Logical, reference: &Reference) -> Result<Option<(Key, u32)>> {
         let mut key = keyed_key(logical, reference);
-        let tree = &self.core.extent.tree;
+        let tree = &self.running.core.extent.tree;
         loop {
             let Some(found) = tree.get(&key)? else {
                 return Ok(None);
             };
-            let references = parse_keyed_references(&key, found.data(), self.core.format.sector_bytes)
-                .map_err(|error| Corruption::Item {
-                    tree: TreeId::EXTENT,
-                    error,
-                })?;
+            let references =
+                parse_keyed_references(&key, found.data(), self.running.core.format.sector_bytes).map_err(
+                    |error| Corruption::Item {
+                        tree: TreeId::EXTENT,
+                        error,
+                    },
+                )?;
             if let Some(same) = references.iter().find(|inline| same_reference(inline, reference)) {
                 return Ok(Some((key, same.count())));
             }
@@ -256,10 +317,10 @@ impl Running {
 
     fn insert_keyed(&mut self, logical: Logical, reference: &Reference, count: u32) -> Result<()> {
         let mut key = keyed_key(logical, reference);
-        while self.core.extent.tree.get(&key)?.is_some() {
+        while self.running.core.extent.tree.get(&key)?.is_some() {
             key.offset = key.offset.wrapping_add(1);
         }
-        self.extent_insert(&key, &keyed_bytes(reference, count))
+        self.insert(&key, &keyed_bytes(reference, count))
     }
 }
 

@@ -337,7 +337,7 @@ impl Engine {
             }
             let missing = reads.missing_for(|| handle.missing_for_references(at_once))?;
             if missing.is_empty() {
-                if let Err(error) = handle.run_some_references(at_once) {
+                if let Err(error) = handle.extent_tree().run_references(at_once) {
                     self.forest().volume().stop_writing(&error);
                     return Err(error);
                 }

@@ -11,7 +11,7 @@
 
 use super::block_groups::Group;
 use super::free_ranges::FreeRanges;
-use super::running::Running;
+use crate::running_parts::FreeSpaceTree;
 use buttress_exact::Exact as _;
 use buttress_format::free_space::BITMAP_MAX_BYTES;
 use buttress_format::{ByteCount, FreeSpaceBitmap, FreeSpaceInfo, ItemType, Key, Logical, ObjectId, TreeId};
@@ -72,11 +72,19 @@ fn bitmap_range_bytes(sector_bytes: u64) -> u64 {
         .saturating_mul(sector_bytes)
 }
 
-impl Running {
+impl FreeSpaceTree<'_> {
+    fn insert(&mut self, key: &Key, data: &[u8]) -> Result<()> {
+        self.running.insert(TreeId::FREE_SPACE, key, data)
+    }
+
+    fn put(&mut self, key: &Key, data: &[u8]) -> Result<()> {
+        self.running.put(TreeId::FREE_SPACE, key, data)
+    }
+
     /// Returns the first block group with changes that the free-space tree lacks, and the number of
     /// its changed ranges.
     fn changed_group(&self) -> Option<(Extent, usize)> {
-        self.core.groups.iter().find_map(|group| {
+        self.running.core.groups.iter().find_map(|group| {
             let ranges = group
                 .became_used
                 .count()
@@ -90,17 +98,17 @@ impl Running {
     }
 
     /// Returns the missing blocks for the next part of updating the free-space tree.
-    pub fn missing_for_free_space(&mut self) -> Result<Vec<BlockPointer>> {
-        if !self.has_free_space_tree() {
+    pub fn missing(&mut self) -> Result<Vec<BlockPointer>> {
+        if !self.running.core.has_free_space_tree() {
             return Ok(Vec::new());
         }
         let Some((extent, count)) = self.changed_group() else {
             return Ok(Vec::new());
         };
-        let Some(group) = self.core.groups.holding(extent.start) else {
+        let Some(group) = self.running.core.groups.holding(extent.start) else {
             return Ok(Vec::new());
         };
-        let sector_bytes = self.core.sector_bytes();
+        let sector_bytes = self.running.core.sector_bytes();
         let is_new = group.needs_free_space_info;
         let used = group.became_used.iter().take(RANGES_AT_ONCE);
         let rest = RANGES_AT_ONCE.saturating_sub(group.became_used.count());
@@ -118,13 +126,13 @@ impl Running {
                 ),
             )
         }));
-        let missing = self.missing_along(TreeId::FREE_SPACE, places)?;
+        let missing = self.running.missing_along(TreeId::FREE_SPACE, places)?;
         if !missing.is_empty() || is_new || count > RANGES_AT_ONCE {
             return Ok(missing);
         }
         // If a block group may switch between ranges and bitmaps, its free space is read and
         // written as a whole.
-        let info = self.free_space_info(extent)?;
+        let info = self.info(extent)?;
         let (extents, more) = (
             u64::from(info.extent_count),
             ByteCount::of(count).get().saturating_mul(2),
@@ -141,14 +149,14 @@ impl Running {
                 key(extent.end(), ItemType(0), 0),
             )
         });
-        self.missing_along(TreeId::FREE_SPACE, whole)
+        self.running.missing_along(TreeId::FREE_SPACE, whole)
     }
 
     /// Does the next part of updating the free-space tree: a whole group, or some ranges of a
     /// group. Returns whether any change of the free-space tree was pending.
-    pub fn update_free_space_tree(&mut self) -> Result<bool> {
-        if !self.has_free_space_tree() {
-            for group in self.core.groups.iter_mut() {
+    pub fn update(&mut self) -> Result<bool> {
+        if !self.running.core.has_free_space_tree() {
+            for group in self.running.core.groups.iter_mut() {
                 group.needs_free_space_info = false;
                 group.became_used = FreeRanges::default();
                 group.became_free = FreeRanges::default();
@@ -158,7 +166,7 @@ impl Running {
         let Some((extent, count)) = self.changed_group() else {
             return Ok(false);
         };
-        let Some(group) = self.core.groups.get_mut(extent.start) else {
+        let Some(group) = self.running.core.groups.get_mut(extent.start) else {
             return Ok(false);
         };
         let is_new = core::mem::take(&mut group.needs_free_space_info);
@@ -172,33 +180,30 @@ impl Running {
                 extent_count: 1,
                 flags: 0,
             };
-            self.insert(TreeId::FREE_SPACE, &extent.info_key(), &info.to_bytes())?;
-            self.insert(
-                TreeId::FREE_SPACE,
-                &key(extent.start, ItemType::FREE_SPACE_EXTENT, extent.length),
-                &[],
-            )?;
+            self.insert(&extent.info_key(), &info.to_bytes())?;
+            let whole = key(extent.start, ItemType::FREE_SPACE_EXTENT, extent.length);
+            self.insert(&whole, &[])?;
         }
-        self.apply_free_space(extent, &used, &freed, count <= RANGES_AT_ONCE)?;
+        self.apply(extent, &used, &freed, count <= RANGES_AT_ONCE)?;
         Ok(true)
     }
 
     /// Applies ranges. After the last range of a group, switches the group between ranges and
     /// bitmaps if needed.
-    fn apply_free_space(
+    fn apply(
         &mut self,
         group: Extent,
         used: &[(u64, u64)],
         freed: &[(u64, u64)],
         are_last: bool,
     ) -> Result<()> {
-        let mut info = self.free_space_info(group)?;
+        let mut info = self.info(group)?;
         let mut count = i64::from(info.extent_count);
         for (start, length) in used.iter().copied() {
             let change = if info.uses_bitmaps() {
                 self.set_bits(group, start, length, false)?
             } else {
-                self.take_free_extent(start, length)?
+                self.take_extent(start, length)?
             };
             count = count.saturating_add(change);
         }
@@ -209,21 +214,22 @@ impl Running {
             let change = if info.uses_bitmaps() {
                 self.set_bits(group, start, length, true)?
             } else {
-                self.add_free_extent(group, start, length)?
+                self.add_extent(group, start, length)?
             };
             count = count.saturating_add(change);
         }
         info.extent_count = u32::try_from(count).map_err(|_| broken(group.start, group.length))?;
         if are_last {
-            self.convert_free_space(group, &mut info)?;
+            self.convert(group, &mut info)?;
         }
-        self.put(TreeId::FREE_SPACE, &group.info_key(), &info.to_bytes())
+        self.put(&group.info_key(), &info.to_bytes())
     }
 
-    fn free_space_info(&mut self, group: Extent) -> Result<FreeSpaceInfo> {
+    fn info(&mut self, group: Extent) -> Result<FreeSpaceInfo> {
         let info_key = group.info_key();
-        let sector_bytes = self.core.format.sector_bytes;
+        let sector_bytes = self.running.core.format.sector_bytes;
         let found = self
+            .running
             .get(TreeId::FREE_SPACE, &info_key)?
             .ok_or(Corruption::ItemMissing {
                 tree: TreeId::FREE_SPACE,
@@ -239,10 +245,11 @@ impl Running {
 
     /// Removes a range from the free range that contains it. Returns the change of the number of
     /// ranges.
-    fn take_free_extent(&mut self, start: u64, length: u64) -> Result<i64> {
+    fn take_extent(&mut self, start: u64, length: u64) -> Result<i64> {
         let end = start.saturating_add(length);
         let wanted = key(start, ItemType::FREE_SPACE_EXTENT, u64::MAX);
         let found = self
+            .running
             .at_or_before(TreeId::FREE_SPACE, &wanted)?
             .map(|item| item.key())
             .filter(|found| found.item_type == ItemType::FREE_SPACE_EXTENT)
@@ -254,12 +261,12 @@ impl Running {
         if last < end {
             return Err(broken(start, length));
         }
-        self.remove(TreeId::FREE_SPACE, &found)?;
+        self.running.remove(TreeId::FREE_SPACE, &found)?;
         let mut change = -1_i64;
         for (from, to) in [(first, start), (end, last)] {
             if from < to {
                 let rest = key(from, ItemType::FREE_SPACE_EXTENT, to.saturating_sub(from));
-                self.insert(TreeId::FREE_SPACE, &rest, &[])?;
+                self.insert(&rest, &[])?;
                 change = change.saturating_add(1);
             }
         }
@@ -268,10 +275,10 @@ impl Running {
 
     /// Adds a free range, and merges it with its neighbours. Returns the change of the number of
     /// free ranges.
-    fn add_free_extent(&mut self, group: Extent, start: u64, length: u64) -> Result<i64> {
+    fn add_extent(&mut self, group: Extent, start: u64, length: u64) -> Result<i64> {
         let (mut first, mut end) = (start, start.saturating_add(length));
         let mut change = 1_i64;
-        let before = self.at_or_before(
+        let before = self.running.at_or_before(
             TreeId::FREE_SPACE,
             &key(start, ItemType::FREE_SPACE_EXTENT, u64::MAX),
         )?;
@@ -283,14 +290,14 @@ impl Running {
                 return Err(broken(start, length));
             }
             if before_end == start {
-                self.remove(TreeId::FREE_SPACE, &before)?;
+                self.running.remove(TreeId::FREE_SPACE, &before)?;
                 first = before.objectid.get();
                 change = change.saturating_sub(1);
             }
         }
         if end < group.end() {
             // Search at the range itself, so that no leaf is read that is not edited.
-            let after = self.at_or_before(
+            let after = self.running.at_or_before(
                 TreeId::FREE_SPACE,
                 &key(end, ItemType::FREE_SPACE_EXTENT, u64::MAX),
             )?;
@@ -298,21 +305,22 @@ impl Running {
                 .map(|item| item.key())
                 .filter(|after| after.item_type == ItemType::FREE_SPACE_EXTENT && after.objectid.get() == end)
             {
-                self.remove(TreeId::FREE_SPACE, &after)?;
+                self.running.remove(TreeId::FREE_SPACE, &after)?;
                 end = end.saturating_add(after.offset);
                 change = change.saturating_sub(1);
             }
         }
         let whole = key(first, ItemType::FREE_SPACE_EXTENT, end.saturating_sub(first));
-        self.insert(TreeId::FREE_SPACE, &whole, &[])?;
+        self.insert(&whole, &[])?;
         Ok(change)
     }
 
     /// Returns the bitmap that covers an address: its key and bits.
     fn bitmap_at(&mut self, logical: u64) -> Result<(Key, Vec<u8>)> {
         let wanted = key(logical, ItemType::FREE_SPACE_BITMAP, u64::MAX);
-        let sector_bytes = self.core.format.sector_bytes;
+        let sector_bytes = self.running.core.format.sector_bytes;
         let found = self
+            .running
             .at_or_before(TreeId::FREE_SPACE, &wanted)?
             .filter(|item| item.key().item_type == ItemType::FREE_SPACE_BITMAP)
             .ok_or_else(|| broken(logical, 0))?;
@@ -329,7 +337,7 @@ impl Running {
     }
 
     fn bit_at(&mut self, logical: u64) -> Result<bool> {
-        let sector_bytes = self.core.sector_bytes();
+        let sector_bytes = self.running.core.sector_bytes();
         let (key, bits) = self.bitmap_at(logical)?;
         let sector = logical
             .saturating_sub(key.objectid.get())
@@ -340,7 +348,7 @@ impl Running {
 
     /// Sets or clears the bits of a range. Returns the change of the number of free ranges.
     fn set_bits(&mut self, group: Extent, start: u64, length: u64, free: bool) -> Result<i64> {
-        let sector_bytes = self.core.sector_bytes();
+        let sector_bytes = self.running.core.sector_bytes();
         let end = start.saturating_add(length);
         let before = start > group.start && self.bit_at(start.saturating_sub(sector_bytes))?;
         let after = end < group.end() && self.bit_at(end)?;
@@ -361,7 +369,7 @@ impl Running {
                 }
                 flip(&mut bits, sector);
             }
-            self.put(TreeId::FREE_SPACE, &key, &bits)?;
+            self.put(&key, &bits)?;
             position = stop;
         }
         let touching = i64::from(before).saturating_add(i64::from(after));
@@ -373,7 +381,7 @@ impl Running {
     }
 
     /// Inserts all items of a group into a new free-space tree.
-    pub(crate) fn insert_free_space(&mut self, start: u64, length: u64, free: &FreeRanges) -> Result<()> {
+    pub(crate) fn insert_ranges(&mut self, start: u64, length: u64, free: &FreeRanges) -> Result<()> {
         let group = Extent { start, length };
         let mut info = FreeSpaceInfo {
             start: Logical::new(start),
@@ -381,46 +389,42 @@ impl Running {
             extent_count: u32::try_from(free.count()).map_err(|_| broken(start, length))?,
             flags: 0,
         };
-        let high = bitmap_threshold(length, self.core.sector_bytes());
+        let high = bitmap_threshold(length, self.running.core.sector_bytes());
         if u64::from(info.extent_count) > high {
             info.flags |= FreeSpaceInfo::USING_BITMAPS;
             self.write_bitmaps(group, free)?;
         } else {
             for (start, length) in free.iter() {
                 let key = key(start, ItemType::FREE_SPACE_EXTENT, length);
-                self.insert(TreeId::FREE_SPACE, &key, &[])?;
+                self.insert(&key, &[])?;
             }
         }
-        self.insert(TreeId::FREE_SPACE, &group.info_key(), &info.to_bytes())
+        self.insert(&group.info_key(), &info.to_bytes())
     }
 
     /// Switches a group between ranges and bitmaps if the other form takes less space.
-    fn convert_free_space(&mut self, group: Extent, info: &mut FreeSpaceInfo) -> Result<()> {
-        let high = bitmap_threshold(group.length, self.core.sector_bytes());
+    fn convert(&mut self, group: Extent, info: &mut FreeSpaceInfo) -> Result<()> {
+        let high = bitmap_threshold(group.length, self.running.core.sector_bytes());
         let count = u64::from(info.extent_count);
         if !info.uses_bitmaps() && count > high {
-            let free = self.stored_free_ranges(group)?;
-            self.clear_free_space_items(group)?;
+            let free = self.stored_ranges(group)?;
+            self.clear(group)?;
             info.flags |= FreeSpaceInfo::USING_BITMAPS;
             return self.write_bitmaps(group, &free);
         }
         if info.uses_bitmaps() && count < high.saturating_sub(100) {
-            let free = self.stored_free_ranges(group)?;
-            self.clear_free_space_items(group)?;
+            let free = self.stored_ranges(group)?;
+            self.clear(group)?;
             info.flags &= !FreeSpaceInfo::USING_BITMAPS;
             for (start, length) in free.iter() {
-                self.insert(
-                    TreeId::FREE_SPACE,
-                    &key(start, ItemType::FREE_SPACE_EXTENT, length),
-                    &[],
-                )?;
+                self.insert(&key(start, ItemType::FREE_SPACE_EXTENT, length), &[])?;
             }
         }
         Ok(())
     }
 
     fn write_bitmaps(&mut self, group: Extent, free: &FreeRanges) -> Result<()> {
-        let sector_bytes = self.core.sector_bytes();
+        let sector_bytes = self.running.core.sector_bytes();
         let range = bitmap_range_bytes(sector_bytes);
         let mut first = group.start;
         while first < group.end() {
@@ -440,40 +444,39 @@ impl Running {
                     at = at.saturating_add(sector_bytes);
                 }
             }
-            self.insert(
-                TreeId::FREE_SPACE,
-                &key(first, ItemType::FREE_SPACE_BITMAP, length),
-                &bits,
-            )?;
+            self.insert(&key(first, ItemType::FREE_SPACE_BITMAP, length), &bits)?;
             first = first.saturating_add(length);
         }
         Ok(())
     }
 
     /// Removes all range and bitmap items of a group. The info item of the block group remains.
-    fn clear_free_space_items(&mut self, group: Extent) -> Result<()> {
-        let from = key(group.start, ItemType(0), 0);
-        let to = key(group.end(), ItemType(0), 0);
-        let info = self.free_space_info(group)?;
-        self.remove_range(TreeId::FREE_SPACE, from..to, &mut |_, _| {})?;
-        self.insert(TreeId::FREE_SPACE, &group.info_key(), &info.to_bytes())
+    fn clear(&mut self, group: Extent) -> Result<()> {
+        let info = self.info(group)?;
+        self.remove_items(group.start, group.end())?;
+        self.insert(&group.info_key(), &info.to_bytes())
     }
 
     /// Removes all free-space items of a group that is being removed.
-    pub fn drop_free_space_items(&mut self, group: &Group) -> Result<()> {
-        if !self.has_free_space_tree() || group.needs_free_space_info {
+    pub fn remove_group(&mut self, group: &Group) -> Result<()> {
+        if !self.running.core.has_free_space_tree() || group.needs_free_space_info {
             return Ok(());
         }
-        let from = key(group.start, ItemType(0), 0);
-        let to = key(group.end(), ItemType(0), 0);
-        self.remove_range(TreeId::FREE_SPACE, from..to, &mut |_, _| {})?;
-        Ok(())
+        self.remove_items(group.start, group.end())
+    }
+
+    fn remove_items(&mut self, start: u64, end: u64) -> Result<()> {
+        let all = key(start, ItemType(0), 0)..key(end, ItemType(0), 0);
+        self.running
+            .remove_range(TreeId::FREE_SPACE, all, &mut |_, _| {})
+            .map(drop)
     }
 
     /// Returns the free ranges of a group as the free-space tree records them.
-    fn stored_free_ranges(&mut self, group: Extent) -> Result<FreeRanges> {
-        let tree = self.view(TreeId::FREE_SPACE)?;
-        super::loading::free_ranges_of_tree(&tree, group.start, group.length, self.core.format.sector_bytes)
+    fn stored_ranges(&mut self, group: Extent) -> Result<FreeRanges> {
+        let tree = self.running.view(TreeId::FREE_SPACE)?;
+        let sector_bytes = self.running.core.format.sector_bytes;
+        super::loading::free_ranges_of_tree(&tree, group.start, group.length, sector_bytes)
     }
 }
 

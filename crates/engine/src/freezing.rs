@@ -8,6 +8,8 @@ use super::recount::Recount;
 use super::running::Running;
 use super::slice::Slice;
 use super::trees::OpenTree;
+use crate::core_state::Core;
+use crate::running_parts::Freezing;
 use buttress_format::{
     BackupRoot, BackupTree, ByteCount, ChecksumType, DeviceId, DeviceItem, Generation, Key, Logical,
     Superblock, TreeBlock, TreeId, Uuid,
@@ -86,25 +88,27 @@ impl Running {
         self.core.extent.tree.is_dirty()
             || !self.core.references.is_empty()
             || self.core.superblock_changed
-            || self.has_device_errors()
-            || self.has_replacement_change()
-            || self.has_balance_change()
+            || self.core.has_device_errors()
+            || self.core.has_replacement_change()
+            || self.core.has_balance_change()
             || self
                 .trees
                 .values()
                 .any(|open| open.tree.is_dirty() || open.item_changed)
     }
+}
 
+impl Freezing<'_> {
     /// Makes the running transaction converge: all its blocks get addresses. Returns `None` if the
     /// transaction can be frozen now.
-    pub fn settle_transaction(
+    pub fn settle(
         &mut self,
         reads: &FaultIn,
         convergence: &mut Convergence,
         slice: &Slice,
         may_freeze: bool,
     ) -> Result<Option<Preparation>> {
-        if !self.is_dirty() {
+        if !self.running.is_dirty() {
             return Ok(Some(Preparation::NothingToDo));
         }
         let missing = reads.missing_for(|| self.open_for_commit())?;
@@ -113,10 +117,10 @@ impl Running {
         }
         // Every commit writes a root tree block of its own generation.
         self.touch_root_tree()?;
-        Ok(match self.converge(reads, convergence, slice)? {
+        Ok(match self.running.converging().run(reads, convergence, slice)? {
             Converged::Done if may_freeze => None,
             Converged::Done => {
-                self.let_others_in(convergence);
+                self.running.converging().let_others_in(convergence);
                 Some(Preparation::Settled)
             }
             Converged::Missing(missing) => Some(Preparation::Missing(missing)),
@@ -128,20 +132,20 @@ impl Running {
     /// statistics, and opens trees. Returns the missing blocks of the root tree that this work
     /// needs.
     fn open_for_commit(&mut self) -> Result<Vec<BlockPointer>> {
-        self.remove_empty_groups()?;
-        self.record_device_errors()?;
-        self.record_replacement()?;
-        self.record_balance()?;
+        self.running.chunks().remove_empty_groups()?;
+        self.running.device_items().record_errors()?;
+        self.running.device_items().record_replacement()?;
+        self.running.record_balance()?;
         // The superblock names the roots of these three trees, whether or not they changed.
         for id in [TreeId::FS, TreeId::DEVICE, TreeId::CHECKSUM] {
-            self.open_tree(id)?;
+            self.running.open_tree(id)?;
         }
-        self.missing_along(TreeId::ROOT, [(Key::MIN, Key::MIN)])
+        self.running.missing_along(TreeId::ROOT, [(Key::MIN, Key::MIN)])
     }
 
     /// Checks that the ledgers of a converged transaction balance: block groups, shares and pins.
     fn balance(&self) -> Result<()> {
-        let core = &self.core;
+        let core = &self.running.core;
         core.groups.balance(core.bytes_used)?;
         core.references.balance()?;
         core.pins.balance(&core.groups)?;
@@ -153,7 +157,7 @@ impl Running {
         self.balance()?;
         let superblock = self.next_superblock(&volume.superblock())?;
         let mut frozen: Vec<Frozen> = Vec::new();
-        let trees = core::iter::once(&self.core.extent).chain(self.trees.values());
+        let trees = core::iter::once(&self.running.core.extent).chain(self.running.trees.values());
         for open in trees {
             frozen.extend(open.tree.edit(EditableTree::freeze)?);
         }
@@ -161,73 +165,93 @@ impl Running {
             .iter()
             .fold(0_u64, |sum, frozen| sum.saturating_add(frozen.nodes()));
         let prepared = Prepared {
-            frozen_bytes: self.core.node_bytes().get().saturating_mul(nodes),
+            frozen_bytes: self.running.core.node_bytes().get().saturating_mul(nodes),
             frozen,
             superblock,
-            device_items: self.core.devices.rooms.iter().map(|room| room.item).collect(),
+            device_items: self
+                .running
+                .core
+                .devices
+                .rooms
+                .iter()
+                .map(|room| room.item)
+                .collect(),
             groups: self
+                .running
                 .core
                 .groups
                 .iter()
                 .map(|group| (group.start, group.used))
                 .collect(),
-            recount: Recount::of(self),
-            leaving: core::mem::take(&mut self.core.devices.leaving),
-            freed_device_extents: core::mem::take(&mut self.core.devices.freed),
-            replaces: self.core.replacing.is_some_and(|replacing| replacing.finishes),
+            recount: Recount::of(self.running),
+            leaving: core::mem::take(&mut self.running.core.devices.leaving),
+            freed_device_extents: core::mem::take(&mut self.running.core.devices.freed),
+            replaces: self
+                .running
+                .core
+                .replacing
+                .is_some_and(|replacing| replacing.finishes),
         };
         if prepared.replaces {
-            self.core.replacing = None;
+            self.running.core.replacing = None;
         }
         if buttress_faults::on("pins-released-at-freeze") {
-            self.core.durable = self.core.generation;
+            self.running.core.durable = self.running.core.generation;
         }
-        self.core.superblock_changed = false;
-        self.core.has_new_chunk = false;
-        self.core.relocated_blocks.clear();
-        if self.core.quotas.counts_by_maker() {
-            self.core.quota_limits.settle(self.core.generation);
+        self.running.core.superblock_changed = false;
+        self.running.core.has_new_chunk = false;
+        self.running.core.relocated_blocks.clear();
+        if self.running.core.quotas.counts_by_maker() {
+            self.running
+                .core
+                .quota_limits
+                .settle(self.running.core.generation);
         }
-        self.core.quotas.begin();
+        self.running.core.quotas.begin();
         // Frozen blocks may be read again before they are durable.
-        self.core.format.generation.raise(self.core.generation);
-        self.core.generation = Generation::new(self.core.generation.get().saturating_add(1));
-        self.core.quota_limits.begin(self.core.generation);
+        self.running
+            .core
+            .format
+            .generation
+            .raise(self.running.core.generation);
+        self.running.core.generation = Generation::new(self.running.core.generation.get().saturating_add(1));
+        self.running.core.quota_limits.begin(self.running.core.generation);
         self.forget_clean_trees();
-        self.inodes.forget_indexes();
-        self.inodes.forget_log_states();
-        self.names.forget();
+        self.running.inodes.forget_indexes();
+        self.running.inodes.forget_log_states();
+        self.running.names.forget();
         Ok(Preparation::Frozen(Box::new(prepared)))
     }
 
     fn forget_clean_trees(&mut self) {
-        if self.trees.len() > OPEN_TREES_KEPT {
+        if self.running.trees.len() > OPEN_TREES_KEPT {
             // A block that was just frozen exists only in memory until it is written.
             let stays = |open: &OpenTree| {
                 open.item_changed
                     || open.tree.is_unfinished()
                     || open.tree.is_in_memory() && !buttress_faults::on("trees-forgotten-unwritten")
             };
-            self.trees
+            self.running
+                .trees
                 .retain(|id, open| !id.holds_files() || stays(open) || id == TreeId::FS);
         }
     }
 
     fn next_superblock(&self, last: &Superblock) -> Result<Superblock> {
-        let root = self.root_tree()?;
-        let tree = |id: TreeId| self.trees.get(id);
+        let root = self.running.root_tree()?;
+        let tree = |id: TreeId| self.running.trees.get(id);
         let (root, chunk) = (backup(Some(root)), backup(tree(TreeId::CHUNK)));
-        let total_bytes = ByteCount::new(self.core.devices.total_bytes());
+        let total_bytes = ByteCount::new(self.running.core.devices.total_bytes());
         let entry = BackupRoot {
             tree_root: root,
             chunk_root: chunk,
-            extent_root: backup(Some(&self.core.extent)),
+            extent_root: backup(Some(&self.running.core.extent)),
             fs_root: backup(tree(TreeId::FS)),
             dev_root: backup(tree(TreeId::DEVICE)),
             csum_root: backup(tree(TreeId::CHECKSUM)),
             total_bytes,
-            bytes_used: ByteCount::new(self.core.bytes_used),
-            num_devices: self.num_devices(),
+            bytes_used: ByteCount::new(self.running.core.bytes_used),
+            num_devices: self.running.core.num_devices(),
         };
         let newest = (0..4_usize)
             .max_by_key(|slot| {
@@ -246,7 +270,7 @@ impl Running {
         }
         let uuid_tree_is_complete = last.uuid_tree_generation == last.generation;
         let mut next = Superblock {
-            generation: self.core.generation,
+            generation: self.running.core.generation,
             root: root.logical,
             root_level: root.level,
             chunk_root: chunk.logical,
@@ -255,36 +279,48 @@ impl Running {
             log_root: Logical::MIN,
             log_root_level: 0,
             total_bytes,
-            num_devices: self.num_devices(),
+            num_devices: self.running.core.num_devices(),
             bytes_used: match buttress_faults::on("ledger-superblock-bytes-stale") {
                 true => last.bytes_used,
-                false => ByteCount::new(self.core.bytes_used),
+                false => ByteCount::new(self.running.core.bytes_used),
             },
-            incompat: self.core.format.incompat,
-            compat_ro: self.core.compat_ro,
-            label: self.core.label.clone(),
+            incompat: self.running.core.format.incompat,
+            compat_ro: self.running.core.compat_ro,
+            label: self.running.core.label.clone(),
             uuid_tree_generation: if uuid_tree_is_complete {
-                self.core.generation
+                self.running.core.generation
             } else {
                 last.uuid_tree_generation
             },
-            system_chunks: self.core.system_chunks.clone(),
+            system_chunks: self.running.core.system_chunks.clone(),
             backup_roots,
             ..last.clone()
         };
-        self.core.tuning.apply(&mut next);
+        self.running.core.tuning.apply(&mut next);
         Ok(next)
     }
 
+    /// Makes sure that the root tree has a new root block in this transaction.
+    fn touch_root_tree(&mut self) -> Result<()> {
+        let first = self
+            .running
+            .at_or_after(TreeId::ROOT, &Key::MIN)?
+            .ok_or(Error::TreeNotFound { tree: TreeId::ROOT })?;
+        self.running.update(TreeId::ROOT, &first.key(), &mut |_| {})?;
+        Ok(())
+    }
+}
+
+impl Core {
     /// The number of devices that the chunk tree lists.
     fn num_devices(&self) -> u64 {
-        ByteCount::of(self.core.devices.rooms.len()).get()
+        ByteCount::of(self.devices.rooms.len()).get()
     }
 
     /// Frees pinned ranges that no reader needs any more. Returns the freed ranges as starts and
     /// lengths.
     pub fn release_pins(&mut self, readers: &Readers) -> Vec<(u64, u64)> {
-        let core = &mut self.core;
+        let core = self;
         let released = core.pins.release(core.durable, readers);
         for (start, length) in &released {
             let unpinned = core.groups.unpin(*start, *length);
@@ -295,15 +331,6 @@ impl Running {
 
     /// Returns the bytes that stay pinned only for readers, for the error that reports them.
     pub fn pinned_by_readers(&self) -> ByteCount {
-        ByteCount::new(self.core.pins.held_by_readers_bytes(self.core.durable))
-    }
-
-    /// Makes sure that the root tree has a new root block in this transaction.
-    fn touch_root_tree(&mut self) -> Result<()> {
-        let first = self
-            .at_or_after(TreeId::ROOT, &Key::MIN)?
-            .ok_or(Error::TreeNotFound { tree: TreeId::ROOT })?;
-        self.update(TreeId::ROOT, &first.key(), &mut |_| {})?;
-        Ok(())
+        ByteCount::new(self.pins.held_by_readers_bytes(self.durable))
     }
 }

@@ -6,6 +6,7 @@
 use crate::inode_table::FIRST_INDEX;
 use crate::inodes::{InodeState, LiveInode, id_of};
 use crate::running::Running;
+use crate::running_parts::InodeItems;
 use buttress_format::{
     DirItem, Generation, InodeItem, InodeNumber, ItemType, Key, ObjectId, Timestamp, TreeId,
 };
@@ -14,22 +15,22 @@ use buttress_fs::location::Location;
 use core::ops::Range;
 use std::sync::Arc;
 
-impl Running {
+impl InodeItems<'_> {
     /// Returns the newest item of an inode.
     ///
     /// # Errors
     /// Fails with [`Error::InodeNotFound`], with [`Error::NotPermitted`] for a placeholder, or with
     /// an error of the tree.
-    pub fn inode(&mut self, location: Location) -> Result<InodeItem> {
+    pub fn item(&mut self, location: Location) -> Result<InodeItem> {
         let id = id_of(location);
-        if let Some(item) = self.inodes.live.look(id, |state| state.item).flatten() {
+        if let Some(item) = self.running.inodes.live.look(id, |state| state.item).flatten() {
             return Ok(item);
         }
-        self.take_in_inode(location).map(|(_, item)| item)
+        self.take_in(location).map(|(_, item)| item)
     }
 
     /// Returns the live inode and its item, loaded into memory if necessary.
-    fn take_in_inode(&mut self, location: Location) -> Result<(Arc<LiveInode>, InodeItem)> {
+    fn take_in(&mut self, location: Location) -> Result<(Arc<LiveInode>, InodeItem)> {
         if location.placeholder().is_some() {
             return Err(Error::NotPermitted {
                 location,
@@ -37,19 +38,19 @@ impl Running {
             });
         }
         let id = id_of(location);
-        let inode = self.inodes.live.entry(id);
+        let inode = self.running.inodes.live.entry(id);
         let known = inode.read().item;
         if let Some(item) = known {
             return Ok((inode, item));
         }
         let key = InodeItem::key(location.inode);
-        let tree = self.open_tree(id.0).map(|open| open.tree.clone());
+        let tree = self.running.open_tree(id.0).map(|open| open.tree.clone());
         let is_there = tree.and_then(|tree| tree.require_subvolume(location.subvolume));
-        let found = match is_there.and_then(|()| self.get(id.0, &key)) {
+        let found = match is_there.and_then(|()| self.running.get(id.0, &key)) {
             Ok(Some(found)) => found,
             missing => {
                 drop(inode);
-                self.inodes.live.forget_unknown(id);
+                self.running.inodes.live.forget_unknown(id);
                 missing?;
                 return Err(Error::InodeNotFound { location });
             }
@@ -67,12 +68,12 @@ impl Running {
     /// that `change` sets takes precedence.
     ///
     /// # Errors
-    /// Fails as [`Running::inode`] does.
-    pub fn change_inode(&mut self, location: Location, change: impl FnOnce(&mut InodeItem)) -> Result<()> {
-        let generation = self.core.generation;
-        let (inode, _) = self.take_in_inode(location)?;
+    /// Fails as [`InodeItems::item`] does.
+    pub fn change(&mut self, location: Location, change: impl FnOnce(&mut InodeItem)) -> Result<()> {
+        let generation = self.running.core.generation;
+        let (inode, _) = self.take_in(location)?;
         let mut state = inode.write();
-        self.inodes.log_state(&inode, &mut state, generation);
+        self.running.inodes.log_state(&inode, &mut state, generation);
         let InodeState {
             item,
             pending,
@@ -89,7 +90,7 @@ impl Running {
         }
         if !core::mem::replace(changed, true) {
             drop(state);
-            self.inodes.changed.insert(id_of(location), inode);
+            self.running.inodes.changed.insert(id_of(location), inode);
         }
         Ok(())
     }
@@ -99,10 +100,10 @@ impl Running {
         if buttress_faults::on("log-forgets-extents") {
             return Ok(());
         }
-        let generation = self.core.generation;
-        let (inode, _) = self.take_in_inode(location)?;
+        let generation = self.running.core.generation;
+        let (inode, _) = self.take_in(location)?;
         let mut state = inode.write();
-        if let Some(log) = self.inodes.log_state(&inode, &mut state, generation) {
+        if let Some(log) = self.running.inodes.log_state(&inode, &mut state, generation) {
             log.changed.add(range);
         }
         Ok(())
@@ -110,18 +111,18 @@ impl Running {
 
     /// Records in the log state that a directory got a name with this index.
     pub fn note_new_index(&mut self, directory: Location, index: u64) -> Result<()> {
-        let generation = self.core.generation;
-        let (inode, _) = self.take_in_inode(directory)?;
+        let generation = self.running.core.generation;
+        let (inode, _) = self.take_in(directory)?;
         let mut state = inode.write();
-        if let Some(log) = self.inodes.log_state(&inode, &mut state, generation) {
+        if let Some(log) = self.running.inodes.log_state(&inode, &mut state, generation) {
             log.first_index = Some(log.first_index.map_or(index, |first| first.min(index)));
         }
         Ok(())
     }
 
     /// Adds a new inode to the table. The caller has just inserted the inode's item into the tree.
-    pub fn know_inode(&mut self, location: Location, item: InodeItem) {
-        let inode = self.inodes.live.entry(id_of(location));
+    pub fn know(&mut self, location: Location, item: InodeItem) {
+        let inode = self.running.inodes.live.entry(id_of(location));
         inode.write().item = Some(item);
     }
 
@@ -130,27 +131,27 @@ impl Running {
     /// # Errors
     /// Fails if a tree cannot be read, or if an item does not exist. After an error, the
     /// transaction must not be committed.
-    pub fn write_back_inodes(&mut self) -> Result<()> {
-        self.write_back_some_inodes(usize::MAX)
+    pub fn write_back(&mut self) -> Result<()> {
+        self.write_back_some(usize::MAX)
     }
 
     /// Writes the first `count` changed inode items into their trees, or all of them if fewer
     /// exist.
     ///
     /// # Errors
-    /// Fails as [`Running::write_back_inodes`] does.
-    pub fn write_back_some_inodes(&mut self, count: usize) -> Result<()> {
+    /// Fails as [`InodeItems::write_back`] does.
+    pub fn write_back_some(&mut self, count: usize) -> Result<()> {
         for _ in 0..count {
-            let Some(((tree, inode), live)) = self.inodes.changed.pop_first() else {
+            let Some(((tree, inode), live)) = self.running.inodes.changed.pop_first() else {
                 break;
             };
             let item = live.read().item;
             let written = match item {
-                Some(item) => self.write_back_inode(tree, inode, &item),
+                Some(item) => self.write_back_one(tree, inode, &item),
                 None => Ok(()),
             };
             if let Err(error) = written {
-                self.inodes.changed.insert((tree, inode), live);
+                self.running.inodes.changed.insert((tree, inode), live);
                 return Err(error);
             }
             live.write().changed = false;
@@ -158,18 +159,10 @@ impl Running {
         Ok(())
     }
 
-    /// Records the time and generation of a subvolume's change in its root item.
-    pub fn touch_root(&mut self, tree: TreeId, now: Timestamp) -> Result<()> {
-        if buttress_faults::on("root-change-unnoted") {
-            return Ok(());
-        }
-        self.note_change_of_root(tree, now)
-    }
-
-    fn write_back_inode(&mut self, tree: TreeId, inode: InodeNumber, item: &InodeItem) -> Result<()> {
+    fn write_back_one(&mut self, tree: TreeId, inode: InodeNumber, item: &InodeItem) -> Result<()> {
         let key = InodeItem::key(inode);
         let bytes = item.to_bytes();
-        let found = self.update(tree, &key, &mut |data| {
+        let found = self.running.update(tree, &key, &mut |data| {
             if data.len() == bytes.len() {
                 data.copy_from_slice(&bytes);
             }
@@ -185,20 +178,21 @@ impl Running {
         .into())
     }
 
-    /// Returns the inode number that [`Running::free_inode_number`] would return next.
+    /// Returns the inode number that [`InodeItems::free_number`] would return next.
     ///
     /// # Errors
     /// Fails if the tree cannot be read.
-    pub fn next_inode_number(&mut self, tree: TreeId) -> Result<u64> {
-        if let Some(next) = self.inodes.next_numbers.get(&tree) {
+    pub fn next_number(&mut self, tree: TreeId) -> Result<u64> {
+        if let Some(next) = self.running.inodes.next_numbers.get(&tree) {
             return Ok(*next);
         }
         let last = Key::new(ObjectId::LAST_FREE, ItemType(u8::MAX), u64::MAX);
         let highest = self
+            .running
             .at_or_before(tree, &last)?
             .map_or(0, |item| item.key().objectid.get());
         let next = highest.saturating_add(1).max(InodeNumber::ROOT_DIRECTORY.get());
-        self.inodes.next_numbers.insert(tree, next);
+        self.running.inodes.next_numbers.insert(tree, next);
         Ok(next)
     }
 
@@ -207,28 +201,36 @@ impl Running {
     ///
     /// # Errors
     /// Fails with [`Error::TooMany`] if no number is left, or with an error of the tree.
-    pub fn free_inode_number(&mut self, tree: TreeId) -> Result<InodeNumber> {
-        let number = self.next_inode_number(tree)?;
+    pub fn free_number(&mut self, tree: TreeId) -> Result<InodeNumber> {
+        let number = self.next_number(tree)?;
         if number >= ObjectId::LAST_FREE.get() {
             return Err(Error::TooMany {
                 what: "inodes of a subvolume",
             });
         }
-        self.inodes.next_numbers.insert(tree, number.saturating_add(1));
+        self.running
+            .inodes
+            .next_numbers
+            .insert(tree, number.saturating_add(1));
         Ok(InodeNumber::new(number))
     }
 
-    /// Returns the index that [`Running::free_index`] would return next.
+    /// Returns the index that [`InodeItems::free_index`] would return next.
     ///
     /// # Errors
     /// Fails if the tree cannot be read.
     pub fn next_index(&mut self, directory: Location) -> Result<u64> {
-        let known = self.inodes.live.look(id_of(directory), |state| state.next_index);
-        if let Some(next) = known.flatten() {
+        let known = self
+            .running
+            .inodes
+            .live
+            .look(id_of(directory), |state| state.next_index);
+        let is_forgotten = buttress_faults::on("directory-index-given-twice");
+        if let Some(next) = known.flatten().filter(|_| !is_forgotten) {
             return Ok(next);
         }
         let next = self.next_index_in_tree(directory)?;
-        self.inodes.set_next_index(directory, next);
+        self.running.inodes.set_next_index(directory, next);
         Ok(next)
     }
 
@@ -245,28 +247,36 @@ impl Running {
     /// Fails if the tree cannot be read.
     pub fn free_index(&mut self, directory: Location) -> Result<u64> {
         let index = self.next_index(directory)?;
-        let after = match buttress_faults::on("directory-index-given-twice") {
-            true => None,
-            false => Some(index.saturating_add(1)),
-        };
-        self.inodes
+        let after = index.saturating_add(1);
+        self.running
+            .inodes
             .live
-            .update(id_of(directory), |state| state.next_index = after);
+            .update(id_of(directory), |state| state.next_index = Some(after));
         Ok(index)
     }
 
     /// Records that a new directory is empty, so its first index needs no search.
     pub fn know_empty_directory(&mut self, directory: Location) {
-        self.inodes.set_next_index(directory, FIRST_INDEX);
+        self.running.inodes.set_next_index(directory, FIRST_INDEX);
     }
 
     fn highest_index(&mut self, directory: Location) -> Result<Option<u64>> {
         let last = DirItem::index_key(directory.inode, u64::MAX);
-        let found = self.at_or_before(directory.subvolume.tree(), &last)?;
+        let found = self.running.at_or_before(directory.subvolume.tree(), &last)?;
         let key = found.map(|item| item.key());
         Ok(key
             .filter(|key| key.objectid == last.objectid && key.item_type == ItemType::DIR_INDEX)
             .map(|key| key.offset))
+    }
+}
+
+impl Running {
+    /// Records the time and generation of a subvolume's change in its root item.
+    pub fn touch_root(&mut self, tree: TreeId, now: Timestamp) -> Result<()> {
+        if buttress_faults::on("root-change-unnoted") {
+            return Ok(());
+        }
+        self.note_change_of_root(tree, now)
     }
 
     /// Returns the generation that new and changed inodes record.

@@ -11,14 +11,17 @@
 //! The modules form three layers, and imports between them have no cycles. The state modules are at
 //! the bottom: each of these modules keeps the invariants of its own state. [`engine`] and
 //! [`running`] combine the state. Behaviour is in the top layer: each module adds the calls of one
-//! job to [`Engine`] or [`Running`](running::Running).
+//! job to the job's handle ([`areas`], [`running_parts`]). Only calls that most jobs need are on
+//! [`Engine`] and [`Running`](running::Running).
 //!
 //! The state:
 //!
 //! | module | holds |
 //! |---|---|
 //! | `engine` | the handle, the state that all handles share, its locks; the writer's part of a commit |
+//! | `areas` | a borrowed handle for each job's calls |
 //! | `running`, `core_state` | the running transaction: trees, and the state that edits of any tree need |
+//! | `running_parts` | a borrowed handle for each part of the running transaction |
 //! | `trees`, `steps` | open trees, for the writer and for readers; the lock that shows operations as a whole |
 //! | `inodes`, `inode_table` | an object for each inode in use; the changed inodes |
 //! | `pending_times`, `inherited`, `known_names`, `entry` | the parts of a live inode; a cache of looked-up names |
@@ -61,6 +64,7 @@
 //! | `tuning` | changes fields that only the superblock holds |
 //! | `own_trees` | makes new trees of the volume's own |
 //! | `conversions` | makes and removes the trees of features, and changes the fsid of devices |
+//! | `owner_references` | removes what simple quotas leave in the extent tree |
 //! | `checksum_change` | changes the type of the data's checksums |
 //! | `relocation` | moves everything in a set of block groups to new addresses |
 //! | `shrinking` | packs a volume into the fewest bytes of its devices |
@@ -95,6 +99,7 @@
 )]
 
 mod allowance;
+pub mod areas;
 pub mod auto_reclaim;
 mod background;
 pub mod backing;
@@ -143,6 +148,7 @@ mod memory;
 mod need;
 pub mod opening;
 mod own_trees;
+mod owner_references;
 pub mod pending_log;
 pub mod pending_times;
 pub mod pins;
@@ -165,6 +171,7 @@ mod reserving_ahead;
 pub mod retry;
 pub mod returning;
 pub mod running;
+pub mod running_parts;
 pub mod shrinking;
 pub mod slice;
 pub mod space;

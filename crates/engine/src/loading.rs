@@ -177,7 +177,7 @@ impl Running {
         if group.needs_free_space_info {
             return Ok(None);
         }
-        let tree = if self.has_free_space_tree() {
+        let tree = if self.core.has_free_space_tree() {
             self.view(TreeId::FREE_SPACE)?
         } else {
             self.core.extent.tree.view()
@@ -195,7 +195,7 @@ impl Running {
             let mut free = FreeRanges::default();
             free.add(start, length);
             free
-        } else if self.has_free_space_tree() {
+        } else if self.core.has_free_space_tree() {
             let tree = self.view(TreeId::FREE_SPACE)?;
             free_ranges_of_tree(&tree, start, length, self.core.format.sector_bytes)?
         } else {

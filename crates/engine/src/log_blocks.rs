@@ -18,7 +18,7 @@
 use crate::backing::Backing;
 use crate::block_groups::{Found, Purpose, Share};
 use crate::reservation::Need;
-use crate::running::Running;
+use crate::running_parts::LogSpace;
 use buttress_device::Device;
 use buttress_exact::Exact as _;
 use buttress_format::{ByteCount, Generation, Logical, TreeId};
@@ -85,16 +85,11 @@ impl Place {
     }
 }
 
-impl Running {
+impl LogSpace<'_> {
     /// Allocates addresses for `count` log blocks, and for some more that the log may need. Returns
     /// `None` if the only free space left is reserved for the commit.
-    pub fn take_log_places(
-        &mut self,
-        spare: &mut Spare,
-        count: usize,
-        more: usize,
-    ) -> Result<Option<Vec<Place>>> {
-        let node_bytes = self.core.node_bytes().get();
+    pub fn take(&mut self, spare: &mut Spare, count: usize, more: usize) -> Result<Option<Vec<Place>>> {
+        let node_bytes = self.running.core.node_bytes().get();
         let bytes_of = |count: usize| ByteCount::of(count).get().saturating_mul(node_bytes);
         let all = count.saturating_add(more);
         if !self.has_spinning_device() {
@@ -102,8 +97,8 @@ impl Running {
         }
         let mut places = spare.take_near(count, bytes_of(count.saturating_sub(1)));
         if places.is_none()
-            && self.has_plenty_for_logs()
-            && let Some(run) = self.take_log_blocks(ByteCount::of(all).get())?
+            && self.has_plenty()
+            && let Some(run) = self.take_blocks(ByteCount::of(all).get())?
         {
             return Ok(Some(run));
         }
@@ -121,7 +116,7 @@ impl Running {
         places.reserve(all);
         places.extend(spare.take_any(all.saturating_sub(places.len())));
         let missing = ByteCount::of(all.saturating_sub(places.len())).get();
-        match self.take_log_blocks(missing) {
+        match self.take_blocks(missing) {
             Ok(Some(new)) => {
                 places.extend(new);
                 Ok(Some(places))
@@ -134,29 +129,29 @@ impl Running {
     }
 
     fn has_spinning_device(&self) -> bool {
-        let devices = self.core.forest.volume().devices();
+        let devices = self.running.core.forest.volume().devices();
         let spins = |device: &Device| device.is_rotational();
         devices.iter().any(|slot| slot.device().is_some_and(spins))
     }
 
     /// Returns whether the free space is so large that all spare log blocks can stay unused.
-    fn has_plenty_for_logs(&self) -> bool {
-        let room = self.core.groups.room(Purpose::Metadata);
+    fn has_plenty(&self) -> bool {
+        let room = self.running.core.groups.room(Purpose::Metadata);
         room.pinned_bytes < room.total_bytes >> 2 && room.with_unbacked() > room.total_bytes >> 1
     }
 
     /// Returns an empty tree for a log.
     pub fn new_log(&self, generation: Generation) -> EditableTree {
-        let core = &self.core;
+        let core = &self.running.core;
         EditableTree::new_empty(&core.forest, TreeId::TREE_LOG, generation, core.chunk_tree_uuid)
     }
 
     /// Allocates new addresses for log blocks. Returns `None` if the only free space left is
     /// reserved for the commit.
-    fn take_log_blocks(&mut self, count: u64) -> Result<Option<Vec<Place>>> {
-        let node_bytes = self.core.node_bytes().get();
-        let reserved = self.metadata_reservation_bytes(Need::freeing(0));
-        let room = self.core.groups.room(Purpose::Metadata);
+    fn take_blocks(&mut self, count: u64) -> Result<Option<Vec<Place>>> {
+        let node_bytes = self.running.core.node_bytes().get();
+        let reserved = self.running.block_reserve().metadata_bytes(Need::freeing(0));
+        let room = self.running.core.groups.room(Purpose::Metadata);
         // If pinned space is large, edits would make chunks although the next commit frees that
         // space.
         let is_pinned = room.pinned_bytes > room.total_bytes >> 1;
@@ -165,10 +160,10 @@ impl Running {
         }
         let wanted = reserved.saturating_add(count.saturating_mul(node_bytes));
         while let Some(lacking) = wanted
-            .checked_sub(self.core.groups.room(Purpose::Metadata).free_bytes)
+            .checked_sub(self.running.core.groups.room(Purpose::Metadata).free_bytes)
             .filter(|lacking| *lacking > 0)
         {
-            if self.back_more(Purpose::Metadata, lacking)? != Backing::More {
+            if self.running.host_space().back_more(Purpose::Metadata, lacking)? != Backing::More {
                 return Ok(None);
             }
         }
@@ -182,13 +177,14 @@ impl Running {
     }
 
     fn take_places(&mut self, count: u64, places: &mut Vec<Place>) -> Result<bool> {
-        let node_bytes = self.core.node_bytes().get();
+        let node_bytes = self.running.core.node_bytes().get();
         while let Some(left) = count
             .checked_sub(ByteCount::of(places.len()).get())
             .filter(|left| *left > 0)
         {
             let wanted = left.saturating_mul(node_bytes);
             match self
+                .running
                 .core
                 .groups
                 .allocate(Purpose::Metadata, wanted, node_bytes, node_bytes)?
@@ -201,7 +197,7 @@ impl Running {
                     };
                     places.extend((0..blocks).map(place));
                 }
-                Found::Load(group) => self.load_group(group)?,
+                Found::Load(group) => self.running.load_group(group)?,
                 Found::Nothing => return Ok(false),
             }
         }
@@ -210,33 +206,37 @@ impl Running {
 
     /// Frees unused log block addresses, which are the last allocated ones. Spare addresses stay
     /// pinned, and become spare again.
-    pub fn give_back_log_blocks(&mut self, spare: &mut Spare, places: &[Place]) {
+    pub fn give_back(&mut self, spare: &mut Spare, places: &[Place]) {
         let is_spare = |place: &&Place| place.is_spare;
         spare.extend(places.iter().filter(is_spare).map(|place| place.logical));
         self.give_back_new(places.iter().filter(|place| !place.is_spare));
     }
 
     fn give_back_new<'a>(&mut self, places: impl Iterator<Item = &'a Place>) {
-        let node_bytes = self.core.node_bytes().get();
+        let node_bytes = self.running.core.node_bytes().get();
         let mut first = None;
         for place in places {
-            let given = self.core.groups.give_back(place.logical.get(), node_bytes);
-            self.core.settle(given);
+            let given = self
+                .running
+                .core
+                .groups
+                .give_back(place.logical.get(), node_bytes);
+            self.running.core.settle(given);
             first.get_or_insert(place.logical);
         }
         if let Some(first) = first {
             // The next allocation continues directly after the used blocks.
-            self.core.groups.go_on_at(Purpose::Metadata, first.get());
+            self.running.core.groups.go_on_at(Purpose::Metadata, first.get());
         }
     }
 
     /// Gives addresses to the log's blocks without one, and pins them.
-    pub fn assign_log(
+    pub fn assign(
         &mut self,
         tree: &mut EditableTree,
         places: &mut impl Iterator<Item = Place>,
     ) -> Result<()> {
-        let node_bytes = self.core.node_bytes().get();
+        let node_bytes = self.running.core.node_bytes().get();
         let mut used = Vec::with_capacity(tree.unassigned_nodes().narrow::<usize>());
         let assigned = tree.for_each_unassigned(&mut |_, _| {
             let place = places
@@ -246,7 +246,7 @@ impl Running {
             Ok(place.logical)
         });
         for place in used.into_iter().filter(|place| !place.is_spare) {
-            self.keep_log_block(place.logical.get(), node_bytes, Share::Allocated)?;
+            self.keep_block(place.logical.get(), node_bytes, Share::Allocated)?;
         }
         Ok(assigned?)
     }

@@ -99,7 +99,7 @@ impl<'a> Look<'a> {
     /// # Errors
     /// Fails as [`open_tree`](Self::open_tree) does, or if no number is left.
     pub fn next_inode_number(self, tree: TreeId) -> Result<u64> {
-        self.0.next_inode_number(tree)
+        self.0.inode_items().next_number(tree)
     }
 
     /// Returns the index that the next name in a directory gets.
@@ -107,7 +107,7 @@ impl<'a> Look<'a> {
     /// # Errors
     /// Fails as [`open_tree`](Self::open_tree) does.
     pub fn next_index(self, directory: Location) -> Result<u64> {
-        self.0.next_index(directory)
+        self.0.inode_items().next_index(directory)
     }
 
     /// Returns the next index in a directory, found in its tree alone.
@@ -115,7 +115,7 @@ impl<'a> Look<'a> {
     /// # Errors
     /// Fails as [`open_tree`](Self::open_tree) does.
     pub fn next_index_in_tree(self, directory: Location) -> Result<u64> {
-        self.0.next_index_in_tree(directory)
+        self.0.inode_items().next_index_in_tree(directory)
     }
 
     /// Returns the number of references of a data extent.
@@ -123,19 +123,19 @@ impl<'a> Look<'a> {
     /// # Errors
     /// Fails if a block cannot be read.
     pub fn data_references(self, extent: DataRange) -> Result<u64> {
-        self.0.data_references(extent)
+        self.0.core.data_references(extent)
     }
 
     /// Returns the error of an edit that finds no space for metadata.
     #[must_use]
     pub fn no_metadata_space(self, need: Need) -> Error {
-        self.0.no_metadata_space(need)
+        self.0.block_reserve().no_metadata_space(need)
     }
 
     /// Returns an empty log for a subvolume.
     #[must_use]
     pub fn new_log(self, generation: Generation) -> EditableTree {
-        self.0.new_log(generation)
+        self.0.log_space().new_log(generation)
     }
 
     /// Changes the log state of an inode.

@@ -2,9 +2,9 @@
 //!
 //! | call | commits | after the commit |
 //! |---|---|---|
-//! | [`Engine::add_device`] | the device's item, the number of devices, the total size | nothing |
+//! | [`MemberDevices::add`] | the device's item, the number of devices, the total size | nothing |
 //! | [`Emptying::remove`] | the same without the device | the caller wipes the device's superblocks |
-//! | [`Engine::enlarge_device`] | the device's item with the new size, the total size | nothing |
+//! | [`MemberDevices::enlarge`] | the device's item with the new size, the total size | nothing |
 //! | [`Emptying::cut`] | the same | superblock copies past the new end are wiped |
 //!
 //! Invariants:
@@ -27,8 +27,8 @@
 mod emptying;
 mod joining;
 
+use crate::areas::MemberDevices;
 use crate::device_space::DeviceSpaceLeft;
-use crate::engine::Engine;
 use crate::exclusive::Change;
 use crate::need::Need;
 use crate::reservation::Handle;
@@ -53,56 +53,61 @@ pub const LEAST_DEVICE_BYTES: ByteCount = ByteCount::new(16 << 20);
 /// statistics in the device tree.
 const PLACES: u64 = 2;
 
-impl Engine {
+impl MemberDevices<'_> {
     /// Records a larger size of a device, and commits. The device must already have the additional
     /// bytes.
     ///
     /// # Errors
     /// The device is missing, belongs to a seed, or ends before the new size; another change of
     /// devices runs; the commit fails.
-    pub fn grow_device(&self, device: DeviceId, size: ByteCount) -> Result<()> {
-        let _alone = self.begin_change(Change::Resize)?;
-        self.grow(device, size)
+    pub fn grow(&self, device: DeviceId, size: ByteCount) -> Result<()> {
+        let _alone = self.engine.begin_change(Change::Resize)?;
+        self.grow_to(device, size)
     }
 
-    /// Grows a device as [`grow_device`](Self::grow_device) does. An image file that is shorter
+    /// Grows a device as [`grow`](Self::grow) does. An image file that is shorter
     /// grows before. No other change of the devices runs meanwhile, so that none cuts the file.
     ///
     /// # Errors
-    /// As for [`grow_device`](Self::grow_device). The file then has its former length, unless the
-    /// larger size may be durable.
-    pub fn enlarge_device(&self, device: DeviceId, size: ByteCount) -> Result<()> {
-        let _alone = self.begin_change(Change::Resize)?;
+    /// As for [`grow`](Self::grow). The file then has its former length, unless the commit failed,
+    /// which stops writing.
+    pub fn enlarge(&self, device: DeviceId, size: ByteCount) -> Result<()> {
+        let _alone = self.engine.begin_change(Change::Resize)?;
         let slot = self.member(device)?;
         let Some(own) = slot.device() else {
-            return self.grow(device, size);
+            return self.grow_to(device, size);
         };
         let before = own.size_bytes();
         let was_whole = slot.expected_bytes().is_some_and(|bytes| bytes.get() <= before);
         if before < size.get() {
             own.set_size(size.get())?;
         }
-        let grown = self.grow(device, size);
-        let may_be_durable = self.forest().volume().stopped().is_some();
-        if grown.is_err() && before < size.get() && was_whole && !may_be_durable {
-            // No committed state uses the added bytes. The first error matters more than a file
+        let recorded = self.record_larger(device, size);
+        if recorded.is_err() && before < size.get() && was_whole {
+            // No state of the volume uses the added bytes. The first error matters more than a file
             // that stays longer.
             let _longer = own.set_size(before);
         }
-        grown
+        recorded?;
+        self.engine.commit_metadata().map(drop)
     }
 
-    fn grow(&self, device: DeviceId, size: ByteCount) -> Result<()> {
+    fn grow_to(&self, device: DeviceId, size: ByteCount) -> Result<()> {
+        self.record_larger(device, size)?;
+        self.engine.commit_metadata().map(drop)
+    }
+
+    /// Records a larger size in the running transaction. An error leaves the transaction as it was,
+    /// unless writing stopped.
+    fn record_larger(&self, device: DeviceId, size: ByteCount) -> Result<()> {
         let slot = self.member(device)?;
         let size = self.require_size(&slot, size)?;
-        self.set_device_bytes(device, size)?;
-        self.commit()?;
-        Ok(())
+        self.set_bytes(device, size)
     }
 
     /// The slot of one of the volume's own devices.
     pub(crate) fn member(&self, device: DeviceId) -> Result<Arc<DeviceSlot>> {
-        let volume = self.forest().volume();
+        let volume = self.engine.forest().volume();
         let fsid = volume.superblock().fsid;
         let slots = volume.devices();
         let mut with_id = slots.iter().filter(|slot| slot.id() == device);
@@ -125,7 +130,7 @@ impl Engine {
         let missing = || refused(MembershipRefusal::Missing { device: slot.id() });
         let device = slot.device().ok_or_else(missing)?;
         let name = || device.name().to_owned();
-        let size = whole_sectors(size.get(), self.forest().block_format().sector_bytes);
+        let size = whole_sectors(size.get(), self.engine.forest().block_format().sector_bytes);
         if size < LEAST_DEVICE_BYTES {
             return Err(refused(MembershipRefusal::TooSmall {
                 device: name(),
@@ -144,12 +149,12 @@ impl Engine {
     }
 
     /// Records the changed size of a device in the running transaction.
-    pub(crate) fn set_device_bytes(&self, device: DeviceId, size: ByteCount) -> Result<()> {
+    pub(crate) fn set_bytes(&self, device: DeviceId, size: ByteCount) -> Result<()> {
         // Hold off trims, because a trim later frees ranges that it has taken of the unallocated
         // space.
-        let no_trim = self.hold_off_trims();
+        let no_trim = self.engine.hold_off_trims();
         let key = item_key(device);
-        let handle = self.start_without_trim(&no_trim, Need::freeing(PLACES))?;
+        let handle = self.engine.start_without_trim(&no_trim, Need::freeing(PLACES))?;
         self.edit_in(handle, device, |running| {
             let room = running.core.devices.room_mut(device);
             let room = room.ok_or_else(|| no_such(device))?;
@@ -160,12 +165,12 @@ impl Engine {
     }
 
     /// Edits the trees' items and the running transaction's values for one device.
-    fn edit_devices(&self, device: DeviceId, edit: impl FnOnce(&mut Running) -> Result<()>) -> Result<()> {
-        let handle = self.start(Need::freeing(PLACES))?;
+    fn edit(&self, device: DeviceId, edit: impl FnOnce(&mut Running) -> Result<()>) -> Result<()> {
+        let handle = self.engine.start(Need::freeing(PLACES))?;
         self.edit_in(handle, device, edit)
     }
 
-    /// Edits devices as [`edit_devices`](Self::edit_devices) does, through a handle. Edits of
+    /// Edits devices as [`edit`](Self::edit) does, through a handle. Edits of
     /// devices cannot be undone: an error of `edit` stops writing.
     fn edit_in<'a>(
         &'a self,
@@ -173,14 +178,14 @@ impl Engine {
         device: DeviceId,
         edit: impl FnOnce(&mut Running) -> Result<()>,
     ) -> Result<()> {
-        let (mut handle, ()) = self.retry(handle, |handle| {
+        let (mut handle, ()) = self.engine.retry(handle, |handle| {
             handle.reach(TreeId::CHUNK, &item_key(device))?;
             handle.reach(TreeId::DEVICE, &DeviceStatistics::key(device))
         })?;
         let edited = NonBlocking::lifted(|| edit(&mut handle));
         handle.core.superblock_changed = true;
         drop(handle);
-        edited.inspect_err(|error| self.forest().volume().stop_writing(error))
+        edited.inspect_err(|error| self.engine.forest().volume().stop_writing(error))
     }
 }
 

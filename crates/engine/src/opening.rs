@@ -150,7 +150,7 @@ impl Engine {
         running.core.replacing = replacing;
         running.core.balancing = balance_item(&filesystem)?.map(Balancing::recorded);
         if let Some(log) = &log {
-            running.keep_log_blocks(log)?;
+            running.log_space().keep_blocks(log)?;
         }
         let committed = running.core.durable;
         let readers = Arc::new(Readers::default());
@@ -190,8 +190,8 @@ impl Engine {
             }),
             holders: None,
         };
-        if let Some(item) = engine.balance() {
-            engine.set_target_profiles(targets(&item));
+        if let Some(item) = engine.balances().current() {
+            engine.relocations().set_target_profiles(targets(&item));
         }
         Ok(Opening { engine, log })
     }
@@ -372,14 +372,14 @@ fn load(filesystem: &Filesystem) -> Result<Running> {
         inodes: InodeTable::default(),
         names: NameChanges::default(),
     };
-    let first = running.block_group_tree();
+    let first = running.core.block_group_tree();
     let mut trees = vec![(first, running.view(first)?)];
     if superblock.flags.contains(SuperblockFlags::CHANGING_BG_TREE) {
         let other = match first {
             TreeId::EXTENT => TreeId::BLOCK_GROUP,
             _ => TreeId::EXTENT,
         };
-        if running.has_tree(other)? {
+        if running.feature_trees().has_tree(other)? {
             trees.push((other, running.view(other)?));
         }
     }
@@ -388,9 +388,9 @@ fn load(filesystem: &Filesystem) -> Result<Running> {
     // block groups.
     let used = running.core.groups.iter().map(|group| group.used);
     running.core.bytes_used = used.fold(0, u64::saturating_add);
-    running.load_devices()?;
-    running.load_quotas()?;
-    running.load_quota_limits()?;
+    running.device_items().load()?;
+    running.quota_tree().load()?;
+    running.quota_tree().load_limits()?;
     Ok(running)
 }
 

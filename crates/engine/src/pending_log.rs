@@ -9,7 +9,7 @@
 
 use crate::block_groups::Share;
 use crate::data_extents::DataRange;
-use crate::running::Running;
+use crate::running_parts::LogSpace;
 use buttress_format::{
     ByteCount, FileExtent, Generation, Item, ItemType, Key, Logical, RootItem, SubvolumeId, TreeBlock, TreeId,
 };
@@ -175,47 +175,50 @@ pub fn broken(error: buttress_format::ItemError) -> Error {
     Corruption::Item { tree, error }.into()
 }
 
-impl Running {
+impl LogSpace<'_> {
     /// Pins the log's blocks until this transaction is durable.
-    pub fn keep_log_blocks(&mut self, log: &PendingLog) -> Result<()> {
-        let length = self.core.node_bytes().get();
+    pub fn keep_blocks(&mut self, log: &PendingLog) -> Result<()> {
+        let length = self.running.core.node_bytes().get();
         for block in &log.blocks {
-            self.keep_log_block(block.get(), length, Share::Free)?;
+            self.keep_block(block.get(), length, Share::Free)?;
         }
         Ok(())
     }
 
     /// Pins one log block until this transaction is durable. No committed state that a reader may
     /// hold contains the log block.
-    pub fn keep_log_block(&mut self, start: u64, length: u64, from: Share) -> Result<()> {
-        let generation = self.core.generation;
+    pub fn keep_block(&mut self, start: u64, length: u64, from: Share) -> Result<()> {
+        let generation = self.running.core.generation;
         if buttress_faults::on("log-blocks-unpinned") {
             return match from {
-                Share::Allocated => self.core.groups.give_back(start, length),
+                Share::Allocated => self.running.core.groups.give_back(start, length),
                 _ => Ok(()),
             };
         }
         // An allocating generation after the freeing generation shows that no reader of an older
         // state needs the block.
         let allocated = Generation::new(generation.get().saturating_add(1));
-        self.core.groups.shift(start, length, from, Share::Pinned)?;
-        self.core.pins.add(generation, start, length, allocated);
+        self.running
+            .core
+            .groups
+            .shift(start, length, from, Share::Pinned)?;
+        self.running.core.pins.add(generation, start, length, allocated);
         Ok(())
     }
 
     /// Allocates the data extents that only the log refers to. Returns the data extents that the
     /// call allocated.
-    pub fn take_logged_data(&mut self, log: &PendingLog) -> Result<BTreeMap<Logical, DataRange>> {
+    pub fn take_data(&mut self, log: &PendingLog) -> Result<BTreeMap<Logical, DataRange>> {
         let mut taken = BTreeMap::new();
         for (logical, length) in &log.data {
             let range = DataRange {
                 logical: *logical,
                 length: *length,
             };
-            if self.has_data_extent(range)? {
+            if self.running.core.has_data_extent(range)? {
                 continue;
             }
-            self.take_data(range)?;
+            self.running.data_space().take(range)?;
             taken.insert(*logical, range);
         }
         Ok(taken)

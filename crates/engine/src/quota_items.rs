@@ -15,7 +15,7 @@
 //! "QGROUP_RELATION", "EXTENT_OWNER_REF"; btrfs-quota(8), section "Simple quotas".
 
 use crate::quotas::QuotaMode;
-use crate::running::Running;
+use crate::running_parts::QuotaTree;
 use buttress_format::{
     ByteCount, ItemError, ItemType, Key, ObjectId, QgroupId, QgroupInfo, QgroupStatus, QgroupStatusFlags,
     TreeId,
@@ -32,10 +32,10 @@ pub(crate) fn broken(error: ItemError) -> Error {
     .into()
 }
 
-impl Running {
+impl QuotaTree<'_> {
     /// Loads the kind of quotas that the volume uses.
-    pub fn load_quotas(&mut self) -> Result<()> {
-        let found = match self.get(TreeId::QUOTA, &QgroupStatus::KEY) {
+    pub fn load(&mut self) -> Result<()> {
+        let found = match self.running.get(TreeId::QUOTA, &QgroupStatus::KEY) {
             Ok(found) => found,
             Err(Error::TreeNotFound { .. }) => None,
             Err(error) => return Err(error),
@@ -44,7 +44,7 @@ impl Running {
             return Ok(());
         };
         let status = QgroupStatus::parse(&QgroupStatus::KEY, found.data()).map_err(broken)?;
-        self.core.quotas.mode = match status.enable_generation {
+        self.running.core.quotas.mode = match status.enable_generation {
             _ if !status.flags.contains(QgroupStatusFlags::ON) => QuotaMode::Off,
             Some(enabled) if status.flags.contains(QgroupStatusFlags::SIMPLE_MODE) => {
                 QuotaMode::Simple { enabled }
@@ -52,28 +52,28 @@ impl Running {
             _ => QuotaMode::Classic,
         };
         if !status.flags.contains(QgroupStatusFlags::INCONSISTENT) {
-            self.core.quotas.counted = Some(self.core.durable);
+            self.running.core.quotas.counted = Some(self.running.core.durable);
         }
         Ok(())
     }
 
-    /// Reads the tree blocks of all items that [`Running::write_quotas`] edits.
-    pub fn look_at_quotas(&mut self) -> Result<()> {
-        let changed: Vec<TreeId> = self.core.quotas.changes.keys().copied().collect();
+    /// Reads the tree blocks of all items that [`QuotaTree::write`] edits.
+    pub fn reach_changed(&mut self) -> Result<()> {
+        let changed: Vec<TreeId> = self.running.core.quotas.changes.keys().copied().collect();
         for tree in changed {
             for group in self.group_and_above(QgroupId::new(tree.get()))? {
-                self.reach(TreeId::QUOTA, &QgroupInfo::key(group))?;
+                self.running.reach(TreeId::QUOTA, &QgroupInfo::key(group))?;
             }
         }
         if self.status_is_due() {
-            self.reach(TreeId::QUOTA, &QgroupStatus::KEY)?;
+            self.running.reach(TreeId::QUOTA, &QgroupStatus::KEY)?;
         }
         Ok(())
     }
 
     /// Updates the quota items. Returns whether any quota change was pending.
-    pub fn write_quotas(&mut self) -> Result<bool> {
-        let changes = core::mem::take(&mut self.core.quotas.changes);
+    pub fn write(&mut self) -> Result<bool> {
+        let changes = core::mem::take(&mut self.running.core.quotas.changes);
         let mut any = false;
         for (tree, by) in changes.into_iter().filter(|(_, by)| *by != 0) {
             any = true;
@@ -83,14 +83,14 @@ impl Running {
         }
         if self.status_is_due() {
             let needs_rescan = self.needs_rescan();
-            self.change_quota_status(|status| {
+            self.change_status(|status| {
                 if needs_rescan {
                     status.flags.insert(QgroupStatusFlags::INCONSISTENT);
                     // Linux would continue an interrupted rescan with counters of another state.
                     status.flags.remove(QgroupStatusFlags::RESCAN);
                 }
             })?;
-            self.core.quotas.status_written = Some(needs_rescan);
+            self.running.core.quotas.status_written = Some(needs_rescan);
             any = true;
         }
         Ok(any)
@@ -98,13 +98,13 @@ impl Running {
 
     /// Returns whether this transaction makes counters of classic quotas wrong.
     fn needs_rescan(&self) -> bool {
-        let quotas = &self.core.quotas;
-        quotas.mode == QuotaMode::Classic && quotas.files_changed >= self.core.generation
+        let quotas = &self.running.core.quotas;
+        quotas.mode == QuotaMode::Classic && quotas.files_changed >= self.running.core.generation
     }
 
     /// Returns whether the quota status item must be written in this transaction.
     fn status_is_due(&self) -> bool {
-        let quotas = &self.core.quotas;
+        let quotas = &self.running.core.quotas;
         let is_recorded = quotas
             .status_written
             .is_some_and(|known| known || !self.needs_rescan());
@@ -112,14 +112,15 @@ impl Running {
     }
 
     /// Changes the quota status item, and records the running transaction in it.
-    pub(crate) fn change_quota_status(&mut self, change: impl FnOnce(&mut QgroupStatus)) -> Result<()> {
-        let Some(found) = self.get(TreeId::QUOTA, &QgroupStatus::KEY)? else {
+    pub(crate) fn change_status(&mut self, change: impl FnOnce(&mut QgroupStatus)) -> Result<()> {
+        let Some(found) = self.running.get(TreeId::QUOTA, &QgroupStatus::KEY)? else {
             return Ok(());
         };
         let mut status = QgroupStatus::parse(&QgroupStatus::KEY, found.data()).map_err(broken)?;
-        status.generation = self.core.generation;
+        status.generation = self.running.core.generation;
         change(&mut status);
-        self.put(TreeId::QUOTA, &QgroupStatus::KEY, &status.encode())
+        self.running
+            .put(TreeId::QUOTA, &QgroupStatus::KEY, &status.encode())
     }
 
     /// Returns a quota group and all groups above it. Groups that do not exist are left out.
@@ -127,7 +128,10 @@ impl Running {
         let mut found = BTreeSet::new();
         let mut waiting = vec![group];
         while let Some(group) = waiting.pop() {
-            let is_there = self.get(TreeId::QUOTA, &QgroupInfo::key(group))?.is_some();
+            let is_there = self
+                .running
+                .get(TreeId::QUOTA, &QgroupInfo::key(group))?
+                .is_some();
             if is_there && found.insert(group) {
                 waiting.extend(self.groups_above(group)?);
             }
@@ -138,7 +142,7 @@ impl Running {
     /// Changes the referenced bytes of a quota group.
     pub(crate) fn change_group(&mut self, group: QgroupId, by: i64) -> Result<()> {
         let key = QgroupInfo::key(group);
-        let Some(found) = self.get(TreeId::QUOTA, &key)? else {
+        let Some(found) = self.running.get(TreeId::QUOTA, &key)? else {
             return Ok(());
         };
         let mut info = QgroupInfo::parse(&key, found.data()).map_err(broken)?;
@@ -149,19 +153,19 @@ impl Running {
         change(&mut info.referenced);
         change(&mut info.exclusive);
         // As in Linux, simple quotas keep no counters after compression.
-        if self.core.quotas.mode == QuotaMode::Classic {
+        if self.running.core.quotas.mode == QuotaMode::Classic {
             change(&mut info.referenced_compressed);
             change(&mut info.exclusive_compressed);
         }
-        info.generation = self.core.generation;
-        self.core.quota_limits.note_change(group, by);
-        self.put(TreeId::QUOTA, &key, &info.to_bytes())
+        info.generation = self.running.core.generation;
+        self.running.core.quota_limits.note_change(group, by);
+        self.running.put(TreeId::QUOTA, &key, &info.to_bytes())
     }
 
     fn groups_above(&mut self, group: QgroupId) -> Result<Vec<QgroupId>> {
         let mut above = Vec::new();
         let mut key = Key::new(ObjectId::new(group.get()), ItemType::QGROUP_RELATION, 0);
-        while let Some(found) = self.at_or_after(TreeId::QUOTA, &key)? {
+        while let Some(found) = self.running.at_or_after(TreeId::QUOTA, &key)? {
             let found = found.key();
             if found.objectid != key.objectid || found.item_type != ItemType::QGROUP_RELATION {
                 break;

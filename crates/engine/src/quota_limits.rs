@@ -147,6 +147,13 @@ impl QuotaLimits {
         self.table.lock().is_stale = false;
     }
 
+    /// Returns whether writers charged bytes that the stored counters do not include.
+    pub fn has_charges(&self) -> bool {
+        let table = self.table.lock();
+        let mut charges = table.charges.values();
+        charges.any(|charge| charge.bytes() > 0)
+    }
+
     /// Charges bytes of new data to a subvolume, or fails and charges nothing. Returns the charged
     /// bytes: all or, without any limit, none. The caller ends the charge with
     /// [`land`](Self::land) or [`uncharge`](Self::uncharge).
@@ -234,6 +241,20 @@ impl QuotaLimits {
             let generation = table.generation;
             table.charges.entry(tree).or_default().land(bytes, generation);
             table.sum_up();
+        }
+    }
+
+    /// Charges a snapshot for its source's landed data, which the copied counters do not include.
+    pub(crate) fn copy_charge(&self, source: TreeId, snapshot: TreeId) {
+        if self.any.load(Ordering::Acquire) {
+            let mut table = self.table.lock();
+            let landed = table.charges.get(&source).map(|charge| charge.landed.clone());
+            let charge = Charge {
+                reserved: 0,
+                // Clamp: a source without a charge has no landed data.
+                landed: landed.unwrap_or_default(),
+            };
+            table.charges.insert(snapshot, charge);
         }
     }
 

@@ -18,6 +18,7 @@ use crate::core_state::Core;
 use crate::quota_items::broken;
 use crate::quotas::{QuotaMode, changes_owners};
 use crate::running::Running;
+use crate::running_parts::QuotaTree;
 use crate::trees::OpenTree;
 use buttress_accounts::delayed_references::Reference;
 use buttress_accounts::quotas::{QuotaGroups, QuotaUse};
@@ -67,12 +68,12 @@ impl Core {
     }
 }
 
-impl Running {
+impl QuotaTree<'_> {
     /// Makes the quota tree, with a group for each of these subvolumes. The counters of classic
     /// quotas need a rescan afterwards.
-    pub fn enable_quotas(&mut self, kind: QuotaKind, subvolumes: &[SubvolumeId]) -> Result<()> {
-        let generation = self.core.generation;
-        self.make_own_tree(TreeId::QUOTA)?;
+    pub fn enable(&mut self, kind: QuotaKind, subvolumes: &[SubvolumeId]) -> Result<()> {
+        let generation = self.running.core.generation;
+        self.running.make_own_tree(TreeId::QUOTA)?;
         let enabled = Generation::new(generation.get().exact_add(1));
         let (mode, flags, enable_generation) = match kind {
             QuotaKind::Classic => (
@@ -87,7 +88,7 @@ impl Running {
             ),
         };
         if kind == QuotaKind::Simple {
-            self.use_feature(Incompat::SIMPLE_QUOTA);
+            self.running.use_feature(Incompat::SIMPLE_QUOTA);
         }
         let status = QgroupStatus {
             version: VERSION,
@@ -96,26 +97,28 @@ impl Running {
             rescan: 0,
             enable_generation: Some(enable_generation),
         };
-        self.put(TreeId::QUOTA, &QgroupStatus::KEY, &status.encode())?;
-        self.core.quotas.mode = mode;
-        self.core.quotas.counted = None;
-        self.core.quotas.changes.clear();
+        self.running
+            .put(TreeId::QUOTA, &QgroupStatus::KEY, &status.encode())?;
+        self.running.core.quotas.mode = mode;
+        self.running.core.quotas.counted = None;
+        self.running.core.quotas.changes.clear();
         for subvolume in subvolumes {
-            self.put_quota_group(QgroupId::new(subvolume.get()), QuotaUse::default())?;
+            self.put_group(QgroupId::new(subvolume.get()), QuotaUse::default())?;
         }
         Ok(())
     }
 
     /// Removes the quota tree. The caller has loaded all of its leaves.
-    pub fn disable_quotas(&mut self) -> Result<()> {
-        self.core.quotas.mode = QuotaMode::Off;
-        self.core.quotas.changes.clear();
-        if self.at_or_after(TreeId::QUOTA, &Key::MIN)?.is_none() {
+    pub fn disable(&mut self) -> Result<()> {
+        self.running.core.quotas.mode = QuotaMode::Off;
+        self.running.core.quotas.changes.clear();
+        if self.running.at_or_after(TreeId::QUOTA, &Key::MIN)?.is_none() {
             // A tree that is empty on disk has no item whose removal frees its leaf.
-            self.insert(TreeId::QUOTA, &Key::MIN, &[])?;
+            self.running.insert(TreeId::QUOTA, &Key::MIN, &[])?;
         }
-        self.remove_range(TreeId::QUOTA, Key::MIN..Key::MAX, &mut |_, _| {})?;
-        let open = self.open_tree(TreeId::QUOTA)?;
+        self.running
+            .remove_range(TreeId::QUOTA, Key::MIN..Key::MAX, &mut |_, _| {})?;
+        let open = self.running.open_tree(TreeId::QUOTA)?;
         let (level, root, is_dirty) = (open.tree.level(), open.tree.root_logical(), open.tree.is_dirty());
         if level != 0 || !is_dirty {
             let defect = Defect::new("an emptied quota tree is not one leaf of the running transaction");
@@ -123,77 +126,107 @@ impl Running {
         }
         // A commit that released the edit lock may have given the root an address already.
         if let Some(logical) = root {
-            let node_bytes = self.core.node_bytes();
+            let node_bytes = self.running.core.node_bytes();
             let reference = Reference::TreeBlock { root: TreeId::QUOTA };
-            self.core
+            self.running
+                .core
                 .references
                 .let_go(logical, node_bytes, 0, reference, TreeId::QUOTA);
         }
-        self.trees.remove(TreeId::QUOTA);
-        self.remove(TreeId::ROOT, &QUOTA_ROOT_KEY)?;
-        self.load_quota_limits()
+        self.running.trees.remove(TreeId::QUOTA);
+        self.running.remove(TreeId::ROOT, &QUOTA_ROOT_KEY)?;
+        self.load_limits()
     }
 
     /// Makes a quota group for a new subvolume, if the volume has quotas.
-    pub fn make_quota_group(&mut self, subvolume: SubvolumeId) -> Result<()> {
-        match self.core.quotas.mode {
+    pub fn make_group(&mut self, subvolume: SubvolumeId) -> Result<()> {
+        match self.running.core.quotas.mode {
             QuotaMode::Off => Ok(()),
-            _ => self.put_quota_group(QgroupId::new(subvolume.get()), QuotaUse::default()),
+            _ => self.put_group(QgroupId::new(subvolume.get()), QuotaUse::default()),
         }
+    }
+
+    /// Gives the group of a snapshot the limits and counters of its source's group, as Linux does for
+    /// classic quotas. The next rescan counts both groups. The caller has loaded all leaves of the
+    /// tree.
+    pub fn inherit_limit(&mut self, source: SubvolumeId, snapshot: SubvolumeId) -> Result<()> {
+        let (from, to) = (QgroupId::new(source.get()), QgroupId::new(snapshot.get()));
+        if self.running.core.quotas.mode != QuotaMode::Classic {
+            return Ok(());
+        }
+        if let Some(used) = self.use_of(from)? {
+            let exclusive = self.running.core.node_bytes();
+            self.put_use(to, QuotaUse { exclusive, ..used })?;
+            self.put_use(from, QuotaUse { exclusive, ..used })?;
+        }
+        let key = QgroupLimit::key(from);
+        let Some(found) = self.running.get(TreeId::QUOTA, &key)? else {
+            return Ok(());
+        };
+        let limit = QgroupLimit::parse(&key, found.data()).map_err(broken)?;
+        if limit.flags.is_empty() {
+            return Ok(());
+        }
+        self.running
+            .core
+            .quota_limits
+            .copy_charge(source.tree(), snapshot.tree());
+        self.put_limit(&QgroupLimit { group: to, ..limit })
     }
 
     /// Makes a quota group without limits.
-    pub fn put_quota_group(&mut self, group: QgroupId, used: QuotaUse) -> Result<()> {
-        self.core.quotas.group_changes = self.core.quotas.group_changes.exact_add(1);
-        self.put_quota_use(group, used)?;
+    pub fn put_group(&mut self, group: QgroupId, used: QuotaUse) -> Result<()> {
+        self.running.core.quotas.group_changes = self.running.core.quotas.group_changes.exact_add(1);
+        self.put_use(group, used)?;
         let limit = QgroupLimit::none(group);
-        self.put(TreeId::QUOTA, &QgroupLimit::key(group), &limit.to_bytes())
+        self.running
+            .put(TreeId::QUOTA, &QgroupLimit::key(group), &limit.to_bytes())
     }
 
     /// Removes a quota group and its relations to these groups above it.
-    pub fn remove_quota_group(&mut self, group: QgroupId, parents: &[QgroupId]) -> Result<()> {
-        self.core.quotas.group_changes = self.core.quotas.group_changes.exact_add(1);
+    pub fn remove_group(&mut self, group: QgroupId, parents: &[QgroupId]) -> Result<()> {
+        self.running.core.quotas.group_changes = self.running.core.quotas.group_changes.exact_add(1);
         for parent in parents {
-            self.remove_quota_relation(group, *parent)?;
+            self.remove_relation(group, *parent)?;
         }
-        self.remove(TreeId::QUOTA, &QgroupInfo::key(group))?;
-        self.remove(TreeId::QUOTA, &QgroupLimit::key(group))?;
-        self.load_quota_limits()
+        self.running.remove(TreeId::QUOTA, &QgroupInfo::key(group))?;
+        self.running.remove(TreeId::QUOTA, &QgroupLimit::key(group))?;
+        self.load_limits()
     }
 
     /// Makes a group a member of another one. Returns whether the counters need a rescan.
-    pub fn add_quota_relation(&mut self, member: QgroupId, parent: QgroupId) -> Result<bool> {
-        self.core.quotas.group_changes = self.core.quotas.group_changes.exact_add(1);
+    pub fn add_relation(&mut self, member: QgroupId, parent: QgroupId) -> Result<bool> {
+        self.running.core.quotas.group_changes = self.running.core.quotas.group_changes.exact_add(1);
         for key in relation_keys(member, parent) {
-            self.put(TreeId::QUOTA, &key, &[])?;
+            self.running.put(TreeId::QUOTA, &key, &[])?;
         }
         let needs_rescan = self.pass_on(member, parent, 1)?;
-        self.load_quota_limits()?;
+        self.load_limits()?;
         Ok(needs_rescan)
     }
 
     /// Ends the membership of a group in another one. Returns whether the counters need a rescan.
-    pub fn remove_quota_relation(&mut self, member: QgroupId, parent: QgroupId) -> Result<bool> {
-        self.core.quotas.group_changes = self.core.quotas.group_changes.exact_add(1);
+    pub fn remove_relation(&mut self, member: QgroupId, parent: QgroupId) -> Result<bool> {
+        self.running.core.quotas.group_changes = self.running.core.quotas.group_changes.exact_add(1);
         for key in relation_keys(member, parent) {
-            self.remove(TreeId::QUOTA, &key)?;
+            self.running.remove(TreeId::QUOTA, &key)?;
         }
         let needs_rescan = self.pass_on(member, parent, -1)?;
-        self.load_quota_limits()?;
+        self.load_limits()?;
         Ok(needs_rescan)
     }
 
     /// Adds the counters of a member to a parent and to the groups above the parent, or subtracts
     /// them. If the member shares space, the status item records that a rescan is due instead.
     fn pass_on(&mut self, member: QgroupId, parent: QgroupId, sign: i64) -> Result<bool> {
-        let Some(used) = self.quota_use(member)? else {
+        let Some(used) = self.use_of(member)? else {
             return Ok(false);
         };
         // A counter from disk may be larger than any volume, and then needs a rescan, too.
         let bytes = i64::try_from(used.referenced.get()).ok();
         let bytes = bytes.and_then(|bytes| bytes.checked_mul(sign));
         let Some(bytes) = bytes.filter(|_| used.referenced == used.exclusive) else {
-            self.change_quota_status(|status| status.flags.insert(QgroupStatusFlags::INCONSISTENT))?;
+            self.change_status(|status| status.flags.insert(QgroupStatusFlags::INCONSISTENT))?;
             return Ok(true);
         };
         if bytes != 0 {
@@ -205,9 +238,9 @@ impl Running {
     }
 
     /// Returns the counters of a quota group, if it exists.
-    fn quota_use(&mut self, group: QgroupId) -> Result<Option<QuotaUse>> {
+    fn use_of(&mut self, group: QgroupId) -> Result<Option<QuotaUse>> {
         let key = QgroupInfo::key(group);
-        let Some(found) = self.get(TreeId::QUOTA, &key)? else {
+        let Some(found) = self.running.get(TreeId::QUOTA, &key)? else {
             return Ok(None);
         };
         let info = QgroupInfo::parse(&key, found.data()).map_err(broken)?;
@@ -218,24 +251,52 @@ impl Running {
     }
 
     /// Writes the limits of a quota group.
-    pub fn put_quota_limit(&mut self, limit: &QgroupLimit) -> Result<()> {
-        self.put(TreeId::QUOTA, &QgroupLimit::key(limit.group), &limit.to_bytes())?;
-        self.load_quota_limits()
+    pub fn put_limit(&mut self, limit: &QgroupLimit) -> Result<()> {
+        self.running
+            .put(TreeId::QUOTA, &QgroupLimit::key(limit.group), &limit.to_bytes())?;
+        self.load_limits()
     }
 
     /// Writes the counters of a quota group.
-    fn put_quota_use(&mut self, group: QgroupId, used: QuotaUse) -> Result<()> {
+    fn put_use(&mut self, group: QgroupId, used: QuotaUse) -> Result<()> {
         let info = QgroupInfo {
             group,
-            generation: self.core.generation,
+            generation: self.running.core.generation,
             referenced: used.referenced,
             referenced_compressed: used.referenced,
             exclusive: used.exclusive,
             exclusive_compressed: used.exclusive,
         };
-        self.put(TreeId::QUOTA, &QgroupInfo::key(group), &info.to_bytes())
+        self.running
+            .put(TreeId::QUOTA, &QgroupInfo::key(group), &info.to_bytes())
     }
 
+    /// Writes the counters of a rescan, which counted this commit. Returns whether they hold for the
+    /// running transaction.
+    pub fn put_rescanned(
+        &mut self,
+        counts: impl IntoIterator<Item = (QgroupId, QuotaUse)>,
+        counted: Generation,
+    ) -> Result<bool> {
+        let is_exact = self.running.subvolumes_reach_the_same_since(counted);
+        self.running.core.quotas.counted = Some(counted);
+        for (group, used) in counts {
+            self.put_use(group, used)?;
+        }
+        self.change_status(|status| {
+            status.flags.remove(QgroupStatusFlags::RESCAN);
+            status.flags.set(QgroupStatusFlags::INCONSISTENT, !is_exact);
+            status.rescan = u64::MAX;
+        })?;
+        // The commit writes the item again if it changes what subvolumes reach.
+        self.running.core.quotas.status_written = Some(!is_exact);
+        self.running.core.quota_limits.settle(counted);
+        self.load_limits()?;
+        Ok(is_exact)
+    }
+}
+
+impl Running {
     /// Returns whether every subvolume still reaches the extents that it reached at the end of
     /// transaction `counted`. Data that is not written back has no extents.
     #[must_use]
@@ -259,44 +320,23 @@ impl Running {
         let counted = self.core.quotas.counted;
         counted.is_some_and(|counted| self.subvolumes_reach_the_same_since(counted))
     }
-
-    /// Writes the counters of a rescan, which counted this commit. Returns whether they hold for the
-    /// running transaction.
-    pub fn put_rescanned(
-        &mut self,
-        counts: impl IntoIterator<Item = (QgroupId, QuotaUse)>,
-        counted: Generation,
-    ) -> Result<bool> {
-        let is_exact = self.subvolumes_reach_the_same_since(counted);
-        self.core.quotas.counted = Some(counted);
-        for (group, used) in counts {
-            self.put_quota_use(group, used)?;
-        }
-        self.change_quota_status(|status| {
-            status.flags.remove(QgroupStatusFlags::RESCAN);
-            status.flags.set(QgroupStatusFlags::INCONSISTENT, !is_exact);
-            status.rescan = u64::MAX;
-        })?;
-        // The commit writes the item again if it changes what subvolumes reach.
-        self.core.quotas.status_written = Some(!is_exact);
-        self.core.quota_limits.settle(counted);
-        self.load_quota_limits()?;
-        Ok(is_exact)
-    }
 }
 
-impl Running {
+impl QuotaTree<'_> {
     /// Loads the limits of the quota tree, after a change of limits, relations or counters. The
     /// caller has loaded all leaves of the tree.
-    pub fn load_quota_limits(&mut self) -> Result<()> {
-        let groups = match self.core.quotas.mode {
+    pub fn load_limits(&mut self) -> Result<()> {
+        let groups = match self.running.core.quotas.mode {
             QuotaMode::Off => None,
-            _ => QuotaGroups::of_tree(&self.view(TreeId::QUOTA)?)?,
+            _ => QuotaGroups::of_tree(&self.running.view(TreeId::QUOTA)?)?,
         };
-        let quotas = &self.core.quotas;
+        let quotas = &self.running.core.quotas;
         let is_stale = quotas.mode == QuotaMode::Classic && quotas.counted.is_none();
-        let generation = self.core.generation;
-        self.core.quota_limits.load(groups.as_ref(), is_stale, generation);
+        let generation = self.running.core.generation;
+        self.running
+            .core
+            .quota_limits
+            .load(groups.as_ref(), is_stale, generation);
         Ok(())
     }
 }

@@ -40,12 +40,14 @@ mod own_trees;
 mod pace;
 mod renaming;
 mod together;
+mod users;
 
+use crate::areas::Relocations;
 use crate::engine::Engine;
 use crate::fault_in::FaultIn;
 use crate::need::Need;
 use crate::reservation::Handle;
-use crate::running::Running;
+use crate::running_parts::RelocationStep;
 use buttress_exact::{Exact as _, u64_of};
 use buttress_format::{ByteCount, DeviceId, ExtentItem, Logical, Physical, TreeBlock, TreeId};
 use buttress_fs::error::{Defect, Error, Result};
@@ -74,6 +76,12 @@ const BATCH_EXTENTS: usize = 256;
 /// The maximum number of passes over a group: writers may still insert extents that they allocated
 /// before the first pass.
 const PASSES_MAX: usize = 64;
+
+/// The first wait for writers that hold space in a block group; later waits double.
+const WRITERS_WAIT: Duration = Duration::from_millis(1);
+
+/// The longest wait for writers between two passes.
+const WRITERS_WAIT_MAX: Duration = Duration::from_millis(250);
 
 /// The fewest extents of a batch that holds the lock for long.
 const EXTENTS_MIN: usize = 8;
@@ -130,12 +138,12 @@ struct Job<'a> {
     batch_extents: usize,
 }
 
-impl Engine {
+impl<'e> Relocations<'e> {
     /// Sets the profiles of all chunks and extents from now on, including those of other writers,
     /// until the next call. Balances with a conversion set the target profiles before their first
     /// group and reset them at their end.
     pub fn set_target_profiles(&self, targets: TargetProfiles) {
-        self.shared.running.lock().core.groups.set_targets(targets);
+        self.engine.shared.running.lock().core.groups.set_targets(targets);
     }
 
     /// Moves all content out of these block groups, and removes the groups. A block group that no
@@ -149,7 +157,7 @@ impl Engine {
     /// lack is known by then. [`Error::NotMoved`] for an extent without an intact copy. Errors of
     /// devices and trees.
     pub fn relocate(&self, groups: &[Logical], options: &RelocationOptions) -> Result<RelocationSummary> {
-        let _way = self.shared.reclaim.give_way();
+        let _way = self.engine.shared.reclaim.give_way();
         self.relocate_now(groups, options)
     }
 
@@ -159,10 +167,10 @@ impl Engine {
         groups: &[Logical],
         options: &RelocationOptions,
     ) -> Result<RelocationSummary> {
-        let _one_at_a_time = self.shared.relocating.lock();
-        self.require_writing()?;
+        let _one_at_a_time = self.engine.shared.relocating.lock();
+        self.engine.require_writing()?;
         options.progress.check()?;
-        self.empty_all(Emptying::begin(self, groups)?, options)
+        self.empty_all(Emptying::begin(self.engine, groups)?, options)
     }
 
     /// Moves all content as [`relocate`](Self::relocate) does, out of block groups that the caller
@@ -172,10 +180,10 @@ impl Engine {
         groups: &[Logical],
         options: &RelocationOptions,
     ) -> Result<RelocationSummary> {
-        let _one_at_a_time = self.shared.relocating.lock();
-        self.require_writing()?;
+        let _one_at_a_time = self.engine.shared.relocating.lock();
+        self.engine.require_writing()?;
         options.progress.check()?;
-        self.empty_all(Emptying::of_closed(self, groups)?, options)
+        self.empty_all(Emptying::of_closed(self.engine, groups)?, options)
     }
 
     fn empty_all(
@@ -188,7 +196,7 @@ impl Engine {
             options.progress.expect(ByteCount::new(emptying.used_bytes()));
         }
         let mut job = Job {
-            engine: self,
+            engine: self.engine,
             options,
             summary: RelocationSummary::default(),
             pace: Pace::new(options.bytes_per_second, Instant::now()),
@@ -205,7 +213,7 @@ impl Engine {
     /// Returns the block groups that have a stripe in this range of a device, by address.
     #[must_use]
     pub fn groups_on(&self, device: DeviceId, range: &Range<Physical>) -> Vec<Logical> {
-        let map = self.forest().volume().chunk_map();
+        let map = self.engine.forest().volume().chunk_map();
         let overlaps = |start: Physical, length: ByteCount| {
             // Clamp: an address from disk; no device is that long.
             start < range.end && range.start < start.saturating_add(length)
@@ -223,9 +231,11 @@ impl Engine {
 
     /// Acquires the edit lock at a moment without delayed references. The caller holds the commit
     /// lock.
-    fn start_without_references(&self, reads: &mut FaultIn) -> Result<Handle<'_>> {
+    fn start_without_references(&self, reads: &mut FaultIn) -> Result<Handle<'e>> {
         loop {
-            let mut handle = self.start_with_few_references(BATCH_EXTENTS, BATCH_EXTENTS)?;
+            let mut handle = self
+                .engine
+                .start_with_few_references(BATCH_EXTENTS, BATCH_EXTENTS)?;
             let missing = loop {
                 let waiting = handle.core.references.len();
                 if waiting == 0 {
@@ -236,11 +246,12 @@ impl Engine {
                     break missing;
                 }
                 handle
-                    .run_some_references(waiting)
-                    .inspect_err(|error| self.forest().volume().stop_writing(error))?;
+                    .extent_tree()
+                    .run_references(waiting)
+                    .inspect_err(|error| self.engine.forest().volume().stop_writing(error))?;
             };
             drop(handle);
-            reads.read(self, missing);
+            reads.read(self.engine, missing);
         }
     }
 }
@@ -259,7 +270,9 @@ enum Attempt {
 impl Job<'_> {
     /// Empties one of the block groups.
     fn empty(&mut self, emptying: &Emptying<'_>, group: Logical) -> Result<()> {
-        for pass in 0..PASSES_MAX {
+        let mut pass = 0;
+        let mut pause = WRITERS_WAIT;
+        while pass < PASSES_MAX {
             if emptying.is_empty(group) {
                 return Ok(());
             }
@@ -270,6 +283,16 @@ impl Job<'_> {
                 0 => self.engine.commit_metadata()?,
                 _ => self.engine.commit()?,
             };
+            if pass > 0 && emptying.bytes_left(group)[1] > 0 {
+                // A writer without a lock, such as a defragmentation, is still writing there.
+                self.options.progress.check()?;
+                std::thread::sleep(pause);
+                pause = pause
+                    .checked_mul(2)
+                    .map_or(WRITERS_WAIT_MAX, |longer| longer.min(WRITERS_WAIT_MAX));
+                continue;
+            }
+            pass = pass.exact_add(1);
         }
         let [used, allocated] = emptying.bytes_left(group);
         Err(Defect::new("a block group does not become empty")
@@ -282,7 +305,7 @@ impl Job<'_> {
 
     /// Moves all extents of a block group that the extent tree lists, in order of address.
     fn pass(&mut self, group: Logical) -> Result<()> {
-        let Some(end) = self.engine.end_of_group(group) else {
+        let Some(end) = self.engine.relocations().end_of_group(group) else {
             return Ok(());
         };
         let mut from = group.get();
@@ -315,9 +338,9 @@ impl Job<'_> {
             .filter(|extent| !extent.is_data())
             .map(|extent| extent.start)
             .collect();
-        let (own, shareable) = self.engine.divide_blocks(&blocks)?;
-        self.engine.move_own_blocks(&own)?;
-        let mut copies = self.engine.copy_extents(group, &data)?;
+        let (own, shareable) = self.engine.relocations().divide_blocks(&blocks)?;
+        self.engine.relocations().move_own_blocks(&own)?;
+        let mut copies = self.engine.relocations().copy_extents(group, &data)?;
         let moved = copies.moved().to_vec();
         self.change(&mut copies, &moved, &shareable)?;
         drop(copies);
@@ -355,9 +378,9 @@ impl Job<'_> {
             }
         }
         self.engine.commit_metadata()?;
-        let (moved, blocks) = (halves(moved), halves(blocks));
-        self.change(copies, moved.0, blocks.0)?;
-        self.change(copies, moved.1, blocks.1)
+        let [first, second] = parts(moved, blocks);
+        self.change(copies, first.0, first.1)?;
+        self.change(copies, second.0, second.1)
     }
 
     /// Attempts the change once. The change is prepared under the edit lock, and the copies are
@@ -374,11 +397,11 @@ impl Job<'_> {
         // written.
         let _no_commit = self.engine.shared.committing.lock();
         self.engine.require_writing()?;
-        let mut handle = self.engine.start_without_references(reads)?;
+        let mut handle = self.engine.relocations().start_without_references(reads)?;
         let begin = Instant::now();
         let renaming = {
             let _look = reads.look();
-            match handle.plan(moved, blocks) {
+            match handle.relocation_step().plan(moved, blocks) {
                 Ok(Planned::Renaming(renaming)) => *renaming,
                 Ok(Planned::Other(other)) => return Ok(other),
                 Err(error) => return missing_or(error),
@@ -394,23 +417,24 @@ impl Job<'_> {
             false => {
                 let _look = reads.look();
                 handle
+                    .renamer()
                     .is_unchanged(&renaming)
-                    .and_then(|is_unchanged| Ok(is_unchanged && handle.reserve_for(&renaming)?))
+                    .and_then(|is_unchanged| Ok(is_unchanged && handle.renamer().reserve_for(&renaming)?))
             }
         };
         let (written, is_unchanged) = match (written, is_unchanged) {
             (Ok(written), Ok(is_unchanged)) => (written, is_unchanged),
             (Err(error), _) | (_, Err(error)) => {
-                handle.give_up_renaming(&renaming);
+                handle.renamer().give_up_renaming(&renaming);
                 return missing_or(error);
             }
         };
         if !is_unchanged {
-            handle.give_up_renaming(&renaming);
+            handle.renamer().give_up_renaming(&renaming);
             return Ok(Attempt::Changed);
         }
         let copied = u64_of(written.len());
-        handle.rename_all(&renaming, written)?;
+        handle.renamer().rename_all(&renaming, written)?;
         drop(handle);
         self.note_hold(prepared.max(begin.elapsed()));
         let used = renaming.moved();
@@ -456,19 +480,19 @@ enum Planned {
     Other(Attempt),
 }
 
-impl Running {
+impl RelocationStep<'_> {
     /// Plans the change of a batch. Nothing changed after an error.
     fn plan(&mut self, moved: &[Moved], blocks: &[Logical]) -> Result<Planned> {
         let blocks = self.still_shareable(blocks)?;
-        let closure = match Closure::compute(self, moved, &blocks)? {
+        let closure = match Closure::compute(self.running, moved, &blocks)? {
             Computed::Closure(closure) => *closure,
             Computed::Missing(missing) => return Ok(Planned::Other(Attempt::Missing(missing))),
             Computed::TooLarge => return Ok(Planned::Other(Attempt::TooLarge)),
         };
-        Ok(match self.prepare_renaming(closure)? {
+        Ok(match self.running.renamer().prepare_renaming(closure)? {
             Some(renaming) => Planned::Renaming(Box::new(renaming)),
             None => {
-                let error = self.no_metadata_space(Need::freeing(1));
+                let error = self.running.block_reserve().no_metadata_space(Need::freeing(1));
                 Planned::Other(Attempt::NoSpace(error))
             }
         })
@@ -482,8 +506,19 @@ fn missing_or(error: Error) -> Result<Attempt> {
     }
 }
 
-fn halves<T>(whole: &[T]) -> (&[T], &[T]) {
-    whole.split_at(whole.len() / 2)
+/// Divides a batch of at least two extents into two smaller ones, data before tree blocks.
+fn parts<'a, D, B>(data: &'a [D], blocks: &'a [B]) -> [(&'a [D], &'a [B]); 2] {
+    match (data.len(), blocks.len()) {
+        (0, count) => {
+            let (first, second) = blocks.split_at(count / 2);
+            [(data, first), (data, second)]
+        }
+        (count, 0) => {
+            let (first, second) = data.split_at(count / 2);
+            [(first, blocks), (second, blocks)]
+        }
+        _ => [(data, &[]), (&[], blocks)],
+    }
 }
 
 /// The first extents of a list that make up a batch: at least one.
@@ -501,9 +536,9 @@ fn first_batch(extents: &[ExtentItem]) -> &[ExtentItem] {
     extents.get(..count).unwrap_or_default()
 }
 
-impl Engine {
+impl Relocations<'_> {
     fn end_of_group(&self, group: Logical) -> Option<u64> {
-        let running = self.shared.running.lock();
+        let running = self.engine.shared.running.lock();
         let found = running.core.groups.holding(group.get());
         found
             .filter(|found| found.start == group.get() && found.read_only)

@@ -3,10 +3,10 @@
 //!
 //! | step | durable state after the step |
 //! |---|---|
-//! | [start](Engine::start_replacement) | the item says *started*; the target has superblocks of its own, with id 0. From here on all writes to the source also reach the target |
-//! | [progress](Engine::set_replacement_progress), with each commit | the item's cursor: the target has everything below it |
-//! | [finish](Engine::finish_replacement) | the item says *finished*; the target has the source's id and uuid, the source no newer superblock. No chunk changes |
-//! | [cancel](Engine::cancel_replacement) | the item says *canceled*; then the target's superblocks are wiped |
+//! | [start](Replacements::start) | the item says *started*; the target has superblocks of its own, with id 0. From here on all writes to the source also reach the target |
+//! | [progress](Replacements::set_progress), with each commit | the item's cursor: the target has everything below it |
+//! | [finish](Replacements::finish) | the item says *finished*; the target has the source's id and uuid, the source no newer superblock. No chunk changes |
+//! | [cancel](Replacements::cancel) | the item says *canceled*; then the target's superblocks are wiped |
 //!
 //! A crash therefore leaves a replacement that is finished, or a replacement that continues at its
 //! cursor. An interrupted replacement continues here, or when Linux mounts the volume with both
@@ -15,18 +15,18 @@
 //! Left out: copying data, which is a job above this module. The copying job also wipes the source
 //! at the end, or the target of a cancelled replacement.
 
-use crate::engine::Engine;
+use crate::areas::Replacements;
+use crate::core_state::Core;
 use crate::exclusive::Change;
 use crate::replacing::Replacing;
-use crate::running::Running;
+use crate::running_parts::DeviceItems;
 use buttress_device::Device;
 use buttress_format::superblock::{SUPERBLOCK_BYTES, SUPERBLOCK_OFFSETS};
-use buttress_format::{ByteCount, DeviceId, Generation, Physical, ReplaceItem, ReplaceState, TreeId, Uuid};
+use buttress_format::{ByteCount, DeviceId, Physical, ReplaceItem, ReplaceState, TreeId, Uuid};
 use buttress_fs::error::{Corruption, Error, Result, WritingRefusal};
-use buttress_fs::filesystem::{Filesystem, RunningTrees};
-use buttress_tree::{NonBlocking, RootPointer};
+use buttress_fs::filesystem::Filesystem;
+use buttress_tree::NonBlocking;
 use buttress_volume::{Replacement, WriteRefusal};
-use std::collections::HashMap;
 use std::sync::Arc;
 
 /// Returns the replacement item, if the volume ever had a replacement.
@@ -77,11 +77,12 @@ pub fn take_up(filesystem: &Filesystem, gives_up: bool) -> Result<Option<Replaci
     }))
 }
 
-impl Engine {
+impl Replacements<'_> {
     /// Returns the progress of the replacement, if one is in progress.
     #[must_use]
-    pub fn replacement(&self) -> Option<ReplaceItem> {
-        self.shared
+    pub fn current(&self) -> Option<ReplaceItem> {
+        self.engine
+            .shared
             .running
             .lock()
             .core
@@ -96,21 +97,16 @@ impl Engine {
     /// # Errors
     /// Fails if another exclusive operation is in progress, if the target is too small, or if the
     /// commit fails.
-    pub fn start_replacement(
-        &self,
-        source: DeviceId,
-        target: Device,
-        avoids_source: bool,
-    ) -> Result<Arc<Replacement>> {
-        let _alone = self.begin_change(Change::Replace)?;
-        let volume = Arc::clone(self.forest().volume());
+    pub fn start(&self, source: DeviceId, target: Device, avoids_source: bool) -> Result<Arc<Replacement>> {
+        let _alone = self.engine.begin_change(Change::Replace)?;
+        let volume = Arc::clone(self.engine.forest().volume());
         if !volume.devices().iter().any(|slot| slot.id() == source) {
             return Err(buttress_volume::Error::from(WriteRefusal::NoSuchDevice { device: source }).into());
         }
         // The copy writes nothing between superblocks, so old signatures between them would remain
         // on the target.
         buttress_volume::wiping::forget(&target).map_err(buttress_volume::Error::from)?;
-        let uuid = self.new_uuid();
+        let uuid = self.engine.new_uuid();
         let replacement = volume.begin_replacement(source, target, uuid)?;
         let item = ReplaceItem {
             source,
@@ -123,16 +119,16 @@ impl Engine {
             write_errors: 0,
             uncorrectable_read_errors: 0,
         };
-        self.change_replacement(Some(item), false);
-        self.commit()?;
+        self.change(Some(item), false);
+        self.engine.commit_metadata()?;
         Ok(replacement)
     }
 
     /// Records in the next commit that the replacement's target has all bytes of the source below
     /// `cursor`. [`ReplaceState`] records whether the replacement is suspended or running.
-    pub fn set_replacement_progress(&self, cursor: Physical, state: ReplaceState, uncorrectable: u64) {
-        let Some(item) = self.replacement() else { return };
-        let errors = self.forest().volume().replacement();
+    pub fn set_progress(&self, cursor: Physical, state: ReplaceState, uncorrectable: u64) {
+        let Some(item) = self.current() else { return };
+        let errors = self.engine.forest().volume().replacement();
         let write_errors = errors.map_or(0, |replacement| replacement.target().errors().writes);
         let stopped = match state {
             ReplaceState::Suspended => self.seconds(),
@@ -147,7 +143,7 @@ impl Engine {
             uncorrectable_read_errors: uncorrectable,
             ..item
         };
-        self.change_replacement(Some(item), false);
+        self.change(Some(item), false);
     }
 
     /// Finishes the replacement and commits. The target device then takes the source's place.
@@ -156,9 +152,9 @@ impl Engine {
     /// # Errors
     /// Fails if no replacement is in progress, or if the commit fails, also on the target alone. On
     /// an error, the source device stays in the volume.
-    pub fn finish_replacement(&self, uncorrectable: u64) -> Result<Arc<Replacement>> {
-        let replacement = self.forest().volume().replacement();
-        let (Some(replacement), Some(item)) = (replacement, self.replacement()) else {
+    pub fn finish(&self, uncorrectable: u64) -> Result<Arc<Replacement>> {
+        let replacement = self.engine.forest().volume().replacement();
+        let (Some(replacement), Some(item)) = (replacement, self.current()) else {
             return Err(buttress_volume::Error::from(WriteRefusal::NoTarget).into());
         };
         if !replacement.target().is_written() {
@@ -172,8 +168,8 @@ impl Engine {
             uncorrectable_read_errors: uncorrectable,
             ..item
         };
-        self.change_replacement(Some(item), true);
-        self.commit()?;
+        self.change(Some(item), true);
+        self.engine.commit_metadata()?;
         Ok(replacement)
     }
 
@@ -182,8 +178,8 @@ impl Engine {
     ///
     /// # Errors
     /// Fails if the commit fails.
-    pub fn cancel_replacement(&self) -> Result<Option<Arc<Replacement>>> {
-        let Some(item) = self.replacement() else {
+    pub fn cancel(&self) -> Result<Option<Arc<Replacement>>> {
+        let Some(item) = self.current() else {
             return Ok(None);
         };
         let item = ReplaceItem {
@@ -191,58 +187,21 @@ impl Engine {
             time_stopped_seconds: self.seconds(),
             ..item
         };
-        self.change_replacement(Some(item), false);
-        self.commit()?;
-        let volume = self.forest().volume();
+        self.change(Some(item), false);
+        self.engine.commit_metadata()?;
+        let volume = self.engine.forest().volume();
         let replacement = volume.replacement();
         volume.give_up_replacement();
-        self.shared.running.lock().core.replacing = None;
+        self.engine.shared.running.lock().core.replacing = None;
         Ok(replacement)
     }
 
-    /// Returns the state of the last commit without later edits. While the caller holds the
-    /// committed view, the view's space is not reused.
-    #[must_use]
-    pub fn committed_view(&self) -> Filesystem {
-        let running = self.shared.running.lock();
-        let base = &self.shared.base;
-        let superblock = base.volume().superblock();
-        // A commit releases pins under this lock at its end, so the hold must precede the release.
-        let hold = self.shared.readers.hold(superblock.generation);
-        drop(running);
-        let tree = |tree, logical, generation: Generation, level| {
-            base.forest().tree(RootPointer {
-                tree,
-                logical,
-                generation,
-                level,
-            })
-        };
-        base.with_running(RunningTrees {
-            root_tree: tree(
-                TreeId::ROOT,
-                superblock.root,
-                superblock.generation,
-                superblock.root_level,
-            ),
-            chunk_tree: Some(tree(
-                TreeId::CHUNK,
-                superblock.chunk_root,
-                superblock.chunk_root_generation,
-                superblock.chunk_root_level,
-            )),
-            trees: HashMap::new(),
-            label: superblock.label.clone(),
-            hold: Box::new(hold),
-        })
-    }
-
     fn seconds(&self) -> u64 {
-        u64::try_from(self.now().seconds).unwrap_or(0)
+        u64::try_from(self.engine.now().seconds).unwrap_or(0)
     }
 
-    fn change_replacement(&self, item: Option<ReplaceItem>, finishes: bool) {
-        let mut running = self.shared.running.lock();
+    fn change(&self, item: Option<ReplaceItem>, finishes: bool) {
+        let mut running = self.engine.shared.running.lock();
         running.core.replacing = item.map(|item| Replacing {
             item,
             is_changed: true,
@@ -288,21 +247,31 @@ pub(crate) fn wipe_superblocks_past(
 /// The offset of the magic number in a superblock.
 const MAGIC: core::ops::Range<usize> = 64..72;
 
-impl Running {
+impl Core {
     /// Returns whether the replacement's item is newer than the item in the device tree.
     pub fn has_replacement_change(&self) -> bool {
-        self.core.replacing.is_some_and(|replacing| replacing.is_changed)
+        self.replacing.is_some_and(|replacing| replacing.is_changed)
     }
+}
 
+impl DeviceItems<'_> {
     /// Updates the replacement's item in the device tree. If a tree block is missing, the call ends
     /// before any change.
     pub fn record_replacement(&mut self) -> Result<()> {
-        let Some(replacing) = self.core.replacing.filter(|replacing| replacing.is_changed) else {
+        let Some(replacing) = self
+            .running
+            .core
+            .replacing
+            .filter(|replacing| replacing.is_changed)
+        else {
             return Ok(());
         };
-        self.reach(TreeId::DEVICE, &ReplaceItem::KEY)?;
-        NonBlocking::lifted(|| self.put(TreeId::DEVICE, &ReplaceItem::KEY, &replacing.item.to_bytes()))?;
-        if let Some(replacing) = &mut self.core.replacing {
+        self.running.reach(TreeId::DEVICE, &ReplaceItem::KEY)?;
+        NonBlocking::lifted(|| {
+            self.running
+                .put(TreeId::DEVICE, &ReplaceItem::KEY, &replacing.item.to_bytes())
+        })?;
+        if let Some(replacing) = &mut self.running.core.replacing {
             replacing.is_changed = false;
         }
         Ok(())

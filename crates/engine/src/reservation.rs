@@ -16,6 +16,7 @@ use crate::allowance::Allowance;
 use crate::engine::{EditLock, Engine, TrimmingLock};
 pub use crate::need::{Claim, Need};
 use crate::need::{NewChunks, OTHER_PLACES};
+use crate::running_parts::BlockReserve;
 use crate::steps::Steps;
 use crate::trees::LiveTree;
 use crate::waiting_names::WAITING_NAME_BYTES;
@@ -189,14 +190,14 @@ impl Engine {
             handle.allow(need);
             return Ok(handle);
         }
-        Err(handle.no_metadata_space(need))
+        Err(handle.block_reserve().no_metadata_space(need))
     }
 
     /// Returns whether dirty memory is at its limit, so that a commit must precede the edit. A
     /// background commit begins below this limit.
     fn is_over_limit(&self, handle: &Handle<'_>) -> bool {
         let dirty_memory = &self.shared.dirty_memory;
-        dirty_memory.set_dirty(handle.dirty_bytes());
+        dirty_memory.set_dirty(handle.block_reserve().dirty_bytes());
         match dirty_memory.pressure(self.data().delalloc_bytes()) {
             Pressure::None => false,
             Pressure::Background => {
@@ -259,18 +260,20 @@ impl Engine {
             }
             reserved => reserved?,
         };
-        handle.reserve_ahead();
+        handle.data_space().reserve_ahead();
         // The spared bytes are those after this reservation, for writes that take from the batch.
-        let spared_bytes = handle.spared_bytes();
+        let spared_bytes = handle.block_reserve().spared_bytes();
         ahead.set_spared_bytes(spared_bytes);
         let is_much = self.data().delalloc_bytes() >= spared_bytes;
-        ahead.set_short(is_much && !handle.has_space_beside_data());
+        ahead.set_short(is_much && !handle.block_reserve().has_space_beside_data());
         Ok(())
     }
 
     /// Reserves space for `bytes` of content, and makes a chunk if necessary.
     fn reserve_data_once(&self, bytes: u64) -> Result<Handle<'_>> {
-        let reserved = self.retry(self.start_unchecked(), |handle| handle.reserve_data(bytes));
+        let reserved = self.retry(self.start_unchecked(), |handle| {
+            handle.data_space().reserve(bytes)
+        });
         reserved.map(|(handle, ())| handle)
     }
 
@@ -278,7 +281,7 @@ impl Engine {
     pub fn release_data(&self, bytes: u64) {
         let rest = self.shared.ahead.give_back(bytes);
         if rest > 0 {
-            self.start_to_look().release_data(rest);
+            self.start_to_look().data_space().release(rest);
         }
     }
 
@@ -295,7 +298,7 @@ impl Engine {
     pub fn start_to_look(&self) -> Handle<'_> {
         crate::look_ups::count(|counts| &mut counts.edit_locks);
         let mut running = self.shared.running.lock();
-        let _nobody_asks = running.release_pins(&self.shared.readers);
+        let _nobody_asks = running.core.release_pins(&self.shared.readers);
         Handle {
             running,
             filesystem: self,
@@ -305,21 +308,26 @@ impl Engine {
     }
 }
 
-impl Running {
+impl BlockReserve<'_> {
     fn sum_of_trees(&self, of: impl Fn(&LiveTree) -> u64) -> u64 {
-        self.trees.values().fold(of(&self.core.extent.tree), |sum, open| {
-            sum.saturating_add(of(&open.tree))
-        })
+        self.running
+            .trees
+            .values()
+            .fold(of(&self.running.core.extent.tree), |sum, open| {
+                sum.saturating_add(of(&open.tree))
+            })
     }
 
     /// Returns the memory of dirty nodes, delayed references, changed inodes, and names waiting for
     /// their directories.
     pub fn dirty_bytes(&self) -> u64 {
-        let references = ByteCount::of(self.core.references.len()).get();
-        let inodes = ByteCount::of(self.inodes.count()).get();
+        let references = ByteCount::of(self.running.core.references.len()).get();
+        let inodes = ByteCount::of(self.running.inodes.count()).get();
+        let node_bytes = self.running.core.node_bytes().get();
+        let node_bytes = node_bytes.exact_add(NODE_OVERHEAD_BYTES);
         // A commit that released the lock to read has already assigned some of the addresses.
         self.sum_of_trees(LiveTree::unfrozen_nodes)
-            .saturating_mul(self.core.node_bytes().get().saturating_add(NODE_OVERHEAD_BYTES))
+            .saturating_mul(node_bytes)
             .saturating_add(references.saturating_mul(REFERENCE_BYTES))
             .saturating_add(inodes.saturating_mul(INODE_BYTES))
             .saturating_add(
@@ -330,11 +338,12 @@ impl Running {
 
     /// Returns the shape of the trees, and the number of their nodes without an address.
     pub(crate) fn shape(&self) -> (Shape, u64) {
-        let node_bytes = self.core.node_bytes().get();
-        let used_bytes = self.core.groups.room(Purpose::Metadata).used_bytes;
+        let node_bytes = self.running.core.node_bytes().get();
+        let used_bytes = self.running.core.groups.room(Purpose::Metadata).used_bytes;
         let mut roots = Roots::default();
         let mut nodes = 0_u64;
-        for tree in core::iter::once(&self.core.extent.tree).chain(self.trees.values().map(|open| &open.tree))
+        for tree in core::iter::once(&self.running.core.extent.tree)
+            .chain(self.running.trees.values().map(|open| &open.tree))
         {
             let (level, unassigned) = tree.level_and_unassigned_nodes();
             roots.add(level);
@@ -355,7 +364,7 @@ impl Running {
     /// the nodes without an address, and the nodes that record both. [`super::worst_case`] explains
     /// the sums.
     fn nodes_at_commit(&self, need: Need) -> u64 {
-        self.nodes_at_commit_of_data(need, self.core.reserved_data_bytes)
+        self.nodes_at_commit_of_data(need, self.running.core.reserved_data_bytes)
     }
 
     /// As [`nodes_at_commit`](Self::nodes_at_commit), for a given amount of dirty data.
@@ -369,16 +378,16 @@ impl Running {
         // hold more records of extents and checksums than file extent items.
         let data = match need.claim {
             Claim::Reserved => 0,
-            Claim::Ordinary | Claim::Freeing => dirty_bytes.quotient(self.core.sector_bytes()),
+            Claim::Ordinary | Claim::Freeing => dirty_bytes.quotient(self.running.core.sector_bytes()),
         };
         // A reference changes a leaf of the extent tree and one of the free-space tree.
-        let references = u64_of(self.core.references.len());
+        let references = u64_of(self.running.core.references.len());
         let places = [
             references,
             references,
             data,
-            self.inodes.changed(),
-            self.core.unrecorded_ranges,
+            self.running.inodes.changed(),
+            self.running.core.unrecorded_ranges,
         ];
         // A commit copies each node at most once.
         let copies = places.map(|places| shape.copies(places));
@@ -394,9 +403,14 @@ impl Running {
     /// Returns the space kept for edits that free space. In mixed block groups, data takes most of
     /// the total.
     fn reserve_bytes(&self) -> u64 {
-        let total = self.core.groups.room(Purpose::Metadata).total_bytes;
-        let least = self.core.node_bytes().get().saturating_mul(RESERVED_NODES);
-        let part = match self.core.has(Incompat::MIXED_GROUPS) {
+        let total = self.running.core.groups.room(Purpose::Metadata).total_bytes;
+        let least = self
+            .running
+            .core
+            .node_bytes()
+            .get()
+            .saturating_mul(RESERVED_NODES);
+        let part = match self.running.core.has(Incompat::MIXED_GROUPS) {
             true => total >> 7,
             false => total >> 4,
         };
@@ -406,26 +420,27 @@ impl Running {
     /// Returns how many bytes of dirty data need at most one part in 32 of the space for metadata.
     fn spared_bytes(&self) -> u64 {
         let nodes = self
+            .running
             .core
             .groups
             .room(Purpose::Metadata)
             .total_bytes
-            .checked_div(self.core.node_bytes().get())
+            .checked_div(self.running.core.node_bytes().get())
             .unwrap_or(0);
         (nodes >> 5)
-            .saturating_mul(self.core.sector_bytes())
+            .saturating_mul(self.running.core.sector_bytes())
             .clamp(SPARED_BYTES_MIN, SPARED_BYTES_MAX)
     }
 
     /// Returns the bytes that metadata may need in block groups until the next commit, with the
     /// reserve.
-    pub fn metadata_reservation_bytes(&self, need: Need) -> u64 {
+    pub fn metadata_bytes(&self, need: Need) -> u64 {
         self.reservation(need).all_bytes
     }
 
     /// Returns the part of the reservation that must have space on the host. Of the reserve, that
     /// part includes the need of a few edits that free space.
-    pub fn backed_reservation_bytes(&self, need: Need) -> u64 {
+    pub fn backed_bytes(&self, need: Need) -> u64 {
         self.reservation(need).backed_bytes
     }
 
@@ -435,7 +450,7 @@ impl Running {
 
     /// Returns the space that `need` and this number of commit nodes reserve.
     pub(crate) fn reservation_of_nodes(&self, need: Need, nodes: u64) -> Reservation {
-        let node_bytes = self.core.node_bytes().get();
+        let node_bytes = self.running.core.node_bytes().get();
         let bytes = nodes.exact_mul(node_bytes);
         let reserve_bytes = match need.claim {
             Claim::Ordinary => self.reserve_bytes(),

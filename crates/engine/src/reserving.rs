@@ -12,6 +12,7 @@ use crate::backing::Backing;
 use crate::block_groups::Purpose;
 use crate::need::{Need, NewChunks, OTHER_PLACES};
 use crate::running::Running;
+use crate::running_parts::BlockReserve;
 use buttress_format::ByteCount;
 use buttress_fs::error::{Error, Result};
 
@@ -26,17 +27,6 @@ impl Running {
         self.reserve(need, NewChunks::Always)
     }
 
-    /// Returns whether a reservation that does not fit may allocate a chunk.
-    fn may_make_chunk(&self, need: Need, new_chunks: NewChunks) -> bool {
-        if new_chunks == NewChunks::Always || buttress_faults::on("dirty-data-takes-chunks") {
-            return true;
-        }
-        let nodes = self.nodes_at_commit_of_data(need, 0);
-        let without_data = self.reservation_of_nodes(need, nodes).all_bytes;
-        self.core.groups.room(Purpose::Metadata).with_unbacked() < without_data
-            || self.has_space_for_chunks(Purpose::Metadata, CHUNKS_PLENTIFUL)
-    }
-
     /// Reserves space as [`reserve_space`](Self::reserve_space) does, with a rule for new chunks.
     pub(crate) fn reserve(&mut self, need: Need, new_chunks: NewChunks) -> Result<bool> {
         let wanted = |bytes: u64| match buttress_faults::on("space-unreserved") {
@@ -45,7 +35,7 @@ impl Running {
         };
         loop {
             let room = self.core.groups.room(Purpose::Metadata);
-            let reservation = self.reservation(need);
+            let reservation = self.block_reserve().reservation(need);
             // Clamp: more space may be free than is wanted.
             let lacking = wanted(reservation.backed_bytes).saturating_sub(room.free_bytes);
             if lacking == 0 && room.with_unbacked() >= wanted(reservation.all_bytes) {
@@ -56,35 +46,53 @@ impl Running {
             }
             let backing = match lacking {
                 0 => Backing::AllBacked,
-                lacking => self.back_more(Purpose::Metadata, lacking)?,
+                lacking => self.host_space().back_more(Purpose::Metadata, lacking)?,
             };
             match backing {
                 Backing::More => {}
                 Backing::HostFull => return Ok(false),
                 Backing::AllBacked
-                    if self.may_make_chunk(need, new_chunks) && self.allocate_chunk(Purpose::Metadata)? => {}
+                    if self.block_reserve().may_make_chunk(need, new_chunks)
+                        && self.chunks().allocate(Purpose::Metadata)? => {}
                 Backing::AllBacked => return Ok(false),
             }
         }
+    }
+}
+
+impl BlockReserve<'_> {
+    /// Returns whether a reservation that does not fit may allocate a chunk.
+    fn may_make_chunk(&self, need: Need, new_chunks: NewChunks) -> bool {
+        if new_chunks == NewChunks::Always || buttress_faults::on("dirty-data-takes-chunks") {
+            return true;
+        }
+        let nodes = self.nodes_at_commit_of_data(need, 0);
+        let without_data = self.reservation_of_nodes(need, nodes).all_bytes;
+        self.running.core.groups.room(Purpose::Metadata).with_unbacked() < without_data
+            || self
+                .running
+                .core
+                .chunk_planner()
+                .has_space_for(Purpose::Metadata, CHUNKS_PLENTIFUL)
     }
 
     /// Returns whether block groups have space for another edit beside dirty data, without a new
     /// chunk.
     pub fn has_space_beside_data(&self) -> bool {
-        let wanted = self.metadata_reservation_bytes(Need::places(OTHER_PLACES));
-        self.core.groups.room(Purpose::Metadata).with_unbacked() >= wanted
+        let wanted = self.metadata_bytes(Need::places(OTHER_PLACES));
+        self.running.core.groups.room(Purpose::Metadata).with_unbacked() >= wanted
     }
 
     /// Returns the error for an edit that finds no space for metadata.
     pub fn no_metadata_space(&self, need: Need) -> Error {
-        if let Some(error) = self.host_failure() {
+        if let Some(error) = self.running.core.host_failure() {
             return error;
         }
         Error::NoSpace {
             what: "metadata",
-            wanted: ByteCount::new(self.metadata_reservation_bytes(need)),
-            pinned_by_readers: self.pinned_by_readers(),
-            reclaimable: self.core.groups.reclaimable(Purpose::Metadata),
+            wanted: ByteCount::new(self.metadata_bytes(need)),
+            pinned_by_readers: self.running.core.pinned_by_readers(),
+            reclaimable: self.running.core.groups.reclaimable(Purpose::Metadata),
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Reserves space for data ahead of writes, as long as free space is plentiful, and releases it when free space is short.
 
 use crate::core_state::Core;
-use crate::running::Running;
+use crate::running_parts::DataSpace;
 use buttress_exact::Exact as _;
 use buttress_fs::error::Error;
 use buttress_fs::error::defect::take;
@@ -23,19 +23,19 @@ impl Core {
     }
 }
 
-impl Running {
+impl DataSpace<'_> {
     /// Reserves a batch ahead of writes if free space is plentiful.
     pub fn reserve_ahead(&mut self) {
-        let free = self.free_for_data();
+        let free = self.free_bytes();
         let part = free.quotient(PART_OF_FREE);
-        let sector_bytes = self.core.sector_bytes();
+        let sector_bytes = self.running.core.sector_bytes();
         let batch = part.min(BATCH_BYTES_MAX);
         let batch = batch.exact_sub(batch.remainder(sector_bytes));
-        let reserved = self.core.reserved_data_bytes.exact_add(batch);
+        let reserved = self.running.core.reserved_data_bytes.exact_add(batch);
         if reserved > free >> 1 {
             return;
         }
-        self.core.reserved_data_bytes = reserved;
-        self.core.ahead.refill(batch);
+        self.running.core.reserved_data_bytes = reserved;
+        self.running.core.ahead.refill(batch);
     }
 }

@@ -16,9 +16,9 @@
 //!
 //! | step | state after a crash that follows the step |
 //! |---|---|
-//! | [begin](Engine::begin_return) | the device at its own state |
+//! | [begin](MemberDevices::begin_return) | the device at its own state |
 //! | a job above writes what the device missed | as before |
-//! | [end](Engine::end_return): chunk items of moved stripes, a commit | as before; the volume names the new places |
+//! | [end](MemberDevices::end_return): chunk items of moved stripes, a commit | as before; the volume names the new places |
 //! | the device's superblock | the device at the volume's state |
 //!
 //! Comparing extents shows whether the device's state is an older state of this volume. The states
@@ -33,8 +33,8 @@ mod comparing;
 use super::block_groups::Share;
 use super::free_ranges::FreeRanges;
 use super::pins::Hold;
-use super::running::Running;
-use crate::engine::Engine;
+use crate::areas::MemberDevices;
+use crate::running_parts::ReturningDevice;
 use buttress_format::{
     BlockGroupFlags, ByteCount, Chunk, DeviceExtent, Generation, ItemType, Key, Logical, ObjectId, Physical,
     STRIPE_BYTES, SUPERBLOCK_OFFSETS, TreeId, Uuid,
@@ -81,7 +81,7 @@ impl Drop for Return {
     }
 }
 
-impl Engine {
+impl MemberDevices<'_> {
     /// Begins to bring the device with this uuid up to date. From this call on, the device receives
     /// the volume's writes. A job above the engine copies the writes that the returning device
     /// missed.
@@ -89,10 +89,15 @@ impl Engine {
     /// # Errors
     /// Fails with [`Error::Cancelled`]; [`DevicesError::Diverged`] for a device whose history
     /// diverged from the volume's. Fails with [`WritingRefusal::NoPlaceOnDevice`] if the device has
-    /// no place for stripes that would overwrite its own state. Also fails with an error of reading
-    /// the extent tree, or as [`Volume::begin_return`] does.
+    /// no place for stripes that would overwrite its own state. Fails with
+    /// [`MembershipRefusal::Busy`](buttress_volume::MembershipRefusal::Busy) while a change of the
+    /// devices runs. Also fails with an error of reading the extent tree, or as
+    /// [`Volume::begin_return`] does.
     pub fn begin_return(&self, device: Uuid, progress: &Progress) -> Result<Return> {
-        let volume = Arc::clone(self.forest().volume());
+        // A removed device would get a superblock at the end of its return. From the return's
+        // beginning on, changes of the devices find it themselves.
+        let _no_change = self.engine.begin_resync_beside_no_change()?;
+        let volume = Arc::clone(self.engine.forest().volume());
         let slots = volume.devices();
         let slot = slots.iter().find(|slot| slot.uuid() == device);
         let behind = slot.and_then(|slot| Some((slot, slot.stale()?, slot.device()?)));
@@ -100,10 +105,10 @@ impl Engine {
             let refusal = WriteRefusal::NotBehind { uuid: device };
             return Err(buttress_volume::Error::from(refusal).into());
         };
-        let hold = self.shared.readers.hold(stale.generation);
-        self.commit()?;
+        let hold = self.engine.shared.readers.hold(stale.generation);
+        self.engine.commit()?;
         let own = own_state(own, progress)?;
-        let view = self.committed_view();
+        let view = self.engine.committed_view();
         let diverged = || DevicesError::Diverged {
             first: volume_name(&volume),
             first_generation: view.superblock().generation,
@@ -117,15 +122,23 @@ impl Engine {
             None => BTreeMap::new(),
             Some(own) => {
                 let _excused = Excused::from_device_rule();
-                let mut running = self.shared.running.lock();
+                let mut running = self.engine.shared.running.lock();
                 let own = own.filesystem.volume().chunk_map();
                 let conflicts = NonBlocking::lifted(|| {
-                    running.keep_own_state(&own, &compared.gone, device, stale.generation)
-                })?;
-                running.places_for_moved(&own, &conflicts, slot)?
+                    running
+                        .returning_device()
+                        .keep_own_state(&own, &compared.gone, device, stale.generation)
+                });
+                let mut step = running.returning_device();
+                let moved = conflicts.and_then(|conflicts| step.places_for_moved(&own, &conflicts, slot));
+                moved.inspect_err(|_| step.keep_no_more(device))?
             }
         };
-        let replacement = volume.begin_return(device, moved)?;
+        let begun = volume.begin_return(device, moved);
+        let replacement = begun.inspect_err(|_| {
+            let mut running = self.engine.shared.running.lock();
+            running.returning_device().keep_no_more(device);
+        })?;
         let returning = Return {
             volume,
             replacement,
@@ -134,7 +147,7 @@ impl Engine {
         };
         // This commit puts all earlier writes into the extent tree, and leaves no log that the
         // returning device lacks.
-        self.commit()?;
+        self.engine.commit()?;
         Ok(returning)
     }
 
@@ -152,20 +165,25 @@ impl Engine {
         let moved = moved.unwrap_or_default();
         if !moved.is_empty() {
             let _excused = Excused::from_device_rule();
-            let mut handle = self.start_unchecked();
+            let mut handle = self.engine.start_unchecked();
             let edited = NonBlocking::lifted(|| {
-                moved
-                    .iter()
-                    .try_for_each(|((chunk, stripe), to)| handle.move_stripe(*chunk, *stripe, *to))
+                moved.iter().try_for_each(|((chunk, stripe), to)| {
+                    handle.returning_device().move_stripe(*chunk, *stripe, *to)
+                })
             });
             drop(handle);
             // Edits that an operation has begun cannot be undone.
-            edited.inspect_err(|error| self.forest().volume().stop_writing(error))?;
+            edited.inspect_err(|error| self.engine.forest().volume().stop_writing(error))?;
         }
-        self.commit()?;
+        self.engine.commit()?;
         returning.volume.end_return()?;
         let device = returning.replacement.source().uuid();
-        self.shared.running.lock().keep_no_more(device);
+        self.engine
+            .shared
+            .running
+            .lock()
+            .returning_device()
+            .keep_no_more(device);
         Ok(())
     }
 }
@@ -200,7 +218,7 @@ fn parts_on(chunk: &MappedChunk, device: Uuid) -> impl Iterator<Item = (usize, u
         .map(move |(index, stripe)| (index, stripe.physical.get(), length))
 }
 
-impl Running {
+impl ReturningDevice<'_> {
     /// Pins the free parts of the ranges that only a device's own state uses. Returns the chunks in
     /// which some of the device's own ranges are in use again.
     fn keep_own_state(
@@ -210,9 +228,9 @@ impl Running {
         device: Uuid,
         since: Generation,
     ) -> Result<BTreeSet<Logical>> {
-        let map = self.core.forest.volume().chunk_map();
+        let map = self.running.core.forest.volume().chunk_map();
         let mut pinned = FreeRanges::default();
-        for (start, length) in self.core.pins.iter() {
+        for (start, length) in self.running.core.pins.iter() {
             pinned.add(start, length);
         }
         let mut conflicts = BTreeSet::new();
@@ -256,14 +274,15 @@ impl Running {
         pinned: &FreeRanges,
     ) -> Result<bool> {
         let end = start.saturating_add(length);
-        let Some(group) = self.core.groups.holding(start) else {
+        let Some(group) = self.running.core.groups.holding(start) else {
             return Ok(true);
         };
         let (group_start, is_loaded) = (group.start, group.free.is_some());
         if !is_loaded {
-            self.load_group(group_start)?;
+            self.running.load_group(group_start)?;
         }
         let free = self
+            .running
             .core
             .groups
             .holding(start)
@@ -278,10 +297,13 @@ impl Running {
             };
             overlapping.map(clip).collect()
         };
-        let generation = self.core.generation;
+        let generation = self.running.core.generation;
         for (from, bytes) in free.map(clipped).unwrap_or_default() {
-            self.core.groups.shift(from, bytes, Share::Free, Share::Pinned)?;
-            self.core.pins.add(generation, from, bytes, since);
+            self.running
+                .core
+                .groups
+                .shift(from, bytes, Share::Free, Share::Pinned)?;
+            self.running.core.pins.add(generation, from, bytes, since);
             rest.remove(from, bytes);
         }
         for (from, bytes) in clipped(pinned) {
@@ -292,7 +314,7 @@ impl Running {
 
     /// Finds places on a device for its stripes of some chunks. Neither the volume nor the device's
     /// own state uses the places that this function returns. New chunks avoid the returned places
-    /// and the device's own state, until [`Running::keep_no_more`].
+    /// and the device's own state, until [`ReturningDevice::keep_no_more`].
     fn places_for_moved(
         &mut self,
         own: &ChunkMap,
@@ -301,7 +323,7 @@ impl Running {
     ) -> Result<BTreeMap<(Logical, usize), Physical>> {
         let device = slot.uuid();
         let mut moved = BTreeMap::new();
-        let mut rooms = self.core.devices.rooms.iter_mut();
+        let mut rooms = self.running.core.devices.rooms.iter_mut();
         let Some(room) = rooms.find(|room| room.item.uuid == device) else {
             return Ok(moved);
         };
@@ -315,7 +337,7 @@ impl Running {
         for at in SUPERBLOCK_OFFSETS {
             free.remove(at.get(), STRIPE_BYTES);
         }
-        let map = self.core.forest.volume().chunk_map();
+        let map = self.running.core.forest.volume().chunk_map();
         let in_the_way = chunks.iter().filter_map(|start| map.find(*start));
         let parts: Vec<_> = in_the_way
             .flat_map(|chunk| {
@@ -342,7 +364,7 @@ impl Running {
     /// Ends the reservation of the returned device's ranges: new chunks may use all of its
     /// unallocated ranges.
     fn keep_no_more(&mut self, device: Uuid) {
-        let rooms = self.core.devices.rooms.iter_mut();
+        let rooms = self.running.core.devices.rooms.iter_mut();
         for room in rooms.filter(|room| room.item.uuid == device) {
             room.kept = FreeRanges::default();
         }
@@ -351,7 +373,7 @@ impl Running {
     /// Records a new place for a stripe: in the chunk item, device extents, the superblock's copy,
     /// and the live chunk map.
     fn move_stripe(&mut self, start: Logical, index: usize, to: Physical) -> Result<()> {
-        let volume = Arc::clone(self.core.forest.volume());
+        let volume = Arc::clone(self.running.core.forest.volume());
         let map = volume.chunk_map();
         let Some(mapped) = map.find(start) else {
             return Ok(());
@@ -364,9 +386,9 @@ impl Running {
         let (device, from) = (stripe.device, stripe.physical);
         stripe.physical = to;
         let key = Key::new(ObjectId::FIRST_CHUNK_TREE, ItemType::CHUNK_ITEM, start.get());
-        self.put(TreeId::CHUNK, &key, &chunk.encode())?;
+        self.running.put(TreeId::CHUNK, &key, &chunk.encode())?;
         let place = |at: Physical| Key::new(device.object_id(), ItemType::DEV_EXTENT, at.get());
-        self.remove(TreeId::DEVICE, &place(from))?;
+        self.running.remove(TreeId::DEVICE, &place(from))?;
         let extent = DeviceExtent {
             device,
             physical: to,
@@ -374,10 +396,12 @@ impl Running {
             chunk_objectid: ObjectId::FIRST_CHUNK_TREE,
             chunk: start,
             length,
-            chunk_tree_uuid: self.core.chunk_tree_uuid,
+            chunk_tree_uuid: self.running.core.chunk_tree_uuid,
         };
-        self.insert(TreeId::DEVICE, &place(to), &extent.to_bytes())?;
+        self.running
+            .insert(TreeId::DEVICE, &place(to), &extent.to_bytes())?;
         if let Some(room) = self
+            .running
             .core
             .devices
             .rooms
@@ -386,13 +410,17 @@ impl Running {
         {
             room.free.remove(to.get(), length.get());
         }
-        self.core.devices.freed.push((device, from.get(), length.get()));
+        self.running
+            .core
+            .devices
+            .freed
+            .push((device, from.get(), length.get()));
         if chunk.profile.contains(BlockGroupFlags::SYSTEM) {
-            let mut known = self.core.system_chunks.iter_mut();
+            let mut known = self.running.core.system_chunks.iter_mut();
             if let Some((_, known)) = known.find(|(known, _)| *known == key) {
                 known.clone_from(&chunk);
             }
-            self.core.superblock_changed = true;
+            self.running.core.superblock_changed = true;
         }
         volume.move_stripes(start, chunk)?;
         Ok(())

@@ -14,7 +14,7 @@ use crate::cow::{CowOnlyTree, ShareableTree, own_error, whole_edit};
 use crate::inode_table::InodeTable;
 use crate::removed_names::NameChanges;
 use crate::trees::{LiveTree, OpenTree, OpenTrees};
-use buttress_format::{CompatRo, Incompat, ItemType, Key, RootItem, Timestamp, TreeId};
+use buttress_format::{Incompat, ItemType, Key, RootItem, Timestamp, TreeId};
 use buttress_fs::error::{Corruption, Error, Result};
 use buttress_fs::filesystem::root_pointer;
 use buttress_tree::{EditContext, EditableTree, OwnedItem, Tree};
@@ -34,19 +34,6 @@ pub struct Running {
 }
 
 impl Running {
-    /// Returns the id of the tree that holds block group items.
-    pub fn block_group_tree(&self) -> TreeId {
-        if self.core.compat_ro.contains(CompatRo::BLOCK_GROUP_TREE) {
-            TreeId::BLOCK_GROUP
-        } else {
-            TreeId::EXTENT
-        }
-    }
-
-    pub(crate) fn has_free_space_tree(&self) -> bool {
-        self.core.compat_ro.contains(CompatRo::FREE_SPACE_TREE)
-    }
-
     /// Returns an open tree, and opens it if necessary.
     pub fn open_tree(&mut self, id: TreeId) -> Result<&mut OpenTree> {
         if id == TreeId::EXTENT {
@@ -212,33 +199,5 @@ impl Running {
         removed: &mut dyn FnMut(&Key, &[u8]),
     ) -> Result<u64> {
         self.edit(id, |tree, context| tree.remove_range(context, range, removed))
-    }
-
-    /// Inserts an item into the extent tree.
-    ///
-    /// # Errors
-    /// Fails as [`Running::insert`] does.
-    pub fn extent_insert(&mut self, key: &Key, data: &[u8]) -> Result<()> {
-        self.core
-            .edit_extents(|tree, context| tree.insert(context, key, data))
-    }
-
-    /// Inserts or replaces an item of the extent tree.
-    ///
-    /// # Errors
-    /// Fails with an error of the tree.
-    pub fn extent_put(&mut self, key: &Key, data: &[u8]) -> Result<()> {
-        self.core
-            .edit_extents(|tree, context| tree.put(context, key, data))
-    }
-
-    /// Removes an item of the extent tree.
-    ///
-    /// # Errors
-    /// Fails with an error of the tree.
-    pub fn extent_remove(&mut self, key: &Key) -> Result<()> {
-        self.core
-            .edit_extents(|tree, context| tree.remove(context, key))
-            .map(|_| ())
     }
 }

@@ -2,8 +2,8 @@
 
 use super::block_groups::{Group, Purpose};
 use super::reservation::Need;
-use super::running::Running;
 use crate::engine::Engine;
+use crate::running_parts::SpaceFigures;
 use buttress_accounts::space::Space;
 use buttress_format::{BlockGroupFlags, ByteCount, Incompat, Profile};
 use buttress_fs::error::defect::take;
@@ -33,13 +33,13 @@ impl Engine {
     /// # Errors
     /// Fails with a [`Defect`] if a ledger of reservations does not add up.
     pub fn space_now(&self) -> Result<SpaceNow> {
-        self.start_to_look().space_now()
+        self.start_to_look().space().now()
     }
 }
 
-impl Running {
-    fn space_now(&self) -> Result<SpaceNow> {
-        let core = &self.core;
+impl SpaceFigures<'_> {
+    fn now(&self) -> Result<SpaceNow> {
+        let core = &self.running.core;
         let data_copies = self
             .data_profile()
             .map_or(1, |profile| u64::from(profile.copies().max(1)));
@@ -64,14 +64,15 @@ impl Running {
 
     /// Returns the bytes reserved by dirty data, without space that is only reserved ahead.
     fn dirty_data_bytes(&self) -> Result<u64, Defect> {
-        let mut dirty = self.core.reserved_data_bytes;
+        let mut dirty = self.running.core.reserved_data_bytes;
         let what = "more is reserved ahead than is promised to data";
-        take(&mut dirty, self.core.ahead.bytes(), what)?;
+        take(&mut dirty, self.running.core.ahead.bytes(), what)?;
         Ok(dirty)
     }
 
     fn data_profile(&self) -> Option<Profile> {
         let data = self
+            .running
             .core
             .groups
             .iter()
@@ -85,12 +86,17 @@ impl Running {
         if !self.can_take_items() {
             return Ok(0);
         }
-        let core = &self.core;
+        let core = &self.running.core;
         let is_mixed = core.has(Incompat::MIXED_GROUPS);
         let room = core.groups.room(Purpose::Data);
-        let pinned = room.pinned_bytes.saturating_sub(self.pinned_by_readers().get());
+        let pinned = room
+            .pinned_bytes
+            .saturating_sub(self.running.core.pinned_by_readers().get());
         let promised = match is_mixed {
-            true => self.metadata_reservation_bytes(Need::places(ITEMS_OF_WRITE)),
+            true => self
+                .running
+                .block_reserve()
+                .metadata_bytes(Need::places(ITEMS_OF_WRITE)),
             false => 0,
         };
         let profile = self.data_profile().unwrap_or(Profile::Single);
@@ -113,9 +119,13 @@ impl Running {
     /// Returns whether metadata has space for the items of a write, or a chunk for them can be
     /// made.
     fn can_take_items(&self) -> bool {
-        let room = self.core.groups.room(Purpose::Metadata);
-        let wanted = self.metadata_reservation_bytes(Need::places(ITEMS_OF_WRITE));
-        room.free_bytes.saturating_add(room.pinned_bytes) >= wanted || self.can_make_chunk(Purpose::Metadata)
+        let room = self.running.core.groups.room(Purpose::Metadata);
+        let wanted = self
+            .running
+            .block_reserve()
+            .metadata_bytes(Need::places(ITEMS_OF_WRITE));
+        room.free_bytes.saturating_add(room.pinned_bytes) >= wanted
+            || self.running.core.chunk_planner().can_make(Purpose::Metadata)
     }
 }
 

@@ -57,3 +57,28 @@ impl Steps {
         look()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use core::cell::Cell;
+
+    /// The operation begins and ends between the lookup's two reads of the count.
+    #[test]
+    fn lookup_runs_again_if_it_overlaps_an_operation() {
+        let steps = Steps::default();
+        let (size, is_first) = (Cell::new(1), Cell::new(true));
+        let found = steps.look_once(|| {
+            if !is_first.replace(false) {
+                return size.get();
+            }
+            let operation = steps.write();
+            size.set(2);
+            let half_done = size.get();
+            size.set(3);
+            drop(operation);
+            half_done
+        });
+        assert_eq!(found, 3);
+    }
+}

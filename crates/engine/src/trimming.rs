@@ -31,8 +31,9 @@
 use super::block_groups::{Group, Purpose, Room, Share};
 use super::free_ranges::FreeRanges;
 use super::reservation::Need;
-use super::running::Running;
-use crate::engine::Engine;
+use crate::areas::Trims;
+use crate::running::Running;
+use crate::running_parts::TrimStep;
 use buttress_format::{
     ByteCount, ExtentItem, ItemType, Key, Logical, ObjectId, SUPERBLOCK_OFFSETS, TreeId, Uuid,
 };
@@ -89,7 +90,7 @@ struct Wanted {
 /// Ranges that a trim keeps from being allocated for a while, as start and length.
 type Taken = Vec<(u64, u64)>;
 
-impl Engine {
+impl Trims<'_> {
     /// Commits, then discards free space in `range`, in pieces of at least `shortest` bytes, and
     /// the unallocated space of devices. Devices that cannot discard are skipped.
     ///
@@ -97,8 +98,8 @@ impl Engine {
     /// Fails if writing has stopped or the commit stops it, or with an error of reading free space,
     /// or with an error of a device, which does not stop writing.
     pub fn trim(&self, range: Range<Logical>, shortest: ByteCount) -> Result<Trimmed> {
-        self.commit()?;
-        let sector_bytes = u64::from(self.forest().block_format().sector_bytes).max(1);
+        self.engine.commit()?;
+        let sector_bytes = u64::from(self.engine.forest().block_format().sector_bytes).max(1);
         let (start, end) = (range.start.get(), range.end.get());
         let start = start.checked_next_multiple_of(sector_bytes).unwrap_or(end);
         let end = end.saturating_sub(end.checked_rem(sector_bytes).unwrap_or(0));
@@ -106,7 +107,7 @@ impl Engine {
         ranges.add(start, end.saturating_sub(start));
         let shortest = shortest.get();
         Ok(Trimmed {
-            block_groups: self.trim_block_groups(&Wanted {
+            block_groups: self.trim_groups(&Wanted {
                 ranges,
                 shortest,
                 is_checked: true,
@@ -121,7 +122,7 @@ impl Engine {
         for (start, length) in freed {
             ranges.add(*start, *length);
         }
-        let told = self.trim_block_groups(&Wanted {
+        let told = self.trim_groups(&Wanted {
             ranges,
             shortest: 0,
             is_checked: false,
@@ -129,16 +130,17 @@ impl Engine {
         // A failed discard loses no data. A wrong ledger is the engine's own defect and stops
         // writing.
         if let Err(error @ Error::Defect(_)) = told {
-            self.forest().volume().stop_writing(&error);
+            self.engine.forest().volume().stop_writing(&error);
         }
     }
 
-    fn trim_block_groups(&self, wanted: &Wanted) -> Result<ByteCount> {
+    fn trim_groups(&self, wanted: &Wanted) -> Result<ByteCount> {
         let (mut at, mut trimmed) = (0, 0_u64);
         loop {
-            let _holds_space = self.shared.trimming.lock();
-            let (handle, (next, taken)) =
-                self.retry(self.start_to_look(), |running| running.take_to_trim(wanted, at))?;
+            let _holds_space = self.engine.shared.trimming.lock();
+            let (handle, (next, taken)) = self.engine.retry(self.engine.start_to_look(), |running| {
+                running.trim_step().take_to_trim(wanted, at)
+            })?;
             drop(handle);
             let Some(next) = next else {
                 return Ok(ByteCount::new(trimmed));
@@ -149,7 +151,10 @@ impl Engine {
                 false => Ok(()),
             };
             let told = checked.and_then(|()| self.tell_of_addresses(&taken));
-            self.start_to_look().give_back_trimmed(&taken)?;
+            self.engine
+                .start_to_look()
+                .trim_step()
+                .give_back_trimmed(&taken)?;
             trimmed = trimmed.saturating_add(told?);
         }
     }
@@ -160,9 +165,9 @@ impl Engine {
         if buttress_faults::on("trim-free-space-trusted") {
             return Ok(());
         }
-        let view = self.committed_view();
+        let view = self.engine.committed_view();
         let extents = view.tree(TreeId::EXTENT)?;
-        let format = self.forest().block_format();
+        let format = self.engine.forest().block_format();
         let key = |logical: u64| Key::new(ObjectId::new(logical), ItemType(0), 0);
         for (start, length) in taken {
             let end = start.saturating_add(*length);
@@ -196,7 +201,8 @@ impl Engine {
     fn tell_of_addresses(&self, taken: &Taken) -> Result<u64> {
         let mut bytes = 0_u64;
         for (start, length) in taken {
-            self.forest()
+            self.engine
+                .forest()
                 .volume()
                 .discard(Logical::new(*start), ByteCount::new(*length))?;
             bytes = bytes.saturating_add(*length);
@@ -206,7 +212,7 @@ impl Engine {
 
     fn trim_unallocated(&self) -> Result<ByteCount> {
         let mut trimmed = 0_u64;
-        for slot in self.forest().volume().devices() {
+        for slot in self.engine.forest().volume().devices() {
             let Some(device) = slot
                 .device()
                 .filter(|device| slot.is_written() && device.is_writable())
@@ -215,12 +221,18 @@ impl Engine {
             };
             let mut at = 0;
             loop {
-                let _holds_space = self.shared.trimming.lock();
-                let taken = self.start_to_look().take_unallocated(slot.uuid(), at);
+                let _holds_space = self.engine.shared.trimming.lock();
+                let taken = self
+                    .engine
+                    .start_to_look()
+                    .trim_step()
+                    .take_unallocated(slot.uuid(), at);
                 let Some((start, length)) = taken else { break };
                 at = start.saturating_add(length);
                 let told = device.discard(start, length);
-                self.start_to_look()
+                self.engine
+                    .start_to_look()
+                    .trim_step()
                     .give_back_unallocated(slot.uuid(), start, length);
                 told.map_err(buttress_volume::Error::from)?;
                 trimmed = trimmed.saturating_add(length);
@@ -230,7 +242,7 @@ impl Engine {
     }
 }
 
-impl Running {
+impl TrimStep<'_> {
     /// Takes the next free ranges at or after `at` out of the free space, so that nothing can
     /// allocate them. Returns the taken ranges, and the address at which the trim continues; `None`
     /// at the end. If a tree block is missing, the call ends before it takes any range.
@@ -240,6 +252,7 @@ impl Running {
         };
         let (at, end) = (start.max(at), start.saturating_add(length));
         let found = self
+            .running
             .core
             .groups
             .iter()
@@ -249,9 +262,9 @@ impl Running {
             return Ok((Some(end), Taken::new()));
         };
         if is_unloaded {
-            self.load_group(start)?;
+            self.running.load_group(start)?;
         }
-        let Some(group) = self.core.groups.holding(start) else {
+        let Some(group) = self.running.core.groups.holding(start) else {
             return Ok((None, Taken::new()));
         };
         let group_end = group.end();
@@ -264,18 +277,27 @@ impl Running {
             // A trim turns unreserved free space into unbacked space first, and then discards it
             // like other unbacked space.
             for (start, length) in &taken {
-                self.core
+                self.running
+                    .core
                     .groups
                     .shift(*start, *length, Share::Free, Share::Unbacked)?;
             }
             from = Share::Unbacked;
-            let group = self.core.groups.holding(start).filter(|group| !group.read_only);
+            let group = self
+                .running
+                .core
+                .groups
+                .holding(start)
+                .filter(|group| !group.read_only);
             taken = group.map_or_else(Taken::new, |group| {
                 pieces(&group.unbacked, wanted, at..group_end, most_unbacked)
             });
         }
         for (start, length) in &taken {
-            self.core.groups.shift(*start, *length, from, Share::Trimming)?;
+            self.running
+                .core
+                .groups
+                .shift(*start, *length, from, Share::Trimming)?;
         }
         let last = taken.last();
         let next = last.map_or(group_end, |(start, length)| start.saturating_add(*length));
@@ -284,9 +306,9 @@ impl Running {
 
     /// Returns the free bytes of a group's kind that no promise needs.
     fn spare_bytes(&self, group: &Group) -> u64 {
-        let metadata = |running: &Self| match group.is_backed {
-            true => running.backed_reservation_bytes(Need::places(OTHER_ITEMS)),
-            false => running.metadata_reservation_bytes(Need::places(OTHER_ITEMS)),
+        let metadata = |running: &Running| match group.is_backed {
+            true => running.block_reserve().backed_bytes(Need::places(OTHER_ITEMS)),
+            false => running.block_reserve().metadata_bytes(Need::places(OTHER_ITEMS)),
         };
         self.beside_promises(group, |room| room.free_bytes, metadata)
     }
@@ -294,7 +316,7 @@ impl Running {
     /// Returns the free bytes of a group's kind that no promise needs, with or without space on the
     /// host.
     fn spare_with_unbacked(&self, group: &Group) -> u64 {
-        let metadata = |running: &Self| running.metadata_reservation_bytes(Need::places(OTHER_ITEMS));
+        let metadata = |running: &Running| running.block_reserve().metadata_bytes(Need::places(OTHER_ITEMS));
         self.beside_promises(group, Room::with_unbacked, metadata)
     }
 
@@ -304,17 +326,19 @@ impl Running {
         &self,
         group: &Group,
         room: impl Fn(Room) -> u64,
-        metadata: impl Fn(&Self) -> u64,
+        metadata: impl Fn(&Running) -> u64,
     ) -> u64 {
         let promised = |purpose| match purpose {
-            Purpose::Data => self.core.reserved_data_bytes,
-            Purpose::Metadata => metadata(self),
-            Purpose::System => self.core.node_bytes().get().saturating_mul(OTHER_ITEMS),
+            Purpose::Data => self.running.core.reserved_data_bytes,
+            Purpose::Metadata => metadata(self.running),
+            Purpose::System => self.running.core.node_bytes().get().saturating_mul(OTHER_ITEMS),
         };
         let served = [Purpose::Data, Purpose::Metadata, Purpose::System]
             .into_iter()
             .filter(|purpose| group.serves(*purpose));
-        let rooms = served.clone().map(|purpose| room(self.core.groups.room(purpose)));
+        let rooms = served
+            .clone()
+            .map(|purpose| room(self.running.core.groups.room(purpose)));
         // Clamp: the promises of metadata include a reserve, and may exceed the free space.
         served.fold(rooms.min().unwrap_or(0), |spare, purpose| {
             spare.saturating_sub(promised(purpose))
@@ -324,12 +348,16 @@ impl Running {
     fn give_back_trimmed(&mut self, taken: &Taken) -> Result<()> {
         for (start, length) in taken {
             let is_backed = self
+                .running
                 .core
                 .groups
                 .holding(*start)
                 .is_some_and(|group| group.is_backed);
             let to = if is_backed { Share::Unbacked } else { Share::Free };
-            self.core.groups.shift(*start, *length, Share::Trimming, to)?;
+            self.running
+                .core
+                .groups
+                .shift(*start, *length, Share::Trimming, to)?;
         }
         Ok(())
     }
@@ -337,7 +365,7 @@ impl Running {
     /// Takes the next range at or after `at` without a chunk and without a superblock; `None` at
     /// the end.
     fn take_unallocated(&mut self, device: Uuid, at: u64) -> Option<(u64, u64)> {
-        let rooms = &mut self.core.devices.rooms;
+        let rooms = &mut self.running.core.devices.rooms;
         let room = rooms.iter_mut().find(|room| room.item.uuid == device)?;
         let (start, length) = without_superblocks(&room.free, at)?;
         let length = length.min(UNALLOCATED_AT_ONCE);
@@ -346,7 +374,7 @@ impl Running {
     }
 
     fn give_back_unallocated(&mut self, device: Uuid, start: u64, length: u64) {
-        let rooms = &mut self.core.devices.rooms;
+        let rooms = &mut self.running.core.devices.rooms;
         if let Some(room) = rooms.iter_mut().find(|room| room.item.uuid == device) {
             room.free.add(start, length);
         }

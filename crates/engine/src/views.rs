@@ -4,9 +4,10 @@ use crate::engine::{EditLock, Engine, Shared};
 use crate::fault_in::FaultIn;
 use crate::pins::Hold;
 use crate::running::Running;
-use buttress_format::TreeId;
+use buttress_format::{Generation, TreeId};
 use buttress_fs::filesystem::{Filesystem, RunningTrees};
 use buttress_locks::MutexGuard;
+use buttress_tree::RootPointer;
 use core::time::Duration;
 use std::collections::HashMap;
 
@@ -47,7 +48,7 @@ impl Engine {
                 reads.read(self, missing);
                 return None;
             }
-            Ok(_) => running.write_back_inodes(),
+            Ok(_) => running.inode_items().write_back(),
             Err(error) => Err(error),
         };
         if let Err(error) = written {
@@ -56,6 +57,43 @@ impl Engine {
             self.forest().volume().stop_writing(&error);
         }
         Some(running)
+    }
+
+    /// Returns the state of the last commit without later edits. While the caller holds the
+    /// committed view, the view's space is not reused.
+    #[must_use]
+    pub fn committed_view(&self) -> Filesystem {
+        let running = self.shared.running.lock();
+        let base = &self.shared.base;
+        let superblock = base.volume().superblock();
+        // A commit releases pins under this lock at its end, so the hold must precede the release.
+        let hold = self.shared.readers.hold(superblock.generation);
+        drop(running);
+        let tree = |tree, logical, generation: Generation, level| {
+            base.forest().tree(RootPointer {
+                tree,
+                logical,
+                generation,
+                level,
+            })
+        };
+        base.with_running(RunningTrees {
+            root_tree: tree(
+                TreeId::ROOT,
+                superblock.root,
+                superblock.generation,
+                superblock.root_level,
+            ),
+            chunk_tree: Some(tree(
+                TreeId::CHUNK,
+                superblock.chunk_root,
+                superblock.chunk_root_generation,
+                superblock.chunk_root_level,
+            )),
+            trees: HashMap::new(),
+            label: superblock.label.clone(),
+            hold: Box::new(hold),
+        })
     }
 }
 

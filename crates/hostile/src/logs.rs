@@ -125,7 +125,7 @@ fn many_names(filesystem: &WritableFilesystem) {
     for number in 0..400 {
         create(filesystem, directory, &format!("file {number}"));
     }
-    filesystem.fsync(directory).expect("a sync");
+    filesystem.log_tree().fsync(directory).expect("a sync");
 }
 
 /// Makes one of every kind of item that a log holds.
@@ -161,7 +161,7 @@ fn all_kinds(filesystem: &WritableFilesystem) {
     let link = filesystem.make_symlink(new, b"link", &NEW, b"target");
     link.expect("a symlink");
     for synced in [written, renamed, punched, small, inside, new, directory] {
-        filesystem.fsync(synced).expect("a sync");
+        filesystem.log_tree().fsync(synced).expect("a sync");
     }
 }
 
@@ -258,7 +258,7 @@ fn change(kept: &[Arc<VolatileOverlay>], filesystem: Filesystem) {
     let mut waiting = vec![TOP];
     let mut found = Vec::new();
     while let Some(directory) = waiting.pop() {
-        let Ok(entries) = writable.list(directory, 0, REMOVED_MAX) else {
+        let Ok(entries) = writable.live().list(directory, 0, REMOVED_MAX) else {
             continue;
         };
         for entry in entries.into_iter().take(REMOVED_MAX) {

@@ -59,7 +59,7 @@ fn base() -> &'static (Arc<SeedDevice>, Location) {
         assert!(received > 1, "{received} committed streams can be received");
         let target = filesystem.make_directory(TOP, b"target", &NewInode::of_root(0o700));
         let target = target.expect("a directory can be made");
-        let dropped = filesystem.drop_deleted_subvolumes(&Progress::new());
+        let dropped = filesystem.subvolumes().drop_deleted(&Progress::new());
         dropped.expect("what was given up goes");
         filesystem.close().expect("it can be committed");
         let device = SeedDevice::of_image(bytes.snapshot().as_slice());
@@ -88,7 +88,7 @@ pub fn receiving(bytes: &[u8]) -> Depth {
     let received = receive(&writable, *target, stream.as_slice(), &options, &mut |event| {
         black_box(format!("{event:?}"));
     });
-    let commands = writable.drop_deleted_subvolumes(&Progress::new()).map(|()| {
+    let commands = writable.subvolumes().drop_deleted(&Progress::new()).map(|()| {
         let result = received.as_ref().map(|summary| summary.commands);
         result.map_err(|error| error.to_string())
     });

@@ -12,7 +12,7 @@
 //! - The errors of this interface are system call error numbers ([`Errno`]). The file system logs
 //!   errors that an administrator must know about.
 
-use buttress::{AllocateMode, Metadata, NodeKind, Timestamp};
+use buttress::{AllocateMode, Metadata, NodeKind, Progress, Timestamp};
 use core::fmt;
 use core::ops::Range;
 
@@ -299,6 +299,8 @@ pub struct Control<'a> {
     pub argument: u64,
     /// Identity of the caller.
     pub caller: Caller,
+    /// Progress of the call, which a signal to the caller cancels.
+    pub progress: &'a Progress,
 }
 
 /// Cached information that a client may hold and that is out of date.
@@ -331,7 +333,7 @@ pub struct Answered {
     /// Cached information to invalidate before the caller gets the output.
     pub stale: Vec<Stale>,
     /// Result value of the control command: 0, or an error number that the caller gets with the
-    /// output.
+    /// output. The caller gets a negative value negated, as a result without an error.
     pub result: i32,
 }
 

@@ -13,6 +13,7 @@
 //! | `outside` | changes outside the kernel's calls |
 //! | `cleaner` | frees the space of deleted subvolumes |
 //! | `lasting` | whether synced content survives the end of the server |
+//! | `jobs` | long changes that the end of the service cancels |
 //! | `idle` | a commit soon after the last close of a written file |
 //! | `statistics` | the space that `statfs(2)` shows |
 //! | `messages` | log messages for errors |
@@ -38,6 +39,7 @@ mod control;
 mod ending;
 mod handles;
 mod idle;
+mod jobs;
 mod lasting;
 mod messages;
 mod names;
@@ -63,6 +65,7 @@ use core::ops::Range;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use handles::Handles;
 use idle::Idle;
+pub use jobs::{Job, Jobs};
 pub use lasting::Doomed;
 use nodes::Nodes;
 use numbers::Numbers;
@@ -117,6 +120,7 @@ pub struct MountedVolume {
     handles: Arc<Handles>,
     idle: Option<Idle>,
     cleaner: Option<Cleaner>,
+    jobs: Arc<Jobs>,
     /// Device number of the mount; 0 before it is mounted.
     device: AtomicU64,
     log: Log,
@@ -175,6 +179,7 @@ impl MountedVolume {
             handles,
             idle,
             cleaner,
+            jobs: Arc::default(),
             device: AtomicU64::new(0),
             log,
             told: Mutex::default(),
@@ -219,6 +224,17 @@ impl MountedVolume {
         if let Some(cleaner) = &self.cleaner {
             cleaner.wake();
         }
+    }
+
+    /// Returns the long changes of the volume, for further ones outside of the kernel's calls.
+    #[must_use]
+    pub const fn jobs(&self) -> &Arc<Jobs> {
+        &self.jobs
+    }
+
+    /// Begins a long change for a control command.
+    fn begin_job(&self, control: &Control<'_>) -> Result<Job> {
+        self.jobs.begin(control.progress).ok_or(Errno::SHUTDOWN)
     }
 
     fn location(&self, node: NodeId) -> Result<Location> {
@@ -291,7 +307,7 @@ impl Vfs for MountedVolume {
         self.note_access(location);
         match &self.access {
             Access::Reading(filesystem) => filesystem.read_link(location),
-            Access::Writing(writer) => writer.read_link(location),
+            Access::Writing(writer) => writer.live().read_link(location),
         }
         .map_err(|error| self.failed(&error))
     }

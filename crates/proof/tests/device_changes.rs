@@ -193,13 +193,13 @@ const JOIN: JoinOptions = JoinOptions {
 
 fn add(filesystem: &WritableFilesystem, new: Vec<Device>) -> Result<()> {
     for device in new {
-        filesystem.add_device(device, JOIN)?;
+        filesystem.devices().add(device, JOIN)?;
     }
     Ok(())
 }
 
 fn remove(filesystem: &WritableFilesystem, id: u64) -> Result<()> {
-    let slot = filesystem.begin_removal(DeviceId::new(id))?.remove()?;
+    let slot = filesystem.devices().begin_removal(DeviceId::new(id))?.remove()?;
     let device = slot.device().context("it is there")?;
     buttress::unstable::writer::wipe_superblocks(device, slot.uuid())?;
     Ok(())
@@ -272,7 +272,9 @@ fn resize_at_every_cut(from: u64, to: u64) {
     };
     let base = Base::new(&[192 * MIB], &smaller).unwrap();
     let grow = |filesystem: &WritableFilesystem, _: Vec<Device>| {
-        Ok(filesystem.grow_device(DeviceId::new(1), ByteCount::new(192 * MIB))?)
+        Ok(filesystem
+            .devices()
+            .grow(DeviceId::new(1), ByteCount::new(192 * MIB))?)
     };
     let history = base.record(&grow).unwrap();
     base.each_cut(&format!("a device grows from {from} bytes"), &history)
@@ -280,7 +282,7 @@ fn resize_at_every_cut(from: u64, to: u64) {
     let base = base.prepare(None, &grow).unwrap();
     let cut = move |filesystem: &WritableFilesystem, _: Vec<Device>| {
         let size = ByteCount::new(to);
-        Ok(filesystem.begin_cut(DeviceId::new(1), size)?.cut()?)
+        Ok(filesystem.devices().begin_cut(DeviceId::new(1), size)?.cut()?)
     };
     let history = base.record(&cut).unwrap();
     base.each_cut(&format!("a device is cut at byte {to}"), &history)
@@ -306,7 +308,7 @@ fn device_with_content_of_a_copy_is_refused() {
     filesystem.close().unwrap();
     let filesystem = open_for_writing(&original).unwrap();
     let second = || Device::with_backend(Arc::clone(&base.backends[1]), Engine::Inline);
-    let error = filesystem.add_device(second(), JOIN).unwrap_err().to_string();
+    let error = filesystem.devices().add(second(), JOIN).unwrap_err().to_string();
     assert!(error.contains("seems to contain btrfs"), "{error}");
     drop(filesystem);
     drop(open_checked(&base.backends).unwrap());
@@ -337,6 +339,7 @@ fn device_that_left_is_not_written_by_later_commits() {
     let base = base.prepare(Some(memory("second", 128 * MIB)), &add).unwrap();
     let filesystem = open_for_writing(&base.backends).unwrap();
     let slot = filesystem
+        .devices()
         .begin_removal(DeviceId::new(2))
         .unwrap()
         .remove()
@@ -366,30 +369,33 @@ fn device_that_is_needed_stays() {
     let filesystem = open_for_writing(&base.backends).unwrap();
     let generation = filesystem.committed_generation();
     let told = |error: buttress::unstable::fs::Error| error.to_string();
-    let error = told(filesystem.begin_removal(DeviceId::new(2)).unwrap_err());
+    let error = told(filesystem.devices().begin_removal(DeviceId::new(2)).unwrap_err());
     assert!(
         error.contains("RAID1 need more devices (found 1 without it, expected at least 2)"),
         "{error}"
     );
-    let error = told(filesystem.begin_removal(DeviceId::new(7)).unwrap_err());
+    let error = told(filesystem.devices().begin_removal(DeviceId::new(7)).unwrap_err());
     assert!(error.contains("no device 7"), "{error}");
     let error = told(
         filesystem
-            .grow_device(DeviceId::new(1), ByteCount::new(1 << 40))
+            .devices()
+            .grow(DeviceId::new(1), ByteCount::new(1 << 40))
             .unwrap_err(),
     );
     assert!(error.contains("goes past its end"), "{error}");
     let error = told(
         filesystem
+            .devices()
             .begin_cut(DeviceId::new(1), ByteCount::new(MIB))
             .unwrap_err(),
     );
     assert!(error.contains("too small"), "{error}");
     assert_eq!(filesystem.committed_generation(), generation);
     let cut = filesystem
+        .devices()
         .begin_cut(DeviceId::new(1), ByteCount::new(16 * MIB))
         .unwrap();
-    let error = told(filesystem.begin_removal(DeviceId::new(1)).unwrap_err());
+    let error = told(filesystem.devices().begin_removal(DeviceId::new(1)).unwrap_err());
     assert!(
         error.contains("no device remove is possible: the exclusive operation 'resize' is in progress"),
         "{error}"
@@ -399,7 +405,7 @@ fn device_that_is_needed_stays() {
     drop(filesystem);
     let single = Base::new(&[128 * MIB], &Options::default()).unwrap();
     let filesystem = open_for_writing(&single.backends).unwrap();
-    let error = told(filesystem.begin_removal(DeviceId::new(1)).unwrap_err());
+    let error = told(filesystem.devices().begin_removal(DeviceId::new(1)).unwrap_err());
     assert!(error.contains("the only writable device"), "{error}");
 }
 
@@ -408,7 +414,7 @@ fn device_that_is_emptied_gets_no_new_chunks() {
     let base = Base::new(&[192 * MIB], &Options::default()).unwrap();
     let base = base.prepare(Some(memory("second", 512 * MIB)), &add).unwrap();
     let filesystem = open_for_writing(&base.backends).unwrap();
-    let emptying = filesystem.begin_removal(DeviceId::new(2)).unwrap();
+    let emptying = filesystem.devices().begin_removal(DeviceId::new(2)).unwrap();
     let file = |name: &[u8]| {
         let new = NewInode::of_root(0o600);
         filesystem
@@ -429,7 +435,7 @@ fn device_that_is_emptied_gets_no_new_chunks() {
     assert_eq!(emptying.chunks(), []);
     drop(emptying);
     write(b"z").unwrap();
-    let emptying = filesystem.begin_removal(DeviceId::new(2)).unwrap();
+    let emptying = filesystem.devices().begin_removal(DeviceId::new(2)).unwrap();
     assert_ne!(emptying.chunks(), []);
     let error = emptying.remove().unwrap_err().to_string();
     assert!(error.contains("were not moved"), "{error}");
@@ -440,12 +446,14 @@ fn device_that_is_emptied_gets_no_new_chunks() {
 /// Moves content from the part of a device that goes.
 fn relocate(filesystem: &WritableFilesystem, chunks: &[ChunkInTheWay]) -> Result<()> {
     let groups: Vec<Logical> = chunks.iter().map(|chunk| chunk.chunk).collect();
-    filesystem.relocate(&groups, &RelocationOptions::default())?;
+    filesystem
+        .relocations()
+        .relocate(&groups, &RelocationOptions::default())?;
     Ok(())
 }
 
 fn remove_used(filesystem: &WritableFilesystem, id: u64) -> Result<()> {
-    let emptying = filesystem.begin_removal(DeviceId::new(id))?;
+    let emptying = filesystem.devices().begin_removal(DeviceId::new(id))?;
     emptying.require_places()?;
     relocate(filesystem, &emptying.chunks())?;
     let slot = emptying.remove()?;
@@ -476,6 +484,7 @@ fn crash_while_a_used_device_leaves_keeps_the_volume() {
         let last = count as u64;
         let filesystem = open_for_writing(&base.backends).unwrap();
         let is_used = !filesystem
+            .devices()
             .begin_removal(DeviceId::new(last))
             .unwrap()
             .chunks()
@@ -515,6 +524,7 @@ fn cut_moves_what_is_past_the_new_end() {
     let base = Base::new(&[512 * MIB], &Options::default()).unwrap();
     let filesystem = open_for_writing(&base.backends).unwrap();
     let ends: Vec<u64> = filesystem
+        .devices()
         .begin_cut(DeviceId::new(1), ByteCount::new(16 * MIB))
         .unwrap()
         .chunks()
@@ -526,7 +536,7 @@ fn cut_moves_what_is_past_the_new_end() {
     // Somewhat more than chunks take: some are past the new end.
     let size = ByteCount::new(used + 40 * MIB);
     let change = move |filesystem: &WritableFilesystem, _: Vec<Device>| {
-        let emptying = filesystem.begin_cut(DeviceId::new(1), size)?;
+        let emptying = filesystem.devices().begin_cut(DeviceId::new(1), size)?;
         relocate(filesystem, &emptying.chunks())?;
         Ok(emptying.cut()?)
     };
@@ -544,11 +554,14 @@ fn cancelled_removal_leaves_a_volume_that_uses_the_device() {
     };
     let base = Base::new(&[256 * MIB; 3], &options).unwrap();
     let filesystem = open_for_writing(&base.backends).unwrap();
-    let emptying = filesystem.begin_removal(DeviceId::new(3)).unwrap();
+    let emptying = filesystem.devices().begin_removal(DeviceId::new(3)).unwrap();
     let groups: Vec<Logical> = emptying.chunks().iter().map(|chunk| chunk.chunk).collect();
     let cancelled = RelocationOptions::default();
     cancelled.progress.cancel();
-    filesystem.relocate(&groups, &cancelled).unwrap_err();
+    filesystem
+        .relocations()
+        .relocate(&groups, &cancelled)
+        .unwrap_err();
     drop(emptying);
     filesystem.set_label(b"after it").unwrap();
     filesystem.commit().unwrap();
@@ -567,7 +580,7 @@ fn crash_while_a_volume_shrinks_keeps_it_and_the_next_run_ends() {
     };
     let base = Base::new(&[160 * MIB], &options).unwrap();
     let shrink = |filesystem: &WritableFilesystem, _: Vec<Device>| {
-        filesystem.shrink(SLACK, &Progress::new())?;
+        filesystem.shrinking().shrink(SLACK, &Progress::new())?;
         Ok(())
     };
     let history = base.record(&shrink).unwrap();
@@ -581,7 +594,7 @@ fn crash_while_a_volume_shrinks_keeps_it_and_the_next_run_ends() {
     for cut in (0..history.len()).step_by(history.len().div_ceil(CUTS)) {
         let images = history.images_at(cut, Outcome::Drawn { seed: cut as u64 });
         let filesystem = open_for_writing(&images).unwrap();
-        filesystem.shrink(SLACK, &Progress::new()).unwrap();
+        filesystem.shrinking().shrink(SLACK, &Progress::new()).unwrap();
         // A smaller gain than this is not worth a move.
         assert!(size(&filesystem) <= whole + 2 * MIB, "cut {cut}");
         drop(filesystem);

@@ -87,7 +87,7 @@ fn a_view_keeps_content_deleted_within_its_transaction() {
     let content: Vec<u8> = (0..FILE_BYTES).map(|at| (at % 251) as u8).collect();
     let short = filesystem.create(TOP, b"short-lived", &file).unwrap();
     filesystem.write_at(short, FileOffset::MIN, &content).unwrap();
-    filesystem.write_back().unwrap();
+    filesystem.writeback().write_all().unwrap();
     let view = filesystem.view();
     filesystem.unlink(TOP, b"short-lived").unwrap();
     // The commit settles the fate of the extent; then all free space is overwritten.
@@ -199,7 +199,7 @@ fn write_randomly(filesystem: &WritableFilesystem, root: Location, seed: u64) ->
                 files.insert(other, content);
             }
             _ if there => {
-                let file = filesystem.lookup(root, &name)?.unwrap().target;
+                let file = filesystem.live().lookup(root, &name)?.unwrap().target;
                 filesystem.set_xattr(
                     file,
                     b"user.number",
@@ -241,7 +241,7 @@ fn writers_go_on_beside_commits_that_read() {
         let filesystem = open_for_writing_with_cache(&base, ByteCount::new(cache)).unwrap();
         let name = |seed: u64| format!("writer-{seed}-{cache}").into_bytes();
         let roots: Vec<Location> = (0..3)
-            .map(|seed| Location::root_of(filesystem.create_subvolume(TOP, &name(seed)).unwrap()))
+            .map(|seed| Location::root_of(filesystem.subvolumes().create(TOP, &name(seed)).unwrap()))
             .collect();
         let done = AtomicBool::new(false);
         let expected: Vec<Expected> = std::thread::scope(|scope| {
@@ -259,11 +259,14 @@ fn writers_go_on_beside_commits_that_read() {
                 while !done.load(Ordering::Relaxed) || rounds < 3 {
                     let source = roots[rounds % roots.len()].subvolume;
                     let kept = format!("snapshot-{cache}-{rounds}");
-                    let made = filesystem.snapshot(source, TOP, kept.as_bytes(), true).unwrap();
+                    let made = filesystem
+                        .subvolumes()
+                        .snapshot(source, TOP, kept.as_bytes(), true)
+                        .unwrap();
                     filesystem.commit().unwrap();
                     if !rounds.is_multiple_of(4) {
-                        filesystem.delete_subvolume(made).unwrap();
-                        filesystem.drop_deleted_subvolumes(&Progress::new()).unwrap();
+                        filesystem.subvolumes().delete(made).unwrap();
+                        filesystem.subvolumes().drop_deleted(&Progress::new()).unwrap();
                     }
                     rounds += 1;
                 }
@@ -309,6 +312,7 @@ fn looks_at_very_many_inodes_edit_nothing() {
     filesystem.commit().unwrap();
     // From now on every block on the path is shared, and a copy of a block looks up its extent.
     filesystem
+        .subvolumes()
         .snapshot(SubvolumeId::TOP_LEVEL, TOP, b"snapshot", false)
         .unwrap();
     filesystem.commit().unwrap();
@@ -322,7 +326,7 @@ fn looks_at_very_many_inodes_edit_nothing() {
         filesystem.set_attributes(*file, &changes).unwrap();
     }
     for file in &files {
-        assert_eq!(filesystem.size_of(*file).unwrap(), 0);
+        assert_eq!(filesystem.contents().size_of(*file).unwrap(), 0);
     }
     filesystem.commit().unwrap();
     drop(filesystem);
@@ -354,7 +358,7 @@ fn files_that_go_while_their_content_is_changed_stop_nothing() {
     };
     let truncate = |file, part: u64| {
         filesystem.write_at(file, FileOffset::new(part << 16), &[1; 40_000])?;
-        filesystem.write_back_file(file)?;
+        filesystem.writeback().write_file(file)?;
         filesystem.truncate(file, ByteCount::new(part))
     };
     let calls: [&(dyn Fn(Location, u64) -> Result<(), Error> + Sync); 3] = [&allocate, &clone, &truncate];

@@ -96,8 +96,7 @@ pub struct Replace {
 
 impl Replace {
     /// Returns the replacement in progress of a volume, started by
-    /// [`Engine::start_replacement`](buttress_writer::Engine::start_replacement) now or in an
-    /// earlier session.
+    /// [`Replacements::start`](buttress_writer::Replacements::start) now or in an earlier session.
     #[must_use]
     pub const fn new(writable: WritableFilesystem, options: ReplaceOptions, progress: Progress) -> Self {
         Self {
@@ -117,11 +116,14 @@ impl Replace {
     pub fn run(&self) -> Result<Replaced, Error> {
         let writable = &self.writable;
         let volume = Arc::clone(writable.committed_view().volume());
-        let (Some(replacement), Some(item)) = (volume.replacement(), writable.replacement()) else {
+        let (Some(replacement), Some(item)) = (volume.replacement(), writable.replacements().current())
+        else {
             return Err(Error::NoReplacement);
         };
         let lost_before = item.uncorrectable_read_errors;
-        writable.set_replacement_progress(item.cursor_left, ReplaceState::Started, lost_before);
+        writable
+            .replacements()
+            .set_progress(item.cursor_left, ReplaceState::Started, lost_before);
         writable.commit()?;
         let options = Options {
             read_only: true,
@@ -159,7 +161,7 @@ impl Replace {
             Err(error) => return self.give_up(&replacement, error),
             Ok(()) => {}
         }
-        let replacement = writable.finish_replacement(lost_in_all)?;
+        let replacement = writable.replacements().finish(lost_in_all)?;
         let unwiped = wipe_source(&volume, &replacement).err();
         Ok(Replaced::Finished {
             lost: ByteCount::new(filled.lost_bytes),
@@ -178,7 +180,9 @@ impl Replace {
         ended: Result<(), Error>,
     ) -> Result<Replaced, Error> {
         let writable = &self.writable;
-        writable.set_replacement_progress(cursor, ReplaceState::Suspended, lost);
+        writable
+            .replacements()
+            .set_progress(cursor, ReplaceState::Suspended, lost);
         writable.commit()?;
         if let Some(failure) = failure {
             return Err(Error::TargetFailed(failure));
@@ -192,7 +196,7 @@ impl Replace {
     /// Ends the replacement for a reason that another run would also meet. The replaced device
     /// stays in the volume, and the target belongs to no volume.
     fn give_up(&self, replacement: &Replacement, reason: Error) -> Result<Replaced, Error> {
-        self.writable.cancel_replacement()?;
+        self.writable.replacements().cancel()?;
         let target = replacement.target();
         if let Some(device) = target.device() {
             // The volume no longer refers to the replacement target, so superblocks that remain on
@@ -284,10 +288,12 @@ impl Replace {
                         last = cursor;
                         let lost = self
                             .writable
-                            .replacement()
+                            .replacements()
+                            .current()
                             .map_or(0, |item| item.uncorrectable_read_errors);
                         self.writable
-                            .set_replacement_progress(cursor, ReplaceState::Started, lost);
+                            .replacements()
+                            .set_progress(cursor, ReplaceState::Started, lost);
                         self.writable.commit()?;
                     }
                 }

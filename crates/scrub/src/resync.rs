@@ -106,7 +106,7 @@ impl Resync {
     ///
     /// # Errors
     /// Fails with the error of the first device that stays stale, which the module's documentation
-    /// and [`Engine::begin_return`](buttress_writer::Engine::begin_return) list. The run fails also
+    /// and [`begin_return`](buttress_writer::MemberDevices::begin_return) list. The run fails also
     /// with [`buttress_fs::Error::Cancelled`].
     pub fn run_as_far_as_possible(&self) -> (Resynced, Result<(), Error>) {
         let volume = Arc::clone(self.writable.committed_view().volume());
@@ -129,7 +129,10 @@ impl Resync {
 
     fn run_device(&self, slot: &Arc<DeviceSlot>) -> Result<Option<ResyncedDevice>, Error> {
         self.progress.check()?;
-        let returning = self.writable.begin_return(slot.uuid(), &self.progress)?;
+        let returning = self
+            .writable
+            .devices()
+            .begin_return(slot.uuid(), &self.progress)?;
         let missed = returning.missed();
         if self.options.at_most.is_some_and(|most| missed > most) {
             return Ok(None);
@@ -139,7 +142,7 @@ impl Resync {
             .returning()
             .map(|returning| returning.since);
         let written = self.fill(slot, &returning)?;
-        self.writable.end_return(returning)?;
+        self.writable.devices().end_return(returning)?;
         Ok(Some(ResyncedDevice {
             device: slot.id(),
             name: Arc::clone(slot.name()),

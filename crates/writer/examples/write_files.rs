@@ -66,7 +66,7 @@ fn files(filesystem: &WritableFilesystem, root: Location, count: usize) {
             filesystem.write_at(file, FileOffset::new(0), &content).unwrap();
         }
     });
-    timed("write back", || filesystem.write_back().unwrap());
+    timed("write back", || filesystem.writeback().write_all().unwrap());
     timed("commit", || filesystem.commit().unwrap());
     timed("unlink", || {
         for number in 0..count {

@@ -1,6 +1,7 @@
 //! Maps of files that are being written, which include dirty data and delayed references.
 
 use crate::WritableFilesystem;
+use crate::areas::LiveReads;
 use buttress_accounts::back_references::DelayedReferencesOf;
 use buttress_accounts::delayed_references::DelayedReferences;
 use buttress_accounts::fiemap::{ContentState, LiveContent};
@@ -15,7 +16,7 @@ use std::sync::Arc;
 #[cfg(test)]
 mod tests;
 
-impl WritableFilesystem {
+impl LiveReads<'_> {
     /// Returns the current extents of a file that overlap `range`, with their sharedness. The
     /// extent map includes dirty data and delayed references. Offsets are rounded to sectors.
     ///
@@ -24,10 +25,10 @@ impl WritableFilesystem {
     /// [`Error::NotAFile`](buttress_fs::Error::NotAFile), or with an error of reading the inode. If
     /// an error occurs later, the iterator returns it.
     pub fn fiemap(&self, location: Location, range: Range<FileOffset>) -> Result<Fiemap> {
-        let view = self.view();
+        let view = self.filesystem.view();
         view.open_file(location)?;
         Ok(Fiemap::of_live(
-            Arc::new(self.clone()),
+            Arc::new(self.filesystem.clone()),
             location,
             range,
             view.sector_bytes(),
@@ -37,10 +38,10 @@ impl WritableFilesystem {
     /// Returns the runs of data from `start` on, including dirty data.
     ///
     /// # Errors
-    /// Fails as [`WritableFilesystem::fiemap`] does.
+    /// Fails as [`LiveReads::fiemap`] does.
     pub fn data_runs(&self, location: Location, start: FileOffset) -> Result<DataRuns> {
         let map = self.fiemap(location, start..FileOffset::new(u64::MAX))?;
-        let size = FileOffset::new(self.size_of(location)?);
+        let size = FileOffset::new(self.filesystem.contents().size_of(location)?);
         Ok(DataRuns::new(map, start, size))
     }
 
@@ -48,7 +49,7 @@ impl WritableFilesystem {
     /// [`Maps::seek_data`](buttress_accounts::Maps::seek_data) does, including dirty data.
     ///
     /// # Errors
-    /// Fails as [`WritableFilesystem::fiemap`] does.
+    /// Fails as [`LiveReads::fiemap`] does.
     pub fn seek_data(&self, location: Location, start: FileOffset) -> Result<Option<FileOffset>> {
         self.data_runs(location, start)?.first_data()
     }
@@ -57,7 +58,7 @@ impl WritableFilesystem {
     /// [`Maps::seek_hole`](buttress_accounts::Maps::seek_hole) does, including dirty data.
     ///
     /// # Errors
-    /// Fails as [`WritableFilesystem::fiemap`] does.
+    /// Fails as [`LiveReads::fiemap`] does.
     pub fn seek_hole(&self, location: Location, start: FileOffset) -> Result<Option<FileOffset>> {
         self.data_runs(location, start)?.first_hole()
     }
@@ -65,7 +66,7 @@ impl WritableFilesystem {
 
 impl LiveContent for WritableFilesystem {
     fn look_at_content(&self, location: Location, from: u64, count: usize) -> Result<ContentState> {
-        Self::look_at_content(self, location, from, count)
+        self.contents().look_at(location, from, count)
     }
 
     fn delayed_references_of(&self, view: &Filesystem, extents: &[Logical]) -> Option<DelayedReferencesOf> {
@@ -79,8 +80,9 @@ impl LiveContent for WritableFilesystem {
         count: usize,
         body: &mut dyn FnMut(&ContentState, &DelayedReferences) -> Result<()>,
     ) -> Result<()> {
-        Self::quiesced_content(self, location, from, count, |state, references| {
-            body(&state, references)
-        })
+        self.contents()
+            .quiesced(location, from, count, |state, references| {
+                body(&state, references)
+            })
     }
 }

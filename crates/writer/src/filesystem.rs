@@ -4,6 +4,7 @@
 //! to its [`Engine`], whose calls commit, make views and report space.
 
 use crate::log_tree::logs::LogTrees;
+use crate::recounts::Recounts;
 use buttress_engine::engine::CommitStages;
 use buttress_engine::opening::Opening;
 use buttress_engine::{Engine, Uncommitted, WriteOptions};
@@ -30,15 +31,16 @@ pub struct WritableFilesystem {
 struct Stages {
     /// The logs written since the last commit.
     logs: LogTrees,
+    recounts: Recounts,
 }
 
 impl CommitStages for Stages {
     fn write_back(self: Arc<Self>, engine: &Engine) -> Result<()> {
-        self.filesystem(engine).write_back()
+        self.filesystem(engine).writeback().write_all()
     }
 
     fn write_back_in_background(self: Arc<Self>, engine: &Engine) -> Result<()> {
-        self.filesystem(engine).write_back_in_background()
+        self.filesystem(engine).writeback().write_in_background()
     }
 }
 
@@ -86,10 +88,10 @@ impl WritableFilesystem {
         let log = opening.log.take();
         let writable = Arc::clone(&stages).filesystem(&opening.engine);
         if let Some(log) = &log {
-            writable.replay(log)?;
+            writable.log_tree().replay(log)?;
         }
-        let cleaned = writable.clean_all_orphans().map(drop);
-        match cleaned.and_then(|()| writable.sweep_unfinished()) {
+        let cleaned = writable.orphans().clean_all().map(drop);
+        match cleaned.and_then(|()| writable.subvolumes().sweep_unfinished()) {
             // On a volume without free space, orphans remain until the next opening.
             Ok(()) => {}
             Err(error) if error.is_out_of_space() => {}
@@ -107,6 +109,11 @@ impl WritableFilesystem {
     /// dropped after a failed commit.
     pub fn close(self) -> Result<Generation> {
         self.engine.close()
+    }
+
+    /// The counts of quotas that refused writes caused.
+    pub(crate) fn recounts(&self) -> &Recounts {
+        &self.stages.recounts
     }
 
     /// Drops this handle without a commit, and returns the uncommitted changes. The volume then has

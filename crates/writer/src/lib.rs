@@ -9,8 +9,9 @@
 //! |---|---|
 //! | open one for writing, commit, close | [`WritableFilesystem`], [`engine`](buttress_engine) |
 //! | change names, attributes, subvolumes | [`operations`] |
+//! | find the handle of a job: quotas, subvolumes, log tree, live reads | [`areas`] |
 //! | write content | [`data`] |
-//! | read the newest state | `live`: the reading calls of [`WritableFilesystem`] |
+//! | read the newest state | [`LiveReads`](areas::LiveReads) |
 //! | change the fsid or the checksums of a whole volume | [`whole_changes`] |
 //!
 //! Opening a volume for writing replays its pending log tree.
@@ -24,12 +25,14 @@
     )
 )]
 
+pub mod areas;
 pub mod data;
 mod fiemap;
 mod filesystem;
 mod live;
 pub mod log_tree;
 pub mod operations;
+mod recounts;
 #[cfg(test)]
 mod relocation_tests;
 mod subvolume;
@@ -37,6 +40,7 @@ mod subvolume;
 mod transaction_tests;
 pub mod whole_changes;
 
+pub use buttress_engine::areas::{MemberDevices, Replacements};
 pub use buttress_engine::quota_tree::QuotaKind;
 pub use buttress_engine::relocation::{RelocationOptions, RelocationSummary, TargetProfiles};
 pub use buttress_engine::shrinking::{ShrinkSummary, ShrunkDevice, plan_shrink};

@@ -34,37 +34,37 @@ mod file;
 mod looking;
 mod read_ahead;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 pub use file::LiveFile;
 
-use crate::WritableFilesystem;
+use crate::areas::LiveReads;
 use buttress_engine::retry::{Looked, Retry};
 use buttress_fs::error::Result;
 use buttress_locks::Excused;
 use buttress_tree::NonBlocking;
 
-impl WritableFilesystem {
+impl LiveReads<'_> {
     /// Runs a lookup of the live state without the edit lock, between two operations. `look` may
     /// run several times, if operations overlap the lookup. A run of the lookup that ends with a
     /// missing block must leave no effect.
-    pub(crate) fn look_live<T>(&self, mut look: impl FnMut() -> Result<T>) -> Result<T> {
-        self.retry_live(|| {
-            let _whole = self.steps().read();
+    pub(crate) fn look<T>(&self, mut look: impl FnMut() -> Result<T>) -> Result<T> {
+        self.retry(|| {
+            let _whole = self.filesystem.steps().read();
             look()
         })
     }
 
-    /// Runs a lookup as [`look_live`](Self::look_live) does, for a lookup that acquires the steps
+    /// Runs a lookup as [`look`](Self::look) does, for a lookup that acquires the steps
     /// lock itself in its lock order.
-    pub(crate) fn retry_live<T>(&self, mut look: impl FnMut() -> Result<T>) -> Result<T> {
+    pub(crate) fn retry<T>(&self, mut look: impl FnMut() -> Result<T>) -> Result<T> {
         let mut retry = Retry::default();
         loop {
             let looked = {
                 let _resident_only = NonBlocking::hold();
                 look()
             };
-            match retry.after(self.forest(), looked) {
+            match retry.after(self.filesystem.forest(), looked) {
                 Looked::Done(result) => return result,
                 Looked::Again => {}
                 Looked::Futile => {

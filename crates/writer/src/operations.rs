@@ -53,6 +53,7 @@
 
 mod access;
 pub mod access_times;
+pub(crate) mod areas;
 pub mod attributes;
 pub mod create;
 pub mod deferred_names;
@@ -64,6 +65,8 @@ pub mod many_files;
 mod nesting;
 mod new_inode;
 pub mod orphan;
+mod quota_inheritance;
+mod quota_removal;
 pub mod quotas;
 pub mod rename;
 pub mod set_xattr;
@@ -184,13 +187,14 @@ impl WritableFilesystem {
         need: Need,
         mut body: impl FnMut(&mut Operation<'_>) -> Result<T>,
     ) -> Result<T> {
-        self.with_current_quotas(|| match self.operate(need, &mut body) {
-            Err(Error::NoSpace { .. }) if self.data().delalloc_bytes() > 0 => {
-                self.write_back()?;
-                self.operate(need, &mut body)
-            }
-            done => done,
-        })
+        self.quotas()
+            .with_current(|| match self.operate(need, &mut body) {
+                Err(Error::NoSpace { .. }) if self.data().delalloc_bytes() > 0 => {
+                    self.writeback().write_all()?;
+                    self.operate(need, &mut body)
+                }
+                done => done,
+            })
     }
 
     /// Runs an operation that changes only state in memory, such as open handles of inodes. An
@@ -366,7 +370,7 @@ impl<'a> Operation<'a> {
         let now = self.now();
         let running = self.edit();
         running.touch_root(location.subvolume.tree(), now)?;
-        running.change_inode(location, change)
+        running.inode_items().change(location, change)
     }
 
     /// Checks that an edit's worst case fits into the free space, for operations that started

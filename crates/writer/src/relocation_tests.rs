@@ -69,7 +69,7 @@ fn fill(
             }
             3 if !made.is_empty() => {
                 let source = made[(random.next() as usize) % made.len()];
-                let size = filesystem.size_of(source).unwrap() & !4095;
+                let size = filesystem.contents().size_of(source).unwrap() & !4095;
                 if size > 0
                     && filesystem
                         .clone_range(source, offset(0)..offset(size), file, offset(0))
@@ -143,18 +143,23 @@ fn groups(filesystem: &WritableFilesystem, purpose: Option<Purpose>) -> Vec<Logi
 }
 
 fn relocate(filesystem: &WritableFilesystem, groups: &[Logical]) -> Result<RelocationSummary> {
-    filesystem.relocate(groups, &RelocationOptions::default())
+    filesystem
+        .relocations()
+        .relocate(groups, &RelocationOptions::default())
 }
 
 /// A volume with a subvolume, and with snapshots of it that have changed since.
 fn with_snapshots(image: &Image, snapshots: u64) -> WritableFilesystem {
     let filesystem = image.open();
     let mut random = Random(7);
-    let home = filesystem.create_subvolume(ROOT, b"home").unwrap();
+    let home = filesystem.subvolumes().create(ROOT, b"home").unwrap();
     let mut files = fill(&filesystem, Location::root_of(home), &mut random, 120);
     for number in 0..snapshots {
         let name = format!("snapshot-{number}");
-        let snapshot = filesystem.snapshot(home, ROOT, name.as_bytes(), false).unwrap();
+        let snapshot = filesystem
+            .subvolumes()
+            .snapshot(home, ROOT, name.as_bytes(), false)
+            .unwrap();
         let change = |in_subvolume: SubvolumeId, random: &mut Random| {
             for _ in 0..3 {
                 let file = files[(random.next() as usize) % files.len()];

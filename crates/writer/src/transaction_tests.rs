@@ -174,7 +174,7 @@ fn remove_file(running: &mut Running, tree: TreeId, number: u64, name: &str) {
             logical: slice.disk,
             length: slice.disk_bytes,
         };
-        running.drop_data_reference(
+        running.core.drop_data_reference(
             range,
             DataOwner {
                 root: tree,
@@ -191,7 +191,8 @@ fn file_with_data(filesystem: &WritableFilesystem, tree: TreeId, number: u64, na
     let range = filesystem
         .start(Need::places(16))
         .unwrap()
-        .allocate_data(ByteCount::of(bytes));
+        .data_space()
+        .allocate(ByteCount::of(bytes));
     let range = range.unwrap();
     assert_eq!(range.length, ByteCount::of(bytes));
     let content: Vec<u8> = (0..bytes).map(|at| (at as u64 * number % 251) as u8).collect();
@@ -225,7 +226,7 @@ fn file_with_data(filesystem: &WritableFilesystem, tree: TreeId, number: u64, na
     handle
         .insert(tree, &root_key(number, ItemType::EXTENT_DATA, 0), &bytes)
         .unwrap();
-    handle.create_data_extent(
+    handle.core.create_data_extent(
         range,
         DataOwner {
             root: tree,
@@ -233,7 +234,7 @@ fn file_with_data(filesystem: &WritableFilesystem, tree: TreeId, number: u64, na
             offset: 0,
         },
     );
-    handle.insert_checksums(range.logical, &sums).unwrap();
+    handle.checksum_tree().insert(range.logical, &sums).unwrap();
 }
 
 fn snapshot(filesystem: &WritableFilesystem, source: SubvolumeId, index: u64, name: &str) -> SubvolumeId {
@@ -357,14 +358,14 @@ fn data_and_snapshots(options: &[&str]) {
     delete_subvolume(&filesystem, first, 5000, "first");
     filesystem.commit().unwrap();
     check(&path);
-    filesystem.drop_deleted_subvolumes(&Progress::new()).unwrap();
+    filesystem.subvolumes().drop_deleted(&Progress::new()).unwrap();
     filesystem.commit().unwrap();
     check(&path);
     delete_subvolume(&filesystem, second, 5001, "second");
-    filesystem.drop_deleted_subvolumes(&Progress::new()).unwrap();
+    filesystem.subvolumes().drop_deleted(&Progress::new()).unwrap();
     filesystem.commit().unwrap();
     check(&path);
-    assert_eq!(filesystem.deleted_subvolumes().unwrap(), vec![]);
+    assert_eq!(filesystem.subvolumes().deleted().unwrap(), vec![]);
 }
 
 /// Rounds that fill a small volume with metadata until it has no space, and then empty it.

@@ -203,7 +203,7 @@ impl WholeVolume {
         blocks::rewrite_root(&filesystem, &stamp)?;
         rewrite_blocks(&filesystem, Some(&stamp), progress)?;
         let writable = self.writable(self.open(change)?, true)?;
-        writable.end_fsid_change(fsid)?;
+        writable.conversions().end_fsid_change(fsid)?;
         writable.close()?;
         Ok(fsid)
     }
@@ -228,7 +228,7 @@ impl WholeVolume {
             // A tree block without an intact copy ends the change before it begins.
             rewrite_blocks(&filesystem, None, progress)?;
             let writable = self.writable(filesystem, false)?;
-            writable.begin_checksum_change(to)?;
+            writable.checksum_change().begin(to)?;
             writable.close()?;
         }
         if !self
@@ -247,7 +247,7 @@ impl WholeVolume {
         };
         rewrite_blocks(&filesystem, Some(&stamp), progress)?;
         let writable = self.writable(self.open(change)?, true)?;
-        writable.end_checksum_change(to)?;
+        writable.checksum_change().end(to)?;
         writable.close()?;
         Ok(())
     }
@@ -255,12 +255,12 @@ impl WholeVolume {
     /// Moves the block group items into a tree of their own, or back, or finishes such a change.
     ///
     /// # Errors
-    /// Fails as [`buttress_engine::Engine::move_block_group_items`] does.
+    /// Fails as [`buttress_engine::areas::Conversions::move_block_group_items`] does.
     pub fn move_block_group_items(&self, place: BlockGroupPlace) -> Result<()> {
         let filesystem = self.open(WholeChange::default())?;
         require_unfinished_only(&filesystem, SuperblockFlags::CHANGING_BG_TREE)?;
         let writable = self.writable(filesystem, true)?;
-        writable.move_block_group_items(place)?;
+        writable.conversions().move_block_group_items(place)?;
         writable.close()?;
         Ok(())
     }
@@ -272,14 +272,14 @@ impl WholeVolume {
         require_unfinished_only(&filesystem, SuperblockFlags::CHANGING_CHECKSUMS)?;
         require_same(unfinished_checksum_type(&filesystem)?, to)?;
         let writable = self.writable(filesystem, true)?;
-        let changed = writable.change_data_checksums(to, progress);
+        let changed = writable.checksum_change().change_data(to, progress);
         let Err(error) = changed else {
             writable.close()?;
             return Ok(());
         };
         let is_undone = matches!(error, Error::DataDamaged { .. } | Error::NoSpace { .. });
-        if is_undone && writable.can_undo_checksum_change(to)? {
-            writable.undo_checksum_change(to)?;
+        if is_undone && writable.checksum_change().can_undo(to)? {
+            writable.checksum_change().undo(to)?;
         }
         writable.close()?;
         Err(error)

@@ -220,7 +220,6 @@ const DROPPING: Test = writer("operations::tests::subvolumes::dropping_goes_on_w
 const SUBVOLUMES: Test = writer("operations::tests::subvolumes::subvolumes_live_and_die");
 const RANDOM_OPERATIONS: Test =
     writer("operations::tests::against_kernel::random_operations_end_as_the_kernels_do");
-const BESIDE_A_DEFRAGMENTATION: Test = writer("data::defragment::tests::writers_beside_the_job_lose_nothing");
 const PIECE_CHANGED: Test = writer("data::defragment::tests::piece_that_changed_is_not_replaced");
 const SHARED: Test = writer("data::tests::extents::what_is_shared_takes_no_room_and_stays_apart");
 

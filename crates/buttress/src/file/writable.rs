@@ -267,7 +267,7 @@ impl WritableFile {
     /// # Errors
     /// Fails as [`WritableVolume::sync`] does.
     pub fn sync(&self) -> Result<()> {
-        self.volume.writer().fsync(self.location())?;
+        self.volume.writer().log_tree().fsync(self.location())?;
         Ok(())
     }
 
@@ -277,7 +277,7 @@ impl WritableFile {
     /// # Errors
     /// Fails as [`WritableFile::sync`] does.
     pub fn sync_data(&self) -> Result<()> {
-        self.volume.writer().fdatasync(self.location())?;
+        self.volume.writer().log_tree().fdatasync(self.location())?;
         Ok(())
     }
 
@@ -298,7 +298,10 @@ impl WritableFile {
     /// # Errors
     /// Fails as [`WritableVolume::sync`] does.
     pub fn sync_range(&self, range: Range<FileOffset>) -> Result<()> {
-        self.volume.writer().sync_range(self.location(), range)?;
+        self.volume
+            .writer()
+            .log_tree()
+            .sync_range(self.location(), range)?;
         Ok(())
     }
 
@@ -309,7 +312,9 @@ impl WritableFile {
     /// Fails as [`WritableFile::write_at`] and [`WritableVolume::sync`] do.
     pub fn write_durably_at(&self, offset: FileOffset, bytes: &[u8]) -> Result<()> {
         let writer = self.volume.writer();
-        writer.write_durably_at(self.location(), offset, bytes)?;
+        writer
+            .log_tree()
+            .write_durably_at(self.location(), offset, bytes)?;
         Ok(())
     }
 }

@@ -99,7 +99,7 @@ impl WritableSubvolume {
     pub fn sync_path(&self, path: impl VolumePath) -> Result<()> {
         let path = path.volume_path();
         let location = self.resolve(&path, Follow::NotLast)?;
-        let synced = self.volume.writer().fsync(location);
+        let synced = self.volume.writer().log_tree().fsync(location);
         synced.map_err(|error| Error::from(error).at(&path))?;
         Ok(())
     }
@@ -450,7 +450,7 @@ impl WritableSubvolume {
         let path = path.volume_path();
         let writer = self.volume.writer();
         let (parent, name) = self.place(&path)?;
-        let entry = writer.lookup(parent, name)?;
+        let entry = writer.live().lookup(parent, name)?;
         let Some(entry) = entry.filter(|entry| entry.kind == FileKind::Directory) else {
             return self.remove_dir(&*path);
         };

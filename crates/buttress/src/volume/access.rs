@@ -19,7 +19,7 @@ macro_rules! either {
         match $self {
             Access::Reading(shown) => shown.filesystem.$call($($argument),*),
             #[cfg(feature = "write")]
-            Access::Writing(writer) => writer.$call($($argument),*),
+            Access::Writing(writer) => writer.live().$call($($argument),*),
         }
     };
 }

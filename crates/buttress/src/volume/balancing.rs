@@ -16,7 +16,7 @@ impl Volume {
     pub fn balance_status(&self) -> Result<Option<BalanceItem>> {
         match &self.access {
             Access::Reading(shown) => Ok(balance_item(&shown.on_disk)?),
-            Access::Writing(writer) => Ok(writer.balance()),
+            Access::Writing(writer) => Ok(writer.balances().current()),
         }
     }
 
@@ -29,7 +29,7 @@ impl Volume {
     pub fn plan_balance(&self, item: &BalanceItem) -> Result<Choice> {
         match &self.access {
             Access::Reading(shown) => Ok(plan_unwritten(&shown.on_disk, item)?),
-            Access::Writing(writer) => Ok(writer.plan_balance(item)?),
+            Access::Writing(writer) => Ok(writer.balances().plan(item)?),
         }
     }
 }
@@ -73,7 +73,7 @@ impl WritableVolume {
     /// # Errors
     /// A balance exists; Linux refuses such a balance; the commit fails.
     pub fn start_balance(&self, item: BalanceItem) -> Result<Choice> {
-        Ok(self.writer().start_balance(item)?)
+        Ok(self.writer().balances().start(item)?)
     }
 
     /// Returns the block groups that the paused balance still has to relocate.
@@ -81,7 +81,7 @@ impl WritableVolume {
     /// # Errors
     /// Fails if no balance is paused, or if the balance is already running.
     pub fn resume_balance(&self) -> Result<Choice> {
-        Ok(self.writer().resume_balance()?)
+        Ok(self.writer().balances().resume()?)
     }
 
     /// Runs a balance that was started or resumed until its end, a pause or a cancellation.
@@ -97,7 +97,7 @@ impl WritableVolume {
         control: &BalanceControl,
     ) -> Result<BalanceSummary> {
         let limit = bytes_per_second.map(ByteCount::get);
-        Ok(self.writer().run_balance(choice, limit, control)?)
+        Ok(self.writer().balances().run(choice, limit, control)?)
     }
 
     /// Starts a thread that moves the content of little used data block groups together, so that
@@ -133,6 +133,6 @@ impl WritableVolume {
     /// # Errors
     /// Fails if no balance is paused, or if the commit fails.
     pub fn end_balance(&self) -> Result<()> {
-        Ok(self.writer().end_balance()?)
+        Ok(self.writer().balances().end()?)
     }
 }

@@ -45,7 +45,7 @@ impl WritableVolume {
     /// # Errors
     /// Fails if the root tree cannot be read, or no space is free.
     pub fn enable_quotas(&self, kind: QuotaKind) -> Result<bool> {
-        Ok(self.writer().enable_quotas(kind)?)
+        Ok(self.writer().quotas().enable(kind)?)
     }
 
     /// Disables quotas, and removes all quota groups. Returns false if the volume has no quotas.
@@ -53,7 +53,7 @@ impl WritableVolume {
     /// # Errors
     /// Fails if the quota tree cannot be read.
     pub fn disable_quotas(&self) -> Result<bool> {
-        Ok(self.writer().disable_quotas()?)
+        Ok(self.writer().quotas().disable()?)
     }
 
     /// Counts classic quotas, and commits the counters. Deleted subvolumes are dropped before.
@@ -62,7 +62,18 @@ impl WritableVolume {
     /// # Errors
     /// Fails if quotas are off or simple, the job is cancelled, or a tree cannot be read.
     pub fn rescan_quotas(&self, progress: &Progress) -> Result<Rescanned> {
-        Ok(self.writer().rescan_quotas(progress)?)
+        Ok(self.writer().quotas().rescan(progress)?)
+    }
+
+    /// Disables simple quotas, and removes all that they leave on disk: the maker of each extent, and
+    /// the feature flag, without which older kernels mount the volume. Nothing else may use the
+    /// volume meanwhile. After a cancellation or a crash, the same call finishes the removal.
+    ///
+    /// # Errors
+    /// Fails if the volume has classic quotas, or no trace of simple quotas; if the job is cancelled;
+    /// or with an error of a commit.
+    pub fn remove_simple_quotas(&self, progress: &Progress) -> Result<()> {
+        Ok(self.writer().quotas().remove_simple(progress)?)
     }
 
     /// Makes a quota group of level 1 or higher.
@@ -70,7 +81,7 @@ impl WritableVolume {
     /// # Errors
     /// Fails if quotas are off, the group exists, or the id belongs to a subvolume.
     pub fn create_quota_group(&self, group: QgroupId) -> Result<()> {
-        Ok(self.writer().create_quota_group(group)?)
+        Ok(self.writer().quotas().create_group(group)?)
     }
 
     /// Removes a quota group.
@@ -79,7 +90,7 @@ impl WritableVolume {
     /// Fails if quotas are off, the group does not exist, has members, or is in use by its
     /// subvolume.
     pub fn destroy_quota_group(&self, group: QgroupId) -> Result<()> {
-        Ok(self.writer().destroy_quota_group(group)?)
+        Ok(self.writer().quotas().destroy_group(group)?)
     }
 
     /// Makes a quota group a member of a group of a higher level. Returns whether the counters
@@ -89,7 +100,7 @@ impl WritableVolume {
     /// Fails if quotas are off, a group does not exist, the levels are wrong, or the group is a
     /// member already.
     pub fn assign_quota_group(&self, member: QgroupId, parent: QgroupId) -> Result<bool> {
-        Ok(self.writer().assign_quota_group(member, parent)?)
+        Ok(self.writer().quotas().assign_group(member, parent)?)
     }
 
     /// Ends the membership of a quota group in another one. Returns whether the counters need a
@@ -98,7 +109,7 @@ impl WritableVolume {
     /// # Errors
     /// Fails if quotas are off, a group does not exist, or the group is not a member.
     pub fn unassign_quota_group(&self, member: QgroupId, parent: QgroupId) -> Result<bool> {
-        Ok(self.writer().unassign_quota_group(member, parent)?)
+        Ok(self.writer().quotas().unassign_group(member, parent)?)
     }
 
     /// Sets or removes a limit of a quota group.
@@ -106,7 +117,7 @@ impl WritableVolume {
     /// # Errors
     /// Fails if quotas are off, or the group does not exist.
     pub fn limit_quota_group(&self, group: QgroupId, limit: QuotaLimit) -> Result<()> {
-        Ok(self.writer().limit_quota_group(group, limit)?)
+        Ok(self.writer().quotas().limit_group(group, limit)?)
     }
 
     /// Removes the quota groups of subvolumes that no longer exist, and returns them.
@@ -114,6 +125,6 @@ impl WritableVolume {
     /// # Errors
     /// Fails if quotas are off, or the quota tree cannot be read.
     pub fn clear_stale_quota_groups(&self) -> Result<Vec<QgroupId>> {
-        Ok(self.writer().clear_stale_quota_groups()?)
+        Ok(self.writer().quotas().clear_stale_groups()?)
     }
 }

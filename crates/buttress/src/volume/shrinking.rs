@@ -46,6 +46,6 @@ impl WritableVolume {
     /// - An extent has no intact copy.
     /// - The job was cancelled, which leaves a whole volume.
     pub fn shrink(&self, slack: ByteCount, progress: &Progress) -> Result<ShrinkSummary> {
-        Ok(self.writer().shrink(slack, progress)?)
+        Ok(self.writer().shrinking().shrink(slack, progress)?)
     }
 }

@@ -154,7 +154,7 @@ impl WritableVolume {
     /// # Errors
     /// Fails if the subvolume does not exist.
     pub fn set_default_subvolume(&self, subvolume: impl AsRef<Subvolume>) -> Result<()> {
-        Ok(self.writer.set_default_subvolume(subvolume.as_ref().id())?)
+        Ok(self.writer.subvolumes().set_default(subvolume.as_ref().id())?)
     }
 
     /// Sets the label, at most 255 bytes.
@@ -200,7 +200,7 @@ impl WritableVolume {
     /// # Errors
     /// Fails if a device failed, or no space is free.
     pub fn write_back(&self) -> Result<()> {
-        Ok(self.writer.write_back()?)
+        Ok(self.writer.writeback().write_all()?)
     }
 
     /// Returns the changes that the next commit makes durable.
@@ -227,7 +227,7 @@ impl WritableVolume {
     /// # Errors
     /// Fails if a device failed.
     pub fn trim(&self, range: Range<Logical>, shortest: ByteCount) -> Result<Trimmed> {
-        Ok(self.writer.trim(range, shortest)?)
+        Ok(self.writer.trims().trim(range, shortest)?)
     }
 
     /// Flushes all devices, so that all bytes written to them survive a power cut. A
@@ -270,7 +270,7 @@ impl WritableVolume {
     /// ```
     #[must_use]
     pub fn log_statistics(&self) -> LogStatistics {
-        self.writer.log_statistics()
+        self.writer.log_tree().statistics()
     }
 
     /// Frees the space of deleted subvolumes. Opening a volume and deleting a subvolume do not wait
@@ -290,7 +290,7 @@ impl WritableVolume {
     /// # Errors
     /// Fails if the job was cancelled, or a tree cannot be read or written.
     pub fn drop_deleted_subvolumes(&self, progress: &Progress) -> Result<()> {
-        Ok(self.writer.drop_deleted_subvolumes(progress)?)
+        Ok(self.writer.subvolumes().drop_deleted(progress)?)
     }
 
     /// Returns the attributes of a new inode, with this mode before the umask.

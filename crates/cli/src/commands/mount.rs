@@ -17,7 +17,7 @@ mod again;
 mod answering;
 mod background;
 mod closing_in;
-mod images;
+pub(crate) mod images;
 mod known;
 mod listing;
 mod options;

@@ -39,7 +39,7 @@ pub const ROWS: &[Row] = &[
 const NUMBER_BITS: u32 = 48;
 
 /// Parses `level/number`, or the number of a subvolume.
-fn parse_group(text: &str) -> Result<QgroupId, String> {
+pub(crate) fn parse_group(text: &str) -> Result<QgroupId, String> {
     let wrong = || format!("{text:?} is not a quota group (expected LEVEL/NUMBER, such as 1/100)");
     let (level, number) = text.split_once('/').map_or(("0", text), |parts| parts);
     let level: u16 = level.parse().map_err(|_| wrong())?;
@@ -88,9 +88,9 @@ struct Rescanning {
 struct Assign {
     #[command(flatten)]
     rescanning: Rescanning,
-    /// The group that becomes a member
-    #[arg(value_name = "SRC", value_parser = parse_group)]
-    member: QgroupId,
+    /// The group that becomes a member, or the path of a subvolume for its group
+    #[arg(value_name = "SRC")]
+    member: OsString,
     /// The group of a higher level
     #[arg(value_name = "DST", value_parser = parse_group)]
     parent: QgroupId,
@@ -104,9 +104,9 @@ struct Assign {
 struct Remove {
     #[command(flatten)]
     rescanning: Rescanning,
-    /// The member
-    #[arg(value_name = "SRC", value_parser = parse_group)]
-    member: QgroupId,
+    /// The member, or the path of a subvolume for its group
+    #[arg(value_name = "SRC")]
+    member: OsString,
     /// The group of a higher level
     #[arg(value_name = "DST", value_parser = parse_group)]
     parent: QgroupId,
@@ -141,6 +141,20 @@ struct ClearStale {
     /// The image or device
     #[arg(value_name = "IMAGE")]
     image: OsString,
+}
+
+/// Returns the group that an argument names: by its id, or by the path of its subvolume.
+fn member_of(context: &Context, volume: &Writing, image: &Target, word: &OsStr) -> Result<QgroupId> {
+    let wrong = match parse_group(&word.to_string_lossy()) {
+        Ok(group) => return Ok(group),
+        Err(wrong) => wrong,
+    };
+    let target = context.target(word);
+    if !target.has_path || target.image != image.image {
+        return Err(usage(wrong));
+    }
+    let subvolume = subvolume_at(volume, &target, Follow::All)?;
+    Ok(QgroupId::new(subvolume.get()))
 }
 
 /// A change of the quota groups of a volume: opens the volume, changes it, commits, and prints.
@@ -194,18 +208,20 @@ impl<'a> Frame<'a> {
 }
 
 impl Rescanning {
-    /// Changes the relation of a group, and prints.
+    /// Changes the relation of the group that an argument names, and prints.
     fn change(
         &self,
         (context, name): (&Context, &str),
         image: &OsStr,
-        member: QgroupId,
-        change: impl FnOnce(&WritableVolume) -> buttress::Result<bool>,
+        member: &OsStr,
+        change: impl FnOnce(&WritableVolume, QgroupId) -> buttress::Result<bool>,
     ) -> Result<Outcome> {
         let frame = Frame::new(context, name, image);
-        frame.change(|opened| {
-            let needs_rescan = change(opened.writing.volume())?;
-            self.after(opened, needs_rescan)
+        let member = frame.change(|opened| {
+            let member = member_of(context, &opened.writing, opened.target, member)?;
+            let needs_rescan = change(opened.writing.volume(), member)?;
+            self.after(opened, needs_rescan)?;
+            Ok(member)
         })?;
         frame.print(member, &[])
     }
@@ -280,8 +296,8 @@ impl Subcommand for Assign {
     fn run(self, context: &Context) -> Result<Outcome> {
         let document = (context, "qgroup-assign");
         self.rescanning
-            .change(document, &self.image, self.member, |volume| {
-                volume.assign_quota_group(self.member, self.parent)
+            .change(document, &self.image, &self.member, |volume, member| {
+                volume.assign_quota_group(member, self.parent)
             })
     }
 }
@@ -302,8 +318,8 @@ impl Subcommand for Remove {
     fn run(self, context: &Context) -> Result<Outcome> {
         let document = (context, "qgroup-remove");
         self.rescanning
-            .change(document, &self.image, self.member, |volume| {
-                volume.unassign_quota_group(self.member, self.parent)
+            .change(document, &self.image, &self.member, |volume, member| {
+                volume.unassign_quota_group(member, self.parent)
             })
     }
 }

@@ -78,6 +78,7 @@ struct Status {
 /// Counts the groups again, and warns if other writers made the counters inexact.
 pub(super) fn rescan(context: &Context, target: &Target, volume: &Writing) -> Result<Rescanned> {
     let progress = context.progress();
+    let _job = context.begin_job(&progress)?;
     let cancelling = Cancelling::start(&progress)?;
     let watch = Watch::start(context, "quota-rescan", progress.clone());
     let rescanned = volume.volume().rescan_quotas(&progress);

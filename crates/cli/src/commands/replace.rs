@@ -1,13 +1,17 @@
-//! `buttress replace …`: replaces a device of an unmounted volume with another one, with the
-//! commands of btrfs-progs.
+//! `buttress replace …`: replaces a device of a volume with another one, with the commands of
+//! btrfs-progs.
 //!
 //! - `start`: checks the target, starts or resumes a replacement, in the background unless `-B` is
 //!   given
+//! - `below`: names of the layers below the library's interface
 //! - `running`: a replacement in progress: updates its record, and suspends on signals
+//! - `online`: replacements of a mounted volume, in its server
 //! - `print`: the outcome, and the losses
 //! - `record`: the status file, which serves to inspect and to cancel a running replacement
 
+mod below;
 mod cancel;
+pub(crate) mod online;
 mod print;
 mod record;
 mod running;

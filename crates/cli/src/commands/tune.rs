@@ -9,7 +9,8 @@ use std::io::Write;
 
 use anyhow::{Context as _, Result, bail};
 use buttress::mkfs::Feature;
-use buttress::{ChecksumType, DeviceOptions, Uuid, Volume, WholeVolume};
+use buttress::quota::QuotaKind;
+use buttress::{ChecksumType, DeviceOptions, Uuid, Volume, WholeVolume, WritableVolume};
 use clap::Args;
 use serde_json::{Value, json};
 
@@ -24,7 +25,7 @@ use crate::table::Subcommand;
 use crate::target::Target;
 use crate::writing::environment;
 
-/// Change features, the uuid, checksums or the seed flag of an unmounted volume
+/// Change features, the uuid, checksums, simple quotas or the seed flag of an unmounted volume
 ///
 /// A call makes one kind of change. After an interruption of -u, -U, -m, -M or --csum, no program
 /// uses the volume until the same command has finished the change. This command also finishes
@@ -53,6 +54,12 @@ pub struct Tune {
     /// Make the free-space tree, and remove the v1 cache
     #[arg(long)]
     convert_to_free_space_tree: bool,
+    /// Enable simple quotas, which count from now on
+    #[arg(long, conflicts_with = "remove_simple_quota")]
+    enable_simple_quota: bool,
+    /// Disable simple quotas, and remove all that they left on the volume
+    #[arg(long)]
+    remove_simple_quota: bool,
     /// Give the volume and all its tree blocks a new random uuid
     #[arg(short = 'u', conflicts_with = "rewritten_fsid")]
     rewrites_fsid: bool,
@@ -83,6 +90,7 @@ enum Change {
     Seed(bool),
     BlockGroupTree(bool),
     FreeSpaceTree,
+    SimpleQuota(bool),
     RewrittenFsid(Option<Uuid>),
     Fsid(Option<Uuid>),
     Checksums(ChecksumType),
@@ -114,6 +122,7 @@ impl Tune {
         let features = self.features();
         let to_tree = self.convert_to_block_group_tree;
         let moves_groups = to_tree || self.convert_from_block_group_tree;
+        let changes_quota = self.enable_simple_quota || self.remove_simple_quota;
         let rewrites = self.rewrites_fsid || self.rewritten_fsid.is_some();
         let has_fsid = self.random_fsid || self.fsid.is_some();
         let wanted = [
@@ -121,6 +130,7 @@ impl Tune {
             self.seed.map(|seed| Change::Seed(seed == 1)),
             moves_groups.then_some(Change::BlockGroupTree(to_tree)),
             self.convert_to_free_space_tree.then_some(Change::FreeSpaceTree),
+            changes_quota.then_some(Change::SimpleQuota(self.enable_simple_quota)),
             rewrites.then_some(Change::RewrittenFsid(self.rewritten_fsid)),
             has_fsid.then_some(Change::Fsid(self.fsid)),
             self.csum.map(Change::Checksums),
@@ -166,7 +176,7 @@ impl Subcommand for Tune {
                 .context(Advice::new("give -f to clear it nevertheless"));
         }
         let done = match &change {
-            Change::Features(_) | Change::Seed(true) | Change::FreeSpaceTree => {
+            Change::Features(_) | Change::Seed(true) | Change::FreeSpaceTree | Change::SimpleQuota(_) => {
                 by_commit(context, &target, &change)?
             }
             _ => as_a_whole(context, &target, &change)?,
@@ -189,10 +199,30 @@ fn by_commit(context: &Context, target: &Target, change: &Change) -> Result<Done
             made.with_context(|| target.image.display().to_string())?;
             done.line = Some("Converted to free space tree feature");
         }
+        Change::SimpleQuota(true) => enable_simple_quota(volume, target)?,
+        Change::SimpleQuota(false) => remove_simple_quota(context, volume, target)?,
         _ => volume.make_seed()?,
     }
     writing.commit()?;
     Ok(done)
+}
+
+fn enable_simple_quota(volume: &WritableVolume, target: &Target) -> Result<()> {
+    let name = || target.image.display().to_string();
+    match volume.enable_quotas(QuotaKind::Simple).with_context(name)? {
+        true => Ok(()),
+        false => Err(anyhow::anyhow!("{}: the volume has quotas already", name())).context(Advice::new(
+            "`buttress quota status IMAGE` shows their kind; `buttress quota disable IMAGE` removes them",
+        )),
+    }
+}
+
+fn remove_simple_quota(context: &Context, volume: &WritableVolume, target: &Target) -> Result<()> {
+    let progress = context.progress();
+    let cancelling = Cancelling::start(&progress)?;
+    let removed = volume.remove_simple_quotas(&progress);
+    drop(cancelling);
+    removed.with_context(|| target.image.display().to_string())
 }
 
 /// Makes a change that needs the volume for itself.

@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::io::{BufRead as _, BufReader, IoSlice, Write as _};
 use std::mem::MaybeUninit;
-use std::os::fd::AsFd as _;
+use std::os::fd::{AsFd as _, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 
@@ -13,6 +13,7 @@ use buttress_stdio::Stream;
 use clap::ArgMatches;
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 
+use super::passed::{DESCRIPTORS_MAX, Passed};
 use super::places::{self, Below};
 use super::protocol::{Answer, Request};
 use crate::commands::mount::registry::Known;
@@ -27,11 +28,11 @@ fn values(matches: &ArgMatches) -> Vec<OsString> {
     raw.flatten().map(std::ffi::OsStr::to_owned).collect()
 }
 
-/// Asks the server of a mount to execute a command; returns its exit code.
+/// Asks the server of a mount to execute a command with passed files; returns its exit code.
 ///
 /// # Errors
 /// The server is unreachable, or ended during the command.
-pub fn ask(mount: &Below, arguments: &[OsString], matches: &ArgMatches) -> Result<u8> {
+pub fn ask(mount: &Below, arguments: &[OsString], matches: &ArgMatches, passed: &[Passed]) -> Result<u8> {
     let words = values(matches).into_iter();
     let paths = words.filter_map(|word| {
         let below = places::find(Path::new(&word)).filter(|below| below.device == mount.device)?;
@@ -40,12 +41,15 @@ pub fn ask(mount: &Below, arguments: &[OsString], matches: &ArgMatches) -> Resul
     let request = Request {
         arguments: arguments.to_vec(),
         paths: paths.collect(),
+        passed: passed.iter().map(|passed| passed.name.clone()).collect(),
+        // Clamp: a client whose directory was removed has no relative names.
+        directory: std::env::current_dir().unwrap_or_default(),
         umask: umask(),
         has_output: !buttress_stdio::was_closed(Stream::Output),
         is_terminal: terminal::stdout_is_terminal(),
     };
     let socket = connect(mount)?;
-    send(&socket, &request).context("sending a request to the mount's server")?;
+    send(&socket, &request, passed).context("sending a request to the mount's server")?;
     for line in BufReader::new(socket).lines() {
         match Answer::parse(&line.context("receiving from the mount's server")?) {
             Some(Answer::Message(label, text)) => say(&label, &text),
@@ -86,15 +90,17 @@ fn connect(mount: &Below) -> Result<UnixStream> {
     UnixStream::connect(server.socket()).context("connecting to the mount's server")
 }
 
-fn send(mut socket: &UnixStream, request: &Request) -> Result<()> {
+fn send(mut socket: &UnixStream, request: &Request, passed: &[Passed]) -> Result<()> {
     let body = request.to_bytes();
     let length = u64::try_from(body.len())?.to_le_bytes();
     let output = rustix::stdio::stdout();
-    let descriptors = [output.as_fd()];
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let output = request.has_output.then(|| output.as_fd());
+    let passed = passed.iter().flat_map(Passed::descriptors);
+    let descriptors: Vec<BorrowedFd<'_>> = output.into_iter().chain(passed).collect();
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);
-    if request.has_output && !ancillary.push(SendAncillaryMessage::ScmRights(&descriptors)) {
-        return Err(anyhow!("no space for a descriptor"));
+    if !descriptors.is_empty() && !ancillary.push(SendAncillaryMessage::ScmRights(&descriptors)) {
+        return Err(anyhow!("no space for descriptors"));
     }
     rustix::net::sendmsg(
         socket,

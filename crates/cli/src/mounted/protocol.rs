@@ -1,15 +1,18 @@
 //! Protocol between a command and the server of a mount, over a local socket.
 //!
-//! The request consists of its length in 8 bytes, with the command's standard output as an attached
-//! descriptor, and a JSON document. Answers are JSON, one per line: messages during the command,
-//! and the exit code last. If the socket ends before the closing message, the server has ended.
+//! The request consists of its length in 8 bytes, with attached descriptors, and a JSON document.
+//! The descriptors are the command's standard output, and those of passed files ([`passed`](super::passed)).
+//! Answers are JSON, one per line: messages during the command, and the exit code last. If the socket ends before the closing message, the server has ended.
 
 use std::collections::HashMap;
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
+use std::path::PathBuf;
 
 use anyhow::{Context as _, Result};
 use serde_json::{Value, json};
+
+use super::passed::Name;
 
 /// Largest length of a request in bytes, more than the system allows for a command line.
 pub const REQUEST_BYTES_MAX: u64 = 16 << 20;
@@ -21,6 +24,10 @@ pub struct Request {
     pub arguments: Vec<OsString>,
     /// Arguments that are paths below the mount, with their paths in its file system.
     pub paths: HashMap<OsString, Vec<u8>>,
+    /// Files that the client passes, in the order of their descriptors.
+    pub passed: Vec<Name>,
+    /// Current directory of the client; empty if it has none.
+    pub directory: PathBuf,
     /// Umask of the client.
     pub umask: u32,
     /// True if the client's standard output is open.
@@ -43,6 +50,20 @@ fn word(value: &Value) -> Option<OsString> {
     bytes(value).map(OsString::from_vec)
 }
 
+fn name_to_json(name: &Name) -> Value {
+    let path = name.path.as_os_str().as_bytes();
+    json!([array(name.word.as_bytes()), array(path), name.has_direct])
+}
+
+fn name_of(value: &Value) -> Option<Name> {
+    let values = value.as_array()?;
+    Some(Name {
+        word: word(values.first()?)?,
+        path: word(values.get(1)?)?.into(),
+        has_direct: values.get(2)?.as_bool()?,
+    })
+}
+
 impl Request {
     /// Encodes the request. Arguments need not be UTF-8, so they are arrays of numbers.
     pub fn to_bytes(&self) -> Vec<u8> {
@@ -52,9 +73,12 @@ impl Request {
             .iter()
             .map(|(word, path)| json!([array(word.as_bytes()), array(path)]))
             .collect();
+        let passed: Value = self.passed.iter().map(name_to_json).collect();
         let whole = json!({
             "arguments": arguments,
             "paths": paths,
+            "passed": passed,
+            "directory": array(self.directory.as_os_str().as_bytes()),
             "umask": self.umask,
             "has_output": self.has_output,
             "is_terminal": self.is_terminal,
@@ -77,6 +101,8 @@ impl Request {
         Some(Self {
             arguments: list("arguments")?.iter().map(word).collect::<Option<_>>()?,
             paths: paths.collect::<Option<_>>()?,
+            passed: list("passed")?.iter().map(name_of).collect::<Option<_>>()?,
+            directory: word(whole.get("directory")?)?.into(),
             umask: u32::try_from(whole.get("umask")?.as_u64()?).ok()?,
             has_output: whole.get("has_output")?.as_bool()?,
             is_terminal: whole.get("is_terminal")?.as_bool()?,
@@ -129,6 +155,12 @@ mod tests {
         let request = Request {
             arguments: vec!["buttress".into(), OsString::from_vec(vec![0xff, b'a'])],
             paths: HashMap::from([(OsString::from_vec(vec![0xff]), vec![b'/', 0xfe])]),
+            passed: vec![Name {
+                word: "b.img".into(),
+                path: "/srv/b.img".into(),
+                has_direct: true,
+            }],
+            directory: "/srv".into(),
             umask: 0o22,
             has_output: true,
             is_terminal: false,

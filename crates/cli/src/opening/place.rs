@@ -15,12 +15,16 @@ use std::sync::Arc;
 
 use anyhow::{Context as _, Result, anyhow};
 
-use buttress::Subvolume;
+use buttress::{Progress, Subvolume};
+use buttress_mount::volume::{Job, Jobs};
 
 use crate::commands::balance::online::Balances;
+use crate::commands::mount::images::Images;
+use crate::commands::replace::online::Replacements;
 use crate::commands::scrub::online::Scrubs;
 use crate::context::Context;
 use crate::exit::Advice;
+use crate::mounted::passed::Received;
 use crate::mounted::places;
 use crate::resyncs::Resyncs;
 use crate::target::Target;
@@ -46,10 +50,22 @@ pub struct Mount {
     pub writing: Option<Writing>,
     /// Balances of the volume.
     pub balances: Arc<Balances>,
+    /// Replacements of the volume's devices.
+    pub replacements: Arc<Replacements>,
     /// Scrubs of the volume.
     pub scrubs: Arc<Scrubs>,
     /// Resynchronisations of the volume's devices that missed commits.
     pub resyncs: Arc<Resyncs>,
+    /// Image files of the volume.
+    pub images: Arc<Images>,
+    /// Files that the client opened and passed.
+    pub received: Arc<Received>,
+    /// Current directory of the client.
+    pub directory: PathBuf,
+    /// Device number of the mount in the table of mounts.
+    pub device: String,
+    /// Long changes, which an unmount cancels.
+    pub jobs: Arc<Jobs>,
     /// Reason why written data will not last, if it will not.
     pub doomed: Option<String>,
     /// Arguments below the mount, and their paths in it.
@@ -127,6 +143,33 @@ impl Context {
         writing
             .map(Some)
             .map_err(|error| error.context(Advice::new("mount it with -o rw")))
+    }
+
+    /// Returns the state of the mount that this process serves, if it executes the command for a
+    /// client.
+    pub(crate) fn mount(&self) -> Option<Mount> {
+        self.place().and_then(|place| place.mount)
+    }
+
+    /// Begins a long change of the volume. An unmount cancels it through `progress`, and waits until
+    /// the returned value is dropped.
+    ///
+    /// # Errors
+    /// Fails if the volume is being unmounted.
+    pub(crate) fn begin_job(&self, progress: &Progress) -> Result<Option<Job>> {
+        let Some(mount) = self.mount() else {
+            return Ok(None);
+        };
+        let job = mount.jobs.begin(progress);
+        job.map(Some).context("the volume is being unmounted")
+    }
+
+    /// Resolves the path of a file of the machine, which may be relative to the client's directory.
+    pub(crate) fn path_of_client(&self, path: &Path) -> PathBuf {
+        match self.mount() {
+            Some(mount) => mount.directory.join(path),
+            None => path.to_owned(),
+        }
     }
 
     /// Returns whether this process executes the command for a client, in a volume that it serves.

@@ -154,7 +154,7 @@ fn run_leaf(arguments: &[OsString], called: Called<'_>) -> End {
     if let Some(mount) = context.handed_on() {
         stdout::discard(false);
         json::forget_document();
-        result = client::ask(&mount, arguments, called.matches).map(Outcome::Code);
+        result = client::ask(&mount, arguments, called.matches, &context.take_passed()).map(Outcome::Code);
     }
     context.finish();
     let result = result.and_then(|outcome| Ok(stdout::finish().map(|()| outcome)?));

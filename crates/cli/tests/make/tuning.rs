@@ -3,8 +3,10 @@
 use super::support::{failure, stdout};
 use super::{check, fresh, made};
 use buttress_oracle::loop_device::Mount;
+use buttress_oracle::needs::{REFERENCE_PROGS, missing};
 use buttress_oracle::skip::skips;
-use buttress_oracle::tools::kernel_missing;
+use buttress_oracle::tools::{kernel_missing, newest};
+use std::process::Command;
 
 const OLD: &str = "^extref,^skinny-metadata,^no-holes";
 const FSID: &str = "01234567-89ab-4def-8123-456789abcdef";
@@ -296,4 +298,73 @@ fn tune_makes_a_seed_and_clears_the_flag() {
     linux_uses(&image);
     let (_, told) = failure(&["tune", "-f", "-S", "0", &image]);
     assert!(told.contains("not set"), "{told}");
+}
+
+/// The feature lines of a superblock, and the number of extents that name their makers.
+fn traces(image: &str) -> (bool, usize) {
+    let tree = stdout(&["inspect-internal", "dump-tree", "-t", "extent", image]);
+    let owners = tree
+        .lines()
+        .filter(|line| line.contains("extent owner root"))
+        .count();
+    (superblock(image).contains("SIMPLE_QUOTA"), owners)
+}
+
+#[test]
+fn tune_enables_and_removes_simple_quotas() {
+    let (_folder, image) = old();
+    let (_, told) = failure(&["tune", "--remove-simple-quota", &image]);
+    assert!(told.contains("no simple quotas"), "{told}");
+    stdout(&["tune", "--enable-simple-quota", &image]);
+    let (_, told) = failure(&["tune", "--enable-simple-quota", &image]);
+    assert!(told.contains("has quotas already"), "{told}");
+    write(&image, "counted");
+    let counted = stdout(&["qgroup", "show", "--raw", &image]);
+    // The file, and the tree block that names it.
+    assert!(counted.contains(" 90112 "), "{counted}");
+    assert_eq!(traces(&image), (true, 1));
+    check(&image);
+    linux_uses(&image);
+    stdout(&["tune", "--remove-simple-quota", &image]);
+    assert_eq!(traces(&image), (false, 0));
+    check(&image);
+    assert_eq!(stdout(&["cat", &format!("{image}:/counted")]).len(), 78192);
+    stdout(&["quota", "enable", &image]);
+    let (_, told) = failure(&["tune", "--remove-simple-quota", &image]);
+    assert!(told.contains("classic quotas"), "{told}");
+}
+
+#[test]
+fn simple_quotas_of_btrfstune_are_removed_as_by_btrfstune() {
+    if skips(missing(REFERENCE_PROGS)) {
+        return;
+    }
+    let (folder, image) = old();
+    let btrfstune = |option: &str, image: &str| {
+        let done = Command::new(newest("btrfstune"))
+            .args([option, image])
+            .output()
+            .unwrap();
+        assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    };
+    btrfstune("--enable-simple-quota", &image);
+    write(&image, "counted");
+    let theirs = folder.path().join("theirs");
+    std::fs::copy(&image, &theirs).unwrap();
+    let theirs = theirs.to_str().unwrap();
+    btrfstune("--remove-simple-quota", theirs);
+    stdout(&["tune", "--remove-simple-quota", &image]);
+    assert_eq!((traces(&image), traces(theirs)), ((false, 0), (false, 0)));
+    let status = |image: &str| stdout(&["quota", "status", image]);
+    assert_eq!(
+        status(&image).replace(&image, ""),
+        status(theirs).replace(theirs, "")
+    );
+    check(&image);
+    linux_uses(&image);
+    // Btrfstune removes what this program enabled.
+    stdout(&["tune", "--enable-simple-quota", theirs]);
+    write(theirs, "again");
+    btrfstune("--remove-simple-quota", theirs);
+    check(theirs);
 }

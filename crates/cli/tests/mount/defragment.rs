@@ -112,3 +112,83 @@ fn files_of_a_mount_are_defragmented_beside_a_writer() {
     let read_only = buttress(&["filesystem", "defragment", mounted.path("f0").to_str().unwrap()]);
     assert_eq!(read_only.status.code(), Some(1));
 }
+
+/// A file of many small extents, whose defragmentation takes a while.
+fn long_job(mounted: &Mounted, name: &str) -> File {
+    const LARGE: usize = 6000;
+    let file = File::create_new(mounted.path(name)).unwrap();
+    for first in [0, 1] {
+        for sector in (first..LARGE).step_by(2) {
+            let bytes = [sector as u8; 4096];
+            file.write_all_at(&bytes, sector as u64 * 4096).unwrap();
+        }
+        file.sync_all().unwrap();
+    }
+    file
+}
+
+#[test]
+fn signal_to_the_caller_ends_a_defragmentation() {
+    if skips(no_fuse()) {
+        return;
+    }
+    let mounted = Mounted::sized("256M");
+    mounted.mount("rw");
+    let file = long_job(&mounted, "file");
+    let before = extents(&mounted, "file");
+    let handled = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
+    signal_hook::flag::register(signal_hook::consts::SIGUSR1, handled).unwrap();
+    let (sends, received) = std::sync::mpsc::channel();
+    let result = std::thread::scope(|scope| {
+        let caller = scope.spawn(|| {
+            // SAFETY: the call takes nothing, and returns this thread's handle.
+            sends.send(unsafe { libc::pthread_self() }).unwrap();
+            numbered(&file, DEFRAG, &mut [0; 4096])
+        });
+        let thread = received.recv().unwrap();
+        while !caller.is_finished() {
+            // SAFETY: the scope joins the thread below, so its handle is valid.
+            unsafe { libc::pthread_kill(thread, libc::SIGUSR1) };
+        }
+        caller.join().unwrap()
+    });
+    assert_eq!(result, Err(rustix::io::Errno::INTR));
+    assert!(extents(&mounted, "file") > before / 2);
+    // Without a signal the same call ends.
+    numbered(&file, DEFRAG, &mut [0; 4096]).unwrap();
+    drop(file);
+    mounted.umount();
+    sound(&["check", "--check-data-csum", mounted.image()]);
+}
+
+#[test]
+fn unmount_ends_a_defragmentation_by_the_server() {
+    if skips(no_fuse()) {
+        return;
+    }
+    let mounted = Mounted::sized("256M");
+    mounted.mount("rw");
+    let files: Vec<String> = (0..4)
+        .map(|number| {
+            let name = format!("f{number}");
+            drop(long_job(&mounted, &name));
+            mounted.path(&name).to_str().unwrap().to_owned()
+        })
+        .collect();
+    let before = extents(&mounted, "f3");
+    let mut words = vec!["filesystem", "defragment"];
+    words.extend(files.iter().map(String::as_str));
+    let mut command = std::process::Command::new(mounting::PROGRAM)
+        .args(words)
+        .stderr(std::process::Stdio::null())
+        .spawn()
+        .unwrap();
+    while extents(&mounted, "f0") > before / 2 {
+        std::thread::yield_now();
+    }
+    mounted.umount();
+    command.wait().unwrap();
+    sound(&["check", "--check-data-csum", mounted.image()]);
+    mounted.mount("ro");
+    assert!(extents(&mounted, "f3") > 100, "the unmount waited for all files");
+}

@@ -12,12 +12,14 @@
     reason = "a panic is how a test fails; tests compute with known numbers"
 )]
 
+mod adding;
 mod auto_reclaim;
 mod balance;
 mod beside_kernel;
 mod defragment;
 mod deleted_image;
 mod devices;
+mod exclusive;
 mod files;
 mod ioctls;
 mod kept_times;
@@ -26,6 +28,7 @@ mod mounting;
 mod options;
 mod power_cuts;
 mod programs;
+mod quota_ioctls;
 mod quotas;
 mod read_only;
 mod remount_times;

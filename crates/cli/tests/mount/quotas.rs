@@ -54,6 +54,60 @@ fn mount_refuses_writes_beyond_a_limit() {
 }
 
 #[test]
+fn new_subvolumes_join_the_named_groups() {
+    let mounted = Mounted::sized("256M");
+    let (image, directory) = (mounted.image(), mounted.directory());
+    sound(&["quota", "enable", "--simple", image]);
+    for group in ["1/1", "1/2"] {
+        sound(&["qgroup", "create", group, image]);
+    }
+    let at = |path: &str| format!("{image}:{path}");
+    sound(&["subvolume", "create", "-i", "1/1", "-i", "1/2", &at("/home")]);
+    // A subvolume inside joins the groups of the outer one.
+    sound(&["subvolume", "create", &at("/home/inner")]);
+    sound(&["subvolume", "snapshot", "-i", "1/2", &at("/home"), &at("/copy")]);
+    let parents = |place: &str| {
+        let table = text(&sound(&["qgroup", "show", "-p", place]).stdout);
+        let rows = table
+            .lines()
+            .skip(2)
+            .map(|line| line.split_whitespace().nth(3).unwrap().to_owned());
+        rows.collect::<Vec<_>>()
+    };
+    assert_eq!(parents(image), ["-", "1/1,1/2", "1/1,1/2", "1/2", "-", "-"]);
+    for (group, told) in [
+        ("1/9", "quota group 1/9 does not exist"),
+        ("0/256", "the parent needs a higher level than 0"),
+        ("x", "is not a quota group"),
+    ] {
+        let refused = buttress(&["subvolume", "create", "-i", group, &at("/no")]);
+        assert!(text(&refused.stderr).contains(told), "{}", text(&refused.stderr));
+    }
+    // A subvolume's path names its group, as for btrfs-progs.
+    sound(&["qgroup", "remove", &at("/copy"), "1/2", image]);
+    sound(&["qgroup", "assign", &at("/copy"), "1/2", image]);
+    let other = buttress(&["qgroup", "assign", "other.img:/copy", "1/2", image]);
+    assert_eq!(other.status.code(), Some(2), "{}", text(&other.stderr));
+    if skips(no_fuse()) {
+        return;
+    }
+    mounted.mount("rw");
+    let copied = mounted.path("copy");
+    sound(&["qgroup", "remove", copied.to_str().unwrap(), "1/2", directory]);
+    sound(&["qgroup", "assign", copied.to_str().unwrap(), "1/2", directory]);
+    let (made, copy) = (mounted.path("made"), mounted.path("again"));
+    let (made, copy) = (made.to_str().unwrap(), copy.to_str().unwrap());
+    sound(&["subvolume", "create", "-i", "1/1", made]);
+    sound(&["subvolume", "snapshot", "-r", "-i", "1/2", made, copy]);
+    assert_eq!(
+        parents(directory),
+        ["-", "1/1,1/2", "1/1,1/2", "1/2", "1/1", "1/2", "-", "-"]
+    );
+    mounted.umount();
+    mounted.expect_sound();
+}
+
+#[test]
 fn rescan_of_a_mount_is_exact_beside_readers() {
     if skips(no_fuse()) {
         return;

@@ -79,7 +79,7 @@ fn lock_patiently(file: &File, write: bool, is_block_device: bool) -> io::Result
     lock(file, write)
 }
 
-fn lock(file: &File, write: bool) -> io::Result<()> {
+pub(super) fn lock(file: &File, write: bool) -> io::Result<()> {
     let operation = if write {
         FlockOperation::NonBlockingLockExclusive
     } else {

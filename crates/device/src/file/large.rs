@@ -50,16 +50,31 @@ impl LargeWrites {
         let path = format!("/proc/self/fd/{}", file.as_raw_fd());
         let flags = libc::O_DIRECT | libc::O_CLOEXEC;
         let opened = File::options().write(true).custom_flags(flags).open(path).ok()?;
+        Self::over(file, opened, is_block_device, least_bytes).ok()
+    }
+
+    /// Uses `opened`, a second opening of `file` with `O_DIRECT`.
+    pub(super) fn over(
+        file: &File,
+        opened: File,
+        is_block_device: bool,
+        least_bytes: u64,
+    ) -> io::Result<Self> {
         let alignment_bytes = if is_block_device {
-            system::block_device_sector_bytes(file).ok()?
+            system::block_device_sector_bytes(file)?
         } else {
             system::direct_alignment_bytes(&opened)
         };
-        Some(Self {
+        Ok(Self {
             file: opened,
             alignment_bytes: u64::from(alignment_bytes),
             least_bytes,
         })
+    }
+
+    /// Returns the second opening, to be passed to another process.
+    pub(super) fn into_file(self) -> File {
+        self.file
     }
 
     pub(super) fn file(&self) -> BorrowedFd<'_> {

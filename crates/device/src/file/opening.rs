@@ -82,12 +82,11 @@ pub(crate) fn open(path: &Path, options: &OpenOptions) -> Result<Opened, IoError
     })
 }
 
-fn open_file(path: &Path, options: &OpenOptions) -> io::Result<(File, bool)> {
+pub(super) fn open_file(path: &Path, options: &OpenOptions) -> io::Result<(File, bool)> {
     let kind = std::fs::metadata(path)?.file_type();
     let is_block_device = kind.is_block_device();
     if !(kind.is_file() || is_block_device) {
-        let what = "it is neither a regular file nor a block device";
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
+        return Err(wrong_kind());
     }
     let mut flags = libc::O_CLOEXEC;
     if options.direct {
@@ -115,4 +114,10 @@ fn open_file(path: &Path, options: &OpenOptions) -> io::Result<(File, bool)> {
         _ => cause,
     })?;
     Ok((file, is_block_device))
+}
+
+/// The error for a file that is neither an image file nor a block device.
+pub(super) fn wrong_kind() -> io::Error {
+    let what = "it is neither a regular file nor a block device";
+    io::Error::new(io::ErrorKind::InvalidInput, what)
 }

@@ -5,6 +5,7 @@
 //! root tree; the end and a cancellation remove the item. Block groups that were moved stay moved.
 
 use super::choice::Choice;
+use crate::areas::Balances;
 use crate::engine::Engine;
 use crate::relocation::{RelocationOptions, RelocationSummary, Removal};
 use buttress_exact::{Exact as _, u64_of};
@@ -133,15 +134,15 @@ impl Drop for Runs<'_> {
     }
 }
 
-impl Engine {
-    /// Runs the balance that was [started](Self::start_balance) or [resumed](Self::resume_balance)
+impl Balances<'_> {
+    /// Runs the balance that was [started](Self::start) or [resumed](Self::resume)
     /// until its end, a pause or a cancellation. At most `bytes_per_second` bytes are moved in a
     /// second.
     ///
     /// # Errors
     /// [`BalanceRefusal::NotInProgress`], [`BalanceRefusal::Running`]; any failure of a move except
     /// lack of space, which ends the balance.
-    pub fn run_balance(
+    pub fn run(
         &self,
         choice: &Choice,
         bytes_per_second: Option<u64>,
@@ -170,7 +171,7 @@ impl Engine {
             _ => BalanceEnd::Finished,
         };
         if summary.end != BalanceEnd::Paused {
-            let ended = self.end_balance();
+            let ended = self.end();
             match moved {
                 Ok(()) | Err(Error::Cancelled) => ended?,
                 // The cause of the end is returned, even if the item stays.
@@ -182,14 +183,14 @@ impl Engine {
     }
 
     fn begin_to_run(&self) -> Result<Runs<'_>> {
-        let _no_change = self.begin_beside_no_change()?;
-        let mut running = self.shared.running.lock();
+        let _no_change = self.engine.begin_beside_no_change()?;
+        let mut running = self.engine.shared.running.lock();
         match &mut running.core.balancing {
             None => Err(BalanceRefusal::NotInProgress.into()),
             Some(balancing) if balancing.runs => Err(BalanceRefusal::Running.into()),
             Some(balancing) => {
                 balancing.runs = true;
-                Ok(Runs(self))
+                Ok(Runs(self.engine))
             }
         }
     }
@@ -206,7 +207,7 @@ impl Engine {
         for start in &choice.starts {
             control.progress.check()?;
             control.counters.considered.fetch_add(1, Ordering::Relaxed);
-            let now = self.shared.running.lock().candidate_at(*start)?;
+            let now = self.engine.shared.running.lock().core.candidate_at(*start)?;
             let Some(group) = now.filter(|group| visits.take(group)) else {
                 continue;
             };
@@ -218,7 +219,7 @@ impl Engine {
             }
         }
         // Emptied block groups give their space back once their readers end.
-        if later.is_empty() || !self.wait_for_left_groups(&control.progress)? {
+        if later.is_empty() || !self.engine.relocations().wait_for_left(&control.progress)? {
             summary.without_space = later;
             return Ok(());
         }
@@ -239,7 +240,7 @@ impl Engine {
         control: &BalanceControl,
         summary: &mut BalanceSummary,
     ) -> Result<bool> {
-        match self.relocate(&[start], options) {
+        match self.engine.relocations().relocate(&[start], options) {
             Ok(moved) => {
                 control.counters.relocated.fetch_add(1, Ordering::Relaxed);
                 add(&mut summary.moved, &moved);

@@ -1,7 +1,7 @@
 //! New checksums of data: the sectors are read in large requests, verified, and summed on all cores.
 
+use crate::areas::ChecksumChange;
 use crate::checksums::checksum_key;
-use crate::engine::Engine;
 use buttress_accounts::Accounts as _;
 use buttress_exact::{Exact as _, u64_of, usize_of};
 use buttress_format::{ByteCount, ChecksumItem, ChecksumType, ItemType, Key, Logical, ObjectId, TreeId};
@@ -39,7 +39,7 @@ pub(super) struct Run {
     pub(super) stored: Vec<u8>,
 }
 
-impl Engine {
+impl ChecksumChange<'_> {
     /// Returns the new checksums of the next data, and the address after that data; `None` at the
     /// end of the old checksums.
     pub(super) fn new_checksums_from(
@@ -48,9 +48,9 @@ impl Engine {
         to: ChecksumType,
         progress: &Progress,
     ) -> Result<(Vec<Sums>, Option<u64>)> {
-        let view = self.view();
+        let view = self.engine.view();
         let (runs, next) = self.runs_from(&view, start, to)?;
-        let summed = self.read_and_sum(&runs, self.old_checksum_type(), to)?;
+        let summed = self.read_and_sum(&runs, self.old_type(), to)?;
         let mut sums = Vec::with_capacity(runs.len());
         for (run, (made, lost)) in runs.into_iter().zip(summed) {
             if let Some((offset, cause)) = lost {
@@ -65,8 +65,8 @@ impl Engine {
     /// Returns the next runs of sectors with old checksums, and the address after them; `None` at
     /// the end of the old checksums.
     fn runs_from(&self, view: &Filesystem, start: u64, to: ChecksumType) -> Result<(Vec<Run>, Option<u64>)> {
-        let old = self.old_checksum_type();
-        let format = self.forest().block_format();
+        let old = self.old_type();
+        let format = self.engine.forest().block_format();
         let tree = view.tree(TreeId::CHECKSUM)?;
         // New checksums of another program may end within an item of the former type.
         let around = EditableTree::open(&tree).at_or_before(&checksum_key(start))?;
@@ -108,7 +108,7 @@ impl Engine {
 
     /// Returns the end of a read from `at` on: at most at `end`, and in one chunk.
     fn end_of_read(&self, at: Logical, end: Logical) -> Logical {
-        let map = self.forest().volume().chunk_map();
+        let map = self.engine.forest().volume().chunk_map();
         let of_chunk = map
             .find(at)
             .map(|chunk| chunk.start().saturating_add(chunk.length()));
@@ -125,8 +125,8 @@ impl Engine {
         old: ChecksumType,
         new: ChecksumType,
     ) -> Result<Vec<Summed>> {
-        let volume = self.forest().volume();
-        let sector_bytes = usize_of(self.forest().block_format().sector_bytes);
+        let volume = self.engine.forest().volume();
+        let sector_bytes = usize_of(self.engine.forest().block_format().sector_bytes);
         let reads: Vec<ExtentRead> = runs
             .iter()
             .map(|run| ExtentRead {
@@ -137,7 +137,8 @@ impl Engine {
         let pending = volume.start_reads(&reads);
         let jobs = runs.iter().zip(pending).map(|(run, pending)| {
             let (stored, volume) = (run.stored.clone(), Arc::clone(volume));
-            self.spawn_job(move || sum(pending, &volume, &stored, sector_bytes, [old, new]))
+            self.engine
+                .spawn_job(move || sum(pending, &volume, &stored, sector_bytes, [old, new]))
         });
         let jobs: Vec<_> = jobs.collect();
         jobs.into_iter()
@@ -160,7 +161,7 @@ impl Engine {
     fn users_of(&self, view: &Filesystem, logical: Logical) -> Result<Vec<Location>> {
         let _excused = Excused::from_device_rule();
         let key = Key::new(ObjectId::new(logical.get()), ItemType::METADATA_ITEM, u64::MAX);
-        let extent = NonBlocking::lifted(|| self.start_to_look().at_or_before(TreeId::EXTENT, &key))?;
+        let extent = NonBlocking::lifted(|| self.engine.start_to_look().at_or_before(TreeId::EXTENT, &key))?;
         let Some(extent) = extent else {
             return Ok(Vec::new());
         };

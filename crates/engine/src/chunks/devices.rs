@@ -2,18 +2,18 @@
 
 use crate::device_space::DeviceSpaceLeft;
 use crate::free_ranges::FreeRanges;
-use crate::running::Running;
+use crate::running_parts::DeviceItems;
 use buttress_format::{
     ByteCount, DEVICE_RESERVED_BYTES, DeviceExtent, DeviceId, DeviceItem, ItemType, Key, ObjectId, TreeId,
 };
 use buttress_fs::error::{Corruption, Result};
 use buttress_tree::ReadAhead;
 
-impl Running {
+impl DeviceItems<'_> {
     /// Loads the list of devices and device extents from the chunk tree and the device tree.
-    pub fn load_devices(&mut self) -> Result<()> {
-        let chunk_tree = self.view(TreeId::CHUNK)?;
-        let device_tree = self.view(TreeId::DEVICE)?;
+    pub fn load(&mut self) -> Result<()> {
+        let chunk_tree = self.running.view(TreeId::CHUNK)?;
+        let device_tree = self.running.view(TreeId::DEVICE)?;
         let mut rooms = Vec::new();
         let devices = Key::new(ObjectId::DEVICE_ITEMS, ItemType::DEV_ITEM, 0);
         let end = Key::new(ObjectId::DEVICE_ITEMS, ItemType::DEV_ITEM, u64::MAX);
@@ -40,12 +40,10 @@ impl Running {
             if key.item_type != ItemType::DEV_EXTENT {
                 continue;
             }
-            let extent =
-                DeviceExtent::parse(&key, found.data(), self.core.format.sector_bytes).map_err(|error| {
-                    Corruption::Item {
-                        tree: TreeId::DEVICE,
-                        error,
-                    }
+            let extent = DeviceExtent::parse(&key, found.data(), self.running.core.format.sector_bytes)
+                .map_err(|error| Corruption::Item {
+                    tree: TreeId::DEVICE,
+                    error,
                 })?;
             let room = rooms
                 .iter_mut()
@@ -54,13 +52,14 @@ impl Running {
                 room.free.remove(key.offset, extent.length.get());
             }
         }
-        self.core.devices.rooms = rooms;
+        self.running.core.devices.rooms = rooms;
         Ok(())
     }
 
     /// Changes how many bytes of a device chunks use.
-    pub fn change_device_used(&mut self, device: DeviceId, by: i64) -> Result<()> {
+    pub fn change_used(&mut self, device: DeviceId, by: i64) -> Result<()> {
         let Some(room) = self
+            .running
             .core
             .devices
             .rooms
@@ -82,6 +81,6 @@ impl Running {
         })?);
         let item = room.item;
         let key = Key::new(ObjectId::DEVICE_ITEMS, ItemType::DEV_ITEM, device.get());
-        self.put(TreeId::CHUNK, &key, &item.to_bytes())
+        self.running.put(TreeId::CHUNK, &key, &item.to_bytes())
     }
 }

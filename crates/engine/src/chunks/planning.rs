@@ -9,8 +9,8 @@
 //! Source: sizes from mkfs.btrfs(8) and btrfs(5).
 
 use super::super::block_groups::Purpose;
-use super::super::running::Running;
 use crate::device_space::DeviceSpaceLeft;
+use crate::running_parts::ChunkPlanner;
 use buttress_exact::{Exact as _, u64_of};
 use buttress_format::{BlockGroupFlags, ByteCount, DeviceId, Profile, STRIPE_BYTES, Uuid};
 
@@ -74,7 +74,7 @@ pub(crate) fn most_redundant(profiles: impl Iterator<Item = Profile>) -> Option<
     profiles.min_by_key(|profile| ORDER.iter().position(|other| other == profile))
 }
 
-impl Running {
+impl ChunkPlanner<'_> {
     /// Returns the profile of new chunks for a purpose: the most redundant profile of its existing
     /// chunks.
     pub fn profile_for(&self, purpose: Purpose) -> (BlockGroupFlags, Profile) {
@@ -101,14 +101,14 @@ impl Running {
     }
 
     /// Whether devices have space for another chunk.
-    pub(in super::super) fn can_make_chunk(&self, purpose: Purpose) -> bool {
-        self.plan_chunk(purpose).is_some()
+    pub(in super::super) fn can_make(&self, purpose: Purpose) -> bool {
+        self.plan(purpose).is_some()
     }
 
     /// Returns whether devices have unallocated space for `chunks` more chunks of the size of the
     /// next chunk. Returns false if no device has space for these chunks.
-    pub(in super::super) fn has_space_for_chunks(&self, purpose: Purpose, chunks: u64) -> bool {
-        self.plan_chunk(purpose).is_some_and(|plan| {
+    pub(in super::super) fn has_space_for(&self, purpose: Purpose, chunks: u64) -> bool {
+        self.plan(purpose).is_some_and(|plan| {
             let chunk_bytes = plan.stripe_length.exact_mul(u64_of(plan.stripes.len()));
             let rooms = self.core.devices.rooms.iter();
             let unallocated = rooms.map(|room| room.allocatable().total_bytes());
@@ -116,7 +116,7 @@ impl Running {
         })
     }
 
-    pub(crate) fn plan_chunk(&self, purpose: Purpose) -> Option<Plan> {
+    pub(crate) fn plan(&self, purpose: Purpose) -> Option<Plan> {
         let (_, profile) = self.profile_for(purpose);
         let total = self.core.devices.total_bytes();
         let (stripe_limit, chunk_limit) = match purpose {

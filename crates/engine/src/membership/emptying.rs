@@ -8,6 +8,7 @@
 //! the last durable state.
 
 use super::{item_key, no_such, refused};
+use crate::areas::MemberDevices;
 use crate::block_groups::Group;
 use crate::core_state::Core;
 use crate::engine::Engine;
@@ -120,7 +121,7 @@ impl Emptying<'_> {
     pub fn remove(self) -> Result<Arc<DeviceSlot>> {
         self.require_empty()?;
         let (key, statistics) = (item_key(self.slot.id()), DeviceStatistics::key(self.slot.id()));
-        self.engine.edit_devices(self.slot.id(), |running| {
+        self.engine.devices().edit(self.slot.id(), |running| {
             running.remove(TreeId::CHUNK, &key)?;
             running.remove(TreeId::DEVICE, &statistics)?;
             let devices = &mut running.core.devices;
@@ -128,7 +129,7 @@ impl Emptying<'_> {
             devices.leaving.push(self.slot.uuid());
             Ok(())
         })?;
-        self.engine.commit()?;
+        self.engine.commit_metadata()?;
         Ok(Arc::clone(&self.slot))
     }
 
@@ -140,8 +141,8 @@ impl Emptying<'_> {
     /// cutting of the file fails.
     pub fn cut(self) -> Result<()> {
         self.require_empty()?;
-        self.engine.set_device_bytes(self.slot.id(), self.end)?;
-        self.engine.commit()?;
+        self.engine.devices().set_bytes(self.slot.id(), self.end)?;
+        self.engine.commit_metadata()?;
         if let Some(device) = self.slot.device() {
             cut_file(device, self.slot.uuid(), self.end)?;
         }
@@ -151,7 +152,7 @@ impl Emptying<'_> {
     /// Commits, so that the last durable state also has no device extents on the part. Refuses a
     /// part that still has device extents.
     fn require_empty(&self) -> Result<()> {
-        self.engine.commit()?;
+        self.engine.commit_metadata()?;
         require_no_chunk_past(self.engine.forest().volume(), &self.slot, self.end)
     }
 }
@@ -188,15 +189,15 @@ pub(crate) fn cut_file(device: &Device, uuid: Uuid, end: ByteCount) -> Result<()
     }
 }
 
-impl Engine {
+impl<'e> MemberDevices<'e> {
     /// Keeps new chunks from a device that is to be removed. The device to be removed may be
     /// missing.
     ///
     /// # Errors
     /// Fails if the volume lacks the device or needs it, if no other device can be written, or if
     /// another change of devices is in progress.
-    pub fn begin_removal(&self, device: DeviceId) -> Result<Emptying<'_>> {
-        let alone = self.begin_change(Change::Remove)?;
+    pub fn begin_removal(&self, device: DeviceId) -> Result<Emptying<'e>> {
+        let alone = self.engine.begin_change(Change::Remove)?;
         let slot = self.member(device)?;
         self.require_others(&slot)?;
         self.empty(slot, ByteCount::ZERO, alone)
@@ -205,22 +206,17 @@ impl Engine {
     /// Keeps new chunks off the part of a device that is to be cut.
     ///
     /// # Errors
-    /// As for [`grow_device`](Self::grow_device).
-    pub fn begin_cut(&self, device: DeviceId, size: ByteCount) -> Result<Emptying<'_>> {
-        let alone = self.begin_change(Change::Resize)?;
+    /// As for [`grow`](Self::grow).
+    pub fn begin_cut(&self, device: DeviceId, size: ByteCount) -> Result<Emptying<'e>> {
+        let alone = self.engine.begin_change(Change::Resize)?;
         let slot = self.member(device)?;
         let size = self.require_size(&slot, size)?;
         self.empty(slot, size, alone)
     }
 
-    fn empty<'a>(
-        &'a self,
-        slot: Arc<DeviceSlot>,
-        end: ByteCount,
-        alone: Changing<'a>,
-    ) -> Result<Emptying<'a>> {
-        self.require_writing()?;
-        let mut running = self.shared.running.lock();
+    fn empty(&self, slot: Arc<DeviceSlot>, end: ByteCount, alone: Changing<'e>) -> Result<Emptying<'e>> {
+        self.engine.require_writing()?;
+        let mut running = self.engine.shared.running.lock();
         let room = running.core.devices.room_mut(slot.id());
         let room = room.ok_or_else(|| no_such(slot.id()))?;
         if !buttress_faults::on("membership-emptied-part-allocated") {
@@ -228,7 +224,7 @@ impl Engine {
         }
         drop(running);
         Ok(Emptying {
-            engine: self,
+            engine: self.engine,
             slot,
             end,
             _alone: alone,
@@ -238,7 +234,7 @@ impl Engine {
     /// Refuses the removal of a device that the volume needs.
     fn require_others(&self, slot: &DeviceSlot) -> Result<()> {
         let device = slot.id();
-        let volume = self.forest().volume();
+        let volume = self.engine.forest().volume();
         let fsid = volume.superblock().fsid;
         let slots = volume.devices();
         let mut others = slots
@@ -247,7 +243,7 @@ impl Engine {
         if !others.any(|other| other.is_written()) {
             return Err(refused(MembershipRefusal::LastDevice { device }));
         }
-        let running = self.shared.running.lock();
+        let running = self.engine.shared.running.lock();
         let core = &running.core;
         let left = core
             .devices

@@ -6,8 +6,8 @@
 //! the same call continues: the device carries a superblock of the volume, and no content.
 
 use super::{LEAST_DEVICE_BYTES, item_key, refused, whole_sectors};
+use crate::areas::MemberDevices;
 use crate::device_space::DeviceSpaceLeft;
-use crate::engine::Engine;
 use crate::exclusive::Change;
 use crate::free_ranges::FreeRanges;
 use buttress_device::{Device, IoError};
@@ -29,15 +29,15 @@ pub struct JoinOptions {
     pub discards: bool,
 }
 
-impl Engine {
+impl MemberDevices<'_> {
     /// Refuses a device that cannot join the volume, before anything changes.
     ///
     /// # Errors
     /// Fails if the device is read-only or too small, belongs to the volume, or cannot be read.
     /// Without [`overwrites`](JoinOptions::overwrites), also fails if it seems to hold other
     /// content.
-    pub fn require_new_device(&self, device: &Device, options: JoinOptions) -> Result<()> {
-        let volume = self.forest().volume();
+    pub fn require_new(&self, device: &Device, options: JoinOptions) -> Result<()> {
+        let volume = self.engine.forest().volume();
         let name = || device.name().to_owned();
         if !device.is_writable() {
             let device = device.name().into();
@@ -77,13 +77,13 @@ impl Engine {
     /// Returns whether a device carries a superblock of this volume that no chunk uses: a crash
     /// interrupted its joining, or its removal after the commit. Nothing on such a device is lost.
     fn is_half_joined(&self, device: &Device, superblock: &Superblock) -> Result<bool> {
-        let volume = self.forest().volume();
+        let volume = self.engine.forest().volume();
         let item = &superblock.device_item;
         let is_used =
             item.bytes_used > ByteCount::ZERO && !buttress_faults::on("membership-used-device-joins");
         let is_empty = superblock.fsid == volume.superblock().fsid && !is_used;
         let is_listed = {
-            let running = self.shared.running.lock();
+            let running = self.engine.shared.running.lock();
             let mut rooms = running.core.devices.rooms.iter();
             rooms.any(|room| room.item.uuid == item.uuid)
         };
@@ -98,24 +98,24 @@ impl Engine {
     /// device from then on.
     ///
     /// # Errors
-    /// Fails as [`require_new_device`](Self::require_new_device) does; also if the device fails, if
+    /// Fails as [`require_new`](Self::require_new) does; also if the device fails, if
     /// another change of devices is in progress, or if the commit fails. If the commit fails, the
     /// device may carry a superblock of the volume although the volume does not list it.
-    pub fn add_device(&self, device: Device, options: JoinOptions) -> Result<DeviceId> {
-        let _alone = self.begin_change(Change::Add)?;
-        self.require_writing()?;
-        self.require_new_device(&device, options)?;
-        let volume = Arc::clone(self.forest().volume());
+    pub fn add(&self, device: Device, options: JoinOptions) -> Result<DeviceId> {
+        let _alone = self.engine.begin_change(Change::Add)?;
+        self.engine.require_writing()?;
+        self.require_new(&device, options)?;
+        let volume = Arc::clone(self.engine.forest().volume());
         let size = whole_sectors(device.size_bytes(), volume.block_format().sector_bytes);
-        let item = self.new_device_item(size)?;
+        let item = self.new_item(size)?;
         forget_all(&device, options).map_err(buttress_volume::Error::from)?;
         let slot = {
             // Under this lock, no log exists on the other devices alone.
-            let _no_logs = self.superblocks().lock();
-            volume.join(device, item, self.listed_devices().exact_add(1))?
+            let _no_logs = self.engine.superblocks().lock();
+            volume.join(device, item, self.listed().exact_add(1))?
         };
         let (key, statistics) = (item_key(item.device), DeviceStatistics::key(item.device));
-        let edited = self.edit_devices(item.device, |running| {
+        let edited = self.edit(item.device, |running| {
             running.insert(TreeId::CHUNK, &key, &item.to_bytes())?;
             // Removes the statistics of an earlier device with this id.
             running.remove(TreeId::DEVICE, &statistics)?;
@@ -127,7 +127,7 @@ impl Engine {
             slot.device().into_iter().for_each(forget_superblocks);
             return Err(error);
         }
-        self.commit()?;
+        self.engine.commit_metadata()?;
         match slot.failure() {
             None => Ok(item.device),
             Some(failure) => Err(buttress_volume::Error::from(failure.clone()).into()),
@@ -135,17 +135,17 @@ impl Engine {
     }
 
     /// The number of devices that the chunk tree lists.
-    fn listed_devices(&self) -> u64 {
-        ByteCount::of(self.shared.running.lock().core.devices.rooms.len()).get()
+    fn listed(&self) -> u64 {
+        ByteCount::of(self.engine.shared.running.lock().core.devices.rooms.len()).get()
     }
 
     /// An item for a device that has no extents yet, with the id after the highest.
-    fn new_device_item(&self, size: ByteCount) -> Result<DeviceItem> {
-        let uuid = self.new_uuid();
-        let volume = self.forest().volume();
+    fn new_item(&self, size: ByteCount) -> Result<DeviceItem> {
+        let uuid = self.engine.new_uuid();
+        let volume = self.engine.forest().volume();
         let sector_bytes = volume.block_format().sector_bytes;
         let fsid = volume.superblock().metadata_uuid;
-        let running = self.shared.running.lock();
+        let running = self.engine.shared.running.lock();
         let rooms = running.core.devices.rooms.iter();
         let slots = volume.devices();
         let ids = rooms

@@ -12,18 +12,15 @@
 //! Invariants: the caller holds the lock of commits and the edit lock, and no delayed reference waits.
 
 use super::extents::Extent;
+use super::users::{KeyedData, User};
 use crate::running::Running;
-use crate::trees::LiveTree;
+use crate::running_parts::ChecksumTree;
 use buttress_accounts::delayed_references::{ExtentKind, Reference};
 use buttress_exact::{Exact as _, u64_of};
-use buttress_format::{
-    ByteCount, FileExtent, FileExtentBody, InodeNumber, ItemType, Key, Logical, TreeBlock, TreeId,
-};
+use buttress_format::{ByteCount, Key, Logical, TreeBlock, TreeId};
 use buttress_fs::checksums::ExpectedChecksums;
 use buttress_fs::error::{Corruption, Defect, Result};
-use buttress_fs::extents::COMPRESSED_EXTENT_LIMIT;
 use buttress_tree::{BlockPointer, Holder};
-use core::ops::ControlFlow;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The largest number of blocks that a batch of several extents may change.
@@ -124,7 +121,7 @@ impl Closure {
         };
         let is_same = extent.kind() == ExtentKind::Data
             && extent.item.length == moved.length
-            && running.checksums_of(moved.from, moved.length)? == moved.sums;
+            && running.checksum_tree().sums_of(moved.from, moved.length)? == moved.sums;
         if !is_same {
             self.changed.push(moved.clone());
             return Ok(());
@@ -134,13 +131,13 @@ impl Closure {
             match *reference {
                 Reference::SharedData { parent } => self.queue.push(parent),
                 Reference::Data { root, inode, offset } => {
-                    let found = Found {
+                    let keyed = KeyedData {
                         root,
                         inode,
                         offset,
                         count: *count,
                     };
-                    let added = self.add_users(running, &extent, &found);
+                    let added = self.add_users(running, &extent, &keyed);
                     result = result.and(self.note_missing(added));
                 }
                 Reference::TreeBlock { .. } | Reference::SharedBlock { .. } => {
@@ -159,36 +156,13 @@ impl Closure {
         Ok(())
     }
 
-    /// Adds the tree leaves whose items make up one reference to an extent.
-    fn add_users(&mut self, running: &mut Running, extent: &Extent, reference: &Found) -> Result<()> {
+    /// Adds the tree leaves whose items make up one keyed reference to an extent.
+    fn add_users(&mut self, running: &mut Running, extent: &Extent, reference: &KeyedData) -> Result<()> {
         let root = reference.root;
-        let open = running.open_tree(root)?;
-        // A tree that is being dropped has nothing below this key any more.
-        let dropped = open.item.as_ref().map(|item| item.drop_progress);
-        let tree = open.tree.clone();
-        let sector_bytes = running.core.format.sector_bytes;
-        let keys = reference.items(&tree, dropped, extent, sector_bytes)?;
-        if i64::try_from(keys.len()).ok() != Some(reference.count) {
-            return Err(reference.dangling(extent).into());
-        }
-        let mut leaf: Option<TreeBlock> = None;
-        for key in keys {
-            if leaf.as_ref().is_some_and(|leaf| leaf.search(&key).is_ok()) {
-                continue;
-            }
-            let written = match root.holds_files() {
-                true => tree.with(|tree| tree.written_leaf(&key))?,
-                false => {
-                    running.reach(root, &key)?;
-                    None
-                }
-            };
-            match written {
-                Some((pointer, block)) => {
-                    self.queue.push(pointer.logical);
-                    leaf = Some(block);
-                }
-                None => {
+        for user in reference.users(running, extent)? {
+            match user {
+                User::Leaf(leaf) => self.queue.push(leaf),
+                User::Item(key) => {
                     self.items.insert((root, key));
                 }
             }
@@ -298,81 +272,24 @@ impl Closure {
     }
 }
 
-/// A file's reference to an extent, as the search found it.
-struct Found {
-    root: TreeId,
-    inode: InodeNumber,
-    offset: u64,
-    count: i64,
-}
-
-impl Found {
-    /// Returns the keys of the items that make up the reference.
-    fn items(
-        &self,
-        tree: &LiveTree,
-        dropped: Option<Key>,
-        extent: &Extent,
-        sector_bytes: u32,
-    ) -> Result<Vec<Key>> {
-        let object = self.inode.object_id();
-        // An offset in the upper half wraps, because the file begins in the middle of the extent.
-        let from = if self.offset > u64::MAX / 2 {
-            0
-        } else {
-            self.offset
-        };
-        let reach = extent.item.length.get().max(COMPRESSED_EXTENT_LIMIT.get());
-        let mut keys = Vec::new();
-        let first = Key::new(object, ItemType::EXTENT_DATA, from);
-        let first = dropped.map_or(first, |dropped| dropped.max(first));
-        tree.scan(&first, |key, data| {
-            if key.objectid != object
-                || key.item_type != ItemType::EXTENT_DATA
-                || key.offset.wrapping_sub(self.offset) >= reach
-                || i64::try_from(keys.len()).is_ok_and(|found| found >= self.count)
-            {
-                return ControlFlow::Break(());
-            }
-            let uses = FileExtent::parse(key, data, sector_bytes).is_ok_and(|found| match found.body {
-                FileExtentBody::Regular(slice) | FileExtentBody::Preallocated(slice) => {
-                    slice.disk == extent.item.start
-                        && key.offset.wrapping_sub(slice.offset.get()) == self.offset
-                }
-                FileExtentBody::Inline(_) => false,
-            });
-            if uses {
-                keys.push(*key);
-            }
-            ControlFlow::Continue(())
-        })?;
-        Ok(keys)
-    }
-
-    fn dangling(&self, extent: &Extent) -> Corruption {
-        Corruption::BackReferenceDangling {
-            logical: extent.item.start,
-            reference: format!(
-                "tree {} inode {} offset {} count {}",
-                self.root, self.inode, self.offset, self.count
-            ),
-        }
-    }
-}
-
-impl Running {
+impl ChecksumTree<'_> {
     /// The checksums of an extent, as the newest version of the checksum tree has them.
-    pub(super) fn checksums_of(&mut self, logical: Logical, length: ByteCount) -> Result<ExpectedChecksums> {
-        let (checksum_type, sector_bytes) = (self.core.format.checksum_type, self.core.format.sector_bytes);
-        let tree = self.view(TreeId::CHECKSUM)?;
+    pub(super) fn sums_of(&mut self, logical: Logical, length: ByteCount) -> Result<ExpectedChecksums> {
+        let (checksum_type, sector_bytes) = (
+            self.running.core.format.checksum_type,
+            self.running.core.format.sector_bytes,
+        );
+        let tree = self.running.view(TreeId::CHECKSUM)?;
         ExpectedChecksums::in_tree(&tree, checksum_type, sector_bytes, logical, length.exact_usize())
     }
+}
 
-    /// The places of trees that the change of a closure edits, for a reservation.
-    pub(super) fn places_of(closure: &Closure) -> u64 {
-        let blocks = u64_of(closure.blocks.len());
-        let data = u64_of(closure.data.len());
-        let items = u64_of(closure.items.len());
+impl Closure {
+    /// Returns the places of trees that the change of this closure edits, for a reservation.
+    pub(super) fn places(&self) -> u64 {
+        let blocks = u64_of(self.blocks.len());
+        let data = u64_of(self.data.len());
+        let items = u64_of(self.items.len());
         // Each moved data extent changes two records of extents, and two runs of checksums.
         blocks
             .exact_add(data)

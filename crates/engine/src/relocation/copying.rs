@@ -6,10 +6,11 @@
 //! nothing overwrites it in place, since its block group is being emptied.
 
 use super::closure::Moved;
+use crate::areas::Relocations;
 use crate::block_groups::{Found, Purpose};
 use crate::data_extents::DataRange;
 use crate::engine::Engine;
-use crate::running::Running;
+use crate::running_parts::DataSpace;
 use buttress_accounts::Accounts as _;
 use buttress_exact::Exact as _;
 use buttress_format::{ByteCount, ExtentItem, Logical};
@@ -39,7 +40,7 @@ impl Drop for Copies<'_> {
         }
         let mut handle = self.engine.start_to_look();
         for moved in &self.moved {
-            handle.give_back_data(range_of(moved));
+            handle.data_space().give_back(range_of(moved));
         }
     }
 }
@@ -62,24 +63,26 @@ impl Copies<'_> {
     }
 }
 
-impl Engine {
+impl<'e> Relocations<'e> {
     /// Copies the content of extents to new places.
     ///
     /// # Errors
     /// Fails with [`Error::NotMoved`], [`Error::NoSpace`], or an error of a device.
-    pub(super) fn copy_extents(&self, group: Logical, extents: &[ExtentItem]) -> Result<Copies<'_>> {
+    pub(super) fn copy_extents(&self, group: Logical, extents: &[ExtentItem]) -> Result<Copies<'e>> {
         let mut copies = Copies {
-            engine: self,
+            engine: self.engine,
             moved: Vec::with_capacity(extents.len()),
         };
         if extents.is_empty() {
             return Ok(copies);
         }
-        let view = self.view();
+        let view = self.engine.view();
         for extent in extents {
             let sums = self.sums_of(&view, extent)?;
-            let start = self.start_unchecked();
-            let (handle, to) = self.retry(start, |handle| handle.allocate_copy(extent.length))?;
+            let start = self.engine.start_unchecked();
+            let (handle, to) = self
+                .engine
+                .retry(start, |handle| handle.data_space().allocate_copy(extent.length))?;
             drop(handle);
             copies.moved.push(Moved {
                 from: extent.start,
@@ -101,8 +104,8 @@ impl Engine {
         &self,
         group: Logical,
         extents: &[ExtentItem],
-    ) -> Result<Option<Copies<'_>>> {
-        let view = self.view();
+    ) -> Result<Option<Copies<'e>>> {
+        let view = self.engine.view();
         let mut sums = Vec::with_capacity(extents.len());
         let mut length = ByteCount::ZERO;
         for extent in extents {
@@ -113,8 +116,10 @@ impl Engine {
             sums.push(of_extent);
             length = ByteCount::new(length.get().exact_add(extent.length.get()));
         }
-        let start = self.start_unchecked();
-        let (handle, to) = self.retry(start, |handle| handle.allocate_copy(length))?;
+        let start = self.engine.start_unchecked();
+        let (handle, to) = self
+            .engine
+            .retry(start, |handle| handle.data_space().allocate_copy(length))?;
         drop(handle);
         let mut to = to.get();
         let moved = extents.iter().zip(sums).map(|(extent, sums)| {
@@ -128,7 +133,7 @@ impl Engine {
             }
         });
         let copies = Copies {
-            engine: self,
+            engine: self.engine,
             moved: moved.collect(),
         };
         self.fill(&view, group, &copies)?;
@@ -145,17 +150,19 @@ impl Engine {
     /// Writes the content of extents to the places of their copies.
     fn fill(&self, view: &Filesystem, group: Logical, copies: &Copies<'_>) -> Result<()> {
         let writes = self.read_extents(view, group, &copies.moved)?;
-        self.write_data_beside(&writes).map_err(|error| match error {
-            buttress_volume::Error::Io(failure) if failure.is_out_of_space() => {
-                Error::OutOfHostSpace(failure)
-            }
-            other => other.into(),
-        })?;
+        self.engine
+            .write_data_beside(&writes)
+            .map_err(|error| match error {
+                buttress_volume::Error::Io(failure) if failure.is_out_of_space() => {
+                    Error::OutOfHostSpace(failure)
+                }
+                other => other.into(),
+            })?;
         Ok(())
     }
 
     fn read_extents(&self, view: &Filesystem, group: Logical, moved: &[Moved]) -> Result<Vec<ExtentWrite>> {
-        let volume = self.forest().volume();
+        let volume = self.engine.forest().volume();
         let reads: Vec<ExtentRead> = moved
             .iter()
             .map(|moved| ExtentRead {
@@ -207,27 +214,29 @@ fn not_moved(view: &Filesystem, group: Logical, moved: &Moved, cause: Error) -> 
     }
 }
 
-impl Running {
+impl DataSpace<'_> {
     /// Allocates a contiguous range for the copy of an extent. If a block is not in memory, the
     /// method ends before it changes anything.
     fn allocate_copy(&mut self, length: ByteCount) -> Result<Logical> {
         let bytes = length.get();
         loop {
-            let promised = self.core.reserved_data_bytes;
-            let is_spare = self.free_for_data() >= promised.exact_add(bytes);
+            let promised = self.running.core.reserved_data_bytes;
+            let is_spare = self.free_bytes() >= promised.exact_add(bytes);
             let found = match is_spare {
-                true => self
-                    .core
-                    .groups
-                    .allocate(Purpose::Data, bytes, bytes, self.core.sector_bytes())?,
+                true => self.running.core.groups.allocate(
+                    Purpose::Data,
+                    bytes,
+                    bytes,
+                    self.running.core.sector_bytes(),
+                )?,
                 false => Found::Nothing,
             };
             match found {
                 Found::Range(start, _) => return Ok(Logical::new(start)),
-                Found::Load(group) => self.load_group(group)?,
+                Found::Load(group) => self.running.load_group(group)?,
                 Found::Nothing => {
-                    if !self.add_data_space(bytes)? {
-                        return Err(self.no_data_space(length));
+                    if !self.add(bytes)? {
+                        return Err(self.no_space(length));
                     }
                 }
             }

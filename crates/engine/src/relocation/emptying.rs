@@ -10,7 +10,7 @@ use super::left::Removal;
 use crate::block_groups::{Group, Purpose};
 use crate::engine::Engine;
 use crate::need::Need;
-use crate::running::Running;
+use crate::running_parts::RelocationStep;
 use buttress_exact::Exact as _;
 use buttress_format::{BlockGroupFlags, ByteCount, DeviceId, Logical};
 use buttress_fs::error::{Defect, Error, Result};
@@ -64,7 +64,7 @@ impl<'a> Emptying<'a> {
             groups: Vec::new(),
         };
         let (mut handle, ()) = engine.retry(engine.start_unchecked(), |handle| {
-            handle.require_space_for(groups)
+            handle.relocation_step().require_space_for(groups)
         })?;
         for start in groups {
             if let Some(group) = handle.core.groups.get_mut(start.get())
@@ -74,7 +74,7 @@ impl<'a> Emptying<'a> {
                 emptying.groups.push(*start);
             }
         }
-        let (handle, ()) = engine.retry(handle, |handle| handle.make_space(groups))?;
+        let (handle, ()) = engine.retry(handle, |handle| handle.relocation_step().make_space(groups))?;
         drop(handle);
         // After this commit, nothing is overwritten in place in these block groups. The commit
         // waits for extents that are being overwritten in place.
@@ -131,13 +131,17 @@ impl<'a> Emptying<'a> {
         let mut idle = 0_usize;
         let mut pause = READERS_WAIT;
         let mut patience = match removal {
-            Removal::Left if self.engine.has_left_groups() => Duration::ZERO,
+            Removal::Left if self.engine.relocations().has_left() => Duration::ZERO,
             Removal::Awaited | Removal::Left => LEFT_WAIT,
         };
         loop {
             {
                 let mut handle = self.engine.start_unchecked();
-                if !self.groups.iter().any(|start| handle.is_emptied(*start)) {
+                if !self
+                    .groups
+                    .iter()
+                    .any(|start| handle.relocation_step().is_emptied(*start))
+                {
                     break;
                 }
                 // A commit removes empty block groups, so the next commit must not be skipped as
@@ -168,14 +172,15 @@ impl<'a> Emptying<'a> {
         Ok(0)
     }
 
-    /// Returns whether readers need the old content of the groups.
+    /// Returns whether readers need the old content of the groups, or writers or a trim hold a part
+    /// of their space.
     fn is_held(&self) -> bool {
         let handle = self.engine.start_to_look();
         let mut left = self
             .groups
             .iter()
             .filter_map(|start| handle.core.groups.holding(start.get()));
-        left.any(|group| group.read_only && group.pinned_bytes > 0)
+        left.any(|group| group.read_only && group.is_held())
     }
 
     /// Leaves the groups that still exist to a later commit. The groups keep their mark.
@@ -184,14 +189,14 @@ impl<'a> Emptying<'a> {
         let groups = core::mem::take(&mut self.groups);
         let left: Vec<Logical> = groups
             .into_iter()
-            .filter(|start| handle.is_emptied(*start))
+            .filter(|start| handle.relocation_step().is_emptied(*start))
             .collect();
         handle.core.left_groups.extend(left.iter().copied());
         left.len()
     }
 }
 
-impl Running {
+impl RelocationStep<'_> {
     /// The bytes that groups hold for a purpose. Mixed block groups count as data groups.
     fn used_by(&self, groups: &[Logical], purpose: Purpose) -> u64 {
         let counts = |group: &&Group| {
@@ -202,7 +207,7 @@ impl Running {
         };
         groups
             .iter()
-            .filter_map(|start| self.core.groups.holding(start.get()))
+            .filter_map(|start| self.running.core.groups.holding(start.get()))
             .filter(counts)
             .fold(0, |sum: u64, group| sum.exact_add(group.used))
     }
@@ -211,7 +216,7 @@ impl Running {
         let there = || {
             groups
                 .iter()
-                .filter_map(|start| self.core.groups.holding(start.get()))
+                .filter_map(|start| self.running.core.groups.holding(start.get()))
         };
         let serves = |purpose: &Purpose| there().any(|group| group.serves(*purpose));
         PURPOSES.into_iter().filter(serves).collect()
@@ -222,9 +227,16 @@ impl Running {
     pub(crate) fn wanted_for(&self, groups: &[Logical], purpose: Purpose) -> u64 {
         let used = self.used_by(groups, purpose);
         let beside = match purpose {
-            Purpose::System => self.core.node_bytes().get().exact_mul(SYSTEM_NODES),
-            Purpose::Metadata => self.metadata_reservation_bytes(Need::freeing(PLACES_BESIDE)),
-            Purpose::Data => self.core.reserved_data_bytes.max(self.core.sector_bytes()),
+            Purpose::System => self.running.core.node_bytes().get().exact_mul(SYSTEM_NODES),
+            Purpose::Metadata => self
+                .running
+                .block_reserve()
+                .metadata_bytes(Need::freeing(PLACES_BESIDE)),
+            Purpose::Data => self
+                .running
+                .core
+                .reserved_data_bytes
+                .max(self.running.core.sector_bytes()),
         };
         used.exact_add(beside)
     }
@@ -233,8 +245,8 @@ impl Running {
     pub(crate) fn free_outside(&self, groups: &[Logical], purpose: Purpose) -> u64 {
         let inside = groups
             .iter()
-            .filter_map(|start| self.core.groups.holding(start.get()));
-        let target = self.core.groups.targets().of(purpose);
+            .filter_map(|start| self.running.core.groups.holding(start.get()));
+        let target = self.running.core.groups.targets().of(purpose);
         let counts = |group: &&Group| {
             let has_target = target.is_none_or(|target| group.flags.profile() == Some(target));
             group.serves(purpose) && has_target
@@ -244,7 +256,8 @@ impl Running {
                 .exact_add(group.unbacked_bytes())
         });
         // Clamp: groups that are already marked have no free bytes left.
-        self.core
+        self.running
+            .core
             .groups
             .preferred_free_bytes(purpose)
             .saturating_sub(inside)
@@ -256,7 +269,9 @@ impl Running {
         let mut planned: Vec<(DeviceId, u64, u64)> = Vec::new();
         let mut lack = None;
         let purposes = self.purposes_of(groups);
-        if !purposes.contains(&Purpose::System) && self.lacks_converted_system_room() {
+        if !purposes.contains(&Purpose::System)
+            && self.running.core.chunk_planner().lacks_converted_system_room()
+        {
             // The first new chunk makes this system chunk too, if its space exists.
             self.plan_places(Purpose::System, &mut planned);
         }
@@ -273,7 +288,7 @@ impl Running {
                 lack = lack.or(Some((purpose, wanted.exact_sub(free))));
             }
         }
-        self.core.devices.release(&planned);
+        self.running.core.devices.release(&planned);
         match lack {
             None => Ok(()),
             Some((purpose, bytes)) => Err(self.no_space_to_move(purpose, bytes)),
@@ -283,10 +298,10 @@ impl Running {
     /// Plans one more chunk, and takes its places for as long as planning goes on. Returns the
     /// length of the planned chunk.
     fn plan_places(&mut self, purpose: Purpose, planned: &mut Vec<(DeviceId, u64, u64)>) -> Option<u64> {
-        let plan = self.plan_chunk(purpose)?;
+        let plan = self.running.core.chunk_planner().plan(purpose)?;
         let before = planned.len();
         for (device, _, _) in &plan.stripes {
-            match self.core.devices.take(*device, plan.stripe_length) {
+            match self.running.core.devices.take(*device, plan.stripe_length) {
                 Some(start) => planned.push((*device, start, plan.stripe_length)),
                 None => break,
             }
@@ -303,8 +318,8 @@ impl Running {
                 Purpose::System => "the chunk tree in other block groups",
             },
             wanted: ByteCount::new(bytes),
-            pinned_by_readers: self.pinned_by_readers(),
-            reclaimable: self.core.groups.reclaimable(purpose),
+            pinned_by_readers: self.running.core.pinned_by_readers(),
+            reclaimable: self.running.core.groups.reclaimable(purpose),
         }
     }
 
@@ -318,7 +333,7 @@ impl Running {
                 if free >= wanted {
                     break;
                 }
-                if !self.allocate_chunk(purpose)? {
+                if !self.running.chunks().allocate(purpose)? {
                     return Err(self.no_space_to_move(purpose, wanted.exact_sub(free)));
                 }
             }

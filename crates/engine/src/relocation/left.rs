@@ -7,8 +7,8 @@
 //! Invariant: the list holds only marked groups without extents. A group that is gone leaves the
 //! list at the next check.
 
-use crate::engine::Engine;
-use crate::running::Running;
+use crate::areas::Relocations;
+use crate::running_parts::RelocationStep;
 use buttress_format::Logical;
 use buttress_fs::error::Result;
 use buttress_fs::progress::Progress;
@@ -31,68 +31,67 @@ pub enum Removal {
     Left,
 }
 
-impl Running {
+impl RelocationStep<'_> {
     /// Returns whether a group exists, is marked, and begins at this address.
     pub(super) fn is_emptied(&self, start: Logical) -> bool {
-        let group = self.core.groups.holding(start.get());
+        let group = self.running.core.groups.holding(start.get());
         group.is_some_and(|group| group.start == start.get() && group.read_only)
     }
 
     /// Returns whether a commit can remove one of the groups that were left.
     fn can_remove_left(&mut self) -> bool {
-        let left = core::mem::take(&mut self.core.left_groups);
+        let left = core::mem::take(&mut self.running.core.left_groups);
         let left: Vec<Logical> = left.into_iter().filter(|start| self.is_emptied(*start)).collect();
-        let groups = &self.core.groups;
+        let groups = &self.running.core.groups;
         let is_free = |start: &Logical| {
             let group = groups.holding(start.get());
-            group
-                .is_some_and(|group| group.used == 0 && group.pinned_bytes == 0 && group.allocated_bytes == 0)
+            group.is_some_and(|group| group.used == 0 && !group.is_held())
         };
         let can_remove = left.iter().any(is_free);
-        self.core.left_groups = left;
+        self.running.core.left_groups = left;
         can_remove
     }
 }
 
-impl Engine {
+impl Relocations<'_> {
     /// Returns whether emptied block groups wait for readers.
-    pub(super) fn has_left_groups(&self) -> bool {
-        !self.shared.running.lock().core.left_groups.is_empty()
+    pub(super) fn has_left(&self) -> bool {
+        !self.engine.shared.running.lock().core.left_groups.is_empty()
     }
 
     /// Commits if this removes emptied block groups that no reader needs any more.
     ///
     /// # Errors
     /// Fails as a commit does.
-    pub(crate) fn remove_left_groups(&self) -> Result<()> {
-        if !self.has_left_groups() {
+    pub(crate) fn remove_left(&self) -> Result<()> {
+        if !self.has_left() {
             return Ok(());
         }
         {
             // Acquiring the edit lock releases the pins of readers that ended.
-            let mut handle = self.start_unchecked();
-            if !handle.can_remove_left() {
+            let mut handle = self.engine.start_unchecked();
+            if !handle.relocation_step().can_remove_left() {
                 return Ok(());
             }
             handle.core.superblock_changed = true;
         }
-        self.commit_metadata().map(drop)
+        self.engine.commit_metadata().map(drop)
     }
 
     /// Waits until all emptied block groups are removed. Returns whether there were any.
     ///
     /// # Errors
     /// Fails as a commit does, or if the job is cancelled.
-    pub(crate) fn wait_for_left_groups(&self, progress: &Progress) -> Result<bool> {
-        if !self.has_left_groups() {
+    pub(crate) fn wait_for_left(&self, progress: &Progress) -> Result<bool> {
+        if !self.has_left() {
             return Ok(false);
         }
         let mut pause = WAIT;
         loop {
-            self.remove_left_groups()?;
-            if !self.has_left_groups() {
+            self.remove_left()?;
+            if !self.has_left() {
                 // The space can be used again once this commit is durable.
-                self.commit_metadata()?;
+                self.engine.commit_metadata()?;
                 return Ok(true);
             }
             progress.check()?;

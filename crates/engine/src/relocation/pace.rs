@@ -74,33 +74,41 @@ mod tests {
     const RATE: u64 = 10 << 20;
     const BATCH: u64 = 1 << 20;
 
-    /// Runs batches that take this long themselves, on a clock of the test. Returns bytes per second.
-    fn rate_of(batch: Duration, batches: u32, stall: Duration) -> f64 {
+    /// Runs batches that take these times themselves, on a clock of the test. Returns bytes per
+    /// second.
+    fn rate_of(batches: &[Duration]) -> f64 {
         let start = Instant::now();
         let mut now = start;
         let mut pace = Pace::new(Some(RATE), now);
-        for number in 0..batches {
-            now += batch;
-            if number == 1 {
-                now += stall;
-            }
+        for batch in batches {
+            now += *batch;
             now = now.max(pace.due_after(BATCH, now).unwrap());
         }
-        (u64::from(batches) * BATCH) as f64 / (now - start).as_secs_f64()
+        (batches.len() as u64 * BATCH) as f64 / (now - start).as_secs_f64()
     }
 
     #[test]
     fn limited_rate_is_within_a_tenth_of_the_limit() {
         for batch in [0, 1, 40, 90, 99] {
-            let rate = rate_of(Duration::from_millis(batch), 50, Duration::ZERO);
+            let rate = rate_of(&[Duration::from_millis(batch); 50]);
             let part = rate / RATE as f64;
             assert!((0.9..=1.1).contains(&part), "batches of {batch} ms: {part}");
         }
     }
 
+    /// At the limit, a batch takes 100 ms.
+    #[test]
+    fn job_catches_up_after_each_slow_batch() {
+        let batches = [150, 10].map(Duration::from_millis).repeat(25);
+        let part = rate_of(&batches) / RATE as f64;
+        assert!((0.9..=1.1).contains(&part), "{part}");
+    }
+
     #[test]
     fn stalled_job_does_not_catch_up_at_full_speed() {
-        let rate = rate_of(Duration::from_millis(1), 50, Duration::from_secs(60));
+        let mut batches = [Duration::from_millis(1); 50];
+        batches[1] = Duration::from_secs(60);
+        let rate = rate_of(&batches);
         assert!(rate < RATE as f64 / 10.0, "{rate}");
         let start = Instant::now();
         let mut pace = Pace::new(Some(RATE), start);

@@ -16,7 +16,7 @@
 use super::closure::{Block, Closure, Data};
 use crate::block_groups::{Found, Purpose};
 use crate::need::Need;
-use crate::running::Running;
+use crate::running_parts::Renamer;
 use buttress_accounts::delayed_references::{Created, ExtentKind, Reference};
 use buttress_exact::{Exact as _, u64_of};
 use buttress_format::file_extent::set_disk;
@@ -45,23 +45,24 @@ pub(super) struct Renaming {
     references_taken: u64,
 }
 
-impl Running {
+impl Renamer<'_> {
     /// Prepares the change of addresses in a closure: reserves space, loads the items to change,
     /// and allocates addresses. If a block is missing, the preparation ends before any change.
     /// Returns `None` if the closure needs more space for metadata than exists.
     pub(super) fn prepare_renaming(&mut self, closure: Closure) -> Result<Option<Renaming>> {
         for (tree, key) in &closure.items {
-            self.reach(*tree, key)?;
+            self.running.reach(*tree, key)?;
         }
         for data in closure.data.values() {
             for at in [data.moved.from, data.moved.to] {
-                self.reach(TreeId::CHECKSUM, &crate::checksums::checksum_key(at.get()))?;
+                self.running
+                    .reach(TreeId::CHECKSUM, &crate::checksums::checksum_key(at.get()))?;
             }
         }
         let gone = self.children_gone(&closure)?;
         let blocks = u64_of(closure.blocks.len());
-        let need = Need::freeing(Self::places_of(&closure).exact_add(blocks));
-        if !self.reserve_space(need)? {
+        let need = Need::freeing(closure.places().exact_add(blocks));
+        if !self.running.reserve_space(need)? {
             return Ok(None);
         }
         let places = self.take_block_places(closure.blocks.len())?;
@@ -73,14 +74,15 @@ impl Running {
             closure,
             blocks,
             gone,
-            generation: self.core.generation,
-            references_taken: self.core.references.times_taken(),
+            generation: self.running.core.generation,
+            references_taken: self.running.core.references.times_taken(),
         }))
     }
 
     /// Whether there is still space for what a commit makes of the change.
     pub(super) fn reserve_for(&mut self, renaming: &Renaming) -> Result<bool> {
-        self.reserve_space(Need::freeing(Self::places_of(&renaming.closure)))
+        self.running
+            .reserve_space(Need::freeing(renaming.closure.places()))
     }
 
     /// Takes addresses for `count` tree blocks. After an error, or without enough space, no address
@@ -95,14 +97,15 @@ impl Running {
     }
 
     fn take_some_places(&mut self, count: usize, places: &mut Vec<Logical>) -> Result<bool> {
-        let node_bytes = self.core.node_bytes().get();
+        let node_bytes = self.running.core.node_bytes().get();
         while places.len() < count {
             let left = u64_of(count.exact_sub(places.len()));
             let wanted = left.exact_mul(node_bytes);
-            let found = self
-                .core
-                .groups
-                .allocate(Purpose::Metadata, wanted, node_bytes, node_bytes)?;
+            let found =
+                self.running
+                    .core
+                    .groups
+                    .allocate(Purpose::Metadata, wanted, node_bytes, node_bytes)?;
             match found {
                 Found::Range(start, length) => {
                     // At least one, which was asked for.
@@ -110,7 +113,7 @@ impl Running {
                     let at = |index: u64| Logical::new(start.exact_add(index.exact_mul(node_bytes)));
                     places.extend((0..nodes).map(at));
                 }
-                Found::Load(group) => self.load_group(group)?,
+                Found::Load(group) => self.running.load_group(group)?,
                 Found::Nothing => return Ok(false),
             }
         }
@@ -118,10 +121,10 @@ impl Running {
     }
 
     fn give_back_places(&mut self, places: &[Logical]) {
-        let node_bytes = self.core.node_bytes().get();
+        let node_bytes = self.running.core.node_bytes().get();
         for place in places {
-            let given = self.core.groups.give_back(place.get(), node_bytes);
-            self.core.settle(given);
+            let given = self.running.core.groups.give_back(place.get(), node_bytes);
+            self.running.core.settle(given);
         }
     }
 
@@ -136,7 +139,7 @@ impl Running {
         for (parent, block) in closure.blocks.iter().filter(full) {
             for pointer in block.block.pointers() {
                 let reference = Reference::SharedBlock { parent: *parent };
-                let extent = self.core.extent_with_references(pointer.logical)?;
+                let extent = self.running.core.extent_with_references(pointer.logical)?;
                 let refers = |extent: &super::extents::Extent| {
                     extent.references.iter().any(|(other, _)| *other == reference)
                 };
@@ -151,7 +154,7 @@ impl Running {
     /// Whether a deleted subvolume waits to be dropped, or was dropped in part.
     fn has_dead_subvolumes(&mut self) -> Result<bool> {
         let mut has_any = false;
-        let tree = self.open_tree(TreeId::ROOT)?.tree.clone();
+        let tree = self.running.open_tree(TreeId::ROOT)?.tree.clone();
         tree.scan(&Key::new(ObjectId::ORPHAN, ItemType::ORPHAN_ITEM, 0), |key, _| {
             has_any = key.objectid == ObjectId::ORPHAN && key.item_type == ItemType::ORPHAN_ITEM;
             ControlFlow::Break(())
@@ -168,7 +171,7 @@ impl Running {
     /// Whether nothing that the change is about was edited since it was prepared. Others had the
     /// edit lock, and no commit came. A block that is missing ends it.
     pub(super) fn is_unchanged(&mut self, renaming: &Renaming) -> Result<bool> {
-        let references = &self.core.references;
+        let references = &self.running.core.references;
         if references.times_taken() != renaming.references_taken {
             return Ok(false);
         }
@@ -188,9 +191,9 @@ impl Running {
                 return Ok(false);
             }
         }
-        let sector_bytes = self.core.format.sector_bytes;
+        let sector_bytes = self.running.core.format.sector_bytes;
         for (tree, key) in &closure.items {
-            let open = self.open_tree(*tree)?.tree.clone();
+            let open = self.running.open_tree(*tree)?.tree.clone();
             let mut is_same = false;
             open.look(key, |data| {
                 is_same =
@@ -211,20 +214,32 @@ impl Running {
     pub(super) fn rename_all(&mut self, renaming: &Renaming, copies: Vec<(TreeId, TreeBlock)>) -> Result<()> {
         let _lifted = NonBlocking::lift();
         for (tree, copy) in copies {
-            self.core.forest.keep_written(tree, copy);
+            self.running.core.forest.keep_written(tree, copy);
         }
         // No log on the last commit may name a new address.
-        self.core.has_new_chunk = true;
-        self.core
+        self.running.core.has_new_chunk = true;
+        self.running
+            .core
             .relocated_blocks
             .extend(renaming.blocks.values().copied());
         self.change_all(renaming).inspect_err(|error| {
-            self.core.forest.volume().stop_writing(error);
+            self.running.core.forest.volume().stop_writing(error);
         })
     }
 
     fn change_all(&mut self, renaming: &Renaming) -> Result<()> {
         let closure = &renaming.closure;
+        // A live read may follow a new address as soon as an item has it, so checksums are there
+        // before.
+        for data in closure.data.values() {
+            for (start, sums) in data.moved.sums.runs() {
+                if buttress_faults::on("relocation-checksums-left") {
+                    break;
+                }
+                let at = data.moved.to.exact_add(ByteCount::of(start));
+                self.running.checksum_tree().insert(at, sums)?;
+            }
+        }
         for (old, block) in &closure.blocks {
             self.move_block_references(renaming, *old, block)?;
         }
@@ -237,8 +252,8 @@ impl Running {
         for tree in closure.trees_to_mark() {
             // A tree takes blocks newer than its last snapshot for its own. Copies that several
             // trees share are treated as if the snapshot had just been made.
-            let generation = self.core.generation;
-            let open = self.open_tree(tree)?;
+            let generation = self.running.core.generation;
+            let open = self.running.open_tree(tree)?;
             let item = open.item.as_mut().ok_or(Error::TreeNotFound { tree })?;
             item.last_snapshot = generation;
             open.item_changed = true;
@@ -246,28 +261,19 @@ impl Running {
         for (tree, key) in &closure.items {
             self.change_item(renaming, *tree, key)?;
         }
-        for data in closure.data.values() {
-            for (start, sums) in data.moved.sums.runs() {
-                if buttress_faults::on("relocation-checksums-left") {
-                    break;
-                }
-                let at = data.moved.to.exact_add(ByteCount::of(start));
-                self.insert_checksums(at, sums)?;
-            }
-        }
         Ok(())
     }
 
     fn move_block_references(&mut self, renaming: &Renaming, old: Logical, block: &Block) -> Result<()> {
         let new = *renaming.blocks.get(&old).ok_or_else(|| no_such_block(old))?;
-        let (node_bytes, level) = (self.core.node_bytes(), block.block.level());
+        let (node_bytes, level) = (self.running.core.node_bytes(), block.block.level());
         let owner = block.block.header().owner;
         let created = Created {
             owner,
             first_key: block.block.key(0),
         };
         let kind = ExtentKind::TreeBlock { level };
-        let references = &mut self.core.references;
+        let references = &mut self.running.core.references;
         for (index, (reference, _)) in block.extent.references.iter().enumerate() {
             references.let_go(old, node_bytes, level, *reference, owner);
             let moved = renaming.reference(*reference);
@@ -298,7 +304,7 @@ impl Running {
         new: Logical,
         node: &TreeBlock,
     ) {
-        let node_bytes = self.core.node_bytes();
+        let node_bytes = self.running.core.node_bytes();
         let kind = ExtentKind::TreeBlock {
             level: node.level().exact_sub(1),
         };
@@ -307,7 +313,7 @@ impl Running {
             if renaming.blocks.contains_key(&child) || renaming.gone.contains(&(old, child)) {
                 continue;
             }
-            let references = &mut self.core.references;
+            let references = &mut self.running.core.references;
             references.change(
                 child,
                 node_bytes,
@@ -332,14 +338,14 @@ impl Running {
             .items()
             .filter(|item| item.key.item_type == ItemType::EXTENT_DATA)
         {
-            let extent = parse(leaf, &item.key, item.data, self.core.format.sector_bytes)?;
+            let extent = parse(leaf, &item.key, item.data, self.running.core.format.sector_bytes)?;
             let Some(slice) = extent.slice().filter(|slice| !slice.is_hole()) else {
                 continue;
             };
             if renaming.closure.data.contains_key(&slice.disk) {
                 continue;
             }
-            let references = &mut self.core.references;
+            let references = &mut self.running.core.references;
             let (disk, length) = (slice.disk, slice.disk_bytes);
             references.change(
                 disk,
@@ -375,7 +381,7 @@ impl Running {
             first_key: None,
         };
         let mut created = Some(created);
-        let references = &mut self.core.references;
+        let references = &mut self.running.core.references;
         for (reference, count) in &data.extent.references {
             let moved = renaming.reference(*reference);
             references.change(
@@ -408,8 +414,8 @@ impl Running {
         let new = *renaming.blocks.get(&old).ok_or_else(|| no_such_block(old))?;
         let found = renaming.closure.blocks.get(&old);
         let block = &found.ok_or_else(|| no_such_block(old))?.block;
-        let generation = self.core.generation;
-        let open = self.open_tree(tree)?;
+        let generation = self.running.core.generation;
+        let open = self.running.open_tree(tree)?;
         // Clamp: the root of an empty tree is found by its level alone.
         let first_key = block.key(0).unwrap_or(Key::MIN);
         let level = block.level();
@@ -434,9 +440,9 @@ impl Running {
     }
 
     fn change_item(&mut self, renaming: &Renaming, tree: TreeId, key: &Key) -> Result<()> {
-        let sector_bytes = self.core.format.sector_bytes;
+        let sector_bytes = self.running.core.format.sector_bytes;
         let mut is_set = false;
-        let found = self.update(tree, key, &mut |data| {
+        let found = self.running.update(tree, key, &mut |data| {
             let disk = disk_of(key, data, sector_bytes);
             let moved = disk.and_then(|disk| renaming.closure.data.get(&disk));
             is_set = moved.is_some_and(|moved| set_disk(data, moved.moved.to));

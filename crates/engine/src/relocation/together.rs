@@ -7,14 +7,14 @@
 //! All extents of a call move, or none, except extents that changed after the copy began.
 
 use super::{BATCH_EXTENTS, Job, Pace, RelocationOptions, RelocationSummary};
+use crate::areas::Relocations;
 use crate::data_extents::DataRange;
-use crate::engine::Engine;
 use buttress_exact::u64_of;
 use buttress_format::{ExtentItem, Logical};
 use buttress_fs::error::{Error, Result};
 use std::time::Instant;
 
-impl Engine {
+impl Relocations<'_> {
     /// Moves extents to consecutive places, in this order, for all of their users. Moves nothing,
     /// and returns an empty summary, if an extent no longer exists, lacks checksums, or is being
     /// moved away, or if no free range is long enough. A commit makes the move durable.
@@ -26,12 +26,12 @@ impl Engine {
         extents: &[DataRange],
         options: &RelocationOptions,
     ) -> Result<RelocationSummary> {
-        let _way = self.shared.reclaim.give_way();
-        let _one_at_a_time = self.shared.relocating.lock();
-        self.require_writing()?;
+        let _way = self.engine.shared.reclaim.give_way();
+        let _one_at_a_time = self.engine.shared.relocating.lock();
+        self.engine.require_writing()?;
         options.progress.check()?;
         let mut job = Job {
-            engine: self,
+            engine: self.engine,
             options,
             summary: RelocationSummary::default(),
             pace: Pace::new(options.bytes_per_second, Instant::now()),
@@ -48,7 +48,7 @@ impl Engine {
         let moved = copies.moved().to_vec();
         job.change(&mut copies, &moved, &[])?;
         drop(copies);
-        self.commit_metadata()?;
+        self.engine.commit_metadata()?;
         job.summary.batches = 1;
         job.pace.wait(job.summary.data_bytes, &options.progress)?;
         Ok(job.summary)
@@ -57,8 +57,8 @@ impl Engine {
     /// Returns the items of these extents, and the block group of the first; `None` if one of the
     /// extents cannot move.
     fn movable(&self, extents: &[DataRange]) -> Result<Option<(Logical, Vec<ExtentItem>)>> {
-        let start = self.start_to_look();
-        let (handle, items) = self.retry(start, |handle| {
+        let start = self.engine.start_to_look();
+        let (handle, items) = self.engine.retry(start, |handle| {
             let mut items = Vec::with_capacity(extents.len());
             for extent in extents {
                 let found = handle.core.extent_with_references(extent.logical)?;

@@ -5,7 +5,7 @@
 //! size that its content needs, and the next shrink continues.
 
 use super::closing::NoChunks;
-use crate::engine::Engine;
+use crate::areas::Shrinking;
 use crate::membership::{cut_file, require_no_chunk_past};
 use crate::relocation::RelocationOptions;
 use buttress_format::{ByteCount, DeviceId, Logical, Physical};
@@ -25,23 +25,23 @@ pub(super) struct Sizes {
     pub device: ByteCount,
 }
 
-impl Engine {
+impl Shrinking<'_> {
     /// Gives the devices and image files these sizes. The caller keeps new chunks off the parts to
     /// be cut, so the refusal of a chunk there only guards this.
     pub(super) fn cut_devices(&self, ends: &BTreeMap<DeviceId, ByteCount>) -> Result<()> {
         // After two commits, the last durable state has no extent past the ends either.
-        self.commit()?;
-        self.commit()?;
+        self.engine.commit()?;
+        self.engine.commit()?;
         let mut cut = Vec::new();
         for (device, end) in ends {
-            let slot = self.member(*device)?;
-            require_no_chunk_past(self.forest().volume(), &slot, *end)?;
+            let slot = self.engine.devices().member(*device)?;
+            require_no_chunk_past(self.engine.forest().volume(), &slot, *end)?;
             if slot.expected_bytes() != Some(*end) {
-                self.set_device_bytes(*device, *end)?;
+                self.engine.devices().set_bytes(*device, *end)?;
             }
             cut.push((slot, *end));
         }
-        self.commit()?;
+        self.engine.commit()?;
         for (slot, end) in cut {
             let Some(own) = slot.device() else { continue };
             cut_file(own, slot.uuid(), end)?;
@@ -54,7 +54,7 @@ impl Engine {
     pub(super) fn return_sizes(&self, before: &BTreeMap<DeviceId, Sizes>) -> Result<()> {
         let mut grown = BTreeMap::new();
         for (device, sizes) in before {
-            let slot = self.member(*device)?;
+            let slot = self.engine.devices().member(*device)?;
             let own_bytes = slot.device().map(|own| ByteCount::new(own.size_bytes()));
             let has_grown = |now: Option<ByteCount>, then| now.is_some_and(|now| now > then);
             if has_grown(slot.expected_bytes(), sizes.volume) || has_grown(own_bytes, sizes.device) {
@@ -64,19 +64,22 @@ impl Engine {
         if grown.is_empty() {
             return Ok(());
         }
-        let mut closed = NoChunks::begin(self)?;
+        let mut closed = NoChunks::begin(self.engine)?;
         closed.open_below(&before.iter().map(|(id, sizes)| (*id, sizes.volume)).collect());
         let past = |id: &DeviceId| before.get(id).map(|sizes| sizes.volume);
         let groups = grown.keys().filter_map(|id| Some((*id, past(id)?)));
         let groups = self.few_groups_past(groups.collect());
         // If the volume has no space for this content, the devices stay larger.
-        let _stays = self.relocate_now(&groups, &RelocationOptions::default());
+        let _stays = self
+            .engine
+            .relocations()
+            .relocate_now(&groups, &RelocationOptions::default());
         let mut ends = BTreeMap::new();
         for (device, slot) in &grown {
             let (Some(earlier), Some(now)) = (past(device), slot.expected_bytes()) else {
                 continue;
             };
-            let last = end_of_extents(self.forest().volume(), slot);
+            let last = end_of_extents(self.engine.forest().volume(), slot);
             ends.insert(*device, earlier.max(last).min(now));
         }
         self.cut_devices(&ends)
@@ -87,11 +90,15 @@ impl Engine {
     fn few_groups_past(&self, ends: Vec<(DeviceId, ByteCount)>) -> Vec<Logical> {
         let mut groups: Vec<Logical> = Vec::new();
         for (device, end) in ends {
-            groups.extend(self.groups_on(device, &(Physical::new(end.get())..Physical::MAX)));
+            groups.extend(
+                self.engine
+                    .relocations()
+                    .groups_on(device, &(Physical::new(end.get())..Physical::MAX)),
+            );
         }
         groups.sort_unstable();
         groups.dedup();
-        let running = self.shared.running.lock();
+        let running = self.engine.shared.running.lock();
         let used = |start: &Logical| {
             let group = running.core.groups.holding(start.get());
             group.map_or(0, |group| group.used)

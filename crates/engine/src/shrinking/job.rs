@@ -9,9 +9,9 @@ use super::cutting::Sizes;
 use super::places::profile_of;
 use super::plan::{GroupRef, NewChunk, Plan, Step};
 use super::{LEAST_SPARE_BYTES, SPARE_BYTES, ShrinkSummary, ShrunkDevice, plan_of, plan_shrink, summary_of};
+use crate::areas::Shrinking;
 use crate::block_groups::Purpose;
 use crate::chunks;
-use crate::engine::Engine;
 use crate::exclusive::Change;
 use crate::relocation::RelocationOptions;
 use buttress_exact::Exact as _;
@@ -28,7 +28,7 @@ const PLANS_MAX: usize = 4;
 /// Metadata may take one byte in this number of the free space that the plan left for it.
 const HEADROOM_PART: u64 = 4;
 
-impl Engine {
+impl Shrinking<'_> {
     /// Moves the content of the volume towards the start of its devices, and cuts the devices after
     /// it, with `slack` free bytes on each device. Nothing changes if no device would get smaller.
     /// Image files grow first if the content needs space beside itself, and are cut last.
@@ -39,7 +39,7 @@ impl Engine {
     /// Fails before any change if a device is missing or belongs to a seed, or if a device that
     /// cannot grow has too little unallocated space. [`Error::Cancelled`] leaves a whole volume
     /// that the next shrink continues with. [`MembershipRefusal::NotPacked`] if the volume no longer
-    /// fits any plan. Errors of devices, trees and extents as for [`relocate`](Self::relocate).
+    /// fits any plan. Errors of devices, trees and extents as for [`relocate`](Relocations::relocate).
     ///
     /// After an error, devices that were enlarged get their earlier sizes again, unless much
     /// content is past their earlier ends.
@@ -53,7 +53,7 @@ impl Engine {
     /// # Errors
     /// As for [`shrink`](Self::shrink). [`MembershipRefusal::TooSmall`] before any change if the
     /// packed content does not fit into the size.
-    pub fn shrink_device_to(
+    pub fn shrink_device(
         &self,
         device: DeviceId,
         size: ByteCount,
@@ -73,8 +73,8 @@ impl Engine {
     /// # Errors
     /// [`MembershipRefusal::TooSmall`], with the smallest size; block groups or extents cannot be read.
     pub fn require_packed_size(&self, device: DeviceId, size: ByteCount) -> Result<()> {
-        let slot = self.member(device)?;
-        let summary = plan_shrink(&self.view(), ByteCount::ZERO)?;
+        let slot = self.engine.devices().member(device)?;
+        let summary = plan_shrink(&self.engine.view(), ByteCount::ZERO)?;
         let found = summary.devices.iter().find(|shrunk| shrunk.device == device);
         let least = found.map_or(ByteCount::ZERO, |shrunk| shrunk.after);
         if size >= least {
@@ -98,11 +98,11 @@ impl Engine {
         progress: &Progress,
         size_of: &dyn Fn(&ShrunkDevice) -> Option<ByteCount>,
     ) -> Result<ShrinkSummary> {
-        let _alone = self.begin_change(Change::Resize)?;
+        let _alone = self.engine.begin_change(Change::Resize)?;
         // A reclaim between two steps would put extents where the plan has none.
-        let _way = self.shared.reclaim.give_way();
-        self.require_writing()?;
-        self.commit()?;
+        let _way = self.engine.shared.reclaim.give_way();
+        self.engine.require_writing()?;
+        self.engine.commit()?;
         let before = self.device_sizes()?;
         let packed = self.pack_and_cut(&before, slack, progress, size_of);
         packed.inspect_err(|_| {
@@ -146,7 +146,7 @@ impl Engine {
     ) -> Result<(ShrinkSummary, NoChunks<'_>)> {
         let mut plans = 0;
         loop {
-            let mut closed = NoChunks::begin(self)?;
+            let mut closed = NoChunks::begin(self.engine)?;
             let plan = self.grow_for_plan(before)?;
             progress.expect(ByteCount::new(plan.moved_bytes));
             let planned = self.summarize(&plan, slack);
@@ -164,7 +164,7 @@ impl Engine {
     /// Returns the sizes of each device. Refuses devices that are missing, and devices of a seed.
     fn device_sizes(&self) -> Result<BTreeMap<DeviceId, Sizes>> {
         let ids: Vec<DeviceId> = {
-            let running = self.shared.running.lock();
+            let running = self.engine.shared.running.lock();
             running
                 .core
                 .devices
@@ -175,7 +175,7 @@ impl Engine {
         };
         let mut sizes = BTreeMap::new();
         for device in ids {
-            let slot = self.member(device)?;
+            let slot = self.engine.devices().member(device)?;
             let own = slot.device().map(|own| ByteCount::new(own.size_bytes()));
             let size = slot.expected_bytes().zip(own);
             let missing = || {
@@ -190,19 +190,19 @@ impl Engine {
     }
 
     fn summarize(&self, plan: &Plan, slack: ByteCount) -> ShrinkSummary {
-        summary_of(&self.view(), plan, slack)
+        summary_of(&self.engine.view(), plan, slack)
     }
 
     /// Plans the shrink, and grows the devices to the sizes that the plan needs meanwhile.
     fn grow_for_plan(&self, before: &BTreeMap<DeviceId, Sizes>) -> Result<Plan> {
-        let plan = plan_of(&self.view(), SPARE_BYTES)?;
+        let plan = plan_of(&self.engine.view(), SPARE_BYTES)?;
         if plan.steps.is_empty() {
             return Ok(plan);
         }
         if self.grow_devices(&plan)?.is_none() {
             return Ok(plan);
         }
-        let plan = plan_of(&self.view(), LEAST_SPARE_BYTES)?;
+        let plan = plan_of(&self.engine.view(), LEAST_SPARE_BYTES)?;
         match self.grow_devices(&plan)? {
             None => Ok(plan),
             Some((device, wanted)) => {
@@ -223,10 +223,10 @@ impl Engine {
 
     /// Grows each device to its peak. Returns the first device that cannot grow, with its peak.
     fn grow_devices(&self, plan: &Plan) -> Result<Option<(DeviceId, u64)>> {
-        let sector_bytes = u64::from(self.forest().block_format().sector_bytes);
+        let sector_bytes = u64::from(self.engine.forest().block_format().sector_bytes);
         let mut growing = Vec::new();
         for (device, peak) in &plan.peaks {
-            let slot = self.member(*device)?;
+            let slot = self.engine.devices().member(*device)?;
             let now = slot.expected_bytes().map_or(0, ByteCount::get);
             let peak = peak.div_ceil(sector_bytes).exact_mul(sector_bytes);
             if slot.device().is_some() && now < peak {
@@ -253,9 +253,11 @@ impl Engine {
             };
         }
         for (slot, peak) in &growing {
-            self.set_device_bytes(slot.id(), ByteCount::new(*peak))?;
+            self.engine
+                .devices()
+                .set_bytes(slot.id(), ByteCount::new(*peak))?;
         }
-        self.commit()?;
+        self.engine.commit()?;
         Ok(None)
     }
 
@@ -299,7 +301,7 @@ impl Engine {
                     if let Some(first) = first.transpose()? {
                         self.go_on_in(first, plan.mixed_data_bytes);
                     }
-                    self.relocate_closed(&groups?, &options)?;
+                    self.engine.relocations().relocate_closed(&groups?, &options)?;
                 }
             }
         }
@@ -308,7 +310,7 @@ impl Engine {
 
     /// Refuses a plan whose chunks for metadata are too small, since metadata has grown.
     fn require_headroom(&self, plan: &Plan) -> Result<(), PackingObstacle> {
-        let running = self.shared.running.lock();
+        let running = self.engine.shared.running.lock();
         let used = running.core.groups.room(Purpose::Metadata).used_bytes;
         let (length, planned) = plan.metadata;
         let headroom = length.exact_sub(planned);
@@ -325,7 +327,7 @@ impl Engine {
     /// Makes a chunk of the plan. Returns the obstacle if it cannot be made at its place.
     fn make_planned(&self, chunk: &NewChunk) -> Result<Result<Logical, PackingObstacle>> {
         let uuids: BTreeMap<DeviceId, Uuid> = {
-            let running = self.shared.running.lock();
+            let running = self.engine.shared.running.lock();
             let rooms = running.core.devices.rooms.iter();
             rooms.map(|room| (room.item.device, room.item.uuid)).collect()
         };
@@ -340,8 +342,8 @@ impl Engine {
         if plan.stripes.len() != chunk.place.stripes.len() {
             return Err(Defect::new("a chunk of a shrink is planned on an unknown device").into());
         }
-        let (mut handle, made) = self.retry(self.start_unchecked(), |handle| {
-            handle.make_chunk_at(chunk.flags, &plan)
+        let (mut handle, made) = self.engine.retry(self.engine.start_unchecked(), |handle| {
+            handle.chunks().make_at(chunk.flags, &plan)
         })?;
         if let Some(start) = made
             && let Some(group) = handle.core.groups.get_mut(start.get())
@@ -351,7 +353,7 @@ impl Engine {
         let is_system = chunk.flags.contains(BlockGroupFlags::SYSTEM);
         let is_array_full = is_system && !handle.core.system_array_has_space();
         drop(handle);
-        self.commit_metadata()?;
+        self.engine.commit_metadata()?;
         Ok(made.ok_or_else(|| {
             if is_array_full {
                 return PackingObstacle::SystemArray;
@@ -369,7 +371,7 @@ impl Engine {
     /// Lets the next allocations of all kinds begin in a chunk. In a mixed one, metadata begins
     /// after the data that moves there.
     fn go_on_in(&self, chunk: Logical, data_bytes: u64) {
-        let mut running = self.shared.running.lock();
+        let mut running = self.engine.shared.running.lock();
         let Some((flags, end)) = running
             .core
             .groups

@@ -3,11 +3,13 @@
 //! - `names`: lookup, creation, links, removal, listing.
 //! - The module `attributes`: the attributes of `stat(2)`, extended attributes, control commands.
 //! - `content`: open files.
+//! - `interrupts`: requests that a signal cancels.
 //!
 //! The kernel's node numbers are those of the file system, except that the root is 1.
 
 mod attributes;
 mod content;
+mod interrupts;
 mod names;
 
 use super::notify::Later;
@@ -16,6 +18,7 @@ use crate::vfs::Stale;
 use crate::vfs::{Caller, Entry, Errno, HeldBack, Looks, NodeId, Result, Shown, Vfs};
 use buttress::Metadata;
 use crossbeam_channel::Sender;
+use interrupts::Interrupts;
 use parking_lot::Mutex;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -64,6 +67,7 @@ pub(super) struct Server {
     root: NodeId,
     /// Queue of the notifier thread. Leaf lock.
     later: Mutex<Option<Sender<Later>>>,
+    interrupts: Interrupts,
 }
 
 /// A request that was read.
@@ -87,8 +91,12 @@ impl Request<'_> {
 impl Server {
     pub(super) fn new(vfs: Arc<dyn Vfs>) -> Self {
         let root = vfs.root();
-        let later = Mutex::default();
-        Self { vfs, root, later }
+        Self {
+            vfs,
+            root,
+            later: Mutex::default(),
+            interrupts: Interrupts::default(),
+        }
     }
 
     pub(super) const fn root(&self) -> NodeId {
@@ -181,8 +189,10 @@ impl Server {
                 self.forget(request)?;
                 return Ok(Reply::None);
             }
-            // Interruptions are ignored, because a running call ends soon.
-            operation::INTERRUPT => return Ok(Reply::None),
+            operation::INTERRUPT => {
+                self.interrupts.interrupt(request.input.u64()?);
+                return Ok(Reply::None);
+            }
             // Only mounts of block devices send this request: umount(8) waits for the answer.
             operation::DESTROY => self.vfs.end(),
             operation::LOOKUP => self.lookup(request, out)?,

@@ -37,7 +37,7 @@ impl MountedVolume {
     pub(super) fn shown(&self, location: Location) -> Result<Shown> {
         let found = match &self.access {
             Access::Reading(filesystem) => filesystem.metadata(location).map(|found| (found, false)),
-            Access::Writing(writer) => writer.metadata_and_dirty(location),
+            Access::Writing(writer) => writer.live().metadata_and_dirty(location),
         };
         let (metadata, is_dirty) = found.map_err(|error| self.failed(&error))?;
         Ok(self.shown_as_mounted(metadata, is_dirty))
@@ -103,6 +103,7 @@ impl MountedVolume {
         let owner = match changes.is_of_owner_that_stays() {
             true => Some(
                 writer
+                    .live()
                     .metadata(location)
                     .map_err(|error| self.failed(&error))?
                     .uid,
@@ -177,7 +178,7 @@ impl MountedVolume {
         }
         let found = match &self.access {
             Access::Reading(filesystem) => filesystem.xattr(location, CAPABILITY),
-            Access::Writing(writer) => writer.xattr(location, CAPABILITY),
+            Access::Writing(writer) => writer.live().xattr(location, CAPABILITY),
         };
         let found = found.map_err(|error| self.failed(&error))?;
         if found.is_none() {
@@ -199,7 +200,7 @@ impl MountedVolume {
         }
         let found = match &self.access {
             Access::Reading(filesystem) => filesystem.xattr(location, name),
-            Access::Writing(writer) => writer.xattr(location, name),
+            Access::Writing(writer) => writer.live().xattr(location, name),
         };
         found.map_err(|error| self.failed(&error))?.ok_or(Errno::NODATA)
     }
@@ -207,7 +208,7 @@ impl MountedVolume {
     pub(super) fn xattr_names_at(&self, location: Location) -> Result<Vec<Vec<u8>>> {
         let found = match &self.access {
             Access::Reading(filesystem) => filesystem.xattrs(location),
-            Access::Writing(writer) => writer.xattrs(location),
+            Access::Writing(writer) => writer.live().xattrs(location),
         };
         let xattrs = found.map_err(|error| self.failed(&error))?;
         Ok(xattrs.into_iter().map(|xattr| xattr.name).collect())

@@ -67,6 +67,6 @@ fn run(writer: &WritableFilesystem, wakes: &Receiver<()>, cancelled: &Arc<Atomic
     while wakes.recv().is_ok() && !cancelled.load(Ordering::SeqCst) {
         // The cleaner's next attempt meets the same error, and a sync reports it.
         let progress = Progress::cancelled_by(Arc::clone(cancelled));
-        drop(writer.drop_deleted_subvolumes(&progress));
+        drop(writer.subvolumes().drop_deleted(&progress));
     }
 }

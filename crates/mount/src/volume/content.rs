@@ -45,7 +45,8 @@ impl MountedVolume {
                 return Err(Errno::PERM);
             }
             writer
-                .require_writable_subvolume(location)
+                .subvolumes()
+                .require_writable(location)
                 .map_err(|error| self.failed(&error))?;
             if flags.contains(InodeFlags::APPEND) && (!mode.append || mode.truncate) {
                 return Err(Errno::PERM);
@@ -223,8 +224,8 @@ impl MountedVolume {
             return Ok(());
         }
         self.with_space(|| match only_data {
-            true => writer.fdatasync(location),
-            false => writer.fsync(location),
+            true => writer.log_tree().fdatasync(location),
+            false => writer.log_tree().fsync(location),
         })?;
         self.require_lasting()
     }
@@ -251,8 +252,8 @@ impl MountedVolume {
             (Opened::Handle(handle), to) => {
                 let location = self.handles.file(handle)?.location;
                 match to {
-                    SeekTo::Data => self.writer()?.seek_data(location, start),
-                    SeekTo::Hole => self.writer()?.seek_hole(location, start),
+                    SeekTo::Data => self.writer()?.live().seek_data(location, start),
+                    SeekTo::Hole => self.writer()?.live().seek_hole(location, start),
                 }
             }
         };

@@ -12,6 +12,7 @@
 //! | `search` | items of trees by their keys |
 //! | `trimming` | discards of unused space |
 //! | `defragmenting` | small extents of a file joined |
+//! | `quotas` | quotas and quota groups |
 //! | `shutdown` | stops the file system, as a power cut would |
 
 pub use shutdown::Peek;
@@ -25,6 +26,7 @@ mod arguments;
 mod defragmenting;
 mod information;
 mod number;
+mod quotas;
 mod rights;
 mod search;
 mod shutdown;
@@ -60,6 +62,8 @@ pub(super) const fn needs_content(command: u32) -> Option<bool> {
         | number::SYNC
         | number::START_SYNC
         | number::TREE_SEARCH
+        | number::QUOTA_CTL
+        | number::QUOTA_RESCAN
         | number::SHUTDOWN => Some(true),
         number::FS_IOC_SETFLAGS
         | number::FS_IOC32_SETFLAGS
@@ -121,6 +125,12 @@ impl MountedVolume {
             number::GET_DEV_STATS => self.device_statistics(control),
             number::GET_FEATURES => self.features(),
             number::SPACE_INFO => self.kinds_of_space(control),
+            number::QUOTA_CTL => self.control_quotas(control),
+            number::QGROUP_ASSIGN => self.assign_quota_group(control),
+            number::QGROUP_CREATE => self.change_quota_group(control),
+            number::QUOTA_RESCAN => self.rescan_quotas(control),
+            number::QUOTA_RESCAN_STATUS => Self::rescan_status(control),
+            number::QUOTA_RESCAN_WAIT => Self::wait_for_rescan(control),
             number::GET_FSLABEL => self.label(),
             number::SET_FSLABEL => self.set_label(control),
             number::START_SYNC => self.start_sync(),
@@ -131,7 +141,7 @@ impl MountedVolume {
                 self.require_lasting()?;
                 Ok(Answered::default())
             }
-            number::TREE_SEARCH_V2 => Err(Errno::OPNOTSUPP),
+            number::TREE_SEARCH_V2 | number::QGROUP_LIMIT => Err(Errno::OPNOTSUPP),
             _ => Err(Errno::NOTTY),
         }
     }

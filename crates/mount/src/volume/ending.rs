@@ -48,6 +48,15 @@ impl MountedVolume {
         let _is_first = self.ends_after.set(stop).is_ok();
     }
 
+    /// Cancels long changes of the volume, and prevents further ones. Writes that wait for a count of
+    /// quotas are refused without it.
+    pub fn cancel_jobs(&self) {
+        self.jobs.cancel();
+        if let Access::Writing(writer) = &self.access {
+            writer.quotas().stop_recounting();
+        }
+    }
+
     /// Returns whether the service has stopped.
     #[must_use]
     pub fn is_down(&self) -> bool {
@@ -56,6 +65,7 @@ impl MountedVolume {
 
     /// Commits at the request of a process that unmounts, and keeps the result for [`leave`](Self::leave).
     pub(super) fn end_service(&self) {
+        self.cancel_jobs();
         if let Some(stop) = self.ends_after.get() {
             stop();
         }

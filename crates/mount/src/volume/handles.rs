@@ -45,7 +45,7 @@ impl OpenFile {
         if let Some(live) = self.live.get() {
             return Ok(live);
         }
-        let live = writer.live_file(self.location)?;
+        let live = writer.live().file(self.location)?;
         Ok(self.live.get_or_init(|| live))
     }
 }

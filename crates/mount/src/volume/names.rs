@@ -74,7 +74,7 @@ impl MountedVolume {
     fn find(&self, directory: Location, name: &[u8]) -> Result<Option<DirEntry>> {
         match &self.access {
             Access::Reading(filesystem) => filesystem.lookup(directory, name),
-            Access::Writing(writer) => writer.lookup(directory, name),
+            Access::Writing(writer) => writer.live().lookup(directory, name),
         }
         .map_err(|error| self.failed(&error))
     }
@@ -242,11 +242,14 @@ impl MountedVolume {
         let target = self.require(directory, name)?.target;
         if target.is_subvolume_root() && target.subvolume != directory.subvolume {
             // The kernel's lock keeps other callers from creating names in the directory.
-            let first = writer.list(target, 0, 1).map_err(|error| self.failed(&error))?;
+            let first = writer
+                .live()
+                .list(target, 0, 1)
+                .map_err(|error| self.failed(&error))?;
             if !first.is_empty() {
                 return Err(Errno::NOTEMPTY);
             }
-            let deleted = writer.delete_subvolume(target.subvolume);
+            let deleted = writer.subvolumes().delete(target.subvolume);
             deleted.map_err(|error| self.failed(&error))?;
             self.has_deleted();
             return Ok(());
@@ -300,7 +303,7 @@ impl MountedVolume {
     fn end_of(&self, location: Location) -> Result<u64> {
         match &self.access {
             Access::Writing(writer) if location.placeholder().is_none() => {
-                let end = writer.next_index(location);
+                let end = writer.live().next_index(location);
                 end.map_err(|error| self.failed(&error))
             }
             _ => Ok(u64::MAX),
@@ -368,7 +371,7 @@ impl MountedVolume {
             return Ok(Vec::new());
         }
         match &self.access {
-            Access::Writing(writer) => writer.list(directory, from, count),
+            Access::Writing(writer) => writer.live().list(directory, from, count),
             Access::Reading(filesystem) => filesystem.subvolume_tree(directory.subvolume).and_then(|tree| {
                 let metadata = filesystem.metadata_in(&tree, directory)?;
                 let listing = ReadDir::new(filesystem, tree, directory, metadata.size, from);

@@ -89,11 +89,11 @@ impl Call {
                 });
             }
             Self::Lookup(directory, name) => {
-                let found = filesystem.lookup(*directory, name)?;
+                let found = filesystem.live().lookup(*directory, name)?;
                 Answer::Entry(found.map(|entry| entry.target))
             }
             Self::List(directory) => {
-                let entries = filesystem.list(*directory, 0, usize::MAX)?;
+                let entries = filesystem.live().list(*directory, 0, usize::MAX)?;
                 Answer::Names(sorted(
                     entries.into_iter().map(|entry| (entry.name, entry.target)),
                 ))
@@ -108,13 +108,15 @@ impl Call {
             Self::Stat(location) => Answer::Stat(stat(filesystem, *location)?),
             Self::Read(location, offset, length) => {
                 let mut bytes = vec![0xEE; *length];
-                let read = filesystem.read_at(*location, FileOffset::new(*offset), &mut bytes)?;
+                let read = filesystem
+                    .live()
+                    .read_at(*location, FileOffset::new(*offset), &mut bytes)?;
                 bytes.truncate(read);
                 Answer::Bytes(bytes)
             }
-            Self::Xattr(location, name) => Answer::Value(filesystem.xattr(*location, name)?),
+            Self::Xattr(location, name) => Answer::Value(filesystem.live().xattr(*location, name)?),
             Self::WriteBack(location) => {
-                filesystem.write_back_file(*location)?;
+                filesystem.writeback().write_file(*location)?;
                 Answer::Done
             }
             Self::Commit => {
@@ -128,7 +130,7 @@ impl Call {
 
 /// Returns the current `stat` attributes of an inode.
 pub(super) fn stat(filesystem: &WritableFilesystem, location: Location) -> Result<Stat> {
-    let metadata = filesystem.metadata(location)?;
+    let metadata = filesystem.live().metadata(location)?;
     Ok(Stat {
         mode: metadata.mode,
         links: metadata.nlink,

@@ -42,7 +42,7 @@ impl Observation {
     pub fn of(filesystem: &WritableFilesystem, held: impl Iterator<Item = Location>) -> Result<Self> {
         let mut inodes = BTreeMap::new();
         // A held inode may be gone with its subvolume.
-        let is_there = |location: &Location| filesystem.metadata(*location).is_ok();
+        let is_there = |location: &Location| filesystem.live().metadata(*location).is_ok();
         let mut waiting: Vec<Location> = held.filter(is_there).collect();
         waiting.push(Location::root_of(SubvolumeId::TOP_LEVEL));
         while let Some(location) = waiting.pop() {
@@ -128,15 +128,15 @@ fn told(location: Location, seen: &Seen, expected: &Seen) -> String {
 }
 
 fn look(filesystem: &WritableFilesystem, location: Location) -> Result<Seen> {
-    let kind = filesystem.metadata(location)?.kind;
+    let kind = filesystem.live().metadata(location)?.kind;
     let mut names = Names::new();
     let mut content = Vec::new();
     let stat = stat(filesystem, location)?;
     match kind {
         FileKind::Directory => {
-            let entries = filesystem.list(location, 0, usize::MAX)?;
+            let entries = filesystem.live().list(location, 0, usize::MAX)?;
             let looked_up = entries.iter().map(|entry| {
-                let found = filesystem.lookup(location, &entry.name)?;
+                let found = filesystem.live().lookup(location, &entry.name)?;
                 anyhow::Ok(found.map(|found| found.target) == Some(entry.target))
             });
             for (entry, agrees) in entries.iter().zip(looked_up.collect::<Result<Vec<_>>>()?) {
@@ -148,12 +148,14 @@ fn look(filesystem: &WritableFilesystem, location: Location) -> Result<Seen> {
         }
         FileKind::Regular => {
             content = vec![0xEE; usize::try_from(stat.size)? + 1];
-            let read = filesystem.read_at(location, FileOffset::MIN, &mut content)?;
+            let read = filesystem
+                .live()
+                .read_at(location, FileOffset::MIN, &mut content)?;
             content.truncate(read);
         }
         _ => {}
     }
-    let xattrs = filesystem.xattrs(location)?;
+    let xattrs = filesystem.live().xattrs(location)?;
     Ok(Seen {
         stat,
         names,

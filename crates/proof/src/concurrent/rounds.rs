@@ -237,8 +237,8 @@ fn work_beside(
             let _not_now = pause.lock().unwrap_or_else(PoisonError::into_inner);
             match random.below(8) {
                 0..2 => drop(filesystem.commit()?),
-                2..4 => filesystem.write_back()?,
-                4 => filesystem.drop_deleted_subvolumes(&Progress::new())?,
+                2..4 => filesystem.writeback().write_all()?,
+                4 => filesystem.subvolumes().drop_deleted(&Progress::new())?,
                 5 => views.clear(),
                 _ => views.push(filesystem.view()),
             }

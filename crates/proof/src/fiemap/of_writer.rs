@@ -31,7 +31,7 @@ pub fn make(folder: &Path, seed: u64, steps: u64) -> Result<PathBuf> {
         ..DataOptions::default()
     };
     let filesystem = new_volume(&image, &["-n", node, "-O", features], data)?;
-    let home = filesystem.create_subvolume(TOP, b"home")?;
+    let home = filesystem.subvolumes().create(TOP, b"home")?;
     let mut changing = Changing {
         filesystem,
         random,
@@ -130,13 +130,13 @@ impl Changing {
             }
             4 | 5 => {
                 filesystem.write_at(file, range.start, &self.random.bytes(SECTOR as usize, false))?;
-                filesystem.write_back_file(file)?;
+                filesystem.writeback().write_file(file)?;
             }
             6 => filesystem.allocate(file, range, AllocateMode::AllocateKeepSize)?,
             7 => filesystem.allocate(file, range, AllocateMode::PunchHole)?,
             8 => filesystem.truncate(file, ByteCount::new(self.random.below(SECTORS * SECTOR)))?,
             9..12 => {
-                let end = filesystem.size_of(file)? / SECTOR * SECTOR;
+                let end = filesystem.contents().size_of(file)? / SECTOR * SECTOR;
                 let range = range.start..range.end.min(FileOffset::new(end));
                 let (target, place) = (self.file().map(|(target, _)| target), self.range().start);
                 let length = range.end.get().saturating_sub(range.start.get());
@@ -147,7 +147,9 @@ impl Changing {
             }
             12 => {
                 let (source, snapshot) = (self.subvolume(), format!("snapshot-{number}"));
-                let made = filesystem.snapshot(source, TOP, snapshot.as_bytes(), false)?;
+                let made = filesystem
+                    .subvolumes()
+                    .snapshot(source, TOP, snapshot.as_bytes(), false)?;
                 let of_source = self.files.iter().filter(|(file, _)| file.subvolume == source);
                 let copies = of_source.map(|(file, name)| (Location::new(made, file.inode), name.clone()));
                 let copies: Vec<(Location, Vec<u8>)> = copies.collect();
@@ -158,7 +160,7 @@ impl Changing {
                 let place = self.random.below(self.subvolumes.len() as u64) as usize;
                 let gone = self.subvolumes.swap_remove(place);
                 self.files.retain(|(file, _)| file.subvolume != gone);
-                filesystem.delete_subvolume(gone)?;
+                filesystem.subvolumes().delete(gone)?;
                 self.drop_some()?;
             }
             14 => {
@@ -173,12 +175,12 @@ impl Changing {
     /// Drops deleted subvolumes completely, or a few blocks of them.
     fn drop_some(&mut self) -> Result<()> {
         if self.random.one_in(2) {
-            return Ok(self.filesystem.drop_deleted_subvolumes(&Progress::new())?);
+            return Ok(self.filesystem.subvolumes().drop_deleted(&Progress::new())?);
         }
         let cancelled = Progress::new();
         cancelled.cancel();
         for _ in 0..self.random.below(12) {
-            match self.filesystem.drop_deleted_subvolumes(&cancelled) {
+            match self.filesystem.subvolumes().drop_deleted(&cancelled) {
                 Ok(()) | Err(Error::Cancelled) => {}
                 Err(error) => return Err(error.into()),
             }

@@ -209,7 +209,9 @@ impl Change {
         };
         let start = offset / SECTOR * SECTOR;
         let end = (offset + length).next_multiple_of(SECTOR);
-        let found = filesystem.fiemap(file, FileOffset::new(start)..FileOffset::new(end));
+        let found = filesystem
+            .live()
+            .fiemap(file, FileOffset::new(start)..FileOffset::new(end));
         found.is_ok_and(|map| map.without_sharing().next().is_none())
     }
 

@@ -63,7 +63,7 @@ impl Filling {
         let filled = match self {
             Self::Data => filesystem
                 .write_at(made, FileOffset::MIN, content)
-                .and_then(|()| filesystem.write_back_file(made)),
+                .and_then(|()| filesystem.writeback().write_file(made)),
             _ => filesystem.set_xattr(
                 made,
                 b"user.filler",
@@ -85,10 +85,10 @@ impl Filling {
         match self {
             Self::Data | Self::Metadata => filesystem.unlink(TOP, name)?,
             Self::Snapshots => {
-                let found = filesystem.lookup(TOP, name)?;
+                let found = filesystem.live().lookup(TOP, name)?;
                 ensure!(found.is_some(), "there is no snapshot {}", name.escape_ascii());
                 if let Some(entry) = found {
-                    filesystem.delete_subvolume(entry.target.subvolume)?;
+                    filesystem.subvolumes().delete(entry.target.subvolume)?;
                 }
             }
         }
@@ -115,7 +115,7 @@ pub const SOURCE: &[u8] = b"source";
 /// # Errors
 /// The errors of creating files.
 pub fn make_source(filesystem: &WritableFilesystem, files: u64) -> Result<()> {
-    let source = filesystem.create_subvolume(TOP, SOURCE)?;
+    let source = filesystem.subvolumes().create(TOP, SOURCE)?;
     let value = vec![b's'; node_bytes(filesystem) / 4 * 3];
     for number in 0..files {
         let name = format!("file-{number}");
@@ -130,7 +130,7 @@ pub fn make_source(filesystem: &WritableFilesystem, files: u64) -> Result<()> {
 }
 
 fn add_snapshot(filesystem: &WritableFilesystem, name: &[u8]) -> Result<(), Error> {
-    let Some(source) = filesystem.lookup(TOP, SOURCE)? else {
+    let Some(source) = filesystem.live().lookup(TOP, SOURCE)? else {
         return Err(Error::Invalid {
             what: "a volume without the subvolume that is snapshot",
         });
@@ -139,5 +139,8 @@ fn add_snapshot(filesystem: &WritableFilesystem, name: &[u8]) -> Result<(), Erro
     for entry in filesystem.view().read_dir(root)? {
         filesystem.set_xattr(entry?.target, b"user.last", name, SetXattr::CreateOrReplace)?;
     }
-    filesystem.snapshot(root.subvolume, TOP, name, true).map(drop)
+    filesystem
+        .subvolumes()
+        .snapshot(root.subvolume, TOP, name, true)
+        .map(drop)
 }

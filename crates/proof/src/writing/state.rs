@@ -157,7 +157,7 @@ mod tests {
             changed: Some(
                 changes
                     .changed
-                    .unwrap_or(filesystem.metadata(file).unwrap().changed),
+                    .unwrap_or(filesystem.live().metadata(file).unwrap().changed),
             ),
             ..*changes
         };
@@ -169,16 +169,22 @@ mod tests {
             filesystem.set_label(b"other").unwrap()
         }),
         ("default", |filesystem, _, id| {
-            filesystem.set_default_subvolume(id).unwrap()
+            filesystem.subvolumes().set_default(id).unwrap()
         }),
         ("read-only", |filesystem, _, id| {
-            filesystem.set_read_only(id, true, ReceivedUuid::Clear).unwrap();
+            filesystem
+                .subvolumes()
+                .set_read_only(id, true, ReceivedUuid::Clear)
+                .unwrap();
         }),
         ("deleted", |filesystem, _, id| {
-            filesystem.delete_subvolume(id).unwrap()
+            filesystem.subvolumes().delete(id).unwrap()
         }),
         ("snapshot", |filesystem, _, id| {
-            filesystem.snapshot(id, TOP, b"snapshot", false).unwrap();
+            filesystem
+                .subvolumes()
+                .snapshot(id, TOP, b"snapshot", false)
+                .unwrap();
         }),
         ("flags", |filesystem, file, _| {
             filesystem.set_flags(file, FileAttributes::NODUMP).unwrap();
@@ -275,7 +281,7 @@ mod tests {
                 .unwrap();
             filesystem.write_at(file, FileOffset::MIN, b"content").unwrap();
             make_device(&filesystem, 3);
-            let id = filesystem.create_subvolume(TOP, b"subvolume").unwrap();
+            let id = filesystem.subvolumes().create(TOP, b"subvolume").unwrap();
             filesystem.commit().unwrap();
             let before = describe(&filesystem.view()).unwrap();
             change(&filesystem, file, id);

@@ -240,34 +240,38 @@ impl Workload {
     ) -> Result<(), Error> {
         match self.random.below(12) {
             0..2 => {
-                let id = filesystem.create_subvolume(directory, name)?;
+                let id = filesystem.subvolumes().create(directory, name)?;
                 self.know_subvolume(id);
                 Ok(())
             }
             2..6 => {
                 let read_only = self.random.one_in(2);
                 let source = self.subvolume();
-                let id = filesystem.snapshot(source, directory, name, read_only)?;
+                let id = filesystem
+                    .subvolumes()
+                    .snapshot(source, directory, name, read_only)?;
                 self.know_subvolume(id);
                 Ok(())
             }
             6..8 => {
                 let id = self.subvolume();
-                filesystem.delete_subvolume(id)?;
+                filesystem.subvolumes().delete(id)?;
                 self.subvolumes.retain(|other| *other != id);
                 self.directories.retain(|other| other.subvolume != id);
                 Ok(())
             }
-            8 => filesystem.drop_deleted_subvolumes(&Progress::new()),
+            8 => filesystem.subvolumes().drop_deleted(&Progress::new()),
             9 => {
                 let id = self.subvolume();
-                filesystem.set_default_subvolume(id)
+                filesystem.subvolumes().set_default(id)
             }
             _ => {
                 let id = self.subvolume();
                 // If the top level were read-only, nearly everything would be refused.
                 let read_only = id != SubvolumeId::TOP_LEVEL && self.random.one_in(3);
-                filesystem.set_read_only(id, read_only, ReceivedUuid::Clear)
+                filesystem
+                    .subvolumes()
+                    .set_read_only(id, read_only, ReceivedUuid::Clear)
             }
         }
     }

@@ -345,7 +345,7 @@ impl World {
 
     /// Compares the live view of the volume with the model, without a commit.
     pub fn compare_live(&self) -> Result<()> {
-        self.filesystem.write_back()?;
+        self.filesystem.writeback().write_all()?;
         expect_model("the live view", &self.model, &self.filesystem.view()).with_context(|| self.told())
     }
 

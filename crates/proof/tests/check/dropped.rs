@@ -40,7 +40,7 @@ fn a_file_without_checksums_is_half_gone() -> Result<Outcome> {
     };
     let backends = empty(&[256 << 20], &options)?;
     let filesystem = open_for_writing(&backends)?;
-    let id = filesystem.create_subvolume(TOP, b"s")?;
+    let id = filesystem.subvolumes().create(TOP, b"s")?;
     let file = filesystem.create(Location::root_of(id), b"f", &NewInode::of_root(0o644))?;
     filesystem.set_flags(file, FileAttributes::NOCOW)?;
     for number in 0..EXTENTS {
@@ -54,12 +54,12 @@ fn a_file_without_checksums_is_half_gone() -> Result<Outcome> {
         ensure!(cursor.seek(&inode)?, "the file has an inode");
         cursor.current_leaf().context("a leaf of the inode")?.logical()
     };
-    filesystem.delete_subvolume(id)?;
+    filesystem.subvolumes().delete(id)?;
     filesystem.commit()?;
     let cancelled = Progress::new();
     cancelled.cancel();
     for _ in 0..DROPS {
-        let dropped = filesystem.drop_deleted_subvolumes(&cancelled);
+        let dropped = filesystem.subvolumes().drop_deleted(&cancelled);
         ensure!(matches!(dropped, Err(Error::Cancelled)), "{dropped:?}");
     }
     filesystem.commit()?;

@@ -46,7 +46,7 @@ fn fill(filesystem: &WritableFilesystem) -> Result<()> {
         for first in [0, 1] {
             for sector in (first..60_u64).step_by(2) {
                 filesystem.write_at(file, FileOffset::new(sector * 4096), &[number; 4096])?;
-                filesystem.write_back_file(file)?;
+                filesystem.writeback().write_file(file)?;
             }
         }
     }

@@ -24,7 +24,7 @@ fn name(file: usize) -> Vec<u8> {
 
 fn fill(filesystem: &WritableFilesystem, id: SubvolumeId, file: usize, with: u8) -> Result<()> {
     let root = Location::root_of(id);
-    let location = match filesystem.lookup(root, &name(file))? {
+    let location = match filesystem.live().lookup(root, &name(file))? {
         Some(entry) => entry.target,
         None => filesystem.create(root, &name(file), &NewInode::of_root(0o644))?,
     };
@@ -75,16 +75,16 @@ impl World {
         };
         let backends = empty(&[256 << 20], &options)?;
         let filesystem = open_for_writing(&backends)?;
-        let a = filesystem.create_subvolume(TOP, b"a")?;
+        let a = filesystem.subvolumes().create(TOP, b"a")?;
         let mut of_a = Contents::new();
         write(&filesystem, a, &mut of_a, 1, b'0')?;
         filesystem.commit()?;
-        let b = filesystem.snapshot(a, TOP, b"b", false)?;
+        let b = filesystem.subvolumes().snapshot(a, TOP, b"b", false)?;
         let mut of_b = of_a.clone();
         write(&filesystem, a, &mut of_a, 23, b'1')?;
         write(&filesystem, b, &mut of_b, 29, b'2')?;
         filesystem.commit()?;
-        let c = filesystem.snapshot(b, TOP, b"c", false)?;
+        let c = filesystem.subvolumes().snapshot(b, TOP, b"c", false)?;
         let mut of_c = of_b.clone();
         write(&filesystem, b, &mut of_b, 31, b'3')?;
         write(&filesystem, c, &mut of_c, 37, b'4')?;
@@ -105,9 +105,9 @@ impl World {
     }
 
     fn drop_one(&mut self, id: SubvolumeId, with: u8) -> Result<()> {
-        self.filesystem.delete_subvolume(id)?;
+        self.filesystem.subvolumes().delete(id)?;
         self.subvolumes.remove(&id);
-        self.filesystem.drop_deleted_subvolumes(&Progress::new())?;
+        self.filesystem.subvolumes().drop_deleted(&Progress::new())?;
         self.filesystem.commit()?;
         self.expect_all()?;
         for (id, contents) in &mut self.subvolumes {

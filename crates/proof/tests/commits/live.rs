@@ -122,7 +122,7 @@ fn add_small(filesystem: &WritableFilesystem, prefix: &str, number: usize) -> Re
         .create(TOP, name.as_bytes(), &NewInode::of_root(0o600))
         .and_then(|file| {
             filesystem.write_at(file, FileOffset::MIN, &[b'x'; 4096])?;
-            filesystem.write_back_file(file)
+            filesystem.writeback().write_file(file)
         });
     match added {
         Ok(()) => Ok(true),
@@ -138,7 +138,7 @@ fn fill_up(filesystem: &WritableFilesystem) -> Result<()> {
     for number in 0_u64.. {
         let added = filesystem
             .write_at(file, FileOffset::new(number * piece.len() as u64), &piece)
-            .and_then(|()| filesystem.write_back_file(file));
+            .and_then(|()| filesystem.writeback().write_file(file));
         match added {
             Ok(()) => {}
             Err(Error::NoSpace { .. }) => break,

@@ -36,7 +36,7 @@ fn expect_promise(operation: impl Fn(&WritableFilesystem, SubvolumeId) -> Result
         ..WriteOptions::default()
     };
     let filesystem = WritableFilesystem::new(OpenOptions::new(recorded.collect()).open()?, options)?;
-    let source = filesystem.create_subvolume(TOP, b"source")?;
+    let source = filesystem.subvolumes().create(TOP, b"source")?;
     filesystem.commit()?;
     let root = Location::root_of(source);
     let file = filesystem.create(root, b"file", &NewInode::of_root(0o644))?;
@@ -63,8 +63,8 @@ fn expect_promise(operation: impl Fn(&WritableFilesystem, SubvolumeId) -> Result
 
 fn snapshot() -> Result<Outcome> {
     let promised = expect_promise(|filesystem, source| {
-        let id = filesystem.snapshot(source, TOP, NAME, true)?;
-        let inside = filesystem.lookup(Location::root_of(id), b"file")?;
+        let id = filesystem.subvolumes().snapshot(source, TOP, NAME, true)?;
+        let inside = filesystem.live().lookup(Location::root_of(id), b"file")?;
         ensure!(inside.is_some(), "the file is not in the snapshot");
         Ok(())
     })?;
@@ -74,8 +74,8 @@ fn snapshot() -> Result<Outcome> {
 
 fn synced_subvolume() -> Result<Outcome> {
     let promised = expect_promise(|filesystem, _| {
-        let id = filesystem.create_subvolume(TOP, NAME)?;
-        Ok(filesystem.fsync(Location::root_of(id)).map(drop)?)
+        let id = filesystem.subvolumes().create(TOP, NAME)?;
+        Ok(filesystem.log_tree().fsync(Location::root_of(id)).map(drop)?)
     })?;
     ensure!(promised > 2, "{promised} cuts followed the return");
     Ok(Outcome::Passed)
@@ -83,8 +83,8 @@ fn synced_subvolume() -> Result<Outcome> {
 
 fn subvolume_in_synced_directory() -> Result<Outcome> {
     let promised = expect_promise(|filesystem, _| {
-        filesystem.create_subvolume(TOP, NAME)?;
-        Ok(filesystem.fsync(TOP).map(drop)?)
+        filesystem.subvolumes().create(TOP, NAME)?;
+        Ok(filesystem.log_tree().fsync(TOP).map(drop)?)
     })?;
     ensure!(promised > 2, "{promised} cuts followed the return");
     Ok(Outcome::Passed)

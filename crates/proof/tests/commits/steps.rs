@@ -65,7 +65,9 @@ fn snapshot_by_kernel(top: &Path, source: &str, name: &str, read_only: bool) -> 
 }
 
 fn snapshot_here(filesystem: &WritableFilesystem, source: &str, name: &str, read_only: bool) -> Result<()> {
-    filesystem.snapshot(subvolume(filesystem, source)?, TOP, name.as_bytes(), read_only)?;
+    filesystem
+        .subvolumes()
+        .snapshot(subvolume(filesystem, source)?, TOP, name.as_bytes(), read_only)?;
     Ok(())
 }
 
@@ -292,7 +294,7 @@ fn steps_of_subvolumes() -> Vec<Step> {
             name: "an empty subvolume",
             by_kernel: |top| Ok(ioctls::create_subvolume(&File::open(top)?, b"empty")?),
             here: |filesystem| {
-                filesystem.create_subvolume(TOP, b"empty")?;
+                filesystem.subvolumes().create(TOP, b"empty")?;
                 Ok(())
             },
         },
@@ -302,7 +304,7 @@ fn steps_of_subvolumes() -> Vec<Step> {
             here: |filesystem| {
                 let id = subvolume(filesystem, "empty")?;
                 let received = buttress::ReceivedUuid::Refuse;
-                Ok(filesystem.set_read_only(id, true, received)?)
+                Ok(filesystem.subvolumes().set_read_only(id, true, received)?)
             },
         },
         Step {

@@ -183,8 +183,8 @@ fn step(
                 _ => any.map_or(TOP.inode.get(), |(_, _, inode)| inode),
             };
             match random.one_in(4) {
-                true => filesystem.fdatasync(at(inode))?,
-                false => filesystem.fsync(at(inode))?,
+                true => filesystem.log_tree().fdatasync(at(inode))?,
+                false => filesystem.log_tree().fsync(at(inode))?,
             };
             return Ok(Some(Some(inode)));
         }

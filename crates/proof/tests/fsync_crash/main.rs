@@ -142,14 +142,18 @@ fn a_clone_of_what_was_preallocated_is_sound() {
     filesystem
         .clone_range(source, range(8192, 16_384), clone, FileOffset::MIN)
         .unwrap();
-    filesystem.fsync(clone).unwrap();
+    filesystem.log_tree().fsync(clone).unwrap();
     filesystem.abandon();
 
     let filesystem = open_for_writing(&images).unwrap();
     let mut content = [0; 8192];
-    filesystem.read_at(clone, FileOffset::MIN, &mut content).unwrap();
+    filesystem
+        .live()
+        .read_at(clone, FileOffset::MIN, &mut content)
+        .unwrap();
     assert!(content.iter().all(|byte| *byte == b'w'));
     filesystem
+        .live()
         .read_at(source, FileOffset::new(8192), &mut content)
         .unwrap();
     assert!(content.iter().all(|byte| *byte == 0), "it was not synced");

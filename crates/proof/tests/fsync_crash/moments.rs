@@ -31,22 +31,23 @@ pub(crate) fn moment(filesystem: &WritableFilesystem) -> Result<Moment> {
     let mut seen = BTreeSet::new();
     moment.inodes.entry(TOP.inode.get()).or_default();
     while let Some(at) = waiting.pop() {
-        let stat = filesystem.metadata(at)?;
+        let stat = filesystem.live().metadata(at)?;
         let inode = moment.inodes.entry(at.inode.get()).or_default();
         inode.attributes = filesystem
+            .live()
             .xattrs(at)?
             .into_iter()
             .map(|xattr| (xattr.name, xattr.value))
             .collect();
         if !stat.is_directory() {
             let mut content = vec![0; usize::try_from(stat.size.get())?];
-            let read = filesystem.read_at(at, FileOffset::MIN, &mut content)?;
+            let read = filesystem.live().read_at(at, FileOffset::MIN, &mut content)?;
             ensure!(read == content.len(), "{at}: {read} bytes of {}", content.len());
             inode.content = (stat.size.get(), crc32c::crc32c(&content));
             continue;
         }
         let entries = moment.entries.entry(at.inode.get()).or_default();
-        for entry in filesystem.list(at, 0, 10_000)? {
+        for entry in filesystem.live().list(at, 0, 10_000)? {
             entries.insert(entry.name.clone(), entry.target.inode.get());
             let child = moment.inodes.entry(entry.target.inode.get()).or_default();
             child.names.insert((at.inode.get(), entry.name));

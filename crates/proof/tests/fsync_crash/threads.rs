@@ -52,8 +52,8 @@ fn run_threads(base: Backends, seed: u64) -> Result<Threads> {
             filesystem.write_at(file, FileOffset::MIN, &piece)?;
             match random.below(12) {
                 0 => drop(filesystem.commit()?),
-                1..4 => drop(filesystem.fdatasync(file)?),
-                _ => drop(filesystem.fsync(file)?),
+                1..4 => drop(filesystem.log_tree().fdatasync(file)?),
+                _ => drop(filesystem.log_tree().fsync(file)?),
             }
             let mut synced = synced.lock().expect("no thread panics");
             let mut now = *synced.last().expect("there is a first one");
@@ -88,10 +88,10 @@ fn run_threads(base: Backends, seed: u64) -> Result<Threads> {
 fn expect_rounds(filesystem: &WritableFilesystem, least: &[u64; THREADS]) -> Result<()> {
     for (thread, least) in least.iter().enumerate() {
         let name = format!("thread-{thread}");
-        let entry = filesystem.lookup(TOP, name.as_bytes())?;
+        let entry = filesystem.live().lookup(TOP, name.as_bytes())?;
         let file = entry.with_context(|| format!("{name} is not there"))?.target;
         let mut content = vec![0; PIECE_BYTES + 1];
-        let read = filesystem.read_at(file, FileOffset::MIN, &mut content)?;
+        let read = filesystem.live().read_at(file, FileOffset::MIN, &mut content)?;
         let rounds: BTreeSet<u64> = content[..read]
             .chunks_exact(8)
             .map(|bytes| u64::from_le_bytes(bytes.try_into().unwrap_or_default()))

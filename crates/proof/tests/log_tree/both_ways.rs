@@ -289,14 +289,14 @@ fn ours(situation: &Situation, is_opened_anew: bool) -> Result<()> {
     }
     let mut ours = Ours::new(&filesystem);
     let state = || {
-        filesystem.write_back()?;
+        filesystem.writeback().write_all()?;
         manifest(&filesystem.view(), Location::root_of(SubvolumeId::TOP_LEVEL))
     };
     let promises = last_promises(&parse(situation.after)?, |line| ours.run(line), state)?;
     let logged_at = moment();
     let image = copy(&images[0], "logged")?;
     drop(ours);
-    let statistics = filesystem.log_statistics();
+    let statistics = filesystem.log_tree().statistics();
     let commits: Vec<CommitCause> = statistics.commits.iter().map(|(cause, _)| *cause).collect();
     filesystem.abandon();
     ensure!(

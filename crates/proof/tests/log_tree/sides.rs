@@ -79,7 +79,7 @@ impl<'a> Ours<'a> {
             .split(|byte| *byte == b'/')
             .filter(|name| !name.is_empty() && *name != b".")
         {
-            let entry = self.filesystem.lookup(at, name)?;
+            let entry = self.filesystem.live().lookup(at, name)?;
             at = entry
                 .with_context(|| format!("{} is not there", path.escape_ascii()))?
                 .target;
@@ -110,19 +110,22 @@ impl<'a> Ours<'a> {
         match line {
             Line::Change(operation) => self.change(operation)?,
             Line::Fsync(path) => {
-                self.filesystem.fsync(self.find(path.as_bytes())?)?;
+                self.filesystem.log_tree().fsync(self.find(path.as_bytes())?)?;
             }
             Line::Fdatasync(path) => {
-                self.filesystem.fdatasync(self.find(path.as_bytes())?)?;
+                self.filesystem
+                    .log_tree()
+                    .fdatasync(self.find(path.as_bytes())?)?;
             }
             Line::Snapshot(path) => {
                 let (directory, name) = self.parent(path.as_bytes())?;
                 self.filesystem
+                    .subvolumes()
                     .snapshot(SubvolumeId::TOP_LEVEL, directory, name, false)?;
             }
             Line::DeleteSubvolume(path) => {
                 let subvolume = self.find(path.as_bytes())?.subvolume;
-                self.filesystem.delete_subvolume(subvolume)?;
+                self.filesystem.subvolumes().delete(subvolume)?;
             }
             Line::Hold(path) => {
                 let held = self.filesystem.open_inode(self.find(path.as_bytes())?)?;
@@ -169,7 +172,7 @@ impl<'a> Ours<'a> {
             Operation::RemoveAll(path) => self.remove_all(path)?,
             Operation::Subvolume(path) => {
                 let (directory, name) = self.parent(path)?;
-                filesystem.create_subvolume(directory, name)?;
+                filesystem.subvolumes().create(directory, name)?;
             }
             Operation::Sync => drop(filesystem.commit()?),
             other => self.change_inode(other)?,
@@ -183,7 +186,7 @@ impl<'a> Ours<'a> {
     }
 
     fn is_directory(&self, location: Location) -> Result<bool> {
-        Ok(self.filesystem.metadata(location)?.is_directory())
+        Ok(self.filesystem.live().metadata(location)?.is_directory())
     }
 
     fn remove(&self, path: &[u8]) -> Result<()> {
@@ -198,7 +201,7 @@ impl<'a> Ours<'a> {
     fn remove_all(&self, path: &[u8]) -> Result<()> {
         let location = self.find(path)?;
         if self.is_directory(location)? {
-            for entry in self.filesystem.list(location, 0, 1_000_000)? {
+            for entry in self.filesystem.live().list(location, 0, 1_000_000)? {
                 self.remove_all(&[path, b"/", &entry.name].concat())?;
             }
         }
@@ -230,7 +233,7 @@ impl<'a> Ours<'a> {
             }
             Operation::ReflinkAll(_, from, to) => {
                 let (source, target) = (self.find(from)?, self.find_or_create(to)?);
-                let size = FileOffset::new(filesystem.size_of(source)?);
+                let size = FileOffset::new(filesystem.contents().size_of(source)?);
                 filesystem.clone_range(source, FileOffset::MIN..size, target, FileOffset::MIN)?;
             }
             Operation::SetXattr(path, name, value) => {

@@ -30,7 +30,7 @@ pub(super) fn take(filesystem: &WritableFilesystem, stream: impl Read) -> Receiv
 
 pub(super) fn names(filesystem: &WritableFilesystem) -> Result<Vec<Vec<u8>>> {
     let top = Location::root_of(SubvolumeId::TOP_LEVEL);
-    let entries = filesystem.list(top, 0, usize::MAX)?;
+    let entries = filesystem.live().list(top, 0, usize::MAX)?;
     Ok(entries.into_iter().map(|entry| entry.name).collect())
 }
 
@@ -56,7 +56,7 @@ fn cut_at_every_byte() -> Result<Outcome> {
         );
         // The next commit frees the space of a failed stream.
         if length % 64 == 0 {
-            filesystem.drop_deleted_subvolumes(&buttress::Progress::new())?;
+            filesystem.subvolumes().drop_deleted(&buttress::Progress::new())?;
             filesystem.commit()?;
         }
     }
@@ -68,12 +68,12 @@ fn cut_at_every_byte() -> Result<Outcome> {
             names(&filesystem)?.len() == 1,
             "something shows of a cut at {length}"
         );
-        filesystem.drop_deleted_subvolumes(&buttress::Progress::new())?;
+        filesystem.subvolumes().drop_deleted(&buttress::Progress::new())?;
         filesystem.commit()?;
     }
     take(&filesystem, more.as_slice())?;
     ensure!(names(&filesystem)?.len() == 2);
-    filesystem.drop_deleted_subvolumes(&buttress::Progress::new())?;
+    filesystem.subvolumes().drop_deleted(&buttress::Progress::new())?;
     filesystem.close()?;
     open_checked(&base)?;
     Ok(Outcome::Passed)
@@ -92,7 +92,7 @@ fn failed_streams_fill_no_volume() -> Result<Outcome> {
             !error.contains("no space"),
             "after {number} failed streams: {error}"
         );
-        let waiting = filesystem.deleted_subvolumes()?.len();
+        let waiting = filesystem.subvolumes().deleted()?.len();
         drops += u64::from(waiting < most);
         most = waiting;
     }
@@ -169,7 +169,7 @@ fn every_bit_flipped() -> Result<Outcome> {
             if let Ok(summary) = take(&filesystem, flipped.as_slice()) {
                 received += 1;
                 for subvolume in summary.subvolumes {
-                    filesystem.delete_subvolume(subvolume.id)?;
+                    filesystem.subvolumes().delete(subvolume.id)?;
                 }
             }
             ensure!(
@@ -177,9 +177,9 @@ fn every_bit_flipped() -> Result<Outcome> {
                 "{name}, bit {bit}: other names are left"
             );
         }
-        filesystem.drop_deleted_subvolumes(&buttress::Progress::new())?;
+        filesystem.subvolumes().drop_deleted(&buttress::Progress::new())?;
     }
-    ensure!(filesystem.lookup(keep, b"file")?.is_some());
+    ensure!(filesystem.live().lookup(keep, b"file")?.is_some());
     println!("{received} of the streams with mended checksums could be received");
     ensure!(
         received > 100,
@@ -217,7 +217,7 @@ pub(super) fn kept(filesystem: &WritableFilesystem) -> Result<Option<receive::Ke
 /// Describes a received subvolume without values that depend on its creation time.
 pub(super) fn content(filesystem: &WritableFilesystem, name: &[u8]) -> Result<String> {
     let top = Location::root_of(SubvolumeId::TOP_LEVEL);
-    let found = filesystem.lookup(top, name)?.context("the subvolume")?;
+    let found = filesystem.live().lookup(top, name)?.context("the subvolume")?;
     let all = describe(&filesystem.view())?;
     let prefix = format!("{} ", found.target.subvolume);
     let mut own = Vec::new();
@@ -246,7 +246,9 @@ fn resumed_is_as_uncut() -> Result<Outcome> {
         let expected = content(&filesystem, &made.name)?;
         let before = names(&filesystem)?;
         for cut in (0..stream.len()).step_by(stream.len() / 60) {
-            filesystem.delete_subvolume(made_id(&filesystem, &made.name)?)?;
+            filesystem
+                .subvolumes()
+                .delete(made_id(&filesystem, &made.name)?)?;
             ensure!(take_keeping(&filesystem, &stream[..cut], None).is_err());
             if cut % 3 == 0 {
                 filesystem.close()?;
@@ -273,13 +275,13 @@ fn resumed_is_as_uncut() -> Result<Outcome> {
             );
             ensure!(kept(&filesystem)?.is_none());
             ensure!(content(&filesystem, &made.name)? == expected, "cut at {cut}");
-            filesystem.drop_deleted_subvolumes(&buttress::Progress::new())?;
+            filesystem.subvolumes().drop_deleted(&buttress::Progress::new())?;
         }
     }
     ensure!(resumed > 60, "only {resumed} streams were kept");
     // The kept part of the first stream must not serve another stream.
     let last = names(&filesystem)?.pop().context("a name")?;
-    filesystem.delete_subvolume(made_id(&filesystem, &last)?)?;
+    filesystem.subvolumes().delete(made_id(&filesystem, &last)?)?;
     let [full, more] = &streams;
     ensure!(take_keeping(&filesystem, &more[..more.len() / 2], None).is_err());
     let found = kept(&filesystem)?;
@@ -296,7 +298,7 @@ fn resumed_is_as_uncut() -> Result<Outcome> {
 
 fn made_id(filesystem: &WritableFilesystem, name: &[u8]) -> Result<SubvolumeId> {
     let top = Location::root_of(SubvolumeId::TOP_LEVEL);
-    let found = filesystem.lookup(top, name)?;
+    let found = filesystem.live().lookup(top, name)?;
     Ok(found.context("the subvolume")?.target.subvolume)
 }
 

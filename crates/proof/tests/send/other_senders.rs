@@ -200,13 +200,17 @@ fn each_is_told_once() -> Result<Outcome> {
         ensure!(found == 1, "{part}: {notes:#?}");
     }
     ensure!(notes.len() == 5, "{notes:#?}");
-    let root = filesystem.lookup(TOP, b"odd")?.context("the subvolume")?.target;
+    let root = filesystem
+        .live()
+        .lookup(TOP, b"odd")?
+        .context("the subvolume")?
+        .target;
     for path in [&b"other"[..], b"dir/file"] {
         let mut at = root;
         for name in path.split(|byte| *byte == b'/') {
-            at = filesystem.lookup(at, name)?.context("a name")?.target;
+            at = filesystem.live().lookup(at, name)?.context("a name")?.target;
         }
-        let created = filesystem.metadata(at)?.created.context("a time")?;
+        let created = filesystem.live().metadata(at)?.created.context("a time")?;
         ensure!(
             (created.seconds, created.nanoseconds) == (9, 7),
             "{created:?} is not the time of making"
@@ -250,7 +254,7 @@ fn what_leads_out_is_refused() -> Result<Outcome> {
             path.escape_ascii()
         );
     }
-    filesystem.drop_deleted_subvolumes(&Progress::new())?;
+    filesystem.subvolumes().drop_deleted(&Progress::new())?;
     filesystem.close()?;
     open_checked(&base)?;
     Ok(Outcome::Passed)
@@ -297,9 +301,13 @@ fn unknown_commands() -> Result<Outcome> {
         notes.len() == 1 && notes.iter().all(|note| note.contains("command number 77")),
         "{notes:?}"
     );
-    let root = filesystem.lookup(TOP, b"odd")?.context("the subvolume")?.target;
-    ensure!(filesystem.lookup(root, b"f")?.is_some());
-    filesystem.drop_deleted_subvolumes(&Progress::new())?;
+    let root = filesystem
+        .live()
+        .lookup(TOP, b"odd")?
+        .context("the subvolume")?
+        .target;
+    ensure!(filesystem.live().lookup(root, b"f")?.is_some());
+    filesystem.subvolumes().drop_deleted(&Progress::new())?;
     filesystem.close()?;
     open_checked(&base)?;
     Ok(Outcome::Passed)
@@ -326,7 +334,7 @@ const FLAGS: [(&str, FileAttributes); 8] = [
 fn flags_of_new_inodes() -> Result<Outcome> {
     let base = empty(&[DEVICE_BYTES], &mkfs::Options::default())?;
     let filesystem = open_for_writing(&base)?;
-    let source = filesystem.create_subvolume(TOP, b"source")?;
+    let source = filesystem.subvolumes().create(TOP, b"source")?;
     let root = Location::root_of(source);
     let content = vec![7_u8; 20_000];
     for (name, flags) in FLAGS {
@@ -347,11 +355,12 @@ fn flags_of_new_inodes() -> Result<Outcome> {
             filesystem.set_flags(made, flags)?;
         }
     }
-    filesystem.snapshot(source, TOP, b"snap", true)?;
+    filesystem.subvolumes().snapshot(source, TOP, b"snap", true)?;
     filesystem.commit()?;
     for version in [Version::V1, Version::V2] {
         let view = filesystem.view();
         let id = filesystem
+            .live()
             .lookup(TOP, b"snap")?
             .context("the snapshot")?
             .target
@@ -380,6 +389,7 @@ fn flags_of_new_inodes() -> Result<Outcome> {
             &mut |_| {},
         )?;
         let received = filesystem
+            .live()
             .lookup(folder, b"snap")?
             .context("the subvolume")?
             .target;
@@ -387,8 +397,11 @@ fn flags_of_new_inodes() -> Result<Outcome> {
             for kind in ["f", "d"] {
                 let name = format!("{kind} {name}");
                 let flags_in = |root| {
-                    let found = filesystem.lookup(root, name.as_bytes())?.context("a name")?;
-                    Ok::<_, anyhow::Error>(filesystem.metadata(found.target)?.flags)
+                    let found = filesystem
+                        .live()
+                        .lookup(root, name.as_bytes())?
+                        .context("a name")?;
+                    Ok::<_, anyhow::Error>(filesystem.live().metadata(found.target)?.flags)
                 };
                 let (sent, found) = (flags_in(root)?, flags_in(received)?);
                 // In streams, the compression property is an attribute, which both versions have.

@@ -73,11 +73,12 @@ fn both_ways(
             expected.errors
         );
         let id = model
+            .live()
             .lookup(TOP, name)?
             .context("the subvolume")?
             .target
             .subvolume;
-        model.delete_subvolume(id)?;
+        model.subvolumes().delete(id)?;
         return Ok(false);
     }
     received?;
@@ -134,7 +135,7 @@ fn as_one_by_one(seed: u64) -> Result<Outcome> {
         "seed {seed}: {received} of {STREAMS} streams were received"
     );
     for (filesystem, base) in [(fast, fast_base), (model, model_base)] {
-        filesystem.drop_deleted_subvolumes(&Progress::new())?;
+        filesystem.subvolumes().drop_deleted(&Progress::new())?;
         filesystem.close()?;
         open_checked(&base)?;
     }

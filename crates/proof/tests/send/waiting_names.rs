@@ -269,7 +269,7 @@ fn made_twice() -> Result<Outcome> {
                 "in parent {in_parent}, kind {kind}, command {wrong}: {error}"
             );
             ensure!(names(&filesystem)? == [b"first"], "something of it is there");
-            filesystem.drop_deleted_subvolumes(&buttress::Progress::new())?;
+            filesystem.subvolumes().drop_deleted(&buttress::Progress::new())?;
             filesystem.close()?;
             open_checked(&base)?;
         }

@@ -134,10 +134,11 @@ fn by_buttress(images: &[PathBuf], chosen: &[SubvolumeId]) -> Result<()> {
     let filesystem = open_for_writing(images)?;
     for id in chosen {
         filesystem
-            .delete_subvolume(*id)
+            .subvolumes()
+            .delete(*id)
             .with_context(|| format!("subvolume {id}"))?;
     }
-    filesystem.drop_deleted_subvolumes(&Progress::new())?;
+    filesystem.subvolumes().drop_deleted(&Progress::new())?;
     filesystem.commit()?;
     Ok(())
 }

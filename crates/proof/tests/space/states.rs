@@ -143,12 +143,12 @@ fn stop_dropping(images: &[PathBuf]) -> Result<()> {
     const DROPS: u32 = 100;
     let filesystem = open_for_writing(images)?;
     let first = SubvolumeId::new(256);
-    filesystem.delete_subvolume(first)?;
+    filesystem.subvolumes().delete(first)?;
     let progress = Progress::new();
     progress.cancel();
     // In this test, each attempt drops about one block.
     for _ in 0..DROPS {
-        let result = filesystem.drop_deleted_subvolumes(&progress);
+        let result = filesystem.subvolumes().drop_deleted(&progress);
         ensure!(matches!(result, Err(Error::Cancelled)), "{result:?}");
     }
     filesystem.commit()?;

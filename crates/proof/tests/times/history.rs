@@ -120,7 +120,7 @@ impl History {
             made: 0,
         };
         history.open();
-        let found = history.volume().metadata(ROOT).unwrap();
+        let found = history.volume().live().metadata(ROOT).unwrap();
         let root = Inode::new(FileKind::Directory, Times::of(&found));
         history.model.inodes.insert(ROOT, root);
         history
@@ -175,11 +175,11 @@ impl History {
     fn compare(&self, when: &str) {
         let volume = self.volume();
         for (at, inode) in &self.model.inodes {
-            let found = Times::of(&volume.metadata(*at).unwrap());
+            let found = Times::of(&volume.live().metadata(*at).unwrap());
             assert_eq!(found, inode.times, "{when}: {at}");
         }
         for (at, times) in &self.model.kept {
-            let found = Times::of(&volume.metadata(*at).unwrap());
+            let found = Times::of(&volume.live().metadata(*at).unwrap());
             assert_eq!(&found, times, "{when}: {at} in a snapshot");
         }
     }

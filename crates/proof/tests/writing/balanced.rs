@@ -82,8 +82,8 @@ fn deleted_here(deleted: &str, kept: &str) -> Result<()> {
     let filesystem = OpenOptions::new(open_images(&volume.images, true)?).open()?;
     let filesystem = WritableFilesystem::new(filesystem, WriteOptions::default())?;
     let found = filesystem.view().resolve(TOP, deleted.as_bytes(), Follow::All)?;
-    filesystem.delete_subvolume(found.subvolume)?;
-    filesystem.drop_deleted_subvolumes(&Progress::new())?;
+    filesystem.subvolumes().delete(found.subvolume)?;
+    filesystem.subvolumes().drop_deleted(&Progress::new())?;
     filesystem.commit()?;
     drop(filesystem);
     expect_sound(&volume).with_context(|| format!("without {deleted}"))?;

@@ -129,14 +129,16 @@ impl Conversion {
         let top = Location::root_of(SubvolumeId::TOP_LEVEL);
         for number in 0..self.snapshots {
             let name = format!("snapshot {number}");
-            filesystem.snapshot(SubvolumeId::TOP_LEVEL, top, name.as_bytes(), false)?;
+            filesystem
+                .subvolumes()
+                .snapshot(SubvolumeId::TOP_LEVEL, top, name.as_bytes(), false)?;
             for _ in 0..8 {
                 workload.step(&filesystem)?;
             }
         }
         drop(workload);
         filesystem.commit()?;
-        filesystem.drop_deleted_subvolumes(&Progress::new())?;
+        filesystem.subvolumes().drop_deleted(&Progress::new())?;
         filesystem.close()?;
         // Opening removes the inodes without names of snapshots.
         open_for_writing(&backends)?.close()?;
@@ -204,10 +206,12 @@ impl State {
 
 fn run_to_the_end(filesystem: &WritableFilesystem, item: Option<BalanceItem>) -> Result<()> {
     let choice = match item {
-        Some(item) => filesystem.start_balance(item)?,
-        None => filesystem.resume_balance()?,
+        Some(item) => filesystem.balances().start(item)?,
+        None => filesystem.balances().resume()?,
     };
-    let summary = filesystem.run_balance(&choice, None, &BalanceControl::default())?;
+    let summary = filesystem
+        .balances()
+        .run(&choice, None, &BalanceControl::default())?;
     ensure!(summary.end == BalanceEnd::Finished, "{summary:?}");
     ensure!(summary.without_space.is_empty(), "{summary:?}");
     Ok(())

@@ -408,7 +408,7 @@ impl Failing {
         for _ in 0..COMMIT_EVERY {
             workload.step(&filesystem)?;
         }
-        filesystem.drop_deleted_subvolumes(&Progress::new())?;
+        filesystem.subvolumes().drop_deleted(&Progress::new())?;
         filesystem.commit()?;
         let shown = describe(&filesystem.view())?;
         drop((workload, filesystem));

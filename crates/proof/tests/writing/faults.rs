@@ -101,7 +101,7 @@ fn fail(mut subject: Subject, device: usize, fault: &Fault, recorded: &Recorded)
     for _ in 0..20 {
         workload.step(&filesystem)?;
     }
-    filesystem.drop_deleted_subvolumes(&Progress::new())?;
+    filesystem.subvolumes().drop_deleted(&Progress::new())?;
     filesystem.commit()?;
     drop((workload, filesystem));
     open_checked(&backends)?;

@@ -91,7 +91,7 @@ impl Volume {
             self.filling
                 .remove(filesystem, &self.filling.name(prefix, number))?;
         }
-        filesystem.drop_deleted_subvolumes(&Progress::new())?;
+        filesystem.subvolumes().drop_deleted(&Progress::new())?;
         filesystem.commit()?;
         Ok(())
     }

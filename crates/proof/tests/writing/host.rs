@@ -99,7 +99,7 @@ impl Subject {
     }
 
     fn file(&mut self, name: &[u8]) -> Result<Option<Location>> {
-        if let Some(found) = self.filesystem.lookup(TOP, name)? {
+        if let Some(found) = self.filesystem.live().lookup(TOP, name)? {
             return Ok(Some(found.target));
         }
         let made = self.filesystem.create(TOP, name, &NewInode::of_root(0o600));
@@ -140,10 +140,10 @@ impl Subject {
     }
 
     fn sync(&mut self, name: &[u8]) -> Result<()> {
-        let Some(found) = self.filesystem.lookup(TOP, name)? else {
+        let Some(found) = self.filesystem.live().lookup(TOP, name)? else {
             return Ok(());
         };
-        let synced = self.filesystem.fsync(found.target);
+        let synced = self.filesystem.log_tree().fsync(found.target);
         if self.took(synced)?.is_some() {
             let content = self
                 .acknowledged
@@ -179,7 +179,7 @@ impl Subject {
     }
 
     fn remove(&mut self, name: &[u8]) -> Result<()> {
-        if self.filesystem.lookup(TOP, name)?.is_none() {
+        if self.filesystem.live().lookup(TOP, name)?.is_none() {
             return Ok(());
         }
         let removed = self.filesystem.unlink(TOP, name);
@@ -197,12 +197,15 @@ impl Subject {
 
     fn expect_acknowledged(&self) -> Result<()> {
         for (name, content) in &self.acknowledged {
-            let found = self.filesystem.lookup(TOP, name)?;
+            let found = self.filesystem.live().lookup(TOP, name)?;
             let file = found
                 .with_context(|| format!("{} is gone", name.escape_ascii()))?
                 .target;
             let mut bytes = vec![0; content.len() + 1];
-            let length = self.filesystem.read_at(file, FileOffset::MIN, &mut bytes)?;
+            let length = self
+                .filesystem
+                .live()
+                .read_at(file, FileOffset::MIN, &mut bytes)?;
             bytes.truncate(length);
             ensure!(bytes == *content, "{} holds something else", name.escape_ascii());
         }

@@ -25,7 +25,8 @@ use std::io::Write as _;
 use std::process::Command;
 
 /// Snapshots of what the volume is filled with, each with changes; the kernel relocates a part
-/// before the last ones.
+/// before the last ones. The kernel marks blocks that it relocates as shared. The last snapshot
+/// shares blocks without this mark, because the source changed them after the relocation.
 fn shared(mount: &Mount) -> Result<()> {
     let top = mount.path();
     let source = top.join("source");
@@ -49,7 +50,7 @@ fn shared(mount: &Mount) -> Result<()> {
                 .arg(top))?;
         }
     }
-    Ok(())
+    subvolume(&["snapshot"], &[&source, &top.join("last")])
 }
 
 fn groups_of(filesystem: &WritableFilesystem, flag: BlockGroupFlags) -> Vec<Logical> {
@@ -73,9 +74,11 @@ fn moved(specification: &Specification, targets: TargetProfiles) -> Result<()> {
     ] {
         let filesystem = OpenOptions::new(open_images(&volume.images, true)?).open()?;
         let filesystem = WritableFilesystem::new(filesystem, WriteOptions::default())?;
-        filesystem.set_target_profiles(targets);
+        filesystem.relocations().set_target_profiles(targets);
         let before = groups_of(&filesystem, flag);
-        let summary = filesystem.relocate(&before, &RelocationOptions::default())?;
+        let summary = filesystem
+            .relocations()
+            .relocate(&before, &RelocationOptions::default())?;
         eprintln!("{flag}: {summary:?}");
         let after = groups_of(&filesystem, flag);
         ensure!(
@@ -96,6 +99,7 @@ fn moved(specification: &Specification, targets: TargetProfiles) -> Result<()> {
     // The kernel goes on with it: it changes and deletes what is shared.
     let mount = Mount::new(&volume.images, "noatime")?;
     fs::write(mount.path().join("copy-2/file-3"), b"changed")?;
+    fs::write(mount.path().join("last/file-5"), b"changed")?;
     subvolume(&["delete"], &[&mount.path().join("source")])?;
     subvolume(
         &["snapshot"],
@@ -221,7 +225,7 @@ fn cut_off(seed: u64) -> Result<()> {
         workload.step(&filesystem)?;
     }
     filesystem.commit()?;
-    filesystem.drop_deleted_subvolumes(&Progress::new())?;
+    filesystem.subvolumes().drop_deleted(&Progress::new())?;
     filesystem.close()?;
     let expected = without_last_snapshots(&describe(&open_checked(&base)?)?);
     let lab = CrashLab::new();
@@ -231,7 +235,9 @@ fn cut_off(seed: u64) -> Result<()> {
         .collect();
     let filesystem = WritableFilesystem::new(OpenOptions::new(recorded).open()?, WriteOptions::default())?;
     for flag in PURPOSES {
-        filesystem.relocate(&groups_of(&filesystem, flag), &RelocationOptions::default())?;
+        filesystem
+            .relocations()
+            .relocate(&groups_of(&filesystem, flag), &RelocationOptions::default())?;
     }
     filesystem.close()?;
     let history = lab.history();
@@ -246,7 +252,9 @@ fn cut_off(seed: u64) -> Result<()> {
                 if state.cut() % 5 == 0 {
                     let filesystem = open_for_writing(&images)?;
                     for flag in PURPOSES {
-                        filesystem.relocate(&groups_of(&filesystem, flag), &RelocationOptions::default())?;
+                        filesystem
+                            .relocations()
+                            .relocate(&groups_of(&filesystem, flag), &RelocationOptions::default())?;
                     }
                     filesystem.close()?;
                     let found = without_last_snapshots(&describe(&open_checked(&images)?)?);

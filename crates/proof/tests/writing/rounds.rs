@@ -60,7 +60,7 @@ pub(super) fn change_here(images: &[PathBuf], seed: u64) -> Result<()> {
     }
     // In some rounds, the kernel drops the deleted subvolumes, half-dropped or complete.
     if seed.is_multiple_of(2) {
-        filesystem.drop_deleted_subvolumes(&Progress::new())?;
+        filesystem.subvolumes().drop_deleted(&Progress::new())?;
     }
     filesystem.commit()?;
     Ok(())

@@ -88,16 +88,19 @@ fn write(filesystem: &WritableFilesystem, stop: &AtomicBool, seed: u64) -> Writt
         }
         if number % 16 == 3 && made.is_ok() {
             let name = format!("snapshot-{seed}-{number}");
-            let snapshot = filesystem.snapshot(SubvolumeId::TOP_LEVEL, root, name.as_bytes(), true);
+            let snapshot =
+                filesystem
+                    .subvolumes()
+                    .snapshot(SubvolumeId::TOP_LEVEL, root, name.as_bytes(), true);
             snapshots.push(snapshot.unwrap());
         }
         let is_full = matches!(made, Err(buttress_fs::Error::NoSpace { .. }));
         assert!(is_full || made.is_ok(), "{made:?}");
         if snapshots.len() > 2 || is_full {
             for snapshot in snapshots.drain(..) {
-                filesystem.delete_subvolume(snapshot).unwrap();
+                filesystem.subvolumes().delete(snapshot).unwrap();
             }
-            filesystem.drop_deleted_subvolumes(&Progress::new()).unwrap();
+            filesystem.subvolumes().drop_deleted(&Progress::new()).unwrap();
         }
         if number % 10 == 0 || is_full {
             filesystem.commit().unwrap();
@@ -293,7 +296,7 @@ fn copies_that_are_being_written_are_waited_for() {
                     filesystem
                         .write_at(bare, FileOffset::MIN, &[0x5a; 4096])
                         .unwrap();
-                    filesystem.write_back_file(bare).unwrap();
+                    filesystem.writeback().write_file(bare).unwrap();
                 }));
                 own_gate.wait_for_arrivals(1);
             }

@@ -211,7 +211,7 @@ fn give_up(devices: Vec<Device>) {
         ..WriteOptions::default()
     };
     let filesystem = WritableFilesystem::new(open(devices).unwrap(), options).unwrap();
-    filesystem.cancel_replacement().unwrap();
+    filesystem.replacements().cancel().unwrap();
     filesystem.close().unwrap();
 }
 
@@ -264,7 +264,10 @@ fn replaced_and_cut(profile: Profile, devices: usize, is_missing: bool) {
         given.remove(0);
     }
     let filesystem = writable(given).unwrap();
-    filesystem.start_replacement(DeviceId::new(1), to, false).unwrap();
+    filesystem
+        .replacements()
+        .start(DeviceId::new(1), to, false)
+        .unwrap();
     run(&filesystem).unwrap();
     filesystem.close().unwrap();
     let replacement = Replacement {
@@ -389,7 +392,10 @@ fn cut_at_the_end_of_a_replacement_leaves_one_of_the_sets() {
         let mut given = record(&crashes, &[lab.spies.clone(), vec![target]].concat());
         let to = given.pop().unwrap();
         let filesystem = writable(given).unwrap();
-        filesystem.start_replacement(DeviceId::new(1), to, false).unwrap();
+        filesystem
+            .replacements()
+            .start(DeviceId::new(1), to, false)
+            .unwrap();
         run(&filesystem).unwrap();
         drop(filesystem);
         let history = crashes.history();

@@ -43,7 +43,7 @@ fn damage_survives_writes(profile: Profile, devices: usize, mixed: bool) {
                 .unwrap();
             let content = Random::new(number).bytes(8192, false);
             filesystem.write_at(file, FileOffset::MIN, &content).unwrap();
-            filesystem.write_back().unwrap();
+            filesystem.writeback().write_all().unwrap();
         }
         filesystem.close().unwrap();
         let filesystem = open(lab.devices()).unwrap();

@@ -88,7 +88,8 @@ fn replaced(profile: Profile, devices: usize, lost: usize, source: Source, bare:
     let filesystem = writable(given).unwrap();
     let id = DeviceId::new(lost as u64 + 1);
     filesystem
-        .start_replacement(id, target.device(), source == Source::Avoided)
+        .replacements()
+        .start(id, target.device(), source == Source::Avoided)
         .unwrap();
     for spy in &lab.spies {
         spy.take_reads();
@@ -157,7 +158,10 @@ fn parity_is_not_read_if_all_data_has_checksums() {
             let target = Spy::of_noise("target", lab.spies[lost].size_bytes());
             let filesystem = writable(lab.devices()).unwrap();
             let id = DeviceId::new(lost as u64 + 1);
-            filesystem.start_replacement(id, target.device(), false).unwrap();
+            filesystem
+                .replacements()
+                .start(id, target.device(), false)
+                .unwrap();
             for spy in &lab.spies {
                 spy.take_reads();
             }
@@ -201,7 +205,8 @@ fn a_device_is_replaced_beside_a_writer() {
             .resolve(root, b"/bare", buttress_fs::Follow::All)
             .unwrap();
         filesystem
-            .start_replacement(DeviceId::new(1), target.device(), false)
+            .replacements()
+            .start(DeviceId::new(1), target.device(), false)
             .unwrap();
         let done = std::sync::atomic::AtomicBool::new(false);
         let mut files = Vec::new();
@@ -251,7 +256,10 @@ fn written_behind_the_copy(profile: Profile, devices: usize, lost: usize) -> (La
     let target = Spy::all_of_noise("target", lab.spies[lost].size_bytes());
     let filesystem = writable(lab.devices()).unwrap();
     let id = DeviceId::new(lost as u64 + 1);
-    filesystem.start_replacement(id, target.device(), false).unwrap();
+    filesystem
+        .replacements()
+        .start(id, target.device(), false)
+        .unwrap();
     let volume = Arc::clone(filesystem.view().volume());
     let own = |chunk: &Arc<MappedChunk>| {
         let mut stripes = chunk.chunk().stripes.iter();
@@ -270,7 +278,7 @@ fn written_behind_the_copy(profile: Profile, devices: usize, lost: usize) -> (La
     lab.spies[lost].stop_from(data.get(), &progress);
     let replaced = Replace::new(filesystem.clone(), often(), progress).run().unwrap();
     assert!(matches!(replaced, Replaced::Suspended), "{what}");
-    let cursor = filesystem.replacement().unwrap().cursor_left;
+    let cursor = filesystem.replacements().current().unwrap().cursor_left;
     assert!(cursor >= data, "{what}: {cursor}");
     let root = Location::root_of(SubvolumeId::TOP_LEVEL);
     let mut random = support::random(17);
@@ -346,13 +354,17 @@ fn a_target_that_fails_leaves_the_volume_as_it_was() {
     let device = Device::with_backend(faulty, Engine::Inline);
     let filesystem = writable(lab.devices()).unwrap();
     filesystem
-        .start_replacement(DeviceId::new(2), device, false)
+        .replacements()
+        .start(DeviceId::new(2), device, false)
         .unwrap();
     let error = run(&filesystem).unwrap_err();
     assert!(matches!(error, buttress_scrub::Error::TargetFailed(_)), "{error}");
-    assert_eq!(filesystem.replacement().unwrap().state, ReplaceState::Suspended);
-    assert!(filesystem.replacement().unwrap().write_errors > 0);
-    filesystem.cancel_replacement().unwrap();
+    assert_eq!(
+        filesystem.replacements().current().unwrap().state,
+        ReplaceState::Suspended
+    );
+    assert!(filesystem.replacements().current().unwrap().write_errors > 0);
+    filesystem.replacements().cancel().unwrap();
     filesystem.close().unwrap();
     lab.require_sound();
     let item = replacement_item(&lab.open().unwrap()).unwrap().unwrap();
@@ -365,17 +377,23 @@ fn a_target_that_missed_a_commit_is_filled_anew() {
     let target = Spy::of_noise("target", lab.spies[0].size_bytes());
     let filesystem = writable(lab.devices()).unwrap();
     filesystem
-        .start_replacement(DeviceId::new(1), target.device(), false)
+        .replacements()
+        .start(DeviceId::new(1), target.device(), false)
         .unwrap();
     // Pretend that half of the device was copied.
-    filesystem.set_replacement_progress(Physical::new(200 << 20), ReplaceState::Suspended, 0);
+    filesystem
+        .replacements()
+        .set_progress(Physical::new(200 << 20), ReplaceState::Suspended, 0);
     filesystem.close().unwrap();
     // Without the target device, the volume opens for writing only to cancel the replacement.
     let error = writable(lab.devices()).unwrap_err();
     assert!(error.to_string().contains("replace cancel"), "{error}");
     let with_target = || [lab.devices(), vec![target.device()]].concat();
     let mut half = writable(with_target()).unwrap();
-    assert_eq!(half.replacement().unwrap().cursor_left, Physical::new(200 << 20));
+    assert_eq!(
+        half.replacements().current().unwrap().cursor_left,
+        Physical::new(200 << 20)
+    );
     // In this step the target misses a commit.
     half.abandon();
     let backup = lab.spies[0].read(65536, 4096);
@@ -386,6 +404,6 @@ fn a_target_that_missed_a_commit_is_filled_anew() {
     half.close().unwrap();
     assert!(lab.spies[0].read(65536, 4096) != backup);
     let half = writable(with_target()).unwrap();
-    assert_eq!(half.replacement().unwrap().cursor_left, Physical::MIN);
+    assert_eq!(half.replacements().current().unwrap().cursor_left, Physical::MIN);
     half.abandon();
 }

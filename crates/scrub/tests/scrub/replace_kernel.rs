@@ -122,7 +122,7 @@ fn kernel_finds_no_error_after_replacement() {
             false => writable(&images)?,
         };
         let id = DeviceId::new(lost as u64 + 1);
-        filesystem.start_replacement(id, device(&target)?, false)?;
+        filesystem.replacements().start(id, device(&target)?, false)?;
         finish(filesystem)?;
         images[lost] = target;
         is_replaced(data, &volume.manifest, &images)
@@ -137,7 +137,7 @@ fn half_way(filesystem: &WritableFilesystem) -> Result<()> {
         limit: Some(ByteCount::new(4 << 20)),
         ..ReplaceOptions::default()
     };
-    let cursor = || filesystem.replacement().map(|item| item.cursor_left);
+    let cursor = || filesystem.replacements().current().map(|item| item.cursor_left);
     let replace = Replace::new(filesystem.clone(), options, progress.clone());
     let ended = std::thread::scope(|scope| {
         let replacing = scope.spawn(|| replace.run());
@@ -171,7 +171,9 @@ fn kernel_completes_replacement_begun_here() {
     with_each(&several, 512, |(data, ..), volume| {
         let target = new_image(volume, 512)?;
         let filesystem = writable(&volume.images)?;
-        filesystem.start_replacement(DeviceId::new(1), device(&target)?, false)?;
+        filesystem
+            .replacements()
+            .start(DeviceId::new(1), device(&target)?, false)?;
         half_way(&filesystem)?;
         filesystem.close()?;
         let mut images = volume.images.clone();
@@ -300,7 +302,7 @@ fn replacement_begun_by_kernel_is_completed() {
         let error = writable(own).err().context("it was opened without its target")?;
         ensure!(format!("{error:#}").contains("replace cancel"), "{error:#}");
         let filesystem = writable(&images)?;
-        let cursor = filesystem.replacement().map(|item| item.cursor_left);
+        let cursor = filesystem.replacements().current().map(|item| item.cursor_left);
         ensure!(cursor < Some(Physical::new(1 << 30)), "{cursor:?}");
         finish(filesystem)?;
         let mut images = own.to_vec();

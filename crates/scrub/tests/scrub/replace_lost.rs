@@ -89,7 +89,10 @@ fn replace(lab: &Lab, device: usize) -> (Arc<Spy>, Result<Replaced, Error>) {
     let target = Spy::all_of_noise("target", lab.spies[device].size_bytes());
     let filesystem = writable(lab.devices()).unwrap();
     let id = DeviceId::new(device as u64 + 1);
-    filesystem.start_replacement(id, target.device(), false).unwrap();
+    filesystem
+        .replacements()
+        .start(id, target.device(), false)
+        .unwrap();
     let ended = run(&filesystem);
     filesystem.close().unwrap();
     (target, ended)
@@ -266,7 +269,8 @@ fn replaced_by_a_target_that_loses_writes(profile: Profile, devices: usize) {
     let target = Spy::all_of_noise("target", lab.spies[0].size_bytes());
     let filesystem = writable(lab.devices()).unwrap();
     filesystem
-        .start_replacement(DeviceId::new(1), target.device(), false)
+        .replacements()
+        .start(DeviceId::new(1), target.device(), false)
         .unwrap();
     target.lose_writes();
     let error = run(&filesystem).unwrap_err();
@@ -300,7 +304,8 @@ fn target_that_loses_superblocks_leaves_the_source_unwiped() {
     }
     let filesystem = writable(lab.devices()).unwrap();
     filesystem
-        .start_replacement(DeviceId::new(1), target.device(), false)
+        .replacements()
+        .start(DeviceId::new(1), target.device(), false)
         .unwrap();
     let ended = run(&filesystem);
     let Ok(Replaced::Finished { unwiped, .. }) = ended else {

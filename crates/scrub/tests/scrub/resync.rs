@@ -90,6 +90,7 @@ fn writes_of_interrupted_run_are_not_repeated() {
     // An offset far beyond the ranges that the resync reads before it begins to write.
     let behind = devices_behind(filesystem.committed_view().volume());
     let returning = filesystem
+        .devices()
         .begin_return(behind[0].uuid(), &Progress::new())
         .unwrap();
     assert!(returning.missed().get() > 500_000);
@@ -268,7 +269,7 @@ fn put(filesystem: &WritableFilesystem, name: &str, seed: u64) -> buttress_fs::R
     let file = filesystem.create(root(), name.as_bytes(), &NewInode::of_root(0o644))?;
     let content = Random::new(seed).bytes(FULL_BYTES, false);
     filesystem.write_at(file, FileOffset::MIN, &content)?;
-    filesystem.write_back()
+    filesystem.writeback().write_all()
 }
 
 /// Fills the devices with chunks, and leaves half of the chunks' space free.

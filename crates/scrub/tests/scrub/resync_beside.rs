@@ -203,7 +203,7 @@ impl<'a> Shared<'a> {
                 }
                 1 => continue,
                 _ => {
-                    self.filesystem.fsync(self.locations[file]).unwrap();
+                    self.filesystem.log_tree().fsync(self.locations[file]).unwrap();
                 }
             }
             let event = self.crashes.len();
@@ -224,6 +224,7 @@ impl<'a> Shared<'a> {
                 let mut content = vec![0; SECTORS * SECTOR];
                 let length = self
                     .filesystem
+                    .live()
                     .read_at(self.locations[file], FileOffset::MIN, &mut content)
                     .unwrap();
                 assert_eq!(length, content.len());
@@ -393,7 +394,10 @@ fn new_chunks_use_the_device_that_returns() {
     let volume = volume(Profile::Raid1, 2);
     let filesystem = writable(volume.lab.devices()).unwrap();
     let slot = buttress_scrub::resync::devices_behind(filesystem.committed_view().volume());
-    let returning = filesystem.begin_return(slot[0].uuid(), &Progress::new()).unwrap();
+    let returning = filesystem
+        .devices()
+        .begin_return(slot[0].uuid(), &Progress::new())
+        .unwrap();
     let chunks = || filesystem.committed_view().volume().chunk_map().chunks().len();
     let before = chunks();
     let content = Random::new(4).bytes(8 << 20, false);

@@ -148,6 +148,7 @@ fn trim_by_a_wrong_free_space_tree(profile: Profile, devices: usize) {
     change_free_space(&lab, first);
     let writable = WritableFilesystem::new(lab.open().unwrap(), WriteOptions::default()).unwrap();
     let error = writable
+        .trims()
         .trim(Logical::MIN..Logical::MAX, ByteCount::ZERO)
         .unwrap_err();
     assert!(

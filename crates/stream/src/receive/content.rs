@@ -240,7 +240,11 @@ impl Receiver<'_> {
         let location = self.file(root, path)?;
         range_end(0, size.get())?;
         self.flush_batch()?;
-        let present = self.filesystem.size_of(location).map_err(about(path))?;
+        let present = self
+            .filesystem
+            .contents()
+            .size_of(location)
+            .map_err(about(path))?;
         if present == size.get() {
             return Ok(());
         }
@@ -289,6 +293,7 @@ impl Receiver<'_> {
         let to = FileOffset::new(range.offset);
         let size = self
             .filesystem
+            .contents()
             .size_of(source)
             .map_err(about(range.source_path))?;
         if end > size {

@@ -86,7 +86,11 @@ impl Receiver<'_> {
 
     /// Writes extents of a file, encoded if the volume allows it.
     pub(super) fn write_extents(&mut self, file: Location, extents: &[EncodedExtent]) -> Result<(), Problem> {
-        let stored = self.filesystem.write_encoded(file, extents).map_err(about(b""))?;
+        let stored = self
+            .filesystem
+            .encoded_writes()
+            .write(file, extents)
+            .map_err(about(b""))?;
         if stored {
             return Ok(());
         }
@@ -96,7 +100,8 @@ impl Receiver<'_> {
             let stored = !is_alone
                 && self
                     .filesystem
-                    .write_encoded(file, core::slice::from_ref(extent))
+                    .encoded_writes()
+                    .write(file, core::slice::from_ref(extent))
                     .map_err(about(b""))?;
             if !stored {
                 self.write_decoded(file, extent)?;

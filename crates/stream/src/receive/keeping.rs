@@ -178,7 +178,7 @@ impl Receiver<'_> {
     pub(super) fn begin_again(&mut self, kept: &Kept) -> Result<()> {
         let again = |receiver: &mut Self| -> Result<Making, Problem> {
             let name = receiver.name(&kept.name)?;
-            let begun = receiver.filesystem.begin_snapshot(kept.snapshot);
+            let begun = receiver.filesystem.subvolumes().begin_snapshot(kept.snapshot);
             Ok(Making {
                 id: begun.map_err(about(&kept.name))?,
                 name,
@@ -280,7 +280,7 @@ impl Receiver<'_> {
     /// Creates the directory for the kept part, or empties an existing one of an earlier attempt.
     fn holder(&self, uuid: Uuid) -> buttress_fs::Result<Location> {
         let name = format!("{PREFIX}{uuid}");
-        if let Some(present) = self.filesystem.lookup(self.directory, name.as_bytes())? {
+        if let Some(present) = self.filesystem.live().lookup(self.directory, name.as_bytes())? {
             self.empty(present.target, None)?;
             return Ok(present.target);
         }
@@ -298,7 +298,7 @@ impl Receiver<'_> {
     ) -> buttress_fs::Result<()> {
         let filesystem = self.filesystem;
         filesystem.set_xattr(holder, XATTR, text, SetXattr::CreateOrReplace)?;
-        let id = filesystem.begin_snapshot(of)?;
+        let id = filesystem.subvolumes().begin_snapshot(of)?;
         let finished = FinishedSubvolume {
             id,
             directory: holder,
@@ -306,9 +306,9 @@ impl Receiver<'_> {
             parent: None,
             received: None,
         };
-        let named = filesystem.finish_subvolumes(&[finished]);
+        let named = filesystem.subvolumes().finish(&[finished]);
         if named.is_err() {
-            drop(filesystem.discard_subvolume(id));
+            drop(filesystem.subvolumes().discard(id));
         }
         named?;
         filesystem.commit()?;
@@ -318,10 +318,10 @@ impl Receiver<'_> {
 
     /// Deletes the subvolumes in a directory, except one.
     fn empty(&self, holder: Location, except: Option<SubvolumeId>) -> buttress_fs::Result<()> {
-        for entry in self.filesystem.list(holder, 0, usize::MAX)? {
+        for entry in self.filesystem.live().list(holder, 0, usize::MAX)? {
             let inside = entry.target.subvolume;
             if inside != holder.subvolume && Some(inside) != except {
-                self.filesystem.delete_subvolume(inside)?;
+                self.filesystem.subvolumes().delete(inside)?;
             }
         }
         Ok(())
@@ -335,7 +335,7 @@ impl Receiver<'_> {
             return Ok(false);
         };
         self.empty(holder, None)?;
-        let entries = self.filesystem.list(self.directory, 0, usize::MAX)?;
+        let entries = self.filesystem.live().list(self.directory, 0, usize::MAX)?;
         if let Some(entry) = entries.iter().find(|entry| entry.target == holder) {
             self.filesystem.remove_directory(self.directory, &entry.name)?;
         }
@@ -345,7 +345,7 @@ impl Receiver<'_> {
     /// Drops deleted subvolumes durably. Subvolumes with damage stay; a later delete or sync
     /// reports them.
     pub(super) fn drop_deleted(&self, progress: &Progress) -> buttress_fs::Result<()> {
-        match self.filesystem.drop_deleted_subvolumes(progress) {
+        match self.filesystem.subvolumes().drop_deleted(progress) {
             Ok(()) | Err(buttress_fs::Error::NotDropped { .. }) => {}
             Err(error) => return Err(error),
         }

@@ -1,5 +1,5 @@
 //! New names that are pending, so that many enter their directories together
-//! ([`defer_names`](buttress_writer::WritableFilesystem::defer_names)).
+//! ([`defer_names`](buttress_writer::Subvolumes::defer_names)).
 //!
 //! A directory that already has a pending name causes an error only at this later point. This
 //! module remembers the command of each pending name, so that the error names this command.
@@ -72,7 +72,7 @@ impl Receiver<'_> {
         self.made_names = MadeNames::default();
         self.taken_names = TakenNames::default();
         if self.options.errors_max == 1 {
-            self.filesystem.defer_names(of).map_err(about(b""))?;
+            self.filesystem.subvolumes().defer_names(of).map_err(about(b""))?;
             self.made_names.of = Some(of);
         }
         Ok(())
@@ -90,7 +90,7 @@ impl Receiver<'_> {
     /// pending names between two commands, so a command that finds no space can run again.
     pub(super) fn put_many_names(&mut self) -> Result<(), Problem> {
         let count = u64_of(self.made_names.makers.len());
-        match count < self.filesystem.deferred_names_max() {
+        match count < self.filesystem.subvolumes().deferred_names_max() {
             true => Ok(()),
             false => self.put_names(),
         }
@@ -101,7 +101,7 @@ impl Receiver<'_> {
         let Some(of) = self.made_names.of else {
             return Ok(());
         };
-        let Some(refused) = self.filesystem.put_names(of).map_err(about(b""))? else {
+        let Some(refused) = self.filesystem.subvolumes().put_names(of).map_err(about(b""))? else {
             self.made_names.makers.clear();
             return Ok(());
         };

@@ -161,7 +161,8 @@ impl<'a> Receiver<'a> {
         if !is_full
             || self
                 .filesystem
-                .deleted_subvolumes()
+                .subvolumes()
+                .deleted()
                 .map_err(about(b""))?
                 .is_empty()
         {
@@ -203,7 +204,7 @@ impl<'a> Receiver<'a> {
                     uuid,
                     transid,
                 });
-                let id = self.filesystem.begin_subvolume().map_err(about(path))?;
+                let id = self.filesystem.subvolumes().begin().map_err(about(path))?;
                 self.begin(Making {
                     id,
                     name,
@@ -231,7 +232,11 @@ impl<'a> Receiver<'a> {
                     transid,
                     parent,
                 });
-                let id = self.filesystem.begin_snapshot(parent).map_err(about(path))?;
+                let id = self
+                    .filesystem
+                    .subvolumes()
+                    .begin_snapshot(parent)
+                    .map_err(about(path))?;
                 self.begin(Making {
                     id,
                     name,
@@ -276,6 +281,7 @@ impl<'a> Receiver<'a> {
         }
         let present = self
             .filesystem
+            .live()
             .lookup(self.directory, path)
             .map_err(about(path))?;
         if present.is_some() || self.made.iter().any(|made| made.name == path) {
@@ -361,7 +367,8 @@ impl<'a> Receiver<'a> {
             .collect();
         let name = self.made.last().map_or(Vec::new(), |made| made.name.clone());
         self.filesystem
-            .finish_subvolumes(&finished)
+            .subvolumes()
+            .finish(&finished)
             .map_err(about(&name))?;
         // From this point on, the subvolumes are visible, even if the commit fails.
         let made = core::mem::take(&mut self.made);
@@ -387,7 +394,7 @@ impl<'a> Receiver<'a> {
     pub(super) fn discard(&mut self) {
         for made in self.making.take().into_iter().chain(self.made.drain(..)) {
             // If discarding fails, writing has stopped, and the next open drops the subvolume.
-            drop(self.filesystem.discard_subvolume(made.id));
+            drop(self.filesystem.subvolumes().discard(made.id));
         }
     }
 

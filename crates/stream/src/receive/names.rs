@@ -110,6 +110,7 @@ impl Names {
         }
         let here = || path.get(..end).unwrap_or(path).to_vec();
         let found = filesystem
+            .live()
             .lookup(directory, name)
             .map_err(|error| Problem::Filesystem { path: here(), error })?;
         let Some(entry) = found else {

@@ -189,6 +189,7 @@ impl Receiver<'_> {
         if !self.made_names.wait()
             && self
                 .filesystem
+                .live()
                 .lookup(directory, name)
                 .map_err(about(path))?
                 .is_some()

@@ -60,7 +60,7 @@ pub(super) fn start<'s>(scope: &'s Scope<'s, '_>, filesystem: &'s WritableFilesy
                     .map(|(directory, name)| (*directory, name.as_slice()))
                     .collect();
                 // A command that needs an unreadable block reports the error itself.
-                drop(filesystem.read_ahead(&names));
+                drop(filesystem.live().read_ahead(&names));
             }
         };
         let thread = Builder::new().name("buttress-scout".to_owned());
@@ -200,7 +200,7 @@ impl Receiver<'_> {
             .iter()
             .map(|(directory, name)| (*directory, name.as_slice()));
         let names: Vec<(Location, &[u8])> = names.collect();
-        let Ok(found) = self.filesystem.read_ahead(&names) else {
+        let Ok(found) = self.filesystem.live().read_ahead(&names) else {
             return;
         };
         for ((directory, name), entry) in names.into_iter().zip(found) {

@@ -127,19 +127,19 @@ impl Receiver<'_> {
         if let Some(size_max) = self.taken_names.count_lookup(directory) {
             self.learn_names(directory, size_max);
         }
-        matches!(self.filesystem.lookup(directory, name), Ok(None))
+        matches!(self.filesystem.live().lookup(directory, name), Ok(None))
     }
 
     /// Adds the hashes of a directory's names, unless the directory is larger than `size_max`. This
     /// method ignores read errors, because later lookups meet these errors again.
     fn learn_names(&mut self, directory: Location, size_max: u64) {
-        let metadata = self.filesystem.metadata(directory);
+        let metadata = self.filesystem.live().metadata(directory);
         if !metadata.is_ok_and(|metadata| metadata.size.get() <= size_max) {
             return;
         }
         let mut first = 0;
         loop {
-            let Ok(hashes) = self.filesystem.name_hashes(directory, first, HASHES_READ) else {
+            let Ok(hashes) = self.filesystem.live().name_hashes(directory, first, HASHES_READ) else {
                 return;
             };
             if self.taken_names.hashes.len().saturating_add(hashes.len()) > HASHES_MAX / 2 {

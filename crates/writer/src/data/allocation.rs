@@ -3,7 +3,7 @@
 use super::compressing::{EXTENT_BYTES_MAX, NewExtent, length_of};
 use super::insertion::Placed;
 use super::sums::Sums;
-use crate::WritableFilesystem;
+use crate::areas::WriteBack;
 use buttress_engine::backing::of_host;
 use buttress_engine::block_groups::Purpose;
 use buttress_engine::data_extents::DataRange;
@@ -24,21 +24,21 @@ struct Room {
     left: u64,
 }
 
-impl WritableFilesystem {
+impl WriteBack<'_> {
     /// Allocates space for extents. If no free range is long enough, a plain extent is cut. If a
     /// compressed extent fits no free range, it is stored plain. After an error, no extent stays
     /// allocated.
     pub(super) fn place_extents(&self, extents: &[NewExtent]) -> Result<Vec<Placed>> {
         let wanted = extents.first().map_or(0, NewExtent::stored_bytes);
-        self.fault_in_free_space(Purpose::Data, wanted)?;
-        let handle = self.start_unchecked();
-        let (_, placed) = self.retry(handle, |handle| {
+        self.filesystem.fault_in_free_space(Purpose::Data, wanted)?;
+        let handle = self.filesystem.start_unchecked();
+        let (_, placed) = self.filesystem.retry(handle, |handle| {
             let mut placed = Vec::with_capacity(extents.len());
             let result = place(handle, extents.to_vec(), &mut placed);
             if let Err(error) = result {
                 placed
                     .drain(..)
-                    .for_each(|placed: Placed| handle.give_back_data(placed.range));
+                    .for_each(|placed: Placed| handle.data_space().give_back(placed.range));
                 return Err(error);
             }
             Ok(placed)
@@ -48,10 +48,10 @@ impl WritableFilesystem {
 
     /// Frees space that a write-back allocated and does not need.
     pub(super) fn give_back_extents(&self, placed: Vec<Placed>) {
-        let mut handle = self.start_unchecked();
+        let mut handle = self.filesystem.start_unchecked();
         placed
             .into_iter()
-            .for_each(|placed| handle.give_back_data(placed.range));
+            .for_each(|placed| handle.data_space().give_back(placed.range));
     }
 
     /// Writes data to the devices, and computes its checksums at the same time if `has_checksums`
@@ -62,9 +62,9 @@ impl WritableFilesystem {
         } else {
             Vec::new()
         };
-        let _edit = buttress_faults::on("lock-edit-held-over-data").then(|| self.start_to_look());
-        let written = self.write_data_beside(writes).map_err(of_host);
-        self.data().note_host_space(&written);
+        let _edit = buttress_faults::on("lock-edit-held-over-data").then(|| self.filesystem.start_to_look());
+        let written = self.filesystem.write_data_beside(writes).map_err(of_host);
+        self.filesystem.data().note_host_space(&written);
         written?;
         let mut all: Vec<Sums> = take_all(tasks)?;
         all.sort_unstable_by_key(|sums| sums.logical);
@@ -82,8 +82,13 @@ impl WritableFilesystem {
     }
 
     fn start_sums(&self, writes: &[ExtentWrite]) -> Vec<Task<Vec<Sums>>> {
-        let checksum_type = self.forest().block_format().checksum_type;
-        let sector_bytes = self.forest().block_format().sector_bytes.narrow::<usize>();
+        let checksum_type = self.filesystem.forest().block_format().checksum_type;
+        let sector_bytes = self
+            .filesystem
+            .forest()
+            .block_format()
+            .sector_bytes
+            .narrow::<usize>();
         let mut tasks = Vec::new();
         let mut batch: Vec<(Logical, Bytes)> = Vec::new();
         let mut batch_bytes = 0_usize;
@@ -94,7 +99,7 @@ impl WritableFilesystem {
                 };
                 batch.into_iter().map(sums).collect()
             };
-            tasks.push(self.executor().spawn(job));
+            tasks.push(self.filesystem.executor().spawn(job));
         };
         for write in writes {
             batch_bytes = batch_bytes.saturating_add(write.bytes.len());
@@ -153,7 +158,7 @@ fn place(handle: &mut Handle<'_>, extents: Vec<NewExtent>, placed: &mut Vec<Plac
         };
         let wanted = extent.stored_bytes();
         if room.left == 0 {
-            match handle.allocate_data(ByteCount::new(
+            match handle.data_space().allocate(ByteCount::new(
                 total(&rest).saturating_add(wanted).min(EXTENT_BYTES_MAX),
             )) {
                 Ok(range) => {
@@ -175,7 +180,7 @@ fn place(handle: &mut Handle<'_>, extents: Vec<NewExtent>, placed: &mut Vec<Plac
             // Search a free range for the whole extent; otherwise store the extent like plain
             // content.
             room.give_back(handle);
-            match handle.allocate_data(ByteCount::new(wanted)) {
+            match handle.data_space().allocate(ByteCount::new(wanted)) {
                 Ok(range) => {
                     room = Room {
                         logical: range.logical.get(),
@@ -184,7 +189,7 @@ fn place(handle: &mut Handle<'_>, extents: Vec<NewExtent>, placed: &mut Vec<Plac
                     if room.left < wanted && extent.plain.is_none() {
                         // The plain content is not available to this call, so the caller must write
                         // it.
-                        break Err(handle.no_data_space(ByteCount::new(wanted)));
+                        break Err(handle.data_space().no_space(ByteCount::new(wanted)));
                     } else if room.left < wanted {
                         rest.push(extent.into_plain());
                     } else {
@@ -212,7 +217,7 @@ impl Room {
 
     fn give_back(&mut self, handle: &mut Handle<'_>) {
         if self.left > 0 {
-            handle.give_back_data(DataRange {
+            handle.data_space().give_back(DataRange {
                 logical: Logical::new(self.logical),
                 length: ByteCount::new(self.left),
             });

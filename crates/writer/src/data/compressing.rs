@@ -10,7 +10,7 @@
 //! Source: btrfs(5), section "Compression".
 
 use super::content::Content;
-use crate::WritableFilesystem;
+use crate::areas::WriteBack;
 use buttress_exact::{Exact as _, u64_of};
 use buttress_format::compression::{CompressionMethod, Compressor, looks_compressible};
 use buttress_format::{Compression, InodeFlags, InodeItem};
@@ -172,7 +172,7 @@ impl Content<'_> {
     }
 }
 
-impl WritableFilesystem {
+impl WriteBack<'_> {
     /// Returns the extents for a run of content, and whether an attempt to compress failed.
     pub(super) fn make_extents(
         &self,
@@ -182,13 +182,19 @@ impl WritableFilesystem {
         let Some(plan) = plan else {
             return (plain_extents(run.iter().cloned()), false);
         };
-        let sector_bytes = self.forest().block_format().sector_bytes.narrow::<usize>();
+        let sector_bytes = self
+            .filesystem
+            .forest()
+            .block_format()
+            .sector_bytes
+            .narrow::<usize>();
         let plan = *plan;
         let tasks: Vec<(u64, Bytes, Task<Outcome>)> = pieces(run)
             .into_iter()
             .map(|(start, piece)| {
                 let content = piece.clone();
                 let task = self
+                    .filesystem
                     .executor()
                     .spawn(move || compress(&plan, content, sector_bytes));
                 (start, piece, task)

@@ -63,7 +63,7 @@ impl Content<'_> {
                 return Ok(item);
             }
         }
-        Ok(self.filesystem.live_inode(self.location)?.0)
+        Ok(self.filesystem.live().inode(self.location)?.0)
     }
 
     /// Changes the file's size, also as readers see it.
@@ -153,7 +153,9 @@ impl Content<'_> {
 
     /// Returns whether the inode item lacks times of writes.
     pub(super) fn has_pending_times(&self) -> bool {
-        self.filesystem.has_pending_times(file_id(self.location))
+        self.filesystem
+            .contents()
+            .has_pending_times(file_id(self.location))
     }
 
     /// Changes the pending times. If an inode is no longer in memory, it is deleted, and needs no

@@ -59,11 +59,11 @@ impl WritableFilesystem {
         progress: &Progress,
     ) -> Result<DefragmentSummary> {
         progress.check()?;
-        let file = self.with_content(location, |content| content.describe())?;
+        let file = self.contents().with(location, |content| content.describe())?;
         let range = file.range_of(options)?;
         let mut job = file.job(self, location, options, progress);
         // Only content with extents is fragmented.
-        self.write_back_file(location)?;
+        self.writeback().write_file(location)?;
         let mut at = range.start;
         let mut changes = 0_usize;
         while at < range.end {

@@ -8,7 +8,7 @@ use super::compressing::{COMPRESSED_BYTES_MAX, NewExtent, PartOfExtent, length_o
 use super::content::Content;
 use super::insertion::Insertion;
 use super::writing::FILE_BYTES_MAX;
-use crate::WritableFilesystem;
+use crate::areas::EncodedWrites;
 use crate::data::allocation::writes_of;
 use buttress_exact::{Exact as _, u64_of};
 use buttress_format::limits::inline_content_bytes_max;
@@ -53,7 +53,7 @@ pub(super) enum Fit {
     No,
 }
 
-impl WritableFilesystem {
+impl EncodedWrites<'_> {
     /// Stores a caller's extents in a file, in the order of their ranges, which do not overlap.
     /// Returns `false`, and changes nothing, if an extent cannot be stored unchanged. The bounds of
     /// an extent must be whole sectors, and an extent must not be larger than its content. The file
@@ -63,9 +63,11 @@ impl WritableFilesystem {
     /// returns the decoding error.
     ///
     /// # Errors
-    /// Fails as [`WritableFilesystem::write_at`] does.
-    pub fn write_encoded(&self, location: Location, extents: &[EncodedExtent]) -> Result<bool> {
-        self.with_content_in_steps(location, |content| content.write_encoded(extents))
+    /// Fails as [`WritableFilesystem::write_at`](crate::WritableFilesystem::write_at) does.
+    pub fn write(&self, location: Location, extents: &[EncodedExtent]) -> Result<bool> {
+        self.filesystem
+            .contents()
+            .with_in_steps(location, |content| content.write_encoded(extents))
     }
 }
 
@@ -80,7 +82,11 @@ impl Content<'_> {
         let mut previous_end = 0;
         for extent in extents {
             let is_last = extent.end() == new_size;
-            match self.filesystem.fit_encoded(item.flags, extent, size, is_last) {
+            match self
+                .filesystem
+                .encoded_writes()
+                .fit(item.flags, extent, size, is_last)
+            {
                 Fit::Extent if extent.offset.get() >= previous_end => {}
                 Fit::Inline if extents.len() == 1 => return self.write_encoded_inline(first, size),
                 Fit::Extent | Fit::Inline | Fit::No => return Ok(false),
@@ -89,7 +95,7 @@ impl Content<'_> {
         }
         let new: Vec<NewExtent> = extents
             .iter()
-            .map(|extent| self.filesystem.new_encoded_extent(extent))
+            .map(|extent| self.filesystem.encoded_writes().new_extent(extent))
             .collect::<Result<_, Defect>>()?;
         let stored = new
             .iter()
@@ -116,15 +122,16 @@ impl Content<'_> {
 
     /// Allocates and writes new extents, and inserts their items.
     fn write_new_extents(&mut self, item: &InodeItem, size: u64, extents: &[NewExtent]) -> Result<()> {
-        let placed = self.filesystem.place_extents(extents)?;
+        let placed = self.filesystem.writeback().place_extents(extents)?;
         let has_checksums = !item.flags.contains(InodeFlags::NODATASUM);
         let sums = match self
             .filesystem
+            .writeback()
             .write_extents_out(&writes_of(&placed), has_checksums)
         {
             Ok(sums) => sums,
             Err(error) => {
-                self.filesystem.give_back_extents(placed);
+                self.filesystem.writeback().give_back_extents(placed);
                 return Err(error);
             }
         };
@@ -142,6 +149,7 @@ impl Content<'_> {
         let done = self.insert(&item, size, &insertions, sums, false, &mut inserted);
         if let Err(error) = done {
             self.filesystem
+                .writeback()
                 .give_back_insertions(insertions.into_iter().skip(inserted));
             return Err(error);
         }
@@ -168,16 +176,10 @@ impl Content<'_> {
     }
 }
 
-impl WritableFilesystem {
+impl EncodedWrites<'_> {
     /// Returns how an extent can be stored in a file of this size.
-    pub(super) fn fit_encoded(
-        &self,
-        flags: InodeFlags,
-        extent: &EncodedExtent,
-        size: u64,
-        is_last: bool,
-    ) -> Fit {
-        let sector_bytes = u64::from(self.forest().block_format().sector_bytes);
+    pub(super) fn fit(&self, flags: InodeFlags, extent: &EncodedExtent, size: u64, is_last: bool) -> Fit {
+        let sector_bytes = u64::from(self.filesystem.forest().block_format().sector_bytes);
         let is_whole = |at: u64| at.checked_rem(sector_bytes) == Some(0);
         let sectors = |bytes: u64| bytes.div_ceil(sector_bytes.max(1));
         let stored = length_of(&extent.stored);
@@ -199,12 +201,13 @@ impl WritableFilesystem {
             return Fit::No;
         }
         let most = self
+            .filesystem
             .data()
             .options
             .max_inline
             .get()
             .min(length_of_usize(inline_content_bytes_max(
-                self.forest().block_format().node_bytes,
+                self.filesystem.forest().block_format().node_bytes,
             )));
         let is_all_of_file = extent.offset.get() == 0 && length == content && size <= length;
         if is_all_of_file && length <= sector_bytes && stored <= most && !flags.contains(InodeFlags::PREALLOC)
@@ -218,8 +221,8 @@ impl WritableFilesystem {
         Fit::Extent
     }
 
-    pub(super) fn new_encoded_extent(&self, extent: &EncodedExtent) -> Result<NewExtent, Defect> {
-        let sector_bytes = u64::from(self.forest().block_format().sector_bytes);
+    pub(super) fn new_extent(&self, extent: &EncodedExtent) -> Result<NewExtent, Defect> {
+        let sector_bytes = u64::from(self.filesystem.forest().block_format().sector_bytes);
         let too_large = |length: u64| {
             Defect::new("an encoded extent is larger than a file")
                 .with("length", length)

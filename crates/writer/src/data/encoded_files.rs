@@ -2,7 +2,7 @@
 //! writes.
 //!
 //! The call writes the extents before the files exist. The operation that makes the files inserts
-//! their items beside the files' own items ([`create_many`](WritableFilesystem::create_many)). If
+//! their items beside the files' own items ([`create_many`](crate::WritableFilesystem::create_many)). If
 //! the operation fails, the space is freed.
 
 use super::allocation::writes_of;
@@ -12,7 +12,7 @@ use super::insertion::Placed;
 use super::small_files::joined;
 use super::sums::Sums;
 use super::write_back::{EXTENT_ITEMS, require_feature};
-use crate::WritableFilesystem;
+use crate::areas::EncodedWrites;
 use crate::operations::Operation;
 use buttress_engine::data_extents::DataOwner;
 use buttress_exact::{Exact as _, u64_of};
@@ -43,7 +43,7 @@ pub(crate) struct WrittenFiles {
     pub(crate) reserved: u64,
 }
 
-impl WritableFilesystem {
+impl EncodedWrites<'_> {
     /// Writes the stored content of files that are made afterwards: for each file a list of
     /// extents, in order. Returns `None`, and writes nothing, if an extent cannot be stored
     /// unchanged.
@@ -54,7 +54,7 @@ impl WritableFilesystem {
     pub(crate) fn write_new_files(&self, contents: &[&[EncodedExtent]]) -> Result<Option<WrittenFiles>> {
         let mut written = WrittenFiles::default();
         let mut extents = Vec::new();
-        let flags = self.data().options.flags_of_new_files();
+        let flags = self.filesystem.data().options.flags_of_new_files();
         for content in contents {
             let Some(file) = self.plan_file(flags, content, &mut extents)? else {
                 return Ok(None);
@@ -68,8 +68,8 @@ impl WritableFilesystem {
             .iter()
             .map(NewExtent::stored_bytes)
             .fold(0, u64::saturating_add);
-        self.write_back_excess()?;
-        self.reserve_for_new_file(stored)?;
+        self.filesystem.writeback().write_excess()?;
+        self.filesystem.reserve_for_new_file(stored)?;
         written.reserved = stored;
         match self.place_and_write(&extents, &mut written) {
             Ok(true) => Ok(Some(written)),
@@ -85,14 +85,17 @@ impl WritableFilesystem {
     }
 
     fn place_and_write(&self, extents: &[NewExtent], written: &mut WrittenFiles) -> Result<bool> {
-        written.placed = self.place_extents(extents)?;
+        written.placed = self.filesystem.writeback().place_extents(extents)?;
         let is_whole = |(placed, extent): (&Placed, &NewExtent)| {
             placed.extent.length == extent.length && placed.extent.compression == extent.compression
         };
         if written.placed.len() != extents.len() || !written.placed.iter().zip(extents).all(is_whole) {
             return Ok(false);
         }
-        written.sums = self.write_extents_out(&joined(writes_of(&written.placed)), true)?;
+        written.sums = self
+            .filesystem
+            .writeback()
+            .write_extents_out(&joined(writes_of(&written.placed)), true)?;
         Ok(true)
     }
 
@@ -107,9 +110,9 @@ impl WritableFilesystem {
         let first = all.len();
         let mut previous_end = 0;
         for extent in content {
-            match self.fit_encoded(flags, extent, 0, extent.end() == size) {
+            match self.fit(flags, extent, 0, extent.end() == size) {
                 Fit::Extent if extent.offset.get() >= previous_end => {
-                    all.push(self.new_encoded_extent(extent)?);
+                    all.push(self.new_extent(extent)?);
                 }
                 Fit::Inline if content.len() == 1 => {
                     return Ok(Some(File {
@@ -131,8 +134,8 @@ impl WritableFilesystem {
 
     /// Frees the space of new content that no tree refers to.
     pub(crate) fn give_up_new_files(&self, written: WrittenFiles) {
-        self.give_back_extents(written.placed);
-        self.release_data(written.reserved);
+        self.filesystem.writeback().give_back_extents(written.placed);
+        self.filesystem.release_data(written.reserved);
     }
 
     /// Ends the reservation of new content, once the trees refer to the content.
@@ -141,8 +144,8 @@ impl WritableFilesystem {
             .files
             .iter()
             .fold(0, |sum, file| file.size.saturating_add(sum));
-        self.count_content(bytes.narrow::<usize>());
-        self.release_data(written.reserved);
+        self.filesystem.count_content(bytes.narrow::<usize>());
+        self.filesystem.release_data(written.reserved);
     }
 }
 
@@ -251,7 +254,7 @@ impl WrittenFiles {
                 inode: location.inode,
                 offset: extent.start.wrapping_sub(part.offset),
             };
-            operation.edit().create_data_extent(placed.range, owner);
+            operation.edit().core.create_data_extent(placed.range, owner);
         }
         Ok(())
     }
@@ -259,7 +262,10 @@ impl WrittenFiles {
     /// Inserts the checksums of all files.
     pub(crate) fn insert_sums(&self, operation: &mut Operation<'_>) -> Result<()> {
         for sums in &self.sums {
-            operation.edit().insert_checksums(sums.logical, &sums.sums)?;
+            operation
+                .edit()
+                .checksum_tree()
+                .insert(sums.logical, &sums.sums)?;
         }
         Ok(())
     }

@@ -7,7 +7,7 @@
 //! time](super::small_files).
 
 use super::small_files::SMALL_BYTES;
-use crate::WritableFilesystem;
+use crate::areas::WriteBack;
 use buttress_fs::error::{Defect, Error, Result};
 use buttress_fs::location::Location;
 use buttress_locks::atomic::{AtomicUsize, Ordering};
@@ -36,25 +36,25 @@ impl LacksHostSpace {
     }
 }
 
-impl WritableFilesystem {
+impl WriteBack<'_> {
     /// Wakes the background write-back when dirty data reaches half of its limit. At the full
     /// limit, the caller writes back: until data is below the limit, or below half without a
     /// background thread. If space on the volume is short, the caller writes back all dirty data
     /// instead.
-    pub(crate) fn write_back_excess(&self) -> Result<()> {
-        let table = self.data();
-        let has_thread = table.is_half_full() && self.wake_write_back();
+    pub(crate) fn write_excess(&self) -> Result<()> {
+        let table = self.filesystem.data();
+        let has_thread = table.is_half_full() && self.filesystem.wake_write_back();
         let is_over_limit = table.is_over_limit();
-        if !is_over_limit && !self.is_short_of_space()? {
+        if !is_over_limit && !self.filesystem.is_short_of_space()? {
             return Ok(());
         }
-        let mut waiting = self.waiting();
+        let mut waiting = self.filesystem.contents().waiting_files();
         if has_thread {
             // This thread begins at the other end than the background thread: two write-backs of
             // one file would wait for each other.
             waiting.reverse();
         }
-        let written = self.write_back_files(&waiting, || {
+        let written = self.write_files(&waiting, || {
             !is_over_limit
                 || match has_thread {
                     true => table.is_over_limit(),
@@ -76,9 +76,9 @@ impl WritableFilesystem {
     /// # Errors
     /// Fails with [`Error::OutOfHostSpace`], before any content is added.
     pub(crate) fn require_host_space(&self) -> Result<()> {
-        let table = self.data();
+        let table = self.filesystem.data();
         match table.lacks_host_space() && table.is_over_limit() {
-            true => self.write_back_excess(),
+            true => self.write_excess(),
             false => Ok(()),
         }
     }
@@ -86,16 +86,18 @@ impl WritableFilesystem {
     /// Starts or does write-back after a call added content. Content that finds no space on the
     /// host stays dirty. If content stays dirty for lack of host space, the next call fails
     /// ([`require_host_space`](Self::require_host_space)).
-    pub(crate) fn write_back_taken_in(&self) -> Result<()> {
-        match self.write_back_excess() {
+    pub(crate) fn write_taken_in(&self) -> Result<()> {
+        match self.write_excess() {
             Err(Error::OutOfHostSpace(_)) => Ok(()),
             written => written,
         }
     }
 
     /// Writes back content until dirty data is at a quarter of its limit.
-    pub(crate) fn write_back_in_background(&self) -> Result<()> {
-        self.write_back_files(&self.waiting(), || self.data().is_quarter_full())
+    pub(crate) fn write_in_background(&self) -> Result<()> {
+        self.write_files(&self.filesystem.contents().waiting_files(), || {
+            self.filesystem.data().is_quarter_full()
+        })
     }
 
     /// Writes back all dirty data.
@@ -103,10 +105,10 @@ impl WritableFilesystem {
     /// # Errors
     /// Fails with [`Error::NoSpace`], or with an error of a tree, or with the error that stopped
     /// writing. Content whose write-back failed stays dirty.
-    pub fn write_back(&self) -> Result<()> {
-        let waiting = self.waiting();
-        if !self.has_company() {
-            return self.write_back_files(&waiting, || true);
+    pub fn write_all(&self) -> Result<()> {
+        let waiting = self.filesystem.contents().waiting_files();
+        if !self.filesystem.has_company() {
+            return self.write_files(&waiting, || true);
         }
         let bytes = self.dirty_bytes_of(&waiting);
         let is_large = |bytes: u64| bytes >= SMALL_BYTES;
@@ -116,21 +118,21 @@ impl WritableFilesystem {
             wanted.map(|(location, _)| *location).collect::<Vec<_>>()
         };
         let mut lacks = LacksHostSpace::default();
-        lacks.pass(self.write_back_side_by_side(&of_kind(true)))?;
-        lacks.pass(self.write_back_files(&of_kind(false), || true))?;
+        lacks.pass(self.write_side_by_side(&of_kind(true)))?;
+        lacks.pass(self.write_files(&of_kind(false), || true))?;
         lacks.end()
     }
 
     /// Writes back several files at the same time, which keeps more requests on the devices than
     /// one file would. Stops at the first error, except lack of space on the host: the write-back
     /// of another file may need no space.
-    fn write_back_side_by_side(&self, files: &[Location]) -> Result<()> {
+    fn write_side_by_side(&self, files: &[Location]) -> Result<()> {
         let next = AtomicUsize::new(0);
         let work = || -> Result<()> {
             let mut lacks = LacksHostSpace::default();
             while let Some(file) = files.get(next.fetch_add(1, Ordering::Relaxed)) {
                 lacks
-                    .pass(self.write_back_file(*file))
+                    .pass(self.write_file(*file))
                     .inspect_err(|_| next.store(files.len(), Ordering::Relaxed))?;
             }
             lacks.end()
@@ -155,15 +157,15 @@ impl WritableFilesystem {
 
     /// Writes back files in this order while `goes_on` returns true. Consecutive small files form
     /// one batch. Stops at the first error, except lack of space on the host.
-    fn write_back_files(&self, files: &[Location], goes_on: impl Fn() -> bool) -> Result<()> {
+    fn write_files(&self, files: &[Location], goes_on: impl Fn() -> bool) -> Result<()> {
         let mut lacks = LacksHostSpace::default();
         let mut rest = files;
         while !rest.is_empty() && goes_on() {
             let count = self.count_small_files(rest).max(1);
             let (now, later) = rest.split_at_checked(count).unwrap_or((rest, &[]));
             lacks.pass(match now {
-                [alone] => self.write_back_file(*alone),
-                several => self.write_back_together(several),
+                [alone] => self.write_file(*alone),
+                several => self.write_together(several),
             })?;
             rest = later;
         }
@@ -172,7 +174,7 @@ impl WritableFilesystem {
 
     /// Returns the memory of each file's dirty data, in bytes.
     pub(super) fn dirty_bytes_of(&self, files: &[Location]) -> Vec<u64> {
-        let present = self.data().present(files);
+        let present = self.filesystem.data().present(files);
         let mut present = present.iter().peekable();
         let bytes_of = |location: &Location| {
             let (_, file) = present.next_if(|(of, _)| of == location)?;

@@ -17,6 +17,7 @@
 use super::content::Content;
 use super::write_back::{Pieces, is_of_gone_file};
 use crate::WritableFilesystem;
+use crate::areas::WriteBack;
 use buttress_engine::dirty_data::DirtyData;
 use buttress_engine::file_content::{FileContent, FileState};
 use buttress_exact::u64_of;
@@ -95,7 +96,8 @@ impl Flight<'_> {
         state.in_flight = false;
         self.file.has_landed.notify_all();
         self.filesystem
-            .leave_content(self.location, &self.file, &mut state, before);
+            .contents()
+            .leave(self.location, &self.file, &mut state, before);
         drop(state);
         // Drop the pieces after releasing the file lock: returning much memory to the system takes
         // milliseconds.
@@ -112,21 +114,21 @@ impl Drop for Flight<'_> {
     }
 }
 
-impl WritableFilesystem {
+impl WriteBack<'_> {
     /// Writes back the dirty data of one file.
     ///
     /// # Errors
-    /// Fails as [`WritableFilesystem::write_back`] does.
-    pub fn write_back_file(&self, location: Location) -> Result<()> {
-        self.with_host_space(|| self.write_back_in_flight(location, None))
+    /// Fails as [`WriteBack::write_all`] does.
+    pub fn write_file(&self, location: Location) -> Result<()> {
+        self.with_host_space(|| self.write_in_flight(location, None))
     }
 
     /// Runs a write-back, with one retry if the host has no space. If the host has no space,
     /// commits and retries once: the commit discards freed extents on the host.
     fn with_host_space(&self, write_back: impl Fn() -> Result<()>) -> Result<()> {
         match write_back() {
-            Err(Error::OutOfHostSpace(_)) if self.start_to_look().is_dirty() => {
-                self.commit_metadata()?;
+            Err(Error::OutOfHostSpace(_)) if self.filesystem.start_to_look().is_dirty() => {
+                self.filesystem.commit_metadata()?;
                 write_back()
             }
             written => written,
@@ -134,12 +136,12 @@ impl WritableFilesystem {
     }
 
     /// Writes back the dirty data in a range of a file.
-    pub(crate) fn write_back_range(&self, location: Location, range: &Range<u64>) -> Result<()> {
-        self.with_host_space(|| self.write_back_in_flight(location, Some(range)))
+    pub(crate) fn write_range(&self, location: Location, range: &Range<u64>) -> Result<()> {
+        self.with_host_space(|| self.write_in_flight(location, Some(range)))
     }
 
-    fn write_back_in_flight(&self, location: Location, range: Option<&Range<u64>>) -> Result<()> {
-        let taken = self.with_content(location, |content| {
+    fn write_in_flight(&self, location: Location, range: Option<&Range<u64>>) -> Result<()> {
+        let taken = self.filesystem.contents().with(location, |content| {
             let taken = content.take_out(range)?;
             content.state.in_flight = taken.is_some();
             Ok(taken.map(|taken| (taken, Arc::clone(content.file))))
@@ -148,7 +150,7 @@ impl WritableFilesystem {
             return Ok(());
         };
         let flight = Flight {
-            filesystem: self,
+            filesystem: self.filesystem,
             location,
             file,
             taken: Some(taken),

@@ -8,7 +8,7 @@
 use super::content::Content;
 use super::stored::Stored;
 use crate::operations::Access;
-use crate::operations::Operation;
+use crate::operations::areas::FileItems;
 use buttress_engine::data_extents::DataRange;
 use buttress_format::{ByteCount, Compression, FileExtent, FileExtentBody, InodeFlags, InodeItem, Logical};
 use buttress_fs::error::Result;
@@ -83,14 +83,14 @@ impl Access<'_> {
     }
 }
 
-impl Operation<'_> {
+impl FileItems<'_, '_> {
     /// Turns preallocated ranges whose content was written into regular ones.
     pub(super) fn mark_written(&mut self, location: Location, range: &Range<u64>) -> Result<()> {
         let tree = location.subvolume.tree();
-        let generation = self.generation();
+        let generation = self.operation.generation();
         let mut at = range.start;
         while at < range.end
-            && let Some(stored) = self.extent_from(location, at)?
+            && let Some(stored) = self.operation.extent_from(location, at)?
             && stored.start < range.end
         {
             at = stored.end;
@@ -104,7 +104,7 @@ impl Operation<'_> {
                 (part.end..stored.end, false),
             ];
             let key = FileExtent::key(location.inode, buttress_format::FileOffset::new(stored.start));
-            self.edit().remove(tree, &key)?;
+            self.operation.edit().remove(tree, &key)?;
             let mut count = 0_u64;
             for (piece, is_written) in pieces.iter().filter(|(piece, _)| piece.start < piece.end) {
                 let mut new = stored.part(piece);
@@ -118,7 +118,7 @@ impl Operation<'_> {
             if let Some(disk) = stored.disk() {
                 let owner = stored.owner(tree, location.inode);
                 for _ in 1..count {
-                    self.edit().add_data_reference(disk, owner);
+                    self.operation.edit().core.add_data_reference(disk, owner);
                 }
             }
         }

@@ -7,7 +7,7 @@
 
 use super::stored::{Stored, hole};
 use crate::operations::Access;
-use crate::operations::Operation;
+use crate::operations::areas::FileItems;
 use buttress_format::{ByteCount, FileExtent, FileOffset, Incompat, InodeItem, ItemType, Key};
 use buttress_fs::error::{Defect, Result};
 use buttress_fs::location::Location;
@@ -73,11 +73,12 @@ impl Access<'_> {
     }
 }
 
-impl Operation<'_> {
+impl FileItems<'_, '_> {
     /// Loads the paths to the file's items at both ends of a range.
     pub(crate) fn reach_range(&mut self, location: Location, range: &Range<u64>) -> Result<()> {
         let at = |offset| FileExtent::key(location.inode, FileOffset::new(offset));
-        self.reach(location.subvolume.tree(), &[at(range.start), at(range.end)])
+        self.operation
+            .reach(location.subvolume.tree(), &[at(range.start), at(range.end)])
     }
 
     /// Removes the file's items in `range`, and the extent references of these items. Returns the
@@ -87,22 +88,25 @@ impl Operation<'_> {
             return Ok(0);
         }
         let mut counted = 0_u64;
-        let first = self.extent_from(location, range.start)?;
+        let first = self.operation.extent_from(location, range.start)?;
         let Some(first) = first.filter(|first| first.start < range.end) else {
             return Ok(0);
         };
-        self.edit().note_changed_extents(location, range)?;
+        self.operation
+            .edit()
+            .inode_items()
+            .note_changed_extents(location, range)?;
         if first.start < range.start {
             counted = counted.saturating_add(self.cut_first(location, &first, range)?);
         }
-        if let Some(last) = self.extent_from(location, range.end)?
+        if let Some(last) = self.operation.extent_from(location, range.end)?
             && last.start >= range.start
             && last.start < range.end
         {
             // Inline content is one sector, so an inline extent never extends past the end of a
             // range.
             let rest = last.part(&(range.end..last.end));
-            self.edit().remove(
+            self.operation.edit().remove(
                 location.subvolume.tree(),
                 &FileExtent::key(location.inode, FileOffset::new(last.start)),
             )?;
@@ -118,7 +122,7 @@ impl Operation<'_> {
         let head = first.part(&(first.start..range.start));
         let key = FileExtent::key(location.inode, FileOffset::new(first.start));
         let bytes = head.extent.encode();
-        self.edit().put(tree, &key, &bytes)?;
+        self.operation.edit().put(tree, &key, &bytes)?;
         let mut kept = head.counted_bytes();
         if first.end > range.end {
             let tail = first.part(&(range.end..first.end));
@@ -126,7 +130,7 @@ impl Operation<'_> {
             kept = kept.saturating_add(tail.counted_bytes());
             if let Some(disk) = first.disk() {
                 let owner = first.owner(tree, location.inode);
-                self.edit().add_data_reference(disk, owner);
+                self.operation.edit().core.add_data_reference(disk, owner);
             }
         }
         Ok(first.counted_bytes().saturating_sub(kept))
@@ -135,10 +139,11 @@ impl Operation<'_> {
     /// Removes the items that begin in the range. None of these items may extend past the range.
     fn remove_whole(&mut self, location: Location, range: &Range<u64>) -> Result<u64> {
         let tree = location.subvolume.tree();
-        let sector_bytes = self.look().core().format.sector_bytes;
+        let sector_bytes = self.operation.look().core().format.sector_bytes;
         let key = |at| FileExtent::key(location.inode, FileOffset::new(at));
         let mut removed: Vec<Result<Stored>> = Vec::new();
-        self.edit()
+        self.operation
+            .edit()
             .remove_range(tree, key(range.start)..key(range.end), &mut |key, data| {
                 removed.push(Stored::parse(tree, key, data, sector_bytes));
             })?;
@@ -148,7 +153,7 @@ impl Operation<'_> {
             counted = counted.saturating_add(stored.counted_bytes());
             if let Some(disk) = stored.disk() {
                 let owner = stored.owner(tree, location.inode);
-                self.edit().drop_data_reference(disk, owner);
+                self.operation.edit().core.drop_data_reference(disk, owner);
             }
         }
         Ok(counted)
@@ -158,22 +163,30 @@ impl Operation<'_> {
     /// extent.
     pub(crate) fn insert_extent(&mut self, location: Location, stored: &Stored) -> Result<()> {
         let range = stored.start..stored.end;
-        self.edit().note_changed_extents(location, &range)?;
+        self.operation
+            .edit()
+            .inode_items()
+            .note_changed_extents(location, &range)?;
         let key = FileExtent::key(location.inode, FileOffset::new(stored.start));
         let bytes = stored.extent.encode();
-        self.edit().insert(location.subvolume.tree(), &key, &bytes)
+        self.operation
+            .edit()
+            .insert(location.subvolume.tree(), &key, &bytes)
     }
 
     /// Inserts hole items into every gap of `range`, on volumes whose holes have items.
     pub(crate) fn fill_holes(&mut self, location: Location, range: &Range<u64>) -> Result<()> {
-        self.edit().note_changed_extents(location, range)?;
-        if self.has(Incompat::NO_HOLES) || buttress_faults::on("holes-without-items") {
+        self.operation
+            .edit()
+            .inode_items()
+            .note_changed_extents(location, range)?;
+        if self.operation.has(Incompat::NO_HOLES) || buttress_faults::on("holes-without-items") {
             return Ok(());
         }
-        let generation = self.generation();
+        let generation = self.operation.generation();
         let mut at = range.start;
         while at < range.end {
-            let next = self.extent_from(location, at)?;
+            let next = self.operation.extent_from(location, at)?;
             let (gap_end, go_on) = match &next {
                 Some(next) if next.start <= at => (at, next.end),
                 Some(next) => (next.start.min(range.end), next.end),
@@ -182,7 +195,9 @@ impl Operation<'_> {
             if at < gap_end {
                 let key = FileExtent::key(location.inode, FileOffset::new(at));
                 let bytes = hole(&(at..gap_end), generation).encode();
-                self.edit().insert(location.subvolume.tree(), &key, &bytes)?;
+                self.operation
+                    .edit()
+                    .insert(location.subvolume.tree(), &key, &bytes)?;
             }
             at = go_on;
         }
@@ -192,7 +207,8 @@ impl Operation<'_> {
     /// Changes the inode's `nbytes`: adds `more`, subtracts `less`.
     pub(crate) fn count_bytes(&mut self, location: Location, more: u64, less: u64) -> Result<()> {
         let mut counted = Ok(());
-        self.change_inode(location, |item| counted = change_bytes(item, more, less))?;
+        self.operation
+            .change_inode(location, |item| counted = change_bytes(item, more, less))?;
         Ok(counted?)
     }
 }

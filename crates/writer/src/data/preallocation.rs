@@ -5,7 +5,7 @@ use super::stored::Stored;
 use super::writing::FILE_BYTES_MAX;
 use crate::WritableFilesystem;
 use crate::operations::Access;
-use crate::operations::Operation;
+use crate::operations::areas::FileItems;
 use buttress_engine::data_extents::{DataOwner, DataRange};
 use buttress_engine::reservation::Need;
 use buttress_format::{
@@ -66,8 +66,9 @@ impl WritableFilesystem {
         mode: AllocateMode,
         keeps_times: bool,
     ) -> Result<()> {
-        self.know_quota_use(location.subvolume)?;
-        self.with_current_quotas(|| self.allocate_with(location, range.clone(), mode, keeps_times))
+        self.quotas().know_use(location.subvolume)?;
+        self.quotas()
+            .with_current(|| self.allocate_with(location, range.clone(), mode, keeps_times))
     }
 
     fn allocate_with(
@@ -83,7 +84,7 @@ impl WritableFilesystem {
                 what: "the range is empty, or ends past 2^63 - 1",
             });
         }
-        self.with_content_in_steps(location, |content| {
+        self.contents().with_in_steps(location, |content| {
             content.keeps_times = keeps_times;
             match mode {
                 AllocateMode::Allocate => content.allocate(&range, true),
@@ -141,7 +142,7 @@ impl Content<'_> {
             let step = self.filesystem.operate(Need::places(6), |operation| {
                 operation.be_upkeep();
                 self.require_still_there(operation)?;
-                operation.fill_gap(self.location, &(at..sectors.end))
+                operation.file_items().fill_gap(self.location, &(at..sectors.end))
             });
             match step {
                 Ok(Some(end)) => at = end,
@@ -268,23 +269,27 @@ impl Access<'_> {
     }
 }
 
-impl Operation<'_> {
+impl FileItems<'_, '_> {
     /// Preallocates the first gap of a range, or a part of it. Returns the end of the preallocated
     /// part.
     fn fill_gap(&mut self, location: Location, range: &Range<u64>) -> Result<Option<u64>> {
-        let Some(gap) = self.next_gap(location, range)? else {
+        let Some(gap) = self.operation.next_gap(location, range)? else {
             return Ok(None);
         };
         let wanted = gap.end.saturating_sub(gap.start).min(EXTENT_BYTES_MAX);
         // The allocation must not use space promised to other calls.
         let tree = location.subvolume.tree();
-        self.ledgers().core.quota_limits.allow(tree, wanted)?;
-        self.ledgers().reserve_data(wanted)?;
-        self.ledgers().release_data(wanted);
-        let disk = self.ledgers().allocate_data(ByteCount::new(wanted))?;
+        self.operation.ledgers().core.quota_limits.allow(tree, wanted)?;
+        self.operation.ledgers().data_space().reserve(wanted)?;
+        self.operation.ledgers().data_space().release(wanted);
+        let disk = self
+            .operation
+            .ledgers()
+            .data_space()
+            .allocate(ByteCount::new(wanted))?;
         // The preallocation has allocated space, so the operation must not be retried.
-        self.begin();
-        let limits = &self.ledgers().core.quota_limits;
+        self.operation.begin();
+        let limits = &self.operation.ledgers().core.quota_limits;
         limits.note_allocated(tree, disk.length.get());
         let end = gap.start.saturating_add(disk.length.get());
         self.put_room(location, &(gap.start..end), disk)?;
@@ -297,7 +302,7 @@ impl Operation<'_> {
             start: range.start,
             end: range.end,
             extent: FileExtent {
-                generation: self.generation(),
+                generation: self.operation.generation(),
                 ram_bytes: disk.length,
                 compression: Compression::None,
                 other_encoding: 0,
@@ -316,8 +321,9 @@ impl Operation<'_> {
             inode: location.inode,
             offset: range.start,
         };
-        self.edit().create_data_extent(disk, owner);
+        self.operation.edit().core.create_data_extent(disk, owner);
         self.count_bytes(location, disk.length.get(), gone)?;
-        self.change_inode(location, |item| item.flags.insert(InodeFlags::PREALLOC))
+        self.operation
+            .change_inode(location, |item| item.flags.insert(InodeFlags::PREALLOC))
     }
 }

@@ -7,7 +7,7 @@ use super::content::Content;
 use super::write_back::is_of_gone_file;
 use super::writing::{FILE_BYTES_MAX, Source};
 use crate::WritableFilesystem;
-use crate::operations::Operation;
+use crate::operations::areas::FileItems;
 use buttress_engine::reservation::Need;
 use buttress_exact::Exact as _;
 use buttress_format::{ByteCount, FileExtentBody, FileKind, FileOffset, InodeFlags};
@@ -47,9 +47,9 @@ impl WritableFilesystem {
         target_offset: FileOffset,
     ) -> Result<()> {
         let share = share_of(&range, target_offset);
-        self.with_current_quotas(|| {
-            let _steps = self.begin_steps();
-            self.with_two(source, target, |mut from, to| {
+        self.quotas().with_current(|| {
+            let _steps = self.contents().begin_steps();
+            self.contents().with_two(source, target, |mut from, to| {
                 to.require_changeable()?;
                 require_file(to, source)?;
                 let source_size = size_of(&mut from, to)?;
@@ -75,7 +75,7 @@ impl WritableFilesystem {
         target_offset: FileOffset,
     ) -> Result<bool> {
         let share = share_of(&range, target_offset);
-        self.with_two(source, target, |mut from, to| {
+        self.contents().with_two(source, target, |mut from, to| {
             to.require_writable()?;
             require_file(to, source)?;
             let source_size = size_of(&mut from, to)?;
@@ -112,7 +112,8 @@ impl WritableFilesystem {
         target: Location,
         target_offset: FileOffset,
     ) -> Result<ByteCount> {
-        self.with_current_quotas(|| self.copy_range_with(source, &range, target, target_offset, false))
+        self.quotas()
+            .with_current(|| self.copy_range_with(source, &range, target, target_offset, false))
     }
 
     /// Copies as [`copy_range`](Self::copy_range) does, for a caller that sets the target's times
@@ -127,7 +128,8 @@ impl WritableFilesystem {
         target: Location,
         target_offset: FileOffset,
     ) -> Result<ByteCount> {
-        self.with_current_quotas(|| self.copy_range_with(source, &range, target, target_offset, true))
+        self.quotas()
+            .with_current(|| self.copy_range_with(source, &range, target, target_offset, true))
     }
 
     fn copy_range_with(
@@ -139,8 +141,8 @@ impl WritableFilesystem {
         keeps_times: bool,
     ) -> Result<ByteCount> {
         let mut share = share_of(range, target_offset);
-        let _steps = self.begin_steps();
-        let copied = self.with_two(source, target, |mut from, to| {
+        let _steps = self.contents().begin_steps();
+        let copied = self.contents().with_two(source, target, |mut from, to| {
             to.keeps_times = keeps_times;
             to.require_changeable()?;
             require_file(to, source)?;
@@ -183,7 +185,7 @@ impl WritableFilesystem {
             to.touch();
             Ok(share.length)
         })?;
-        self.write_back_taken_in()?;
+        self.writeback().write_taken_in()?;
         Ok(ByteCount::new(copied))
     }
 }
@@ -356,8 +358,10 @@ impl Content<'_> {
                     self.require_still_there(operation)?;
                     operation.require_subvolume(from.subvolume)?;
                     operation.inode(from)?;
-                    operation.reach_range(self.location, &(rest.target..sectors.end))?;
-                    let done = operation.share_step(from, self.location, &rest)?;
+                    operation
+                        .file_items()
+                        .reach_range(self.location, &(rest.target..sectors.end))?;
+                    let done = operation.file_items().share_step(from, self.location, &rest)?;
                     Ok(at.saturating_add(done))
                 })?;
         }
@@ -367,7 +371,7 @@ impl Content<'_> {
     }
 }
 
-impl Operation<'_> {
+impl FileItems<'_, '_> {
     /// Shares the first extents of a range. Returns how many bytes of the range the call has
     /// shared.
     fn share_step(&mut self, source: Location, target: Location, share: &Share) -> Result<u64> {
@@ -378,7 +382,10 @@ impl Operation<'_> {
             }
             let at = share.source.saturating_add(done);
             let end = share.source.saturating_add(share.length);
-            let stored = self.extent_from(source, at)?.filter(|stored| stored.start < end);
+            let stored = self
+                .operation
+                .extent_from(source, at)?
+                .filter(|stored| stored.start < end);
             let (part, stored) = match stored {
                 None => (at..end, None),
                 Some(stored) if stored.start > at => (at..stored.start, None),
@@ -397,13 +404,14 @@ impl Operation<'_> {
                     && !buttress_faults::on("clone-adds-no-reference")
                 {
                     let owner = new.owner(target.subvolume.tree(), target.inode);
-                    self.edit().add_data_reference(disk, owner);
+                    self.operation.edit().core.add_data_reference(disk, owner);
                 }
                 come = new.counted_bytes();
                 // Readers assume that a file without this flag, and with as many bytes as its size,
                 // has no gaps.
                 if matches!(new.extent.body, FileExtentBody::Preallocated(_)) {
-                    self.change_inode(target, |item| item.flags.insert(InodeFlags::PREALLOC))?;
+                    self.operation
+                        .change_inode(target, |item| item.flags.insert(InodeFlags::PREALLOC))?;
                 }
             } else {
                 self.fill_holes(target, &range)?;

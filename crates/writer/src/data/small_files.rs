@@ -20,7 +20,7 @@ use super::in_place::may_be_in_place;
 use super::insertion::{Insertion, Placed};
 use super::sums::{Sums, sums_of};
 use super::write_back::{EXTENT_ITEMS, Pieces, STEP_EXTENTS, is_of_gone_file, runs};
-use crate::WritableFilesystem;
+use crate::areas::WriteBack;
 use crate::operations::Access;
 use crate::operations::Operation;
 use buttress_device::Buffer;
@@ -57,7 +57,7 @@ struct SmallFile<'c, 'a> {
     insertions: Vec<Insertion>,
 }
 
-impl WritableFilesystem {
+impl WriteBack<'_> {
     /// Returns how many of `files`, from the first on, form a batch of small files.
     pub(super) fn count_small_files(&self, files: &[Location]) -> usize {
         let files = files.get(..BATCH_FILES).unwrap_or(files);
@@ -73,10 +73,10 @@ impl WritableFilesystem {
     }
 
     /// Writes back small files together. Stops at the first error.
-    pub(super) fn write_back_together(&self, files: &[Location]) -> Result<()> {
+    pub(super) fn write_together(&self, files: &[Location]) -> Result<()> {
         let mut files = files.to_vec();
         files.sort_unstable_by_key(|location| (location.subvolume.tree(), location.inode));
-        let files = self.data().present(&files);
+        let files = self.filesystem.data().present(&files);
         let mut busy = Vec::new();
         let mut locked = Vec::with_capacity(files.len());
         for (location, file) in &files {
@@ -88,11 +88,11 @@ impl WritableFilesystem {
                 None => busy.push(*location),
             }
         }
-        let sector_bytes = u64::from(self.forest().block_format().sector_bytes);
+        let sector_bytes = u64::from(self.filesystem.forest().block_format().sector_bytes);
         let mut contents: Vec<Content<'_>> = locked
             .iter_mut()
             .map(|(location, file, state, _)| Content {
-                filesystem: self,
+                filesystem: self.filesystem,
                 location: *location,
                 inode: None,
                 file,
@@ -101,19 +101,21 @@ impl WritableFilesystem {
                 keeps_times: false,
             })
             .collect();
-        let written = self.write_back_contents(&mut contents);
+        let written = self.write_contents(&mut contents);
         drop(contents);
         for (location, file, mut state, before) in locked {
-            self.leave_content(location, file, &mut state, before);
+            self.filesystem
+                .contents()
+                .leave(location, file, &mut state, before);
         }
         written?;
         busy.into_iter()
-            .try_for_each(|location| self.write_back_file(location))
+            .try_for_each(|location| self.write_file(location))
     }
 
-    fn write_back_contents(&self, contents: &mut [Content<'_>]) -> Result<()> {
-        self.require_writing()?;
-        let items = self.look(|operation| {
+    fn write_contents(&self, contents: &mut [Content<'_>]) -> Result<()> {
+        self.filesystem.require_writing()?;
+        let items = self.filesystem.look(|operation| {
             let items = contents.iter().map(|content| content.item_if_there(operation));
             items.collect::<Result<Vec<_>>>()
         })?;
@@ -168,7 +170,7 @@ impl WritableFilesystem {
             let released = ended.fold(0_u64, |sum, (file, is_there)| {
                 sum.saturating_add(file.end(is_there))
             });
-            self.release_data(released);
+            self.filesystem.release_data(released);
             rest = later;
         }
         Ok(())
@@ -183,7 +185,7 @@ impl WritableFilesystem {
             .fold(0, usize::saturating_add);
         let count = |count: usize, items: u64| u64_of(count).saturating_mul(items);
         let items = count(extents, EXTENT_ITEMS).saturating_add(count(step.len(), FILE_ITEMS));
-        self.operate(Need::promised(items), |operation| {
+        self.filesystem.operate(Need::promised(items), |operation| {
             operation.be_upkeep();
             let mut there = Vec::with_capacity(step.len());
             for file in step {
@@ -197,7 +199,9 @@ impl WritableFilesystem {
             };
             for file in files() {
                 for insertion in &file.insertions {
-                    operation.reach_range(file.content.location, &insertion.range())?;
+                    operation
+                        .file_items()
+                        .reach_range(file.content.location, &insertion.range())?;
                 }
             }
             let sums = sums_of(sums, files().flat_map(|file| &file.insertions));
@@ -208,7 +212,10 @@ impl WritableFilesystem {
                 file.insert(operation)?;
             }
             for sums in &sums {
-                operation.edit().insert_checksums(sums.logical, &sums.sums)?;
+                operation
+                    .edit()
+                    .checksum_tree()
+                    .insert(sums.logical, &sums.sums)?;
             }
             Ok(there)
         })
@@ -330,7 +337,9 @@ impl SmallFile<'_, '_> {
         let covered = content.align_up(self.item.size.get());
         let end = content.align_up(self.size);
         if end > covered {
-            operation.fill_holes(content.location, &(covered..end))?;
+            operation
+                .file_items()
+                .fill_holes(content.location, &(covered..end))?;
         }
         content.settle(operation, self.size, counted, false)
     }
@@ -340,7 +349,10 @@ impl SmallFile<'_, '_> {
     fn end(&mut self, is_there: bool) -> u64 {
         let insertions = core::mem::take(&mut self.insertions);
         if !is_there {
-            self.content.filesystem.give_back_insertions(insertions);
+            self.content
+                .filesystem
+                .writeback()
+                .give_back_insertions(insertions);
             self.content.discard();
             return 0;
         }
@@ -354,7 +366,10 @@ impl SmallFile<'_, '_> {
 
     /// Makes the content of the failed write-back dirty again.
     fn give_up(self) {
-        self.content.filesystem.give_back_insertions(self.insertions);
+        self.content
+            .filesystem
+            .writeback()
+            .give_back_insertions(self.insertions);
         self.content.file.waiting.write().fail_write_back(self.pieces);
     }
 }

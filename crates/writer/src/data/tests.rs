@@ -1,6 +1,7 @@
 //! Tests of file content against byte vectors, on volumes that btrfs-progs makes and checks.
 
 mod extents;
+mod leaving;
 mod model;
 mod small_files;
 
@@ -24,9 +25,12 @@ fn offset(at: u64) -> FileOffset {
 
 /// Returns all content of a file, as a reader of the running state sees it.
 fn content(filesystem: &WritableFilesystem, file: Location) -> Vec<u8> {
-    let size = usize::try_from(filesystem.size_of(file).unwrap()).unwrap();
+    let size = usize::try_from(filesystem.contents().size_of(file).unwrap()).unwrap();
     let mut bytes = vec![0xee; size + 10];
-    assert_eq!(filesystem.read_at(file, offset(0), &mut bytes).unwrap(), size);
+    assert_eq!(
+        filesystem.live().read_at(file, offset(0), &mut bytes).unwrap(),
+        size
+    );
     bytes.truncate(size);
     bytes
 }
@@ -79,7 +83,7 @@ fn file_that_releases_more_than_it_reserved_stops_writing() {
     let filesystem = open(&image, DataOptions::default());
     let file = filesystem.create(ROOT, b"file", &NEW).unwrap();
     filesystem.write_at(file, offset(0), &[7; 5000]).unwrap();
-    let released = filesystem.with_content(file, |content| {
+    let released = filesystem.contents().with(file, |content| {
         content.release(3 * 4096);
         Ok(content.state.reserved)
     });

@@ -26,8 +26,9 @@ impl WritableFilesystem {
     /// # Errors
     /// Fails as [`WritableFilesystem::write_at`] does. An append-only file returns an error.
     pub fn truncate(&self, location: Location, size: ByteCount) -> Result<()> {
-        self.with_current_quotas(|| {
-            self.with_content_in_steps(location, |content| content.resize(size.get()))
+        self.quotas().with_current(|| {
+            self.contents()
+                .with_in_steps(location, |content| content.resize(size.get()))
         })
     }
 
@@ -37,8 +38,8 @@ impl WritableFilesystem {
     /// # Errors
     /// Fails as [`WritableFilesystem::truncate`] does.
     pub fn truncate_by_path(&self, location: Location, size: ByteCount) -> Result<()> {
-        self.with_current_quotas(|| {
-            self.with_content_in_steps(location, |content| {
+        self.quotas().with_current(|| {
+            self.contents().with_in_steps(location, |content| {
                 content.require_changeable()?;
                 if content.size()? == size.get() {
                     return Ok(());
@@ -178,16 +179,18 @@ impl Content<'_> {
 /// Removes a file's extents in a range, and inserts hole items there if the volume lacks the
 /// no-holes feature.
 fn remove(operation: &mut Operation<'_>, location: Location, range: &Range<u64>) -> Result<()> {
-    operation.reach_range(location, range)?;
-    let gone = operation.drop_range(location, range)?;
+    operation.file_items().reach_range(location, range)?;
+    let gone = operation.file_items().drop_range(location, range)?;
     if gone > 0 {
-        operation.count_bytes(location, 0, gone)?;
+        operation.file_items().count_bytes(location, 0, gone)?;
     }
     let size = operation.inode(location)?.size.get();
     let sector_bytes = u64::from(operation.look().core().format.sector_bytes);
     let size_end = size.checked_next_multiple_of(sector_bytes).unwrap_or(size);
     if range.start < size_end {
-        operation.fill_holes(location, &(range.start..range.end.min(size_end)))?;
+        operation
+            .file_items()
+            .fill_holes(location, &(range.start..range.end.min(size_end)))?;
     }
     Ok(())
 }

@@ -21,7 +21,7 @@ use super::insertion::Insertion;
 use super::items::change_bytes;
 use super::stored::Stored;
 use super::sums::{Sums, take_sums};
-use crate::WritableFilesystem;
+use crate::areas::WriteBack;
 use crate::operations::Access;
 use crate::operations::Operation;
 use buttress_engine::data_extents::DataOwner;
@@ -48,7 +48,7 @@ pub(super) const EXTENT_ITEMS: u64 = 3;
 /// Content of a file, in pieces with their file offsets.
 pub(super) type Pieces = Vec<(u64, Bytes)>;
 
-impl WritableFilesystem {
+impl WriteBack<'_> {
     /// Frees space that was allocated for extents which were not inserted.
     pub(super) fn give_back_insertions(&self, insertions: impl IntoIterator<Item = Insertion>) {
         let placed = insertions.into_iter().filter_map(|insertion| match insertion {
@@ -94,6 +94,7 @@ impl Content<'_> {
         self.insert(item, size, &insertions, sums, failed, &mut inserted)
             .inspect_err(|_| {
                 self.filesystem
+                    .writeback()
                     .give_back_insertions(insertions.into_iter().skip(inserted));
             })
     }
@@ -122,6 +123,7 @@ impl Content<'_> {
             for part in parts {
                 let (made, gave_up) = self
                     .filesystem
+                    .writeback()
                     .make_extents(&cut(run, &(at..part.range.start)), plan);
                 extents.extend(made);
                 failed |= gave_up;
@@ -129,21 +131,28 @@ impl Content<'_> {
                 writes.extend(writes_in_place(run, &part));
                 insertions.push(Insertion::Written(part));
             }
-            let (made, gave_up) = self.filesystem.make_extents(&cut(run, &(at..range.end)), plan);
+            let (made, gave_up) = self
+                .filesystem
+                .writeback()
+                .make_extents(&cut(run, &(at..range.end)), plan);
             extents.extend(made);
             failed |= gave_up;
         }
-        let placed = self.filesystem.place_extents(&extents)?;
+        let placed = self.filesystem.writeback().place_extents(&extents)?;
         writes.extend(writes_of(&placed));
         let has_checksums = !item.flags.contains(InodeFlags::NODATASUM);
-        match self.filesystem.write_extents_out(&writes, has_checksums) {
+        match self
+            .filesystem
+            .writeback()
+            .write_extents_out(&writes, has_checksums)
+        {
             Ok(sums) => {
                 insertions.extend(placed.into_iter().map(Insertion::New));
                 insertions.sort_unstable_by_key(|insertion| insertion.range().start);
                 Ok((insertions, sums, failed))
             }
             Err(error) => {
-                self.filesystem.give_back_extents(placed);
+                self.filesystem.writeback().give_back_extents(placed);
                 Err(error)
             }
         }
@@ -174,7 +183,7 @@ impl Content<'_> {
                     operation.be_upkeep();
                     self.require_still_there(operation)?;
                     for insertion in step {
-                        operation.reach_range(location, &insertion.range())?;
+                        operation.file_items().reach_range(location, &insertion.range())?;
                     }
                     for sums in &own_sums {
                         operation.reach_checksums(sums.logical)?;
@@ -185,7 +194,10 @@ impl Content<'_> {
                         counted = (counted.0.saturating_add(more), counted.1.saturating_add(less));
                     }
                     for sums in &own_sums {
-                        operation.edit().insert_checksums(sums.logical, &sums.sums)?;
+                        operation
+                            .edit()
+                            .checksum_tree()
+                            .insert(sums.logical, &sums.sums)?;
                     }
                     let end = step.last().map_or(size, |last| last.range().end);
                     let new_size = if is_last {
@@ -195,7 +207,7 @@ impl Content<'_> {
                     };
                     let new_end = self.align_up(new_size);
                     if new_end > covered {
-                        operation.fill_holes(location, &(covered..new_end))?;
+                        operation.file_items().fill_holes(location, &(covered..new_end))?;
                         covered = new_end;
                     }
                     self.settle(operation, new_size, counted, failed)
@@ -217,7 +229,7 @@ impl Content<'_> {
         let placed = match insertion {
             Insertion::New(placed) => placed,
             Insertion::Written(part) if part.is_preallocated => {
-                operation.mark_written(location, &part.range)?;
+                operation.file_items().mark_written(location, &part.range)?;
                 return Ok((0, 0));
             }
             Insertion::Written(_) => return Ok((0, 0)),
@@ -227,7 +239,9 @@ impl Content<'_> {
             require_feature(operation, extent.compression);
         }
         let end = extent.start.saturating_add(extent.length);
-        let gone = operation.drop_range(location, &(extent.start..end))?;
+        let gone = operation
+            .file_items()
+            .drop_range(location, &(extent.start..end))?;
         let length = ByteCount::new(extent.length);
         let part = extent.part.unwrap_or(PartOfExtent {
             ram_bytes: extent.length,
@@ -250,13 +264,13 @@ impl Content<'_> {
             },
             inline_bytes: None,
         };
-        operation.insert_extent(location, &stored)?;
+        operation.file_items().insert_extent(location, &stored)?;
         let owner = DataOwner {
             root: location.subvolume.tree(),
             inode: location.inode,
             offset: extent.start.wrapping_sub(part.offset),
         };
-        operation.edit().create_data_extent(placed.range, owner);
+        operation.edit().core.create_data_extent(placed.range, owner);
         Ok((extent.length, gone))
     }
 
@@ -334,13 +348,18 @@ impl Content<'_> {
         self.filesystem.operate(Need::promised(6), |operation| {
             operation.be_upkeep();
             self.require_still_there(operation)?;
-            operation.reach_range(location, &(0..self.sector_bytes))?;
+            operation
+                .file_items()
+                .reach_range(location, &(0..self.sector_bytes))?;
             if compression != Compression::None {
                 require_feature(operation, compression);
             }
-            let gone = operation.drop_range(location, &(0..self.sector_bytes))?;
+            let gone = operation
+                .file_items()
+                .drop_range(location, &(0..self.sector_bytes))?;
             operation
                 .edit()
+                .inode_items()
                 .note_changed_extents(location, &(0..self.sector_bytes))?;
             let extent = FileExtent {
                 generation: operation.generation(),

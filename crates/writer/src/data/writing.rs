@@ -39,9 +39,9 @@ impl WritableFilesystem {
         offset: FileOffset,
         bytes: &[u8],
     ) -> Result<()> {
-        self.require_host_space()?;
+        self.writeback().require_host_space()?;
         self.take_in(Of { location, inode }, Source::CallAt(offset.get()), bytes)?;
-        self.write_back_taken_in()
+        self.writeback().write_taken_in()
     }
 
     /// Writes content that an earlier write call stored in a cache. The cache's owner sets the
@@ -51,9 +51,9 @@ impl WritableFilesystem {
     /// # Errors
     /// Fails as [`WritableFilesystem::write_at`] does.
     pub fn write_cached_at(&self, location: Location, offset: FileOffset, bytes: &[u8]) -> Result<()> {
-        self.require_host_space()?;
+        self.writeback().require_host_space()?;
         self.take_in(Of::location(location), Source::Cache(offset.get()), bytes)?;
-        self.write_back_taken_in()
+        self.writeback().write_taken_in()
     }
 
     /// Writes at the end, as for a file opened with `O_APPEND`. Returns the offset at which the
@@ -62,9 +62,9 @@ impl WritableFilesystem {
     /// # Errors
     /// Fails as [`WritableFilesystem::write_at`] does.
     pub fn append(&self, location: Location, bytes: &[u8]) -> Result<FileOffset> {
-        self.require_host_space()?;
+        self.writeback().require_host_space()?;
         let offset = self.take_in(Of::location(location), Source::CallAtEnd, bytes)?;
-        self.write_back_taken_in()?;
+        self.writeback().write_taken_in()?;
         Ok(FileOffset::new(offset))
     }
 
@@ -72,21 +72,26 @@ impl WritableFilesystem {
     /// it needs a part of that content. If space for more dirty data is lacking, the write first
     /// writes back the dirty data of all files.
     fn take_in(&self, of: Of<'_>, source: Source, bytes: &[u8]) -> Result<u64> {
-        self.know_quota_use(of.location.subvolume)?;
-        self.with_current_quotas(|| match self.take_in_beside_data(of, source, bytes) {
-            Err(Error::NoSpace { .. }) if self.data().delalloc_bytes() > 0 => {
-                self.write_back()?;
-                self.take_in_beside_data(of, source, bytes)
-            }
-            taken => taken,
-        })
+        self.quotas().know_use(of.location.subvolume)?;
+        self.quotas()
+            .with_current(|| match self.take_in_beside_data(of, source, bytes) {
+                Err(Error::NoSpace { .. }) if self.data().delalloc_bytes() > 0 => {
+                    self.writeback().write_all()?;
+                    self.take_in_beside_data(of, source, bytes)
+                }
+                taken => taken,
+            })
     }
 
     fn take_in_beside_data(&self, of: Of<'_>, source: Source, bytes: &[u8]) -> Result<u64> {
-        let taken = self.hold_content(of, false, |content| content.write_in_flight(source, bytes))?;
+        let taken = self
+            .contents()
+            .hold(of, false, |content| content.write_in_flight(source, bytes))?;
         match taken {
             Some(offset) => Ok(offset),
-            None => self.hold_content(of, true, |content| content.write(source, bytes)),
+            None => self
+                .contents()
+                .hold(of, true, |content| content.write(source, bytes)),
         }
     }
 }
@@ -113,7 +118,7 @@ impl WritableFilesystem {
         reserved: u64,
         charged: u64,
     ) -> Result<()> {
-        self.with_content(location, |file| {
+        self.contents().with(location, |file| {
             file.state.reserved = file.state.reserved.saturating_add(reserved);
             file.state.charged = file.state.charged.exact_add(charged);
             let size = u64_of(content.len());
@@ -131,8 +136,8 @@ impl WritableFilesystem {
     /// Returns whether a file's content is inline.
     pub(super) fn lies_in_tree(&self, location: Location) -> Result<bool> {
         let key = FileExtent::key(location.inode, FileOffset::MIN);
-        let tree = self.live_tree(location.subvolume.tree())?;
-        self.look_live(|| {
+        let tree = self.live().tree(location.subvolume.tree())?;
+        self.live().look(|| {
             let mut found = false;
             tree.look(&key, |data| found = is_inline(data))?;
             Ok(found)
@@ -332,6 +337,6 @@ impl Content<'_> {
 
     /// Reads the content of extents into `buffer`, and zeros elsewhere.
     pub(super) fn read_items(&self, offset: u64, buffer: &mut [u8]) -> Result<()> {
-        self.filesystem.read_extents(self.location, offset, buffer)
+        self.filesystem.live().read_extents(self.location, offset, buffer)
     }
 }

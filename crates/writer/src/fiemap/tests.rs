@@ -52,7 +52,7 @@ fn users_of(view: &Filesystem) -> Users {
 
 /// Returns the sectors of a file from its items, its dirty data, and the users of its extents.
 fn model(writer: &WritableFilesystem, file: Location) -> Sectors {
-    let state = writer.look_at_content(file, 0, usize::MAX).unwrap();
+    let state = writer.contents().look_at(file, 0, usize::MAX).unwrap();
     let users = users_of(&state.view);
     let shared = |extent: Logical| {
         if users[&extent].len() > 1 {
@@ -131,6 +131,7 @@ fn sectors_of(map: &[FiemapExtent]) -> Sectors {
 
 fn map_of(writer: &WritableFilesystem, file: Location) -> Vec<FiemapExtent> {
     writer
+        .live()
         .fiemap(file, ALL)
         .unwrap()
         .collect::<Result<_, _>>()
@@ -168,6 +169,7 @@ fn compare(writer: &WritableFilesystem, file: Location, random: &mut Random) {
     let (start, end) = (random.below(SECTORS), random.below(SECTORS + 50));
     let range = FileOffset::new(start * SECTOR + 17)..FileOffset::new(end * SECTOR + 17);
     let part: Vec<FiemapExtent> = writer
+        .live()
         .fiemap(file, range)
         .unwrap()
         .collect::<Result<_, _>>()
@@ -183,7 +185,7 @@ fn compare(writer: &WritableFilesystem, file: Location, random: &mut Random) {
         inside(expected.clone()),
         "{start} to {end}: {part:#?}"
     );
-    let size = writer.size_of(file).unwrap();
+    let size = writer.contents().size_of(file).unwrap();
     let is_data = |at: u64| {
         let sector = expected.get(&(at / SECTOR));
         sector.is_some_and(|(_, flags)| !flags.contains(FiemapFlags::UNWRITTEN))
@@ -193,14 +195,14 @@ fn compare(writer: &WritableFilesystem, file: Location, random: &mut Random) {
         let inside = || places().take_while(|place| *place < size);
         let data = inside().find(|place| is_data(*place)).map(FileOffset::new);
         assert_eq!(
-            writer.seek_data(file, FileOffset::new(at)).unwrap(),
+            writer.live().seek_data(file, FileOffset::new(at)).unwrap(),
             data,
             "data from {at}: {map:#?}"
         );
         let hole = inside().find(|place| !is_data(*place)).unwrap_or(size);
         let hole = (at < size).then_some(FileOffset::new(hole));
         assert_eq!(
-            writer.seek_hole(file, FileOffset::new(at)).unwrap(),
+            writer.live().seek_hole(file, FileOffset::new(at)).unwrap(),
             hole,
             "hole from {at}: {map:#?}"
         );
@@ -240,7 +242,7 @@ impl Changing {
                 // A small overwrite in the middle makes two file extent items of one extent.
                 let bytes = self.random.bytes(4096, false);
                 self.writer.write_at(file, range.start, &bytes).unwrap();
-                self.writer.write_back_file(file).unwrap();
+                self.writer.writeback().write_file(file).unwrap();
             }
             9 | 10 => self
                 .writer
@@ -252,20 +254,21 @@ impl Changing {
             }
             12..15 => {
                 let target = self.file();
-                let size = self.writer.size_of(file).unwrap() / SECTOR * SECTOR;
+                let size = self.writer.contents().size_of(file).unwrap() / SECTOR * SECTOR;
                 let range = range.start..range.end.min(FileOffset::new(size));
                 let place = self.range().start;
                 if range.start < range.end {
                     let _ = self.writer.clone_range(file, range, target, place);
                 }
             }
-            15 | 16 => self.writer.write_back().unwrap(),
+            15 | 16 => self.writer.writeback().write_all().unwrap(),
             17 => {
                 self.number += 1;
                 let name = format!("snapshot-{}", self.number);
                 let source = self.subvolumes[self.random.below(self.subvolumes.len() as u64) as usize];
                 let made = self
                     .writer
+                    .subvolumes()
                     .snapshot(source, ROOT, name.as_bytes(), false)
                     .unwrap();
                 self.subvolumes.push(made);
@@ -282,9 +285,9 @@ impl Changing {
                 let place = 1 + self.random.below(self.subvolumes.len() as u64 - 1) as usize;
                 let gone = self.subvolumes.swap_remove(place);
                 self.files.retain(|file| file.subvolume != gone);
-                self.writer.delete_subvolume(gone).unwrap();
+                self.writer.subvolumes().delete(gone).unwrap();
                 if self.random.one_in(2) {
-                    self.writer.drop_deleted_subvolumes(&Progress::new()).unwrap();
+                    self.writer.subvolumes().drop_deleted(&Progress::new()).unwrap();
                 }
             }
             _ => drop(self.writer.commit().unwrap()),
@@ -354,7 +357,7 @@ fn maps_are_right_beside_edits() {
             .write_at(file, FileOffset::new(number * 2 * SECTOR), &[1; 4096])
             .unwrap();
     }
-    writer.write_back().unwrap();
+    writer.writeback().write_all().unwrap();
     let half = FileOffset::MIN..FileOffset::new(300 * SECTOR);
     writer.clone_range(file, half, other, FileOffset::MIN).unwrap();
     let expected = map_of(&writer, file);

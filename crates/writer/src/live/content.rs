@@ -22,7 +22,7 @@
 //!   cover.
 
 use super::LiveFile;
-use crate::WritableFilesystem;
+use crate::areas::LiveReads;
 use buttress_engine::file_content::FileContent;
 use buttress_engine::inodes::{InodeState, LiveInode, id_of};
 use buttress_engine::pins::Hold;
@@ -77,7 +77,7 @@ impl Found {
     }
 }
 
-impl WritableFilesystem {
+impl LiveReads<'_> {
     /// Reads at `offset` into `buffer`, including dirty data. Returns the number of bytes read,
     /// which is smaller than the buffer only at the end of the file. A read of more than 4 MiB may
     /// show several states of the file.
@@ -113,9 +113,9 @@ impl WritableFilesystem {
         let trees = self.trees_of(location)?;
         let gathered = loop {
             // Loads the item, or reports that none exists.
-            self.live_inode(location)?;
-            let inode = self.live_inodes().entry(id_of(location));
-            let gathered = self.retry_live(|| self.gather(&trees, &inode, location, offset, buffer))?;
+            self.inode(location)?;
+            let inode = self.filesystem.live_inodes().entry(id_of(location));
+            let gathered = self.retry(|| self.gather(&trees, &inode, location, offset, buffer))?;
             if let Some(gathered) = gathered {
                 break gathered;
             }
@@ -133,11 +133,11 @@ impl WritableFilesystem {
         let location = file.location();
         let gathered = loop {
             let gather = || self.gather(&file.trees, &file.inode, location, offset, buffer);
-            if let Some(gathered) = self.retry_live(gather)? {
+            if let Some(gathered) = self.retry(gather)? {
                 break gathered;
             }
             // This call loads the inode item, or reports that none exists.
-            self.live_inode(location)?;
+            self.inode(location)?;
         };
         self.read_gathered(gathered, offset, buffer)
     }
@@ -154,7 +154,7 @@ impl WritableFilesystem {
         if !is_cleared && !covers(&planned, &range) {
             read.fill(0);
         }
-        fetch(self.shared_base(), planned, offset, read)?;
+        fetch(self.filesystem.shared_base(), planned, offset, read)?;
         Ok(length)
     }
 
@@ -162,24 +162,32 @@ impl WritableFilesystem {
     /// dirty data read as zeros.
     pub(crate) fn read_extents(&self, location: Location, offset: u64, buffer: &mut [u8]) -> Result<()> {
         let trees = self.trees_of(location)?;
-        let (item, _) = self.live_inode(location)?;
+        let (item, _) = self.inode(location)?;
         buffer.fill(0);
         let end = offset.saturating_add(ByteCount::of(buffer.len()).get());
         let (planned, _hold) = loop {
             let whole = offset..end;
             let ranges = core::slice::from_ref(&whole);
-            let (planned, hold) = self.look_live(|| self.plan_held(&trees, location, &item, ranges))?;
-            if hold.as_ref().is_none_or(|hold| self.is_running_still(hold)) {
+            let (planned, hold) = self.look(|| self.plan_held(&trees, location, &item, ranges))?;
+            if hold
+                .as_ref()
+                .is_none_or(|hold| self.filesystem.is_running_still(hold))
+            {
                 break (planned, hold);
             }
         };
-        fetch(self.shared_base(), planned, FileOffset::new(offset), buffer)
+        fetch(
+            self.filesystem.shared_base(),
+            planned,
+            FileOffset::new(offset),
+            buffer,
+        )
     }
 
     /// Returns the tree of a file, and the checksum tree.
     pub(super) fn trees_of(&self, location: Location) -> Result<[LiveTree; 2]> {
-        let of_file = self.live_tree(location.subvolume.tree())?;
-        Ok([of_file, self.live_tree(TreeId::CHECKSUM)?])
+        let of_file = self.tree(location.subvolume.tree())?;
+        Ok([of_file, self.tree(TreeId::CHECKSUM)?])
     }
 
     /// Gathers. Returns `None` if more than one state was visible, or the inode left memory; the
@@ -224,12 +232,14 @@ impl WritableFilesystem {
         };
         // The steps lock is acquired after dirty data, because a call of several steps also locks
         // dirty data first.
-        let _whole = self.steps().read();
+        let _whole = self.filesystem.steps().read();
         let [of_file, _] = trees;
         of_file.require_subvolume(location.subvolume)?;
         let (planned, hold) = self.plan_held(trees, location, &found.item, &gaps)?;
-        let is_one_state =
-            found.is_still(&inode.read()) && hold.as_ref().is_none_or(|hold| self.is_running_still(hold));
+        let is_one_state = found.is_still(&inode.read())
+            && hold
+                .as_ref()
+                .is_none_or(|hold| self.filesystem.is_running_still(hold));
         Ok(is_one_state.then_some(Gathered {
             length,
             planned,
@@ -252,15 +262,15 @@ impl WritableFilesystem {
         if ranges.iter().all(Range::is_empty) {
             return Ok((planned, None));
         }
-        let format = self.forest().block_format();
-        let base = self.shared_base();
+        let format = self.filesystem.forest().block_format();
+        let base = self.filesystem.shared_base();
         let is_verified = !item.flags.contains(InodeFlags::NODATASUM) && !base.rescue().ignore_data_checksums;
         let hold = of_file.with(|tree| -> Result<Option<Hold>> {
             for range in ranges {
                 plan_range(tree, location, format.sector_bytes, range, &mut planned)?;
             }
             let is_read = planned.iter().any(|part| matches!(part, Planned::Read(_)));
-            let hold = is_read.then(|| self.hold_running());
+            let hold = is_read.then(|| self.filesystem.hold_running());
             if is_verified && is_read {
                 checksums.read_between_edits(|tree| self.expect_checksums(tree, &mut planned))?;
             }
@@ -271,8 +281,11 @@ impl WritableFilesystem {
 
     /// Records the expected checksums of the sectors to be read.
     fn expect_checksums(&self, checksums: &EditableTree, planned: &mut [Planned]) -> Result<()> {
-        let base = self.shared_base();
-        let (kind, sector_bytes) = (base.checksum_type(), self.forest().block_format().sector_bytes);
+        let base = self.filesystem.shared_base();
+        let (kind, sector_bytes) = (
+            base.checksum_type(),
+            self.filesystem.forest().block_format().sector_bytes,
+        );
         let mut items = LiveChecksums {
             tree: checksums,
             item: None,

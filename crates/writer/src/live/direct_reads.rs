@@ -7,14 +7,14 @@
 //! Left out: direct reads into memory that is not aligned, or not resident. Linux also falls back
 //! to buffered reads in these two cases.
 
-use crate::WritableFilesystem;
+use crate::areas::LiveReads;
 use buttress_format::{Compression, FileExtent, FileExtentBody, FileOffset, ItemType, Key};
 use buttress_fs::error::{Corruption, Result};
 use buttress_fs::location::Location;
 use buttress_tree::EditableTree;
 use core::ops::{ControlFlow, Range};
 
-impl WritableFilesystem {
+impl LiveReads<'_> {
     /// Returns whether Linux would serve a direct read of a range without its page cache. A range
     /// at or after the end of the file counts as direct, since it reads nothing. Dirty content
     /// counts as neither inline nor compressed. If a file has one sector, this call writes dirty
@@ -24,8 +24,8 @@ impl WritableFilesystem {
     /// Fails with [`Error::InodeNotFound`](buttress_fs::Error::InodeNotFound), or with an error of
     /// the tree.
     pub(crate) fn is_read_directly(&self, location: Location, range: &Range<FileOffset>) -> Result<bool> {
-        let sector_bytes = self.forest().block_format().sector_bytes;
-        let size = self.size_of(location)?;
+        let sector_bytes = self.filesystem.forest().block_format().sector_bytes;
+        let size = self.filesystem.contents().size_of(location)?;
         let (start, end) = (range.start.get(), range.end.get());
         if start >= size {
             return Ok(true);
@@ -34,17 +34,18 @@ impl WritableFilesystem {
         if !start.is_multiple_of(sector) || !end.is_multiple_of(sector) {
             return Ok(false);
         }
-        if size <= sector && self.is_waiting(location) {
-            self.write_back_file(location)?;
+        if size <= sector && self.filesystem.contents().is_waiting(location) {
+            self.filesystem.writeback().write_file(location)?;
         }
-        let tree = self.live_tree(location.subvolume.tree())?;
-        let found =
-            self.look_live(|| tree.with(|tree| find_kept(tree, location, sector_bytes, &(start..end))))?;
+        let tree = self.tree(location.subvolume.tree())?;
+        let found = self.look(|| tree.with(|tree| find_kept(tree, location, sector_bytes, &(start..end))))?;
         match found {
             None => Ok(true),
             Some(Kept::Compressed) => Ok(false),
             // Dirty content of a file that has grown replaces the inline extent.
-            Some(Kept::Inline) => Ok(size > sector && self.has_dirty_in(location, &(0..sector))?),
+            Some(Kept::Inline) => {
+                Ok(size > sector && self.filesystem.contents().has_dirty_in(location, &(0..sector))?)
+            }
         }
     }
 }

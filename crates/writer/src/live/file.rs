@@ -8,6 +8,7 @@
 //! - Deleting a subvolume marks its open tree before its inodes leave the table.
 
 use crate::WritableFilesystem;
+use crate::areas::LiveReads;
 use crate::operations::AccessPolicy;
 use buttress_engine::file_content::FileContent;
 use buttress_engine::inodes::{InodeState, LiveInode, id_of};
@@ -28,19 +29,19 @@ pub struct LiveFile {
     pub(super) trees: [LiveTree; 2],
 }
 
-impl WritableFilesystem {
+impl LiveReads<'_> {
     /// Returns a file for repeated calls. The returned file does not hold the inode open: without
     /// names, the inode can be removed.
     ///
     /// # Errors
     /// Fails with [`Error::InodeNotFound`], or with an error of the tree.
-    pub fn live_file(&self, location: Location) -> Result<LiveFile> {
+    pub fn file(&self, location: Location) -> Result<LiveFile> {
         // Loads the item, or reports that none exists.
-        self.live_inode(location)?;
+        self.inode(location)?;
         Ok(LiveFile {
-            filesystem: self.clone(),
+            filesystem: self.filesystem.clone(),
             location,
-            inode: self.live_inodes().entry(id_of(location)),
+            inode: self.filesystem.live_inodes().entry(id_of(location)),
             trees: self.trees_of(location)?,
         })
     }
@@ -82,19 +83,21 @@ impl LiveFile {
                 return Ok(found);
             }
         }
-        self.filesystem.live_inode(self.location)
+        self.filesystem.live().inode(self.location)
     }
 
-    /// Reads as [`WritableFilesystem::read_at`] does.
+    /// Reads as [`LiveReads::read_at`] does.
     ///
     /// # Errors
-    /// Fails as [`WritableFilesystem::read_at`] does.
+    /// Fails as [`LiveReads::read_at`] does.
     pub fn read_at(&self, offset: FileOffset, buffer: &mut [u8]) -> Result<usize> {
         let filesystem = &self.filesystem;
         if !self.is_current() {
-            return filesystem.read_at(self.location, offset, buffer);
+            return filesystem.live().read_at(self.location, offset, buffer);
         }
-        filesystem.read_in_parts(offset, buffer, |at, part| filesystem.read_part_of(self, at, part))
+        filesystem.live().read_in_parts(offset, buffer, |at, part| {
+            filesystem.live().read_part_of(self, at, part)
+        })
     }
 
     /// Writes as [`WritableFilesystem::write_at`] does.

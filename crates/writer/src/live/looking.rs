@@ -5,6 +5,7 @@
 //! Each call of this module reads a leaf or two, and preserves no state.
 
 use crate::WritableFilesystem;
+use crate::areas::LiveReads;
 use crate::operations::entries::place_in;
 use buttress_engine::entry::{Target, entry_in};
 use buttress_engine::file_content::FileContent;
@@ -24,30 +25,34 @@ use core::ops::ControlFlow;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-impl WritableFilesystem {
+impl LiveReads<'_> {
     /// Returns an open tree. If the tree is not open, opening it acquires the edit lock.
-    pub(crate) fn live_tree(&self, id: TreeId) -> Result<LiveTree> {
-        if let Some(tree) = self.live_trees().get(id) {
+    pub(crate) fn tree(&self, id: TreeId) -> Result<LiveTree> {
+        if let Some(tree) = self.filesystem.live_trees().get(id) {
             return Ok(tree);
         }
-        self.look(|operation| Ok(operation.look().open_tree(id)?.tree.clone()))
+        self.filesystem
+            .look(|operation| Ok(operation.look().open_tree(id)?.tree.clone()))
     }
 
     /// Returns the newest item of an inode with pending times, and its dirty data.
-    pub(crate) fn live_inode(&self, location: Location) -> Result<(InodeItem, Option<Arc<FileContent>>)> {
+    pub(crate) fn inode(&self, location: Location) -> Result<(InodeItem, Option<Arc<FileContent>>)> {
         if location.placeholder().is_some() {
             return Err(Error::InodeNotFound { location });
         }
         let id = id_of(location);
         let known = |state: &InodeState| state.newest().map(|item| (item, state.content.clone()));
-        let found = self.steps().look_once(|| self.live_inodes().look(id, known));
+        let found = self
+            .filesystem
+            .steps()
+            .look_once(|| self.filesystem.live_inodes().look(id, known));
         if let Some(found) = found.flatten() {
             return Ok(found);
         }
-        let tree = self.live_tree(id.0)?;
-        let inode = self.live_inodes().entry(id);
+        let tree = self.tree(id.0)?;
+        let inode = self.filesystem.live_inodes().entry(id);
         let key = InodeItem::key(location.inode);
-        let found = self.look_live(|| {
+        let found = self.look(|| {
             tree.require_subvolume(location.subvolume)?;
             let mut state = inode.write();
             if state.item.is_none() {
@@ -62,7 +67,7 @@ impl WritableFilesystem {
         match found {
             Ok(Some(found)) => Ok(found),
             other => {
-                self.live_inodes().forget_unknown(id);
+                self.filesystem.live_inodes().forget_unknown(id);
                 other.and(Err(Error::InodeNotFound { location }))
             }
         }
@@ -77,8 +82,8 @@ impl WritableFilesystem {
         if directory.placeholder().is_some() || !is_valid_name(name) {
             return Ok(None);
         }
-        self.require_live_directory(directory)?;
-        let names = self.live_inodes().names();
+        self.require_directory(directory)?;
+        let names = self.filesystem.live_inodes().names();
         if let Some((inode, kind)) = names.find(directory, name) {
             return Ok(Some(DirEntry {
                 name: name.to_vec(),
@@ -87,10 +92,10 @@ impl WritableFilesystem {
                 target: Location::new(directory.subvolume, inode),
             }));
         }
-        let tree = self.live_tree(directory.subvolume.tree())?;
-        let root_tree = self.live_tree(TreeId::ROOT)?;
+        let tree = self.tree(directory.subvolume.tree())?;
+        let root_tree = self.tree(TreeId::ROOT)?;
         let key = DirItem::key(directory.inode, name);
-        self.look_live(|| {
+        self.look(|| {
             tree.require_subvolume(directory.subvolume)?;
             let mut found = tree.waiting_name(directory, &key, name).transpose();
             if found.is_none() {
@@ -123,11 +128,11 @@ impl WritableFilesystem {
         if directory.placeholder().is_some() {
             return Ok(Vec::new());
         }
-        self.require_live_directory(directory)?;
-        let tree = self.live_tree(directory.subvolume.tree())?;
-        let root_tree = self.live_tree(TreeId::ROOT)?;
+        self.require_directory(directory)?;
+        let tree = self.tree(directory.subvolume.tree())?;
+        let root_tree = self.tree(TreeId::ROOT)?;
         let first = DirItem::index_key(directory.inode, index);
-        self.look_live(|| {
+        self.look(|| {
             tree.require_subvolume(directory.subvolume)?;
             let mut found = Vec::new();
             let mut broken = Ok(());
@@ -159,7 +164,7 @@ impl WritableFilesystem {
     }
 
     /// Returns at most `count` hashes of names in a directory from `first` on, in ascending order.
-    /// Names with equal hashes have one entry. [Deferred names](Self::defer_names) are left out.
+    /// Names with equal hashes have one entry. [Deferred names](crate::areas::Subvolumes::defer_names) are left out.
     ///
     /// # Errors
     /// Fails with [`Error::NotADirectory`], [`Error::InodeNotFound`], or with an error of the tree.
@@ -167,10 +172,10 @@ impl WritableFilesystem {
         if directory.placeholder().is_some() {
             return Ok(Vec::new());
         }
-        self.require_live_directory(directory)?;
-        let tree = self.live_tree(directory.subvolume.tree())?;
+        self.require_directory(directory)?;
+        let tree = self.tree(directory.subvolume.tree())?;
         let first = Key::new(directory.inode.object_id(), ItemType::DIR_ITEM, first);
-        self.look_live(|| {
+        self.look(|| {
             tree.require_subvolume(directory.subvolume)?;
             let mut hashes = Vec::new();
             tree.scan(&first, |key, _| {
@@ -191,18 +196,21 @@ impl WritableFilesystem {
     /// # Errors
     /// Fails with [`Error::NotADirectory`], [`Error::InodeNotFound`], or with an error of the tree.
     pub fn next_index(&self, directory: Location) -> Result<u64> {
-        self.require_live_directory(directory)?;
+        self.require_directory(directory)?;
         let known = self
+            .filesystem
             .live_inodes()
             .look(id_of(directory), |state| state.next_index);
         match known.flatten() {
             Some(next) => Ok(next),
-            None => self.look(|operation| operation.look().next_index_in_tree(directory)),
+            None => self
+                .filesystem
+                .look(|operation| operation.look().next_index_in_tree(directory)),
         }
     }
 
-    fn require_live_directory(&self, directory: Location) -> Result<()> {
-        if self.live_inode(directory)?.0.kind() == FileKind::Directory {
+    fn require_directory(&self, directory: Location) -> Result<()> {
+        if self.inode(directory)?.0.kind() == FileKind::Directory {
             return Ok(());
         }
         Err(Error::NotADirectory {
@@ -221,20 +229,20 @@ impl WritableFilesystem {
         Ok(self.metadata_and_dirty(location)?.0)
     }
 
-    /// Returns the inode as [`WritableFilesystem::metadata`] does, and whether it has dirty data at
+    /// Returns the inode as [`LiveReads::metadata`] does, and whether it has dirty data at
     /// the same moment. While the inode has dirty data, its allocated bytes can change without a
     /// call.
     ///
     /// # Errors
-    /// Fails as [`WritableFilesystem::metadata`] does.
+    /// Fails as [`LiveReads::metadata`] does.
     pub fn metadata_and_dirty(&self, location: Location) -> Result<(Metadata, bool)> {
         if let Some(directory) = location.placeholder() {
             let directory = self.metadata(directory)?;
             return Ok((Metadata::placeholder(location, &directory), false));
         }
-        let sector_bytes = self.forest().block_format().sector_bytes;
+        let sector_bytes = self.filesystem.forest().block_format().sector_bytes;
         let (item, is_dirty) = loop {
-            let (item, content) = self.live_inode(location)?;
+            let (item, content) = self.inode(location)?;
             let Some(content) = content else {
                 break (item, false);
             };
@@ -248,7 +256,7 @@ impl WritableFilesystem {
                         .as_ref()
                         .is_some_and(|now| Arc::ptr_eq(now, &content))
             };
-            if self.live_inodes().look(id_of(location), is_still) != Some(true)
+            if self.filesystem.live_inodes().look(id_of(location), is_still) != Some(true)
                 && !buttress_faults::on("live-stat-of-two-moments")
             {
                 continue;
@@ -264,7 +272,7 @@ impl WritableFilesystem {
     /// # Errors
     /// Fails as [`Filesystem::read_link`](buttress_fs::Filesystem::read_link) does.
     pub fn read_link(&self, location: Location) -> Result<Vec<u8>> {
-        let (item, _) = self.live_inode(location)?;
+        let (item, _) = self.inode(location)?;
         if item.kind() != FileKind::Symlink {
             return Err(Error::NotASymlink { location });
         }
@@ -278,10 +286,10 @@ impl WritableFilesystem {
             .into());
         }
         let id = location.subvolume.tree();
-        let tree = self.live_tree(id)?;
+        let tree = self.tree(id)?;
         let key = FileExtent::key(location.inode, FileOffset::MIN);
-        let sector_bytes = self.forest().block_format().sector_bytes;
-        let stored = self.look_live(|| {
+        let sector_bytes = self.filesystem.forest().block_format().sector_bytes;
+        let stored = self.look(|| {
             tree.require_subvolume(location.subvolume)?;
             let mut stored = None;
             tree.look(&key, |data| stored = plain_inline(&key, data, sector_bytes))?;
@@ -294,7 +302,7 @@ impl WritableFilesystem {
             }
             // The symlink's target is stored in another form or is damaged. A read of the symlink's
             // content handles both cases.
-            _ => self.view().read_link(location),
+            _ => self.filesystem.view().read_link(location),
         }
     }
 
@@ -305,7 +313,7 @@ impl WritableFilesystem {
     /// # Errors
     /// Fails as [`Filesystem::resolve`](buttress_fs::Filesystem::resolve) does.
     pub fn resolve(&self, root: Location, path: &[u8], follow: Follow) -> Result<Location> {
-        resolve(self, root, path, follow)
+        resolve(self.filesystem, root, path, follow)
     }
 
     /// Returns all extended attributes, as [`Filesystem::xattrs`](buttress_fs::Filesystem::xattrs)
@@ -318,9 +326,9 @@ impl WritableFilesystem {
             return Ok(Vec::new());
         }
         let id = location.subvolume.tree();
-        let tree = self.live_tree(id)?;
+        let tree = self.tree(id)?;
         let first = Key::new(location.inode.object_id(), ItemType::XATTR_ITEM, 0);
-        self.look_live(|| {
+        self.look(|| {
             tree.require_subvolume(location.subvolume)?;
             let (mut xattrs, mut total_bytes, mut ended) = (Vec::new(), 0_usize, Ok(()));
             tree.scan(&first, |key, data| {
@@ -352,9 +360,9 @@ impl WritableFilesystem {
             return Ok(None);
         }
         let id = location.subvolume.tree();
-        let tree = self.live_tree(id)?;
+        let tree = self.tree(id)?;
         let key = DirItem::xattr_key(location.inode, name);
-        self.look_live(|| {
+        self.look(|| {
             tree.require_subvolume(location.subvolume)?;
             let (mut xattrs, mut parsed) = (Vec::new(), Ok(()));
             tree.look(&key, |data| parsed = append_xattrs(id, &key, data, &mut xattrs))?;
@@ -367,17 +375,17 @@ impl WritableFilesystem {
 
 impl Names for WritableFilesystem {
     fn lookup(&self, directory: Location, name: &[u8]) -> Result<Option<DirEntry>> {
-        Self::lookup(self, directory, name)
+        self.live().lookup(directory, name)
     }
 
     fn read_link(&self, location: Location) -> Result<Vec<u8>> {
-        Self::read_link(self, location)
+        self.live().read_link(location)
     }
 
     fn kind_of(&self, location: Location) -> Result<FileKind> {
         match location.placeholder() {
             Some(_) => Ok(FileKind::Directory),
-            None => Ok(self.live_inode(location)?.0.kind()),
+            None => Ok(self.live().inode(location)?.0.kind()),
         }
     }
 }

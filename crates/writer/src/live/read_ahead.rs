@@ -5,14 +5,14 @@
 //! errors of unreadable or missing blocks. The cache keeps read-ahead blocks like any others, so
 //! callers should read ahead only for changes that follow soon.
 
-use crate::WritableFilesystem;
+use crate::areas::LiveReads;
 use buttress_engine::fault_in::FaultIn;
 use buttress_format::{DirItem, FileExtent, FileOffset, InodeItem, Key, TreeId};
 use buttress_fs::directory::DirEntry;
 use buttress_fs::error::Result;
 use buttress_fs::location::Location;
 
-impl WritableFilesystem {
+impl LiveReads<'_> {
     /// Looks up names of one subvolume, and faults in the blocks that changes of the named inodes
     /// will need. Returns the entries found, in the order of the names.
     ///
@@ -44,21 +44,21 @@ impl WritableFilesystem {
             })
             .collect();
         inodes.sort_unstable();
-        self.fault_in_places(subvolume.tree(), &inodes)?;
+        self.filesystem.fault_in_places(subvolume.tree(), &inodes)?;
         Ok(entries)
     }
 
     /// Faults in the blocks that lookups of these keys of a tree will need. The keys must be in
     /// order.
     fn fault_in_to_look(&self, id: TreeId, keys: &[Key]) -> Result<()> {
-        let tree = self.live_tree(id)?;
+        let tree = self.tree(id)?;
         let mut reads = FaultIn::default();
         loop {
             let missing = reads.missing_for(|| Ok(tree.missing_along(keys)?))?;
             if missing.is_empty() {
                 return Ok(());
             }
-            reads.read(self, missing);
+            reads.read(self.filesystem, missing);
         }
     }
 }

@@ -2,10 +2,11 @@
 //! files.
 
 use crate::data::AllocateMode;
-use crate::operations::{NewInode, RenameMode, SetXattr};
+use crate::operations::{NewInode, Operation, RenameMode, SetXattr};
 use crate::{WritableFilesystem, WriteOptions};
 use buttress_device::{Backend, Device, Engine, MemoryBackend};
-use buttress_format::{FileOffset, SubvolumeId, Timestamp, Uuid};
+use buttress_engine::reservation::Need;
+use buttress_format::{ByteCount, FileOffset, SubvolumeId, Timestamp, Uuid};
 use buttress_fs::location::Location;
 use buttress_fs::lookup::Follow;
 use buttress_fs::open::OpenOptions;
@@ -16,7 +17,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 const ROOT: Location = Location::root_of(SubvolumeId::TOP_LEVEL);
 
-fn new_volume() -> WritableFilesystem {
+pub(crate) fn new_volume() -> WritableFilesystem {
     let memory: Arc<dyn Backend> = Arc::new(MemoryBackend::new("memory", vec![0; 160 << 20]));
     let device = || Device::with_backend(Arc::clone(&memory), Engine::Inline);
     let identity = Identity {
@@ -34,24 +35,28 @@ fn new_volume() -> WritableFilesystem {
 /// Reads everything about a directory. Equal results of the reads give equal texts.
 fn all_reads(filesystem: &WritableFilesystem, directory: Location) -> String {
     let mut told = String::new();
-    for entry in filesystem.list(directory, 0, 100).unwrap() {
-        let found = filesystem.lookup(directory, &entry.name).unwrap().unwrap();
+    for entry in filesystem.live().list(directory, 0, 100).unwrap() {
+        let found = filesystem.live().lookup(directory, &entry.name).unwrap().unwrap();
         assert_eq!(found.target, entry.target);
         let way = [b"nested/../", entry.name.as_slice()].concat();
-        let resolved = filesystem.resolve(directory, &way, Follow::NotLast).unwrap();
+        let resolved = filesystem
+            .live()
+            .resolve(directory, &way, Follow::NotLast)
+            .unwrap();
         assert_eq!(resolved, entry.target);
-        let metadata = filesystem.metadata(entry.target).unwrap();
-        let xattrs = filesystem.xattrs(entry.target).unwrap();
-        let named = filesystem.xattr(entry.target, b"user.name").unwrap();
-        let link = filesystem.read_link(entry.target).ok();
+        let metadata = filesystem.live().metadata(entry.target).unwrap();
+        let xattrs = filesystem.live().xattrs(entry.target).unwrap();
+        let named = filesystem.live().xattr(entry.target, b"user.name").unwrap();
+        let link = filesystem.live().read_link(entry.target).ok();
         let mut content = vec![1; 20_000];
         let read = filesystem
+            .live()
             .read_at(entry.target, FileOffset::new(10), &mut content)
             .ok();
         content.truncate(read.unwrap_or(0));
         told += &format!("{entry:?} {metadata:?} {xattrs:?} {named:?} {link:?} {content:?}\n");
     }
-    assert!(filesystem.lookup(directory, b"nothing").unwrap().is_none());
+    assert!(filesystem.live().lookup(directory, b"nothing").unwrap().is_none());
     told
 }
 
@@ -73,7 +78,12 @@ fn fill(filesystem: &WritableFilesystem) -> Location {
     filesystem.make_directory(directory, b"nested", &new).unwrap();
     filesystem.commit().unwrap();
     // From here on, dirty data covers extents, and a part of the test file is a hole.
-    let large = filesystem.lookup(directory, b"large").unwrap().unwrap().target;
+    let large = filesystem
+        .live()
+        .lookup(directory, b"large")
+        .unwrap()
+        .unwrap()
+        .target;
     let hole = FileOffset::new(4096)..FileOffset::new(12_288);
     filesystem.allocate(large, hole, AllocateMode::PunchHole).unwrap();
     filesystem
@@ -97,27 +107,56 @@ fn reads_do_not_wait_for_edit_lock() {
     filesystem.close().unwrap();
 }
 
+/// The operation changes a directory's size twice, and the reader begins between the two changes.
+#[test]
+fn reader_waits_for_an_operation_in_progress() {
+    let filesystem = new_volume();
+    let before = filesystem.live().metadata(ROOT).unwrap().size;
+    let resize = |operation: &mut Operation<'_>, size: ByteCount| {
+        operation.change_inode(ROOT, |item| item.size = size)
+    };
+    let half_done = ByteCount::new(before.get() + 8);
+    let mut reader = None;
+    filesystem
+        .operate(Need::places(4), |operation| {
+            resize(operation, half_done)?;
+            let of = filesystem.clone();
+            let read = WatchedThread::start(move || of.live().metadata(ROOT).unwrap().size).unwrap();
+            let waits = read.comes_to_wait();
+            reader = Some((read, waits));
+            resize(operation, before)
+        })
+        .unwrap();
+    let (read, waits) = reader.unwrap();
+    assert_eq!(read.join().unwrap(), before);
+    assert!(waits, "a read did not wait for an operation");
+    filesystem.close().unwrap();
+}
+
 /// Live size and content equal those of a view after the content was written back.
 #[test]
 fn live_reads_equal_reads_of_view() {
     let filesystem = new_volume();
     let directory = fill(&filesystem);
-    filesystem.write_back().unwrap();
+    filesystem.writeback().write_all().unwrap();
     let view = filesystem.view();
-    for entry in filesystem.list(directory, 0, 100).unwrap() {
+    for entry in filesystem.live().list(directory, 0, 100).unwrap() {
         let of_view = view.lookup(directory, &entry.name).unwrap().unwrap();
         assert_eq!((of_view.target, of_view.kind), (entry.target, entry.kind));
-        let (live, shown) = (filesystem.metadata(entry.target), view.metadata(entry.target));
+        let (live, shown) = (
+            filesystem.live().metadata(entry.target),
+            view.metadata(entry.target),
+        );
         assert_eq!(format!("{live:?}"), format!("{shown:?}"));
         assert_eq!(
-            filesystem.xattrs(entry.target).unwrap(),
+            filesystem.live().xattrs(entry.target).unwrap(),
             view.xattrs(entry.target).unwrap()
         );
         if let Ok(file) = view.open_file(entry.target) {
             for (offset, length) in [(0, 1 << 20), (299, 2), (4000, 10_000), (99_999, 5), (100_000, 5)] {
                 let (mut one, mut other) = (vec![7; length], vec![8; length]);
                 let offset = FileOffset::new(offset);
-                let read = filesystem.read_at(entry.target, offset, &mut one).unwrap();
+                let read = filesystem.live().read_at(entry.target, offset, &mut one).unwrap();
                 assert_eq!(read, file.read_at(offset, &mut other).unwrap());
                 assert_eq!(one[..read], other[..read]);
             }
@@ -130,19 +169,32 @@ fn live_reads_equal_reads_of_view() {
 fn removed_inode_is_found_by_no_read() {
     let filesystem = new_volume();
     let directory = fill(&filesystem);
-    let file = filesystem.lookup(directory, b"extent").unwrap().unwrap().target;
+    let file = filesystem
+        .live()
+        .lookup(directory, b"extent")
+        .unwrap()
+        .unwrap()
+        .target;
     let open = filesystem.open_inode(file).unwrap();
     filesystem.unlink(directory, b"extent").unwrap();
     let mut content = [0; 9000];
     assert_eq!(
-        filesystem.read_at(file, FileOffset::MIN, &mut content).unwrap(),
+        filesystem
+            .live()
+            .read_at(file, FileOffset::MIN, &mut content)
+            .unwrap(),
         9000
     );
     assert_eq!(content, [b'e'; 9000]);
-    assert_eq!(filesystem.metadata(file).unwrap().nlink, 0);
+    assert_eq!(filesystem.live().metadata(file).unwrap().nlink, 0);
     drop(open);
-    assert!(filesystem.read_at(file, FileOffset::MIN, &mut content).is_err());
-    assert!(filesystem.metadata(file).is_err());
+    assert!(
+        filesystem
+            .live()
+            .read_at(file, FileOffset::MIN, &mut content)
+            .is_err()
+    );
+    assert!(filesystem.live().metadata(file).is_err());
     filesystem.close().unwrap();
 }
 
@@ -151,7 +203,7 @@ fn removed_inode_is_found_by_no_read() {
 fn a_name_that_was_looked_up_leads_to_no_file_of_before() {
     let filesystem = new_volume();
     let is_done = AtomicBool::new(false);
-    let target = || Some(filesystem.lookup(ROOT, b"name").unwrap()?.target);
+    let target = || Some(filesystem.live().lookup(ROOT, b"name").unwrap()?.target);
     let rename = |from: &[u8], to: &[u8]| {
         filesystem
             .rename(ROOT, from, ROOT, to, RenameMode::Replace)

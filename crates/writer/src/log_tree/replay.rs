@@ -29,7 +29,7 @@
 mod extents;
 mod names;
 
-use crate::WritableFilesystem;
+use crate::areas::LogTree;
 use crate::operations::Operation;
 use buttress_engine::data_extents::DataRange;
 use buttress_engine::pending_log::{PendingLog, broken};
@@ -42,31 +42,31 @@ use buttress_fs::error::{Corruption, Error, Result};
 use buttress_tree::{OwnedItem, ReadAhead, Tree};
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
-impl WritableFilesystem {
+impl LogTree<'_> {
     /// Replays a log, and commits. After the replay, the volume has no log.
     ///
     /// # Errors
     /// Fails with [`Error::DamagedLog`] if the log cannot be replayed. Nothing was written then,
     /// and the log is still pending.
     pub(crate) fn replay(&self, log: &PendingLog) -> Result<()> {
-        let handle = self.start_unchecked();
-        let replayed = self.operate_on(handle, |operation| {
+        let handle = self.filesystem.start_unchecked();
+        let replayed = self.filesystem.operate_on(handle, |operation| {
             operation.be_upkeep();
             let running = operation.edit();
             running.core.superblock_changed = true;
-            let mut unused = running.take_logged_data(log)?;
+            let mut unused = running.log_space().take_data(log)?;
             for (subvolume, tree) in &log.logs {
                 let replay = Replay::new(operation, *subvolume, tree.clone(), &mut unused);
                 replay.run()?;
             }
             // Free the data extents of inodes that the replay skipped.
             for range in unused.into_values() {
-                operation.edit().give_back_data(range);
+                operation.edit().data_space().give_back(range);
             }
             Ok(())
         });
         replayed.map_err(|cause| log.damaged(cause))?;
-        self.commit_metadata().map(drop)
+        self.filesystem.commit_metadata().map(drop)
     }
 }
 
@@ -227,7 +227,7 @@ impl Replay<'_, '_> {
             let tree = self.tree();
             let running = self.operation.edit();
             running.insert(tree, &InodeItem::key(inode), &item.to_bytes())?;
-            running.know_inode(location, item);
+            running.inode_items().know(location, item);
             return Ok(());
         }
         if is_existence_only(logged) {
@@ -260,7 +260,8 @@ impl Replay<'_, '_> {
             let logged = logged.as_ref().map(names_of).transpose()?.unwrap_or_default();
             for name in names_of(&item)? {
                 if !logged.contains(&name) {
-                    self.operation.remove_xattr_item(self.at(inode), &name)?;
+                    let file = self.at(inode);
+                    self.operation.xattrs().remove_item(file, &name)?;
                 }
             }
         }

@@ -34,6 +34,7 @@ use super::logs::SharedLog;
 use super::statistics::{CommitCause, LogStatistics, count};
 use super::writing::Written;
 use crate::WritableFilesystem;
+use crate::areas::LogTree;
 use buttress_exact::u64_of;
 use buttress_format::{FileKind, FileOffset, Generation, InodeFlags, InodeNumber};
 use buttress_fs::Location;
@@ -91,7 +92,7 @@ impl Drop for WritingLogs<'_> {
     }
 }
 
-impl WritableFilesystem {
+impl LogTree<'_> {
     /// Makes the current state of an inode durable, as `fsync(2)` does: its content, attributes and
     /// names. If the inode is a directory, its entries become durable too.
     ///
@@ -123,9 +124,9 @@ impl WritableFilesystem {
         if !self.is_range_durable(location, &range)? {
             return self.sync_inode(location, true, Some(&range));
         }
-        self.require_writing()?;
-        count(&self.logs().counters.syncs, 1);
-        count(&self.logs().counters.unneeded, 1);
+        self.filesystem.require_writing()?;
+        count(&self.filesystem.logs().counters.syncs, 1);
+        count(&self.filesystem.logs().counters.unneeded, 1);
         Ok(Synced::Unneeded)
     }
 
@@ -133,9 +134,9 @@ impl WritableFilesystem {
     /// `O_DSYNC`.
     ///
     /// # Errors
-    /// Fails as [`write_at`](Self::write_at) and [`fsync`](Self::fsync) do.
+    /// Fails as [`write_at`](WritableFilesystem::write_at) and [`fsync`](Self::fsync) do.
     pub fn write_durably_at(&self, location: Location, offset: FileOffset, bytes: &[u8]) -> Result<Synced> {
-        self.write_at(location, offset, bytes)?;
+        self.filesystem.write_at(location, offset, bytes)?;
         let length = u64_of(bytes.len());
         self.sync_range(
             location,
@@ -146,12 +147,12 @@ impl WritableFilesystem {
     /// Returns whether a durable log has the current state of a range. Returns false if finding out
     /// would need a read.
     fn is_range_durable(&self, location: Location, range: &Range<u64>) -> Result<bool> {
-        if self.has_dirty_in(location, range)? {
+        if self.filesystem.contents().has_dirty_in(location, range)? {
             return Ok(false);
         }
-        let synced = self.logs().joining.lock().synced;
+        let synced = self.filesystem.logs().joining.lock().synced;
         let id = (location.subvolume.tree(), location.inode);
-        let logged = self.live_inodes().look(id, |state| {
+        let logged = self.filesystem.live_inodes().look(id, |state| {
             let (item, log) = (state.item?, &state.log);
             let logged = log.logged.as_deref()?;
             let in_place = InodeFlags::NODATACOW | InodeFlags::PREALLOC;
@@ -169,19 +170,19 @@ impl WritableFilesystem {
 
     /// Returns counts of syncs since the volume was opened.
     #[must_use]
-    pub fn log_statistics(&self) -> LogStatistics {
-        self.logs().counters.read()
+    pub fn statistics(&self) -> LogStatistics {
+        self.filesystem.logs().counters.read()
     }
 
     fn sync_inode(&self, location: Location, only_data: bool, range: Option<&Range<u64>>) -> Result<Synced> {
-        let logs = self.logs();
+        let logs = self.filesystem.logs();
         count(&logs.counters.syncs, 1);
-        self.require_writing()?;
-        let (item, _) = self.live_inode(location)?;
+        self.filesystem.require_writing()?;
+        let (item, _) = self.filesystem.live().inode(location)?;
         if item.kind() == FileKind::Regular {
             match range {
-                None => self.write_back_file(location)?,
-                Some(range) => self.write_back_range(location, range)?,
+                None => self.filesystem.writeback().write_file(location)?,
+                Some(range) => self.filesystem.writeback().write_range(location, range)?,
             }
         }
         let (number, is_new) = match self.log(location, only_data)? {
@@ -189,8 +190,8 @@ impl WritableFilesystem {
             Logging::Commit(cause) => return self.commit_for(cause),
             waits => {
                 if matches!(waits, Logging::Committing) {
-                    drop(self.superblocks().lock());
-                    self.require_writing()?;
+                    drop(self.filesystem.superblocks().lock());
+                    self.filesystem.require_writing()?;
                 }
                 count(&logs.counters.unneeded, 1);
                 return Ok(Synced::Unneeded);
@@ -211,8 +212,8 @@ impl WritableFilesystem {
     }
 
     fn commit_for(&self, cause: CommitCause) -> Result<Synced> {
-        self.logs().counters.count_commit(cause);
-        self.commit_metadata()?;
+        self.filesystem.logs().counters.count_commit(cause);
+        self.filesystem.commit_metadata()?;
         Ok(Synced::Committed(cause))
     }
 
@@ -220,9 +221,18 @@ impl WritableFilesystem {
     fn log(&self, location: Location, only_data: bool) -> Result<Logging> {
         let tree = location.subvolume.tree();
         let new = || Arc::new(SharedLog::new(tree));
-        let shared = Arc::clone(self.logs().subvolumes.lock().entry(tree).or_insert_with(new));
+        let shared = Arc::clone(
+            self.filesystem
+                .logs()
+                .subvolumes
+                .lock()
+                .entry(tree)
+                .or_insert_with(new),
+        );
         let mut log = shared.log.lock();
-        let collected = self.look(|operation| collect(operation, &mut log, location, only_data))?;
+        let collected = self
+            .filesystem
+            .look(|operation| collect(operation, &mut log, location, only_data))?;
         let batch = match collected {
             Collected::Batch(batch) => batch,
             Collected::Committed => return Ok(Logging::Durable),
@@ -241,7 +251,7 @@ impl WritableFilesystem {
             .filter(|(inode, of_inode)| of_inode.whole || log.has_whole(*inode))
             .map(|(inode, _)| inode)
             .collect();
-        if let Err(error) = log.take_in(*batch, self.forest().block_format().clone()) {
+        if let Err(error) = log.take_in(*batch, self.filesystem.forest().block_format().clone()) {
             log.is_broken = true;
             self.forget_marks(location, &marks);
             // A block of the log cannot be read, so the sync commits: a commit needs no log.
@@ -252,7 +262,7 @@ impl WritableFilesystem {
                 _ => Err(error),
             };
         }
-        let mut joining = self.logs().joining.lock();
+        let mut joining = self.filesystem.logs().joining.lock();
         joining.applied = joining.applied.saturating_add(1);
         let number = joining.applied;
         drop(joining);
@@ -266,7 +276,7 @@ impl WritableFilesystem {
     fn mark_batch(&self, location: Location, inodes: &[InodeNumber], generation: Generation, batch: u64) {
         for inode in inodes {
             let id = (location.subvolume.tree(), *inode);
-            self.live_inodes().update(id, |state| {
+            self.filesystem.live_inodes().update(id, |state| {
                 if state.log.generation == generation
                     && let Some(logged) = &mut state.log.logged
                 {
@@ -279,14 +289,16 @@ impl WritableFilesystem {
     fn forget_marks(&self, location: Location, inodes: &[InodeNumber]) {
         for inode in inodes {
             let id = (location.subvolume.tree(), *inode);
-            self.live_inodes().update(id, |state| state.log.logged = None);
+            self.filesystem
+                .live_inodes()
+                .update(id, |state| state.log.logged = None);
         }
     }
 
     /// Does step 3 of a sync: waits until a batch is durable. If no other call writes logs, this
     /// call writes for all waiting calls.
     fn wait_for_log(&self, batch: u64) -> Result<Waited> {
-        let logs = self.logs();
+        let logs = self.filesystem.logs();
         let mut joining = logs.joining.lock();
         while joining.is_writing && joining.synced < batch {
             logs.written.wait(&mut joining);
@@ -294,10 +306,10 @@ impl WritableFilesystem {
         if joining.synced >= batch {
             return Ok(Waited::Joined);
         }
-        self.require_writing()?;
+        self.filesystem.require_writing()?;
         joining.is_writing = true;
         drop(joining);
-        let writing = WritingLogs(self);
+        let writing = WritingLogs(self.filesystem);
         let written = self.write_logs();
         let mut joining = logs.joining.lock();
         if let Ok(Written::UpTo(synced)) = &written {

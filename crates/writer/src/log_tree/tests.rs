@@ -135,9 +135,9 @@ fn a_directory_costs_what_is_new() {
             let name = format!("file-{round:03}-{number:03}");
             filesystem.create(directory, name.as_bytes(), &NEW).unwrap();
         }
-        let before = filesystem.log_statistics().blocks;
-        assert_eq!(filesystem.fsync(directory).unwrap(), Synced::Logged);
-        costs.push(filesystem.log_statistics().blocks - before);
+        let before = filesystem.log_tree().statistics().blocks;
+        assert_eq!(filesystem.log_tree().fsync(directory).unwrap(), Synced::Logged);
+        costs.push(filesystem.log_tree().statistics().blocks - before);
     }
     let sum = |costs: &[u64]| costs.iter().sum::<u64>();
     let (first, last) = (sum(&costs[..10]), sum(&costs[50..]));
@@ -151,12 +151,12 @@ fn a_sync_with_nothing_to_do_writes_nothing() {
     let filesystem = open(&backends);
     let file = filesystem.create(ROOT, b"file", &NEW).unwrap();
     write(&filesystem, file, b'a', 10_000);
-    assert_eq!(filesystem.fsync(file).unwrap(), Synced::Logged);
-    assert_eq!(filesystem.fsync(file).unwrap(), Synced::Unneeded);
-    assert_eq!(filesystem.fdatasync(file).unwrap(), Synced::Unneeded);
+    assert_eq!(filesystem.log_tree().fsync(file).unwrap(), Synced::Logged);
+    assert_eq!(filesystem.log_tree().fsync(file).unwrap(), Synced::Unneeded);
+    assert_eq!(filesystem.log_tree().fdatasync(file).unwrap(), Synced::Unneeded);
     filesystem.commit().unwrap();
-    assert_eq!(filesystem.fsync(file).unwrap(), Synced::Unneeded);
-    let statistics = filesystem.log_statistics();
+    assert_eq!(filesystem.log_tree().fsync(file).unwrap(), Synced::Unneeded);
+    let statistics = filesystem.log_tree().statistics();
     assert_eq!(
         (statistics.syncs, statistics.unneeded, statistics.written),
         (4, 3, 1)
@@ -181,19 +181,22 @@ fn syncs_of_many_threads_survive_crash() {
             scope.spawn(move || {
                 for round in 0..20_u8 {
                     write(filesystem, *file, round, 5000 + usize::from(round));
-                    filesystem.fsync(*file).unwrap();
+                    filesystem.log_tree().fsync(*file).unwrap();
                 }
             });
         }
     });
-    let statistics = filesystem.log_statistics();
+    let statistics = filesystem.log_tree().statistics();
     assert_eq!(statistics.commits, []);
     assert_eq!(statistics.joined + statistics.written, 160);
     filesystem.abandon();
     let filesystem = open(&backends);
     for file in files {
         let mut content = vec![0; 6000];
-        let read = filesystem.read_at(file, FileOffset::MIN, &mut content).unwrap();
+        let read = filesystem
+            .live()
+            .read_at(file, FileOffset::MIN, &mut content)
+            .unwrap();
         assert_eq!((read, content[0], content[read - 1]), (5019, 19, 19));
     }
     filesystem.close().unwrap();
@@ -208,10 +211,10 @@ fn device_failure_fails_sync_and_keeps_earlier_syncs() {
         let filesystem = open(&backends);
         let file = filesystem.create(ROOT, b"file", &NEW).unwrap();
         write(&filesystem, file, b'a', 10_000);
-        filesystem.fsync(file).unwrap();
+        filesystem.log_tree().fsync(file).unwrap();
         let other = filesystem.create(ROOT, b"other", &NEW).unwrap();
         write(&filesystem, other, b'b', 10_000);
-        filesystem.write_back().unwrap();
+        filesystem.writeback().write_all().unwrap();
         let (_, writes, flushes) = backends[0].request_counts();
         let fault = match number {
             0 => Fault::FailWritesFrom(writes),
@@ -221,15 +224,21 @@ fn device_failure_fails_sync_and_keeps_earlier_syncs() {
             _ => Fault::FailFlushesFrom(flushes + 1),
         };
         backends[0].inject(fault.clone());
-        assert!(filesystem.fsync(other).is_err(), "{fault:?}");
-        assert!(filesystem.fsync(file).is_err(), "{fault:?}: writing has stopped");
+        assert!(filesystem.log_tree().fsync(other).is_err(), "{fault:?}");
+        assert!(
+            filesystem.log_tree().fsync(file).is_err(),
+            "{fault:?}: writing has stopped"
+        );
         assert!(filesystem.create(ROOT, b"third", &NEW).is_err(), "{fault:?}");
         filesystem.abandon();
         backends[0].heal();
         let filesystem = open(&backends);
         let mut content = vec![0; 10_000];
         assert_eq!(
-            filesystem.read_at(file, FileOffset::MIN, &mut content).unwrap(),
+            filesystem
+                .live()
+                .read_at(file, FileOffset::MIN, &mut content)
+                .unwrap(),
             10_000
         );
         assert_eq!(content, vec![b'a'; 10_000]);
@@ -258,7 +267,7 @@ fn expect_promises_kept(fault: impl FnOnce(u64, u64) -> Fault) {
         loop {
             let content = (promised + 1).to_le_bytes().repeat(700);
             let written = filesystem.write_at(file, FileOffset::MIN, &content);
-            if written.is_err() || filesystem.fsync(file).is_err() {
+            if written.is_err() || filesystem.log_tree().fsync(file).is_err() {
                 return promised;
             }
             promised += 1;
@@ -270,7 +279,7 @@ fn expect_promises_kept(fault: impl FnOnce(u64, u64) -> Fault) {
             .iter()
             .map(|file| scope.spawn(move || work(*file)))
             .collect();
-        while filesystem.log_statistics().written < 20 {
+        while filesystem.log_tree().statistics().written < 20 {
             std::thread::yield_now();
         }
         let (_, writes, flushes) = backends[0].request_counts();
@@ -282,7 +291,10 @@ fn expect_promises_kept(fault: impl FnOnce(u64, u64) -> Fault) {
     let filesystem = open(&backends);
     for (file, promised) in files.into_iter().zip(promised) {
         let mut found = [0; 8];
-        filesystem.read_at(file, FileOffset::MIN, &mut found).unwrap();
+        filesystem
+            .live()
+            .read_at(file, FileOffset::MIN, &mut found)
+            .unwrap();
         let found = u64::from_le_bytes(found);
         assert!(
             found >= promised,
@@ -320,7 +332,11 @@ fn logs_take_turns_at_the_same_places() {
     for round in 0..2000_u32 {
         let content = round.to_le_bytes();
         filesystem.write_at(file, FileOffset::MIN, &content).unwrap();
-        assert_eq!(filesystem.fsync(file).unwrap(), Synced::Logged, "round {round}");
+        assert_eq!(
+            filesystem.log_tree().fsync(file).unwrap(),
+            Synced::Logged,
+            "round {round}"
+        );
         if round % 500 == 499 {
             // Simulate a crash at this moment, on a copy of the devices.
             let copy: Vec<Arc<FaultyBackend>> = backends
@@ -334,13 +350,13 @@ fn logs_take_turns_at_the_same_places() {
                 .collect();
             let copied = open(&copy);
             let mut found = [0; 4];
-            copied.read_at(file, FileOffset::MIN, &mut found).unwrap();
+            copied.live().read_at(file, FileOffset::MIN, &mut found).unwrap();
             assert_eq!(u32::from_le_bytes(found), round);
             copied.close().unwrap();
         }
     }
     // Metadata has at most 32 MiB in this test: 2000 logs of two blocks would not all fit.
-    assert_eq!(filesystem.log_statistics().commits, []);
+    assert_eq!(filesystem.log_tree().statistics().commits, []);
     filesystem.abandon();
 }
 
@@ -353,10 +369,10 @@ fn a_device_left_out_while_logging_makes_the_sync_a_commit() {
     let file = filesystem.create(ROOT, b"file", &NEW).unwrap();
     filesystem.commit().unwrap();
     write(&filesystem, file, b'a', 10_000);
-    filesystem.write_back().unwrap();
+    filesystem.writeback().write_all().unwrap();
     backends[1].inject(Fault::FailWritesFrom(0));
     assert_eq!(
-        filesystem.fsync(file).unwrap(),
+        filesystem.log_tree().fsync(file).unwrap(),
         Synced::Committed(CommitCause::DeviceLost)
     );
     filesystem.abandon();
@@ -371,7 +387,7 @@ fn sync_on_full_volume_survives_crash() {
     let mut number = 0_u64;
     while filesystem
         .write_at(file, FileOffset::new(number * (MIB as u64)), &vec![b'f'; MIB])
-        .and_then(|_| filesystem.write_back())
+        .and_then(|_| filesystem.writeback().write_all())
         .is_ok()
     {
         number += 1;
@@ -383,13 +399,16 @@ fn sync_on_full_volume_survives_crash() {
     {
         names += 1;
         if names % 64 == 0 {
-            filesystem.fsync(ROOT).unwrap();
+            filesystem.log_tree().fsync(ROOT).unwrap();
         }
     }
-    filesystem.fsync(ROOT).unwrap();
+    filesystem.log_tree().fsync(ROOT).unwrap();
     filesystem.abandon();
     let filesystem = open(&backends);
-    assert_eq!(filesystem.list(ROOT, 0, 1_000_000).unwrap().len(), names + 1);
+    assert_eq!(
+        filesystem.live().list(ROOT, 0, 1_000_000).unwrap().len(),
+        names + 1
+    );
     filesystem.close().unwrap();
 }
 
@@ -405,10 +424,10 @@ fn numbers_of_inodes_are_not_used_again_before_a_commit() {
     filesystem.remove_directory(ROOT, b"gone").unwrap();
     let new = filesystem.create(ROOT, b"new", &NEW).unwrap();
     assert_ne!(gone.inode, new.inode);
-    filesystem.fsync(new).unwrap();
+    filesystem.log_tree().fsync(new).unwrap();
     filesystem.abandon();
     let filesystem = open(&backends);
-    assert!(filesystem.lookup(ROOT, b"new").unwrap().is_some());
+    assert!(filesystem.live().lookup(ROOT, b"new").unwrap().is_some());
     filesystem.close().unwrap();
 }
 
@@ -425,12 +444,15 @@ fn a_replaced_file_has_its_new_content() {
     filesystem
         .rename(ROOT, b"file.new", ROOT, b"file", RenameMode::Replace)
         .unwrap();
-    filesystem.fsync(new).unwrap();
+    filesystem.log_tree().fsync(new).unwrap();
     filesystem.abandon();
     let filesystem = open(&backends);
-    assert!(filesystem.lookup(ROOT, b"file.new").unwrap().is_none());
-    let found = filesystem.lookup(ROOT, b"file").unwrap().unwrap().target;
-    assert_eq!(filesystem.metadata(found).unwrap().size, ByteCount::new(7000));
+    assert!(filesystem.live().lookup(ROOT, b"file.new").unwrap().is_none());
+    let found = filesystem.live().lookup(ROOT, b"file").unwrap().unwrap().target;
+    assert_eq!(
+        filesystem.live().metadata(found).unwrap().size,
+        ByteCount::new(7000)
+    );
     filesystem.close().unwrap();
 }
 
@@ -443,11 +465,11 @@ fn a_log_refers_to_no_new_chunk() {
     let file = filesystem.create(ROOT, b"file", &NEW).unwrap();
     write(&filesystem, file, b'a', 40 * MIB);
     assert_eq!(
-        filesystem.fsync(file).unwrap(),
+        filesystem.log_tree().fsync(file).unwrap(),
         Synced::Committed(CommitCause::NewChunk)
     );
     write(&filesystem, file, b'b', 5000);
-    assert_eq!(filesystem.fsync(file).unwrap(), Synced::Logged);
+    assert_eq!(filesystem.log_tree().fsync(file).unwrap(), Synced::Logged);
     filesystem.abandon();
 }
 
@@ -457,12 +479,15 @@ fn a_large_file_is_there_after_a_crash() {
     let filesystem = open(&backends);
     let file = filesystem.create(ROOT, b"file", &NEW).unwrap();
     write(&filesystem, file, b'a', 40 * MIB);
-    filesystem.fsync(file).unwrap();
+    filesystem.log_tree().fsync(file).unwrap();
     filesystem.abandon();
     let filesystem = open(&backends);
     let mut content = vec![0; 40 * MIB];
     assert_eq!(
-        filesystem.read_at(file, FileOffset::MIN, &mut content).unwrap(),
+        filesystem
+            .live()
+            .read_at(file, FileOffset::MIN, &mut content)
+            .unwrap(),
         40 * MIB
     );
     assert!(content.iter().all(|byte| *byte == b'a'));

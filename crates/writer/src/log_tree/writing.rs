@@ -13,7 +13,7 @@ use super::editor::LogContext;
 use super::logs::{LogLock, LogRoots, SharedLog};
 use super::statistics::{CommitCause, count};
 use super::subvolume_log::SubvolumeLog;
-use crate::WritableFilesystem;
+use crate::areas::LogTree;
 use buttress_engine::block_groups::Purpose;
 use buttress_engine::log_blocks::{Place, Spare};
 use buttress_engine::running::Running;
@@ -49,17 +49,18 @@ pub(super) enum Written {
     Commit(CommitCause),
 }
 
-impl WritableFilesystem {
+impl LogTree<'_> {
     /// Writes all changed logs to the devices.
     pub(super) fn write_logs(&self) -> Result<Written> {
-        let _no_other = self.superblocks().lock();
-        self.require_writing()?;
-        let devices_before = self.forest().volume().written_devices();
-        let node_bytes = u64::from(self.forest().block_format().node_bytes);
-        self.fault_in_free_space(Purpose::Metadata, node_bytes)?;
-        let applied = self.logs().joining.lock().applied;
+        let _no_other = self.filesystem.superblocks().lock();
+        self.filesystem.require_writing()?;
+        let devices_before = self.filesystem.forest().volume().written_devices();
+        let node_bytes = u64::from(self.filesystem.forest().block_format().node_bytes);
+        self.filesystem
+            .fault_in_free_space(Purpose::Metadata, node_bytes)?;
+        let applied = self.filesystem.logs().joining.lock().applied;
         let logs: Vec<(TreeId, Arc<SharedLog>)> = {
-            let subvolumes = self.logs().subvolumes.lock();
+            let subvolumes = self.filesystem.logs().subvolumes.lock();
             subvolumes
                 .iter()
                 .map(|(tree, log)| (*tree, Arc::clone(log)))
@@ -82,11 +83,11 @@ impl WritableFilesystem {
         drop(guards);
         let Some(write) = write else {
             // The previous round, or a commit since, has written all changes of this sync.
-            count(&self.logs().counters.joined, 1);
+            count(&self.filesystem.logs().counters.joined, 1);
             return Ok(Written::UpTo(applied));
         };
         if let Err(error) = self.write_out_logs(&write) {
-            self.forest().volume().stop_writing(&error);
+            self.filesystem.forest().volume().stop_writing(&error);
             return Err(error);
         }
         for (log, frozen) in write.logs.iter().zip(write.frozen) {
@@ -94,15 +95,15 @@ impl WritableFilesystem {
                 tree.keep_written(frozen);
             }
         }
-        if let Some(roots) = self.logs().roots.lock().as_mut() {
+        if let Some(roots) = self.filesystem.logs().roots.lock().as_mut() {
             roots.tree.keep_written(write.roots);
             // Forget the superseded blocks, because the next log blocks at these addresses have the
             // same generation.
-            self.forest().forget_blocks(&write.superseded);
+            self.filesystem.forest().forget_blocks(&write.superseded);
             let addresses = write.superseded.iter().map(|block| block.logical);
             roots.spare.extend(addresses);
         }
-        if self.forest().volume().written_devices() != devices_before {
+        if self.filesystem.forest().volume().written_devices() != devices_before {
             // A failed device has the same generation as the devices with the log, because only a
             // commit changes generations.
             logs.iter()
@@ -123,6 +124,7 @@ impl WritableFilesystem {
             sum.saturating_add(log.tree.as_ref().map_or(0, EditableTree::unassigned_nodes))
         });
         let roots_level = self
+            .filesystem
             .logs()
             .roots
             .lock()
@@ -133,14 +135,16 @@ impl WritableFilesystem {
         // The tree of log roots may have to split.
         let more = dirty().count().saturating_mul(2).saturating_add(4);
         if buttress_faults::on("log-over-durable-log")
-            && let Some(roots) = self.logs().roots.lock().as_mut()
+            && let Some(roots) = self.filesystem.logs().roots.lock().as_mut()
         {
             let left = guards.iter().flat_map(|(_, _, log)| &log.superseded);
             roots.spare.extend(left.map(|block| block.logical));
         }
-        let handle = self.start_to_look();
+        let handle = self.filesystem.start_to_look();
         let mut spare = self.take_spare(handle.core.generation);
-        let taken = self.retry(handle, |handle| handle.take_log_places(&mut spare, count, more));
+        let taken = self
+            .filesystem
+            .retry(handle, |handle| handle.log_space().take(&mut spare, count, more));
         let (mut handle, places) = match taken {
             Ok((handle, Some(places))) => (handle, places),
             other => {
@@ -150,7 +154,7 @@ impl WritableFilesystem {
         };
         let mut unused = places.into_iter();
         let frozen = self.freeze_into(&mut handle, guards, &mut unused);
-        handle.give_back_log_blocks(&mut spare, unused.as_slice());
+        handle.log_space().give_back(&mut spare, unused.as_slice());
         self.put_spare(spare);
         frozen
     }
@@ -158,13 +162,13 @@ impl WritableFilesystem {
     /// Takes the spare addresses of this transaction's earlier logs out of the shared state, for
     /// the allocation of addresses.
     fn take_spare(&self, generation: Generation) -> Spare {
-        let mut roots = self.logs().roots.lock();
+        let mut roots = self.filesystem.logs().roots.lock();
         let roots = roots.as_mut().filter(|roots| roots.generation == generation);
         roots.map_or_else(Spare::default, |roots| core::mem::take(&mut roots.spare))
     }
 
     fn put_spare(&self, spare: Spare) {
-        if let Some(roots) = self.logs().roots.lock().as_mut() {
+        if let Some(roots) = self.filesystem.logs().roots.lock().as_mut() {
             roots.spare = spare;
         }
     }
@@ -189,12 +193,12 @@ impl WritableFilesystem {
         if guards.iter().any(|(_, _, log)| log.is_broken) {
             return Ok(Err(CommitCause::Incomplete));
         }
-        let mut roots = self.logs().roots.lock();
+        let mut roots = self.filesystem.logs().roots.lock();
         let roots = match &mut *roots {
             Some(roots) if roots.generation == generation => roots,
             old => old.insert(LogRoots {
                 generation,
-                tree: running.new_log(generation),
+                tree: running.log_space().new_log(generation),
                 superseded: Vec::new(),
                 spare: Spare::default(),
             }),
@@ -208,7 +212,7 @@ impl WritableFilesystem {
                 }
                 return Err(Error::from(defect("a log has changes and no tree")));
             };
-            running.assign_log(of_subvolume, places)?;
+            running.log_space().assign(of_subvolume, places)?;
             let root = (of_subvolume.root_logical(), of_subvolume.level());
             let Some(blocks) = of_subvolume.freeze()? else {
                 // The batch changed nothing in this log: an earlier round wrote the log's content.
@@ -234,7 +238,7 @@ impl WritableFilesystem {
         }
         superseded.append(&mut roots.superseded);
         let roots = &mut roots.tree;
-        running.assign_log(roots, places)?;
+        running.log_space().assign(roots, places)?;
         let (root, level) = (roots.root_logical(), roots.level());
         let (Some(root), Some(roots)) = (root, roots.freeze()?) else {
             return Err(Error::from(Defect::new("the tree of log roots has no root")));
@@ -250,15 +254,15 @@ impl WritableFilesystem {
     }
 
     fn write_out_logs(&self, write: &LogWrite) -> Result<()> {
-        let volume = self.forest().volume();
+        let volume = self.filesystem.forest().volume();
         let all = write.frozen.iter().chain([&write.roots]);
-        self.write_nodes(all.clone(), volume, false)?;
+        self.filesystem.write_nodes(all.clone(), volume, false)?;
         if !buttress_faults::on("log-unflushed-before-superblocks") {
             volume.flush()?;
         }
         volume.write_log_root(write.root, write.level)?;
         let blocks = all.fold(0_u64, |sum, frozen| sum.saturating_add(frozen.nodes()));
-        let counters = &self.logs().counters;
+        let counters = &self.filesystem.logs().counters;
         let node_bytes = u64::from(volume.block_format().node_bytes);
         count(&counters.written, 1);
         count(&counters.blocks, blocks);

@@ -112,7 +112,7 @@ impl Access<'_> {
     }
 
     pub(crate) fn inode(&mut self, location: Location) -> Result<InodeItem> {
-        self.handle.inode(location)
+        self.handle.inode_items().item(location)
     }
 
     pub(crate) fn generation(&self) -> Generation {
@@ -130,6 +130,14 @@ impl Access<'_> {
 
     pub(crate) fn has(&self, feature: Incompat) -> bool {
         self.handle.core.has(feature)
+    }
+
+    /// Returns whether another refresh of the quota counters would change nothing, if the last one
+    /// ended with the commit `refreshed`.
+    pub(crate) fn quota_counters_are_settled(&self, refreshed: Option<Generation>) -> bool {
+        let limits = &self.handle.core.quota_limits;
+        let is_unchanged = |refreshed| self.handle.subvolumes_reach_the_same_since(refreshed);
+        refreshed.is_some_and(is_unchanged) && !limits.has_charges()
     }
 
     /// Returns whether a rescan of classic quotas would write the same counters again.

@@ -102,7 +102,7 @@ impl WritableFilesystem {
         policy: AccessPolicy,
     ) -> Result<bool> {
         let may_move = policy.times != AccessTimes::Never && self.moves_access_time(location, policy)?;
-        if !may_move || self.is_read_directly(location, range)? {
+        if !may_move || self.live().is_read_directly(location, range)? {
             return Ok(false);
         }
         self.note_access(location, policy)
@@ -110,7 +110,7 @@ impl WritableFilesystem {
 
     /// Returns whether an access now would update the access time.
     fn moves_access_time(&self, location: Location, policy: AccessPolicy) -> Result<bool> {
-        Ok(self.moves_access_time_of(&self.live_inode(location)?.0, policy))
+        Ok(self.moves_access_time_of(&self.live().inode(location)?.0, policy))
     }
 
     /// Returns whether an access now would update the access time of an inode with this item.

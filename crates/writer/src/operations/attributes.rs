@@ -109,7 +109,7 @@ impl WritableFilesystem {
     /// [`Error::Invalid`] for flags that `chattr` cannot set or combine.
     pub fn set_flags(&self, location: Location, attributes: FileAttributes) -> Result<()> {
         // The inode item shows whether the file has content only if the file has no dirty data.
-        self.write_back_file(location)?;
+        self.writeback().write_file(location)?;
         self.operate_beside_data(Need::places(CHANGE_ITEMS), |operation| {
             operation.require_writable(location)?;
             let item = operation.inode(location)?;
@@ -206,7 +206,7 @@ impl Operation<'_> {
             && item.kind() != FileKind::Directory
             && self.xattr(location, CAPABILITY_NAME)?.is_some()
         {
-            self.remove_xattr_item(location, CAPABILITY_NAME)?;
+            self.xattrs().remove_item(location, CAPABILITY_NAME)?;
             self.touch_inode(location)?;
         }
         let now = self.now();
@@ -221,7 +221,7 @@ impl Operation<'_> {
         })?;
         if let Some(mut list) = list {
             list.follow_mode(mode);
-            self.put_xattr(location, ACCESS_NAME, &list.encode())?;
+            self.xattrs().put(location, ACCESS_NAME, &list.encode())?;
             self.touch_inode(location)?;
         }
         let changed = changes.changed.unwrap_or(now);
@@ -234,13 +234,13 @@ impl Operation<'_> {
         let had_property = self.xattr(location, COMPRESSION_NAME)?.is_some();
         if compresses {
             let zlib = CompressionProperty::With(Compression::Zlib);
-            self.put_xattr(
+            self.xattrs().put(
                 location,
                 COMPRESSION_NAME,
                 zlib.inherited_value().unwrap_or_default(),
             )?;
         } else if had_property {
-            self.remove_xattr_item(location, COMPRESSION_NAME)?;
+            self.xattrs().remove_item(location, COMPRESSION_NAME)?;
         }
         self.look().inodes().set_inherited(location, None);
         self.touch_inode(location)?;

@@ -281,7 +281,7 @@ impl WritableFilesystem {
         made: &dyn Fn(Location),
     ) -> Result<(Location, InodeItem)> {
         check_name(name)?;
-        self.know_quota_use(directory.subvolume)?;
+        self.quotas().know_use(directory.subvolume)?;
         self.operate_beside_data(Need::places(CREATE_PLACES), |operation| {
             let parent = operation.require_new_entry(directory, name)?;
             let inherited_attributes =
@@ -332,7 +332,7 @@ impl Operation<'_> {
     ) -> Result<(Location, InodeItem)> {
         self.reach_new_entry(directory, name)?;
         self.reach_new_inode(directory.subvolume.tree())?;
-        let index = self.begin().free_index(directory)?;
+        let index = self.begin().inode_items().free_index(directory)?;
         let (location, item) =
             self.insert_inode(directory, Some((name, index)), inherited_attributes, plan)?;
         let entry = Entry {
@@ -354,7 +354,7 @@ impl Operation<'_> {
         plan: Plan<'_>,
     ) -> Result<(Location, InodeItem)> {
         let tree = directory.subvolume.tree();
-        let inode = self.begin().free_inode_number(tree)?;
+        let inode = self.begin().inode_items().free_number(tree)?;
         let location = Location::new(directory.subvolume, inode);
         let item = self.new_item(inherited_attributes, plan, u32::from(name.is_some()));
         let mut items: Vec<(Key, Vec<u8>)> = vec![(InodeItem::key(inode), item.to_bytes().to_vec())];
@@ -377,16 +377,16 @@ impl Operation<'_> {
             items.push(self.inline_item(inode, whole.content));
         }
         self.insert_items(tree, items)?;
-        self.edit().know_inode(location, item);
+        self.edit().inode_items().know(location, item);
         if name.is_none() {
             let orphan = OrphanItem::key(ObjectId::new(inode.get()));
             self.edit().insert(tree, &orphan, &[])?;
         }
         if FileKind::from_mode(inherited_attributes.mode) == Some(FileKind::Directory) {
-            self.edit().know_empty_directory(location);
+            self.edit().inode_items().know_empty_directory(location);
         }
         for (name, value) in &inherited_attributes.xattrs {
-            self.require_feature_of(name, value);
+            self.xattrs().require_feature_of(name, value);
         }
         Ok((location, item))
     }

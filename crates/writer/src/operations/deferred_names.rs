@@ -11,6 +11,7 @@
 
 use super::Operation;
 use crate::WritableFilesystem;
+use crate::areas::Subvolumes;
 use buttress_engine::reservation::Need;
 use buttress_engine::trees::LiveTree;
 use buttress_exact::u64_of;
@@ -35,7 +36,7 @@ pub struct RefusedName {
     pub error: Error,
 }
 
-impl WritableFilesystem {
+impl Subvolumes<'_> {
     /// Starts to keep new names of an unfinished subvolume in memory, until
     /// [`put_names`](Self::put_names), or until the subvolume is finished or copied. The check
     /// whether a directory already has a name also moves to the time of insertion.
@@ -43,7 +44,7 @@ impl WritableFilesystem {
     /// # Errors
     /// Fails with [`Error::SubvolumeNotFound`], or with an error of the tree.
     pub fn defer_names(&self, subvolume: SubvolumeId) -> Result<()> {
-        self.look(|operation| {
+        self.filesystem.look(|operation| {
             operation.require_unfinished(subvolume)?;
             let tree = &operation.look().open_tree(subvolume.tree())?.tree;
             tree.set_defers_names(true);
@@ -51,17 +52,10 @@ impl WritableFilesystem {
         })
     }
 
-    /// Reserves memory of the volume's budget for a job that makes a whole subvolume, until the
-    /// value is dropped.
-    #[must_use]
-    pub fn hold_memory(&self) -> HeldMemory {
-        self.forest().hold_unread()
-    }
-
     /// Returns the most names that should be deferred: they share memory with other dirty state.
     #[must_use]
     pub fn deferred_names_max(&self) -> u64 {
-        self.waiting_bytes_max().get() >> 10
+        self.filesystem.waiting_bytes_max().get() >> 10
     }
 
     /// Inserts the waiting names into their directories. Stops at the first deferred name that
@@ -71,16 +65,18 @@ impl WritableFilesystem {
     /// Fails with [`Error::NoSpace`], or with an error of the tree, or with the error that stopped
     /// writing.
     pub fn put_names(&self, subvolume: SubvolumeId) -> Result<Option<RefusedName>> {
-        let Some(tree) = self.live_trees().get(subvolume.tree()) else {
+        let Some(tree) = self.filesystem.live_trees().get(subvolume.tree()) else {
             return Ok(None);
         };
         while tree.names_waiting() > 0 {
             let keys = tree.with_names(|names| names.first(NAMES_READ_FOR));
             let places: Vec<(Key, Key)> = keys.iter().map(|key| (*key, *key)).collect();
-            self.fault_in_places(subvolume.tree(), &places)?;
+            self.filesystem.fault_in_places(subvolume.tree(), &places)?;
             for part in keys.chunks(NAMES_AT_ONCE) {
                 let need = Need::places(u64_of(part.len()));
-                let refused = self.operate(need, |operation| operation.put_names(subvolume, &tree, part))?;
+                let refused = self
+                    .filesystem
+                    .operate(need, |operation| operation.put_names(subvolume, &tree, part))?;
                 if refused.is_some() {
                     return Ok(refused);
                 }
@@ -96,6 +92,15 @@ impl WritableFilesystem {
             None => Ok(()),
             Some(refused) => Err(refused.error),
         }
+    }
+}
+
+impl WritableFilesystem {
+    /// Reserves memory of the volume's budget for a job that makes a whole subvolume, until the
+    /// value is dropped.
+    #[must_use]
+    pub fn hold_memory(&self) -> HeldMemory {
+        self.forest().hold_unread()
     }
 }
 

@@ -193,7 +193,7 @@ impl Operation<'_> {
         let key = DirItem::key(directory.inode, name);
         let broken = |problem| Self::broken(tree, ItemError::new(&key, problem));
         let data = item.encode().map_err(broken)?;
-        self.edit().note_new_index(directory, index)?;
+        self.edit().inode_items().note_new_index(directory, index)?;
         if let Target::Subvolume(_) = entry_of.target {
             self.edit().names.note_subvolume(tree, directory.inode);
         }

@@ -77,7 +77,7 @@ impl WritableFilesystem {
         name: &[u8],
     ) -> Result<(Metadata, bool)> {
         let item = self.link_item(inode, directory, name)?;
-        match self.metadata_and_dirty(inode) {
+        match self.live().metadata_and_dirty(inode) {
             Err(Error::InodeNotFound { .. }) => Ok((self.metadata_of(inode, &item), false)),
             shown => shown,
         }
@@ -144,7 +144,7 @@ impl WritableFilesystem {
     /// # Errors
     /// Fails with [`Error::NotFound`]; [`Error::NotADirectory`]; [`Error::NotEmpty`];
     /// [`Error::ReadOnlySubvolume`]. Fails with [`Error::NotPermitted`], also for a subvolume,
-    /// which [`delete_subvolume`](Self::delete_subvolume) deletes.
+    /// which [`Subvolumes::delete`](crate::areas::Subvolumes::delete) deletes.
     pub fn remove_directory(&self, directory: Location, name: &[u8]) -> Result<()> {
         self.remove_directory_keeping(directory, name, &keep_none)
             .map(drop)
@@ -186,8 +186,8 @@ impl WritableFilesystem {
         match left {
             Left::Nothing => {}
             Left::Kept(location) => return Ok(Some(OpenInode::held(self.clone(), location))),
-            Left::Gone(location) => self.write_back_file(location)?,
-            Left::Orphan(location) => self.remove_orphan(location)?,
+            Left::Gone(location) => self.writeback().write_file(location)?,
+            Left::Orphan(location) => self.orphans().remove(location)?,
         }
         Ok(None)
     }
@@ -227,7 +227,7 @@ impl Operation<'_> {
             let orphan = OrphanItem::key(ObjectId::new(inode.inode.get()));
             self.reach(inode.subvolume.tree(), &[orphan])?;
         }
-        let index = self.begin().free_index(directory)?;
+        let index = self.begin().inode_items().free_index(directory)?;
         self.insert_link(inode, directory.inode, name, index)?;
         let entry = Entry {
             target: Target::Inode(inode.inode),
@@ -316,7 +316,7 @@ impl Operation<'_> {
             self.remove_entry(directory, name, index)?;
             self.note_removed_name(directory, name, inode, index)?;
             self.shrink_directory(directory, name)?;
-            self.remove_inode_items(inode)?;
+            self.orphan_removal().remove_inode_items(inode)?;
             return Ok(Left::Gone(inode));
         }
         self.unlink_name(directory, name, inode)?;

@@ -1,5 +1,5 @@
 //! Many small files, made at once in a subvolume whose names wait
-//! ([`defer_names`](WritableFilesystem::defer_names)).
+//! ([`defer_names`](Subvolumes::defer_names)).
 //!
 //! Each file is made as by [`create_whole`](WritableFilesystem::create_whole), but all files in one
 //! operation. The inode numbers of the files are consecutive, and their indexes in each directory
@@ -78,27 +78,31 @@ impl WritableFilesystem {
             outside.push(sectors.map_or(0, ByteCount::get));
         }
         let encoded: Vec<&[EncodedExtent]> = files.iter().map(|file| file.encoded).collect();
-        let written = self.write_new_files(&encoded)?.ok_or(Error::Invalid {
-            what: "encoded content that cannot be stored as it is",
-        })?;
+        let written = self
+            .encoded_writes()
+            .write_new_files(&encoded)?
+            .ok_or(Error::Invalid {
+                what: "encoded content that cannot be stored as it is",
+            })?;
         // All steps that may fail for lack of space come before the creation of the files.
         let reserved = outside.iter().copied().fold(0, u64::saturating_add);
         let (limits, tree) = (self.quota_limits(), subvolume.tree());
         let all = written.reserved.exact_add(reserved);
-        let charged = match self.charge_new_content(subvolume, all) {
+        let charged = match self.quotas().charge_new_content(subvolume, all) {
             Ok(charged) => charged,
             Err(error) => {
-                self.give_up_new_files(written);
+                self.encoded_writes().give_up_new_files(written);
                 return Err(error);
             }
         };
         let charged_of = |bytes: u64| if charged == 0 { 0 } else { bytes };
         if reserved > 0
             && let Err(error) = self
-                .write_back_excess()
+                .writeback()
+                .write_excess()
                 .and_then(|()| self.reserve_for_new_file(reserved))
         {
-            self.give_up_new_files(written);
+            self.encoded_writes().give_up_new_files(written);
             limits.uncharge(tree, charged);
             return Err(error);
         }
@@ -130,12 +134,12 @@ impl WritableFilesystem {
             Ok(first) => first,
             Err(error) => {
                 self.release_data(reserved);
-                self.give_up_new_files(written);
+                self.encoded_writes().give_up_new_files(written);
                 limits.uncharge(tree, charged);
                 return Err(error);
             }
         };
-        self.end_new_files(&written);
+        self.encoded_writes().end_new_files(&written);
         limits.land(tree, charged_of(written.reserved));
         let mut locations = Vec::with_capacity(files.len());
         for ((file, reserved), inode) in files.iter_mut().zip(outside).zip(first.get()..) {
@@ -190,7 +194,7 @@ impl Operation<'_> {
         self.reach_new_inode(tree)?;
         written.reach(self)?;
         for _ in parts {
-            self.begin().free_inode_number(tree)?;
+            self.begin().inode_items().free_number(tree)?;
         }
         let mut items = Vec::with_capacity(parts.len().saturating_mul(4));
         let mut indexes = vec![0_u64; parts.len()];
@@ -199,9 +203,11 @@ impl Operation<'_> {
                 continue;
             };
             let first_index = self.look().next_index(*directory)?;
-            self.edit().note_new_index(*directory, first_index)?;
+            self.edit()
+                .inode_items()
+                .note_new_index(*directory, first_index)?;
             for (_, number) in *files {
-                let index = self.begin().free_index(*directory)?;
+                let index = self.begin().inode_items().free_index(*directory)?;
                 if let Some(place) = indexes.get_mut(*number) {
                     *place = index;
                 }
@@ -312,7 +318,8 @@ impl Operation<'_> {
             } else if part.whole.has_content {
                 // The inode item changes soon, when the content gets extents.
                 self.edit()
-                    .know_inode(Location::new(part.directory.subvolume, inode), item);
+                    .inode_items()
+                    .know(Location::new(part.directory.subvolume, inode), item);
             }
         }
         Ok(())

@@ -5,12 +5,13 @@
 //! the inode is no longer held, its extents are removed from the beginning, some thousand in each
 //! step, so that no transaction grows without bound. The last step removes the remaining items and
 //! the orphan item. After a crash between the steps, the orphan item remains, and the next opening
-//! for writing continues ([`WritableFilesystem::clean_orphans`]).
+//! for writing continues ([`Orphans::clean`]).
 //!
 //! Source: on-disk format documentation, section "ORPHAN_ITEM".
 
-use super::Operation;
 use crate::WritableFilesystem;
+use crate::areas::Orphans;
+use crate::operations::areas::OrphanRemoval;
 use buttress_engine::data_extents::{DataOwner, DataRange};
 use buttress_engine::inode_table::InodeTable;
 use buttress_engine::inodes::{InodeState, id_of};
@@ -56,7 +57,9 @@ impl OpenInode {
 
 impl Drop for OpenInode {
     fn drop(&mut self) {
-        if self.filesystem.is_last_hold(self.location) && self.filesystem.release_orphan(self.location) {
+        if self.filesystem.orphans().is_last_hold(self.location)
+            && self.filesystem.orphans().release(self.location)
+        {
             return;
         }
         let is_orphan = self.filesystem.note(|operation| {
@@ -67,7 +70,7 @@ impl Drop for OpenInode {
         });
         if is_orphan.unwrap_or(false) {
             // If removing the inode fails, the next opening retries it.
-            drop(self.filesystem.remove_orphan(self.location));
+            drop(self.filesystem.orphans().remove(self.location));
         }
     }
 }
@@ -98,22 +101,24 @@ impl WritableFilesystem {
         })?;
         Ok(OpenInode::held(self.clone(), location))
     }
+}
 
+impl Orphans<'_> {
     /// Removes an inode without names that no handle holds, in steps of bounded size.
-    pub(super) fn remove_orphan(&self, location: Location) -> Result<()> {
+    pub(super) fn remove(&self, location: Location) -> Result<()> {
         loop {
-            let is_gone = self.operate(Need::freeing(STEP_PLACES), |operation| {
+            let is_gone = self.filesystem.operate(Need::freeing(STEP_PLACES), |operation| {
                 operation.be_upkeep();
                 match operation.require_subvolume(location.subvolume) {
                     // The subvolume's tree is dropped as a whole, with its orphans.
                     Err(Error::SubvolumeNotFound { .. }) => return Ok(true),
                     required => required?,
                 }
-                operation.remove_orphan_step(location, |_| ())
+                operation.orphan_removal().step(location, |_| ())
             })?;
             if is_gone {
                 // Discard the remaining dirty data of the file too.
-                return self.write_back_file(location);
+                return self.filesystem.writeback().write_file(location);
             }
         }
     }
@@ -121,14 +126,14 @@ impl WritableFilesystem {
     /// Returns whether an inode without names has exactly one hold now.
     fn is_last_hold(&self, location: Location) -> bool {
         let is_last = |state: &InodeState| state.held == 1 && state.item.is_some_and(|item| item.nlink == 0);
-        self.live_inodes().look(id_of(location), is_last) == Some(true)
+        self.filesystem.live_inodes().look(id_of(location), is_last) == Some(true)
     }
 
     /// Releases the last hold on an inode without names, and removes the inode: both in one edit, unless the inode has much
     /// content. Returns whether the hold was released. If the removal fails, the next opening removes the inode.
-    fn release_orphan(&self, location: Location) -> bool {
+    fn release(&self, location: Location) -> bool {
         let mut is_released = false;
-        let removed = self.operate(Need::freeing(STEP_PLACES), |operation| {
+        let removed = self.filesystem.operate(Need::freeing(STEP_PLACES), |operation| {
             operation.be_upkeep();
             operation.require_subvolume(location.subvolume)?;
             let is_orphan = operation.inode(location)?.nlink == 0;
@@ -136,15 +141,16 @@ impl WritableFilesystem {
                 return Ok(None);
             }
             operation
-                .remove_orphan_step(location, |inodes| {
+                .orphan_removal()
+                .step(location, |inodes| {
                     is_released = true;
                     inodes.release(location);
                 })
                 .map(Some)
         });
         let rest = match removed {
-            Ok(Some(true)) => self.write_back_file(location),
-            Ok(Some(false)) => self.remove_orphan(location),
+            Ok(Some(true)) => self.filesystem.writeback().write_file(location),
+            Ok(Some(false)) => self.remove(location),
             Ok(None) | Err(_) => Ok(()),
         };
         drop(rest);
@@ -156,18 +162,17 @@ impl WritableFilesystem {
     ///
     /// # Errors
     /// Fails with an error of the tree, or with [`Error::NoSpace`].
-    pub fn clean_orphans(&self, subvolume: SubvolumeId) -> Result<u64> {
+    pub fn clean(&self, subvolume: SubvolumeId) -> Result<u64> {
         let mut removed = 0_u64;
         let mut from = 0;
         loop {
-            let orphans = self.orphans(subvolume.tree(), from)?;
+            let orphans = self.list(subvolume.tree(), from)?;
             let Some(last) = orphans.last() else {
                 return Ok(removed);
             };
             from = last.get().saturating_add(1);
             for inode in orphans {
-                removed =
-                    removed.saturating_add(u64::from(self.clean_orphan(Location::new(subvolume, inode))?));
+                removed = removed.saturating_add(u64::from(self.clean_one(Location::new(subvolume, inode))?));
             }
         }
     }
@@ -176,20 +181,20 @@ impl WritableFilesystem {
     /// subvolume without orphans costs a descent to one leaf.
     ///
     /// # Errors
-    /// Fails as [`WritableFilesystem::clean_orphans`] does.
-    pub(crate) fn clean_all_orphans(&self) -> Result<u64> {
-        let mut with_orphans = self.subvolumes_with_orphans()?;
+    /// Fails as [`Orphans::clean`] does.
+    pub(crate) fn clean_all(&self) -> Result<u64> {
+        let mut with_orphans = self.subvolumes()?;
         if buttress_faults::on("orphans-never-cleaned") {
             with_orphans.clear();
         }
         with_orphans.into_iter().try_fold(0_u64, |sum, id| {
-            let cleaned = unless_damaged(self.clean_orphans(id))?;
+            let cleaned = unless_damaged(self.clean(id))?;
             Ok(sum.saturating_add(cleaned.unwrap_or(0)))
         })
     }
 
-    fn subvolumes_with_orphans(&self) -> Result<Vec<SubvolumeId>> {
-        let view = self.view();
+    fn subvolumes(&self) -> Result<Vec<SubvolumeId>> {
+        let view = self.filesystem.view();
         let first = Key::new(TreeId::FS.object_id(), ItemType::ROOT_ITEM, 0);
         let last = Key::new(ObjectId::LAST_FREE, ItemType::ROOT_ITEM, u64::MAX);
         let mut found = Vec::new();
@@ -214,8 +219,8 @@ impl WritableFilesystem {
         Ok(found)
     }
 
-    fn orphans(&self, tree: TreeId, from: u64) -> Result<Vec<InodeNumber>> {
-        let view = self.look(|operation| operation.view_of(tree))?;
+    fn list(&self, tree: TreeId, from: u64) -> Result<Vec<InodeNumber>> {
+        let view = self.filesystem.look(|operation| operation.view_of(tree))?;
         let first = OrphanItem::key(ObjectId::new(from));
         let last = OrphanItem::key(ObjectId::MAX);
         view.range(first..=last, ReadAhead::None)
@@ -226,8 +231,8 @@ impl WritableFilesystem {
 
     /// Removes an orphan inode, or only its orphan item if the inode is gone or has names. Older
     /// kernels marked truncations with an orphan item, and a truncated file needs no other cleanup.
-    fn clean_orphan(&self, location: Location) -> Result<bool> {
-        let (is_held, nlink) = self.look(|operation| {
+    fn clean_one(&self, location: Location) -> Result<bool> {
+        let (is_held, nlink) = self.filesystem.look(|operation| {
             let nlink = match operation.inode(location) {
                 Ok(item) => Some(item.nlink),
                 Err(Error::InodeNotFound { .. }) => None,
@@ -239,10 +244,10 @@ impl WritableFilesystem {
             return Ok(false);
         }
         if nlink == Some(0) {
-            self.remove_orphan(location)?;
+            self.remove(location)?;
             return Ok(true);
         }
-        self.operate(Need::freeing(1), |operation| {
+        self.filesystem.operate(Need::freeing(1), |operation| {
             let orphan = OrphanItem::key(ObjectId::new(location.inode.get()));
             operation.edit().remove(location.subvolume.tree(), &orphan)?;
             Ok(false)
@@ -250,15 +255,17 @@ impl WritableFilesystem {
     }
 }
 
-impl Operation<'_> {
+impl OrphanRemoval<'_, '_> {
     /// Removes an inode without names, or the first of its extents if it has many. Returns whether
     /// the inode no longer exists. `begun` runs once, before the first edit of the step.
-    fn remove_orphan_step(&mut self, location: Location, begun: impl FnOnce(&InodeTable)) -> Result<bool> {
+    fn step(&mut self, location: Location, begun: impl FnOnce(&InodeTable)) -> Result<bool> {
         // Cache the next number while the inode exists: a transaction must not reuse a number.
-        self.look().next_inode_number(location.subvolume.tree())?;
+        self.operation
+            .look()
+            .next_inode_number(location.subvolume.tree())?;
         let end = self.end_of_step(location)?;
-        self.reach_inode(location)?;
-        begun(&self.begin().inodes);
+        self.operation.reach_inode(location)?;
+        begun(&self.operation.begin().inodes);
         if let Some(end) = end {
             self.remove_step(location, end)?;
             return Ok(false);
@@ -268,19 +275,19 @@ impl Operation<'_> {
             return Ok(true);
         }
         let orphan = OrphanItem::key(ObjectId::new(location.inode.get()));
-        self.edit().remove(location.subvolume.tree(), &orphan)?;
+        self.operation.edit().remove(location.subvolume.tree(), &orphan)?;
         Ok(true)
     }
 
     /// Returns the key after the extents that one step removes, if the file has more extents.
     fn end_of_step(&mut self, location: Location) -> Result<Option<Key>> {
-        let item = self.inode(location)?;
-        if self.is_small(&item) {
+        let item = self.operation.inode(location)?;
+        if self.operation.is_small(&item) {
             return Ok(None);
         }
         let first = FileExtent::key(location.inode, FileOffset::MIN);
         let last = FileExtent::key(location.inode, FileOffset::MAX);
-        let view = self.view_of(location.subvolume.tree())?;
+        let view = self.operation.view_of(location.subvolume.tree())?;
         let end = view.range(first..=last, ReadAhead::Forward).nth(STEP_ITEMS);
         Ok(end.transpose()?.map(|item| item.key()))
     }
@@ -289,7 +296,7 @@ impl Operation<'_> {
     fn remove_step(&mut self, location: Location, end: Key) -> Result<()> {
         let first = FileExtent::key(location.inode, FileOffset::MIN);
         let removed_bytes = self.remove_items(location, first, end)?;
-        self.change_inode(location, |item| {
+        self.operation.change_inode(location, |item| {
             item.nbytes = ByteCount::new(item.nbytes.get().saturating_sub(removed_bytes));
         })
     }
@@ -302,9 +309,9 @@ impl Operation<'_> {
             ItemType(0),
             0,
         );
-        self.begin().inodes.begin_removal(location);
+        self.operation.begin().inodes.begin_removal(location);
         self.remove_items(location, first, end)?;
-        self.begin().inodes.forget(location);
+        self.operation.begin().inodes.forget(location);
         Ok(())
     }
 
@@ -312,23 +319,25 @@ impl Operation<'_> {
     /// them. Returns the bytes that the removed items had added to `nbytes`.
     fn remove_items(&mut self, location: Location, from: Key, end: Key) -> Result<u64> {
         let tree = location.subvolume.tree();
-        let sector_bytes = self.look().core().format.sector_bytes;
+        let sector_bytes = self.operation.look().core().format.sector_bytes;
         let mut extents = Vec::new();
         let mut broken = None;
-        self.edit().remove_range(tree, from..end, &mut |key, data| {
-            if key.item_type != ItemType::EXTENT_DATA {
-                return;
-            }
-            match FileExtent::parse(key, data, sector_bytes) {
-                Ok(extent) => extents.extend(
-                    extent
-                        .slice()
-                        .filter(|slice| !slice.is_hole())
-                        .map(|slice| (*key, *slice)),
-                ),
-                Err(error) => broken = Some(error),
-            }
-        })?;
+        self.operation
+            .edit()
+            .remove_range(tree, from..end, &mut |key, data| {
+                if key.item_type != ItemType::EXTENT_DATA {
+                    return;
+                }
+                match FileExtent::parse(key, data, sector_bytes) {
+                    Ok(extent) => extents.extend(
+                        extent
+                            .slice()
+                            .filter(|slice| !slice.is_hole())
+                            .map(|slice| (*key, *slice)),
+                    ),
+                    Err(error) => broken = Some(error),
+                }
+            })?;
         if let Some(error) = broken {
             return Err(Corruption::Item { tree, error }.into());
         }
@@ -343,7 +352,7 @@ impl Operation<'_> {
                 inode: location.inode,
                 offset: key.offset.wrapping_sub(slice.offset.get()),
             };
-            self.edit().drop_data_reference(range, owner);
+            self.operation.edit().core.drop_data_reference(range, owner);
             bytes = bytes.saturating_add(slice.num_bytes.get());
         }
         Ok(bytes)

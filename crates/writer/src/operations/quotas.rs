@@ -10,7 +10,7 @@
 //! Refused requests are the same as in Linux.
 
 use super::{Access, Operation};
-use crate::WritableFilesystem;
+use crate::areas::Quotas;
 use buttress_accounts::Accounts as _;
 use buttress_accounts::quotas::QuotaUse;
 use buttress_accounts::space::accounting::Options;
@@ -62,42 +62,43 @@ fn places_of_items(count: usize) -> u64 {
     u64_of(count).div_ceil(ITEMS_A_PLACE).exact_add(GROUP_PLACES)
 }
 
-impl WritableFilesystem {
+impl Quotas<'_> {
     /// Enables quotas. Every subvolume gets a quota group. Classic quotas need a
-    /// [rescan](Self::rescan_quotas) afterwards. Returns false if the volume has quotas already.
+    /// [rescan](Self::rescan) afterwards. Returns false if the volume has quotas already.
     ///
     /// # Errors
     /// Fails if the root tree cannot be read, or no space is free.
-    pub fn enable_quotas(&self, kind: QuotaKind) -> Result<bool> {
-        let count = self.look(|access| access.live_subvolumes())?.len();
-        self.operate(Need::places(places_of_items(count.exact_mul(2))), |operation| {
-            if operation.look().core().quota_kind().is_some() {
-                return Ok(false);
-            }
-            let subvolumes = operation.live_subvolumes()?;
-            operation.reach(TreeId::ROOT, &[QUOTA_ROOT_KEY])?;
-            if operation.get(TreeId::ROOT, &QUOTA_ROOT_KEY)?.is_some() {
-                // Quotas were disabled, but a crash of another program left their tree.
-                operation.reach_all_of_quota_tree()?;
-                operation.edit().disable_quotas()?;
-            }
-            operation.edit().enable_quotas(kind, &subvolumes)?;
-            Ok(true)
-        })
+    pub fn enable(&self, kind: QuotaKind) -> Result<bool> {
+        let count = self.filesystem.look(|access| access.live_subvolumes())?.len();
+        self.filesystem
+            .operate(Need::places(places_of_items(count.exact_mul(2))), |operation| {
+                if operation.look().core().quota_kind().is_some() {
+                    return Ok(false);
+                }
+                let subvolumes = operation.live_subvolumes()?;
+                operation.reach(TreeId::ROOT, &[QUOTA_ROOT_KEY])?;
+                if operation.get(TreeId::ROOT, &QUOTA_ROOT_KEY)?.is_some() {
+                    // Quotas were disabled, but a crash of another program left their tree.
+                    operation.reach_all_of_quota_tree()?;
+                    operation.edit().quota_tree().disable()?;
+                }
+                operation.edit().quota_tree().enable(kind, &subvolumes)?;
+                Ok(true)
+            })
     }
 
     /// Disables quotas, and removes all quota groups. Returns false if the volume has no quotas.
     ///
     /// # Errors
     /// Fails if the quota tree cannot be read.
-    pub fn disable_quotas(&self) -> Result<bool> {
-        self.operate(Need::freeing(GROUP_PLACES), |operation| {
+    pub fn disable(&self) -> Result<bool> {
+        self.filesystem.operate(Need::freeing(GROUP_PLACES), |operation| {
             if operation.look().core().quota_kind().is_none() {
                 return Ok(false);
             }
             operation.reach(TreeId::ROOT, &[QUOTA_ROOT_KEY])?;
             operation.reach_all_of_quota_tree()?;
-            operation.edit().disable_quotas()?;
+            operation.edit().quota_tree().disable()?;
             Ok(true)
         })
     }
@@ -107,8 +108,8 @@ impl WritableFilesystem {
     /// # Errors
     /// Fails with [`QuotaRefusal::NotEnabled`], [`QuotaRefusal::OfSubvolume`],
     /// [`QuotaRefusal::Exists`].
-    pub fn create_quota_group(&self, group: QgroupId) -> Result<()> {
-        self.operate(Need::places(GROUP_PLACES), |operation| {
+    pub fn create_group(&self, group: QgroupId) -> Result<()> {
+        self.filesystem.operate(Need::places(GROUP_PLACES), |operation| {
             operation.require_quotas()?;
             if group.level() == 0 && TreeId::new(group.get()).as_subvolume().is_some() {
                 return Err(QuotaRefusal::OfSubvolume { group }.into());
@@ -117,7 +118,10 @@ impl WritableFilesystem {
                 return Err(QuotaRefusal::Exists { group }.into());
             }
             operation.reach_group(group)?;
-            operation.edit().put_quota_group(group, QuotaUse::default())
+            operation
+                .edit()
+                .quota_tree()
+                .put_group(group, QuotaUse::default())
         })
     }
 
@@ -127,12 +131,13 @@ impl WritableFilesystem {
     /// Fails with [`QuotaRefusal::NotEnabled`], [`QuotaRefusal::NoGroup`],
     /// [`QuotaRefusal::HasMembers`]. Fails with [`QuotaRefusal::InUse`] while the group's subvolume
     /// exists, and for simple quotas also while the group counts any bytes.
-    pub fn destroy_quota_group(&self, group: QgroupId) -> Result<()> {
-        self.operate(Need::freeing(GROUP_PLACES.exact_mul(2)), |operation| {
-            let kind = operation.require_quotas()?;
-            operation.require_group(group)?;
-            operation.destroy_group(kind, group)
-        })
+    pub fn destroy_group(&self, group: QgroupId) -> Result<()> {
+        self.filesystem
+            .operate(Need::freeing(GROUP_PLACES.exact_mul(2)), |operation| {
+                let kind = operation.require_quotas()?;
+                operation.require_group(group)?;
+                operation.destroy_group(kind, group)
+            })
     }
 
     /// Removes the quota groups of subvolumes that no longer exist, and returns them. For simple
@@ -140,14 +145,18 @@ impl WritableFilesystem {
     ///
     /// # Errors
     /// Fails with [`QuotaRefusal::NotEnabled`], or if the quota tree cannot be read.
-    pub fn clear_stale_quota_groups(&self) -> Result<Vec<QgroupId>> {
+    pub fn clear_stale_groups(&self) -> Result<Vec<QgroupId>> {
         // Changes of this transaction are not in the counters yet.
-        self.commit_metadata()?;
-        let groups = self.view().quota_groups()?.ok_or(QuotaRefusal::NotEnabled)?;
+        self.filesystem.commit_metadata()?;
+        let groups = self
+            .filesystem
+            .view()
+            .quota_groups()?
+            .ok_or(QuotaRefusal::NotEnabled)?;
         let of_subvolumes = groups.groups.keys().filter(|group| group.level() == 0);
         let mut cleared = Vec::new();
         for group in of_subvolumes {
-            match self.destroy_quota_group(*group) {
+            match self.destroy_group(*group) {
                 Ok(()) => cleared.push(*group),
                 Err(Error::QuotaRefused(QuotaRefusal::InUse { .. } | QuotaRefusal::NoGroup { .. })) => {}
                 Err(error) => return Err(error),
@@ -157,17 +166,19 @@ impl WritableFilesystem {
     }
 
     /// Removes the groups of subvolumes that were just dropped, as far as they count nothing.
-    pub(crate) fn forget_quota_groups_of(&self, dropped: &[SubvolumeId]) -> Result<()> {
-        let kind = self.look(|access| Ok(access.look().core().quota_kind()))?;
+    pub(crate) fn forget_groups_of(&self, dropped: &[SubvolumeId]) -> Result<()> {
+        let kind = self
+            .filesystem
+            .look(|access| Ok(access.look().core().quota_kind()))?;
         let Some(kind) = kind.filter(|_| !dropped.is_empty()) else {
             return Ok(());
         };
         if kind == QuotaKind::Simple {
             // The freed extents change the counters at the commit.
-            self.commit_metadata()?;
+            self.filesystem.commit_metadata()?;
         }
         for subvolume in dropped {
-            match self.destroy_quota_group(QgroupId::new(subvolume.get())) {
+            match self.destroy_group(QgroupId::new(subvolume.get())) {
                 Ok(()) | Err(Error::QuotaRefused(_)) => {}
                 Err(error) => return Err(error),
             }
@@ -180,12 +191,12 @@ impl WritableFilesystem {
     /// # Errors
     /// Fails with [`QuotaRefusal::NotEnabled`], [`QuotaRefusal::NoGroup`],
     /// [`QuotaRefusal::Levels`], [`QuotaRefusal::IsMember`].
-    pub fn assign_quota_group(&self, member: QgroupId, parent: QgroupId) -> Result<bool> {
+    pub fn assign_group(&self, member: QgroupId, parent: QgroupId) -> Result<bool> {
         self.change_relation(member, parent, |operation| {
             if operation.is_member(member, parent)? {
                 return Err(QuotaRefusal::IsMember { member, parent }.into());
             }
-            operation.edit().add_quota_relation(member, parent)
+            operation.edit().quota_tree().add_relation(member, parent)
         })
     }
 
@@ -195,12 +206,12 @@ impl WritableFilesystem {
     /// # Errors
     /// Fails with [`QuotaRefusal::NotEnabled`], [`QuotaRefusal::NoGroup`],
     /// [`QuotaRefusal::Levels`], [`QuotaRefusal::NotMember`].
-    pub fn unassign_quota_group(&self, member: QgroupId, parent: QgroupId) -> Result<bool> {
+    pub fn unassign_group(&self, member: QgroupId, parent: QgroupId) -> Result<bool> {
         self.change_relation(member, parent, |operation| {
             if !operation.is_member(member, parent)? {
                 return Err(QuotaRefusal::NotMember { member, parent }.into());
             }
-            operation.edit().remove_quota_relation(member, parent)
+            operation.edit().quota_tree().remove_relation(member, parent)
         })
     }
 
@@ -210,25 +221,26 @@ impl WritableFilesystem {
         parent: QgroupId,
         change: impl Fn(&mut Operation<'_>) -> Result<bool>,
     ) -> Result<bool> {
-        self.operate(Need::places(GROUP_PLACES.exact_mul(2)), |operation| {
-            operation.require_quotas()?;
-            if member.level() >= parent.level() {
-                return Err(QuotaRefusal::Levels { member, parent }.into());
-            }
-            operation.require_group(member)?;
-            operation.require_group(parent)?;
-            operation.reach_all_of_quota_tree()?;
-            operation.reach(TreeId::QUOTA, &relation_keys(member, parent))?;
-            change(operation)
-        })
+        self.filesystem
+            .operate(Need::places(GROUP_PLACES.exact_mul(2)), |operation| {
+                operation.require_quotas()?;
+                if member.level() >= parent.level() {
+                    return Err(QuotaRefusal::Levels { member, parent }.into());
+                }
+                operation.require_group(member)?;
+                operation.require_group(parent)?;
+                operation.reach_all_of_quota_tree()?;
+                operation.reach(TreeId::QUOTA, &relation_keys(member, parent))?;
+                change(operation)
+            })
     }
 
     /// Sets or removes a limit of a quota group.
     ///
     /// # Errors
     /// Fails with [`QuotaRefusal::NotEnabled`], [`QuotaRefusal::NoGroup`].
-    pub fn limit_quota_group(&self, group: QgroupId, change: QuotaLimit) -> Result<()> {
-        self.operate(Need::places(GROUP_PLACES), |operation| {
+    pub fn limit_group(&self, group: QgroupId, change: QuotaLimit) -> Result<()> {
+        self.filesystem.operate(Need::places(GROUP_PLACES), |operation| {
             operation.require_quotas()?;
             operation.require_group(group)?;
             operation.reach_all_of_quota_tree()?;
@@ -239,25 +251,25 @@ impl WritableFilesystem {
                 None => QgroupLimit::none(group),
             };
             change.apply(&mut limit);
-            operation.edit().put_quota_limit(&limit)
+            operation.edit().quota_tree().put_limit(&limit)
         })
     }
 
     /// Charges the content of a new file to its subvolume. Returns the charged bytes: all or none.
     pub(crate) fn charge_new_content(&self, subvolume: SubvolumeId, bytes: u64) -> Result<u64> {
         let tree = subvolume.tree();
-        self.know_quota_use(subvolume)?;
-        self.with_current_quotas(|| self.quota_limits().charge(tree, bytes))
+        self.know_use(subvolume)?;
+        self.with_current(|| self.filesystem.quota_limits().charge(tree, bytes))
     }
 
     /// Runs a call that charges data or inodes. If a limit refuses the call, brings the counters up to
     /// date, and runs the call again. Counters that cannot be counted leave the refusal as it is. The
     /// caller holds no lock.
-    pub(crate) fn with_current_quotas<T>(&self, mut call: impl FnMut() -> Result<T>) -> Result<T> {
+    pub(crate) fn with_current<T>(&self, mut call: impl FnMut() -> Result<T>) -> Result<T> {
         match call() {
             Err(refused @ Error::QuotaExceeded(_)) => {
-                if self.refresh_quota_counters().is_err() {
-                    self.require_writing()?;
+                if self.refresh_counters().is_err() {
+                    self.filesystem.require_writing()?;
                     return Err(refused);
                 }
                 call()
@@ -268,26 +280,46 @@ impl WritableFilesystem {
 
     /// Counts classic quotas if a limit of the subvolume has stale counters. If they cannot be counted,
     /// the limit holds for the stale ones. The caller holds no lock.
-    pub(crate) fn know_quota_use(&self, subvolume: SubvolumeId) -> Result<()> {
-        if self.quota_limits().needs_count(subvolume.tree()) && self.refresh_quota_counters().is_err() {
-            self.require_writing()?;
-            self.quota_limits().accept_stale();
+    pub(crate) fn know_use(&self, subvolume: SubvolumeId) -> Result<()> {
+        if self.filesystem.quota_limits().needs_count(subvolume.tree()) && self.refresh_counters().is_err() {
+            self.filesystem.require_writing()?;
+            self.filesystem.quota_limits().accept_stale();
         }
         Ok(())
     }
 
     /// Brings the counters up to date that refuse a write: commits, and counts classic quotas again
-    /// if any subvolume changed since the last count. The caller holds no lock.
-    pub(crate) fn refresh_quota_counters(&self) -> Result<()> {
-        self.commit()?;
-        let is_current = self.look(|access| {
+    /// if any subvolume changed since the last count. If nothing changed since the last call, returns
+    /// at once, so that a caller that repeats a refused write costs no commits. The caller holds no
+    /// lock.
+    ///
+    /// # Errors
+    /// Also fails once [`stop_recounting`](Self::stop_recounting) was called.
+    pub(crate) fn refresh_counters(&self) -> Result<()> {
+        let recounts = self.filesystem.recounts();
+        recounts.progress().check()?;
+        let is_settled = self
+            .filesystem
+            .look(|access| Ok(access.quota_counters_are_settled(recounts.last())))?;
+        if is_settled {
+            return Ok(());
+        }
+        self.filesystem.commit()?;
+        let is_current = self.filesystem.look(|access| {
             let kind = access.look().core().quota_kind();
             Ok(kind != Some(QuotaKind::Classic) || access.quota_counters_are_current())
         })?;
         if !is_current {
-            self.rescan_quotas(&Progress::new())?;
+            self.rescan(recounts.progress())?;
         }
+        recounts.note(self.filesystem.committed_generation());
         Ok(())
+    }
+
+    /// Ends counts of quotas that refused writes wait for, and starts no further ones. The writes
+    /// then fail with the refusal. An unmount calls this, so that it waits for no count.
+    pub fn stop_recounting(&self) {
+        self.filesystem.recounts().progress().cancel();
     }
 
     /// Counts classic quotas, and writes the counters with a commit. Deleted subvolumes are dropped
@@ -296,9 +328,9 @@ impl WritableFilesystem {
     /// # Errors
     /// Fails with [`QuotaRefusal::NotEnabled`], [`QuotaRefusal::NoRescan`], or if the job is
     /// cancelled, a tree cannot be read, or the account needs too much memory.
-    pub fn rescan_quotas(&self, progress: &Progress) -> Result<Rescanned> {
-        self.look(|access| access.require_classic_quotas())?;
-        self.drop_deleted_subvolumes(progress)?;
+    pub fn rescan(&self, progress: &Progress) -> Result<Rescanned> {
+        self.filesystem.look(|access| access.require_classic_quotas())?;
+        self.filesystem.subvolumes().drop_deleted(progress)?;
         for attempt in 1..=RESCANS_MAX {
             if let Some(rescanned) = self.rescan_once(attempt == RESCANS_MAX, progress)? {
                 return Ok(rescanned);
@@ -313,33 +345,37 @@ impl WritableFilesystem {
     /// Scans once. Returns `None` if the volume changed during the scan. The last scan writes its
     /// counters even then, unless groups changed.
     fn rescan_once(&self, is_last: bool, progress: &Progress) -> Result<Option<Rescanned>> {
-        self.commit()?;
-        let changes = self.look(|access| Ok(access.look().core().quota_group_changes()))?;
-        let counted = self.committed_generation();
-        let view = self.view();
+        self.filesystem.commit()?;
+        let changes = self
+            .filesystem
+            .look(|access| Ok(access.look().core().quota_group_changes()))?;
+        let counted = self.filesystem.committed_generation();
+        let view = self.filesystem.view();
         let groups = view.quota_groups()?.ok_or(QuotaRefusal::NotEnabled)?;
         let accounting = view.account_space(&Options::default(), progress)?;
         let counts = groups.count(&accounting)?;
         drop(view);
         let keys: Vec<Key> = counts.keys().map(|group| QgroupInfo::key(*group)).collect();
-        let is_written = self.operate(Need::places(places_of_items(counts.len())), |operation| {
-            operation.require_classic_quotas()?;
-            let is_exact = operation.ledgers().subvolumes_reach_the_same_since(counted);
-            let same_groups = operation.look().core().quota_group_changes() == changes;
-            if !same_groups || !(is_exact || is_last) {
-                return Ok(false);
-            }
-            operation.reach_all_of_quota_tree()?;
-            operation.reach(TreeId::QUOTA, &keys)?;
-            let counts = counts.iter().map(|(group, used)| (*group, *used));
-            operation.edit().put_rescanned(counts, counted)?;
-            Ok(true)
-        })?;
+        let is_written =
+            self.filesystem
+                .operate(Need::places(places_of_items(counts.len())), |operation| {
+                    operation.require_classic_quotas()?;
+                    let is_exact = operation.ledgers().subvolumes_reach_the_same_since(counted);
+                    let same_groups = operation.look().core().quota_group_changes() == changes;
+                    if !same_groups || !(is_exact || is_last) {
+                        return Ok(false);
+                    }
+                    operation.reach_all_of_quota_tree()?;
+                    operation.reach(TreeId::QUOTA, &keys)?;
+                    let counts = counts.iter().map(|(group, used)| (*group, *used));
+                    operation.edit().quota_tree().put_rescanned(counts, counted)?;
+                    Ok(true)
+                })?;
         if !is_written {
             return Ok(None);
         }
-        self.commit()?;
-        let state = self.view().quota_groups()?;
+        self.filesystem.commit()?;
+        let state = self.filesystem.view().quota_groups()?;
         Ok(Some(Rescanned {
             groups: counts.len(),
             is_exact: state.is_some_and(|groups| !groups.is_inconsistent()),
@@ -402,7 +438,7 @@ impl Access<'_> {
         Ok(self.get(TreeId::QUOTA, &QgroupInfo::key(group))?.is_some())
     }
 
-    fn require_group(&mut self, group: QgroupId) -> Result<()> {
+    pub(super) fn require_group(&mut self, group: QgroupId) -> Result<()> {
         match self.has_group(group)? {
             true => Ok(()),
             false => Err(QuotaRefusal::NoGroup { group }.into()),
@@ -420,7 +456,7 @@ impl Access<'_> {
     }
 
     /// Returns the members of a group, and the groups of which it is a member.
-    fn groups_related_to(&mut self, group: QgroupId) -> Result<Vec<QgroupId>> {
+    pub(super) fn groups_related_to(&mut self, group: QgroupId) -> Result<Vec<QgroupId>> {
         let mut found = Vec::new();
         let mut key = Key::new(ObjectId::new(group.get()), ItemType::QGROUP_RELATION, 0);
         while let Some(item) = self.look().at_or_after(TreeId::QUOTA, &key)? {
@@ -436,7 +472,7 @@ impl Access<'_> {
     }
 
     /// Loads all blocks of the quota tree.
-    fn reach_all_of_quota_tree(&mut self) -> Result<()> {
+    pub(super) fn reach_all_of_quota_tree(&mut self) -> Result<()> {
         let mut key = Key::MIN;
         while let Some(item) = self.look().at_or_after(TreeId::QUOTA, &key)? {
             self.reach(TreeId::QUOTA, &[item.key()])?;
@@ -465,7 +501,7 @@ impl Operation<'_> {
             }
         }
         self.reach_all_of_quota_tree()?;
-        self.edit().remove_quota_group(group, &related)
+        self.edit().quota_tree().remove_group(group, &related)
     }
 
     /// Returns whether a group counts bytes, in its item or with the changes of this transaction.

@@ -9,12 +9,12 @@
 //! Source: rename(2) for meaning and errors.
 
 use super::NewInode;
-use super::Operation;
 use super::create::{Plan, beside};
 use super::entries::check_name;
 use super::link::{Keeps, Left, keep_none};
 use super::orphan::OpenInode;
 use crate::WritableFilesystem;
+use crate::operations::areas::Renaming;
 use crate::subvolume::making::{self, root_reference_keys};
 use buttress_engine::entry::{Entry, Target};
 use buttress_engine::reservation::Need;
@@ -115,7 +115,7 @@ impl WritableFilesystem {
         };
         let need = Need::freeing(RENAME_PLACES);
         let (left, moved, present) =
-            self.operate_beside_data(need, |operation| operation.rename(old, new, mode, keeps))?;
+            self.operate_beside_data(need, |operation| operation.renaming().run(old, new, mode, keeps))?;
         Ok(Renamed {
             moved: moved.target.location(old_directory),
             present: present.map(|present| present.target.location(new_directory)),
@@ -124,24 +124,24 @@ impl WritableFilesystem {
     }
 }
 
-impl Operation<'_> {
+impl Renaming<'_, '_> {
     /// Returns what remains of the replaced entry, the moved entry, and the entry that had the new
     /// name.
-    fn rename(
+    fn run(
         &mut self,
         old: End<'_>,
         new: End<'_>,
         mode: RenameMode,
         keeps: Keeps<'_>,
     ) -> Result<(Left, Entry, Option<Entry>)> {
-        let old_parent = self.require_directory(old.directory)?;
+        let old_parent = self.operation.require_directory(old.directory)?;
         if new.directory.placeholder().is_some() {
-            self.require_entry(old.directory, old.name)?;
-            self.require_removing(old.directory, &old_parent)?;
+            self.operation.require_entry(old.directory, old.name)?;
+            self.operation.require_removing(old.directory, &old_parent)?;
         }
-        let new_parent = self.require_directory(new.directory)?;
-        let moved = self.require_entry(old.directory, old.name)?;
-        let present = self.find_entry(new.directory, new.name)?;
+        let new_parent = self.operation.require_directory(new.directory)?;
+        let moved = self.operation.require_entry(old.directory, old.name)?;
+        let present = self.operation.find_entry(new.directory, new.name)?;
         match (mode, present) {
             (RenameMode::NoReplace, Some(_)) => {
                 return Err(Error::Exists {
@@ -181,15 +181,15 @@ impl Operation<'_> {
         (present, new_parent): (Option<Entry>, &InodeItem),
         (mode, keeps): (RenameMode, Keeps<'_>),
     ) -> Result<Left> {
-        self.require_removing(old.directory, old_parent)?;
+        self.operation.require_removing(old.directory, old_parent)?;
         self.require_entry_changeable(old, moved)?;
-        self.require_adding(new.directory, new_parent)?;
+        self.operation.require_adding(new.directory, new_parent)?;
         self.require_entry_leaves(old, moved, new)?;
         let Some(present) = present else {
             self.check_moves(old, moved, new)?;
             return self.replace(old, moved, new, None, (mode, keeps));
         };
-        self.require_removing(new.directory, new_parent)?;
+        self.operation.require_removing(new.directory, new_parent)?;
         self.require_entry_changeable(new, present)?;
         if mode == RenameMode::Exchange {
             self.require_entry_leaves(new, present, old)?;
@@ -198,7 +198,7 @@ impl Operation<'_> {
             self.exchange(old, moved, new, present)?;
             return Ok(Left::Nothing);
         }
-        self.check_kinds(moved, new, present)?;
+        check_kinds(moved, new, present)?;
         self.check_moves(old, moved, new)?;
         self.check_gives_way(new, present)?;
         self.replace(old, moved, new, Some(present), (mode, keeps))
@@ -217,9 +217,8 @@ impl Operation<'_> {
         if old.directory == new.directory {
             return Ok(());
         }
-        if moved.kind == FileKind::Directory
-            && self.lies_below(new.directory, moved.target.location(old.directory))?
-        {
+        let below = moved.target.location(old.directory);
+        if moved.kind == FileKind::Directory && self.operation.lies_below(new.directory, below)? {
             return Err(Error::Invalid {
                 what: "a directory cannot be moved into itself",
             });
@@ -228,7 +227,7 @@ impl Operation<'_> {
             return Ok(());
         };
         let location = present.target.location(new.directory);
-        if !self.lies_below(old.directory, location)? {
+        if !self.operation.lies_below(old.directory, location)? {
             return Ok(());
         }
         Err(match mode {
@@ -244,8 +243,8 @@ impl Operation<'_> {
             return Ok(());
         }
         let location = entry.target.location(end.directory);
-        let item = self.inode(location)?;
-        self.require_changeable(location, &item)
+        let item = self.operation.inode(location)?;
+        self.operation.require_changeable(location, &item)
     }
 
     /// Returns an error if a read-only subvolume would move to another directory, because the move
@@ -253,7 +252,7 @@ impl Operation<'_> {
     fn require_entry_leaves(&mut self, end: End<'_>, entry: Entry, to: End<'_>) -> Result<()> {
         match entry.target {
             Target::Subvolume(id) if end.directory != to.directory && !self.is_placeholder(end, entry)? => {
-                self.require_writable(Location::root_of(id))
+                self.operation.require_writable(Location::root_of(id))
             }
             _ => Ok(()),
         }
@@ -263,7 +262,10 @@ impl Operation<'_> {
     fn is_placeholder(&mut self, end: End<'_>, entry: Entry) -> Result<bool> {
         match entry.target {
             Target::Inode(_) => Ok(false),
-            Target::Subvolume(id) => Ok(self.subvolume_index(end.directory, end.name, id)?.is_none()),
+            Target::Subvolume(id) => {
+                let index = self.operation.subvolume_index(end.directory, end.name, id)?;
+                Ok(index.is_none())
+            }
         }
     }
 
@@ -289,34 +291,33 @@ impl Operation<'_> {
         (mode, keeps): (RenameMode, Keeps<'_>),
     ) -> Result<Left> {
         if present.is_none() {
-            let (_, item_bytes) = self.find_entry_beside(new.directory, new.name)?;
-            self.check_collision(new.name, item_bytes)?;
+            let (_, item_bytes) = self.operation.find_entry_beside(new.directory, new.name)?;
+            self.operation.check_collision(new.name, item_bytes)?;
         }
         if let Target::Inode(inode) = moved.target {
-            self.check_link_space(beside(old.directory, inode), new.directory.inode, new.name)?;
+            let moved = beside(old.directory, inode);
+            self.operation
+                .check_link_space(moved, new.directory.inode, new.name)?;
         }
         let whiteout = match mode {
             RenameMode::Whiteout(new) => {
-                let parent = self.inode(old.directory)?;
-                Some(self.inherited_attributes(
-                    old.directory,
-                    &parent,
-                    CHARACTER_DEVICE,
-                    &NewInode { mode: 0, ..new },
-                )?)
+                let parent = self.operation.inode(old.directory)?;
+                let new = NewInode { mode: 0, ..new };
+                let operation = &mut *self.operation;
+                Some(operation.inherited_attributes(old.directory, &parent, CHARACTER_DEVICE, &new)?)
             }
             _ => None,
         };
-        self.reach_new_entry(new.directory, new.name)?;
+        self.operation.reach_new_entry(new.directory, new.name)?;
         self.reach_end(old, moved, new.directory)?;
         if let Some(present) = present {
             self.reach_end(new, present, new.directory)?;
         }
         if whiteout.is_some() {
-            self.reach_new_entry(old.directory, old.name)?;
-            self.reach_new_inode(old.directory.subvolume.tree())?;
+            self.operation.reach_new_entry(old.directory, old.name)?;
+            self.operation.reach_new_inode(old.directory.subvolume.tree())?;
         }
-        let index = self.begin().free_index(new.directory)?;
+        let index = self.operation.begin().inode_items().free_index(new.directory)?;
         self.insert_name(new, old.directory, moved, index)?;
         self.touch_ends(old, moved, new)?;
         self.remove_name(old, moved)?;
@@ -324,10 +325,11 @@ impl Operation<'_> {
             Some(present) => self.remove_replaced(new, present, keeps)?,
             None => Left::Nothing,
         };
-        self.insert_entry(new.directory, new.name, moved, index)?;
-        self.grow_directory(new.directory, new.name)?;
+        self.operation
+            .insert_entry(new.directory, new.name, moved, index)?;
+        self.operation.grow_directory(new.directory, new.name)?;
         if let Some(inherited_attributes) = whiteout {
-            self.make_named(
+            self.operation.make_named(
                 old.directory,
                 old.name,
                 &inherited_attributes,
@@ -341,33 +343,20 @@ impl Operation<'_> {
     fn reach_end(&mut self, end: End<'_>, entry: Entry, other: Location) -> Result<()> {
         match entry.target {
             Target::Inode(inode) => {
-                self.reach_name(end.directory, end.name, beside(end.directory, inode))?;
+                self.operation
+                    .reach_name(end.directory, end.name, beside(end.directory, inode))?;
             }
             Target::Subvolume(id) => {
-                if let Some(index) = self.search_index(end.directory, end.name)? {
-                    self.reach_entry(end.directory, end.name, index)?;
+                if let Some(index) = self.operation.search_index(end.directory, end.name)? {
+                    self.operation.reach_entry(end.directory, end.name, index)?;
                 }
                 for parent in [end.directory.subvolume, other.subvolume] {
-                    self.reach(TreeId::ROOT, &root_reference_keys(id, parent))?;
+                    self.operation
+                        .reach(TreeId::ROOT, &root_reference_keys(id, parent))?;
                 }
             }
         }
         Ok(())
-    }
-
-    /// Returns an error for a directory that would replace another file type, and the reverse.
-    fn check_kinds(&self, moved: Entry, new: End<'_>, present: Entry) -> Result<()> {
-        let location = present.target.location(new.directory);
-        match (
-            moved.kind == FileKind::Directory,
-            present.kind == FileKind::Directory,
-        ) {
-            (true, false) => Err(Error::NotADirectory {
-                path: location.to_string().into(),
-            }),
-            (false, true) => Err(Error::IsADirectory { location }),
-            _ => Ok(()),
-        }
     }
 
     /// Checks that the rename may replace the entry of the new name.
@@ -382,8 +371,8 @@ impl Operation<'_> {
         if present.kind != FileKind::Directory {
             return Ok(());
         }
-        let item = self.inode(location)?;
-        self.require_empty(location, &item)
+        let item = self.operation.inode(location)?;
+        self.operation.require_empty(location, &item)
     }
 
     fn remove_replaced(&mut self, new: End<'_>, present: Entry, keeps: Keeps<'_>) -> Result<Left> {
@@ -392,34 +381,40 @@ impl Operation<'_> {
             return Ok(Left::Nothing);
         };
         let location = beside(new.directory, inode);
-        self.touch_inode(location)?;
-        self.unlink(new.directory, new.name, location, keeps)
+        self.operation.touch_inode(location)?;
+        self.operation.unlink(new.directory, new.name, location, keeps)
     }
 
     fn exchange(&mut self, old: End<'_>, first: Entry, new: End<'_>, second: Entry) -> Result<()> {
         for (end, other, entry) in [(new, old, first), (old, new, second)] {
             if let Target::Inode(inode) = entry.target {
-                self.check_link_space(beside(other.directory, inode), end.directory.inode, end.name)?;
+                self.operation.check_link_space(
+                    beside(other.directory, inode),
+                    end.directory.inode,
+                    end.name,
+                )?;
             }
         }
         for (end, other, entry) in [(old, new, first), (new, old, second)] {
             self.reach_end(end, entry, other.directory)?;
-            self.reach_new_entry(other.directory, other.name)?;
+            self.operation.reach_new_entry(other.directory, other.name)?;
         }
-        let first_index = self.begin().free_index(new.directory)?;
-        let second_index = self.begin().free_index(old.directory)?;
+        let first_index = self.operation.begin().inode_items().free_index(new.directory)?;
+        let second_index = self.operation.begin().inode_items().free_index(old.directory)?;
         self.insert_name(new, old.directory, first, first_index)?;
         self.insert_name(old, new.directory, second, second_index)?;
         self.touch_ends(old, first, new)?;
         if let Target::Inode(inode) = second.target {
-            self.touch_inode(beside(new.directory, inode))?;
+            self.operation.touch_inode(beside(new.directory, inode))?;
         }
         self.remove_name(old, first)?;
         self.remove_name(new, second)?;
-        self.insert_entry(new.directory, new.name, first, first_index)?;
-        self.grow_directory(new.directory, new.name)?;
-        self.insert_entry(old.directory, old.name, second, second_index)?;
-        self.grow_directory(old.directory, old.name)
+        self.operation
+            .insert_entry(new.directory, new.name, first, first_index)?;
+        self.operation.grow_directory(new.directory, new.name)?;
+        self.operation
+            .insert_entry(old.directory, old.name, second, second_index)?;
+        self.operation.grow_directory(old.directory, old.name)
     }
 
     /// Adds a name to the references of its target. A subvolume has one place in one parent, so its
@@ -427,16 +422,17 @@ impl Operation<'_> {
     fn insert_name(&mut self, end: End<'_>, from: Location, entry: Entry, index: u64) -> Result<()> {
         match entry.target {
             Target::Inode(inode) => {
-                self.insert_link(beside(from, inode), end.directory.inode, end.name, index)
+                self.operation
+                    .insert_link(beside(from, inode), end.directory.inode, end.name, index)
             }
             Target::Subvolume(id) => {
-                making::remove_root_reference(self.edit(), id, from.subvolume)?;
+                making::remove_root_reference(self.operation.edit(), id, from.subvolume)?;
                 let reference = RootRef {
                     directory: end.directory.inode,
                     sequence: index,
                     name: end.name,
                 };
-                making::add_root_reference(self.edit(), id, end.directory.subvolume, &reference)
+                making::add_root_reference(self.operation.edit(), id, end.directory.subvolume, &reference)
             }
         }
     }
@@ -444,20 +440,26 @@ impl Operation<'_> {
     /// Removes the old name's directory entry and the inode's reference to it.
     fn remove_name(&mut self, end: End<'_>, entry: Entry) -> Result<()> {
         match entry.target {
-            Target::Inode(inode) => self.unlink_name(end.directory, end.name, beside(end.directory, inode)),
+            Target::Inode(inode) => {
+                self.operation
+                    .unlink_name(end.directory, end.name, beside(end.directory, inode))
+            }
             Target::Subvolume(_) => {
                 // The root reference of this subvolume's entry has already moved.
-                let Some(index) = self.search_index(end.directory, end.name)? else {
+                let Some(index) = self.operation.search_index(end.directory, end.name)? else {
                     return Err(Corruption::DirIndexMissing {
                         directory: end.directory,
                         name: Name::from(end.name),
                     }
                     .into());
                 };
-                self.remove_entry(end.directory, end.name, index)?;
+                self.operation.remove_entry(end.directory, end.name, index)?;
                 let tree = end.directory.subvolume.tree();
-                self.edit().names.note_subvolume(tree, end.directory.inode);
-                self.shrink_directory(end.directory, end.name)
+                self.operation
+                    .edit()
+                    .names
+                    .note_subvolume(tree, end.directory.inode);
+                self.operation.shrink_directory(end.directory, end.name)
             }
         }
     }
@@ -466,17 +468,32 @@ impl Operation<'_> {
     /// not contain its name, so the moved subvolume's tree stays unchanged. Incremental sends of
     /// read-only subvolumes rely on unchanged trees.
     fn touch_ends(&mut self, old: End<'_>, moved: Entry, new: End<'_>) -> Result<()> {
-        let now = self.now();
+        let now = self.operation.now();
         let touch = |item: &mut InodeItem| {
             item.sequence = item.sequence.wrapping_add(1);
             item.mtime = now;
             item.ctime = now;
         };
-        self.change_inode(old.directory, touch)?;
-        self.change_inode(new.directory, touch)?;
+        self.operation.change_inode(old.directory, touch)?;
+        self.operation.change_inode(new.directory, touch)?;
         match moved.target {
-            Target::Inode(inode) => self.touch_inode(beside(old.directory, inode)),
+            Target::Inode(inode) => self.operation.touch_inode(beside(old.directory, inode)),
             Target::Subvolume(_) => Ok(()),
         }
+    }
+}
+
+/// Returns an error for a directory that would replace another file type, and the reverse.
+fn check_kinds(moved: Entry, new: End<'_>, present: Entry) -> Result<()> {
+    let location = present.target.location(new.directory);
+    match (
+        moved.kind == FileKind::Directory,
+        present.kind == FileKind::Directory,
+    ) {
+        (true, false) => Err(Error::NotADirectory {
+            path: location.to_string().into(),
+        }),
+        (false, true) => Err(Error::IsADirectory { location }),
+        _ => Ok(()),
     }
 }

@@ -9,8 +9,8 @@
 //! Source: setxattr(2), removexattr(2) for meaning and errors; on-disk format documentation,
 //! section "XATTR_ITEM".
 
-use super::Operation;
 use crate::WritableFilesystem;
+use crate::operations::areas::Xattrs;
 use buttress_engine::reservation::Need;
 use buttress_format::limits::{item_bytes_max, xattr_bytes_max};
 use buttress_format::{DirItem, DirItems, FileKind, InodeFlags, InodeItem};
@@ -54,12 +54,16 @@ impl WritableFilesystem {
     pub fn set_xattr(&self, location: Location, name: &[u8], value: &[u8], how: SetXattr) -> Result<()> {
         check_xattr_name(name)?;
         self.operate_beside_data(Need::places(XATTR_ITEMS), |operation| {
-            let item = operation.require_xattr_change(location, name)?;
+            let item = operation.xattrs().require_change(location, name)?;
             match name {
-                ACCESS_NAME => operation.set_access_list(location, &item, Acl::parse(value)?),
-                DEFAULT_NAME => operation.set_default_list(location, &item, Acl::parse(value)?),
-                COMPRESSION_NAME => operation.set_compression(location, &item, value, how),
-                _ => operation.set_plain(location, name, value, how),
+                ACCESS_NAME => operation
+                    .xattrs()
+                    .set_access_list(location, &item, Acl::parse(value)?),
+                DEFAULT_NAME => operation
+                    .xattrs()
+                    .set_default_list(location, &item, Acl::parse(value)?),
+                COMPRESSION_NAME => operation.xattrs().set_compression(location, &item, value, how),
+                _ => operation.xattrs().set_plain(location, name, value, how),
             }
         })
     }
@@ -72,12 +76,16 @@ impl WritableFilesystem {
     pub fn remove_xattr(&self, location: Location, name: &[u8]) -> Result<()> {
         check_xattr_name(name)?;
         self.operate(Need::freeing(XATTR_ITEMS), |operation| {
-            let item = operation.require_xattr_change(location, name)?;
+            let item = operation.xattrs().require_change(location, name)?;
             match name {
-                ACCESS_NAME => operation.set_access_list(location, &item, None),
-                DEFAULT_NAME => operation.set_default_list(location, &item, None),
-                COMPRESSION_NAME => operation.set_compression(location, &item, b"", SetXattr::Replace),
-                _ => operation.remove_plain(location, name),
+                ACCESS_NAME => operation.xattrs().set_access_list(location, &item, None),
+                DEFAULT_NAME => operation.xattrs().set_default_list(location, &item, None),
+                COMPRESSION_NAME => {
+                    operation
+                        .xattrs()
+                        .set_compression(location, &item, b"", SetXattr::Replace)
+                }
+                _ => operation.xattrs().remove_plain(location, name),
             }
         })
     }
@@ -116,10 +124,10 @@ fn check_name_space(location: Location, name: &[u8]) -> Result<()> {
     Ok(())
 }
 
-impl Operation<'_> {
-    fn require_xattr_change(&mut self, location: Location, name: &[u8]) -> Result<InodeItem> {
-        let item = self.inode(location)?;
-        self.require_changeable(location, &item)?;
+impl Xattrs<'_, '_> {
+    fn require_change(&mut self, location: Location, name: &[u8]) -> Result<InodeItem> {
+        let item = self.operation.inode(location)?;
+        self.operation.require_changeable(location, &item)?;
         let holds_content = matches!(item.kind(), FileKind::Regular | FileKind::Directory);
         if name.starts_with(USER) && !holds_content {
             return Err(Error::NotPermitted {
@@ -127,14 +135,14 @@ impl Operation<'_> {
                 why: "only files and directories can have user.* attributes",
             });
         }
-        self.require_writable(location)?;
+        self.operation.require_writable(location)?;
         check_name_space(location, name)?;
         Ok(item)
     }
 
     /// Returns an error if the attribute's existence contradicts `how`.
     fn require_presence(&mut self, location: Location, name: &[u8], how: SetXattr) -> Result<()> {
-        let is_present = self.xattr(location, name)?.is_some();
+        let is_present = self.operation.xattr(location, name)?.is_some();
         let name = || Name::from(name);
         match how {
             SetXattr::Create if is_present => Err(Error::Exists { name: name() }),
@@ -145,15 +153,15 @@ impl Operation<'_> {
 
     fn set_plain(&mut self, location: Location, name: &[u8], value: &[u8], how: SetXattr) -> Result<()> {
         self.require_presence(location, name, how)?;
-        self.check_xattr_room(location, name, value)?;
-        self.put_xattr(location, name, value)?;
-        self.touch_inode(location)
+        self.check_room(location, name, value)?;
+        self.put(location, name, value)?;
+        self.operation.touch_inode(location)
     }
 
     fn remove_plain(&mut self, location: Location, name: &[u8]) -> Result<()> {
         self.require_presence(location, name, SetXattr::Replace)?;
-        self.remove_xattr_item(location, name)?;
-        self.touch_inode(location)
+        self.remove_item(location, name)?;
+        self.operation.touch_inode(location)
     }
 
     fn set_access_list(&mut self, location: Location, item: &InodeItem, list: Option<Acl>) -> Result<()> {
@@ -161,21 +169,21 @@ impl Operation<'_> {
             return Err(Error::AttributesUnsupported { location });
         }
         let Some(list) = list else {
-            self.remove_xattr_item(location, ACCESS_NAME)?;
-            return self.touch_inode(location);
+            self.remove_item(location, ACCESS_NAME)?;
+            return self.operation.touch_inode(location);
         };
         list.check()?;
         let (bits, is_all) = list.to_mode();
         let mode = (item.mode & !0o777) | bits;
         if is_all {
-            self.remove_xattr_item(location, ACCESS_NAME)?;
+            self.remove_item(location, ACCESS_NAME)?;
         } else {
             let value = list.encode();
-            self.check_xattr_room(location, ACCESS_NAME, &value)?;
-            self.put_xattr(location, ACCESS_NAME, &value)?;
+            self.check_room(location, ACCESS_NAME, &value)?;
+            self.put(location, ACCESS_NAME, &value)?;
         }
-        self.touch_inode(location)?;
-        self.change_inode(location, |item| item.mode = mode)
+        self.operation.touch_inode(location)?;
+        self.operation.change_inode(location, |item| item.mode = mode)
     }
 
     fn set_default_list(&mut self, location: Location, item: &InodeItem, list: Option<Acl>) -> Result<()> {
@@ -184,10 +192,10 @@ impl Operation<'_> {
             (FileKind::Directory, Some(list)) => {
                 list.check()?;
                 let value = list.encode();
-                self.check_xattr_room(location, DEFAULT_NAME, &value)?;
-                self.put_xattr(location, DEFAULT_NAME, &value)?;
+                self.check_room(location, DEFAULT_NAME, &value)?;
+                self.put(location, DEFAULT_NAME, &value)?;
             }
-            (FileKind::Directory, None) => self.remove_xattr_item(location, DEFAULT_NAME)?,
+            (FileKind::Directory, None) => self.remove_item(location, DEFAULT_NAME)?,
             (_, Some(_)) => {
                 return Err(Error::AccessDenied {
                     location,
@@ -196,7 +204,7 @@ impl Operation<'_> {
             }
             (_, None) => return Ok(()),
         }
-        self.touch_inode(location)
+        self.operation.touch_inode(location)
     }
 
     fn set_compression(
@@ -226,17 +234,18 @@ impl Operation<'_> {
         }
         if property.is_some() {
             self.require_presence(location, COMPRESSION_NAME, how)?;
-            self.check_xattr_room(location, COMPRESSION_NAME, value)?;
-            self.put_xattr(location, COMPRESSION_NAME, value)?;
+            self.check_room(location, COMPRESSION_NAME, value)?;
+            self.put(location, COMPRESSION_NAME, value)?;
         } else {
             if how == SetXattr::Replace {
                 self.require_presence(location, COMPRESSION_NAME, how)?;
             }
-            self.remove_xattr_item(location, COMPRESSION_NAME)?;
+            self.remove_item(location, COMPRESSION_NAME)?;
         }
         self.require_feature_of(COMPRESSION_NAME, value);
-        self.touch_inode(location)?;
-        self.change_inode(location, |item| item.flags = flags_with(property, item.flags))
+        self.operation.touch_inode(location)?;
+        self.operation
+            .change_inode(location, |item| item.flags = flags_with(property, item.flags))
     }
 
     /// Sets the volume's feature flag that an attribute's value requires.
@@ -245,22 +254,22 @@ impl Operation<'_> {
             && let Ok(property) = CompressionProperty::parse(value)
             && let Some(feature) = property.feature()
         {
-            self.edit().use_feature(feature);
+            self.operation.edit().use_feature(feature);
         }
     }
 
     /// Returns an error for a value that does not fit into the item of its hash.
-    fn check_xattr_room(&mut self, location: Location, name: &[u8], value: &[u8]) -> Result<()> {
+    fn check_room(&mut self, location: Location, name: &[u8], value: &[u8]) -> Result<()> {
         let too_large = || Error::AttributeTooLarge {
             name: Name::from(name),
         };
-        let node_bytes = self.node_bytes();
+        let node_bytes = self.operation.node_bytes();
         if name.len().saturating_add(value.len()) > xattr_bytes_max(node_bytes) {
             return Err(too_large());
         }
         let key = DirItem::xattr_key(location.inode, name);
-        self.reach(location.subvolume.tree(), &[key])?;
-        let Some(item) = self.get(location.subvolume.tree(), &key)? else {
+        self.operation.reach(location.subvolume.tree(), &[key])?;
+        let Some(item) = self.operation.get(location.subvolume.tree(), &key)? else {
             return Ok(());
         };
         let others_bytes = DirItems::parse(&key, item.data())
@@ -270,7 +279,7 @@ impl Operation<'_> {
             .map(|entry| entry.encoded_bytes())
             .fold(0_usize, usize::saturating_add);
         drop(item);
-        let own_bytes = self.xattr_entry(name, value).encoded_bytes();
+        let own_bytes = self.operation.xattr_entry(name, value).encoded_bytes();
         if others_bytes > 0 && others_bytes.saturating_add(own_bytes) > item_bytes_max(node_bytes) {
             return Err(too_large());
         }
@@ -279,34 +288,36 @@ impl Operation<'_> {
 
     /// Adds an extended attribute, or replaces one of the same name. The inode item does not
     /// change.
-    pub(super) fn put_xattr(&mut self, location: Location, name: &[u8], value: &[u8]) -> Result<()> {
-        let entry = self.xattr_entry(name, value);
+    pub(super) fn put(&mut self, location: Location, name: &[u8], value: &[u8]) -> Result<()> {
+        let entry = self.operation.xattr_entry(name, value);
         let key = DirItem::xattr_key(location.inode, name);
-        self.append(location.subvolume.tree(), &key, &mut |data| {
-            if !buttress_faults::on("xattr-keeps-old-value") {
-                DirItems::remove(data, name);
-            }
-            DirItems::push(data, &entry).map_err(|_| Error::AttributeTooLarge {
-                name: Name::from(name),
-            })
-        })?;
+        self.operation
+            .append(location.subvolume.tree(), &key, &mut |data| {
+                if !buttress_faults::on("xattr-keeps-old-value") {
+                    DirItems::remove(data, name);
+                }
+                DirItems::push(data, &entry).map_err(|_| Error::AttributeTooLarge {
+                    name: Name::from(name),
+                })
+            })?;
         self.forget_inherited(location, name);
         Ok(())
     }
 
     /// Removes an extended attribute, if it exists. Removing the item does not change the inode.
-    pub(crate) fn remove_xattr_item(&mut self, location: Location, name: &[u8]) -> Result<()> {
+    pub(crate) fn remove_item(&mut self, location: Location, name: &[u8]) -> Result<()> {
         let key = DirItem::xattr_key(location.inode, name);
-        self.shrink(location.subvolume.tree(), &key, &mut |data| {
-            DirItems::remove(data, name)
-        })?;
+        self.operation
+            .shrink(location.subvolume.tree(), &key, &mut |data| {
+                DirItems::remove(data, name)
+            })?;
         self.forget_inherited(location, name);
         Ok(())
     }
 
     fn forget_inherited(&mut self, location: Location, name: &[u8]) {
         if [DEFAULT_NAME, COMPRESSION_NAME].contains(&name) {
-            self.look().inodes().set_inherited(location, None);
+            self.operation.look().inodes().set_inherited(location, None);
         }
     }
 }

@@ -3,7 +3,7 @@
 //!
 //! The module `subvolume` makes the trees and root items of subvolumes; this module gives them
 //! names. Deleting a subvolume removes its name and marks its tree.
-//! [`WritableFilesystem::drop_deleted_subvolumes`] frees its blocks, at once or after the volume
+//! [`Subvolumes::drop_deleted`] frees its blocks, at once or after the volume
 //! was opened again.
 //!
 //! Source: on-disk format documentation, sections "ROOT_ITEM", "ROOT_REF"; btrfs-subvolume(8) for
@@ -13,14 +13,17 @@ use super::Access;
 use super::Operation;
 use super::entries::check_name;
 use super::inherit::NewInodeAttributes;
+use super::quota_inheritance::{INHERITANCE_PLACES, Inheritance};
 use crate::WritableFilesystem;
+use crate::areas::Subvolumes;
 use crate::subvolume::making::{self, NewSubvolume, root_reference_keys};
 use buttress_engine::entry::{Entry, Target};
 use buttress_engine::reservation::Need;
 use buttress_engine::tuning::Tuning;
+use buttress_exact::Exact as _;
 use buttress_format::{
-    DirItem, DirItems, FileKind, Incompat, InodeNumber, ItemType, Key, ObjectId, QgroupId, QgroupInfo,
-    QgroupLimit, RootFlags, RootRef, SubvolumeId, TreeId, Uuid, uuid_key,
+    DirItem, DirItems, FileKind, Incompat, InodeNumber, ItemType, Key, ObjectId, QgroupId, RootFlags,
+    RootRef, SubvolumeId, TreeId, Uuid, uuid_key,
 };
 use buttress_fs::error::{Error, Result};
 use buttress_fs::location::Location;
@@ -44,17 +47,17 @@ pub enum ReceivedUuid {
     Clear,
 }
 
-impl WritableFilesystem {
+impl Subvolumes<'_> {
     /// Returns an error for a location in a read-only or deleted subvolume.
     ///
     /// # Errors
     /// Fails with [`Error::ReadOnlySubvolume`], [`Error::SubvolumeNotFound`].
-    pub fn require_writable_subvolume(&self, location: Location) -> Result<()> {
-        let tree = self.live_trees().get(location.subvolume.tree());
+    pub fn require_writable(&self, location: Location) -> Result<()> {
+        let tree = self.filesystem.live_trees().get(location.subvolume.tree());
         if tree.is_some_and(|tree| tree.is_known_writable()) {
             return Ok(());
         }
-        self.look(|access| access.require_writable(location))
+        self.filesystem.look(|access| access.require_writable(location))
     }
 
     /// Makes an empty subvolume. As in the kernel, a default access list of `directory` limits the
@@ -63,14 +66,39 @@ impl WritableFilesystem {
     ///
     /// # Errors
     /// Fails with [`Error::Exists`], or as [`WritableFilesystem::create`] does.
-    pub fn create_subvolume(&self, directory: Location, name: &[u8]) -> Result<SubvolumeId> {
+    pub fn create(&self, directory: Location, name: &[u8]) -> Result<SubvolumeId> {
+        self.create_in_groups(directory, name, &[])
+    }
+
+    /// Makes an empty subvolume as [`create`](Self::create) does. Its quota group
+    /// becomes a member of `groups`. Without any, it joins the groups that Linux chooses.
+    ///
+    /// # Errors
+    /// Fails with [`QuotaRefusal::NoGroup`] or [`QuotaRefusal::Levels`] for a group, or as
+    /// [`create`](Self::create) does.
+    ///
+    /// [`QuotaRefusal::NoGroup`]: buttress_fs::QuotaRefusal::NoGroup
+    /// [`QuotaRefusal::Levels`]: buttress_fs::QuotaRefusal::Levels
+    pub fn create_in_groups(
+        &self,
+        directory: Location,
+        name: &[u8],
+        groups: &[QgroupId],
+    ) -> Result<SubvolumeId> {
         check_name(name)?;
         let new = self.new_subvolume();
-        self.operate(Need::places(SUBVOLUME_ITEMS), |operation| {
+        let inherits = Inheritance {
+            container: directory.subvolume,
+            source: None,
+            groups,
+        };
+        let need = SUBVOLUME_ITEMS.exact_add(INHERITANCE_PLACES);
+        self.filesystem.operate(Need::places(need), |operation| {
             operation.require_new_entry(directory, name)?;
             let inherited_attributes = operation.inherited_by_subvolume(directory)?;
-            operation.reach_new_subvolume(directory, name, &new)?;
+            operation.reach_new_subvolume(directory, name, &new, &inherits)?;
             let id = making::make_subvolume_tree(operation.edit(), &new)?;
+            operation.inherit_quotas(id, &inherits)?;
             operation.endow_root(id, &inherited_attributes)?;
             operation.name_subvolume(directory, name, id)?;
             Ok(id)
@@ -94,25 +122,51 @@ impl WritableFilesystem {
         name: &[u8],
         read_only: bool,
     ) -> Result<SubvolumeId> {
+        self.snapshot_in_groups(source, directory, name, read_only, &[])
+    }
+
+    /// Makes a snapshot as [`snapshot`](Self::snapshot) does. Its quota group becomes a member of
+    /// `groups`. Without any, it joins the groups that Linux chooses.
+    ///
+    /// # Errors
+    /// Fails with [`QuotaRefusal::NoGroup`] or [`QuotaRefusal::Levels`] for a group, or as
+    /// [`snapshot`](Self::snapshot) does.
+    ///
+    /// [`QuotaRefusal::NoGroup`]: buttress_fs::QuotaRefusal::NoGroup
+    /// [`QuotaRefusal::Levels`]: buttress_fs::QuotaRefusal::Levels
+    pub fn snapshot_in_groups(
+        &self,
+        source: SubvolumeId,
+        directory: Location,
+        name: &[u8],
+        read_only: bool,
+        groups: &[QgroupId],
+    ) -> Result<SubvolumeId> {
         check_name(name)?;
         let new = self.new_subvolume();
+        let inherits = Inheritance {
+            container: directory.subvolume,
+            source: Some(source),
+            groups,
+        };
         // Each child of the source's root gets a reference, but needs no space for it now.
-        let need = Need::places(SUBVOLUME_ITEMS);
+        let need = Need::places(SUBVOLUME_ITEMS.exact_add(INHERITANCE_PLACES));
         // Fault in the blocks first, so that the work inside the commit is short.
-        self.look(|operation| {
+        self.filesystem.look(|operation| {
             operation.follows_snapshot_of = Some(source);
-            operation.reach_new_subvolume(directory, name, &new)?;
+            operation.reach_new_subvolume(directory, name, &new, &inherits)?;
             operation.reach_source(source)
         })?;
-        let id = self.operate_at_commit(need, |operation, committing| {
+        let id = self.filesystem.operate_at_commit(need, |operation, committing| {
             operation.require_new_entry(directory, name)?;
             operation.require_subvolume(source)?;
             let root = making::committed_root(operation.look(), source, committing)?;
             let id = making::make_snapshot_tree(operation.edit(), source, &root, &new, read_only)?;
+            operation.inherit_quotas(id, &inherits)?;
             operation.name_subvolume(directory, name, id)?;
             Ok(id)
         })?;
-        self.commit_metadata()?;
+        self.filesystem.commit_metadata()?;
         Ok(id)
     }
 
@@ -125,57 +179,58 @@ impl WritableFilesystem {
     /// directory or root directory is immutable or append-only. Fails with
     /// [`Error::ReadOnlySubvolume`] if the subvolume's parent directory is in a read-only
     /// subvolume.
-    pub fn delete_subvolume(&self, id: SubvolumeId) -> Result<()> {
+    pub fn delete(&self, id: SubvolumeId) -> Result<()> {
         let location = Location::root_of(id);
         let refuse = |why| Err(Error::NotPermitted { location, why });
         if id == SubvolumeId::TOP_LEVEL {
             return refuse("it is the top level");
         }
-        self.operate(Need::freeing(SUBVOLUME_ITEMS), |operation| {
-            if operation.default_subvolume()? == id {
-                return refuse("it is the default subvolume");
-            }
-            let place = operation.place_of(id)?;
-            let directory = Location::new(place.parent, place.directory);
-            let item = operation.look().root_item(id.tree())?;
-            let (uuid, received) = (item.uuid, item.received_uuid);
-            let parent = operation.require_directory(directory)?;
-            operation.require_removing(directory, &parent)?;
-            let root = operation.inode(location)?;
-            operation.require_changeable(location, &root)?;
-            operation.require_no_subvolumes(id)?;
-            let index = operation.subvolume_index(directory, &place.name, id)?;
-            let Some(index) = index else {
-                return Err(Error::SubvolumeNotFound { subvolume: id });
-            };
-            operation.reach_entry(directory, &place.name, index)?;
-            operation.reach(
-                TreeId::UUID,
-                &[
-                    uuid_key(uuid, ItemType::UUID_KEY_SUBVOL),
-                    uuid_key(received, ItemType::UUID_KEY_RECEIVED_SUBVOL),
-                ],
-            )?;
-            operation.reach(TreeId::ROOT, &root_reference_keys(id, place.parent))?;
-            let orphan = Key::new(ObjectId::ORPHAN, ItemType::ORPHAN_ITEM, id.get());
-            operation.reach(TreeId::ROOT, &[orphan])?;
-            operation.remove_entry(directory, &place.name, index)?;
-            let tree = directory.subvolume.tree();
-            operation.edit().names.note_subvolume(tree, directory.inode);
-            operation.shrink_directory(directory, &place.name)?;
-            operation.edit().inodes.forget_tree(id.tree());
-            making::remove_root_reference(operation.edit(), id, place.parent)?;
-            making::kill_root(operation.edit(), id)
-        })?;
-        self.give_up_content_of(id)
+        self.filesystem
+            .operate(Need::freeing(SUBVOLUME_ITEMS), |operation| {
+                if operation.default_subvolume()? == id {
+                    return refuse("it is the default subvolume");
+                }
+                let place = operation.place_of(id)?;
+                let directory = Location::new(place.parent, place.directory);
+                let item = operation.look().root_item(id.tree())?;
+                let (uuid, received) = (item.uuid, item.received_uuid);
+                let parent = operation.require_directory(directory)?;
+                operation.require_removing(directory, &parent)?;
+                let root = operation.inode(location)?;
+                operation.require_changeable(location, &root)?;
+                operation.require_no_subvolumes(id)?;
+                let index = operation.subvolume_index(directory, &place.name, id)?;
+                let Some(index) = index else {
+                    return Err(Error::SubvolumeNotFound { subvolume: id });
+                };
+                operation.reach_entry(directory, &place.name, index)?;
+                operation.reach(
+                    TreeId::UUID,
+                    &[
+                        uuid_key(uuid, ItemType::UUID_KEY_SUBVOL),
+                        uuid_key(received, ItemType::UUID_KEY_RECEIVED_SUBVOL),
+                    ],
+                )?;
+                operation.reach(TreeId::ROOT, &root_reference_keys(id, place.parent))?;
+                let orphan = Key::new(ObjectId::ORPHAN, ItemType::ORPHAN_ITEM, id.get());
+                operation.reach(TreeId::ROOT, &[orphan])?;
+                operation.remove_entry(directory, &place.name, index)?;
+                let tree = directory.subvolume.tree();
+                operation.edit().names.note_subvolume(tree, directory.inode);
+                operation.shrink_directory(directory, &place.name)?;
+                operation.edit().inodes.forget_tree(id.tree());
+                making::remove_root_reference(operation.edit(), id, place.parent)?;
+                making::kill_root(operation.edit(), id)
+            })?;
+        self.filesystem.contents().give_up_of(id)
     }
 
     /// Sets the default subvolume, mounted when no `subvol=` option is given.
     ///
     /// # Errors
     /// Fails with [`Error::SubvolumeNotFound`].
-    pub fn set_default_subvolume(&self, id: SubvolumeId) -> Result<()> {
-        self.operate(Need::places(2), |operation| {
+    pub fn set_default(&self, id: SubvolumeId) -> Result<()> {
+        self.filesystem.operate(Need::places(2), |operation| {
             operation.require_subvolume(id)?;
             let key = operation.key_of_default();
             let item = DirItem {
@@ -205,8 +260,8 @@ impl WritableFilesystem {
     pub fn set_read_only(&self, id: SubvolumeId, read_only: bool, received: ReceivedUuid) -> Result<()> {
         // Calls of several steps end before this lock is acquired, so that no content changes after
         // readers saw the subvolume read-only.
-        let _no_steps = self.data().several_steps.write();
-        self.operate(Need::places(4), |operation| {
+        let _no_steps = self.filesystem.data().several_steps.write();
+        self.filesystem.operate(Need::places(4), |operation| {
             operation.require_subvolume(id)?;
             let item = operation.look().root_item(id.tree())?;
             let (was_read_only, received_uuid) = (item.is_read_only(), item.received_uuid);
@@ -235,6 +290,15 @@ impl WritableFilesystem {
         })
     }
 
+    pub(super) fn new_subvolume(&self) -> NewSubvolume {
+        NewSubvolume {
+            uuid: self.filesystem.new_uuid(),
+            now: self.filesystem.now(),
+        }
+    }
+}
+
+impl WritableFilesystem {
     /// Sets the volume's label. An empty label removes the label.
     ///
     /// # Errors
@@ -269,13 +333,6 @@ impl WritableFilesystem {
             Ok(())
         })
     }
-
-    pub(super) fn new_subvolume(&self) -> NewSubvolume {
-        NewSubvolume {
-            uuid: self.new_uuid(),
-            now: self.now(),
-        }
-    }
 }
 
 impl Access<'_> {
@@ -302,13 +359,18 @@ impl Access<'_> {
     }
 
     /// Loads the paths to a new subvolume's items.
-    fn reach_new_subvolume(&mut self, directory: Location, name: &[u8], new: &NewSubvolume) -> Result<()> {
+    fn reach_new_subvolume(
+        &mut self,
+        directory: Location,
+        name: &[u8],
+        new: &NewSubvolume,
+        inherits: &Inheritance<'_>,
+    ) -> Result<()> {
         self.reach_new_entry(directory, name)?;
         self.reach_new_inode(TreeId::ROOT)?;
         let id = SubvolumeId::new(self.look().next_inode_number(TreeId::ROOT)?);
         self.reach(TreeId::ROOT, &root_reference_keys(id, directory.subvolume))?;
-        let group = QgroupId::new(id.get());
-        self.reach(TreeId::QUOTA, &[QgroupInfo::key(group), QgroupLimit::key(group)])?;
+        self.reach_inheritance(id, inherits)?;
         self.reach(TreeId::UUID, &[uuid_key(new.uuid, ItemType::UUID_KEY_SUBVOL)])
     }
 }
@@ -318,8 +380,8 @@ impl Operation<'_> {
     fn endow_root(&mut self, id: SubvolumeId, inherited_attributes: &NewInodeAttributes) -> Result<()> {
         let root = Location::root_of(id);
         for (name, value) in &inherited_attributes.xattrs {
-            self.put_xattr(root, name, value)?;
-            self.require_feature_of(name, value);
+            self.xattrs().put(root, name, value)?;
+            self.xattrs().require_feature_of(name, value);
         }
         self.change_inode(root, |item| {
             item.mode = inherited_attributes.mode;
@@ -329,7 +391,7 @@ impl Operation<'_> {
 
     /// Inserts the entry of a subvolume, and its root references on both sides.
     pub(super) fn name_subvolume(&mut self, directory: Location, name: &[u8], id: SubvolumeId) -> Result<()> {
-        let index = self.begin().free_index(directory)?;
+        let index = self.begin().inode_items().free_index(directory)?;
         let entry = Entry {
             target: Target::Subvolume(id),
             kind: FileKind::Directory,

@@ -4,7 +4,7 @@
 //! An unfinished subvolume is a tree with an orphan item and a root item without references. On
 //! disk, an unfinished subvolume equals a deleted subvolume that is not yet dropped, except for the
 //! missing flag of deleted subvolumes. An unfinished subvolume has no name, and no uuid leads to
-//! it. The next opening for writing, by this library or the kernel, drops it. [`finish_subvolumes`]
+//! it. The next opening for writing, by this library or the kernel, drops it. [`Subvolumes::finish`]
 //! makes the new subvolume an ordinary subvolume, in one step of one transaction.
 //!
 //! The caller sets all attributes of the unfinished subvolume's inodes. In an unfinished subvolume,
@@ -14,18 +14,19 @@
 //! New names of an unfinished subvolume may be deferred, so that many go into each leaf at once
 //! ([`defer_names`]).
 //!
-//! [`finish_subvolumes`]: WritableFilesystem::finish_subvolumes
-//! [`defer_names`]: WritableFilesystem::defer_names
+//! [`defer_names`]: Subvolumes::defer_names
 
 use super::Access;
 use super::Operation;
 use super::entries::check_name;
+use super::quota_inheritance::{INHERITANCE_PLACES, Inheritance};
 use super::subvolumes::SUBVOLUME_ITEMS;
 use crate::WritableFilesystem;
+use crate::areas::Subvolumes;
 use crate::subvolume::making::{self, root_reference_keys};
 use buttress_engine::reservation::Need;
 use buttress_engine::waiting_names::WaitingNames;
-use buttress_exact::u64_of;
+use buttress_exact::{Exact as _, u64_of};
 use buttress_format::{
     FileKind, Generation, InodeFlags, ItemType, Key, ObjectId, RootFlags, SubvolumeId, TreeId, Uuid, uuid_key,
 };
@@ -56,24 +57,37 @@ pub struct FinishedSubvolume {
     pub received: Option<Received>,
 }
 
-impl WritableFilesystem {
+impl FinishedSubvolume {
+    /// The groups that the subvolume joins with its name. A snapshot has the limits of its source
+    /// already.
+    const fn inheritance(&self) -> Inheritance<'static> {
+        Inheritance {
+            container: self.directory.subvolume,
+            source: None,
+            groups: &[],
+        }
+    }
+}
+
+impl Subvolumes<'_> {
     /// Makes an empty subvolume that no reader sees until it is
-    /// [finished](Self::finish_subvolumes).
+    /// [finished](Self::finish).
     ///
     /// # Errors
     /// Fails with [`Error::NoSpace`], or with an error of a tree, or with the error that stopped
     /// writing.
-    pub fn begin_subvolume(&self) -> Result<SubvolumeId> {
+    pub fn begin(&self) -> Result<SubvolumeId> {
         let new = self.new_subvolume();
-        self.operate(Need::places(SUBVOLUME_ITEMS), |operation| {
-            operation.reach_unfinished()?;
-            let id = making::make_subvolume_tree(operation.edit(), &new)?;
-            operation.hide(id)?;
-            Ok(id)
-        })
+        self.filesystem
+            .operate(Need::places(SUBVOLUME_ITEMS), |operation| {
+                operation.reach_unfinished()?;
+                let id = making::make_subvolume_tree(operation.edit(), &new)?;
+                operation.hide(id)?;
+                Ok(id)
+            })
     }
 
-    /// Makes an unfinished subvolume as [`begin_subvolume`](Self::begin_subvolume) does, as a
+    /// Makes an unfinished subvolume as [`begin`](Self::begin) does, as a
     /// snapshot of another subvolume. The source of the snapshot may be unfinished itself. This
     /// call commits the running transaction.
     ///
@@ -83,16 +97,18 @@ impl WritableFilesystem {
     pub fn begin_snapshot(&self, source: SubvolumeId) -> Result<SubvolumeId> {
         self.put_all_names(source)?;
         let new = self.new_subvolume();
-        let need = Need::places(SUBVOLUME_ITEMS);
-        self.look(|operation| {
+        let need = Need::places(SUBVOLUME_ITEMS.exact_add(INHERITANCE_PLACES));
+        self.filesystem.look(|operation| {
             operation.follows_snapshot_of = Some(source);
             operation.reach_unfinished()?;
+            operation.reach_inherited_limits(source)?;
             operation.reach_source(source)
         })?;
-        self.operate_at_commit(need, |operation, committing| {
+        self.filesystem.operate_at_commit(need, |operation, committing| {
             operation.require_subvolume(source)?;
             let root = making::committed_root(operation.look(), source, committing)?;
             let id = making::make_snapshot_tree(operation.edit(), source, &root, &new, false)?;
+            operation.edit().quota_tree().inherit_limit(source, id)?;
             operation.hide(id)?;
             Ok(id)
         })
@@ -106,30 +122,32 @@ impl WritableFilesystem {
     /// Fails with [`Error::Exists`], or as [`WritableFilesystem::create`] does for the directories.
     /// Fails with [`Error::SubvolumeNotFound`] for a subvolume that does not exist or is already
     /// finished.
-    pub fn finish_subvolumes(&self, finished: &[FinishedSubvolume]) -> Result<()> {
+    pub fn finish(&self, finished: &[FinishedSubvolume]) -> Result<()> {
         // Writing back dirty data may need more space than is free. An error of write-back must
         // come before any subvolume becomes visible.
-        self.write_back()?;
+        self.filesystem.writeback().write_all()?;
         for one in finished {
             check_name(&one.name)?;
             self.put_all_names(one.id)?;
         }
         let count = u64_of(finished.len());
-        self.operate(Need::places(count.saturating_mul(SUBVOLUME_ITEMS)), |operation| {
-            for one in finished {
-                operation.require_finishable(one)?;
-                operation.reach_finished(one)?;
-            }
-            finished.iter().try_for_each(|one| operation.finish(one))
-        })
+        let each = SUBVOLUME_ITEMS.exact_add(INHERITANCE_PLACES);
+        self.filesystem
+            .operate(Need::places(count.saturating_mul(each)), |operation| {
+                for one in finished {
+                    operation.require_finishable(one)?;
+                    operation.reach_finished(one)?;
+                }
+                finished.iter().try_for_each(|one| operation.finish(one))
+            })
     }
 
     /// Gives up an unfinished subvolume, which then counts as deleted.
     ///
     /// # Errors
     /// Fails with [`Error::SubvolumeNotFound`], or with an error of the tree.
-    pub fn discard_subvolume(&self, id: SubvolumeId) -> Result<()> {
-        self.operate(Need::freeing(4), |operation| {
+    pub fn discard(&self, id: SubvolumeId) -> Result<()> {
+        self.filesystem.operate(Need::freeing(4), |operation| {
             operation.require_unfinished(id)?;
             let running = operation.edit();
             running.root_item_mut(id.tree())?.flags.insert(RootFlags::DEAD);
@@ -141,9 +159,11 @@ impl WritableFilesystem {
             running.inodes.forget_tree(id.tree());
             Ok(())
         })?;
-        self.give_up_content_of(id)
+        self.filesystem.contents().give_up_of(id)
     }
+}
 
+impl WritableFilesystem {
     /// Sets the flags of an inode of an unfinished subvolume, in the form of the inode item. For a
     /// file with content, the method keeps the flags that describe how content is written. Inode
     /// flags that the file system itself controls also stay.
@@ -151,7 +171,7 @@ impl WritableFilesystem {
     /// # Errors
     /// Fails with [`Error::InodeNotFound`]; [`Error::SubvolumeNotFound`] for a finished subvolume.
     pub fn set_inode_flags(&self, location: Location, flags: InodeFlags) -> Result<()> {
-        self.write_back_file(location)?;
+        self.writeback().write_file(location)?;
         self.operate(Need::places(2), |operation| {
             operation.require_unfinished(location.subvolume)?;
             let item = operation.inode(location)?;
@@ -207,6 +227,7 @@ impl Operation<'_> {
     fn reach_finished(&mut self, finished: &FinishedSubvolume) -> Result<()> {
         let id = finished.id;
         self.reach_new_entry(finished.directory, &finished.name)?;
+        self.reach_inheritance(id, &finished.inheritance())?;
         self.reach(TreeId::ROOT, &[orphan_key(id.get())])?;
         self.reach(
             TreeId::ROOT,
@@ -240,6 +261,7 @@ impl Operation<'_> {
             item.rtransid = generation;
             item.rtime = now;
         }
+        self.inherit_quotas(id, &finished.inheritance())?;
         self.name_subvolume(finished.directory, &finished.name, id)
     }
 }

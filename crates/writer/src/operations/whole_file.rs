@@ -111,7 +111,7 @@ impl WritableFilesystem {
             return Ok(location);
         }
         // All steps that may fail for lack of space come before the creation of the file.
-        self.write_back_excess()?;
+        self.writeback().write_excess()?;
         let sectors = ByteCount::of(content.len())
             .checked_align_up(u64::from(self.forest().block_format().sector_bytes))
             .ok_or(Error::Invalid {
@@ -119,7 +119,9 @@ impl WritableFilesystem {
             })?;
         let limits = self.quota_limits();
         let tree = directory.subvolume.tree();
-        let charged = self.charge_new_content(directory.subvolume, sectors.get())?;
+        let charged = self
+            .quotas()
+            .charge_new_content(directory.subvolume, sectors.get())?;
         self.reserve_for_new_file(sectors.get())
             .inspect_err(|_| limits.uncharge(tree, charged))?;
         match self.make_planned(directory, name, new, plan, &|_| ()) {

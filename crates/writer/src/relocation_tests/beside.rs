@@ -59,21 +59,22 @@ fn write_on(filesystem: &WritableFilesystem, thread: u64, stop: &AtomicBool) -> 
         }
         model[at..at + new.len()].copy_from_slice(&new);
         if rounds.is_multiple_of(16) {
-            let _synced = filesystem.fsync(*file).unwrap();
+            let _synced = filesystem.log_tree().fsync(*file).unwrap();
         }
         if rounds.is_multiple_of(40) {
             let name = format!("snapshot-{thread}-{rounds}");
             let made = filesystem
+                .subvolumes()
                 .snapshot(ROOT.subvolume, ROOT, name.as_bytes(), false)
                 .unwrap();
             if rounds.is_multiple_of(80) {
-                filesystem.delete_subvolume(made).unwrap();
+                filesystem.subvolumes().delete(made).unwrap();
             }
         }
         if rounds.is_multiple_of(11) {
             let mut found = vec![0; model.len()];
             assert_eq!(
-                filesystem.read_at(*file, offset(0), &mut found).unwrap(),
+                filesystem.live().read_at(*file, offset(0), &mut found).unwrap(),
                 found.len()
             );
             assert!(found == *model, "a live read of {file} after {rounds} rounds");
@@ -106,7 +107,7 @@ fn groups_move_beside_writers() {
                 assert_eq!(summary.groups, before.len() as u64, "{purpose:?}");
                 eprintln!("{purpose:?}: {summary:?}");
             }
-            filesystem.drop_deleted_subvolumes(&Progress::new()).unwrap();
+            filesystem.subvolumes().drop_deleted(&Progress::new()).unwrap();
         }
         stop.store(true, Ordering::Relaxed);
         threads
@@ -147,7 +148,7 @@ fn cancelled_job_leaves_a_sound_volume_and_goes_on() {
             }
             progress.cancel();
         });
-        filesystem.relocate(&data, &options)
+        filesystem.relocations().relocate(&data, &options)
     });
     assert!(matches!(cancelled, Err(Error::Cancelled)), "{cancelled:?}");
     image.commit_and_check(&filesystem);
@@ -174,7 +175,7 @@ fn reader_of_old_content_does_not_stop_a_relocation() {
     };
     let mut left = 0;
     for group in &before {
-        let summary = filesystem.relocate(&[*group], &options).unwrap();
+        let summary = filesystem.relocations().relocate(&[*group], &options).unwrap();
         assert_eq!(summary.groups, 1);
         left += summary.left_groups;
     }
@@ -280,4 +281,81 @@ fn corrupt_extent_without_a_copy_is_named() {
     filesystem.commit().unwrap();
     relocate(&filesystem, &data).unwrap();
     image.commit_and_check(&filesystem);
+}
+
+/// A live read follows a new address as soon as an item has it. The checksums must be there.
+#[test]
+fn live_reads_beside_moves_find_all_checksums() {
+    let Some(image) = Image::make(&[]) else {
+        return;
+    };
+    let filesystem = open_parallel(&image);
+    let files: Vec<Location> = (0..400_u64)
+        .map(|number| {
+            let name = format!("file-{number}");
+            let file = filesystem.create(ROOT, name.as_bytes(), &NEW).unwrap();
+            filesystem.write_at(file, offset(0), &[7; 8192]).unwrap();
+            file
+        })
+        .collect();
+    filesystem.commit().unwrap();
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for thread in 0..3_u64 {
+            let (filesystem, files, stop) = (&filesystem, &files, &stop);
+            scope.spawn(move || {
+                let mut random = Random(thread);
+                let mut found = [0; 8192];
+                while !stop.load(Ordering::Relaxed) {
+                    let file = files[(random.next() as usize) % files.len()];
+                    let read = filesystem.live().read_at(file, offset(0), &mut found);
+                    if read.is_err() {
+                        stop.store(true, Ordering::Relaxed);
+                    }
+                    assert_eq!(read.unwrap(), found.len());
+                    assert!(found == [7; 8192], "{file}");
+                }
+            });
+        }
+        for _ in 0..20 {
+            if stop.load(Ordering::Relaxed) {
+                break;
+            }
+            relocate(&filesystem, &groups(&filesystem, Some(Purpose::Data))).unwrap();
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+}
+
+/// A batch of one data extent and one tree block, which together are too many blocks for one edit,
+/// is divided by kind.
+#[test]
+fn extent_in_very_many_leaves_of_a_mixed_group_moves() {
+    let Some(image) = Image::make(&["--mixed", "-n", "4096"]) else {
+        return;
+    };
+    let filesystem = image.open();
+    let first = filesystem.create(ROOT, b"first", &NEW).unwrap();
+    filesystem.write_at(first, offset(0), &[9; 4096]).unwrap();
+    for number in 0..700_u64 {
+        let name = format!("clone-{number}");
+        let clone = filesystem.create(ROOT, name.as_bytes(), &NEW).unwrap();
+        filesystem
+            .clone_range(first, offset(0)..offset(4096), clone, offset(0))
+            .unwrap();
+        // With this attribute each leaf holds one file.
+        filesystem
+            .set_xattr(
+                clone,
+                b"user.long",
+                &[1; 1500],
+                crate::operations::SetXattr::CreateOrReplace,
+            )
+            .unwrap();
+    }
+    filesystem.commit().unwrap();
+    let all = groups(&filesystem, None);
+    assert_eq!(relocate(&filesystem, &all).unwrap().groups, all.len() as u64);
+    filesystem.commit().unwrap();
+    image.check();
 }

@@ -112,3 +112,61 @@ fn snapshots_diverge_after_a_relocation() {
         assert_eq!(after.get(key) == Some(content), expected, "{key:?}");
     }
 }
+
+/// Fills a file of 1 MiB with one extent, of which every second sector is overwritten: the items of
+/// the extent are in several leaves.
+fn extent_in_many_leaves(filesystem: &WritableFilesystem) -> Location {
+    let file = filesystem.create(ROOT, b"many leaves", &NEW).unwrap();
+    filesystem.write_at(file, offset(0), &[1; 1 << 20]).unwrap();
+    filesystem.commit().unwrap();
+    for sector in (1..256).step_by(2) {
+        filesystem
+            .write_at(file, offset(sector * 4096), &[2; 4096])
+            .unwrap();
+    }
+    filesystem.commit().unwrap();
+    file
+}
+
+/// Moves an extent that a snapshot uses in a leaf of its own, and in leaves that others count.
+/// `before` changes the volume between the snapshot and the snapshot's own change.
+#[track_caller]
+fn extent_in_shared_and_own_leaves_moves(before: impl FnOnce(&WritableFilesystem, Location)) {
+    let Some(image) = Image::make(&["-n", "4096"]) else {
+        return;
+    };
+    let filesystem = image.open();
+    let file = extent_in_many_leaves(&filesystem);
+    let snapshot = filesystem
+        .subvolumes()
+        .snapshot(SubvolumeId::new(5), ROOT, b"snapshot", false)
+        .unwrap();
+    before(&filesystem, file);
+    let copy = Location::new(snapshot, file.inode);
+    filesystem.write_at(copy, offset(254 * 4096), &[3; 4096]).unwrap();
+    filesystem.commit().unwrap();
+    let content = contents(&filesystem);
+    relocate(&filesystem, &groups(&filesystem, Some(Purpose::Data))).unwrap();
+    filesystem.commit().unwrap();
+    image.check();
+    assert!(contents(&filesystem) == content, "content changed");
+}
+
+/// A search for a snapshot's items must not count items in leaves of the original.
+#[test]
+fn extent_in_leaves_of_the_original_and_the_snapshot_moves() {
+    extent_in_shared_and_own_leaves_moves(|_, _| ());
+}
+
+/// A search for a snapshot's items must not count items in leaves with full back references.
+#[test]
+fn extent_in_leaves_with_full_references_and_own_leaves_moves() {
+    extent_in_shared_and_own_leaves_moves(|filesystem, file| {
+        for sector in (0..256).step_by(16) {
+            filesystem
+                .write_at(file, offset(sector * 4096), &[4; 4096])
+                .unwrap();
+        }
+        filesystem.commit().unwrap();
+    });
+}

@@ -16,7 +16,7 @@
 
 mod full_back_references;
 
-use crate::WritableFilesystem;
+use crate::areas::Subvolumes;
 use buttress_accounts::delayed_references::{ExtentKind, Reference};
 use buttress_engine::cow::Form;
 use buttress_engine::extent_state::ExtentState;
@@ -126,21 +126,21 @@ struct SnapshotDropper<'m> {
     memory: &'m mut Memory,
 }
 
-impl WritableFilesystem {
+impl Subvolumes<'_> {
     /// Returns the deleted subvolumes that are not completely dropped.
     ///
     /// # Errors
     /// Fails if the root tree cannot be read.
-    pub fn deleted_subvolumes(&self) -> Result<Vec<SubvolumeId>> {
-        let mut found = self.subvolumes_without_references()?;
-        let trees = self.live_trees();
+    pub fn deleted(&self) -> Result<Vec<SubvolumeId>> {
+        let mut found = self.without_references()?;
+        let trees = self.filesystem.live_trees();
         found.retain(|id| !trees.get(id.tree()).is_some_and(|tree| tree.is_unfinished()));
         Ok(found)
     }
 
     /// Returns deleted subvolumes, and subvolumes whose deletion or creation has not finished.
-    fn subvolumes_without_references(&self) -> Result<Vec<SubvolumeId>> {
-        let view = self.view();
+    fn without_references(&self) -> Result<Vec<SubvolumeId>> {
+        let view = self.filesystem.view();
         let from = Key::new(ObjectId::ORPHAN, ItemType::ORPHAN_ITEM, 0);
         let to = Key::new(ObjectId::ORPHAN, ItemType::ORPHAN_ITEM, u64::MAX);
         let mut found = Vec::new();
@@ -161,8 +161,8 @@ impl WritableFilesystem {
     /// # Errors
     /// Fails with [`Error::Cancelled`], with [`Error::NotDropped`] and the subvolumes that could
     /// not be dropped, or with the error that stopped writing.
-    pub fn drop_deleted_subvolumes(&self, progress: &Progress) -> Result<()> {
-        let deleted = self.deleted_subvolumes()?;
+    pub fn drop_deleted(&self, progress: &Progress) -> Result<()> {
+        let deleted = self.deleted()?;
         let (mut failures, mut dropped) = (Vec::new(), Vec::new());
         for id in deleted {
             match self.drop_tree(id, progress) {
@@ -171,7 +171,7 @@ impl WritableFilesystem {
                 Err(error) => return Err(error),
             }
         }
-        self.forget_quota_groups_of(&dropped)?;
+        self.filesystem.quotas().forget_groups_of(&dropped)?;
         if failures.is_empty() {
             return Ok(());
         }
@@ -183,8 +183,10 @@ impl WritableFilesystem {
     /// damaged subvolume remains for the next opening, which tries again.
     pub(crate) fn sweep_unfinished(&self) -> Result<()> {
         let mut dropped = Vec::new();
-        for id in self.subvolumes_without_references()? {
-            let item = self.look(|operation| operation.look().root_item(id.tree()).cloned())?;
+        for id in self.without_references()? {
+            let item = self
+                .filesystem
+                .look(|operation| operation.look().root_item(id.tree()).cloned())?;
             if item.flags.contains(RootFlags::DEAD) {
                 continue;
             }
@@ -194,7 +196,7 @@ impl WritableFilesystem {
                 Err(error) => return Err(error),
             }
         }
-        self.forget_quota_groups_of(&dropped)
+        self.filesystem.quotas().forget_groups_of(&dropped)
     }
 
     /// Returns whether an error concerns only the tree being dropped, so that other trees can still
@@ -204,7 +206,7 @@ impl WritableFilesystem {
             Error::Defect(_) | Error::WritingStopped { .. } => false,
             error => matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::Io),
         };
-        is_in_tree && self.require_writing().is_ok()
+        is_in_tree && self.filesystem.require_writing().is_ok()
     }
 
     fn drop_tree(&self, id: SubvolumeId, progress: &Progress) -> Result<()> {
@@ -229,11 +231,15 @@ impl WritableFilesystem {
                 false => tree.is_in_memory(),
             })
         };
-        let (mut handle, mut waits) = self.retry(self.start(Need::freeing(STEP_PLACES))?, is_newer)?;
+        let (mut handle, mut waits) = self
+            .filesystem
+            .retry(self.filesystem.start(Need::freeing(STEP_PLACES))?, is_newer)?;
         while waits {
             drop(handle);
-            self.commit()?;
-            (handle, waits) = self.retry(self.start(Need::freeing(STEP_PLACES))?, is_newer)?;
+            self.filesystem.commit()?;
+            (handle, waits) = self
+                .filesystem
+                .retry(self.filesystem.start(Need::freeing(STEP_PLACES))?, is_newer)?;
         }
         let (mut stop, ahead) = {
             let _resident_only = NonBlocking::hold();
@@ -249,14 +255,14 @@ impl WritableFilesystem {
             Stop::Gone => remove_dead_root(&mut handle, tree).inspect_err(|error| {
                 // The references are already dropped, so the transaction must not be committed with
                 // blocks that lead there.
-                self.forest().volume().stop_writing(error);
+                self.filesystem.forest().volume().stop_writing(error);
             })?,
             Stop::Enough => {}
             Stop::Missing(pointer) => {
                 drop(handle);
-                let blocks = self.fault_in(ahead).into_iter();
+                let blocks = self.filesystem.fault_in(ahead).into_iter();
                 memory.ahead = blocks.map(|block| (block.logical(), block)).collect();
-                self.forest().read_block(pointer)?;
+                self.filesystem.forest().read_block(pointer)?;
             }
         }
         Ok(stop)
@@ -320,7 +326,7 @@ fn keys_of_dead_root(running: &mut Running, tree: TreeId) -> Result<[Key; 2]> {
 fn reach_dead_root(running: &mut Running, tree: TreeId) -> Result<()> {
     // Cache the next subvolume id, since this id may be the highest. The id is not reused while the
     // volume is open, because callers may still name inodes of the subvolume.
-    running.next_inode_number(TreeId::ROOT)?;
+    running.inode_items().next_number(TreeId::ROOT)?;
     let keys = keys_of_dead_root(running, tree)?;
     keys.iter().try_for_each(|key| running.reach(TreeId::ROOT, key))
 }

@@ -39,7 +39,7 @@ pub(crate) struct NewSubvolume {
 /// Returns the next subvolume id. Subvolume ids are never reused while the volume is open, so
 /// cached state of a deleted subvolume stays unused.
 fn free_subvolume_id(running: &mut Running) -> Result<SubvolumeId> {
-    let number = running.free_inode_number(TreeId::ROOT)?;
+    let number = running.inode_items().free_number(TreeId::ROOT)?;
     TreeId::new(number.get())
         .as_subvolume()
         .ok_or(Error::TooMany { what: "subvolumes" })
@@ -74,7 +74,7 @@ pub(crate) fn make_subvolume_tree(running: &mut Running, new: &NewSubvolume) -> 
     let mut names = Vec::new();
     InodeRefs::push(&mut names, 0, b"..")?;
     running.insert(id.tree(), &key, &names)?;
-    running.make_quota_group(id)?;
+    running.quota_tree().make_group(id)?;
     Ok(id)
 }
 
@@ -106,7 +106,7 @@ pub(crate) fn make_snapshot_tree(
     // transaction's generation.
     let newest_of_source = generation.get().saturating_sub(1);
     add_root(running, id, tree, item, newest_of_source)?;
-    running.make_quota_group(id)?;
+    running.quota_tree().make_group(id)?;
     Ok(id)
 }
 

@@ -159,25 +159,32 @@ fn fill(filesystem: &WritableFilesystem) -> Result<()> {
         filesystem.commit()?;
     }
     for subvolume in [&b"gone"[..], b"source"] {
-        let made = filesystem.create_subvolume(ROOT, subvolume)?;
+        let made = filesystem.subvolumes().create(ROOT, subvolume)?;
         for number in 0..FILES {
             filesystem.create(Location::root_of(made), &name(number), &NewInode::of_root(0o600))?;
         }
         filesystem.commit()?;
     }
-    let source = filesystem.lookup(ROOT, b"source")?.unwrap().target.subvolume;
-    filesystem.snapshot(source, ROOT, b"copy", true)?;
-    filesystem.snapshot(SubvolumeId::TOP_LEVEL, ROOT, b"snapshot", true)?;
+    let source = filesystem
+        .live()
+        .lookup(ROOT, b"source")?
+        .unwrap()
+        .target
+        .subvolume;
+    filesystem.subvolumes().snapshot(source, ROOT, b"copy", true)?;
+    filesystem
+        .subvolumes()
+        .snapshot(SubvolumeId::TOP_LEVEL, ROOT, b"snapshot", true)?;
     filesystem.commit()?;
     Ok(())
 }
 
 /// Deletes a subvolume and drops its tree completely.
 fn delete(filesystem: &WritableFilesystem, name: &[u8]) -> Result<()> {
-    let gone = filesystem.lookup(ROOT, name)?.unwrap().target.subvolume;
-    filesystem.delete_subvolume(gone)?;
+    let gone = filesystem.live().lookup(ROOT, name)?.unwrap().target.subvolume;
+    filesystem.subvolumes().delete(gone)?;
     filesystem.commit()?;
-    filesystem.drop_deleted_subvolumes(&Progress::new())
+    filesystem.subvolumes().drop_deleted(&Progress::new())
 }
 
 /// A change of a volume that was just opened, with none of its trees in memory.
@@ -193,7 +200,7 @@ const CHANGES: &[(&str, Change)] = &[
         filesystem.make_unnamed(one, &NewInode::of_root(0o600)).map(drop)
     }),
     ("link", |filesystem, one, two| {
-        let file = filesystem.lookup(one, &name(77))?.unwrap().target;
+        let file = filesystem.live().lookup(one, &name(77))?.unwrap().target;
         filesystem.link(file, two, b"linked")
     }),
     ("unlink", |filesystem, one, _| filesystem.unlink(one, &name(1234))),
@@ -210,11 +217,11 @@ const CHANGES: &[(&str, Change)] = &[
         filesystem.rename(one, &name(2900), two, &name(10), RenameMode::Exchange)
     }),
     ("set_xattr", |filesystem, one, _| {
-        let file = filesystem.lookup(one, &name(500))?.unwrap().target;
+        let file = filesystem.live().lookup(one, &name(500))?.unwrap().target;
         filesystem.set_xattr(file, b"user.some", b"value", SetXattr::Create)
     }),
     ("set_attributes", |filesystem, one, _| {
-        let file = filesystem.lookup(one, &name(1500))?.unwrap().target;
+        let file = filesystem.live().lookup(one, &name(1500))?.unwrap().target;
         let changes = AttributeChanges {
             mode: Some(0o640),
             ..AttributeChanges::default()
@@ -222,26 +229,27 @@ const CHANGES: &[(&str, Change)] = &[
         filesystem.set_attributes(file, &changes)
     }),
     ("a small write", |filesystem, _, two| {
-        let file = filesystem.lookup(two, &name(33))?.unwrap().target;
+        let file = filesystem.live().lookup(two, &name(33))?.unwrap().target;
         filesystem
             .write_at(file, FileOffset::new(10), b"changed")
             .map(drop)
     }),
     ("a large write", |filesystem, _, two| {
-        let file = filesystem.lookup(two, &name(1600))?.unwrap().target;
+        let file = filesystem.live().lookup(two, &name(1600))?.unwrap().target;
         filesystem
             .write_at(file, FileOffset::new(4096), &vec![b'y'; 1 << 20])
             .map(drop)
     }),
     ("truncate", |filesystem, _, two| {
-        let file = filesystem.lookup(two, &name(2400))?.unwrap().target;
+        let file = filesystem.live().lookup(two, &name(2400))?.unwrap().target;
         filesystem.truncate(file, ByteCount::new(5000))
     }),
     ("create_subvolume", |filesystem, one, _| {
-        filesystem.create_subvolume(one, b"below").map(drop)
+        filesystem.subvolumes().create(one, b"below").map(drop)
     }),
     ("snapshot", |filesystem, one, _| {
         filesystem
+            .subvolumes()
             .snapshot(SubvolumeId::TOP_LEVEL, one, b"again", false)
             .map(drop)
     }),
@@ -250,12 +258,12 @@ const CHANGES: &[(&str, Change)] = &[
         for at in 0..48 {
             filesystem.write_at(file, FileOffset::new(at << 20), &vec![b'z'; 1 << 20])?;
         }
-        filesystem.write_back()
+        filesystem.writeback().write_all()
     }),
     ("many changes and a view", |filesystem, one, two| {
         for number in (0..FILES).step_by(97) {
             filesystem.unlink(one, &name(number))?;
-            let file = filesystem.lookup(two, &name(number + 1))?.unwrap().target;
+            let file = filesystem.live().lookup(two, &name(number + 1))?.unwrap().target;
             filesystem.set_xattr(file, b"user.other", b"value", SetXattr::Create)?;
             drop(filesystem.view());
         }
@@ -308,8 +316,8 @@ fn no_change_reads_under_the_edit_lock() {
     let mut read = 0;
     for (what, change) in CHANGES {
         let filesystem = device.open();
-        let one = filesystem.lookup(ROOT, b"one").unwrap().unwrap().target;
-        let two = filesystem.lookup(ROOT, b"two").unwrap().unwrap().target;
+        let one = filesystem.live().lookup(ROOT, b"one").unwrap().unwrap().target;
+        let two = filesystem.live().lookup(ROOT, b"two").unwrap().unwrap().target;
         let count = Count::begin(&device, &filesystem);
         change(&filesystem, one, two).unwrap();
         let (all, under_lock) = count.get();
@@ -331,7 +339,7 @@ fn no_change_reads_under_the_edit_lock() {
 fn a_subvolume_is_dropped_to_the_end_without_a_cache() {
     let device = Watched::new();
     let filesystem = device.open();
-    let gone = filesystem.create_subvolume(ROOT, b"gone").unwrap();
+    let gone = filesystem.subvolumes().create(ROOT, b"gone").unwrap();
     for number in 0..FILES {
         let file = NewInode::of_root(0o600);
         filesystem
@@ -345,11 +353,11 @@ fn a_subvolume_is_dropped_to_the_end_without_a_cache() {
         .open()
         .unwrap();
     let filesystem = WritableFilesystem::new(filesystem, WriteOptions::default()).unwrap();
-    filesystem.delete_subvolume(gone).unwrap();
+    filesystem.subvolumes().delete(gone).unwrap();
     filesystem.commit().unwrap();
-    filesystem.drop_deleted_subvolumes(&Progress::new()).unwrap();
+    filesystem.subvolumes().drop_deleted(&Progress::new()).unwrap();
     filesystem.commit().unwrap();
-    assert!(filesystem.deleted_subvolumes().unwrap().is_empty());
+    assert!(filesystem.subvolumes().deleted().unwrap().is_empty());
     assert!(
         filesystem.view().root_item(gone.tree()).is_err(),
         "its root is still there"

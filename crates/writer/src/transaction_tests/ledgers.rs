@@ -65,8 +65,8 @@ fn spoilt(spoil: impl FnOnce(&mut Core), said: &[&str]) {
     assert!(matches!(after, Error::WritingStopped { .. }), "{after}");
     assert!(after.to_string().contains(&told), "{after}");
     // Both committed and later names can still be read.
-    assert!(filesystem.lookup(ROOT, b"before-4").unwrap().is_some());
-    assert!(filesystem.lookup(ROOT, b"after").unwrap().is_some());
+    assert!(filesystem.live().lookup(ROOT, b"before-4").unwrap().is_some());
+    assert!(filesystem.live().lookup(ROOT, b"after").unwrap().is_some());
     filesystem.abandon();
 }
 

@@ -115,7 +115,7 @@ fn dropping_last_handle_reports_lost_changes() {
     make(&filesystem, b"lost", b"1234567");
     filesystem
         .truncate(
-            filesystem.lookup(ROOT, b"kept").unwrap().unwrap().target,
+            filesystem.live().lookup(ROOT, b"kept").unwrap().unwrap().target,
             ByteCount::new(2),
         )
         .unwrap();
@@ -127,7 +127,7 @@ fn dropping_last_handle_reports_lost_changes() {
             .is_err()
     );
     // The test writes the content back, but does not commit it.
-    filesystem.write_back().unwrap();
+    filesystem.writeback().write_all().unwrap();
     assert_eq!(counts(&filesystem), (2, 7));
     let committed = filesystem.committed_generation();
     let other = filesystem.clone();
@@ -165,6 +165,7 @@ fn commits_that_other_calls_make_count() {
     make(&filesystem, b"a", b"x");
     // A snapshot commits all earlier changes, and itself.
     filesystem
+        .subvolumes()
         .snapshot(SubvolumeId::TOP_LEVEL, ROOT, b"snapshot", true)
         .unwrap();
     assert_eq!(counts(&filesystem), (0, 0));

@@ -139,7 +139,10 @@ fn content_is_written_back_beside_writers() {
     let mut read = vec![0; piece];
     for file in &files {
         assert_eq!(
-            filesystem.read_at(*file, FileOffset::MIN, &mut read).unwrap(),
+            filesystem
+                .live()
+                .read_at(*file, FileOffset::MIN, &mut read)
+                .unwrap(),
             piece
         );
         assert!(read.iter().all(|byte| *byte == b'x'));

@@ -84,7 +84,8 @@ fn device(memory: &Arc<MemoryBackend>) -> Device {
 
 fn data_profiles(filesystem: &WritableFilesystem) -> BTreeSet<&'static str> {
     let choice = filesystem
-        .plan_balance(&BalanceItem {
+        .balances()
+        .plan(&BalanceItem {
             data: BalanceArguments::NONE,
             ..to_dup()
         })
@@ -102,7 +103,9 @@ fn wrong_files(filesystem: &WritableFilesystem) -> Result<(), String> {
             .map_err(|error| error.to_string())?
             .ok_or("a file is gone")?;
         let mut bytes = vec![0; FILE_BYTES];
-        let read = filesystem.read_at(entry.target, FileOffset::MIN, &mut bytes);
+        let read = filesystem
+            .live()
+            .read_at(entry.target, FileOffset::MIN, &mut bytes);
         read.map_err(|error| error.to_string())?;
         if bytes != content(number) {
             return Err(format!("{name} has other content"));
@@ -120,15 +123,18 @@ fn item_lasts_from_start_to_end() {
         Err(error) => panic!("{error}"),
         Ok(()) => panic!("not refused"),
     };
-    assert_eq!(refused(filesystem.end_balance()), BalanceRefusal::NotInProgress);
     assert_eq!(
-        refused(filesystem.resume_balance().map(drop)),
+        refused(filesystem.balances().end()),
         BalanceRefusal::NotInProgress
     );
-    let choice = filesystem.start_balance(to_dup()).unwrap();
+    assert_eq!(
+        refused(filesystem.balances().resume().map(drop)),
+        BalanceRefusal::NotInProgress
+    );
+    let choice = filesystem.balances().start(to_dup()).unwrap();
     assert!(!choice.groups.is_empty());
     assert_eq!(
-        refused(filesystem.start_balance(to_dup()).map(drop)),
+        refused(filesystem.balances().start(to_dup()).map(drop)),
         BalanceRefusal::InProgress
     );
     let committed = || OpenOptions::new(vec![device(&memory)]).open().unwrap();
@@ -136,11 +142,11 @@ fn item_lasts_from_start_to_end() {
     // Paused before anything moved, and opened again: new chunks have the target's profile.
     let control = BalanceControl::default();
     control.pause();
-    let summary = filesystem.run_balance(&choice, None, &control).unwrap();
+    let summary = filesystem.balances().run(&choice, None, &control).unwrap();
     assert_eq!(summary.end, BalanceEnd::Paused);
     drop(filesystem);
     let filesystem = open(vec![device(&memory)]).unwrap();
-    assert_eq!(filesystem.balance(), Some(to_dup()));
+    assert_eq!(filesystem.balances().current(), Some(to_dup()));
     let big = filesystem
         .create(ROOT, b"big", &NewInode::of_root(0o600))
         .unwrap();
@@ -149,8 +155,8 @@ fn item_lasts_from_start_to_end() {
         .unwrap();
     filesystem.commit().unwrap();
     assert!(data_profiles(&filesystem).contains("DUP"));
-    filesystem.end_balance().unwrap();
-    assert_eq!(filesystem.balance(), None);
+    filesystem.balances().end().unwrap();
+    assert_eq!(filesystem.balances().current(), None);
     assert_eq!(balance_item(&committed()).unwrap(), None);
     wrong_files(&filesystem).unwrap();
 }
@@ -159,16 +165,17 @@ fn item_lasts_from_start_to_end() {
 fn cancelled_balance_ends_with_what_was_moved() {
     let memory = volume();
     let filesystem = open(vec![device(&memory)]).unwrap();
-    let choice = filesystem.start_balance(to_dup()).unwrap();
+    let choice = filesystem.balances().start(to_dup()).unwrap();
     let control = BalanceControl::default();
     control.cancel();
-    let summary = filesystem.run_balance(&choice, None, &control).unwrap();
+    let summary = filesystem.balances().run(&choice, None, &control).unwrap();
     assert_eq!(summary.end, BalanceEnd::Cancelled);
     assert_eq!(summary.counts.relocated, 0);
-    assert_eq!(filesystem.balance(), None);
-    let again = filesystem.start_balance(to_dup()).unwrap();
+    assert_eq!(filesystem.balances().current(), None);
+    let again = filesystem.balances().start(to_dup()).unwrap();
     let summary = filesystem
-        .run_balance(&again, None, &BalanceControl::default())
+        .balances()
+        .run(&again, None, &BalanceControl::default())
         .unwrap();
     assert_eq!(
         (summary.end, summary.without_space.len()),
@@ -184,9 +191,11 @@ fn balance_cut_off_anywhere_is_resumed_to_its_end() {
     let disk: Arc<dyn Backend> = volume();
     let history = CrashLab::record([disk], |lab, devices| {
         let filesystem = open(devices)?;
-        let choice = filesystem.start_balance(to_dup())?;
+        let choice = filesystem.balances().start(to_dup())?;
         lab.mark(STARTED);
-        filesystem.run_balance(&choice, None, &BalanceControl::default())?;
+        filesystem
+            .balances()
+            .run(&choice, None, &BalanceControl::default())?;
         lab.mark(ENDED);
         Ok::<(), Error>(())
     })
@@ -194,7 +203,7 @@ fn balance_cut_off_anywhere_is_resumed_to_its_end() {
     let step = history.len().div_ceil(40).max(1);
     let verdict = history.judge(&Cuts::every().step(step).draws(1), |state| {
         let filesystem = open(state.devices()).map_err(|error| error.to_string())?;
-        let is_under_way = filesystem.balance().is_some();
+        let is_under_way = filesystem.balances().current().is_some();
         match state.last_mark() {
             Some(STARTED) if !is_under_way && data_profiles(&filesystem).contains("single") => {
                 return Err("it is neither under way nor done".to_owned());
@@ -204,8 +213,13 @@ fn balance_cut_off_anywhere_is_resumed_to_its_end() {
         }
         wrong_files(&filesystem)?;
         if is_under_way {
-            let choice = filesystem.resume_balance().map_err(|error| error.to_string())?;
-            let ended = filesystem.run_balance(&choice, None, &BalanceControl::default());
+            let choice = filesystem
+                .balances()
+                .resume()
+                .map_err(|error| error.to_string())?;
+            let ended = filesystem
+                .balances()
+                .run(&choice, None, &BalanceControl::default());
             let summary = ended.map_err(|error| error.to_string())?;
             if summary.end != BalanceEnd::Finished || !summary.without_space.is_empty() {
                 return Err(format!("{summary:?}"));

@@ -106,17 +106,20 @@ const ALL: BalanceFlags = BalanceFlags::DATA
     .union(BalanceFlags::SYSTEM);
 
 fn balance(filesystem: &WritableFilesystem, item: BalanceItem) -> Result<BalanceSummary, Error> {
-    let choice = filesystem.start_balance(item)?;
-    filesystem.run_balance(&choice, None, &BalanceControl::default())
+    let choice = filesystem.balances().start(item)?;
+    filesystem
+        .balances()
+        .run(&choice, None, &BalanceControl::default())
 }
 
 /// Resumes the balance that an error left, and expects its end and all content.
 fn ends_after(backends: &Backends) {
     let filesystem = open_memory(backends);
-    if filesystem.balance().is_some() {
-        let choice = filesystem.resume_balance().unwrap();
+    if filesystem.balances().current().is_some() {
+        let choice = filesystem.balances().resume().unwrap();
         let summary = filesystem
-            .run_balance(&choice, None, &BalanceControl::default())
+            .balances()
+            .run(&choice, None, &BalanceControl::default())
             .unwrap();
         assert_eq!(summary.end, BalanceEnd::Finished);
         assert_eq!(summary.without_space, []);
@@ -133,6 +136,7 @@ fn expect_files(filesystem: &WritableFilesystem) {
         let entry = filesystem.view().lookup(ROOT, name.as_bytes()).unwrap().unwrap();
         let mut bytes = vec![0; FILE_BYTES];
         filesystem
+            .live()
             .read_at(entry.target, FileOffset::MIN, &mut bytes)
             .unwrap();
         assert!(bytes == content(number), "{name} has other content");
@@ -161,25 +165,26 @@ fn exclusive_operations_refuse_each_other() {
     let filesystem = open_memory(&backends);
     let second = DeviceId::new(2);
     let told = |result: Result<(), Error>| result.unwrap_err().to_string();
-    let remove = || filesystem.begin_removal(second).map(drop);
+    let remove = || filesystem.devices().begin_removal(second).map(drop);
     let cut = || {
         let size = ByteCount::new(100 << 20);
-        filesystem.begin_cut(second, size).map(drop)
+        filesystem.devices().begin_cut(second, size).map(drop)
     };
-    let grow = || filesystem.grow_device(second, ByteCount::of(DEVICE_BYTES));
+    let grow = || filesystem.devices().grow(second, ByteCount::of(DEVICE_BYTES));
     let add = || {
         filesystem
-            .add_device(device(&memory()), JoinOptions::default())
+            .devices()
+            .add(device(&memory()), JoinOptions::default())
             .map(drop)
     };
     let replace = || {
-        let started = filesystem.start_replacement(second, device(&memory()), false);
+        let started = filesystem.replacements().start(second, device(&memory()), false);
         started.map(drop)
     };
     let data = item(BalanceFlags::DATA, None);
     // A change of the devices excludes all others.
-    let removing = filesystem.begin_removal(second).unwrap();
-    let refused = filesystem.start_balance(data).unwrap_err();
+    let removing = filesystem.devices().begin_removal(second).unwrap();
+    let refused = filesystem.balances().start(data).unwrap_err();
     assert!(
         matches!(
             refused,
@@ -205,10 +210,10 @@ fn exclusive_operations_refuse_each_other() {
     }
     drop(removing);
     // A balance that runs excludes all changes.
-    let choice = filesystem.start_balance(data).unwrap();
+    let choice = filesystem.balances().start(data).unwrap();
     let control = BalanceControl::default();
     std::thread::scope(|scope| {
-        let running = scope.spawn(|| filesystem.run_balance(&choice, Some(1), &control));
+        let running = scope.spawn(|| filesystem.balances().run(&choice, Some(1), &control));
         while control.progress().snapshot().items == 0 {
             std::thread::sleep(Duration::from_millis(1));
         }
@@ -227,7 +232,7 @@ fn exclusive_operations_refuse_each_other() {
         assert!(text.contains(&expected), "{text}");
     }
     add().unwrap();
-    filesystem.end_balance().unwrap();
+    filesystem.balances().end().unwrap();
     remove().unwrap();
     expect_files(&filesystem);
 }
@@ -279,6 +284,7 @@ fn expect_checksummed(backends: &Backends) {
         let entry = filesystem.view().lookup(ROOT, name.as_bytes()).unwrap().unwrap();
         let mut bytes = vec![0; FILE_BYTES];
         filesystem
+            .live()
             .read_at(entry.target, FileOffset::MIN, &mut bytes)
             .unwrap();
         assert!(bytes == content(number), "{name} has other content");
@@ -318,6 +324,7 @@ fn device_that_missed_commits_is_no_source_of_a_balance() {
         let entry = filesystem.view().lookup(ROOT, name.as_bytes()).unwrap().unwrap();
         let mut bytes = vec![0; FILE_BYTES];
         filesystem
+            .live()
             .read_at(entry.target, FileOffset::MIN, &mut bytes)
             .unwrap();
         assert!(bytes == new, "{name} has content of the stale device");
@@ -333,7 +340,7 @@ fn unreadable_extent_ends_the_balance_and_keeps_the_rest() {
     faulty.inject(Fault::FailReads(used..used.exact_add(64 << 10)));
     let ended = balance(&filesystem, item(BalanceFlags::DATA, None));
     assert!(matches!(ended, Err(Error::NotMoved { .. })), "{ended:?}");
-    assert_eq!(filesystem.balance(), None);
+    assert_eq!(filesystem.balances().current(), None);
     faulty.heal();
     expect_files(&filesystem);
     balance(&filesystem, item(ALL, None)).unwrap();
@@ -389,18 +396,21 @@ fn device_that_a_copy_uses_does_not_join() {
     let filesystem = open_memory(&copy);
     let second = memory();
     filesystem
-        .add_device(device(&second), JoinOptions::default())
+        .devices()
+        .add(device(&second), JoinOptions::default())
         .unwrap();
     copy.push(Arc::clone(&second));
     // Until the second device is used, it joins the other copy, too.
     let other = open_memory(&backends);
     other
-        .require_new_device(&device(&second), JoinOptions::default())
+        .devices()
+        .require_new(&device(&second), JoinOptions::default())
         .unwrap();
     balance(&filesystem, item(BalanceFlags::DATA, Some(Profile::Raid0))).unwrap();
     filesystem.close().unwrap();
     let error = other
-        .require_new_device(&device(&second), JoinOptions::default())
+        .devices()
+        .require_new(&device(&second), JoinOptions::default())
         .unwrap_err()
         .to_string();
     assert!(error.contains("seems to contain btrfs"), "{error}");
@@ -440,15 +450,19 @@ fn resize_changes_the_bytes_of_a_device_under_its_exclusion() {
     let filesystem = open_memory(&backends);
     let second = DeviceId::new(2);
     let (small, large) = (160 << 20, 192 << 20);
-    let emptying = filesystem.begin_cut(second, ByteCount::new(small)).unwrap();
+    let emptying = filesystem
+        .devices()
+        .begin_cut(second, ByteCount::new(small))
+        .unwrap();
     let chunks: Vec<_> = emptying.chunks().iter().map(|chunk| chunk.chunk).collect();
     filesystem
+        .relocations()
         .relocate(&chunks, &RelocationOptions::default())
         .unwrap();
     emptying.cut().unwrap();
     assert_eq!(backends[1].size_bytes(), small);
-    let removing = filesystem.begin_removal(second).unwrap();
-    let grow = || filesystem.enlarge_device(second, ByteCount::new(large));
+    let removing = filesystem.devices().begin_removal(second).unwrap();
+    let grow = || filesystem.devices().enlarge(second, ByteCount::new(large));
     grow().unwrap_err();
     assert_eq!(backends[1].size_bytes(), small);
     drop(removing);

@@ -64,7 +64,7 @@ fn is_write(request: Request<'_>) -> bool {
 fn a_subvolume_is_dropped_when_its_blocks_are_on_the_device() {
     let (gate, filesystem) = new_volume();
     let name = b"subvolume";
-    let id = filesystem.create_subvolume(ROOT, name).unwrap();
+    let id = filesystem.subvolumes().create(ROOT, name).unwrap();
     for number in 0..500 {
         let name = format!("file-{number}");
         let directory = Location::root_of(id);
@@ -72,16 +72,16 @@ fn a_subvolume_is_dropped_when_its_blocks_are_on_the_device() {
             .create(directory, name.as_bytes(), &NewInode::of_root(0o600))
             .unwrap();
     }
-    filesystem.delete_subvolume(id).unwrap();
+    filesystem.subvolumes().delete(id).unwrap();
     let commit = held_up(&gate, &filesystem, is_write);
 
     let of = filesystem.clone();
-    let dropped = WatchedThread::start(move || of.drop_deleted_subvolumes(&Progress::new())).unwrap();
+    let dropped = WatchedThread::start(move || of.subvolumes().drop_deleted(&Progress::new())).unwrap();
     assert!(dropped.comes_to_wait(), "it dropped what was not yet written");
     gate.open();
     commit.join().unwrap();
     dropped.join().unwrap().unwrap();
-    assert_eq!(filesystem.deleted_subvolumes().unwrap(), []);
+    assert_eq!(filesystem.subvolumes().deleted().unwrap(), []);
     filesystem.commit().unwrap();
 }
 
@@ -89,7 +89,7 @@ fn make_subvolumes(filesystem: &WritableFilesystem) -> Vec<SubvolumeId> {
     (0..SUBVOLUMES)
         .map(|number| {
             let name = format!("subvolume-{number}");
-            filesystem.create_subvolume(ROOT, name.as_bytes()).unwrap()
+            filesystem.subvolumes().create(ROOT, name.as_bytes()).unwrap()
         })
         .collect()
 }
@@ -100,12 +100,12 @@ fn a_snapshot_is_made_of_what_is_on_its_way_to_the_device() {
     let last = *make_subvolumes(&filesystem).last().unwrap();
     let commit = held_up(&gate, &filesystem, is_write);
     let of = filesystem.clone();
-    let made = WatchedThread::start(move || of.snapshot(last, ROOT, b"snapshot", true)).unwrap();
+    let made = WatchedThread::start(move || of.subvolumes().snapshot(last, ROOT, b"snapshot", true)).unwrap();
     assert!(made.comes_to_wait(), "it read what was not yet written");
     gate.open();
     commit.join().unwrap();
     let id = made.join().unwrap().unwrap();
-    let found = filesystem.lookup(ROOT, b"snapshot").unwrap().unwrap();
+    let found = filesystem.live().lookup(ROOT, b"snapshot").unwrap().unwrap();
     assert_eq!(found.target, Location::root_of(id));
     filesystem.commit().unwrap();
 }
@@ -116,7 +116,7 @@ fn a_tree_stays_open_until_its_blocks_are_on_the_device() {
     let made = make_subvolumes(&filesystem);
     let commit = held_up(&gate, &filesystem, is_write);
     for id in &made {
-        let found = filesystem.lookup(Location::root_of(*id), b"file");
+        let found = filesystem.live().lookup(Location::root_of(*id), b"file");
         assert!(matches!(found, Ok(None)), "{id}: {found:?}");
     }
     gate.open();
@@ -145,13 +145,13 @@ fn a_sync_does_not_wait_for_a_commit_that_settles() {
     };
     // The first sync of this test reads the blocks that later syncs need.
     write(b'a');
-    assert_eq!(filesystem.fsync(file).unwrap(), Synced::Logged);
+    assert_eq!(filesystem.log_tree().fsync(file).unwrap(), Synced::Logged);
     write(b'b');
     let commit = held_up(&gate, &filesystem, |request| {
         matches!(request, Request::Read { .. })
     });
     let of = filesystem.clone();
-    let synced = WatchedThread::start(move || of.fsync(file)).unwrap();
+    let synced = WatchedThread::start(move || of.log_tree().fsync(file)).unwrap();
     assert!(!synced.comes_to_wait(), "it waited for the commit");
     assert_eq!(synced.join().unwrap().unwrap(), Synced::Logged);
     gate.open();
@@ -179,7 +179,7 @@ fn a_view_keeps_what_came_while_a_commit_was_under_way() {
     filesystem
         .write_at(file, FileOffset::MIN, &vec![b'o'; BYTES])
         .unwrap();
-    filesystem.write_back_file(file).unwrap();
+    filesystem.writeback().write_file(file).unwrap();
     let view = filesystem.view();
     gate.open();
     commit.join().unwrap();
@@ -196,7 +196,7 @@ fn a_view_keeps_what_came_while_a_commit_was_under_way() {
     loop {
         let added = filesystem
             .write_at(other, FileOffset::new(written), &piece)
-            .and_then(|()| filesystem.write_back_file(other));
+            .and_then(|()| filesystem.writeback().write_file(other));
         match added {
             Ok(()) => written += 1 << 20,
             Err(Error::NoSpace { .. }) => break,

@@ -60,7 +60,7 @@ fn new_volume(
 fn create(filesystem: &WritableFilesystem, name: &str, content: &[u8]) -> Result<Location, Error> {
     let file = filesystem.create(ROOT, name.as_bytes(), &NewInode::of_root(0o600))?;
     filesystem.write_at(file, FileOffset::MIN, content)?;
-    filesystem.write_back_file(file)?;
+    filesystem.writeback().write_file(file)?;
     Ok(file)
 }
 
@@ -171,7 +171,7 @@ fn what_is_freed_waits(end: impl Fn(&WritableFilesystem, Location)) {
     commit.join().unwrap().unwrap();
     let file = written.join().unwrap().unwrap();
     assert!(waits, "it was written over what the last durable state has");
-    let found = filesystem.lookup(ROOT, b"new").unwrap().unwrap();
+    let found = filesystem.live().lookup(ROOT, b"new").unwrap().unwrap();
     assert_eq!(found.target, file);
     filesystem.close().unwrap();
 }

@@ -32,7 +32,7 @@ fn volume() -> (Arc<MemoryBackend>, [SubvolumeId; 2]) {
     let filesystem = WritableFilesystem::new(open(&memory), WriteOptions::default()).unwrap();
     let mut held = Vec::new();
     let subvolumes = ["damaged", "sound"].map(|name| {
-        let subvolume = filesystem.create_subvolume(TOP, name.as_bytes()).unwrap();
+        let subvolume = filesystem.subvolumes().create(TOP, name.as_bytes()).unwrap();
         let root = Location::root_of(subvolume);
         let new = NewInode::of_root(0o644);
         let file = filesystem.create(root, b"file", &new).unwrap();
@@ -64,11 +64,11 @@ fn damaged_subvolume_does_not_block_others() {
     damage(&memory, damaged);
     let filesystem = WritableFilesystem::new(open(&memory), WriteOptions::default()).unwrap();
     assert_eq!(
-        filesystem.clean_orphans(sound).unwrap(),
+        filesystem.orphans().clean(sound).unwrap(),
         0,
         "the sound one was not cleaned"
     );
-    let read = filesystem.list(Location::root_of(damaged), 0, 10);
+    let read = filesystem.live().list(Location::root_of(damaged), 0, 10);
     assert_eq!(read.unwrap_err().kind(), ErrorKind::Corrupt);
     let new = NewInode::of_root(0o644);
     filesystem.create(TOP, b"saved", &new).unwrap();
@@ -82,7 +82,7 @@ fn damaged_deleted_subvolumes_keep_no_other_from_being_dropped() {
     let (memory, [damaged, sound]) = volume();
     let filesystem = WritableFilesystem::new(open(&memory), WriteOptions::default()).unwrap();
     let [first, second, third] = ["first", "second", "third"].map(|name| {
-        let subvolume = filesystem.create_subvolume(TOP, name.as_bytes()).unwrap();
+        let subvolume = filesystem.subvolumes().create(TOP, name.as_bytes()).unwrap();
         let new = NewInode::of_root(0o644);
         filesystem
             .create(Location::root_of(subvolume), b"file", &new)
@@ -90,14 +90,17 @@ fn damaged_deleted_subvolumes_keep_no_other_from_being_dropped() {
         subvolume
     });
     for deleted in [damaged, sound, first, second, third] {
-        filesystem.delete_subvolume(deleted).unwrap();
+        filesystem.subvolumes().delete(deleted).unwrap();
     }
     filesystem.close().unwrap();
     damage(&memory, damaged);
     damage(&memory, second);
 
     let filesystem = WritableFilesystem::new(open(&memory), WriteOptions::default()).unwrap();
-    let error = filesystem.drop_deleted_subvolumes(&Progress::new()).unwrap_err();
+    let error = filesystem
+        .subvolumes()
+        .drop_deleted(&Progress::new())
+        .unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Corrupt);
     let text = error.to_string();
     let Error::NotDropped { failures } = error else {
@@ -108,7 +111,7 @@ fn damaged_deleted_subvolumes_keep_no_other_from_being_dropped() {
     for id in failed {
         assert!(text.contains(&format!("subvolume {id} ")), "{text}");
     }
-    assert_eq!(filesystem.deleted_subvolumes().unwrap(), [damaged, second]);
+    assert_eq!(filesystem.subvolumes().deleted().unwrap(), [damaged, second]);
     filesystem.close().unwrap();
     let filesystem = open(&memory);
     let left = filesystem.subvolumes().unwrap().into_iter().map(|info| info.id);

@@ -81,7 +81,8 @@ fn snapshot_comes_between(data: DataOptions, make: impl FnOnce(&WritableFilesyst
     // in place.
     let of = filesystem.clone();
     let take = move || {
-        of.snapshot(SubvolumeId::TOP_LEVEL, ROOT, b"snapshot", true)
+        of.subvolumes()
+            .snapshot(SubvolumeId::TOP_LEVEL, ROOT, b"snapshot", true)
             .unwrap()
     };
     let snapshot = WatchedThread::start(take).unwrap();
@@ -98,7 +99,7 @@ fn snapshot_comes_between(data: DataOptions, make: impl FnOnce(&WritableFilesyst
     let of = filesystem.clone();
     let write = WatchedThread::start(move || {
         of.write_at(file, FileOffset::new(0), &[NEW; BYTES]).unwrap();
-        of.write_back_file(file).unwrap();
+        of.writeback().write_file(file).unwrap();
     })
     .unwrap();
     gate.wait_for_arrivals(2);

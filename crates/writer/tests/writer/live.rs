@@ -35,7 +35,7 @@ pub(crate) fn identity() -> Identity {
     }
 }
 
-fn new_volume(data: DataOptions) -> (Arc<GatedBackend>, WritableFilesystem) {
+pub(crate) fn new_volume(data: DataOptions) -> (Arc<GatedBackend>, WritableFilesystem) {
     let memory = MemoryBackend::new("memory", vec![0; 256 << 20]);
     let gate = GatedBackend::new(Arc::new(memory));
     let device = || Device::with_backend(Arc::clone(&gate) as Arc<dyn Backend>, Engine::Inline);
@@ -49,7 +49,7 @@ fn new_volume(data: DataOptions) -> (Arc<GatedBackend>, WritableFilesystem) {
     (gate, filesystem)
 }
 
-fn create(filesystem: &WritableFilesystem, name: &str) -> Location {
+pub(crate) fn create(filesystem: &WritableFilesystem, name: &str) -> Location {
     filesystem
         .create(ROOT, name.as_bytes(), &NewInode::of_root(0o644))
         .unwrap()

@@ -35,17 +35,17 @@ use std::sync::Arc;
 const ROOT: Location = Location::root_of(SubvolumeId::TOP_LEVEL);
 
 /// Referenced and exclusive bytes by group, as `btrfs qgroup show --raw` prints them.
-type Counts = BTreeMap<String, (u64, u64)>;
+pub(crate) type Counts = BTreeMap<String, (u64, u64)>;
 
-const fn group(level: u64, number: u64) -> QgroupId {
+pub(crate) const fn group(level: u64, number: u64) -> QgroupId {
     QgroupId::new(level << 48 | number)
 }
 
-fn open(devices: Vec<Device>) -> Result<WritableFilesystem, Error> {
+pub(crate) fn open(devices: Vec<Device>) -> Result<WritableFilesystem, Error> {
     WritableFilesystem::new(OpenOptions::new(devices).open()?, WriteOptions::default())
 }
 
-fn open_image(image: &Path) -> WritableFilesystem {
+pub(crate) fn open_image(image: &Path) -> WritableFilesystem {
     let options = DeviceOptions {
         write: true,
         ..DeviceOptions::default()
@@ -53,7 +53,7 @@ fn open_image(image: &Path) -> WritableFilesystem {
     open(vec![Device::open(image, &options).unwrap()]).unwrap()
 }
 
-fn counts_of(groups: &QuotaGroups) -> Counts {
+pub(crate) fn counts_of(groups: &QuotaGroups) -> Counts {
     let count = |(id, group): (&QgroupId, &buttress_accounts::QuotaGroup)| {
         let info = group.info;
         (id.to_string(), (info.referenced.get(), info.exclusive.get()))
@@ -79,13 +79,13 @@ fn btrfs(mount: &Mount, words: &[&str]) -> Result<()> {
     run(Command::new(newest("btrfs")).args(words).arg(mount.path())).map(drop)
 }
 
-fn shell(mount: &Mount, script: &str) -> Result<()> {
+pub(crate) fn shell(mount: &Mount, script: &str) -> Result<()> {
     let mut command = Command::new("sh");
     command.args(["-e", "-c", script]).current_dir(mount.path());
     run(command.env("BTRFS", newest("btrfs"))).map(drop)
 }
 
-fn check(image: &Path) -> Result<()> {
+pub(crate) fn check(image: &Path) -> Result<()> {
     btrfs_check(&[image.to_owned()])?;
     let report = run(Command::new(newest("btrfs"))
         .args(["check", "--qgroup-report"])
@@ -95,7 +95,7 @@ fn check(image: &Path) -> Result<()> {
     Ok(())
 }
 
-fn made_by_kernel(folder: &Path, mib: u64) -> Result<PathBuf> {
+pub(crate) fn made_by_kernel(folder: &Path, mib: u64) -> Result<PathBuf> {
     let image = folder.join("image");
     File::create(&image)?.set_len(mib << 20)?;
     run(Command::new(newest("mkfs.btrfs")).args(["-q", "-f"]).arg(&image))?;
@@ -133,10 +133,10 @@ fn rescan_equals_the_kernels_rescan() {
     shell(&mount, HISTORY).unwrap();
     mount.close().unwrap();
     let filesystem = open_image(&image);
-    assert!(filesystem.enable_quotas(QuotaKind::Classic).unwrap());
-    assert!(!filesystem.enable_quotas(QuotaKind::Simple).unwrap());
+    assert!(filesystem.quotas().enable(QuotaKind::Classic).unwrap());
+    assert!(!filesystem.quotas().enable(QuotaKind::Simple).unwrap());
     for parent in [group(1, 1), group(1, 2), group(2, 1)] {
-        filesystem.create_quota_group(parent).unwrap();
+        filesystem.quotas().create_group(parent).unwrap();
     }
     for (member, parent) in [
         (256, group(1, 1)),
@@ -144,12 +144,15 @@ fn rescan_equals_the_kernels_rescan() {
         (258, group(1, 2)),
         (259, group(1, 2)),
     ] {
-        filesystem.assign_quota_group(group(0, member), parent).unwrap();
+        filesystem
+            .quotas()
+            .assign_group(group(0, member), parent)
+            .unwrap();
     }
     for member in [group(1, 1), group(1, 2)] {
-        filesystem.assign_quota_group(member, group(2, 1)).unwrap();
+        filesystem.quotas().assign_group(member, group(2, 1)).unwrap();
     }
-    let rescanned = filesystem.rescan_quotas(&Progress::new()).unwrap();
+    let rescanned = filesystem.quotas().rescan(&Progress::new()).unwrap();
     assert!(rescanned.is_exact && rescanned.groups > 50, "{rescanned:?}");
     let ours = counts_of(&filesystem.view().quota_groups().unwrap().unwrap());
     drop(filesystem);
@@ -230,8 +233,8 @@ fn kernels_quotas_are_changed_and_given_back() {
             .unwrap()
             .is_inconsistent()
     );
-    filesystem.delete_subvolume(SubvolumeId::new(257)).unwrap();
-    assert!(filesystem.rescan_quotas(&Progress::new()).unwrap().is_exact);
+    filesystem.subvolumes().delete(SubvolumeId::new(257)).unwrap();
+    assert!(filesystem.quotas().rescan(&Progress::new()).unwrap().is_exact);
     let ours = counts_of(&filesystem.view().quota_groups().unwrap().unwrap());
     assert!(!ours.contains_key("0/257"), "the group goes with its subvolume");
     drop(filesystem);
@@ -242,8 +245,8 @@ fn kernels_quotas_are_changed_and_given_back() {
     assert_eq!(shown(&mount).unwrap(), ours);
     mount.close().unwrap();
     let filesystem = open_image(&image);
-    assert!(filesystem.disable_quotas().unwrap());
-    assert!(!filesystem.disable_quotas().unwrap());
+    assert!(filesystem.quotas().disable().unwrap());
+    assert!(!filesystem.quotas().disable().unwrap());
     filesystem.commit().unwrap();
     assert_eq!(filesystem.view().quota_groups().unwrap(), None);
     drop(filesystem);
@@ -267,32 +270,36 @@ fn simple_quotas_count_as_the_kernel_does() {
     filesystem
         .write_at(old, FileOffset::MIN, &vec![1; 500_000])
         .unwrap();
-    assert!(filesystem.enable_quotas(QuotaKind::Simple).unwrap());
-    let refused = filesystem.rescan_quotas(&Progress::new()).unwrap_err();
+    assert!(filesystem.quotas().enable(QuotaKind::Simple).unwrap());
+    let refused = filesystem.quotas().rescan(&Progress::new()).unwrap_err();
     assert!(
         matches!(refused, Error::QuotaRefused(QuotaRefusal::NoRescan)),
         "{refused}"
     );
     filesystem.commit().unwrap();
-    let home = filesystem.create_subvolume(ROOT, b"home").unwrap();
+    let home = filesystem.subvolumes().create(ROOT, b"home").unwrap();
     let file = filesystem
         .create(Location::root_of(home), b"f", &NewInode::of_root(0o600))
         .unwrap();
     filesystem
         .write_at(file, FileOffset::MIN, &vec![2; 1_000_000])
         .unwrap();
-    filesystem.create_quota_group(group(1, 1)).unwrap();
+    filesystem.quotas().create_group(group(1, 1)).unwrap();
     filesystem.commit().unwrap();
     assert!(
         !filesystem
-            .assign_quota_group(group(0, home.get()), group(1, 1))
+            .quotas()
+            .assign_group(group(0, home.get()), group(1, 1))
             .unwrap()
     );
-    let copy = filesystem.snapshot(home, ROOT, b"copy", false).unwrap();
+    let copy = filesystem
+        .subvolumes()
+        .snapshot(home, ROOT, b"copy", false)
+        .unwrap();
     filesystem.unlink(ROOT, b"old").unwrap();
     filesystem.commit().unwrap();
-    filesystem.delete_subvolume(home).unwrap();
-    filesystem.drop_deleted_subvolumes(&Progress::new()).unwrap();
+    filesystem.subvolumes().delete(home).unwrap();
+    filesystem.subvolumes().drop_deleted(&Progress::new()).unwrap();
     filesystem.commit().unwrap();
     let ours = counts_of(&filesystem.view().quota_groups().unwrap().unwrap());
     let maker = format!("0/{home}");
@@ -301,7 +308,10 @@ fn simple_quotas_count_as_the_kernel_does() {
         "the maker counts while the snapshot exists: {ours:?}"
     );
     assert_eq!(ours[&maker], ours["1/1"]);
-    let in_use = filesystem.destroy_quota_group(group(0, home.get())).unwrap_err();
+    let in_use = filesystem
+        .quotas()
+        .destroy_group(group(0, home.get()))
+        .unwrap_err();
     assert!(
         matches!(in_use, Error::QuotaRefused(QuotaRefusal::InUse { .. })),
         "{in_use}"
@@ -314,10 +324,10 @@ fn simple_quotas_count_as_the_kernel_does() {
     mount.close().unwrap();
     check(&image).unwrap();
     let filesystem = open_image(&image);
-    filesystem.delete_subvolume(copy).unwrap();
-    filesystem.drop_deleted_subvolumes(&Progress::new()).unwrap();
+    filesystem.subvolumes().delete(copy).unwrap();
+    filesystem.subvolumes().drop_deleted(&Progress::new()).unwrap();
     assert_eq!(
-        filesystem.clear_stale_quota_groups().unwrap(),
+        filesystem.quotas().clear_stale_groups().unwrap(),
         [group(0, home.get())]
     );
     filesystem.commit().unwrap();
@@ -333,7 +343,11 @@ fn limit_of(bytes: u64, exclusive: bool) -> QuotaLimit {
     }
 }
 
-fn file_in(filesystem: &WritableFilesystem, directory: Location, name: &[u8]) -> Result<Location, Error> {
+pub(crate) fn file_in(
+    filesystem: &WritableFilesystem,
+    directory: Location,
+    name: &[u8],
+) -> Result<Location, Error> {
     filesystem.create(directory, name, &NewInode::of_root(0o600))
 }
 
@@ -348,14 +362,15 @@ fn exceeded<T: std::fmt::Debug>(result: Result<T, Error>) -> buttress_fs::QuotaE
 fn limits_of_simple_quotas_refuse_writes() {
     let memory = volume();
     let filesystem = open(vec![device(&memory)]).unwrap();
-    filesystem.enable_quotas(QuotaKind::Simple).unwrap();
-    filesystem.create_quota_group(group(1, 1)).unwrap();
+    filesystem.quotas().enable(QuotaKind::Simple).unwrap();
+    filesystem.quotas().create_group(group(1, 1)).unwrap();
     filesystem.commit().unwrap();
-    let home = Location::root_of(filesystem.create_subvolume(ROOT, b"work").unwrap());
+    let home = Location::root_of(filesystem.subvolumes().create(ROOT, b"work").unwrap());
     let own = group(0, home.subvolume.get());
-    filesystem.assign_quota_group(own, group(1, 1)).unwrap();
+    filesystem.quotas().assign_group(own, group(1, 1)).unwrap();
     filesystem
-        .limit_quota_group(group(1, 1), limit_of(1 << 20, true))
+        .quotas()
+        .limit_group(group(1, 1), limit_of(1 << 20, true))
         .unwrap();
     let first = file_in(&filesystem, home, b"first").unwrap();
     let data = vec![7; 600_000];
@@ -389,14 +404,15 @@ fn limits_of_simple_quotas_refuse_writes() {
     // A limit below the use refuses new files, too, also after the volume is opened again.
     let filesystem = open(vec![device(&memory)]).unwrap();
     filesystem
-        .limit_quota_group(own, limit_of(600_000, false))
+        .quotas()
+        .limit_group(own, limit_of(600_000, false))
         .unwrap();
     assert_eq!(exceeded(file_in(&filesystem, home, b"third")).group, own);
     let lifted = QuotaLimit {
         bytes: None,
         ..limit_of(0, false)
     };
-    filesystem.limit_quota_group(own, lifted).unwrap();
+    filesystem.quotas().limit_group(own, lifted).unwrap();
     file_in(&filesystem, home, b"third").unwrap();
     filesystem.commit().unwrap();
 }
@@ -405,9 +421,9 @@ fn limits_of_simple_quotas_refuse_writes() {
 fn landed_data_of_one_writer_ends_no_charge_of_another() {
     let memory = volume();
     let filesystem = open(vec![device(&memory)]).unwrap();
-    filesystem.enable_quotas(QuotaKind::Simple).unwrap();
+    filesystem.quotas().enable(QuotaKind::Simple).unwrap();
     filesystem.commit().unwrap();
-    let home = Location::root_of(filesystem.create_subvolume(ROOT, b"beside").unwrap());
+    let home = Location::root_of(filesystem.subvolumes().create(ROOT, b"beside").unwrap());
     let own = group(0, home.subvolume.get());
     let early = file_in(&filesystem, home, b"early").unwrap();
     let late = file_in(&filesystem, home, b"late").unwrap();
@@ -416,12 +432,13 @@ fn landed_data_of_one_writer_ends_no_charge_of_another() {
         .write_at(early, FileOffset::MIN, &vec![7; 400_000])
         .unwrap();
     filesystem
-        .limit_quota_group(own, limit_of(1_200_000, false))
+        .quotas()
+        .limit_group(own, limit_of(1_200_000, false))
         .unwrap();
     filesystem
         .write_at(late, FileOffset::MIN, &vec![7; 600_000])
         .unwrap();
-    filesystem.write_back_file(early).unwrap();
+    filesystem.writeback().write_file(early).unwrap();
     filesystem.commit_metadata().unwrap();
     // The subvolume uses a million bytes: 400,000 in the counters, 600,000 dirty.
     let third = file_in(&filesystem, home, b"third").unwrap();
@@ -437,14 +454,15 @@ fn landed_data_of_one_writer_ends_no_charge_of_another() {
 fn limits_of_classic_quotas_refuse_writes() {
     let memory = volume();
     let filesystem = open(vec![device(&memory)]).unwrap();
-    filesystem.enable_quotas(QuotaKind::Classic).unwrap();
-    filesystem.rescan_quotas(&Progress::new()).unwrap();
+    filesystem.quotas().enable(QuotaKind::Classic).unwrap();
+    filesystem.quotas().rescan(&Progress::new()).unwrap();
     let top = group(0, 5);
     let used = filesystem.view().quota_groups().unwrap().unwrap().groups[&top]
         .info
         .referenced;
     filesystem
-        .limit_quota_group(top, limit_of(used.get() + 900_000, false))
+        .quotas()
+        .limit_group(top, limit_of(used.get() + 900_000, false))
         .unwrap();
     let file = file_in(&filesystem, ROOT, b"file").unwrap();
     let data = vec![7; 400_000];
@@ -454,8 +472,13 @@ fn limits_of_classic_quotas_refuse_writes() {
         filesystem.commit().unwrap();
     }
     let more = FileOffset::new(1 << 20);
-    let refused = exceeded(filesystem.write_at(file, more, &[data.clone(), data.clone()].concat()));
+    let too_much = [data.clone(), data.clone()].concat();
+    let refused = exceeded(filesystem.write_at(file, more, &too_much));
     assert_eq!((refused.group, refused.exclusive), (top, false));
+    // A repeated refusal counts nothing again.
+    let counted = filesystem.committed_generation();
+    assert_eq!(exceeded(filesystem.write_at(file, more, &too_much)), refused);
+    assert_eq!(filesystem.committed_generation(), counted);
     filesystem.write_at(file, more, &data).unwrap();
     filesystem.commit().unwrap();
     drop(filesystem);
@@ -467,6 +490,15 @@ fn limits_of_classic_quotas_refuse_writes() {
     filesystem.unlink(ROOT, b"file").unwrap();
     filesystem.write_at(last, FileOffset::MIN, &data).unwrap();
     filesystem.commit().unwrap();
+    // After the end of counts, a refused write waits for none.
+    filesystem.unlink(ROOT, b"last").unwrap();
+    filesystem.commit().unwrap();
+    let again = file_in(&filesystem, ROOT, b"again").unwrap();
+    filesystem.commit().unwrap();
+    filesystem.quotas().stop_recounting();
+    let counted = filesystem.committed_generation();
+    exceeded(filesystem.write_at(again, FileOffset::MIN, &[data.clone(), data].concat()));
+    assert_eq!(filesystem.committed_generation(), counted);
 }
 
 #[test]
@@ -478,19 +510,22 @@ fn impossible_changes_are_refused_by_name() {
     };
     let top = group(0, 5);
     assert_eq!(
-        refusal(filesystem.create_quota_group(group(1, 1))),
+        refusal(filesystem.quotas().create_group(group(1, 1))),
         QuotaRefusal::NotEnabled
     );
-    filesystem.enable_quotas(QuotaKind::Classic).unwrap();
-    filesystem.create_quota_group(group(1, 1)).unwrap();
+    filesystem.quotas().enable(QuotaKind::Classic).unwrap();
+    filesystem.quotas().create_group(group(1, 1)).unwrap();
     let group_exists = QuotaRefusal::Exists { group: group(1, 1) };
-    assert_eq!(refusal(filesystem.create_quota_group(group(1, 1))), group_exists);
+    assert_eq!(
+        refusal(filesystem.quotas().create_group(group(1, 1))),
+        group_exists
+    );
     let of_subvolume = QuotaRefusal::OfSubvolume { group: group(0, 300) };
     assert_eq!(
-        refusal(filesystem.create_quota_group(group(0, 300))),
+        refusal(filesystem.quotas().create_group(group(0, 300))),
         of_subvolume
     );
-    let assign = |member, parent| filesystem.assign_quota_group(member, parent).map(drop);
+    let assign = |member, parent| filesystem.quotas().assign_group(member, parent).map(drop);
     let levels = |member, parent| QuotaRefusal::Levels { member, parent };
     assert_eq!(refusal(assign(group(1, 1), top)), levels(group(1, 1), top));
     assert_eq!(refusal(assign(top, top)), levels(top, top));
@@ -505,18 +540,21 @@ fn impossible_changes_are_refused_by_name() {
     };
     assert_eq!(refusal(assign(top, group(1, 1))), is_member);
     let has_members = QuotaRefusal::HasMembers { group: group(1, 1) };
-    assert_eq!(refusal(filesystem.destroy_quota_group(group(1, 1))), has_members);
     assert_eq!(
-        refusal(filesystem.destroy_quota_group(top)),
+        refusal(filesystem.quotas().destroy_group(group(1, 1))),
+        has_members
+    );
+    assert_eq!(
+        refusal(filesystem.quotas().destroy_group(top)),
         QuotaRefusal::InUse { group: top }
     );
-    assert!(!filesystem.unassign_quota_group(top, group(1, 1)).unwrap());
-    filesystem.destroy_quota_group(group(1, 1)).unwrap();
+    assert!(!filesystem.quotas().unassign_group(top, group(1, 1)).unwrap());
+    filesystem.quotas().destroy_group(group(1, 1)).unwrap();
     filesystem.commit().unwrap();
 }
 
 /// A small volume in memory, with files in two subvolumes and a snapshot.
-fn volume() -> Arc<MemoryBackend> {
+pub(crate) fn volume() -> Arc<MemoryBackend> {
     let memory = Arc::new(MemoryBackend::new("memory", vec![0; 128 << 20]));
     let identity = Identity {
         fsid: Uuid::from_u128(1),
@@ -527,19 +565,27 @@ fn volume() -> Arc<MemoryBackend> {
     };
     mkfs::make(&[device(&memory)], &mkfs::Options::default(), &identity).unwrap();
     let filesystem = open(vec![device(&memory)]).unwrap();
-    let home = filesystem.create_subvolume(ROOT, b"home").unwrap();
+    let home = filesystem.subvolumes().create(ROOT, b"home").unwrap();
     for (at, name) in [(ROOT, b"a"), (Location::root_of(home), b"b")] {
         let file = filesystem.create(at, name, &NewInode::of_root(0o600)).unwrap();
         filesystem
             .write_at(file, FileOffset::MIN, &vec![5; 100_000])
             .unwrap();
     }
-    filesystem.snapshot(home, ROOT, b"copy", true).unwrap();
+    filesystem
+        .subvolumes()
+        .snapshot(home, ROOT, b"copy", true)
+        .unwrap();
     filesystem.commit().unwrap();
     memory
 }
 
-fn device(memory: &Arc<MemoryBackend>) -> Device {
+/// Opens a small volume in memory for writing.
+pub(crate) fn open_memory() -> WritableFilesystem {
+    open(vec![device(&volume())]).unwrap()
+}
+
+pub(crate) fn device(memory: &Arc<MemoryBackend>) -> Device {
     Device::with_backend(Arc::clone(memory) as Arc<dyn Backend>, Engine::Inline)
 }
 
@@ -569,30 +615,30 @@ fn crash_during_any_change_leaves_a_marked_state() {
     let disk: Arc<dyn Backend> = volume();
     let history = CrashLab::record([disk], |lab, devices| {
         let filesystem = open(devices)?;
-        filesystem.enable_quotas(QuotaKind::Classic)?;
+        filesystem.quotas().enable(QuotaKind::Classic)?;
         filesystem.commit()?;
-        filesystem.rescan_quotas(&Progress::new())?;
-        filesystem.create_quota_group(group(1, 1))?;
-        filesystem.assign_quota_group(group(0, 256), group(1, 1))?;
+        filesystem.quotas().rescan(&Progress::new())?;
+        filesystem.quotas().create_group(group(1, 1))?;
+        filesystem.quotas().assign_group(group(0, 256), group(1, 1))?;
         filesystem.commit()?;
         let limit = QuotaLimit {
             exclusive: true,
             bytes: Some(ByteCount::new(1 << 20)),
             compressed: false,
         };
-        filesystem.limit_quota_group(group(1, 1), limit)?;
-        filesystem.rescan_quotas(&Progress::new())?;
+        filesystem.quotas().limit_group(group(1, 1), limit)?;
+        filesystem.quotas().rescan(&Progress::new())?;
         lab.mark(LIMITED);
         let file = filesystem.create(ROOT, b"new", &NewInode::of_root(0o600))?;
         filesystem.write_at(file, FileOffset::MIN, &vec![9; 70_000])?;
         filesystem.commit()?;
-        filesystem.rescan_quotas(&Progress::new())?;
-        filesystem.disable_quotas()?;
+        filesystem.quotas().rescan(&Progress::new())?;
+        filesystem.quotas().disable()?;
         filesystem.commit()?;
         lab.mark(DISABLED);
-        filesystem.enable_quotas(QuotaKind::Simple)?;
+        filesystem.quotas().enable(QuotaKind::Simple)?;
         filesystem.commit()?;
-        filesystem.disable_quotas()?;
+        filesystem.quotas().disable()?;
         filesystem.commit()?;
         Ok::<(), Error>(())
     })
@@ -613,7 +659,7 @@ fn crash_during_any_change_leaves_a_marked_state() {
         }
         // The state is open for changes.
         let filesystem = open(state.devices()).map_err(text)?;
-        filesystem.enable_quotas(QuotaKind::Classic).map_err(text)?;
+        filesystem.quotas().enable(QuotaKind::Classic).map_err(text)?;
         filesystem.commit().map_err(text)?;
         filesystem.abandon();
         Ok(())

@@ -71,10 +71,14 @@ fn writes_label(request: Request<'_>, label: &[u8]) -> bool {
 fn edits_during_the_cut_make_no_chunk_past_the_new_end() {
     let memory = volume(128 * MIB);
     let filesystem = open(&memory);
-    filesystem.shrink(ByteCount::ZERO, &Progress::new()).unwrap();
+    filesystem
+        .shrinking()
+        .shrink(ByteCount::ZERO, &Progress::new())
+        .unwrap();
     let least = size(&filesystem);
     filesystem
-        .enlarge_device(DEVICE, ByteCount::new(128 * MIB))
+        .devices()
+        .enlarge(DEVICE, ByteCount::new(128 * MIB))
         .unwrap();
     filesystem.close().unwrap();
     let at_cut = GatedBackend::new(memory);
@@ -85,7 +89,8 @@ fn edits_during_the_cut_make_no_chunk_past_the_new_end() {
     at_plan.close(|request| writes_label(request, b"before the plan"));
     at_cut.close(|request| writes_label(request, b"before the cut"));
     let shrunk = Arc::clone(&filesystem);
-    let shrinking = WatchedThread::start(move || shrunk.shrink(ByteCount::ZERO, &Progress::new())).unwrap();
+    let shrinking =
+        WatchedThread::start(move || shrunk.shrinking().shrink(ByteCount::ZERO, &Progress::new())).unwrap();
     at_plan.wait_for_arrivals(1);
     filesystem.set_label(b"before the cut").unwrap();
     at_plan.open();
@@ -124,7 +129,7 @@ fn cancelled_at(backend: &Arc<dyn Backend>, write: usize) -> (bool, u64, u64) {
         }
         false
     });
-    let ended = filesystem.shrink(ByteCount::ZERO, &progress);
+    let ended = filesystem.shrinking().shrink(ByteCount::ZERO, &progress);
     let is_cancelled = matches!(ended, Err(Error::Cancelled));
     assert!(is_cancelled || ended.is_ok(), "{ended:?}");
     gated.open();
@@ -156,7 +161,10 @@ fn cancelled_shrink_returns_the_device_to_its_size() {
         assert!(after <= before, "write {write}: {before} bytes, then {after}");
         // The next run ends the shrink.
         let filesystem = open(&base);
-        filesystem.shrink(ByteCount::ZERO, &Progress::new()).unwrap();
+        filesystem
+            .shrinking()
+            .shrink(ByteCount::ZERO, &Progress::new())
+            .unwrap();
         let least = size(&filesystem);
         filesystem.close().unwrap();
         assert!(least < 64 * MIB, "write {write}: {least}");
@@ -179,6 +187,7 @@ fn shrink_that_fits_no_plan_is_refused_with_numbers() {
     // A range that is kept, as on a device that returns, is free for a plan alone.
     filesystem.keep_range(DEVICE, MIB, 4 << 30);
     let refused = filesystem
+        .shrinking()
         .shrink(ByteCount::ZERO, &Progress::new())
         .unwrap_err()
         .to_string();
@@ -186,5 +195,8 @@ fn shrink_that_fits_no_plan_is_refused_with_numbers() {
     assert!(refused.contains(told), "{refused}");
     drop(filesystem);
     assert_eq!(memory.size_bytes(), 128 * MIB);
-    open(&memory).shrink(ByteCount::ZERO, &Progress::new()).unwrap();
+    open(&memory)
+        .shrinking()
+        .shrink(ByteCount::ZERO, &Progress::new())
+        .unwrap();
 }

@@ -98,7 +98,7 @@ fn content(filesystem: &WritableFilesystem, directory: Location) {
             .write_at(file, FileOffset::new(number * 2 * SECTOR), &[1; 4096])
             .unwrap();
     }
-    filesystem.write_back().unwrap();
+    filesystem.writeback().write_all().unwrap();
     for number in 0..200_u64 {
         let at = number * 3;
         filesystem
@@ -120,8 +120,8 @@ fn content(filesystem: &WritableFilesystem, directory: Location) {
 
 fn many_small_files(filesystem: &WritableFilesystem, _: Location) {
     let new = NewInode::of_root(0o644);
-    let subvolume = filesystem.begin_subvolume().unwrap();
-    filesystem.defer_names(subvolume).unwrap();
+    let subvolume = filesystem.subvolumes().begin().unwrap();
+    filesystem.subvolumes().defer_names(subvolume).unwrap();
     let directory = Location::root_of(subvolume);
     let names: Vec<String> = (0..200).map(|number| format!("many-{number}")).collect();
     let mut contents = vec![vec![3; 3000]; names.len()];
@@ -137,15 +137,16 @@ fn many_small_files(filesystem: &WritableFilesystem, _: Location) {
         })
         .collect();
     filesystem.create_many(&new, &mut files).unwrap();
-    filesystem.write_back().unwrap();
-    assert!(filesystem.put_names(subvolume).unwrap().is_none());
-    filesystem.discard_subvolume(subvolume).unwrap();
-    filesystem.drop_deleted_subvolumes(&Progress::new()).unwrap();
+    filesystem.writeback().write_all().unwrap();
+    assert!(filesystem.subvolumes().put_names(subvolume).unwrap().is_none());
+    filesystem.subvolumes().discard(subvolume).unwrap();
+    filesystem.subvolumes().drop_deleted(&Progress::new()).unwrap();
 }
 
 fn subvolumes(filesystem: &WritableFilesystem, directory: Location) {
-    let made = filesystem.create_subvolume(directory, b"subvolume").unwrap();
+    let made = filesystem.subvolumes().create(directory, b"subvolume").unwrap();
     let snapshot = filesystem
+        .subvolumes()
         .snapshot(SubvolumeId::TOP_LEVEL, directory, b"snapshot", false)
         .unwrap();
     filesystem.commit().unwrap();
@@ -162,12 +163,15 @@ fn subvolumes(filesystem: &WritableFilesystem, directory: Location) {
         .create(ROOT, b"beside-snapshot", &NewInode::of_root(0o600))
         .unwrap();
     filesystem.commit().unwrap();
-    filesystem.set_default_subvolume(snapshot).unwrap();
-    filesystem.set_default_subvolume(SubvolumeId::TOP_LEVEL).unwrap();
+    filesystem.subvolumes().set_default(snapshot).unwrap();
+    filesystem
+        .subvolumes()
+        .set_default(SubvolumeId::TOP_LEVEL)
+        .unwrap();
     filesystem.unlink(ROOT, b"beside-snapshot").unwrap();
-    filesystem.delete_subvolume(made).unwrap();
-    filesystem.delete_subvolume(snapshot).unwrap();
-    filesystem.drop_deleted_subvolumes(&Progress::new()).unwrap();
+    filesystem.subvolumes().delete(made).unwrap();
+    filesystem.subvolumes().delete(snapshot).unwrap();
+    filesystem.subvolumes().drop_deleted(&Progress::new()).unwrap();
 }
 
 #[test]

@@ -102,7 +102,10 @@ fn holds(filesystem: &WritableFilesystem, name: &str, pattern: &[u8; 16], bytes:
         .target;
     let mut content = vec![0; bytes];
     assert_eq!(
-        filesystem.read_at(file, FileOffset::MIN, &mut content).unwrap(),
+        filesystem
+            .live()
+            .read_at(file, FileOffset::MIN, &mut content)
+            .unwrap(),
         bytes
     );
     assert!(content == pattern.repeat(bytes / 16), "{name}");
@@ -134,7 +137,7 @@ fn trim_discards_removed_content_and_keeps_the_rest() {
                 .unlink(ROOT, format!("goes-{number}").as_bytes())
                 .unwrap();
         }
-        let trimmed = filesystem.trim(ALL, ByteCount::ZERO).unwrap();
+        let trimmed = filesystem.trims().trim(ALL, ByteCount::ZERO).unwrap();
         assert!(trimmed.block_groups.get() > 10 << 20, "{data:?}: {trimmed:?}");
         assert!(trimmed.unallocated.get() > 10 << 20, "{data:?}: {trimmed:?}");
         assert_eq!(disks.count(STAYS), stayed, "{data:?}");
@@ -166,7 +169,7 @@ fn short_ranges_and_other_addresses_are_left_alone() {
     for number in 0..20 {
         write(&filesystem, &format!("goes-{number}"), GOES, 64 << 10).unwrap();
         write(&filesystem, &format!("stays-{number}"), STAYS, 64 << 10).unwrap();
-        filesystem.write_back().unwrap();
+        filesystem.writeback().write_all().unwrap();
     }
     for number in 0..20 {
         filesystem
@@ -176,15 +179,16 @@ fn short_ranges_and_other_addresses_are_left_alone() {
     filesystem.commit().unwrap();
     let gone = disks.count(GOES);
     assert_eq!(gone, 20 * 16);
-    let trimmed = filesystem.trim(ALL, ByteCount::new(128 << 10)).unwrap();
+    let trimmed = filesystem.trims().trim(ALL, ByteCount::new(128 << 10)).unwrap();
     assert!(trimmed.block_groups.get() > 1 << 20, "{trimmed:?}");
     assert!(disks.count(GOES) > gone / 2, "{} of {gone}", disks.count(GOES));
     let none = filesystem
+        .trims()
         .trim(Logical::MIN..Logical::new(64 << 10), ByteCount::ZERO)
         .unwrap();
     assert_eq!(none.block_groups, ByteCount::ZERO);
     assert!(disks.count(GOES) > gone / 2);
-    filesystem.trim(ALL, ByteCount::ZERO).unwrap();
+    filesystem.trims().trim(ALL, ByteCount::ZERO).unwrap();
     assert_eq!((disks.count(GOES), disks.count(STAYS)), (0, 20 * 16));
     filesystem.close().unwrap();
 }
@@ -205,7 +209,10 @@ fn a_trim_causes_no_want_of_space() {
     let snapshots = edits_beside_trim(|filesystem, number| {
         let source = SubvolumeId::TOP_LEVEL;
         let name = format!("{number}");
-        filesystem.snapshot(source, ROOT, name.as_bytes(), true).map(drop)
+        filesystem
+            .subvolumes()
+            .snapshot(source, ROOT, name.as_bytes(), true)
+            .map(drop)
     });
     assert!(snapshots > 300, "{snapshots}");
 }
@@ -224,7 +231,7 @@ fn edits_beside_trim(
     // The test device has no chunk in its last 91 MiB.
     gate.close(|request| matches!(request, Request::Discard { length_bytes, .. } if length_bytes > 80 << 20));
     let of = filesystem.clone();
-    let trim = WatchedThread::start(move || of.trim(ALL, ByteCount::ZERO).unwrap()).unwrap();
+    let trim = WatchedThread::start(move || of.trims().trim(ALL, ByteCount::ZERO).unwrap()).unwrap();
     gate.wait_for_arrivals(1);
     let done = Arc::new(AtomicUsize::new(0));
     let (of, counter) = (filesystem.clone(), Arc::clone(&done));
@@ -264,7 +271,7 @@ fn promised_space_remains_while_full_volume_is_trimmed() {
             let mut trimmed = Trimmed::default();
             let mut times = 0_u32;
             while !is_over.load(Ordering::Relaxed) {
-                trimmed = filesystem.trim(ALL, ByteCount::ZERO).unwrap();
+                trimmed = filesystem.trims().trim(ALL, ByteCount::ZERO).unwrap();
                 times += 1;
             }
             (times, trimmed)

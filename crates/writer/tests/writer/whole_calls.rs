@@ -53,7 +53,10 @@ fn create(filesystem: &WritableFilesystem, directory: Location, name: &[u8], con
 
 fn content_of(filesystem: &WritableFilesystem, file: Location) -> Vec<u8> {
     let mut content = vec![0xEE; 1 << 20];
-    let read = filesystem.read_at(file, FileOffset::MIN, &mut content).unwrap();
+    let read = filesystem
+        .live()
+        .read_at(file, FileOffset::MIN, &mut content)
+        .unwrap();
     content.truncate(read);
     content
 }
@@ -90,7 +93,7 @@ fn a_range_of_zeros_past_the_end_is_seen_whole() {
 #[test]
 fn a_hole_is_in_a_snapshot_as_a_whole_or_not_at_all() {
     let (gate, filesystem) = new_volume();
-    let source = filesystem.create_subvolume(ROOT, b"source").unwrap();
+    let source = filesystem.subvolumes().create(ROOT, b"source").unwrap();
     let file = create(
         &filesystem,
         Location::root_of(source),
@@ -113,7 +116,8 @@ fn a_hole_is_in_a_snapshot_as_a_whole_or_not_at_all() {
     let commit = WatchedThread::start(move || of.commit().map(drop)).unwrap();
     gate.wait_for_arrivals(1);
     let of = filesystem.clone();
-    let snapshot = WatchedThread::start(move || of.snapshot(source, ROOT, b"snapshot", true)).unwrap();
+    let snapshot =
+        WatchedThread::start(move || of.subvolumes().snapshot(source, ROOT, b"snapshot", true)).unwrap();
     let _ = snapshot.comes_to_wait();
     let of = filesystem.clone();
     let punch = WatchedThread::start(move || {
@@ -141,7 +145,7 @@ fn a_hole_is_in_a_snapshot_as_a_whole_or_not_at_all() {
 fn clone_without_source(in_subvolume: bool) {
     let (gate, filesystem) = new_volume();
     let target = create(&filesystem, ROOT, b"target", &vec![b'o'; 40_960]);
-    let id = filesystem.create_subvolume(ROOT, b"subvolume").unwrap();
+    let id = filesystem.subvolumes().create(ROOT, b"subvolume").unwrap();
     filesystem.commit().unwrap();
     let source_directory = if in_subvolume { Location::root_of(id) } else { ROOT };
     let source = create(&filesystem, source_directory, b"source", &vec![b's'; 40_960]);
@@ -160,7 +164,7 @@ fn clone_without_source(in_subvolume: bool) {
     let of = filesystem.clone();
     // The call removes the name at once; then the removal of the inode waits for the file lock.
     let remove = WatchedThread::start(move || match in_subvolume {
-        true => of.delete_subvolume(id),
+        true => of.subvolumes().delete(id),
         false => of.unlink(ROOT, b"source"),
     })
     .unwrap();
@@ -170,7 +174,7 @@ fn clone_without_source(in_subvolume: bool) {
     let error = clone.join().unwrap().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Caller);
     assert!(content_of(&filesystem, target) == expected);
-    filesystem.write_back().unwrap();
+    filesystem.writeback().write_all().unwrap();
     assert!(
         content_of(&filesystem, target) == expected,
         "after the write-back"
@@ -196,7 +200,7 @@ fn a_file_that_goes_while_it_is_cut_was_cut_before() {
     gate.open();
     remove.join().unwrap().unwrap();
     cut.join().unwrap().unwrap();
-    let error = filesystem.metadata(file).unwrap_err();
+    let error = filesystem.live().metadata(file).unwrap_err();
     assert_eq!(error.errno(), 2, "{error}");
     filesystem.close().unwrap();
 }
@@ -261,7 +265,7 @@ fn what_lies_in_a_deleted_subvolume_is_found_by_no_read() {
     let (_, filesystem) = new_volume();
     let new = NewInode::of_root(0o755);
     for looks_before in [true, false] {
-        let id = filesystem.create_subvolume(ROOT, b"subvolume").unwrap();
+        let id = filesystem.subvolumes().create(ROOT, b"subvolume").unwrap();
         let root = Location::root_of(id);
         let directory = filesystem.make_directory(root, b"directory", &new).unwrap();
         let file = create(&filesystem, directory, b"file", &[1; 9000]);
@@ -272,27 +276,31 @@ fn what_lies_in_a_deleted_subvolume_is_found_by_no_read() {
         filesystem.commit().unwrap();
         let mut content = [0; 10];
         if looks_before {
-            filesystem.read_at(file, FileOffset::MIN, &mut content).unwrap();
-            filesystem.list(directory, 0, 9).unwrap();
+            filesystem
+                .live()
+                .read_at(file, FileOffset::MIN, &mut content)
+                .unwrap();
+            filesystem.live().list(directory, 0, 9).unwrap();
         }
-        filesystem.delete_subvolume(id).unwrap();
+        filesystem.subvolumes().delete(id).unwrap();
         // A refused call must not load the inode for other calls either.
         filesystem
             .create(directory, b"other", &NewInode::of_root(0o600))
             .unwrap_err();
         let errors = [
-            filesystem.lookup(directory, b"file").unwrap_err(),
-            filesystem.list(directory, 0, 9).unwrap_err(),
-            filesystem.list(root, 0, 9).unwrap_err(),
-            filesystem.metadata(root).unwrap_err(),
-            filesystem.metadata(directory).unwrap_err(),
-            filesystem.metadata(file).unwrap_err(),
+            filesystem.live().lookup(directory, b"file").unwrap_err(),
+            filesystem.live().list(directory, 0, 9).unwrap_err(),
+            filesystem.live().list(root, 0, 9).unwrap_err(),
+            filesystem.live().metadata(root).unwrap_err(),
+            filesystem.live().metadata(directory).unwrap_err(),
+            filesystem.live().metadata(file).unwrap_err(),
             filesystem
+                .live()
                 .read_at(file, FileOffset::MIN, &mut content)
                 .unwrap_err(),
-            filesystem.read_link(link).unwrap_err(),
-            filesystem.xattrs(file).unwrap_err(),
-            filesystem.xattr(file, b"user.x").unwrap_err(),
+            filesystem.live().read_link(link).unwrap_err(),
+            filesystem.live().xattrs(file).unwrap_err(),
+            filesystem.live().xattr(file, b"user.x").unwrap_err(),
             filesystem.open_inode(file).map(drop).unwrap_err(),
         ];
         for (number, error) in errors.iter().enumerate() {
@@ -312,7 +320,7 @@ fn in_flight(bytes: usize) -> (Arc<GatedBackend>, WritableFilesystem, Location, 
     let file = create(&filesystem, ROOT, b"file", &vec![b'o'; bytes]);
     gate.close(|request| matches!(request, Request::Write { .. }));
     let of = filesystem.clone();
-    let write_back = WatchedThread::start(move || of.write_back_file(file).unwrap()).unwrap();
+    let write_back = WatchedThread::start(move || of.writeback().write_file(file).unwrap()).unwrap();
     gate.wait_for_arrivals(1);
     (gate, filesystem, file, write_back)
 }
@@ -326,7 +334,7 @@ fn write_does_not_wait_for_write_back_of_its_file() {
         of.write_at(file, FileOffset::new(8192), &[b'n'; 4096]).unwrap();
         of.write_at(file, FileOffset::new(65_536), &[b'e'; 100]).unwrap();
         of.append(file, b"end").unwrap();
-        (content_of(&of, file), of.metadata(file).unwrap().size)
+        (content_of(&of, file), of.live().metadata(file).unwrap().size)
     })
     .unwrap();
     let waits = write.comes_to_wait();
@@ -393,7 +401,7 @@ fn write_during_failed_write_back_stays_newest() {
     let file = create(&filesystem, ROOT, b"file", &vec![b'o'; 60_000]);
     gate.close(|request| matches!(request, Request::Write { .. }));
     let of = filesystem.clone();
-    let write_back = WatchedThread::start(move || of.write_back_file(file)).unwrap();
+    let write_back = WatchedThread::start(move || of.writeback().write_file(file)).unwrap();
     gate.wait_for_arrivals(1);
     faults.inject(Fault::FailWrites(0..256 << 20));
     filesystem
@@ -411,7 +419,7 @@ fn write_during_failed_write_back_stays_newest() {
 #[test]
 fn read_only_subvolume_no_longer_changes() {
     let (gate, filesystem) = new_volume();
-    let id = filesystem.create_subvolume(ROOT, b"subvolume").unwrap();
+    let id = filesystem.subvolumes().create(ROOT, b"subvolume").unwrap();
     let file = create(&filesystem, Location::root_of(id), b"file", &vec![b'o'; 20_000]);
     filesystem.commit().unwrap();
     let is_of_hole = |bytes: &[u8]| bytes.len() == 4096 && bytes.last() == Some(&b'o');
@@ -425,7 +433,9 @@ fn read_only_subvolume_no_longer_changes() {
     gate.wait_for_arrivals(1);
     let of = filesystem.clone();
     let set = WatchedThread::start(move || {
-        of.set_read_only(id, true, ReceivedUuid::Refuse).unwrap();
+        of.subvolumes()
+            .set_read_only(id, true, ReceivedUuid::Refuse)
+            .unwrap();
         content_of(&of, file)
     })
     .unwrap();

@@ -43,12 +43,18 @@ pub(super) const FAULTS: &[Fault] = &[
     loses(
         "defragment-unchecked",
         "A write beside a defragmentation is lost: the older content replaces it.",
-        &[BESIDE_A_DEFRAGMENTATION, PIECE_CHANGED],
+        &[
+            PIECE_CHANGED,
+            in_flight("defragmenting::write_beside_a_defragmentation_stays"),
+        ],
     ),
     loses(
         "defragment-overwritten-unseen",
         "A write in place beside a defragmentation is lost.",
-        &[BESIDE_A_DEFRAGMENTATION, PIECE_CHANGED],
+        &[
+            PIECE_CHANGED,
+            in_flight("defragmenting::overwrite_in_place_beside_a_defragmentation_stays"),
+        ],
     ),
     harms(
         "holes-without-items",

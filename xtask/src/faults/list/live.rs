@@ -29,16 +29,16 @@ pub(super) const FAULTS: &[Fault] = &[
     harms(
         "live-look-of-half-an-operation",
         "stat of a directory gives a size that it never had, while another program renames a file over one in it.",
-        &[schedules("operations_are_seen_whole")],
+        &[engine(
+            "steps::tests::lookup_runs_again_if_it_overlaps_an_operation",
+        )],
     ),
     harms(
         "live-operation-half-seen",
         "A file that another program renames over is not there for a moment, or two looks do not fit together.",
         &[
-            live("live::states::a_name_that_is_renamed_over_is_always_found"),
+            writer("live::tests::reader_waits_for_an_operation_in_progress"),
             schedules("operations_are_seen_whole"),
-            concurrent("one_order_explains_all::plain"),
-            concurrent("one_order_explains_all::small_cache"),
         ],
     ),
     harms(
@@ -114,7 +114,9 @@ pub(super) const FAULTS: &[Fault] = &[
     harms(
         "live-content-hidden-late",
         "What was just written is not seen by reads until it is written back.",
-        &[schedules("what_a_call_shows_stays_shown_when_another_ends")],
+        &[writer(
+            "data::tests::leaving::content_is_hidden_before_it_leaves_the_table",
+        )],
     ),
     harms(
         "live-layout-untaken",

@@ -16,6 +16,14 @@ pub(super) const FAULTS: &[Fault] = &[
         ],
     ),
     loses(
+        "relocation-foreign-items-counted",
+        "A balance leaves the old address in a snapshot's leaf, and another file overwrites the content.",
+        &[
+            writer("relocation_tests::sharing::extent_in_leaves_of_the_original_and_the_snapshot_moves"),
+            writer("relocation_tests::sharing::extent_in_leaves_with_full_references_and_own_leaves_moves"),
+        ],
+    ),
+    loses(
         "relocation-copies-unverified",
         "A balance copies rotten content and drops the intact copy.",
         &[
@@ -32,7 +40,7 @@ pub(super) const FAULTS: &[Fault] = &[
         "relocation-limit-forgets",
         "A balance with a limit is slower than its limit.",
         &[engine(
-            "relocation::pace::tests::limited_rate_is_within_a_tenth_of_the_limit",
+            "relocation::pace::tests::job_catches_up_after_each_slow_batch",
         )],
     ),
     harms(

@@ -32,7 +32,7 @@ impl WritableSubvolume {
     /// Fails if the path exists already, or as [`Self::create`] does.
     pub fn create_subvolume(&self, path: impl VolumePath) -> Result<Self> {
         let id = self.at_place(&path.volume_path(), |writer, directory, name| {
-            Ok(writer.create_subvolume(directory, name)?)
+            Ok(writer.subvolumes().create(directory, name)?)
         })?;
         Ok(self.with_id(id))
     }
@@ -64,7 +64,9 @@ impl WritableSubvolume {
     ) -> Result<Self> {
         let read_only = mode == SnapshotMode::ReadOnly;
         let id = self.at_place(&path.volume_path(), |writer, directory, name| {
-            Ok(writer.snapshot(source.as_ref().id(), directory, name, read_only)?)
+            Ok(writer
+                .subvolumes()
+                .snapshot(source.as_ref().id(), directory, name, read_only)?)
         })?;
         Ok(self.with_id(id))
     }
@@ -88,7 +90,7 @@ impl WritableSubvolume {
     pub fn delete_subvolume(&self, path: impl VolumePath) -> Result<()> {
         let path = path.volume_path();
         let id: SubvolumeId = self.subvolume.subvolume(&*path)?.id();
-        let deleted = self.volume.writer().delete_subvolume(id);
+        let deleted = self.volume.writer().subvolumes().delete(id);
         deleted.map_err(|error| Error::from(error).at(&path))
     }
 
@@ -109,6 +111,8 @@ impl WritableSubvolume {
     /// Fails if the volume is open for reading only, or the subvolume was received.
     pub fn set_read_only(&self, read_only: bool) -> Result<()> {
         let writer = self.volume.writer();
-        Ok(writer.set_read_only(self.id(), read_only, ReceivedUuid::Refuse)?)
+        Ok(writer
+            .subvolumes()
+            .set_read_only(self.id(), read_only, ReceivedUuid::Refuse)?)
     }
 }

@@ -19,7 +19,7 @@ impl WritableVolume {
     /// The device is read-only, smaller than 16 MiB, or a device of the volume already; it seems to
     /// hold something, and [`overwrites`](NewDevice::overwrites) is not set.
     pub fn check_new_device(&self, device: &Device, options: NewDevice) -> Result<()> {
-        Ok(self.writer().require_new_device(device, options)?)
+        Ok(self.writer().devices().require_new(device, options)?)
     }
 
     /// Adds a device, which forgets what it held. New chunks use the enlarged space from then on;
@@ -42,7 +42,7 @@ impl WritableVolume {
     /// As for [`check_new_device`](Self::check_new_device); a device fails; another change of
     /// devices is in progress.
     pub fn add_device(&self, device: Device, options: NewDevice) -> Result<DeviceId> {
-        Ok(self.writer().add_device(device, options)?)
+        Ok(self.writer().devices().add(device, options)?)
     }
 
     /// Moves the content of a device to other devices, and removes the device, which may be
@@ -63,7 +63,7 @@ impl WritableVolume {
     /// The volume has no such device, or cannot do without it; its content finds no space
     /// elsewhere; the job was cancelled, and the device stays; a device fails.
     pub fn remove_device(&self, device: DeviceId, progress: &Progress) -> Result<()> {
-        let emptying = self.writer().begin_removal(device)?;
+        let emptying = self.writer().devices().begin_removal(device)?;
         self.empty(&emptying, progress)?;
         let slot = emptying.remove()?;
         wipe(&slot)
@@ -103,7 +103,7 @@ impl WritableVolume {
         let present = slot.filter(|slot| slot.device().is_some());
         let now = present.and_then(|slot| slot.expected_bytes());
         match now {
-            Some(now) if size > now => Ok(self.writer().enlarge_device(device, size)?),
+            Some(now) if size > now => Ok(self.writer().devices().enlarge(device, size)?),
             _ => self.shrink_device(device, size, progress),
         }
     }
@@ -127,7 +127,7 @@ impl WritableVolume {
         };
         let sector_bytes = u64::from(self.writer().forest().block_format().sector_bytes);
         let size = ByteCount::new(size.get().quotient(sector_bytes).exact_mul(sector_bytes));
-        let fits = self.writer().require_packed_size(device, size);
+        let fits = self.writer().shrinking().require_packed_size(device, size);
         let is_alone = info.iter().filter(|info| info.size.is_some()).count() == 1;
         if is_alone {
             fits.clone()?;
@@ -138,12 +138,12 @@ impl WritableVolume {
                 ended => return ended,
             }
         }
-        self.writer().shrink_device_to(device, size, progress)?;
+        self.writer().shrinking().shrink_device(device, size, progress)?;
         Ok(())
     }
 
     fn shrink_device(&self, device: DeviceId, size: ByteCount, progress: &Progress) -> Result<()> {
-        let emptying = self.writer().begin_cut(device, size)?;
+        let emptying = self.writer().devices().begin_cut(device, size)?;
         self.empty(&emptying, progress)?;
         Ok(emptying.cut()?)
     }
@@ -161,7 +161,7 @@ impl WritableVolume {
             bytes_per_second: None,
             ..RelocationOptions::default()
         };
-        self.writer().relocate(&groups, &options)?;
+        self.writer().relocations().relocate(&groups, &options)?;
         Ok(())
     }
 }

@@ -2,7 +2,7 @@
 
 use super::WritableVolume;
 use crate::error::Result;
-use buttress_format::{DeviceId, SubvolumeId};
+use buttress_format::{DeviceId, QgroupId, SubvolumeId};
 use buttress_fs::{FileAttributes, Location, NodeKind};
 use buttress_writer::operations::{AttributeChanges, NewInode, ReceivedUuid, RenameMode, SetXattr};
 
@@ -117,19 +117,19 @@ impl WritableVolume {
 
     /// Makes an inode durable, as `fsync(2)` does.
     pub fn sync_inode(&self, location: Location) -> Result<()> {
-        self.writer.fsync(location)?;
+        self.writer.log_tree().fsync(location)?;
         Ok(())
     }
 
     /// Makes an inode durable, except its times, as `fdatasync(2)` does.
     pub fn sync_inode_data(&self, location: Location) -> Result<()> {
-        self.writer.fdatasync(location)?;
+        self.writer.log_tree().fdatasync(location)?;
         Ok(())
     }
 
     /// Creates an empty subvolume.
     pub fn create_subvolume(&self, directory: Location, name: &[u8]) -> Result<SubvolumeId> {
-        Ok(self.writer.create_subvolume(directory, name)?)
+        Ok(self.writer.subvolumes().create(directory, name)?)
     }
 
     /// Creates a snapshot of a subvolume.
@@ -140,23 +140,58 @@ impl WritableVolume {
         name: &[u8],
         read_only: bool,
     ) -> Result<SubvolumeId> {
-        Ok(self.writer.snapshot(source, directory, name, read_only)?)
+        Ok(self
+            .writer
+            .subvolumes()
+            .snapshot(source, directory, name, read_only)?)
+    }
+
+    /// Creates an empty subvolume, whose quota group becomes a member of `groups`. Without any, it
+    /// joins the groups that Linux chooses: with simple quotas those of the subvolume that contains
+    /// `directory`, otherwise none. Without quotas, the groups have no effect.
+    pub fn create_subvolume_in_groups(
+        &self,
+        directory: Location,
+        name: &[u8],
+        groups: &[QgroupId],
+    ) -> Result<SubvolumeId> {
+        Ok(self
+            .writer
+            .subvolumes()
+            .create_in_groups(directory, name, groups)?)
+    }
+
+    /// Creates a snapshot of a subvolume. Its quota group becomes a member of `groups`, as for
+    /// [`create_subvolume_in_groups`](Self::create_subvolume_in_groups).
+    pub fn create_snapshot_in_groups(
+        &self,
+        source: SubvolumeId,
+        directory: Location,
+        name: &[u8],
+        read_only: bool,
+        groups: &[QgroupId],
+    ) -> Result<SubvolumeId> {
+        let made = self
+            .writer
+            .subvolumes()
+            .snapshot_in_groups(source, directory, name, read_only, groups);
+        Ok(made?)
     }
 
     /// Deletes a subvolume. [`drop_deleted_subvolumes`](Self::drop_deleted_subvolumes) frees the
     /// space of a deleted subvolume.
     pub fn delete_subvolume(&self, id: SubvolumeId) -> Result<()> {
-        Ok(self.writer.delete_subvolume(id)?)
+        Ok(self.writer.subvolumes().delete(id)?)
     }
 
     /// Returns the deleted subvolumes whose space is not freed yet.
     pub fn deleted_subvolumes(&self) -> Result<Vec<SubvolumeId>> {
-        Ok(self.writer.deleted_subvolumes()?)
+        Ok(self.writer.subvolumes().deleted()?)
     }
 
     /// Makes a subvolume read-only or writable.
     pub fn set_read_only(&self, id: SubvolumeId, read_only: bool, received: ReceivedUuid) -> Result<()> {
-        Ok(self.writer.set_read_only(id, read_only, received)?)
+        Ok(self.writer.subvolumes().set_read_only(id, read_only, received)?)
     }
 
     /// Resets the error counts of a device.

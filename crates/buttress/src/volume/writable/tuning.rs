@@ -54,6 +54,6 @@ impl WritableVolume {
     /// # Errors
     /// Fails if the volume has a free-space tree, or with an error of a commit.
     pub fn make_free_space_tree(&self) -> Result<()> {
-        Ok(self.writer.make_free_space_tree()?)
+        Ok(self.writer.conversions().make_free_space_tree()?)
     }
 }

@@ -18,12 +18,13 @@ fn id_of(word: &OsStr) -> Option<DeviceId> {
 }
 
 /// Finds a device of the volume by its id, by `missing`, or by its image or block device.
-pub(super) fn find(word: &OsStr, devices: &[DeviceInfo]) -> Result<DeviceInfo> {
-    let identity = Identity::of_path(Path::new(word));
+pub(super) fn find(context: &Context, word: &OsStr, devices: &[DeviceInfo]) -> Result<DeviceInfo> {
+    let named = context.path_of_client(Path::new(word));
+    let identity = Identity::of_path(&named);
     let is_same_file = |path: &String| {
         let own = Identity::of_path(Path::new(path));
         let same = own.zip(identity.as_ref()).map(|(own, other)| own.overlaps(other));
-        same.unwrap_or_else(|| Path::new(path) == Path::new(word))
+        same.unwrap_or_else(|| Path::new(path) == named)
     };
     let is_it = |device: &&DeviceInfo| match id_of(word) {
         Some(id) => device.id == id,

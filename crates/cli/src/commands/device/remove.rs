@@ -2,6 +2,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::io::Write;
+use std::path::Path;
 
 use anyhow::{Context as _, Result, anyhow};
 use buttress::DeviceInfo;
@@ -101,19 +102,23 @@ fn remove(context: &Context, places: &[OsString]) -> Result<Outcome> {
     let devices = writing.volume().devices();
     let mut going: Vec<DeviceInfo> = Vec::new();
     for word in words {
-        let device = find(word, &devices).with_context(|| image.display().to_string())?;
+        let device = find(context, word, &devices).with_context(|| image.display().to_string())?;
         if going.iter().any(|other| other.id == device.id) {
             return Err(anyhow!("{}: given twice", word.display()));
         }
         going.push(device);
     }
     let progress = context.progress();
+    let _job = context.begin_job(&progress)?;
     let cancelling = Cancelling::start(&progress)?;
     let watch = Watch::start(context, "device-remove", progress.clone());
     let mut removed = Vec::new();
     let ended = going.iter().try_for_each(|device| {
         writing.volume().remove_device(device.id, &progress)?;
         removed.push(device);
+        if let (Some(mount), Some(path)) = (context.mount(), &device.path) {
+            mount.images.left(Path::new(path));
+        }
         Ok::<(), buttress::Error>(())
     });
     watch.end_as(ended.is_ok());

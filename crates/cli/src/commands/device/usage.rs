@@ -16,7 +16,7 @@ use crate::exit::Outcome;
 use crate::manual::{Example, example};
 use crate::output::size::{ShortUnitFlags, UnitFlags, Units};
 use crate::output::terminal;
-use crate::table::Subcommand;
+use crate::table::{MountView, Subcommand};
 
 /// Show the allocated space of each device, by type and profile
 #[derive(Args, Debug)]
@@ -33,6 +33,8 @@ pub(super) struct Usage {
 impl Subcommand for Usage {
     const NAME: &'static str = "usage";
     const ON_MOUNTS: bool = true;
+    // The chunks of the running transaction have no block group items yet.
+    const MOUNT_VIEW: MountView = MountView::Committed;
     const EXAMPLES: &'static [Example] = &[example(
         "buttress device usage --device two.img one.img",
         "Shows the allocated space of each of two devices",

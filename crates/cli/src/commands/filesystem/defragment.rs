@@ -245,6 +245,8 @@ impl Defragment {
                 out.write_all(&context.printable(&file.name))?;
                 writeln!(out)?;
             }
+            // Output may wait for its reader, so it is no part of a job that an unmount waits for.
+            let job = context.begin_job(progress)?;
             let summary = match self.defragment(writing, file, options, progress) {
                 Ok(summary) => summary,
                 Err(error) if error.kind() == ErrorKind::Cancelled => return Err(error.into()),
@@ -254,6 +256,7 @@ impl Defragment {
                     continue;
                 }
             };
+            drop(job);
             progress.advance(1, ByteCount::ZERO);
             done.files = done.files.saturating_add(1);
             done.summary.add(&summary);

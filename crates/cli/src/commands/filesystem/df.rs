@@ -16,7 +16,7 @@ use crate::exit::Outcome;
 use crate::globals::Uses;
 use crate::manual::{Example, example};
 use crate::output::size::{ShortUnitFlags, UnitFlags};
-use crate::table::Subcommand;
+use crate::table::{MountView, Subcommand};
 
 /// Show allocated and used space, by type and profile
 #[derive(Args, Debug)]
@@ -33,6 +33,8 @@ pub struct Df {
 impl Subcommand for Df {
     const NAME: &'static str = "df";
     const ON_MOUNTS: bool = true;
+    // The chunks of the running transaction have no block group items yet.
+    const MOUNT_VIEW: MountView = MountView::Committed;
     const EXAMPLES: &'static [Example] = &[example(
         "buttress filesystem df backup.img",
         "Shows allocated and used space, by type and profile",

@@ -135,6 +135,7 @@ impl Subcommand for Resize {
         let all = device.device_size.map_or(now, ByteCount::get);
         let size = self.change.size.of(now, all).with_context(name)?;
         let progress = context.progress();
+        let _job = context.begin_job(&progress)?;
         let cancelling = Cancelling::start(&progress)?;
         let watch = Watch::start(context, "resize", progress.clone());
         let size_bytes = ByteCount::new(size);

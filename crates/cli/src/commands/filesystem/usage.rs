@@ -17,7 +17,7 @@ use crate::globals::Uses;
 use crate::manual::{Example, example};
 use crate::output::size::{ShortUnitFlags, UnitFlags, Units};
 use crate::output::terminal;
-use crate::table::Subcommand;
+use crate::table::{MountView, Subcommand};
 
 /// Show allocated, used and free space, overall, by profile and by device
 #[derive(Args, Debug)]
@@ -37,6 +37,8 @@ pub struct Usage {
 impl Subcommand for Usage {
     const NAME: &'static str = "usage";
     const ON_MOUNTS: bool = true;
+    // The chunks of the running transaction have no block group items yet.
+    const MOUNT_VIEW: MountView = MountView::Committed;
     const EXAMPLES: &'static [Example] = &[
         example(
             "buttress filesystem usage -T backup.img",

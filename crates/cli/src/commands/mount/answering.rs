@@ -20,15 +20,17 @@ use buttress::unstable::{volume_over, writable_over};
 use buttress::{Location, NewInode};
 use buttress_mount::fuse::Notifier;
 use buttress_mount::vfs::{Looks, Vfs as _};
-use buttress_mount::volume::{Access, MountedVolume, SubvolumeNames};
+use buttress_mount::volume::{Access, Jobs, MountedVolume, SubvolumeNames};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
 
 use super::images::Images;
 use super::registry;
 use super::shown_options::ShownOptions;
 use crate::commands::balance::online::Balances;
+use crate::commands::replace::online::Replacements;
 use crate::commands::scrub::online::Scrubs;
 use crate::exit;
+use crate::mounted::passed::{DESCRIPTORS_MAX, Received};
 use crate::mounted::protocol::{Answer, REQUEST_BYTES_MAX, Request};
 use crate::opening::{Mount, Place};
 use crate::output::elsewhere::{self, Elsewhere};
@@ -45,12 +47,16 @@ pub(super) struct Served {
     pub(super) access: Access,
     pub(super) root: Location,
     pub(super) image: PathBuf,
+    /// Device number of the mount in the table of mounts.
+    pub(super) device: String,
     pub(super) volume: Weak<MountedVolume>,
     pub(super) notifier: Notifier,
     pub(super) balances: Arc<Balances>,
+    pub(super) replacements: Arc<Replacements>,
     pub(super) scrubs: Arc<Scrubs>,
     pub(super) resyncs: Arc<Resyncs>,
     pub(super) images: Arc<Images>,
+    pub(super) jobs: Arc<Jobs>,
     pub(super) shown_options: Arc<ShownOptions>,
 }
 
@@ -89,9 +95,9 @@ pub(super) fn start(listener: UnixListener, served: Served) -> Result<()> {
     Ok(())
 }
 
-/// Receives a request, and the client's standard output.
-fn receive(mut socket: &UnixStream) -> Result<(Request, Option<OwnedFd>)> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+/// Receives a request with its descriptors: the client's standard output, and files that it opened.
+fn receive(mut socket: &UnixStream) -> Result<(Request, Option<OwnedFd>, Received)> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
     let mut length = [0; 8];
     let received = rustix::net::recvmsg(
@@ -100,11 +106,12 @@ fn receive(mut socket: &UnixStream) -> Result<(Request, Option<OwnedFd>)> {
         &mut ancillary,
         RecvFlags::CMSG_CLOEXEC | RecvFlags::WAITALL,
     )?;
-    let mut messages = ancillary.drain();
-    let output = messages.find_map(|message| match message {
-        RecvAncillaryMessage::ScmRights(mut descriptors) => descriptors.next(),
-        _ => None,
-    });
+    let mut descriptors = Vec::new();
+    for message in ancillary.drain() {
+        if let RecvAncillaryMessage::ScmRights(received) = message {
+            descriptors.extend(received);
+        }
+    }
     let length = u64::from_le_bytes(length);
     if received.bytes < 8 || length > REQUEST_BYTES_MAX {
         bail!("no request");
@@ -113,7 +120,11 @@ fn receive(mut socket: &UnixStream) -> Result<(Request, Option<OwnedFd>)> {
     std::io::Read::by_ref(&mut socket)
         .take(length)
         .read_to_end(&mut body)?;
-    Ok((Request::parse(&body)?, output))
+    let request = Request::parse(&body)?;
+    let mut descriptors = descriptors.into_iter();
+    let output = request.has_output.then(|| descriptors.next()).flatten();
+    let received = Received::pair(&request.passed, descriptors)?;
+    Ok((request, output, received))
 }
 
 impl Served {
@@ -124,7 +135,7 @@ impl Served {
         }
         // A remount waits until the server has read its new options.
         self.shown_options.refresh();
-        let (request, output) = receive(socket)?;
+        let (request, output, received) = receive(socket)?;
         let hears = socket.try_clone()?;
         let hearer = move |label: Option<&str>, text: &str| {
             let answer = match label {
@@ -135,7 +146,7 @@ impl Served {
             let _ = (&hears).write_all(answer.to_line().as_bytes());
         };
         let elsewhere = Elsewhere {
-            output: output.filter(|_| request.has_output).map(Rc::new),
+            output: output.map(Rc::new),
             is_terminal: request.is_terminal,
             hearer: Rc::new(hearer),
         };
@@ -146,7 +157,7 @@ impl Served {
             gid: peer.gid.as_raw(),
         };
         let done = catch_unwind(AssertUnwindSafe(|| {
-            elsewhere::within(elsewhere, || self.run(request, caller))
+            elsewhere::within(elsewhere, || self.run(request, received, caller))
         }));
         let code = match done {
             Ok(code) => code?,
@@ -161,7 +172,7 @@ impl Served {
         Ok(())
     }
 
-    fn run(&self, request: Request, caller: NewInode) -> Result<u8> {
+    fn run(&self, request: Request, received: Received, caller: NewInode) -> Result<u8> {
         match self.volume.upgrade().filter(|volume| !volume.is_down()) {
             // Release removed files before the command runs, so that it does not see them.
             Some(volume) => volume.let_removed_go(),
@@ -169,6 +180,8 @@ impl Served {
         }
         let before = SubvolumeNames::of(&self.access.view())?;
         let paths = Arc::new(request.paths);
+        let received = Arc::new(received);
+        let directory = request.directory;
         let code = exit::code(table::run_on_mount(&request.arguments, |mount_view| {
             if mount_view == MountView::Committed
                 && let Access::Writing(writer) = &self.access
@@ -176,7 +189,12 @@ impl Served {
                 self.take_what_is_kept_back();
                 writer.commit()?;
             }
-            self.place(mount_view, caller, Arc::clone(&paths))
+            let mut place = self.place(mount_view, caller, Arc::clone(&paths))?;
+            if let Some(mount) = &mut place.mount {
+                mount.received = Arc::clone(&received);
+                mount.directory.clone_from(&directory);
+            }
+            Ok(place)
         }));
         if let (Access::Writing(_), Some(volume)) = (&self.access, self.volume.upgrade()) {
             let paths: Vec<Vec<u8>> = paths.values().cloned().collect();
@@ -208,7 +226,7 @@ impl Served {
             Access::Writing(writer) => {
                 self.take_what_is_kept_back();
                 // The commands on a mount inspect extents, so content must not be dirty.
-                writer.write_back()?;
+                writer.writeback().write_all()?;
                 let volume = writable_over(writer.clone(), caller);
                 let root = volume.subvolume_by_id(self.root.subvolume)?;
                 live = (mount_view == MountView::Live).then(|| root.as_ref().clone());
@@ -225,8 +243,14 @@ impl Served {
             mount: Some(Mount {
                 writing,
                 balances: Arc::clone(&self.balances),
+                replacements: Arc::clone(&self.replacements),
                 scrubs: Arc::clone(&self.scrubs),
                 resyncs: Arc::clone(&self.resyncs),
+                images: Arc::clone(&self.images),
+                jobs: Arc::clone(&self.jobs),
+                received: Arc::default(),
+                directory: PathBuf::new(),
+                device: self.device.clone(),
                 doomed: self.images.deleted(),
                 paths,
             }),

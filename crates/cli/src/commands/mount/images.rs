@@ -5,25 +5,32 @@
 //! descriptor of each image file and names it in its record. After an image file is deleted, the
 //! server fails each sync and commit, and `buttress umount` refuses.
 
+use std::fs::File;
 use std::io::Read as _;
-use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use anyhow::{Context as _, Result};
 use buttress_mount::volume::Log;
+use parking_lot::Mutex;
 use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
 use rustix::fs::{FileType, Mode, OFlags};
 use serde_json::{Value, json};
 
 use super::registry::Known;
 use crate::context::Context;
+use crate::identity::Identity;
 
 /// The image files that a server has open, without block devices.
 #[derive(Debug)]
-pub(super) struct Images {
-    files: Vec<(PathBuf, OwnedFd)>,
+pub struct Images {
+    files: Mutex<Vec<(PathBuf, OwnedFd)>>,
     directory: PathBuf,
+    /// True if the changes of the volume go to overlay files.
+    pub(crate) has_overlays: bool,
+    /// Reports deletions, once [`watch`](Self::watch) has started it.
+    watching: OnceLock<Arc<File>>,
 }
 
 impl Images {
@@ -49,14 +56,17 @@ impl Images {
             }
         }
         Ok(Self {
-            files,
+            files: Mutex::new(files),
             directory: directory.to_owned(),
+            has_overlays: context.globals().overlay.is_some(),
+            watching: OnceLock::new(),
         })
     }
 
     /// Returns the part of the server's record that names the files.
     pub(super) fn record(&self) -> Value {
-        let files = self.files.iter();
+        let files = self.files.lock();
+        let files = files.iter();
         files
             .map(|(path, file)| json!({ "path": path.display().to_string(), "descriptor": file.as_raw_fd() }))
             .collect()
@@ -66,24 +76,53 @@ impl Images {
     /// if no image file was deleted.
     pub(super) fn deleted(&self) -> Option<String> {
         let is_deleted = |file: &OwnedFd| rustix::fs::fstat(file).is_ok_and(|found| found.st_nlink == 0);
-        let (path, file) = self.files.iter().find(|(_, file)| is_deleted(file))?;
+        let files = self.files.lock();
+        let (path, file) = files.iter().find(|(_, file)| is_deleted(file))?;
         let descriptor = format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd());
         Some(deleted_text(path, &self.directory, &descriptor))
+    }
+
+    /// Adds the image file of a device that joined the volume. A block device has no links, and is
+    /// left out. The record of the server does not list the file.
+    pub(crate) fn joined(&self, path: PathBuf, file: OwnedFd) -> Result<()> {
+        let kind = FileType::from_raw_mode(rustix::fs::fstat(&file)?.st_mode);
+        if kind != FileType::RegularFile {
+            return Ok(());
+        }
+        if let Some(watching) = self.watching.get() {
+            watch_links(watching, &file)?;
+        }
+        self.files.lock().push((path, file));
+        Ok(())
+    }
+
+    /// Removes the image file of a device that left the volume. Its deletion then loses nothing.
+    pub(crate) fn left(&self, path: &Path) {
+        let identity = Identity::of_path(path);
+        let is_it = |file: &OwnedFd| {
+            let own = Identity::of_open(file);
+            own.zip(identity.as_ref())
+                .is_some_and(|(own, other)| own.is_same(other))
+        };
+        self.files
+            .lock()
+            .retain(|(other, file)| other != path && !is_it(file));
     }
 
     /// Starts a thread that logs a deletion of an image file immediately. The server must call this
     /// function before it restricts its own system calls.
     pub(super) fn watch(images: &Arc<Self>, log: &Log) -> Result<()> {
         let watching = inotify::init(CreateFlags::CLOEXEC)?;
-        for (_, file) in &images.files {
-            // The number of links is an attribute, so its changes are reported.
-            let name = format!("/proc/self/fd/{}", file.as_raw_fd());
-            inotify::add_watch(&watching, name, WatchFlags::ATTRIB)?;
+        for (_, file) in &*images.files.lock() {
+            watch_links(&watching, file)?;
         }
+        let watching = Arc::new(File::from(watching));
+        let watching = images.watching.get_or_init(|| watching);
+        let watching = Arc::clone(watching);
         let (images, log) = (Arc::downgrade(images), Arc::clone(log));
         let thread = std::thread::Builder::new().name("buttress-images".to_owned());
         thread.spawn(move || {
-            let (mut watching, mut events) = (std::fs::File::from(watching), [0; 4096]);
+            let (mut watching, mut events) = (&*watching, [0; 4096]);
             while matches!(watching.read(&mut events), Ok(1..)) {
                 let Some(images) = images.upgrade() else { return };
                 if let Some(text) = images.deleted() {
@@ -94,6 +133,14 @@ impl Images {
         })?;
         Ok(())
     }
+}
+
+/// Adds an image file to the watch. The number of links is an attribute, so its changes are
+/// reported.
+fn watch_links(watching: impl AsFd, file: &OwnedFd) -> Result<()> {
+    let name = format!("/proc/self/fd/{}", file.as_raw_fd());
+    inotify::add_watch(watching, name, WatchFlags::ATTRIB)?;
+    Ok(())
 }
 
 fn deleted_text(path: &Path, directory: &Path, descriptor: &str) -> String {

@@ -22,7 +22,7 @@ use buttress::{
 };
 use buttress_mount::fuse::{MountOptions, Notifier, Session};
 use buttress_mount::vfs::{Looks, Vfs as _};
-use buttress_mount::volume::{Access, KernelSync, Log, MountedVolume, Showing, coarse_now};
+use buttress_mount::volume::{Access, Jobs, KernelSync, Log, MountedVolume, Showing, coarse_now};
 use crossbeam_channel::{Receiver, RecvTimeoutError};
 use parking_lot::Mutex;
 use rustix::fs::StatVfsMountFlags;
@@ -39,6 +39,7 @@ use super::registry::{Entry, Known, Root};
 use super::shown_options::ShownOptions;
 use super::watch::{Watch, Watched};
 use crate::commands::balance::online::Balances;
+use crate::commands::replace::online::Replacements;
 use crate::commands::scrub::online::Scrubs;
 use crate::context::Context;
 use crate::exit::{Advice, Outcome};
@@ -324,12 +325,15 @@ pub(super) fn serve(
     let balances = Arc::new(Balances::new(Arc::clone(&log)));
     let served = Served {
         balances: Arc::clone(&balances),
+        replacements: Arc::new(Replacements::new(Arc::clone(&log))),
         scrubs: Arc::clone(&scrubs),
         resyncs: Arc::clone(&resyncs),
         images: Arc::clone(&images),
+        jobs: Arc::clone(volume.jobs()),
         access,
         root,
         image: image.clone(),
+        device: device.clone(),
         volume: Arc::downgrade(&volume),
         notifier: session.notifier()?,
         shown_options: ShownOptions::follow(device.clone(), &volume)?,
@@ -338,7 +342,8 @@ pub(super) fn serve(
     watch_images(&images, &volume, &log);
     let watch = Arc::new(Mutex::new(Some(Watch::start(&Watched::new(&image, device))?)));
     use_watch(&volume, &watch);
-    let stop_writers = stop_of_writers(Arc::clone(&resyncs), balances, scrubs, healer, reclaiming);
+    let jobs = Arc::clone(volume.jobs());
+    let stop_writers = stop_of_writers(Arc::clone(&resyncs), balances, scrubs, healer, reclaiming, jobs);
     volume.ends_after(Arc::clone(&stop_writers) as _);
     let (ended, end) = crossbeam_channel::bounded::<()>(0);
     leave_on_signals(&volume, &watch, session.notifier()?, end)?;
@@ -438,7 +443,7 @@ fn describe_reclaim(done: &Reclaimed) -> String {
     }
 }
 
-/// Stops resynchronisations, balances, scrubs, the reclaim and the healer, which also write to the
+/// Stops long changes, resynchronisations, balances, scrubs, the reclaim and the healer, which also write to the
 /// volume. After the last commit, which counts repairs of these jobs, nothing is written.
 fn stop_of_writers(
     resyncs: Arc<Resyncs>,
@@ -446,10 +451,12 @@ fn stop_of_writers(
     scrubs: Arc<Scrubs>,
     healer: Option<Healer>,
     reclaiming: Option<AutoReclaiming>,
+    jobs: Arc<Jobs>,
 ) -> Arc<impl Fn() + Send + Sync> {
     let healer = Mutex::new(healer);
     let reclaiming = Mutex::new(reclaiming);
     Arc::new(move || {
+        jobs.end();
         drop(reclaiming.lock().take());
         // Ending the resynchronisation precedes the scrub, because a scrub may wait for it.
         resyncs.end();
@@ -512,6 +519,8 @@ fn leave_on_signals(
             let Some(_) = signals.forever().next() else {
                 return;
             };
+            // A mount is busy while a long call runs in it.
+            volume.upgrade().inspect(|volume| volume.cancel_jobs());
             let taken = watch.lock().take();
             if let Some(mut watch) = taken {
                 watch.unmount();

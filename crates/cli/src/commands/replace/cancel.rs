@@ -6,13 +6,12 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result};
 use buttress::DeviceOptions;
 use buttress::Volume;
-use buttress::unstable::writer::{replacement_item, wipe_superblocks};
-use buttress::unstable::{filesystem_of, writer_of};
 use clap::Args;
 use serde_json::json;
 
+use super::below::{filesystem_of, replacement_item, wipe_superblocks, writer_of};
 use super::record::{ENDING, Record};
-use super::{CANCEL_EXIT_CODES, NOTHING};
+use super::{CANCEL_EXIT_CODES, NOTHING, online};
 use crate::background::{self, status_file};
 use crate::context::Context;
 use crate::exit::Outcome;
@@ -20,8 +19,7 @@ use crate::globals::Uses;
 use crate::identity::Identity;
 use crate::manual::{Example, ExitCode, example};
 use crate::status_files::{self, Record as _};
-use crate::table::Subcommand;
-use crate::target::Target;
+use crate::table::{MountView, Subcommand};
 use crate::writing::Writing;
 
 /// Cancel a running or interrupted replacement, and keep the old device
@@ -34,13 +32,15 @@ pub(super) struct Cancel {
     /// The status file of a running replacement, if it is not IMAGE.replace-status
     #[arg(long, value_name = "FILE")]
     status_file: Option<PathBuf>,
-    /// An image or device of the volume
+    /// An image or device of the volume, or a path on a mount
     #[arg(value_name = "IMAGE")]
     image: OsString,
 }
 
 impl Subcommand for Cancel {
     const NAME: &'static str = "cancel";
+    const ON_MOUNTS: bool = true;
+    const MOUNT_VIEW: MountView = MountView::Live;
     const EXAMPLES: &'static [Example] = &[example(
         "buttress replace cancel --device old.img --device new.img first.img",
         "Cancels the replacement of old.img with new.img",
@@ -52,7 +52,12 @@ impl Subcommand for Cancel {
     }
 
     fn run(self, context: &Context) -> Result<Outcome> {
-        let image = Target::parse(&self.image).image;
+        let image = context.target(&self.image).image;
+        if let Some(mount) = context.mount() {
+            let writing = context.open_for_writing(&image)?;
+            return online::cancel(context, &mount, &writing);
+        }
+        context.hand_on(&image)?;
         let options = DeviceOptions {
             write: true,
             ..context.device_options()
@@ -74,7 +79,7 @@ impl Subcommand for Cancel {
         let target = filesystem_of(opened.volume()).volume().found_target();
         let writing = Writing::new(opened, Volume::options().gives_up_replacement(true))
             .with_context(|| image.display().to_string())?;
-        let is_open = writer_of(writing.volume()).replacement().is_some();
+        let is_open = writer_of(writing.volume()).replacements().current().is_some();
         if !is_open {
             context.warn(format_args!("{}: no device is being replaced", image.display()));
             if context.json() {
@@ -82,7 +87,7 @@ impl Subcommand for Cancel {
             }
             return Ok(Outcome::Code(NOTHING));
         }
-        writer_of(writing.volume()).cancel_replacement()?;
+        writer_of(writing.volume()).replacements().cancel()?;
         if let Some(target) = target {
             wipe_superblocks(&target.device, target.uuid).context("wiping the target's superblocks")?;
         }

@@ -6,10 +6,9 @@ use std::path::Path;
 use anyhow::Result;
 use buttress::ByteCount;
 use buttress::scrub::{Lost, Replaced};
-use buttress::unstable::fs::Filesystem;
-use buttress::unstable::volume::DeviceSlot;
 use serde_json::{Value, json};
 
+use super::below::{DeviceSlot, Filesystem};
 use crate::commands::scrub::files;
 use crate::context::Context;
 use crate::exit::Outcome;

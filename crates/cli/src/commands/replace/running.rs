@@ -4,10 +4,9 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use buttress::scrub::{Error, ReplaceOptions, Replaced};
-use buttress::unstable::scrub::Replace;
-use buttress::unstable::writer_of;
 use buttress::{DeviceId, Progress};
 
+use super::below::{Replace, writer_of};
 use super::record::Record;
 use crate::background::this_process;
 use crate::context::Context;
@@ -60,7 +59,7 @@ impl Running<'_> {
         let Some(path) = self.status else {
             return Ok(());
         };
-        let item = writer_of(self.writing.volume()).replacement();
+        let item = writer_of(self.writing.volume()).replacements().current();
         let snapshot = progress.snapshot();
         let (done, all) = (snapshot.bytes.get(), snapshot.expected.get());
         let tenths = u128::from(done)
@@ -83,7 +82,7 @@ impl Running<'_> {
 }
 
 /// Adds advice to an error of a replacement.
-fn advised(error: Error) -> anyhow::Error {
+pub(super) fn advised(error: Error) -> anyhow::Error {
     let advice = match &error {
         Error::MetadataLost { .. } => {
             "the device is unchanged. `buttress check` lists all damage, and `buttress cp -r` copies the readable files"

@@ -6,13 +6,11 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, anyhow};
 use buttress::scrub::ReplaceOptions;
-use buttress::unstable::volume::replacement::TARGET_ID;
-use buttress::unstable::volume::{DeviceSlot, signatures, superblocks};
-use buttress::unstable::{filesystem_of, writer_of};
 use buttress::{ByteCount, Device, DeviceId, DeviceOptions, Uuid};
 use clap::Args;
 use serde_json::json;
 
+use super::below::{DeviceSlot, TARGET_ID, filesystem_of, signatures, superblocks, writer_of};
 use super::print;
 use super::record::{ENDING, Record};
 use super::running::Running;
@@ -22,12 +20,14 @@ use crate::exit::{Advice, Outcome};
 use crate::globals::{Uses, parse_size};
 use crate::identity::Identity;
 use crate::manual::{Example, example};
+use crate::mounted::passed::Passed;
+use crate::mounted::places;
 use crate::status_files::Record as _;
-use crate::table::Subcommand;
+use crate::table::{MountView, Subcommand};
 use crate::target::Target;
 use crate::writing::Writing;
 
-/// Replace a device of a volume that is not mounted
+/// Replace a device of a volume
 ///
 /// The command verifies the content of the old device and copies it to the new device. Damaged
 /// content, or all content of a missing device, comes from other copies or from parity. After an
@@ -41,13 +41,13 @@ use crate::writing::Writing;
 pub(super) struct Start {
     /// Stay in the foreground
     #[arg(short = 'B')]
-    foreground: bool,
+    pub(super) foreground: bool,
     /// Overwrite the target even if it seems to contain data
     #[arg(short = 'f')]
     force: bool,
     /// Read the source only if no other device has the content
     #[arg(short = 'r')]
-    avoid_source: bool,
+    pub(super) avoid_source: bool,
     /// For compatibility: nothing is discarded
     #[arg(short = 'K', long, hide = true)]
     nodiscard: bool,
@@ -63,17 +63,19 @@ pub(super) struct Start {
     /// Device to replace: its image or block device, or its id. For a missing device, give its id
     /// and --degraded
     #[arg(value_name = "SOURCE")]
-    source: OsString,
+    pub(super) source: OsString,
     /// New image or device, at least as large as the source
     #[arg(value_name = "TARGET")]
-    target: PathBuf,
-    /// An image or device of the volume
+    pub(super) target: PathBuf,
+    /// An image or device of the volume, or a path on a mount
     #[arg(value_name = "IMAGE")]
-    image: OsString,
+    pub(super) image: OsString,
 }
 
 impl Subcommand for Start {
     const NAME: &'static str = "start";
+    const ON_MOUNTS: bool = true;
+    const MOUNT_VIEW: MountView = MountView::Live;
     const EXAMPLES: &'static [Example] = &[
         example(
             "buttress replace start -B old.img new.img --device old.img first.img",
@@ -83,6 +85,10 @@ impl Subcommand for Start {
             "buttress replace start -B --degraded 2 new.img first.img",
             "Replaces the missing device 2",
         ),
+        example(
+            "buttress replace start /dev/sdb /dev/sdc /mnt",
+            "Replaces a device of a mounted volume",
+        ),
     ];
 
     fn uses(&self) -> Uses {
@@ -90,7 +96,11 @@ impl Subcommand for Start {
     }
 
     fn run(self, context: &Context) -> Result<Outcome> {
+        if let Some(mount) = context.mount() {
+            return self.run_on_mount(context, &mount);
+        }
         let image = Target::parse(&self.image).image;
+        self.pass(context, &image)?;
         let status = match status_file(&image, self.status_file.as_deref(), ENDING) {
             Ok(path) => Some(path),
             Err(_) if self.foreground => None,
@@ -141,7 +151,7 @@ impl Start {
         let name = || image.display().to_string();
         let writing = Writing::new(opened, buttress::Volume::options()).with_context(name)?;
         let filesystem = writer_of(writing.volume());
-        match (filesystem.replacement(), target) {
+        match (filesystem.replacements().current(), target) {
             (Some(item), _) if item.source != source.id() => {
                 return Err(anyhow!("device {} is already being replaced", item.source)).context(
                     Advice::new("to cancel the replacement, run `buttress replace cancel IMAGE`"),
@@ -150,7 +160,8 @@ impl Start {
             (Some(_), _) => {}
             (None, Some(target)) => {
                 filesystem
-                    .start_replacement(source.id(), target, self.avoid_source)
+                    .replacements()
+                    .start(source.id(), target, self.avoid_source)
                     .with_context(name)?;
             }
             (None, None) => {
@@ -172,7 +183,7 @@ impl Start {
             devices: devices.collect(),
         };
         let options = ReplaceOptions {
-            limit: self.limit.filter(|limit| *limit > 0).map(ByteCount::new),
+            limit: self.limit(),
             ..ReplaceOptions::default()
         };
         let ended = running.run(options)?;
@@ -193,8 +204,14 @@ impl Start {
         source: &DeviceSlot,
         fsid: Uuid,
     ) -> Result<Device> {
-        let target = self.target.display();
         let device = context.open_device(&self.target, options)?;
+        self.check_target(&device, source, fsid)?;
+        Ok(device)
+    }
+
+    /// Refuses a target that is too small, belongs to the volume, or seems to contain data.
+    pub(super) fn check_target(&self, device: &Device, source: &DeviceSlot, fsid: Uuid) -> Result<()> {
+        let target = self.target.display();
         let needed = source.expected_bytes().unwrap_or(ByteCount::ZERO);
         if device.size_bytes() < needed.get() {
             return Err(anyhow!(
@@ -203,16 +220,32 @@ impl Start {
                 source.id()
             ));
         }
-        if superblocks::choose(&device).is_ok_and(|found| found.superblock.fsid == fsid) {
+        if superblocks::choose(device).is_ok_and(|found| found.superblock.fsid == fsid) {
             return Err(anyhow!("{target} already is a device of the volume")).context(Advice::new(
                 "if the volume no longer uses it, wipe its superblocks first: `wipefs -a`",
             ));
         }
-        match signatures::find(&device)? {
+        match signatures::find(device)? {
             Some(found) if !self.force => Err(anyhow!("{target} seems to contain {found}"))
                 .context(Advice::new("to overwrite it, give -f")),
-            _ => Ok(device),
+            _ => Ok(()),
         }
+    }
+
+    /// The most bytes per second of each device.
+    pub(super) fn limit(&self) -> Option<ByteCount> {
+        self.limit.filter(|limit| *limit > 0).map(ByteCount::new)
+    }
+
+    /// If the volume is mounted, opens the target for its server, and hands the command on. The server
+    /// has the target of a started replacement open already.
+    fn pass(&self, context: &Context, image: &Path) -> Result<()> {
+        let Some(below) = places::find(image) else {
+            return Ok(());
+        };
+        let passed = Passed::open_unless_in_use(self.target.as_os_str(), &below, context.sources())?;
+        passed.into_iter().for_each(|passed| context.pass(passed));
+        context.hand_on(image)
     }
 }
 
@@ -276,7 +309,7 @@ fn is_target_of(context: &Context, target: &Path, fsid: Uuid) -> Result<bool> {
 }
 
 /// Finds the device to replace, by its id or by its path.
-fn find_source(
+pub(super) fn find_source(
     source: &OsString,
     slots: &[std::sync::Arc<DeviceSlot>],
 ) -> Result<std::sync::Arc<DeviceSlot>> {

@@ -6,13 +6,10 @@ use std::io::Write;
 use std::path::PathBuf;
 
 use anyhow::Result;
-use buttress::unstable::filesystem_of;
-use buttress::unstable::format::{ReplaceItem, ReplaceState};
-use buttress::unstable::fs::Filesystem;
-use buttress::unstable::writer::replacement_item;
 use clap::Args;
 use serde_json::json;
 
+use super::below::{Filesystem, ReplaceItem, ReplaceState, filesystem_of, replacement_item};
 use super::record::{ENDING, Record};
 use crate::background::status_file;
 use crate::context::Context;
@@ -21,8 +18,7 @@ use crate::globals::Uses;
 use crate::manual::{Example, example};
 use crate::output::time::Clock;
 use crate::status_files::Record as _;
-use crate::table::Subcommand;
-use crate::target::Target;
+use crate::table::{MountView, Subcommand};
 
 /// Show the progress of a replacement, or the result of the last replacement
 #[derive(Args, Debug)]
@@ -33,13 +29,15 @@ pub(super) struct Status {
     /// The status file of a running replacement, if it is not IMAGE.replace-status
     #[arg(long, value_name = "FILE")]
     status_file: Option<PathBuf>,
-    /// An image or device of the volume
+    /// An image or device of the volume, or a path on a mount
     #[arg(value_name = "IMAGE")]
     image: OsString,
 }
 
 impl Subcommand for Status {
     const NAME: &'static str = "status";
+    const ON_MOUNTS: bool = true;
+    const MOUNT_VIEW: MountView = MountView::Committed;
     const EXAMPLES: &'static [Example] = &[example(
         "buttress replace status first.img",
         "Shows the progress of a running or interrupted replacement",
@@ -50,8 +48,11 @@ impl Subcommand for Status {
     }
 
     fn run(self, context: &Context) -> Result<Outcome> {
-        let image = Target::parse(&self.image).image;
+        let image = context.target(&self.image).image;
+        context.present(&image)?;
         let path = status_file(&image, self.status_file.as_deref(), ENDING).ok();
+        // The server of a mount keeps no status file.
+        let path = path.filter(|_| !context.is_on_mount());
         let record = path.as_deref().and_then(|path| Record::load(path).ok().flatten());
         if let Some(record) = record.as_ref().filter(|record| record.is_alive()) {
             return print_running(context, record);

@@ -4,8 +4,10 @@ use std::ffi::OsString;
 use std::io::Write;
 
 use anyhow::{Context as _, Result};
+use buttress::quota::QgroupId;
 use clap::Args;
 
+use crate::commands::qgroup::parse_group;
 use crate::context::Context;
 use crate::exit::Outcome;
 use crate::manual::{Example, example};
@@ -19,6 +21,9 @@ pub struct Create {
     /// Create missing parent directories, too
     #[arg(short, long)]
     parents: bool,
+    /// Make the quota group of each new subvolume a member of this group; repeatable
+    #[arg(short = 'i', value_name = "QGROUPID", value_parser = parse_group)]
+    groups: Vec<QgroupId>,
     /// Paths of the new subvolumes, all in one volume
     #[arg(value_name = "IMAGE:/PATH", required = true)]
     targets: Vec<OsString>,
@@ -36,6 +41,10 @@ impl Subcommand for Create {
             "buttress subvolume create -p new.img:/a/b/c",
             "Creates a subvolume and its parent directories",
         ),
+        example(
+            "buttress subvolume create -i 1/100 new.img:/home",
+            "Creates a subvolume whose quota group is a member of group 1/100",
+        ),
     ];
 
     fn run(self, context: &Context) -> Result<Outcome> {
@@ -49,7 +58,9 @@ impl Subcommand for Create {
                     .with_context(|| target.display())?;
             }
             let (directory, name) = volume.place(&target.path).with_context(|| target.display())?;
-            let created = volume.volume().create_subvolume(directory, &name);
+            let created = volume
+                .volume()
+                .create_subvolume_in_groups(directory, &name, &self.groups);
             let id = created.with_context(|| target.display())?;
             if context.is_on_mount() {
                 volume.give_to_caller(id).with_context(|| target.display())?;

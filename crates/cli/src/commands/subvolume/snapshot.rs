@@ -5,9 +5,11 @@ use std::io::Write;
 
 use anyhow::{Context as _, Result};
 use buttress::Follow;
+use buttress::quota::QgroupId;
 use clap::Args;
 use serde_json::Value;
 
+use crate::commands::qgroup::parse_group;
 use crate::context::Context;
 use crate::exit::{Advice, Outcome};
 use crate::manual::{Example, example};
@@ -21,6 +23,9 @@ pub struct Snapshot {
     /// Make the snapshot read-only
     #[arg(short)]
     read_only: bool,
+    /// Make the quota group of the snapshot a member of this group; repeatable
+    #[arg(short = 'i', value_name = "QGROUPID", value_parser = parse_group)]
+    groups: Vec<QgroupId>,
     /// The subvolume
     #[arg(value_name = "IMAGE:/SOURCE")]
     source: OsString,
@@ -68,9 +73,13 @@ impl Subcommand for Snapshot {
             path.extend_from_slice(name);
         }
         let (directory, name) = volume.place(&path).with_context(|| destination.display())?;
-        let id = volume
-            .volume()
-            .create_snapshot(from.subvolume, directory, &name, self.read_only);
+        let id = volume.volume().create_snapshot_in_groups(
+            from.subvolume,
+            directory,
+            &name,
+            self.read_only,
+            &self.groups,
+        );
         let id = id.with_context(|| destination.display())?;
         volume.commit()?;
         if context.json() {

@@ -56,13 +56,19 @@ pub(super) const SUBVOLUMES: &[Sweep] = &[
         command: "subvolume create",
         base: "{volume.img}:/home/new/one",
         code: 1,
-        own: &[acts("--parents", "-p")],
+        own: &[
+            acts("--parents", "-p"),
+            elsewhere("-i", "new_subvolumes_join_the_named_groups"),
+        ],
         ..PLAIN
     },
     Sweep {
         command: "subvolume snapshot",
         base: "{volume.img}:/home {volume.img}:/new",
-        own: &[acts("-r", "-r")],
+        own: &[
+            acts("-r", "-r"),
+            elsewhere("-i", "new_subvolumes_join_the_named_groups"),
+        ],
         ..PLAIN
     },
     Sweep {
@@ -230,6 +236,8 @@ pub(super) const FILESYSTEMS: &[Sweep] = &[
                 "tune_converts_block_groups_there_and_back",
             ),
             elsewhere("--convert-to-free-space-tree", "tune_makes_a_free_space_tree"),
+            elsewhere("--enable-simple-quota", "tune_enables_and_removes_simple_quotas"),
+            elsewhere("--remove-simple-quota", "tune_enables_and_removes_simple_quotas"),
             elsewhere("--force", "tune_makes_a_seed_and_clears_the_flag"),
         ],
         ..PLAIN

@@ -98,12 +98,14 @@ impl Server {
         let argument = request.input.u64()?;
         let size = |bytes: u32| usize::try_from(bytes).map_err(|_| Errno::INVAL);
         let (input_bytes, output_bytes) = (size(request.input.u32()?)?, size(request.input.u32()?)?);
+        let interruptible = self.interrupts.begin(request.header.unique);
         let control = Control {
             command,
             input: request.input.bytes(input_bytes)?,
             output_bytes,
             argument,
             caller: request.caller(),
+            progress: &interruptible.progress,
         };
         let answered = self.vfs.control(self.node_of(request), &control)?;
         let bytes = answered.bytes.get(..output_bytes).unwrap_or(&answered.bytes);

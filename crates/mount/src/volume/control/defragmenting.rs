@@ -1,7 +1,8 @@
 //! `BTRFS_IOC_DEFRAG` and `BTRFS_IOC_DEFRAG_RANGE`, the commands of `btrfs filesystem defragment`.
 //!
 //! The kernel also accepts callers with write permission by groups or access lists; the server
-//! accepts the owner and privileged callers. For a directory, the kernel defragments trees; the
+//! accepts the owner and privileged callers. A signal to the caller and an unmount end the call with
+//! `EINTR`; what was defragmented stays so. For a directory, the kernel defragments trees; the
 //! server does nothing.
 //!
 //! Source: `linux/btrfs.h`, `struct btrfs_ioctl_defrag_range_args`.
@@ -12,7 +13,7 @@ use super::rights::{require_owner, require_privileged};
 use crate::vfs::{Answered, Control, Errno, Result};
 use buttress::{
     ByteCount, Compression, CompressionMethod, DefragmentCompression, DefragmentOptions, FileKind,
-    FileOffset, Location, Progress,
+    FileOffset, Location,
 };
 
 /// Bits of the flags.
@@ -57,7 +58,8 @@ impl MountedVolume {
             FileKind::Regular => require_owner(control.caller, &metadata)?,
             _ => return Err(Errno::INVAL),
         }
-        let done = writer.defragment(location, options, &Progress::new());
+        let _job = self.begin_job(control)?;
+        let done = writer.defragment(location, options, control.progress);
         done.map_err(|error| self.failed(&error))?;
         Ok(Answered::default())
     }

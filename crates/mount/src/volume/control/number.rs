@@ -51,6 +51,14 @@ pub(super) const SUBVOL_GETFLAGS: u32 = command(READ, BTRFS, 25, 8);
 pub(super) const SUBVOL_SETFLAGS: u32 = command(WRITE, BTRFS, 26, 8);
 pub(super) const DEV_INFO: u32 = command(BOTH, BTRFS, 30, 4096);
 pub(super) const FS_INFO: u32 = command(READ, BTRFS, 31, 1024);
+pub(super) const QUOTA_CTL: u32 = command(BOTH, BTRFS, 40, 16);
+pub(super) const QGROUP_ASSIGN: u32 = command(WRITE, BTRFS, 41, 24);
+pub(super) const QGROUP_CREATE: u32 = command(WRITE, BTRFS, 42, 16);
+/// The command number says that the command only returns data, so its input does not arrive.
+pub(super) const QGROUP_LIMIT: u32 = command(READ, BTRFS, 43, 48);
+pub(super) const QUOTA_RESCAN: u32 = command(WRITE, BTRFS, 44, 64);
+pub(super) const QUOTA_RESCAN_STATUS: u32 = command(READ, BTRFS, 45, 64);
+pub(super) const QUOTA_RESCAN_WAIT: u32 = command(NONE, BTRFS, 46, 0);
 pub(super) const GET_FSLABEL: u32 = command(READ, BTRFS, 49, 256);
 pub(super) const SET_FSLABEL: u32 = command(WRITE, BTRFS, 50, 256);
 pub(super) const GET_DEV_STATS: u32 = command(BOTH, BTRFS, 52, 1032);

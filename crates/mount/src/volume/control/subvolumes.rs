@@ -91,7 +91,7 @@ impl MountedVolume {
         require_name(arguments.name)?;
         self.require_no_entry(directory, arguments.name)?;
         self.require_making(control.caller, directory)?;
-        let made = writer.create_subvolume(directory, arguments.name);
+        let made = writer.subvolumes().create(directory, arguments.name);
         let id = made.map_err(|error| self.failed(&error))?;
         self.give(Location::root_of(id), control.caller)?;
         self.committed()?;
@@ -119,7 +119,9 @@ impl MountedVolume {
         self.require_no_entry(directory, arguments.name)?;
         self.require_making(control.caller, directory)?;
         let read_only = arguments.flags & READ_ONLY != 0;
-        let made = writer.snapshot(source, directory, arguments.name, read_only);
+        let made = writer
+            .subvolumes()
+            .snapshot(source, directory, arguments.name, read_only);
         made.map_err(|error| self.failed(&error))?;
         Ok(self.changed_name(directory, arguments.name))
     }
@@ -163,7 +165,7 @@ impl MountedVolume {
             }
             (directory, arguments.name.to_vec(), require_root(found.target)?)
         };
-        let deleted = writer.delete_subvolume(id);
+        let deleted = writer.subvolumes().delete(id);
         deleted.map_err(|error| self.failed(&error))?;
         self.has_deleted();
         Ok(self.changed_name(directory, &name))
@@ -185,7 +187,9 @@ impl MountedVolume {
         if flags & !READ_ONLY != 0 {
             return Err(Errno::OPNOTSUPP);
         }
-        let set = writer.set_read_only(id, flags & READ_ONLY != 0, ReceivedUuid::Clear);
+        let set = writer
+            .subvolumes()
+            .set_read_only(id, flags & READ_ONLY != 0, ReceivedUuid::Clear);
         set.map_err(|error| self.failed(&error))?;
         self.committed()?;
         Ok(Answered::default())
@@ -198,7 +202,7 @@ impl MountedVolume {
             0 => SubvolumeId::TOP_LEVEL,
             id => SubvolumeId::new(id),
         };
-        let set = writer.set_default_subvolume(id);
+        let set = writer.subvolumes().set_default(id);
         set.map_err(|error| self.failed(&error))?;
         Ok(Answered::default())
     }

@@ -25,6 +25,7 @@ impl MountedVolume {
         // The default range extends to the end of all addresses.
         let range = Logical::new(start)..Logical::new(start.saturating_add(length));
         let trimmed = writer
+            .trims()
             .trim(range, ByteCount::new(shortest))
             .map_err(|error| self.failed(&error))?;
         let mut answer = Answer::default();

@@ -43,11 +43,13 @@ impl Operation {
             }
             Self::Hold(inode) => Made::Held(filesystem.open_inode(*inode)?),
             Self::CreateSubvolume(directory, name) => {
-                Made::Subvolume(filesystem.create_subvolume(*directory, name)?)
+                Made::Subvolume(filesystem.subvolumes().create(*directory, name)?)
             }
-            Self::Snapshot(source, directory, name, read_only) => {
-                Made::Subvolume(filesystem.snapshot(*source, *directory, name, *read_only)?)
-            }
+            Self::Snapshot(source, directory, name, read_only) => Made::Subvolume(
+                filesystem
+                    .subvolumes()
+                    .snapshot(*source, *directory, name, *read_only)?,
+            ),
             Self::Rename(from, old, to, new_name, mode) => {
                 let as_called = match mode {
                     Mode::Replace => RenameMode::Replace,
@@ -61,7 +63,7 @@ impl Operation {
                 if *mode != Mode::Whiteout || stays {
                     return Ok(Made::Nothing);
                 }
-                match filesystem.lookup(*from, old)? {
+                match filesystem.live().lookup(*from, old)? {
                     Some(whiteout) => Made::Inode(whiteout.target),
                     None => Made::Nothing,
                 }
@@ -83,12 +85,14 @@ impl Operation {
             Self::Link(inode, directory, name) => filesystem.link(*inode, *directory, name),
             Self::Unlink(directory, name) => filesystem.unlink(*directory, name),
             Self::RemoveDirectory(directory, name) => filesystem.remove_directory(*directory, name),
-            Self::DeleteSubvolume(id) => filesystem.delete_subvolume(*id),
-            Self::DropDeleted => filesystem.drop_deleted_subvolumes(&Progress::new()),
+            Self::DeleteSubvolume(id) => filesystem.subvolumes().delete(*id),
+            Self::DropDeleted => filesystem.subvolumes().drop_deleted(&Progress::new()),
             Self::SetReadOnly(id, read_only) => {
-                filesystem.set_read_only(*id, *read_only, ReceivedUuid::Refuse)
+                filesystem
+                    .subvolumes()
+                    .set_read_only(*id, *read_only, ReceivedUuid::Refuse)
             }
-            Self::SetDefault(id) => filesystem.set_default_subvolume(*id),
+            Self::SetDefault(id) => filesystem.subvolumes().set_default(*id),
             Self::SetLabel(label) => filesystem.set_label(label),
             Self::Content(inode, change) => change.write(filesystem, *inode),
             _ => self.write_attributes(filesystem),

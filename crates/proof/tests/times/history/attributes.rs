@@ -41,7 +41,7 @@ impl History {
                 let flag = FileAttributes::NOATIME;
                 let flags = if is_noatime { flag } else { FileAttributes::empty() };
                 // A flag that the volume's options set on new files stays set.
-                let found = volume.metadata(at).unwrap();
+                let found = volume.live().metadata(at).unwrap();
                 let nocow = found.flags.contains(InodeFlags::NODATACOW);
                 let kept = if nocow {
                     FileAttributes::NOCOW

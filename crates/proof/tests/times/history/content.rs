@@ -11,7 +11,7 @@ impl History {
         let (Some(at), Some(other)) = (self.file(), self.file()) else {
             return "nothing".to_owned();
         };
-        let size = volume.size_of(at).unwrap();
+        let size = volume.contents().size_of(at).unwrap();
         let start = self.random.below(40_000);
         let length = 1 + self.random.below(30_000);
         let what = self.random.below(12);
@@ -61,7 +61,7 @@ impl History {
                 is_changed
             }
             9 => {
-                let from = volume.size_of(other).unwrap() / SECTOR * SECTOR;
+                let from = volume.contents().size_of(other).unwrap() / SECTOR * SECTOR;
                 let to = offset(start / SECTOR * SECTOR);
                 volume
                     .clone_range(other, offset(0)..offset(from), at, to)
@@ -91,7 +91,7 @@ impl History {
         let start = range.start.get() / SECTOR * SECTOR;
         let end = range.end.get().next_multiple_of(SECTOR);
         let sectors = FileOffset::new(start)..FileOffset::new(end);
-        let found = self.volume().fiemap(at, sectors).unwrap();
+        let found = self.volume().live().fiemap(at, sectors).unwrap();
         found.map(|extent| extent.unwrap().flags).collect()
     }
 
@@ -104,9 +104,9 @@ impl History {
         let range = FileOffset::new(start)..FileOffset::new(start + SECTOR);
         let moved = volume.note_direct_read(at, &range, self.policy).unwrap();
         let extents = self.extents(at, &range);
-        let size = volume.size_of(at).unwrap();
+        let size = volume.contents().size_of(at).unwrap();
         // Dirty content of a grown file replaces the inline extent.
-        let falls_back = match size > SECTOR && volume.is_waiting(at) {
+        let falls_back = match size > SECTOR && volume.contents().is_waiting(at) {
             true => FiemapFlags::ENCODED,
             false => FiemapFlags::INLINE | FiemapFlags::ENCODED,
         };

@@ -11,22 +11,22 @@ impl History {
         match what {
             0 | 1 => {
                 let at = self.any();
-                volume.fsync(at).unwrap();
+                volume.log_tree().fsync(at).unwrap();
                 self.model.sync(at);
             }
             2 => {
-                let _synced = volume.fdatasync(self.any()).unwrap();
+                let _synced = volume.log_tree().fdatasync(self.any()).unwrap();
             }
             3 => {
                 let at = self.file().unwrap();
-                volume.write_back_file(at).unwrap();
+                volume.writeback().write_file(at).unwrap();
                 self.model.inodes.get_mut(&at).unwrap().is_dirty = false;
             }
-            4 => volume.write_back().unwrap(),
+            4 => volume.writeback().write_all().unwrap(),
             5 => {
                 let range = FileOffset::new(0)..FileOffset::new(self.random.below(50_000));
                 let at = self.file().unwrap();
-                let _synced = volume.sync_range(at, range).unwrap();
+                let _synced = volume.log_tree().sync_range(at, range).unwrap();
             }
             6 => drop(volume.view()),
             7 | 8 => {
@@ -45,6 +45,7 @@ impl History {
         let (volume, now, name) = (self.volume(), self.now(), self.new_name());
         let read_only = self.random.one_in(2);
         let id = volume
+            .subvolumes()
             .snapshot(SubvolumeId::TOP_LEVEL, ROOT, name.as_bytes(), read_only)
             .unwrap();
         for (at, inode) in &self.model.inodes {
@@ -84,7 +85,7 @@ impl History {
         let root = old.inodes[&ROOT].clone();
         self.find(ROOT, &root);
         while let Some(directory) = directories.pop() {
-            for entry in volume.list(directory, 0, usize::MAX).unwrap() {
+            for entry in volume.live().list(directory, 0, usize::MAX).unwrap() {
                 if entry.target.subvolume != SubvolumeId::TOP_LEVEL {
                     continue;
                 }
@@ -103,7 +104,7 @@ impl History {
     /// Checks an inode after a power cut: its times must be times that it had since it was last
     /// durable.
     pub(super) fn find(&mut self, at: Location, known: &Inode) {
-        let found = self.volume().metadata(at).unwrap();
+        let found = self.volume().live().metadata(at).unwrap();
         let times = Times::of(&found);
         assert!(
             known.since_durable.contains(&times),

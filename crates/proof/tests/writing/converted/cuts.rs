@@ -68,7 +68,7 @@ fn expect_resumed_by_kernel(images: &Backends, before: &State, conversion: &Conv
 /// Resumes the balance, if one is paused, and checks its result.
 fn expect_resumed(images: &Backends, before: &State, conversion: &Conversion) -> Result<()> {
     let filesystem = open_for_writing(images)?;
-    let is_paused = filesystem.balance().is_some();
+    let is_paused = filesystem.balances().current().is_some();
     if is_paused {
         run_to_the_end(&filesystem, None)?;
     }

@@ -81,7 +81,7 @@ impl Job<'_> {
                 bytes_per_second: None,
                 ..RelocationOptions::default()
             };
-            let moved = self.filesystem.move_together(&extents, &options)?;
+            let moved = self.filesystem.relocations().move_together(&extents, &options)?;
             self.summary.moved = self.summary.moved.exact_add(ByteCount::new(moved.data_bytes));
             if moved.data_extents == 0 {
                 let bytes = extents.iter().map(|extent| extent.length.get());

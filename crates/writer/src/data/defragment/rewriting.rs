@@ -29,18 +29,24 @@ impl Job<'_> {
             return Ok(Rewritten::Changed);
         };
         let mut content = vec![0; piece.bytes().narrow::<usize>()];
-        filesystem.read_extents(self.location, piece.range.start, &mut content)?;
+        filesystem
+            .live()
+            .read_extents(self.location, piece.range.start, &mut content)?;
         let run = [(piece.range.start, Bytes::from(content))];
-        let (extents, _) = filesystem.make_extents(&run, self.plan_of(piece).as_ref());
+        let (extents, _) = filesystem
+            .writeback()
+            .make_extents(&run, self.plan_of(piece).as_ref());
         let placed = self.place(piece, &extents)?;
         if !improves(piece, &placed, self.rule.wanted) {
-            filesystem.give_back_extents(placed);
+            filesystem.writeback().give_back_extents(placed);
             return Ok(match piece.joins {
                 true => Rewritten::Left,
                 false => Rewritten::Kept,
             });
         }
-        let written = filesystem.write_extents_out(&writes_of(&placed), self.has_checksums);
+        let written = filesystem
+            .writeback()
+            .write_extents_out(&writes_of(&placed), self.has_checksums);
         let count = placed.len();
         match written {
             Ok(sums) => match self.replace(piece, placed, sums, writes)? {
@@ -51,7 +57,7 @@ impl Job<'_> {
                 false => Ok(Rewritten::Changed),
             },
             Err(error) => {
-                filesystem.give_back_extents(placed);
+                filesystem.writeback().give_back_extents(placed);
                 Err(error)
             }
         }
@@ -65,15 +71,15 @@ impl Job<'_> {
         }
         let filesystem = self.filesystem;
         for _ in 0..CHANGES_MAX {
-            let found = filesystem.with_content(self.location, |content| {
+            let found = filesystem.contents().with(self.location, |content| {
                 let is_calm = content.look_at_dirty(DirtyData::is_empty);
-                let (item, _) = filesystem.live_inode(self.location)?;
+                let (item, _) = filesystem.live().inode(self.location)?;
                 Ok(is_calm.then_some(item.sequence))
             })?;
             if found.is_some() {
                 return Ok(found);
             }
-            filesystem.write_back_file(self.location)?;
+            filesystem.writeback().write_file(self.location)?;
         }
         Ok(None)
     }
@@ -98,7 +104,7 @@ impl Job<'_> {
             }
             reserved => reserved?,
         }
-        let placed = filesystem.place_extents(extents);
+        let placed = filesystem.writeback().place_extents(extents);
         filesystem.release_data(bytes);
         placed
     }
@@ -116,14 +122,14 @@ impl Job<'_> {
         let location = self.location;
         let insertions: Vec<Insertion> = placed.into_iter().map(Insertion::New).collect();
         let mut inserted = 0_usize;
-        let replaced = filesystem.with_content(location, |content| {
+        let replaced = filesystem.contents().with(location, |content| {
             content.require_writable()?;
             // An additional item shows a change.
             let most = piece.items.len().exact_add(1);
             let items = filesystem.items_of(location, &piece.range, most)?;
             let is_calm = !self.in_place
                 || buttress_faults::on("defragment-overwritten-unseen")
-                || (filesystem.live_inode(location)?.0.sequence == writes
+                || (filesystem.live().inode(location)?.0.sequence == writes
                     && content.look_at_dirty(DirtyData::is_empty));
             let is_unchanged = items == piece.items || buttress_faults::on("defragment-unchecked");
             if !is_unchanged || !is_calm {
@@ -134,7 +140,9 @@ impl Job<'_> {
             Ok(true)
         });
         if !matches!(replaced, Ok(true)) {
-            filesystem.give_back_insertions(insertions.into_iter().skip(inserted));
+            filesystem
+                .writeback()
+                .give_back_insertions(insertions.into_iter().skip(inserted));
         }
         replaced
     }

@@ -41,16 +41,16 @@ fn fragmented(filesystem: &WritableFilesystem, name: &str, content: &[u8], nocow
             filesystem
                 .write_at(file, offset(number as u64 * 4096), sector)
                 .unwrap();
-            filesystem.write_back_file(file).unwrap();
+            filesystem.writeback().write_file(file).unwrap();
         }
     }
     file
 }
 
 fn content(filesystem: &WritableFilesystem, file: Location) -> Vec<u8> {
-    let mut bytes = vec![0; usize::try_from(filesystem.size_of(file).unwrap()).unwrap()];
+    let mut bytes = vec![0; usize::try_from(filesystem.contents().size_of(file).unwrap()).unwrap()];
     assert_eq!(
-        filesystem.read_at(file, offset(0), &mut bytes).unwrap(),
+        filesystem.live().read_at(file, offset(0), &mut bytes).unwrap(),
         bytes.len()
     );
     bytes
@@ -93,7 +93,7 @@ fn fragments_become_one_extent_and_times_stay() {
     let model = text(1, 1_000_000);
     let file = fragmented(&filesystem, "file", &model, false);
     filesystem.commit().unwrap();
-    let before = filesystem.metadata(file).unwrap();
+    let before = filesystem.live().metadata(file).unwrap();
     assert!(
         fragments(&filesystem, file) > 100,
         "{}",
@@ -102,7 +102,7 @@ fn fragments_become_one_extent_and_times_stay() {
     let summary = run(&filesystem, file, &defaults());
     assert_eq!(summary.new_extents, 1, "{summary:?}");
     assert_eq!(items(&filesystem, file).len(), 1);
-    let after = filesystem.metadata(file).unwrap();
+    let after = filesystem.live().metadata(file).unwrap();
     let times = |of: &Metadata| (of.modified, of.changed, of.size);
     assert_eq!(times(&before), times(&after));
     assert_eq!(content(&filesystem, file), model);
@@ -128,12 +128,12 @@ fn holes_inline_and_preallocated_extents_stay() {
         filesystem
             .write_at(file, offset(at as u64), &model[at..at + 4096])
             .unwrap();
-        filesystem.write_back_file(file).unwrap();
+        filesystem.writeback().write_file(file).unwrap();
         // Another file's extent parts the extents of this file.
         let name = format!("between-{at}");
         let other = filesystem.create(ROOT, name.as_bytes(), &NEW).unwrap();
         filesystem.write_at(other, offset(0), &[1; 4096]).unwrap();
-        filesystem.write_back_file(other).unwrap();
+        filesystem.writeback().write_file(other).unwrap();
     }
     filesystem.truncate(file, ByteCount::new(300 << 10)).unwrap();
     filesystem.commit().unwrap();
@@ -208,7 +208,7 @@ fn content_that_does_not_shrink_stays() {
         filesystem
             .write_at(file, offset(half as u64), &model[half..half + (3 << 20)])
             .unwrap();
-        filesystem.write_back_file(file).unwrap();
+        filesystem.writeback().write_file(file).unwrap();
     }
     let before = items(&filesystem, file);
     let options = DefragmentOptions {
@@ -234,7 +234,7 @@ fn small_compressed_extents_are_joined_and_stay_compressed() {
         filesystem
             .write_at(file, offset(at as u64), &model[at..at + 8192])
             .unwrap();
-        filesystem.write_back_file(file).unwrap();
+        filesystem.writeback().write_file(file).unwrap();
     }
     let before = items(&filesystem, file).len();
     run(&filesystem, file, &defaults());
@@ -256,6 +256,7 @@ fn snapshots_keep_their_extents() {
     let model = text(4, 400_000);
     let file = fragmented(&filesystem, "file", &model, false);
     let snapshot = filesystem
+        .subvolumes()
         .snapshot(ROOT.subvolume, ROOT, b"snapshot", true)
         .unwrap();
     let of_snapshot = Location::new(snapshot, file.inode);
@@ -282,6 +283,7 @@ fn shared_extents_move_together_and_stay_shared() {
     let whole = offset(0)..offset(model.len() as u64);
     filesystem.clone_range(file, whole, clone, offset(0)).unwrap();
     let snapshot = filesystem
+        .subvolumes()
         .snapshot(ROOT.subvolume, ROOT, b"snapshot", true)
         .unwrap();
     // The start of the file is its own again, and becomes an extent of its own.
@@ -291,7 +293,7 @@ fn shared_extents_move_together_and_stay_shared() {
         filesystem
             .write_at(file, offset(at as u64), &own[at..at + 4096])
             .unwrap();
-        filesystem.write_back_file(file).unwrap();
+        filesystem.writeback().write_file(file).unwrap();
     }
     filesystem.commit().unwrap();
     let users = [file, clone, Location::new(snapshot, file.inode)];
@@ -418,14 +420,15 @@ fn writers_beside_the_job_lose_nothing() {
                     .write_at(file, offset(at as u64), &model[at..at + length])
                     .unwrap();
                 if rounds.is_multiple_of(5) {
-                    filesystem.write_back_file(file).unwrap();
+                    filesystem.writeback().write_file(file).unwrap();
                 }
                 if rounds.is_multiple_of(50) {
                     let name = format!("snapshot-{seed}-{rounds}");
                     let made = filesystem
+                        .subvolumes()
                         .snapshot(ROOT.subvolume, ROOT, name.as_bytes(), false)
                         .unwrap();
-                    filesystem.delete_subvolume(made).unwrap();
+                    filesystem.subvolumes().delete(made).unwrap();
                 }
             }
             job.join().unwrap();
@@ -455,7 +458,8 @@ fn piece_that_changed_is_not_replaced() {
         let file = fragmented(&filesystem, name, &model, nocow);
         let progress = Progress::new();
         let described = filesystem
-            .with_content(file, |content| content.describe())
+            .contents()
+            .with(file, |content| content.describe())
             .unwrap();
         let job = described.job(&filesystem, file, &defaults(), &progress);
         let (pieces, _) = job.rule.choose(&items(&filesystem, file), false, &|_| false);
@@ -463,14 +467,18 @@ fn piece_that_changed_is_not_replaced() {
         let writes = job.count_of_writes().unwrap().unwrap();
         let mut old = model.clone();
         old.resize(usize::try_from(piece.bytes()).unwrap(), 0);
-        let (extents, _) = filesystem.make_extents(&[(0, Bytes::from(old))], None);
+        let (extents, _) = filesystem
+            .writeback()
+            .make_extents(&[(0, Bytes::from(old))], None);
         let placed = job.place(piece, &extents).unwrap();
-        let written = filesystem.write_extents_out(&writes_of(&placed), job.has_checksums);
+        let written = filesystem
+            .writeback()
+            .write_extents_out(&writes_of(&placed), job.has_checksums);
         model[5000..5100].fill(b'!');
         filesystem
             .write_at(file, offset(5000), &model[5000..5100])
             .unwrap();
-        filesystem.write_back_file(file).unwrap();
+        filesystem.writeback().write_file(file).unwrap();
         assert!(
             !job.replace(piece, placed, written.unwrap(), writes).unwrap(),
             "{name}"
@@ -487,6 +495,7 @@ fn volume_without_space_stays_whole() {
     let model = text(9, 8 << 20);
     let file = fragmented(&filesystem, "file", &model, false);
     let snapshot = filesystem
+        .subvolumes()
         .snapshot(ROOT.subvolume, ROOT, b"snapshot", true)
         .unwrap();
     let filler = filesystem.create(ROOT, b"filler", &NEW).unwrap();

@@ -11,7 +11,7 @@ use buttress_fs::extents::{FileRange, RangeKind};
 use buttress_fs::inode::FileAttributes;
 
 fn ranges(filesystem: &WritableFilesystem, file: Location) -> Vec<FileRange> {
-    filesystem.write_back_file(file).unwrap();
+    filesystem.writeback().write_file(file).unwrap();
     let view = filesystem.view();
     let file = view.open_file(file).unwrap();
     file.extents().unwrap().collect::<Result<_, _>>().unwrap()
@@ -145,7 +145,7 @@ fn preallocated_room_is_written_where_it_lies() {
     let place = places(&filesystem, file)[0];
     for at in [40, 41, 90, 10] {
         filesystem.write_at(file, offset(at * 4096), &[7; 4096]).unwrap();
-        filesystem.write_back_file(file).unwrap();
+        filesystem.writeback().write_file(file).unwrap();
     }
     filesystem
         .write_at(file, offset(60 * 4096 + 5), &[7; 100])
@@ -195,6 +195,7 @@ fn snapshots_keep_their_content_without_copy_on_write() {
     filesystem.allocate(file, room, AllocateMode::Allocate).unwrap();
     let (before, bytes) = (places(&filesystem, file), content(&filesystem, file));
     let snapshot = filesystem
+        .subvolumes()
         .snapshot(ROOT.subvolume, ROOT, b"snapshot", true)
         .unwrap();
     filesystem.write_at(file, offset(8192), &vec![2; 50_000]).unwrap();
@@ -277,9 +278,9 @@ fn many_threads_write_and_commit() {
                         }
                         // Another thread may change the file's size during this call.
                         _ => {
-                            let size = filesystem.size_of(other).unwrap();
+                            let size = filesystem.contents().size_of(other).unwrap();
                             let mut bytes = vec![0; usize::try_from(size).unwrap()];
-                            filesystem.read_at(other, offset(0), &mut bytes).unwrap();
+                            filesystem.live().read_at(other, offset(0), &mut bytes).unwrap();
                         }
                     }
                 }
@@ -400,7 +401,7 @@ fn content_of_removed_files_is_forgotten() {
     filesystem.write_at(file, offset(0), &vec![1; 100_000]).unwrap();
     filesystem.unlink(ROOT, b"file").unwrap();
     image.commit_and_check(&filesystem);
-    filesystem.write_back().unwrap();
+    filesystem.writeback().write_all().unwrap();
 }
 
 #[test]
@@ -480,8 +481,11 @@ fn the_largest_file_has_a_last_sector() {
         drop(filesystem);
         let filesystem = open(&image, DataOptions::default());
         let mut end = [0; 20];
-        let read = filesystem.read_at(full, offset(size - 20), &mut end).unwrap();
+        let read = filesystem
+            .live()
+            .read_at(full, offset(size - 20), &mut end)
+            .unwrap();
         assert_eq!((read, &end[..10], &end[10..]), (20, &[0; 10][..], &[7; 10][..]));
-        assert_eq!(filesystem.size_of(hollow).unwrap(), size);
+        assert_eq!(filesystem.contents().size_of(hollow).unwrap(), size);
     }
 }

@@ -131,11 +131,11 @@ impl Run {
             72..=83 => self.share(number),
             84..=90 => {
                 let mut found = vec![0xee; length as usize];
-                let count = filesystem.read_at(file, offset(at), &mut found).unwrap();
+                let count = filesystem.live().read_at(file, offset(at), &mut found).unwrap();
                 let expected = model.get(at as usize..end.min(model.len())).unwrap_or_default();
                 assert_eq!(&found[..count], expected);
             }
-            91..=94 => filesystem.write_back_file(file).unwrap(),
+            91..=94 => filesystem.writeback().write_file(file).unwrap(),
             95..=96 => {
                 filesystem.commit().unwrap();
             }

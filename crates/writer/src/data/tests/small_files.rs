@@ -29,7 +29,7 @@ fn batched_small_files_keep_their_content() {
             }
             // This write of the test covers existing extents, and keeps the file's size.
             1 => {
-                filesystem.write_back_file(file).unwrap();
+                filesystem.writeback().write_file(file).unwrap();
                 let end = bytes.len().min(5000);
                 bytes[..end].fill(7);
                 filesystem.write_at(file, offset(0), &bytes[..end]).unwrap();
@@ -44,7 +44,7 @@ fn batched_small_files_keep_their_content() {
         }
         expected.push(Some((file, bytes)));
     }
-    filesystem.write_back().unwrap();
+    filesystem.writeback().write_all().unwrap();
     assert_eq!(
         (
             filesystem.data().dirty_files(),
@@ -78,7 +78,7 @@ fn small_files_are_written_back_with_few_requests() {
         figures.map(|figures| figures.writes.requests).sum::<u64>()
     };
     let before = requests();
-    filesystem.write_back().unwrap();
+    filesystem.writeback().write_all().unwrap();
     let made = requests() - before;
     assert!(made > 0 && made < files / 4, "{made} requests for {files} files");
 }
@@ -112,9 +112,9 @@ fn a_file_that_is_made_at_once_has_its_content_and_its_times() {
             .unwrap();
         assert!(taken.is_empty());
         assert!(content(&filesystem, file) == bytes, "{length}");
-        filesystem.write_back_file(file).unwrap();
+        filesystem.writeback().write_file(file).unwrap();
         assert!(written(&filesystem, file) == bytes, "{length}");
-        let (item, _) = filesystem.live_inode(file).unwrap();
+        let (item, _) = filesystem.live().inode(file).unwrap();
         assert_eq!((item.mode & 0o7777, item.uid), (0o640, 7));
         assert_eq!(
             [item.atime, item.mtime, item.ctime, item.otime].map(Some),
@@ -127,7 +127,7 @@ fn a_file_that_is_made_at_once_has_its_content_and_its_times() {
     let made = filesystem.create_whole(ROOT, b"much", &NEW, &attributes, &mut much);
     assert!(matches!(made, Err(Error::NoSpace { .. })), "{made:?}");
     assert_eq!(much.len(), 600 << 20);
-    assert_eq!(filesystem.lookup(ROOT, b"much").unwrap(), None);
+    assert_eq!(filesystem.live().lookup(ROOT, b"much").unwrap(), None);
     // The name of the new file exists already.
     let mut bytes = vec![1; 5000];
     let made = filesystem.create_whole(ROOT, b"file-5000", &NEW, &attributes, &mut bytes);

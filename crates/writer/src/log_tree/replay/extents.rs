@@ -22,14 +22,18 @@ impl Replay<'_, '_> {
         let size = self.operation.inode(location)?.size.get();
         let sector_bytes = self.operation.look().core().sector_bytes();
         let end = size.checked_next_multiple_of(sector_bytes).unwrap_or(u64::MAX);
-        let gone = self.operation.drop_range(location, &(end..u64::MAX))?;
+        let gone = self
+            .operation
+            .file_items()
+            .drop_range(location, &(end..u64::MAX))?;
         self.count(inode, 0, gone)
     }
 
     fn count(&mut self, inode: InodeNumber, more: u64, less: u64) -> Result<()> {
+        let file = self.at(inode);
         match more == less {
             true => Ok(()),
-            false => self.operation.count_bytes(self.at(inode), more, less),
+            false => self.operation.file_items().count_bytes(file, more, less),
         }
     }
 
@@ -47,9 +51,9 @@ impl Replay<'_, '_> {
         let sector_bytes = self.operation.look().core().format.sector_bytes;
         let logged = FileExtent::parse(&key, item.data(), sector_bytes).map_err(broken)?;
         let stored = Stored::parse(tree, &key, item.data(), sector_bytes)?;
-        let gone = self
-            .operation
-            .drop_range(self.at(inode), &(stored.start..stored.end))?;
+        let dropped = stored.start..stored.end;
+        let at = self.at(inode);
+        let gone = self.operation.file_items().drop_range(at, &dropped)?;
         self.count(inode, stored.counted_bytes(), gone)?;
         let is_hole = logged.slice().is_some_and(ExtentSlice::is_hole);
         if is_hole && self.operation.has(Incompat::NO_HOLES) {
@@ -59,8 +63,8 @@ impl Replay<'_, '_> {
         if let Some(range) = stored.disk() {
             let owner = stored.owner(tree, inode);
             match self.unused.remove(&range.logical) {
-                Some(_) => self.operation.edit().create_data_extent(range, owner),
-                None => self.operation.edit().add_data_reference(range, owner),
+                Some(_) => self.operation.edit().core.create_data_extent(range, owner),
+                None => self.operation.edit().core.add_data_reference(range, owner),
             }
         }
         let needs_checksums = !file.flags.contains(InodeFlags::NODATASUM);
@@ -86,8 +90,8 @@ impl Replay<'_, '_> {
             let bytes = ByteCount::of(sectors)
                 .get()
                 .saturating_mul(running.core.sector_bytes());
-            running.remove_checksums(at, ByteCount::new(bytes))?;
-            running.insert_checksums(at, &sums)?;
+            running.checksum_tree().remove(at, ByteCount::new(bytes))?;
+            running.checksum_tree().insert(at, &sums)?;
         }
         Ok(())
     }

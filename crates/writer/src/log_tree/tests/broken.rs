@@ -7,12 +7,12 @@ use super::*;
 fn expect_no_promise(sync: impl Fn(&WritableFilesystem, Location) -> buttress_fs::error::Result<Synced>) {
     let backends = made(&[160 * MIB], None);
     let filesystem = open(&backends);
-    let subvolume = filesystem.create_subvolume(ROOT, b"subvolume").unwrap();
+    let subvolume = filesystem.subvolumes().create(ROOT, b"subvolume").unwrap();
     filesystem.commit().unwrap();
     let inside = Location::root_of(subvolume);
     let inside = filesystem.create(inside, b"inside", &NEW).unwrap();
     write(&filesystem, inside, b'a', 10_000);
-    assert_eq!(filesystem.fsync(inside).unwrap(), Synced::Logged);
+    assert_eq!(filesystem.log_tree().fsync(inside).unwrap(), Synced::Logged);
     let log = Arc::clone(&filesystem.logs().subvolumes.lock()[&subvolume.tree()]);
     let tree = log.log.lock().tree.take();
     log.log.lock().is_dirty = true;
@@ -35,9 +35,12 @@ fn expect_no_promise(sync: impl Fn(&WritableFilesystem, Location) -> buttress_fs
     filesystem.abandon();
     let filesystem = open(&backends);
     let mut content = vec![0; 10_000];
-    let file = filesystem.lookup(ROOT, b"file").unwrap().unwrap().target;
+    let file = filesystem.live().lookup(ROOT, b"file").unwrap().unwrap().target;
     assert_eq!(
-        filesystem.read_at(file, FileOffset::MIN, &mut content).unwrap(),
+        filesystem
+            .live()
+            .read_at(file, FileOffset::MIN, &mut content)
+            .unwrap(),
         10_000
     );
     assert_eq!(content, vec![b'b'; 10_000]);
@@ -46,10 +49,14 @@ fn expect_no_promise(sync: impl Fn(&WritableFilesystem, Location) -> buttress_fs
 
 #[test]
 fn dirty_log_without_tree_fails_fsync() {
-    expect_no_promise(|filesystem, file| filesystem.fsync(file));
+    expect_no_promise(|filesystem, file| filesystem.log_tree().fsync(file));
 }
 
 #[test]
 fn dirty_log_without_tree_fails_durable_writes() {
-    expect_no_promise(|filesystem, file| filesystem.write_durably_at(file, FileOffset::MIN, &[b'b'; 5000]));
+    expect_no_promise(|filesystem, file| {
+        filesystem
+            .log_tree()
+            .write_durably_at(file, FileOffset::MIN, &[b'b'; 5000])
+    });
 }

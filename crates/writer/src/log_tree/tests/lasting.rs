@@ -22,21 +22,25 @@ fn what_was_punched_out_stays_out() {
     filesystem
         .allocate(punched, hole, AllocateMode::PunchHole)
         .unwrap();
-    assert_eq!(filesystem.fsync(punched).unwrap(), Synced::Logged);
+    assert_eq!(filesystem.log_tree().fsync(punched).unwrap(), Synced::Logged);
     // The file is cut and grows again. The content that was cut off must not return.
     filesystem.truncate(cut, ByteCount::new(4096)).unwrap();
     filesystem.truncate(cut, ByteCount::new(40_960)).unwrap();
-    assert_eq!(filesystem.fsync(cut).unwrap(), Synced::Logged);
+    assert_eq!(filesystem.log_tree().fsync(cut).unwrap(), Synced::Logged);
     filesystem.abandon();
 
     let filesystem = open(&backends);
     let mut content = vec![0; 40_960];
     let read = filesystem
+        .live()
         .read_at(punched, FileOffset::MIN, &mut content)
         .unwrap();
     let zeros = content.iter().filter(|byte| **byte == 0).count();
     assert_eq!((read, zeros), (40_960, 8192));
-    let read = filesystem.read_at(cut, FileOffset::MIN, &mut content).unwrap();
+    let read = filesystem
+        .live()
+        .read_at(cut, FileOffset::MIN, &mut content)
+        .unwrap();
     let zeros = content.iter().filter(|byte| **byte == 0).count();
     assert_eq!((read, zeros), (40_960, 40_960 - 4096));
     filesystem.close().unwrap();
@@ -56,20 +60,23 @@ fn a_name_that_was_taken_over_is_always_there() {
     filesystem.commit().unwrap();
     // The log contains the file that the next step of this test removes.
     write(&filesystem, old, b'p', 5000);
-    assert_eq!(filesystem.fsync(old).unwrap(), Synced::Logged);
+    assert_eq!(filesystem.log_tree().fsync(old).unwrap(), Synced::Logged);
     filesystem
         .rename(ROOT, b"temporary", ROOT, b"name", RenameMode::Replace)
         .unwrap();
     // A sync of another file must log the removal.
     write(&filesystem, other, b'q', 5000);
-    assert_eq!(filesystem.fsync(other).unwrap(), Synced::Logged);
+    assert_eq!(filesystem.log_tree().fsync(other).unwrap(), Synced::Logged);
     filesystem.abandon();
 
     let filesystem = open(&backends);
-    let found = filesystem.lookup(ROOT, b"name").unwrap();
+    let found = filesystem.live().lookup(ROOT, b"name").unwrap();
     assert!(found.is_some(), "the name is gone");
     let mut content = vec![0; 5000];
-    filesystem.read_at(new, FileOffset::MIN, &mut content).unwrap();
+    filesystem
+        .live()
+        .read_at(new, FileOffset::MIN, &mut content)
+        .unwrap();
     assert!(content.iter().all(|byte| *byte == b'n'));
     filesystem.close().unwrap();
 }
@@ -90,12 +97,12 @@ fn deleted_file_loses_all_its_names_after_crash() {
             filesystem.unlink(ROOT, name).unwrap();
         }
         let new = filesystem.create(ROOT, b"two", &NEW).unwrap();
-        assert_eq!(filesystem.fsync(new).unwrap(), Synced::Logged);
+        assert_eq!(filesystem.log_tree().fsync(new).unwrap(), Synced::Logged);
         filesystem.abandon();
 
         let filesystem = open(&backends);
-        assert!(filesystem.lookup(ROOT, b"two").unwrap().is_some());
-        assert!(filesystem.lookup(ROOT, b"one").unwrap().is_none());
+        assert!(filesystem.live().lookup(ROOT, b"two").unwrap().is_some());
+        assert!(filesystem.live().lookup(ROOT, b"one").unwrap().is_none());
         filesystem.close().unwrap();
     }
 }
@@ -110,18 +117,18 @@ fn the_index_of_a_name_that_was_removed_is_not_given_again() {
         filesystem.create(directory, name, &NEW).unwrap();
     }
     filesystem.commit().unwrap();
-    let after = filesystem.next_index(directory).unwrap();
+    let after = filesystem.live().next_index(directory).unwrap();
     drop(filesystem);
     // After the new opening, nothing about the directory is in memory.
     let filesystem = open(&backends);
     filesystem.unlink(directory, b"last").unwrap();
-    assert_eq!(filesystem.next_index(directory).unwrap(), after);
+    assert_eq!(filesystem.live().next_index(directory).unwrap(), after);
     let new = filesystem.create(directory, b"new", &NEW).unwrap();
-    assert_eq!(filesystem.next_index(directory).unwrap(), after + 1);
-    assert_eq!(filesystem.fsync(new).unwrap(), Synced::Logged);
+    assert_eq!(filesystem.live().next_index(directory).unwrap(), after + 1);
+    assert_eq!(filesystem.log_tree().fsync(new).unwrap(), Synced::Logged);
     filesystem.abandon();
     let filesystem = open(&backends);
-    let found = filesystem.lookup(directory, b"new").unwrap();
+    let found = filesystem.live().lookup(directory, b"new").unwrap();
     assert_eq!(found.map(|entry| entry.target), Some(new));
     filesystem.abandon();
 }
@@ -139,14 +146,14 @@ fn a_removed_attribute_is_not_back() {
     }
     filesystem.commit().unwrap();
     filesystem.remove_xattr(file, b"user.removed").unwrap();
-    assert_eq!(filesystem.fsync(file).unwrap(), Synced::Logged);
+    assert_eq!(filesystem.log_tree().fsync(file).unwrap(), Synced::Logged);
     filesystem.abandon();
 
     let filesystem = open(&backends);
     assert_eq!(
-        filesystem.xattr(file, b"user.kept").unwrap().as_deref(),
+        filesystem.live().xattr(file, b"user.kept").unwrap().as_deref(),
         Some(&b"value"[..])
     );
-    assert_eq!(filesystem.xattr(file, b"user.removed").unwrap(), None);
+    assert_eq!(filesystem.live().xattr(file, b"user.removed").unwrap(), None);
     filesystem.close().unwrap();
 }

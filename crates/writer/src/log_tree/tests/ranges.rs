@@ -14,7 +14,7 @@ fn a_range_with_nothing_new_is_durable() {
     write(&filesystem, file, b'a', MIB);
     let range = |start: u64, end: u64| FileOffset::new(start)..FileOffset::new(end);
     assert_eq!(
-        filesystem.sync_range(file, range(0, 4096)).unwrap(),
+        filesystem.log_tree().sync_range(file, range(0, 4096)).unwrap(),
         Synced::Logged
     );
     filesystem
@@ -22,29 +22,41 @@ fn a_range_with_nothing_new_is_durable() {
         .unwrap();
     let writes = backends[0].request_counts().1;
     for clean in [range(0, 4096), range(600_000, 1 << 20)] {
-        assert_eq!(filesystem.sync_range(file, clean).unwrap(), Synced::Unneeded);
+        assert_eq!(
+            filesystem.log_tree().sync_range(file, clean).unwrap(),
+            Synced::Unneeded
+        );
     }
     assert_eq!(backends[0].request_counts().1, writes);
     assert_eq!(
-        filesystem.sync_range(file, range(504_000, 504_001)).unwrap(),
+        filesystem
+            .log_tree()
+            .sync_range(file, range(504_000, 504_001))
+            .unwrap(),
         Synced::Logged
     );
     // Content after the logged end does not survive a crash.
     filesystem
         .write_at(file, FileOffset::new(2 << 20), &[b'c'; 4096])
         .unwrap();
-    filesystem.write_back().unwrap();
+    filesystem.writeback().write_all().unwrap();
     assert_eq!(
-        filesystem.sync_range(file, range(1 << 20, 3 << 20)).unwrap(),
+        filesystem
+            .log_tree()
+            .sync_range(file, range(1 << 20, 3 << 20))
+            .unwrap(),
         Synced::Logged
     );
     let end = FileOffset::new((2 << 20) + 4096);
-    let durably = filesystem.write_durably_at(file, end, b"end").unwrap();
+    let durably = filesystem.log_tree().write_durably_at(file, end, b"end").unwrap();
     assert_eq!(durably, Synced::Logged);
     filesystem.abandon();
     let filesystem = open(&backends);
     let mut content = vec![0; 4 << 20];
-    let read = filesystem.read_at(file, FileOffset::MIN, &mut content).unwrap();
+    let read = filesystem
+        .live()
+        .read_at(file, FileOffset::MIN, &mut content)
+        .unwrap();
     assert_eq!(read, (2 << 20) + 4096 + 3);
     assert_eq!((content[504_000], content[read - 1]), (b'b', b'd'));
     filesystem.close().unwrap();
@@ -66,13 +78,18 @@ fn a_range_costs_the_range() {
     let range = |start: u64, end: u64| FileOffset::new(start)..FileOffset::new(end);
     let middle = MIB as u64;
     // The range ends inside sectors: these sectors are written.
-    let synced = filesystem.sync_range(file, range(middle + 5, middle + 8195));
+    let synced = filesystem
+        .log_tree()
+        .sync_range(file, range(middle + 5, middle + 8195));
     assert_eq!(synced.unwrap(), Synced::Logged);
     let written = backends[0].written_bytes() - before;
     assert!(written < MIB as u64 / 2, "{written} bytes for three sectors");
     let mut content = vec![0; length];
     let mut read = |filesystem: &WritableFilesystem| {
-        let bytes = filesystem.read_at(file, FileOffset::MIN, &mut content).unwrap();
+        let bytes = filesystem
+            .live()
+            .read_at(file, FileOffset::MIN, &mut content)
+            .unwrap();
         assert_eq!(bytes, length);
         content.clone()
     };
@@ -81,7 +98,10 @@ fn a_range_costs_the_range() {
     filesystem
         .write_at(file, FileOffset::new(middle), &[b'c'; 4096])
         .unwrap();
-    let synced = filesystem.sync_range(file, range(middle, middle + 1)).unwrap();
+    let synced = filesystem
+        .log_tree()
+        .sync_range(file, range(middle, middle + 1))
+        .unwrap();
     assert_eq!(synced, Synced::Logged);
     filesystem.abandon();
     let filesystem = open(&backends);
@@ -95,8 +115,8 @@ fn a_range_costs_the_range() {
     let wrong = (0..length).find(|number| survived[*number] != expected(*number));
     assert_eq!(wrong, None);
     write(&filesystem, file, b'd', length);
-    filesystem.sync_range(file, range(0, 4096)).unwrap();
-    filesystem.fsync(file).unwrap();
+    filesystem.log_tree().sync_range(file, range(0, 4096)).unwrap();
+    filesystem.log_tree().fsync(file).unwrap();
     filesystem.abandon();
     let filesystem = open(&backends);
     assert!(read(&filesystem).iter().all(|byte| *byte == b'd'));

@@ -43,7 +43,7 @@ fn a_row_of_new_names_of_all_kinds_is_there_after_a_crash() {
                         let offset = FileOffset::new(extent * 8192);
                         filesystem.write_at(file, offset, &[b'e'; 4096]).unwrap();
                     }
-                    filesystem.fsync(file).unwrap();
+                    filesystem.log_tree().fsync(file).unwrap();
                 }
                 2 => {
                     let made = filesystem
@@ -73,13 +73,13 @@ fn a_row_of_new_names_of_all_kinds_is_there_after_a_crash() {
                 _ => write(&filesystem, file, b'x', 5000),
             }
         }
-        assert_eq!(filesystem.fsync(directory).unwrap(), Synced::Logged);
+        assert_eq!(filesystem.log_tree().fsync(directory).unwrap(), Synced::Logged);
     }
     filesystem.abandon();
 
     let filesystem = open(&backends);
     for (name, inode) in &expected {
-        let found = filesystem.lookup(directory, name).unwrap();
+        let found = filesystem.live().lookup(directory, name).unwrap();
         assert_eq!(
             found.map(|entry| entry.target),
             Some(*inode),
@@ -93,7 +93,7 @@ fn a_row_of_new_names_of_all_kinds_is_there_after_a_crash() {
             .find(|(known, _)| *known == name("file", number))
             .unwrap()
             .1;
-        let attributes = filesystem.xattrs(file).unwrap();
+        let attributes = filesystem.live().xattrs(file).unwrap();
         assert_eq!(attributes.len() as u64, number % 40 + 1, "file {number}");
     }
     filesystem.close().unwrap();
@@ -112,15 +112,18 @@ fn logs_reuse_addresses_of_earlier_logs() {
         let room = handle.core.groups.room(Purpose::Metadata);
         room.pinned_bytes / handle.core.node_bytes().get()
     };
-    let before = (pinned(), filesystem.log_statistics().blocks);
+    let before = (pinned(), filesystem.log_tree().statistics().blocks);
     for number in 0..4000 {
         let name = format!("file-{number}");
         filesystem.create(directory, name.as_bytes(), &NEW).unwrap();
         if number % 100 == 99 {
-            assert_eq!(filesystem.fsync(directory).unwrap(), Synced::Logged);
+            assert_eq!(filesystem.log_tree().fsync(directory).unwrap(), Synced::Logged);
         }
     }
-    let (taken, written) = (pinned() - before.0, filesystem.log_statistics().blocks - before.1);
+    let (taken, written) = (
+        pinned() - before.0,
+        filesystem.log_tree().statistics().blocks - before.1,
+    );
     assert!(written > 200 && taken * 2 < written, "{taken} of {written}");
     filesystem.abandon();
 }

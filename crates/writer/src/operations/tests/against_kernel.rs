@@ -115,7 +115,7 @@ fn find(filesystem: &WritableFilesystem, path: &str, follow: Follow) -> Result<L
     let mut here = ROOT;
     let mut names = path.split('/').filter(|name| !name.is_empty()).peekable();
     while let Some(name) = names.next() {
-        let Ok(Some(entry)) = filesystem.lookup(here, name.as_bytes()) else {
+        let Ok(Some(entry)) = filesystem.live().lookup(here, name.as_bytes()) else {
             return filesystem.view().resolve(ROOT, path.as_bytes(), follow);
         };
         let is_inner = names.peek().is_some() || path.ends_with('/');

@@ -343,7 +343,7 @@ fn unnamed_files_live_as_long_as_they_are_held() {
         Err(Error::InodeNotFound { .. })
     ));
     image.commit_and_check(&filesystem);
-    assert_eq!(filesystem.clean_orphans(ROOT.subvolume).unwrap(), 0);
+    assert_eq!(filesystem.orphans().clean(ROOT.subvolume).unwrap(), 0);
 }
 
 #[test]
@@ -356,7 +356,7 @@ fn set_times_survive_write_back() {
     filesystem
         .write_at(file, FileOffset::MIN, &vec![7; 100_000])
         .unwrap();
-    assert_eq!(filesystem.metadata(file).unwrap().size.get(), 100_000);
+    assert_eq!(filesystem.live().metadata(file).unwrap().size.get(), 100_000);
     let time = Timestamp {
         seconds: 5,
         nanoseconds: 6,
@@ -366,7 +366,7 @@ fn set_times_survive_write_back() {
         ..AttributeChanges::default()
     };
     filesystem.set_attributes(file, &changes).unwrap();
-    let set = filesystem.metadata(file).unwrap();
+    let set = filesystem.live().metadata(file).unwrap();
     image.commit_and_check(&filesystem);
     let found = filesystem.view().metadata(file).unwrap();
     assert_eq!(
@@ -394,7 +394,7 @@ fn a_removed_file_takes_its_content_along() {
             }
             filesystem.unlink(ROOT, b"file").unwrap();
             assert!(matches!(
-                filesystem.metadata(file),
+                filesystem.live().metadata(file),
                 Err(Error::InodeNotFound { .. })
             ));
             image.commit_and_check(&filesystem);

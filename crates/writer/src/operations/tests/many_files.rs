@@ -39,8 +39,8 @@ fn files(directories: [Location; 2]) -> Vec<(Location, Vec<u8>, AttributeChanges
 }
 
 fn begin(filesystem: &WritableFilesystem) -> (SubvolumeId, [Location; 2]) {
-    let id = filesystem.begin_subvolume().unwrap();
-    filesystem.defer_names(id).unwrap();
+    let id = filesystem.subvolumes().begin().unwrap();
+    filesystem.subvolumes().defer_names(id).unwrap();
     let root = Location::root_of(id);
     let below = filesystem.make_directory(root, b"below", &NEW).unwrap();
     (id, [root, below])
@@ -54,21 +54,22 @@ fn finish(filesystem: &WritableFilesystem, id: SubvolumeId, name: &[u8]) {
         parent: None,
         received: None,
     };
-    filesystem.finish_subvolumes(&[finished]).unwrap();
+    filesystem.subvolumes().finish(&[finished]).unwrap();
 }
 
 /// Returns names, indexes, inode numbers, attributes and contents of all files in two directories.
 fn all_of(filesystem: &WritableFilesystem, directories: [Location; 2]) -> Vec<String> {
     let mut all = Vec::new();
     for directory in directories {
-        let (item, _) = filesystem.live_inode(directory).unwrap();
+        let (item, _) = filesystem.live().inode(directory).unwrap();
         all.push(format!("{} {} {}", directory.inode, item.size, item.sequence));
-        for entry in filesystem.list(directory, 0, usize::MAX).unwrap() {
-            let (item, _) = filesystem.live_inode(entry.target).unwrap();
+        for entry in filesystem.live().list(directory, 0, usize::MAX).unwrap() {
+            let (item, _) = filesystem.live().inode(entry.target).unwrap();
             let mut content = vec![0; 80_000];
             let read = match entry.kind {
                 FileKind::Directory => 0,
                 _ => filesystem
+                    .live()
                     .read_at(entry.target, FileOffset::MIN, &mut content)
                     .unwrap(),
             };
@@ -117,7 +118,7 @@ fn files_made_together_equal_files_made_one_by_one() {
                 .collect();
             let made = filesystem.create_many(&NEW, &mut part).unwrap();
             for (file, location) in part.iter().zip(made) {
-                let entry = filesystem.lookup(file.directory, file.name).unwrap();
+                let entry = filesystem.live().lookup(file.directory, file.name).unwrap();
                 assert_eq!(entry.map(|entry| entry.target), Some(location));
             }
         }
@@ -166,7 +167,7 @@ fn of_files_that_cannot_all_be_made_none_is() {
     let error = try_to_make([below, TOP], [b"new", b"elsewhere"], 10);
     assert!(matches!(error, Error::Invalid { .. }), "{error:?}");
     for directory in [below, TOP] {
-        assert_eq!(filesystem.list(directory, 0, usize::MAX).unwrap(), []);
+        assert_eq!(filesystem.live().list(directory, 0, usize::MAX).unwrap(), []);
     }
     finish(&filesystem, id, b"whole");
     let used = filesystem.data().delalloc_bytes();

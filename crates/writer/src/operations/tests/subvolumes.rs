@@ -21,7 +21,7 @@ fn subvolumes_live_and_die() {
     };
     let filesystem = image.open();
     let file = NewInode::of_root(0o644);
-    let home = filesystem.create_subvolume(TOP, b"home").unwrap();
+    let home = filesystem.subvolumes().create(TOP, b"home").unwrap();
     for number in 0..2000 {
         let name = format!("file-{number}");
         filesystem
@@ -29,10 +29,17 @@ fn subvolumes_live_and_die() {
             .unwrap();
     }
     let inner = filesystem
-        .create_subvolume(Location::root_of(home), b"inner")
+        .subvolumes()
+        .create(Location::root_of(home), b"inner")
         .unwrap();
-    let monday = filesystem.snapshot(home, TOP, b"monday", true).unwrap();
-    let work = filesystem.snapshot(monday, TOP, b"work", false).unwrap();
+    let monday = filesystem
+        .subvolumes()
+        .snapshot(home, TOP, b"monday", true)
+        .unwrap();
+    let work = filesystem
+        .subvolumes()
+        .snapshot(monday, TOP, b"work", false)
+        .unwrap();
     filesystem.commit().unwrap();
     image.check();
     for number in 0..1500 {
@@ -52,32 +59,33 @@ fn subvolumes_live_and_die() {
         Err(Error::ReadOnlySubvolume { .. })
     ));
     filesystem
+        .subvolumes()
         .set_read_only(monday, false, ReceivedUuid::Refuse)
         .unwrap();
     filesystem
         .create(Location::root_of(monday), b"new", &file)
         .unwrap();
-    filesystem.set_default_subvolume(work).unwrap();
+    filesystem.subvolumes().set_default(work).unwrap();
     filesystem.set_label(b"a label").unwrap();
     assert!(matches!(
-        filesystem.delete_subvolume(home),
+        filesystem.subvolumes().delete(home),
         Err(Error::HoldsSubvolume { subvolume, nested, name })
             if (subvolume, nested) == (home, inner) && name.0 == b"inner"
     ));
     assert!(matches!(
-        filesystem.delete_subvolume(work),
+        filesystem.subvolumes().delete(work),
         Err(Error::NotPermitted { .. })
     ));
-    filesystem.delete_subvolume(inner).unwrap();
-    filesystem.delete_subvolume(home).unwrap();
+    filesystem.subvolumes().delete(inner).unwrap();
+    filesystem.subvolumes().delete(home).unwrap();
     filesystem.commit().unwrap();
     image.check();
     drop(filesystem);
 
     // Deleted subvolumes remain across a new opening, and are then dropped.
     let filesystem = image.open();
-    assert_eq!(filesystem.deleted_subvolumes().unwrap(), vec![home, inner]);
-    filesystem.drop_deleted_subvolumes(&Progress::new()).unwrap();
+    assert_eq!(filesystem.subvolumes().deleted().unwrap(), vec![home, inner]);
+    filesystem.subvolumes().drop_deleted(&Progress::new()).unwrap();
     filesystem.commit().unwrap();
     image.check();
     let view = filesystem.view();
@@ -91,11 +99,14 @@ fn subvolumes_live_and_die() {
     assert_eq!(view.default_subvolume().unwrap(), work);
     assert_eq!(view.superblock().label, b"a label");
     drop(view);
-    filesystem.set_default_subvolume(SubvolumeId::TOP_LEVEL).unwrap();
+    filesystem
+        .subvolumes()
+        .set_default(SubvolumeId::TOP_LEVEL)
+        .unwrap();
     for id in [monday, work] {
-        filesystem.delete_subvolume(id).unwrap();
+        filesystem.subvolumes().delete(id).unwrap();
     }
-    filesystem.drop_deleted_subvolumes(&Progress::new()).unwrap();
+    filesystem.subvolumes().drop_deleted(&Progress::new()).unwrap();
     filesystem.commit().unwrap();
     image.check();
 }
@@ -138,7 +149,7 @@ fn new_subvolumes_inherit() {
         ..AttributeChanges::default()
     };
     filesystem.set_attributes(around, &changes).unwrap();
-    let id = filesystem.create_subvolume(around, b"subvolume").unwrap();
+    let id = filesystem.subvolumes().create(around, b"subvolume").unwrap();
     filesystem.commit().unwrap();
     image.check();
     let view = filesystem.view();
@@ -163,31 +174,34 @@ fn flags_and_read_only_roots_keep_subvolumes_in_place() {
     let directory = filesystem
         .make_directory(TOP, b"directory", &NewInode::of_root(0o755))
         .unwrap();
-    let id = filesystem.create_subvolume(TOP, b"one").unwrap();
+    let id = filesystem.subvolumes().create(TOP, b"one").unwrap();
     let root = Location::root_of(id);
     let replace = RenameMode::Replace;
     for flag in [FileAttributes::IMMUTABLE, FileAttributes::APPEND] {
         filesystem.set_flags(root, flag).unwrap();
         let renamed = filesystem.rename(TOP, b"one", TOP, b"two", replace);
-        for refused in [renamed, filesystem.delete_subvolume(id)] {
+        for refused in [renamed, filesystem.subvolumes().delete(id)] {
             assert!(matches!(refused, Err(Error::NotPermitted { .. })), "{refused:?}");
         }
     }
     filesystem.set_flags(root, FileAttributes::empty()).unwrap();
-    filesystem.set_read_only(id, true, ReceivedUuid::Refuse).unwrap();
+    filesystem
+        .subvolumes()
+        .set_read_only(id, true, ReceivedUuid::Refuse)
+        .unwrap();
     filesystem.rename(TOP, b"one", TOP, b"two", replace).unwrap();
     let refused = filesystem.rename(TOP, b"two", directory, b"three", replace);
     assert!(
         matches!(refused, Err(Error::ReadOnlySubvolume { .. })),
         "{refused:?}"
     );
-    filesystem.create_subvolume(directory, b"other").unwrap();
+    filesystem.subvolumes().create(directory, b"other").unwrap();
     let refused = filesystem.rename(directory, b"other", TOP, b"two", RenameMode::Exchange);
     assert!(
         matches!(refused, Err(Error::ReadOnlySubvolume { .. })),
         "{refused:?}"
     );
-    filesystem.delete_subvolume(id).unwrap();
+    filesystem.subvolumes().delete(id).unwrap();
     filesystem.commit().unwrap();
     image.check();
 }
@@ -199,7 +213,7 @@ fn nothing_of_a_deleted_subvolume_reaches_the_next_one() {
     };
     let filesystem = image.open();
     let file = NewInode::of_root(0o644);
-    let old = filesystem.create_subvolume(TOP, b"old").unwrap();
+    let old = filesystem.subvolumes().create(TOP, b"old").unwrap();
     let waiting = filesystem
         .create(Location::root_of(old), b"waiting", &file)
         .unwrap();
@@ -208,11 +222,14 @@ fn nothing_of_a_deleted_subvolume_reaches_the_next_one() {
     filesystem
         .write_at(waiting, FileOffset::MIN, &vec![1; 100_000])
         .unwrap();
-    filesystem.delete_subvolume(old).unwrap();
+    filesystem.subvolumes().delete(old).unwrap();
     let refused = [
         filesystem.write_at(waiting, FileOffset::MIN, &[2; 10]),
         filesystem.create(Location::root_of(old), b"new", &file).map(drop),
-        filesystem.snapshot(old, TOP, b"copy", false).map(drop),
+        filesystem
+            .subvolumes()
+            .snapshot(old, TOP, b"copy", false)
+            .map(drop),
     ];
     for result in refused {
         assert!(
@@ -220,8 +237,8 @@ fn nothing_of_a_deleted_subvolume_reaches_the_next_one() {
             "{result:?}"
         );
     }
-    filesystem.drop_deleted_subvolumes(&Progress::new()).unwrap();
-    let new = filesystem.create_subvolume(TOP, b"new").unwrap();
+    filesystem.subvolumes().drop_deleted(&Progress::new()).unwrap();
+    let new = filesystem.subvolumes().create(TOP, b"new").unwrap();
     assert!(new > old, "{new} after {old}");
     filesystem
         .create(Location::root_of(new), b"another", &file)
@@ -239,10 +256,13 @@ fn an_entry_that_stands_for_a_subvolume_is_not_that_subvolume() {
         return;
     };
     let filesystem = image.open();
-    let outer = filesystem.create_subvolume(TOP, b"outer").unwrap();
+    let outer = filesystem.subvolumes().create(TOP, b"outer").unwrap();
     let inside = Location::root_of(outer);
-    filesystem.create_subvolume(inside, b"inner").unwrap();
-    let copy = filesystem.snapshot(outer, TOP, b"copy", false).unwrap();
+    filesystem.subvolumes().create(inside, b"inner").unwrap();
+    let copy = filesystem
+        .subvolumes()
+        .snapshot(outer, TOP, b"copy", false)
+        .unwrap();
     let copied = Location::root_of(copy);
     filesystem
         .rename(inside, b"inner", copied, b"real", RenameMode::NoReplace)
@@ -265,12 +285,15 @@ fn an_entry_that_stands_for_a_subvolume_is_not_that_subvolume() {
     filesystem
         .rename(copied, b"real", copied, b"inner", RenameMode::Replace)
         .unwrap();
-    let found = filesystem.lookup(copied, b"inner").unwrap().unwrap();
+    let found = filesystem.live().lookup(copied, b"inner").unwrap().unwrap();
     assert!(found.target.placeholder().is_none(), "{:?}", found.target);
-    assert_eq!(filesystem.list(copied, 0, 10).unwrap().len(), 1);
+    assert_eq!(filesystem.live().list(copied, 0, 10).unwrap().len(), 1);
     filesystem.commit().unwrap();
     image.check();
-    let other = filesystem.snapshot(copy, TOP, b"other", false).unwrap();
+    let other = filesystem
+        .subvolumes()
+        .snapshot(copy, TOP, b"other", false)
+        .unwrap();
     let other = Location::root_of(other);
     filesystem
         .rename(other, b"inner", TOP, b"moved", RenameMode::Replace)
@@ -284,7 +307,7 @@ fn an_entry_that_stands_for_a_subvolume_is_not_that_subvolume() {
     filesystem
         .rename(other, b"full", other, b"inner", RenameMode::Replace)
         .unwrap();
-    assert_eq!(filesystem.list(other, 0, 10).unwrap().len(), 1);
+    assert_eq!(filesystem.live().list(other, 0, 10).unwrap().len(), 1);
     filesystem.remove_directory(other, b"inner").unwrap();
     filesystem.commit().unwrap();
     image.check();
@@ -300,7 +323,7 @@ fn blocks_of_dropped_snapshot_survive_in_second_snapshot() {
     };
     let filesystem = image.open();
     let file = NewInode::of_root(0o644);
-    let source = filesystem.create_subvolume(TOP, b"source").unwrap();
+    let source = filesystem.subvolumes().create(TOP, b"source").unwrap();
     for number in 0..100 {
         let name = format!("file-{number}");
         filesystem
@@ -308,25 +331,31 @@ fn blocks_of_dropped_snapshot_survive_in_second_snapshot() {
             .unwrap();
     }
     filesystem.commit().unwrap();
-    let first = filesystem.snapshot(source, TOP, b"first", false).unwrap();
+    let first = filesystem
+        .subvolumes()
+        .snapshot(source, TOP, b"first", false)
+        .unwrap();
     let root = Location::root_of(first);
     for number in 0..100 {
         let name = format!("file-{number}");
-        let found = filesystem.lookup(root, name.as_bytes()).unwrap().unwrap();
+        let found = filesystem.live().lookup(root, name.as_bytes()).unwrap().unwrap();
         filesystem
             .write_at(found.target, FileOffset::MIN, &[7; 4096])
             .unwrap();
     }
-    filesystem.write_back().unwrap();
+    filesystem.writeback().write_all().unwrap();
     filesystem.commit().unwrap();
-    let second = filesystem.snapshot(first, TOP, b"second", false).unwrap();
+    let second = filesystem
+        .subvolumes()
+        .snapshot(first, TOP, b"second", false)
+        .unwrap();
     filesystem.commit().unwrap();
-    filesystem.delete_subvolume(first).unwrap();
-    filesystem.drop_deleted_subvolumes(&Progress::new()).unwrap();
+    filesystem.subvolumes().delete(first).unwrap();
+    filesystem.subvolumes().drop_deleted(&Progress::new()).unwrap();
     filesystem.commit().unwrap();
     image.check();
-    filesystem.delete_subvolume(second).unwrap();
-    filesystem.drop_deleted_subvolumes(&Progress::new()).unwrap();
+    filesystem.subvolumes().delete(second).unwrap();
+    filesystem.subvolumes().drop_deleted(&Progress::new()).unwrap();
     filesystem.commit().unwrap();
     image.check();
 }
@@ -338,8 +367,11 @@ fn the_key_of_a_snapshot_is_older_than_all_that_it_makes() {
         return;
     };
     let filesystem = image.open();
-    let home = filesystem.create_subvolume(TOP, b"home").unwrap();
-    let snapshot = filesystem.snapshot(home, TOP, b"snapshot", false).unwrap();
+    let home = filesystem.subvolumes().create(TOP, b"home").unwrap();
+    let snapshot = filesystem
+        .subvolumes()
+        .snapshot(home, TOP, b"snapshot", false)
+        .unwrap();
     filesystem
         .create(Location::root_of(snapshot), b"new", &NewInode::of_root(0o644))
         .unwrap();
@@ -362,7 +394,7 @@ fn dropping_goes_on_where_it_was_cancelled() {
         return;
     };
     let filesystem = image.open();
-    let home = filesystem.create_subvolume(TOP, b"home").unwrap();
+    let home = filesystem.subvolumes().create(TOP, b"home").unwrap();
     let inside = Location::root_of(home);
     for number in 0..4000 {
         let name = format!("{number:0>60}");
@@ -370,18 +402,21 @@ fn dropping_goes_on_where_it_was_cancelled() {
             .create(inside, name.as_bytes(), &NewInode::of_root(0o644))
             .unwrap();
     }
-    filesystem.snapshot(home, TOP, b"snapshot", false).unwrap();
+    filesystem
+        .subvolumes()
+        .snapshot(home, TOP, b"snapshot", false)
+        .unwrap();
     for number in (0..4000).step_by(100) {
         let name = format!("{number:0>60}");
         filesystem.unlink(inside, name.as_bytes()).unwrap();
     }
     filesystem.commit().unwrap();
     assert!(filesystem.view().root_item(home.tree()).unwrap().level >= 2);
-    filesystem.delete_subvolume(home).unwrap();
+    filesystem.subvolumes().delete(home).unwrap();
     let cancelled = Progress::new();
     cancelled.cancel();
     let mut steps = 0_u32;
-    while let Err(error) = filesystem.drop_deleted_subvolumes(&cancelled) {
+    while let Err(error) = filesystem.subvolumes().drop_deleted(&cancelled) {
         assert!(matches!(error, Error::Cancelled), "{error}");
         steps += 1;
         assert!(steps < 10_000, "dropping does not get on");
@@ -403,19 +438,19 @@ fn a_dropped_subvolume_is_taken_for_no_later_one() {
         return;
     };
     let filesystem = image.open();
-    let old = filesystem.create_subvolume(TOP, b"old").unwrap();
+    let old = filesystem.subvolumes().create(TOP, b"old").unwrap();
     let directory = filesystem
         .make_directory(Location::root_of(old), b"directory", &NewInode::of_root(0o755))
         .unwrap();
     filesystem.commit().unwrap();
     drop(filesystem);
     let filesystem = image.open();
-    filesystem.delete_subvolume(old).unwrap();
+    filesystem.subvolumes().delete(old).unwrap();
     filesystem.unlink(directory, b"name").unwrap_err();
     filesystem.commit().unwrap();
-    filesystem.drop_deleted_subvolumes(&Progress::new()).unwrap();
+    filesystem.subvolumes().drop_deleted(&Progress::new()).unwrap();
     filesystem.commit().unwrap();
-    let new = filesystem.create_subvolume(TOP, b"new").unwrap();
+    let new = filesystem.subvolumes().create(TOP, b"new").unwrap();
     assert_ne!(new, old);
     filesystem
         .create(directory, b"name", &NewInode::of_root(0o600))

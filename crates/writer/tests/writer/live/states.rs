@@ -61,7 +61,10 @@ fn reads_see_one_state(how: Change, bytes: usize, data: DataOptions) {
             until_done(&|_| {
                 let first = begun.load(Ordering::SeqCst).saturating_sub(1);
                 let mut content = vec![255; bytes + 100];
-                let read = filesystem.read_at(file, FileOffset::MIN, &mut content).unwrap();
+                let read = filesystem
+                    .live()
+                    .read_at(file, FileOffset::MIN, &mut content)
+                    .unwrap();
                 let last = begun.load(Ordering::SeqCst);
                 assert!(read == bytes || read == 0, "{how:?}: {read} bytes");
                 let seen = content.first().copied().filter(|_| read > 0);
@@ -80,11 +83,14 @@ fn reads_see_one_state(how: Change, bytes: usize, data: DataOptions) {
                 5 => {
                     let name = format!("snapshot-{round}");
                     let of = SubvolumeId::TOP_LEVEL;
-                    let id = filesystem.snapshot(of, ROOT, name.as_bytes(), true).unwrap();
-                    filesystem.delete_subvolume(id).unwrap();
-                    filesystem.drop_deleted_subvolumes(&Progress::new()).unwrap();
+                    let id = filesystem
+                        .subvolumes()
+                        .snapshot(of, ROOT, name.as_bytes(), true)
+                        .unwrap();
+                    filesystem.subvolumes().delete(id).unwrap();
+                    filesystem.subvolumes().drop_deleted(&Progress::new()).unwrap();
                 }
-                _ => filesystem.write_back().unwrap(),
+                _ => filesystem.writeback().write_all().unwrap(),
             });
         });
         for round in 2..ROUNDS {
@@ -163,6 +169,7 @@ fn small_files_are_read_while_they_are_written_and_committed() {
                 number = (number + 7919) % FILES;
                 let mut content = [0; 4096];
                 filesystem
+                    .live()
                     .read_at(files[number], FileOffset::MIN, &mut content)
                     .unwrap();
                 assert!(content[0] > 0 && content.iter().all(|byte| *byte == content[0]));
@@ -197,7 +204,7 @@ fn a_name_that_is_renamed_over_is_always_found() {
         let over = SetOnDrop::new(&is_done);
         let reader = scope.spawn(|| {
             while !is_done.load(Ordering::SeqCst) {
-                assert!(filesystem.lookup(ROOT, b"target").unwrap().is_some());
+                assert!(filesystem.live().lookup(ROOT, b"target").unwrap().is_some());
             }
         });
         for _ in 0..5000 {
@@ -231,13 +238,13 @@ fn stable_names_are_found_beside_changing_names() {
             let mut number = of;
             while !is_done.load(Ordering::SeqCst) {
                 number = (number + 7) % STAY;
-                let found = filesystem.lookup(ROOT, stays(number).as_bytes()).unwrap();
+                let found = filesystem.live().lookup(ROOT, stays(number).as_bytes()).unwrap();
                 assert_eq!(found.unwrap().target, made[number]);
-                assert_eq!(filesystem.metadata(made[number]).unwrap().nlink, 1);
+                assert_eq!(filesystem.live().metadata(made[number]).unwrap().nlink, 1);
                 let mut listed = 0;
                 let mut from = 0;
                 loop {
-                    let entries = filesystem.list(ROOT, from, 64).unwrap();
+                    let entries = filesystem.live().list(ROOT, from, 64).unwrap();
                     let Some(last) = entries.last() else { break };
                     from = last.index + 1;
                     listed += entries

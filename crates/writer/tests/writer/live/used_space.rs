@@ -71,7 +71,7 @@ fn fill_up(filesystem: &WritableFilesystem) {
     for number in 0_u64.. {
         let added = filesystem
             .write_at(other, FileOffset::new(number << 20), &vec![b'n'; 1 << 20])
-            .and_then(|()| filesystem.write_back_file(other));
+            .and_then(|()| filesystem.writeback().write_file(other));
         match added {
             Ok(()) => {}
             Err(Error::NoSpace { .. }) => break,
@@ -113,7 +113,10 @@ fn use_room_while_reading(end: impl Fn(&WritableFilesystem, Location) + Send + '
     };
     *backend.before_read.0.lock().unwrap() = Some(Box::new(hook));
     let mut content = vec![0; 4 << 20];
-    let read = filesystem.read_at(file, FileOffset::MIN, &mut content).unwrap();
+    let read = filesystem
+        .live()
+        .read_at(file, FileOffset::MIN, &mut content)
+        .unwrap();
     assert!(
         backend.before_read.0.lock().unwrap().is_none(),
         "nothing was read"

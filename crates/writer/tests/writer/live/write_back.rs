@@ -20,14 +20,14 @@ fn reads_wait_for_no_write_back() {
         .unwrap();
     gate.close(|request| matches!(request, Request::Write { .. }));
     let of = filesystem.clone();
-    let write_back = WatchedThread::start(move || of.write_back().unwrap()).unwrap();
+    let write_back = WatchedThread::start(move || of.writeback().write_all().unwrap()).unwrap();
     gate.wait_for_arrivals(1);
     let of = filesystem.clone();
     let read = WatchedThread::start(move || {
         let mut content = vec![0; BYTES + 1];
-        let read = of.read_at(file, FileOffset::MIN, &mut content).unwrap();
+        let read = of.live().read_at(file, FileOffset::MIN, &mut content).unwrap();
         content.truncate(read);
-        (content, of.metadata(file).unwrap().size)
+        (content, of.live().metadata(file).unwrap().size)
     })
     .unwrap();
     let waits = read.comes_to_wait();
@@ -51,10 +51,13 @@ fn a_new_file_is_read_while_it_is_written_back() {
         .unwrap();
     gate.close(|request| matches!(request, Request::Write { .. }));
     let of = filesystem.clone();
-    let write_back = WatchedThread::start(move || of.write_back_file(file).unwrap()).unwrap();
+    let write_back = WatchedThread::start(move || of.writeback().write_file(file).unwrap()).unwrap();
     gate.wait_for_arrivals(1);
     let mut content = vec![0; BYTES];
-    let read = filesystem.read_at(file, FileOffset::MIN, &mut content).unwrap();
+    let read = filesystem
+        .live()
+        .read_at(file, FileOffset::MIN, &mut content)
+        .unwrap();
     gate.open();
     write_back.join().unwrap();
     assert_eq!(read, BYTES);
@@ -69,10 +72,10 @@ fn times_set_during_a_write_back_stay() {
     let file = create(&filesystem, "file");
     let content = vec![b'n'; BYTES];
     filesystem.write_at(file, FileOffset::MIN, &content).unwrap();
-    let written = filesystem.metadata(file).unwrap();
+    let written = filesystem.live().metadata(file).unwrap();
     gate.close(|request| matches!(request, Request::Write { .. }));
     let of = filesystem.clone();
-    let write_back = WatchedThread::start(move || of.write_back_file(file).unwrap()).unwrap();
+    let write_back = WatchedThread::start(move || of.writeback().write_file(file).unwrap()).unwrap();
     gate.wait_for_arrivals(1);
     let of = filesystem.clone();
     let given = Timestamp {
@@ -85,7 +88,7 @@ fn times_set_during_a_write_back_stay() {
             ..AttributeChanges::default()
         };
         of.set_attributes(file, &accessed).unwrap();
-        let before = of.metadata(file).unwrap();
+        let before = of.live().metadata(file).unwrap();
         let modified = AttributeChanges {
             modified: Some(given),
             ..AttributeChanges::default()
@@ -101,7 +104,7 @@ fn times_set_during_a_write_back_stay() {
     assert!(!waits, "setting times waited for a write-back");
     assert_eq!((before.accessed, before.modified), (given, written.modified));
     for found in [
-        filesystem.metadata(file).unwrap(),
+        filesystem.live().metadata(file).unwrap(),
         filesystem.view().metadata(file).unwrap(),
     ] {
         assert_eq!((found.accessed, found.modified), (given, given));

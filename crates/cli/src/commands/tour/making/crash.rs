@@ -46,14 +46,14 @@ fn fill(filesystem: &WritableFilesystem) -> Result<()> {
         let message = filesystem.create(inbox, name.as_bytes(), &NewInode::of_root(0o644))?;
         filesystem.write_at(message, FileOffset::MIN, name.as_bytes())?;
         if is_synced {
-            filesystem.fsync(message)?;
+            filesystem.log_tree().fsync(message)?;
         }
         Ok(())
     };
     for number in 0..MESSAGES {
         write(format!("message {number}"), number < SYNCED)?;
     }
-    filesystem.fsync(inbox)?;
+    filesystem.log_tree().fsync(inbox)?;
     write("too late".to_owned(), false)
 }
 
@@ -66,7 +66,7 @@ impl Making {
         drop(writing);
         filesystem.commit()?;
         fill(&filesystem)?;
-        let statistics = filesystem.log_statistics();
+        let statistics = filesystem.log_tree().statistics();
         filesystem.abandon();
 
         let device = Device::open(&self.image, &DeviceOptions::default())?;
