@@ -10,11 +10,12 @@ use std::io::Write as _;
 
 use anyhow::{Context as _, Result};
 use buttress::quota::{QgroupId, QuotaLimit};
-use buttress::{ByteCount, Follow};
+use buttress::{ByteCount, Follow, WritableVolume};
 use clap::Args;
 use serde_json::{Value, json};
 
 use super::quota;
+use super::subvolume::subvolume_at;
 use crate::context::Context;
 use crate::exit::{Outcome, usage};
 use crate::globals::{Uses, parse_size};
@@ -152,41 +153,91 @@ fn member_of(context: &Context, volume: &Writing, image: &Target, word: &OsStr) 
     if !target.has_path || target.image != image.image {
         return Err(usage(wrong));
     }
-    let subvolume = super::subvolume::subvolume_at(volume, &target, Follow::All)?;
+    let subvolume = subvolume_at(volume, &target, Follow::All)?;
     Ok(QgroupId::new(subvolume.get()))
 }
 
-/// Opens the volume, changes one group, and commits. `change` returns the group.
-fn change(
-    context: &Context,
-    name: &str,
-    image: &OsStr,
-    change: impl FnOnce(&Target, &Writing) -> Result<QgroupId>,
-) -> Result<Outcome> {
-    let target = context.target(image);
-    let volume = context.open_for_writing(&target.image)?;
-    let group = change(&target, &volume).with_context(|| target.display())?;
-    volume.commit()?;
-    if context.json() {
-        let mut object = target.as_json();
-        object.insert("qgroupid".to_owned(), json!(group.to_string()));
-        context.print_json(name, Value::Object(object))?;
+/// A change of the quota groups of a volume: opens the volume, changes it, commits, and prints.
+struct Frame<'a> {
+    context: &'a Context,
+    /// The name of the JSON document.
+    name: &'a str,
+    target: Target,
+}
+
+/// An open volume of a [`Frame`].
+struct Opened<'a> {
+    context: &'a Context,
+    target: &'a Target,
+    writing: Writing,
+}
+
+impl<'a> Frame<'a> {
+    fn new(context: &'a Context, name: &'a str, image: &OsStr) -> Self {
+        Self {
+            context,
+            name,
+            target: context.target(image),
+        }
     }
-    Ok(Outcome::Done)
+
+    /// Makes a change, and commits.
+    fn change<T>(&self, change: impl FnOnce(&Opened<'_>) -> Result<T>) -> Result<T> {
+        let opened = Opened {
+            context: self.context,
+            target: &self.target,
+            writing: self.context.open_for_writing(&self.target.image)?,
+        };
+        let done = change(&opened).with_context(|| self.target.display())?;
+        opened.writing.commit()?;
+        Ok(done)
+    }
+
+    /// Prints the JSON document of a change of one group, with more values. As in btrfs-progs, text
+    /// output is empty.
+    fn print(&self, group: QgroupId, more: &[(&str, Value)]) -> Result<Outcome> {
+        if self.context.json() {
+            let mut object = self.target.as_json();
+            object.insert("qgroupid".to_owned(), json!(group.to_string()));
+            let more = more.iter();
+            object.extend(more.map(|(name, value)| ((*name).to_owned(), value.clone())));
+            self.context.print_json(self.name, Value::Object(object))?;
+        }
+        Ok(Outcome::Done)
+    }
 }
 
 impl Rescanning {
+    /// Changes the relation of the group that an argument names, and prints.
+    fn change(
+        &self,
+        (context, name): (&Context, &str),
+        image: &OsStr,
+        member: &OsStr,
+        change: impl FnOnce(&WritableVolume, QgroupId) -> buttress::Result<bool>,
+    ) -> Result<Outcome> {
+        let frame = Frame::new(context, name, image);
+        let member = frame.change(|opened| {
+            let member = member_of(context, &opened.writing, opened.target, member)?;
+            let needs_rescan = change(opened.writing.volume(), member)?;
+            self.after(opened, needs_rescan)?;
+            Ok(member)
+        })?;
+        frame.print(member, &[])
+    }
+
     /// Counts the groups again after a change of relations, if that is needed and wanted.
-    fn after(&self, context: &Context, target: &Target, volume: &Writing, needs_rescan: bool) -> Result<()> {
+    fn after(&self, opened: &Opened<'_>, needs_rescan: bool) -> Result<()> {
         if !needs_rescan {
             return Ok(());
         }
+        let context = opened.context;
         if self.no_rescan {
             context.warn("quotas may be inconsistent, rescan needed; run `buttress quota rescan IMAGE`");
             return Ok(());
         }
-        volume.commit()?;
-        quota::rescan(context, target, volume)?;
+        opened.writing.commit()?;
+        quota::rescan(context, opened.target, &opened.writing)?;
         Ok(())
     }
 }
@@ -204,10 +255,9 @@ impl Subcommand for Create {
     }
 
     fn run(self, context: &Context) -> Result<Outcome> {
-        change(context, "qgroup-create", &self.image, |_, volume| {
-            volume.volume().create_quota_group(self.group)?;
-            Ok(self.group)
-        })
+        let frame = Frame::new(context, "qgroup-create", &self.image);
+        frame.change(|opened| Ok(opened.writing.volume().create_quota_group(self.group)?))?;
+        frame.print(self.group, &[])
     }
 }
 
@@ -224,10 +274,9 @@ impl Subcommand for Destroy {
     }
 
     fn run(self, context: &Context) -> Result<Outcome> {
-        change(context, "qgroup-destroy", &self.image, |_, volume| {
-            volume.volume().destroy_quota_group(self.group)?;
-            Ok(self.group)
-        })
+        let frame = Frame::new(context, "qgroup-destroy", &self.image);
+        frame.change(|opened| Ok(opened.writing.volume().destroy_quota_group(self.group)?))?;
+        frame.print(self.group, &[])
     }
 }
 
@@ -245,12 +294,11 @@ impl Subcommand for Assign {
     }
 
     fn run(self, context: &Context) -> Result<Outcome> {
-        change(context, "qgroup-assign", &self.image, |target, volume| {
-            let member = member_of(context, volume, target, &self.member)?;
-            let needs_rescan = volume.volume().assign_quota_group(member, self.parent)?;
-            self.rescanning.after(context, target, volume, needs_rescan)?;
-            Ok(member)
-        })
+        let document = (context, "qgroup-assign");
+        self.rescanning
+            .change(document, &self.image, &self.member, |volume, member| {
+                volume.assign_quota_group(member, self.parent)
+            })
     }
 }
 
@@ -268,12 +316,11 @@ impl Subcommand for Remove {
     }
 
     fn run(self, context: &Context) -> Result<Outcome> {
-        change(context, "qgroup-remove", &self.image, |target, volume| {
-            let member = member_of(context, volume, target, &self.member)?;
-            let needs_rescan = volume.volume().unassign_quota_group(member, self.parent)?;
-            self.rescanning.after(context, target, volume, needs_rescan)?;
-            Ok(member)
-        })
+        let document = (context, "qgroup-remove");
+        self.rescanning
+            .change(document, &self.image, &self.member, |volume, member| {
+                volume.unassign_quota_group(member, self.parent)
+            })
     }
 }
 
@@ -300,36 +347,31 @@ impl Subcommand for Limit {
             "none" => None,
             size => Some(ByteCount::new(parse_size(size).map_err(usage)?)),
         };
-        let (group, target) = match &self.image {
+        let (group, image) = match &self.image {
             Some(image) => {
                 let text = self.group.to_string_lossy();
-                (Some(parse_group(&text).map_err(usage)?), context.target(image))
+                (Some(parse_group(&text).map_err(usage)?), image)
             }
-            None => (None, context.target(&self.group)),
-        };
-        let volume = context.open_for_writing(&target.image)?;
-        let group = match group {
-            Some(group) => group,
-            None => {
-                let subvolume = super::subvolume::subvolume_at(&volume, &target, Follow::All)?;
-                QgroupId::new(subvolume.get())
-            }
+            None => (None, &self.group),
         };
         let limit = QuotaLimit {
             exclusive: self.exclusive,
             bytes,
             compressed: self.compressed,
         };
-        let limited = volume.volume().limit_quota_group(group, limit);
-        limited.with_context(|| target.display())?;
-        volume.commit()?;
-        if context.json() {
-            let mut object = target.as_json();
-            object.insert("qgroupid".to_owned(), json!(group.to_string()));
-            object.insert("limit".to_owned(), json!(bytes.map(ByteCount::get)));
-            context.print_json("qgroup-limit", Value::Object(object))?;
-        }
-        Ok(Outcome::Done)
+        let frame = Frame::new(context, "qgroup-limit", image);
+        let group = frame.change(|opened| {
+            let group = match group {
+                Some(group) => group,
+                None => {
+                    let found = subvolume_at(&opened.writing, opened.target, Follow::All)?;
+                    QgroupId::new(found.get())
+                }
+            };
+            opened.writing.volume().limit_quota_group(group, limit)?;
+            Ok(group)
+        })?;
+        frame.print(group, &[("limit", json!(bytes.map(ByteCount::get)))])
     }
 }
 
@@ -347,14 +389,11 @@ impl Subcommand for ClearStale {
     }
 
     fn run(self, context: &Context) -> Result<Outcome> {
-        let target = context.target(&self.image);
-        let volume = context.open_for_writing(&target.image)?;
-        let cleared = volume.volume().clear_stale_quota_groups();
-        let cleared = cleared.with_context(|| target.display())?;
-        volume.commit()?;
+        let frame = Frame::new(context, "qgroup-clear-stale", &self.image);
+        let cleared = frame.change(|opened| Ok(opened.writing.volume().clear_stale_quota_groups()?))?;
         let cleared: Vec<String> = cleared.iter().map(ToString::to_string).collect();
         if context.json() {
-            context.print_json("qgroup-clear-stale", json!(cleared))?;
+            context.print_json(frame.name, json!(cleared))?;
             return Ok(Outcome::Done);
         }
         let mut out = context.stdout();

@@ -440,7 +440,7 @@ fn landed_data_of_one_writer_ends_no_charge_of_another() {
         .unwrap();
     filesystem.writeback().write_file(early).unwrap();
     filesystem.commit_metadata().unwrap();
-    // One million bytes are in use: 400,000 in the counters, 600,000 dirty.
+    // The subvolume uses a million bytes: 400,000 in the counters, 600,000 dirty.
     let third = file_in(&filesystem, home, b"third").unwrap();
     let refused = exceeded(filesystem.write_at(third, FileOffset::MIN, &vec![7; 400_000]));
     assert!(refused.used.get() >= 1_000_000, "{refused}");
