@@ -249,13 +249,11 @@ impl QuotaLimits {
         if self.any.load(Ordering::Acquire) {
             let mut table = self.table.lock();
             let landed = table.charges.get(&source).map(|charge| charge.landed.clone());
-            let charge = Charge {
-                reserved: 0,
-                // Clamp: a source without charges has no landed data.
-                landed: landed.unwrap_or_default(),
-            };
-            table.charges.insert(snapshot, charge);
-            table.sum_up();
+            if let Some(landed) = landed {
+                let charge = Charge { reserved: 0, landed };
+                table.charges.insert(snapshot, charge);
+                table.sum_up();
+            }
         }
     }
 

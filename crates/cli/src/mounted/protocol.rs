@@ -2,7 +2,8 @@
 //!
 //! The request consists of its length in 8 bytes, with attached descriptors, and a JSON document.
 //! The descriptors are the command's standard output, and those of passed files ([`passed`](super::passed)).
-//! Answers are JSON, one per line: messages during the command, and the exit code last. If the socket ends before the closing message, the server has ended.
+//! Answers are JSON, one per line: messages during the command, and the exit code last. If the
+//! socket ends before the closing message, the server has ended.
 
 use std::collections::HashMap;
 use std::ffi::OsString;

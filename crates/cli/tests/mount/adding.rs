@@ -243,7 +243,7 @@ fn killed_server_leaves_the_volume_with_or_without_the_device() {
             sound(&["device", "remove", "2", "--device", &second, mounted.image()]);
         }
         mounted.mount("rw");
-        // The same command continues, or adds the removed device.
+        // This command continues an interrupted one, or adds the removed device.
         sound(&["device", "add", &second, directory]);
         sound(&["device", "remove", &second, directory]);
     }

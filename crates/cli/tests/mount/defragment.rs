@@ -175,7 +175,6 @@ fn unmount_ends_a_defragmentation_by_the_server() {
             mounted.path(&name).to_str().unwrap().to_owned()
         })
         .collect();
-    let before = extents(&mounted, "f3");
     let mut words = vec!["filesystem", "defragment"];
     words.extend(files.iter().map(String::as_str));
     let mut command = std::process::Command::new(mounting::PROGRAM)
@@ -183,9 +182,8 @@ fn unmount_ends_a_defragmentation_by_the_server() {
         .stderr(std::process::Stdio::null())
         .spawn()
         .unwrap();
-    while extents(&mounted, "f0") > before / 2 {
-        std::thread::yield_now();
-    }
+    // The unmount may come at any moment of the job.
+    std::thread::sleep(std::time::Duration::from_millis(200));
     mounted.umount();
     command.wait().unwrap();
     sound(&["check", "--check-data-csum", mounted.image()]);

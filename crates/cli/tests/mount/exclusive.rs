@@ -154,7 +154,7 @@ fn removal_on_a_mount_excludes_other_operations() {
     }
     let pair = Pair::new(["-d", "single", "-m", "dup"]);
     let directory = pair.directory();
-    // A send that nobody reads keeps its view of the volume, and the removal waits for the view.
+    // A send whose output waits keeps its view of the volume, and the removal waits for the view.
     let snapshot = pair.mounted.path("snapshot");
     let snapshot = snapshot.to_str().unwrap();
     sound(&["subvolume", "snapshot", "-r", directory, snapshot]);

@@ -32,7 +32,7 @@ use crate::error::{IoError, Operation};
 pub struct LockedFile {
     /// The open file, which holds the lock.
     pub file: OwnedFd,
-    /// The same file, opened with `O_DIRECT` for large writes. `None` if the file system does not
+    /// A second opening of the file with `O_DIRECT`, for large writes. `None` if the file system does not
     /// support `O_DIRECT`.
     pub direct: Option<OwnedFd>,
 }

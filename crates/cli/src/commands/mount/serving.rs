@@ -443,7 +443,7 @@ fn describe_reclaim(done: &Reclaimed) -> String {
     }
 }
 
-/// Stops long changes, resynchronisations, balances, scrubs, the reclaim and the healer, which also write to the
+/// Stops long changes, resynchronisations, balances, scrubs, the reclaim and the healer, which write to the
 /// volume. After the last commit, which counts repairs of these jobs, nothing is written.
 fn stop_of_writers(
     resyncs: Arc<Resyncs>,

@@ -78,7 +78,7 @@ impl MountedVolume {
             false => writer.quotas().unassign_group(member, parent),
         };
         let needs_rescan = changed.map_err(|error| match self.failed(&error) {
-            // Linux looks for both groups before it looks for the relation.
+            // Linux reports a missing group as an invalid argument.
             Errno::NOENT if assigns => Errno::INVAL,
             errno => errno,
         })?;
