@@ -16,8 +16,8 @@ use crate::finding::{Finding, Reference};
 use crate::roots::{Dropped, Root};
 use crate::sectors::Sectors;
 use buttress_format::{
-    ExtentItem, HeaderFlags, InlineReference, ItemType, Key, Logical, ObjectId, TreeBlock, TreeId,
-    parse_keyed_references,
+    ExtentItem, Generation, HeaderFlags, InlineReference, ItemType, Key, Logical, ObjectId, TreeBlock,
+    TreeId, parse_keyed_references,
 };
 use buttress_tree::{BlockPointer, ReadAhead, RootPointer, Tree};
 use std::collections::{HashMap, HashSet};
@@ -36,6 +36,8 @@ pub(crate) struct Owners<'a> {
     shared: &'a Sectors,
     /// Subvolumes that are being dropped.
     dead: HashSet<TreeId>,
+    /// The last snapshot of each subvolume. A relocation by Linux sets it too.
+    last_snapshots: HashMap<TreeId, Generation>,
     /// Whether a relocation is in progress. A relocation converts blocks to full back references
     /// before it removes them from their tree.
     relocates: bool,
@@ -56,6 +58,7 @@ impl<'a> Owners<'a> {
                 .collect(),
             shared,
             dead: dead.collect(),
+            last_snapshots: subvolumes().map(|root| (root.id(), root.last_snapshot)).collect(),
             relocates: roots.iter().any(Root::is_relocation),
             all_known: OnceLock::new(),
         }
@@ -124,8 +127,9 @@ impl<'a> Owners<'a> {
 
     /// Checks that a block has full back references if it must, and has none if it must not. A tree
     /// holds keyed references to the children of its own blocks. A block gets full back references
-    /// when its tree drops it while others share it. A relocation also makes full back references,
-    /// and marks its blocks.
+    /// when its tree drops it while others share it. A relocation by Linux marks its own blocks. It
+    /// also converts blocks of the tree, which stay if the relocation is cut. A tree expects full
+    /// back references only of blocks that are marked, or not newer than its last snapshot.
     pub(crate) fn look_at_flags(&self, pointer: &BlockPointer, block: &TreeBlock, full: bool) {
         let header = block.header();
         // Back reference revision 0 has only full back references.
@@ -151,11 +155,15 @@ impl<'a> Owners<'a> {
         });
     }
 
-    /// Returns whether the tree for which a block was made is the only tree that reaches it, and is
-    /// not being dropped.
+    /// Returns whether the tree for which a block was made is the only tree that reaches it, made it
+    /// after its last snapshot, and is not being dropped.
     fn is_own(&self, pointer: &BlockPointer, block: &TreeBlock) -> bool {
         !self.relocates
             && pointer.tree == block.header().owner
+            && self
+                .last_snapshots
+                .get(&pointer.tree)
+                .is_none_or(|last| block.header().generation > *last)
             && !self.shared.contains(block.logical())
             && !self.dead.contains(&pointer.tree)
     }

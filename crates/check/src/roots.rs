@@ -3,7 +3,9 @@
 use crate::context::Check;
 use crate::finding::Finding;
 use crate::report::Note;
-use buttress_format::{CompatRo, Incompat, InodeNumber, ItemType, Key, Logical, RootFlags, RootItem, TreeId};
+use buttress_format::{
+    CompatRo, Generation, Incompat, InodeNumber, ItemType, Key, Logical, RootFlags, RootItem, TreeId,
+};
 use buttress_fs::Result;
 use buttress_tree::{ReadAhead, RootPointer, Tree};
 use std::collections::BTreeSet;
@@ -45,6 +47,8 @@ pub(crate) struct Root {
     pub(crate) dead: bool,
     /// Whether the root item of the tree has no references.
     pub(crate) unreferenced: bool,
+    /// The last transaction that made a snapshot of the tree.
+    pub(crate) last_snapshot: Generation,
     /// The uuid of the subvolume.
     pub(crate) uuid: Uuid,
     /// The received uuid of the subvolume.
@@ -73,6 +77,7 @@ impl Root {
             dropped: None,
             dead: false,
             unreferenced: false,
+            last_snapshot: Generation::MIN,
             uuid: Uuid::nil(),
             received_uuid: Uuid::nil(),
         }
@@ -96,6 +101,7 @@ impl Root {
                 level: item.drop_level,
             }),
             unreferenced: item.references == 0,
+            last_snapshot: item.last_snapshot,
             dead: item.flags.contains(RootFlags::DEAD) || item.references == 0,
             uuid: item.uuid,
             received_uuid: item.received_uuid,

@@ -206,6 +206,7 @@ mod tests {
             dropped: None,
             dead: false,
             unreferenced: false,
+            last_snapshot: Generation::MIN,
             uuid: Uuid::nil(),
             received_uuid: Uuid::nil(),
         }

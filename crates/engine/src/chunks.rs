@@ -90,7 +90,8 @@ impl Chunks<'_> {
     /// places is not free. A missing tree block ends the call before any change.
     pub(crate) fn make_at(&mut self, flags: BlockGroupFlags, plan: &Plan) -> Result<Option<Logical>> {
         let is_system = flags.contains(BlockGroupFlags::SYSTEM);
-        if is_system && !self.running.core.system_array_has_space() {
+        let stripes_max = self.running.core.chunk_planner().system_stripes_max(0);
+        if is_system && plan.stripes.len() > stripes_max {
             return Ok(None);
         }
         let places = || plan.stripes.iter().map(|(device, at, _)| (*device, *at));
@@ -177,12 +178,12 @@ impl Chunks<'_> {
             };
             match self.running.host_space().back_more(Purpose::System, lacking)? {
                 Backing::More => {}
-                Backing::AllBacked if self.running.core.system_array_has_space() => {
+                Backing::AllBacked => {
                     if !self.allocate(Purpose::System)? {
                         return Ok(());
                     }
                 }
-                Backing::AllBacked | Backing::HostFull => return Ok(()),
+                Backing::HostFull => return Ok(()),
             }
         }
     }
@@ -232,7 +233,6 @@ impl ChunkPlanner<'_> {
         let groups = &self.core.groups;
         groups.targets().system.is_some()
             && groups.preferred_free_bytes(Purpose::System) < needed
-            && self.core.system_array_has_space()
             && !buttress_faults::on("chunk-converted-system-late")
     }
 }

@@ -12,6 +12,7 @@ use crate::reserved_ahead::ReservedAhead;
 use crate::trees::OpenTree;
 use crate::tuning::Tuning;
 use buttress_accounts::delayed_references::DelayedReferences;
+use buttress_exact::Exact as _;
 use buttress_format::superblock::SYSTEM_CHUNK_ARRAY_BYTES;
 use buttress_format::{
     BlockFormat, ByteCount, Chunk, CompatRo, DEVICE_RESERVED_BYTES, Generation, Incompat, Key, Logical,
@@ -149,18 +150,14 @@ impl Core {
         ends.max().unwrap_or(DEVICE_RESERVED_BYTES)
     }
 
-    /// Returns whether the superblock's array has space for one more system chunk.
-    pub fn system_array_has_space(&self) -> bool {
-        let taken = self.system_chunks.iter().fold(0_usize, |sum, (_, chunk)| {
-            sum.saturating_add(Superblock::system_chunk_bytes(chunk))
-        });
-        let one_more = self
+    /// Returns the free bytes of the superblock's array of system chunks.
+    pub fn system_array_free_bytes(&self) -> usize {
+        let taken = self
             .system_chunks
             .iter()
-            .map(|(_, chunk)| Superblock::system_chunk_bytes(chunk))
-            .max()
-            .unwrap_or(0);
-        taken.saturating_add(one_more) <= SYSTEM_CHUNK_ARRAY_BYTES
+            .map(|(_, chunk)| Superblock::system_chunk_bytes(chunk));
+        // Clamp: no superblock holds more, and no chunk is made that the array cannot hold.
+        SYSTEM_CHUNK_ARRAY_BYTES.saturating_sub(taken.fold(0, usize::exact_add))
     }
 
     /// Returns the length of a sector, in bytes.

@@ -92,6 +92,16 @@ pub enum Form {
     FullBackReference(Logical),
 }
 
+impl Form {
+    /// Returns the reference of a node in this form to each of its children.
+    pub(crate) const fn reference(self) -> Reference {
+        match self {
+            Self::Keyed(root) => Reference::TreeBlock { root },
+            Self::FullBackReference(parent) => Reference::SharedBlock { parent },
+        }
+    }
+}
+
 impl<'a> ShareableTree<'a> {
     pub(crate) const fn new(core: &'a mut Core, _tree: TreeId, last_snapshot: Generation) -> Self {
         Self { core, last_snapshot }
@@ -177,10 +187,7 @@ impl Core {
         }
         let level = block.level().saturating_sub(1);
         let node_bytes = self.node_bytes();
-        let reference = match form {
-            Form::Keyed(root) => Reference::TreeBlock { root },
-            Form::FullBackReference(parent) => Reference::SharedBlock { parent },
-        };
+        let reference = form.reference();
         let forgotten = usize::from(buttress_faults::on("copy-forgets-a-child"));
         for pointer in block.pointers().skip(forgotten) {
             self.references.change(

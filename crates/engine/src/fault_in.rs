@@ -20,7 +20,7 @@ use crate::retry::{Looked, Retry};
 use crate::running::Running;
 use crate::trees::{BLOCKS_AT_ONCE, OpenTree};
 use buttress_accounts::delayed_references::{ExtentKind, Pending};
-use buttress_format::{Generation, Incompat, Key, Logical, TreeBlock, TreeId};
+use buttress_format::{Generation, HeaderFlags, Incompat, Key, Logical, TreeBlock, TreeId};
 use buttress_fs::error::{Error, Result};
 use buttress_locks::Excused;
 use buttress_tree::{BlockPointer, NonBlocking};
@@ -153,8 +153,8 @@ impl<'a> LookAlong<'a> {
 }
 
 impl Core {
-    /// Loads the path to `key`, and the extent items of its blocks that a snapshot of
-    /// `last_snapshot` may share. Returns the first key past the leaf; `None` for the last leaf.
+    /// Loads the path to `key`, and the extent items of its blocks that another tree may share:
+    /// blocks not newer than `last_snapshot`, and blocks that Linux relocated. Returns the first key past the leaf; `None` for the last leaf.
     fn reach(
         &self,
         id: TreeId,
@@ -165,14 +165,15 @@ impl Core {
         let skinny = self.has(Incompat::SKINNY_METADATA);
         let maybe_shared = id.holds_files().then_some(last_snapshot);
         let mut extents: SmallVec<[Key; 8]> = SmallVec::new();
-        let end = open.tree.reach(key, |old| {
-            if maybe_shared.is_some_and(|last_snapshot| old.generation <= last_snapshot) {
+        let end = open.tree.reach(key, |old, header| {
+            let is_relocated = header.flags.contains(HeaderFlags::RELOC);
+            if maybe_shared.is_some_and(|last_snapshot| old.generation <= last_snapshot || is_relocated) {
                 let kind = ExtentKind::TreeBlock { level: old.level };
                 extents.push(extent_key(old.logical, kind, self.node_bytes(), skinny));
             }
         })?;
         for extent in extents {
-            self.extent.tree.reach(&extent, |_| ())?;
+            self.extent.tree.reach(&extent, |_, _| ())?;
         }
         Ok(end)
     }

@@ -1,8 +1,8 @@
 //! Opening a volume for writing: loads its state, and refuses volumes that must not be written.
 //!
 //! Opening refuses states that a writer would break or does not support yet, and the errors name
-//! these states. Refused states are a replacement without its target, relocation trees, an
-//! interrupted change by btrfstune, and metadata images. Opening for writing also refuses
+//! these states. Refused states are a replacement without its target, an interrupted change by
+//! btrfstune, and metadata images. Opening for writing also refuses
 //! unsupported features: zoned, RAID stripe tree, extent tree v2, remap tree, unknown compat_ro
 //! bits, seeds. Opening does not refuse a bad primary superblock, because the next commit rewrites
 //! it. Opening for writing reads all block group items at once. The free space of a group is read
@@ -39,7 +39,7 @@ use buttress_format::{ByteCount, Generation, Incompat, ItemType, Key, Logical, T
 use buttress_fs::error::{Error, Result, WritingRefusal};
 use buttress_fs::filesystem::Filesystem;
 use buttress_locks::{Excused, Mutex};
-use buttress_tree::EditableTree;
+use buttress_tree::{EditableTree, ReadAhead};
 use buttress_volume::{Notice, Volume};
 use core::sync::atomic::AtomicU64;
 use std::collections::BTreeSet;
@@ -203,13 +203,26 @@ pub fn refuse(filesystem: &Filesystem) -> Result<()> {
 }
 
 /// Returns an error if the volume must not be written, even by a caller that finishes an
-/// interrupted change of the whole volume.
+/// interrupted change of the whole volume, or if relocation trees of Linux remain.
 pub fn refuse_to_finish(filesystem: &Filesystem) -> Result<()> {
     let exceptions = Exceptions {
         image: false,
         change: true,
     };
-    refuse_except(filesystem, exceptions)
+    refuse_except(filesystem, exceptions)?;
+    let first = Key::new(TreeId::TREE_RELOCATION.object_id(), ItemType::ROOT_ITEM, 0);
+    let last = Key {
+        offset: u64::MAX,
+        ..first
+    };
+    let mut found = filesystem.root_tree().range(first..=last, ReadAhead::None);
+    match found.next().transpose()? {
+        None => Ok(()),
+        Some(_) => Err(Error::WritingRefused(WritingRefusal::State {
+            name: "relocation trees of an interrupted balance",
+            remedy: "end them with `buttress filesystem sync`",
+        })),
+    }
 }
 
 /// States that do not forbid writing to a certain caller.
@@ -225,9 +238,6 @@ fn refuse_except(filesystem: &Filesystem, exceptions: Exceptions) -> Result<()> 
     let refusal = find_refusal(filesystem, exceptions)?;
     refusal.map_or(Ok(()), |refusal| Err(Error::WritingRefused(refusal)))
 }
-
-/// The remedy for states that the kernel completes at its next mount.
-const MOUNT: &str = "mount it with the kernel, which continues it";
 
 fn find_refusal(filesystem: &Filesystem, exceptions: Exceptions) -> Result<Option<WritingRefusal>> {
     let superblock = filesystem.superblock();
@@ -248,19 +258,6 @@ fn find_refusal(filesystem: &Filesystem, exceptions: Exceptions) -> Result<Optio
         return Ok(Some(WritingRefusal::State {
             name: "a pending log tree and rescue=nologreplay",
             remedy: "open it without rescue=nologreplay, or delete the log with `buttress rescue zero-log`",
-        }));
-    }
-    let root_tree = filesystem.root_tree();
-    let relocation = Key::new(TreeId::TREE_RELOCATION.object_id(), ItemType::ROOT_ITEM, 0);
-    let mut cursor = root_tree.cursor(buttress_tree::ReadAhead::None);
-    cursor.seek(&relocation)?;
-    if cursor
-        .key()
-        .is_some_and(|key| key.objectid == relocation.objectid && key.item_type == ItemType::ROOT_ITEM)
-    {
-        return Ok(Some(WritingRefusal::State {
-            name: "relocation trees of an interrupted balance",
-            remedy: MOUNT,
         }));
     }
     Ok(None)

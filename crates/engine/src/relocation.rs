@@ -36,9 +36,11 @@ mod copying;
 mod emptying;
 mod extents;
 mod left;
+mod merging;
 mod own_trees;
 mod pace;
 mod renaming;
+mod swapping;
 mod together;
 mod users;
 
@@ -65,6 +67,7 @@ use std::time::Instant;
 
 pub use crate::block_groups::TargetProfiles;
 pub use left::Removal;
+pub use merging::RelocationTree;
 
 /// The maximum content of a relocation batch, in bytes. An extent that is longer than this is a
 /// batch of its own.
@@ -170,6 +173,7 @@ impl<'e> Relocations<'e> {
         let _one_at_a_time = self.engine.shared.relocating.lock();
         self.engine.require_writing()?;
         options.progress.check()?;
+        self.refuse_with_trees()?;
         self.empty_all(Emptying::begin(self.engine, groups)?, options)
     }
 
@@ -183,6 +187,7 @@ impl<'e> Relocations<'e> {
         let _one_at_a_time = self.engine.shared.relocating.lock();
         self.engine.require_writing()?;
         options.progress.check()?;
+        self.refuse_with_trees()?;
         self.empty_all(Emptying::of_closed(self.engine, groups)?, options)
     }
 

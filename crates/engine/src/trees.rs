@@ -15,6 +15,7 @@ use super::waiting_names::WaitingNames;
 use crate::entry::Entry;
 use crate::look_ups;
 use buttress_exact::u64_of;
+use buttress_format::node::Header;
 use buttress_format::{Generation, Key, Logical, RootItem, SubvolumeId, TreeId};
 use buttress_fs::{Error, Location};
 use buttress_locks::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -235,7 +236,7 @@ impl LiveTree {
     }
 
     /// Descends to the place of `key`.
-    pub fn reach(&self, key: &Key, visit: impl FnMut(&BlockPointer)) -> Result<Option<Key>> {
+    pub fn reach(&self, key: &Key, visit: impl FnMut(&BlockPointer, &Header)) -> Result<Option<Key>> {
         self.0.tree.read().reach(key, visit)
     }
 
@@ -250,7 +251,7 @@ impl LiveTree {
             if known_to.is_none_or(|end| *key < end) {
                 continue;
             }
-            known_to = match tree.reach(key, |_| ()) {
+            known_to = match tree.reach(key, |_, _| ()) {
                 Ok(end) => end,
                 Err(error) => {
                     let Some(pointer) = error.would_block().copied() else {

@@ -182,6 +182,19 @@ pub enum Error {
         /// The balance that would return space.
         reclaimable: Option<Reclaimable>,
     },
+    /// The superblock's array of system chunks has no space for one more chunk.
+    #[error(
+        "the superblock has no space for another system chunk: {taken} of {capacity} bytes are in use, \
+         and the chunk takes {wanted}; convert system block groups to a profile with fewer stripes first"
+    )]
+    SystemArrayFull {
+        /// The bytes of the array in use.
+        taken: ByteCount,
+        /// The bytes of the whole array.
+        capacity: ByteCount,
+        /// The fewest bytes that the new chunk takes.
+        wanted: ByteCount,
+    },
     /// The devices have no space: the file system that holds an image is full, or its quota is
     /// exhausted. The content of the failed write stays dirty in memory, or the call is refused.
     #[error("{0}; free space there and retry")]
@@ -603,7 +616,9 @@ impl Error {
             Self::NameTooLong { .. } => number::ENAMETOOLONG,
             Self::TooBig { .. } | Self::AccountingTooBig { .. } => number::E2BIG,
             Self::Cancelled => number::EINTR,
-            Self::NoSpace { .. } | Self::AttributeTooLarge { .. } => number::ENOSPC,
+            Self::NoSpace { .. } | Self::SystemArrayFull { .. } | Self::AttributeTooLarge { .. } => {
+                number::ENOSPC
+            }
             Self::Exists { .. } => number::EEXIST,
             Self::NotEmpty { .. } | Self::HoldsSubvolume { .. } => number::ENOTEMPTY,
             Self::CrossesSubvolumes => number::EXDEV,

@@ -20,7 +20,7 @@ use crate::read_ahead::{Ahead, ReadAhead, Toward};
 use crate::scope::Scope;
 use crate::tree::Tree;
 use buttress_format::Key;
-use buttress_format::node::{Item, TreeBlock};
+use buttress_format::node::{Header, Item, TreeBlock};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
@@ -97,10 +97,10 @@ impl Cursor {
         self.current_step().map(|leaf| &leaf.pointer)
     }
 
-    /// Returns the blocks on the path to the current item, from the root to the leaf. Skips blocks
-    /// that the running transaction made: they have no address yet, and only this tree refers to
-    /// them.
-    pub fn path(&self) -> impl Iterator<Item = BlockPointer> + '_ {
+    /// Returns the blocks on the path to the current item, each with its header, from the root to
+    /// the leaf. Skips blocks that the running transaction made: they have no address yet, and only
+    /// this tree refers to them.
+    pub fn path(&self) -> impl Iterator<Item = (BlockPointer, &Header)> + '_ {
         let stands = self.current_step().is_some();
         self.path.blocks().filter(move |_| stands)
     }

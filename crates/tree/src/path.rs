@@ -13,7 +13,7 @@ use crate::pointer::BlockPointer;
 use crate::read_ahead::{Ahead, Toward};
 use crate::tree::Tree;
 use buttress_format::Key;
-use buttress_format::node::TreeBlock;
+use buttress_format::node::{Header, TreeBlock};
 use std::sync::Arc;
 
 /// A block on a path.
@@ -96,14 +96,21 @@ impl Path {
         self.steps.last_mut().filter(|step| step.pointer.level == 0)
     }
 
-    /// Returns the blocks of the path that have an address, from the root down.
-    pub(crate) fn blocks(&self) -> impl Iterator<Item = BlockPointer> + '_ {
-        self.steps.iter().filter_map(|step| match &step.node {
-            Some(node) => node.address().map(|logical| BlockPointer {
-                logical,
-                ..step.pointer
-            }),
-            None => Some(step.pointer),
+    /// Returns the blocks of the path that have an address, each with its header, from the root
+    /// down.
+    pub(crate) fn blocks(&self) -> impl Iterator<Item = (BlockPointer, &Header)> + '_ {
+        self.steps.iter().filter_map(|step| {
+            let header = step.block.header();
+            match &step.node {
+                Some(node) => node.address().map(|logical| {
+                    let pointer = BlockPointer {
+                        logical,
+                        ..step.pointer
+                    };
+                    (pointer, header)
+                }),
+                None => Some((step.pointer, header)),
+            }
         })
     }
 

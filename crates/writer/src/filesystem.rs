@@ -63,7 +63,8 @@ impl Deref for WritableFilesystem {
 
 impl WritableFilesystem {
     /// Makes a volume that was opened from writable devices ready for writing. Replays a pending
-    /// log. Removes inodes that a crash left without a name, and subvolumes that were not finished.
+    /// log. Ends the relocation trees of a balance of Linux that was cut. Removes inodes that a crash
+    /// left without a name, and subvolumes that were not finished.
     ///
     /// # Errors
     /// Fails with [`Error::WritingRefused`](buttress_fs::Error::WritingRefused) for a refused state
@@ -90,8 +91,11 @@ impl WritableFilesystem {
         if let Some(log) = &log {
             writable.log_tree().replay(log)?;
         }
-        let cleaned = writable.orphans().clean_all().map(drop);
-        match cleaned.and_then(|()| writable.subvolumes().sweep_unfinished()) {
+        let subvolumes = writable.subvolumes();
+        let cleaned = subvolumes
+            .end_relocation_trees()
+            .and_then(|()| writable.orphans().clean_all().map(drop));
+        match cleaned.and_then(|()| subvolumes.sweep_unfinished()) {
             // On a volume without free space, orphans remain until the next opening.
             Ok(()) => {}
             Err(error) if error.is_out_of_space() => {}

@@ -25,8 +25,8 @@ use super::extent::block_by_address;
 use super::referrers::{DelayedReferencesOf, Referrers, referrers_of};
 use buttress_exact::Defect;
 use buttress_format::{
-    FileExtent, FileExtentBody, FileOffset, Generation, InlineReference, InodeNumber, ItemType, Key, Logical,
-    SubvolumeId, TreeBlock,
+    FileExtent, FileExtentBody, FileOffset, Generation, HeaderFlags, InlineReference, InodeNumber, ItemType,
+    Key, Logical, SubvolumeId, TreeBlock,
 };
 use buttress_fs::error::Result;
 use buttress_fs::extents::{COMPRESSED_EXTENT_LIMIT, DiskExtent, FileRange, RangeKind};
@@ -259,12 +259,7 @@ impl Sharing {
             return Ok((None, Way::new()));
         };
         cursor.seek(key)?;
-        let oldest = self.last_snapshot;
-        let way = cursor
-            .path()
-            .filter(|block| block.generation <= oldest)
-            .map(|block| block.logical)
-            .collect();
+        let way = way_of(cursor, self.last_snapshot);
         Ok((cursor.current_pointer().copied(), way))
     }
 
@@ -364,15 +359,21 @@ impl Sharing {
             let leaf = cursor.current_pointer().map(|leaf| leaf.logical);
             if user == Some((one.inode, base)) && leaf != last_leaf {
                 last_leaf = leaf;
-                let blocks = cursor
-                    .path()
-                    .filter(|block| block.generation <= self.last_snapshot);
-                ways.push(blocks.map(|block| block.logical).collect());
+                ways.push(way_of(&cursor, self.last_snapshot));
             }
             cursor.next()?;
         }
         Ok(ways)
     }
+}
+
+/// Returns the blocks on the path of a cursor that another tree may reach. A relocation by Linux
+/// makes newer blocks that snapshots share.
+fn way_of(cursor: &Cursor, last_snapshot: Generation) -> Way {
+    let blocks = cursor.path().filter(|(block, header)| {
+        block.generation <= last_snapshot || header.flags.contains(HeaderFlags::RELOC)
+    });
+    blocks.map(|(block, _)| block.logical).collect()
 }
 
 /// Returns the user of an extent by an item: the file, and the file offset at which the extent's

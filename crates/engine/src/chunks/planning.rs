@@ -12,12 +12,12 @@ use super::super::block_groups::Purpose;
 use crate::device_space::DeviceSpaceLeft;
 use crate::running_parts::ChunkPlanner;
 use buttress_exact::{Exact as _, u64_of};
-use buttress_format::{BlockGroupFlags, ByteCount, DeviceId, Profile, STRIPE_BYTES, Uuid};
+use buttress_format::{BlockGroupFlags, ByteCount, DeviceId, Profile, STRIPE_BYTES, Superblock, Uuid};
 
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
 
-/// The most devices in a chunk: its item must fit the smallest leaf and the superblock's array.
+/// The most devices in a chunk: its item must fit the smallest leaf.
 const STRIPES_MAX: usize = 32;
 
 /// The plan of a new chunk.
@@ -43,8 +43,8 @@ const fn data_stripes(profile: Profile, stripes: u64) -> u64 {
 
 /// Returns how many of the `available` devices a profile uses, and how many stripes it puts on
 /// each.
-fn device_count(profile: Profile, available: usize) -> Option<(usize, usize)> {
-    let available = available.min(STRIPES_MAX);
+fn device_count(profile: Profile, available: usize, stripes_max: usize) -> Option<(usize, usize)> {
+    let available = available.min(STRIPES_MAX).min(stripes_max);
     let (wanted, each) = match profile {
         Profile::Single => (1, 1),
         Profile::Dup => (1, 2),
@@ -55,7 +55,8 @@ fn device_count(profile: Profile, available: usize) -> Option<(usize, usize)> {
         Profile::Raid0 | Profile::Raid5 | Profile::Raid6 => (available, 1),
     };
     let least = usize::from(profile.min_devices()).max(1);
-    (wanted >= least.min(wanted.max(1)) && wanted >= least && wanted <= available).then_some((wanted, each))
+    let is_possible = wanted >= least && wanted <= available && wanted.saturating_mul(each) <= stripes_max;
+    is_possible.then_some((wanted, each))
 }
 
 /// Returns the most redundant of some profiles.
@@ -116,7 +117,21 @@ impl ChunkPlanner<'_> {
         })
     }
 
+    /// Returns the most stripes of the next system chunk. The superblock has an array of all system
+    /// chunks, of which `planned_bytes` are planned for others.
+    pub(crate) fn system_stripes_max(&self, planned_bytes: usize) -> usize {
+        // Clamp: what is planned may fill the array.
+        let bytes = self.core.system_array_free_bytes().saturating_sub(planned_bytes);
+        Superblock::system_chunk_stripes_max(bytes)
+    }
+
     pub(crate) fn plan(&self, purpose: Purpose) -> Option<Plan> {
+        self.plan_beside(purpose, 0)
+    }
+
+    /// Plans a chunk beside planned system chunks, which take `planned_bytes` of the superblock's
+    /// array.
+    pub(crate) fn plan_beside(&self, purpose: Purpose, planned_bytes: usize) -> Option<Plan> {
         let (_, profile) = self.profile_for(purpose);
         let total = self.core.devices.total_bytes();
         let (stripe_limit, chunk_limit) = match purpose {
@@ -146,7 +161,11 @@ impl ChunkPlanner<'_> {
                 room.item.device,
             )
         });
-        let (devices, each) = device_count(profile, rooms.len())?;
+        let stripes_max = match purpose {
+            Purpose::System => self.system_stripes_max(planned_bytes),
+            Purpose::Data | Purpose::Metadata => STRIPES_MAX,
+        };
+        let (devices, each) = device_count(profile, rooms.len(), stripes_max)?;
         rooms.truncate(devices);
         let each_bytes = ByteCount::of(each).get();
         let smallest = rooms.iter().map(|(_, largest, _)| *largest).min()?;

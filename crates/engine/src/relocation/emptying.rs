@@ -12,7 +12,8 @@ use crate::engine::Engine;
 use crate::need::Need;
 use crate::running_parts::RelocationStep;
 use buttress_exact::Exact as _;
-use buttress_format::{BlockGroupFlags, ByteCount, DeviceId, Logical};
+use buttress_format::superblock::SYSTEM_CHUNK_ARRAY_BYTES;
+use buttress_format::{BlockGroupFlags, ByteCount, DeviceId, Logical, Superblock};
 use buttress_fs::error::{Defect, Error, Result};
 use buttress_fs::progress::Progress;
 use core::time::Duration;
@@ -34,6 +35,15 @@ const LEFT_WAIT: Duration = Duration::from_millis(300);
 
 /// The number of commits without readers that remove an empty group.
 const COMMITS_MAX: usize = 8;
+
+/// What a job plans before it changes anything.
+#[derive(Debug, Default)]
+struct Planned {
+    /// The device, offset and length of device extents, taken while the job plans.
+    places: Vec<(DeviceId, u64, u64)>,
+    /// The bytes of the superblock's array for planned system chunks.
+    array_bytes: usize,
+}
 
 const PURPOSES: [Purpose; 3] = [Purpose::System, Purpose::Metadata, Purpose::Data];
 
@@ -266,7 +276,7 @@ impl RelocationStep<'_> {
     /// Fails, before anything changed, if other groups and new chunks have no space for the content
     /// of these groups.
     fn require_space_for(&mut self, groups: &[Logical]) -> Result<()> {
-        let mut planned: Vec<(DeviceId, u64, u64)> = Vec::new();
+        let mut planned = Planned::default();
         let mut lack = None;
         let purposes = self.purposes_of(groups);
         if !purposes.contains(&Purpose::System)
@@ -288,26 +298,54 @@ impl RelocationStep<'_> {
                 lack = lack.or(Some((purpose, wanted.exact_sub(free))));
             }
         }
-        self.running.core.devices.release(&planned);
+        self.running.core.devices.release(&planned.places);
         match lack {
             None => Ok(()),
+            Some((Purpose::System, _)) if self.system_array_is_full(planned.array_bytes) => {
+                Err(self.no_space_in_array())
+            }
             Some((purpose, bytes)) => Err(self.no_space_to_move(purpose, bytes)),
         }
     }
 
     /// Plans one more chunk, and takes its places for as long as planning goes on. Returns the
     /// length of the planned chunk.
-    fn plan_places(&mut self, purpose: Purpose, planned: &mut Vec<(DeviceId, u64, u64)>) -> Option<u64> {
-        let plan = self.running.core.chunk_planner().plan(purpose)?;
-        let before = planned.len();
+    fn plan_places(&mut self, purpose: Purpose, planned: &mut Planned) -> Option<u64> {
+        let planner = self.running.core.chunk_planner();
+        let plan = planner.plan_beside(purpose, planned.array_bytes)?;
+        let before = planned.places.len();
         for (device, _, _) in &plan.stripes {
             match self.running.core.devices.take(*device, plan.stripe_length) {
-                Some(start) => planned.push((*device, start, plan.stripe_length)),
+                Some(start) => planned.places.push((*device, start, plan.stripe_length)),
                 None => break,
             }
         }
-        let is_whole = planned.len().exact_sub(before) == plan.stripes.len();
+        if purpose == Purpose::System {
+            let bytes = Superblock::system_chunk_bytes_of(plan.stripes.len());
+            planned.array_bytes = planned.array_bytes.exact_add(bytes);
+        }
+        let is_whole = planned.places.len().exact_sub(before) == plan.stripes.len();
         is_whole.then_some(plan.length)
+    }
+
+    /// Returns whether the superblock's array has no space for a system chunk of the profile that
+    /// new ones have.
+    fn system_array_is_full(&self, planned_bytes: usize) -> bool {
+        let planner = self.running.core.chunk_planner();
+        let (_, profile) = planner.profile_for(Purpose::System);
+        planner.system_stripes_max(planned_bytes) < usize::from(profile.min_stripes())
+    }
+
+    fn no_space_in_array(&self) -> Error {
+        let core = &self.running.core;
+        let (_, profile) = core.chunk_planner().profile_for(Purpose::System);
+        // Clamp: an array never has more free bytes than it has bytes.
+        let taken = SYSTEM_CHUNK_ARRAY_BYTES.saturating_sub(core.system_array_free_bytes());
+        Error::SystemArrayFull {
+            taken: ByteCount::of(taken),
+            capacity: ByteCount::of(SYSTEM_CHUNK_ARRAY_BYTES),
+            wanted: ByteCount::of(Superblock::system_chunk_bytes_of(profile.min_stripes().into())),
+        }
     }
 
     fn no_space_to_move(&self, purpose: Purpose, bytes: u64) -> Error {

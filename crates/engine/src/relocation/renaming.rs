@@ -87,7 +87,7 @@ impl Renamer<'_> {
 
     /// Takes addresses for `count` tree blocks. After an error, or without enough space, no address
     /// stays taken.
-    fn take_block_places(&mut self, count: usize) -> Result<Option<Vec<Logical>>> {
+    pub(super) fn take_block_places(&mut self, count: usize) -> Result<Option<Vec<Logical>>> {
         let mut places = Vec::with_capacity(count);
         let taken = self.take_some_places(count, &mut places);
         if !matches!(taken, Ok(true)) {
@@ -120,7 +120,7 @@ impl Renamer<'_> {
         Ok(true)
     }
 
-    fn give_back_places(&mut self, places: &[Logical]) {
+    pub(super) fn give_back_places(&mut self, places: &[Logical]) {
         let node_bytes = self.running.core.node_bytes().get();
         for place in places {
             let given = self.running.core.groups.give_back(place.get(), node_bytes);

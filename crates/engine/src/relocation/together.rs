@@ -30,6 +30,7 @@ impl Relocations<'_> {
         let _one_at_a_time = self.engine.shared.relocating.lock();
         self.engine.require_writing()?;
         options.progress.check()?;
+        self.refuse_with_trees()?;
         let mut job = Job {
             engine: self.engine,
             options,

@@ -5,13 +5,16 @@ use super::{
     SYSTEM_CHUNK_ARRAY_BYTES, Superblock, SuperblockError,
 };
 use crate::checksum::{CHECKSUM_FIELD_BYTES, ChecksumType};
-use crate::chunk::Chunk;
+use crate::chunk::{Chunk, RawChunk, RawStripe};
 use crate::device_item::DeviceItem;
 use crate::key::{Key, RawKey};
 use crate::units::Physical;
 use buttress_exact::Exact as _;
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromZeros, IntoBytes};
+
+/// The bytes of a chunk in the array beside its stripes.
+const BYTES_WITHOUT_STRIPES: usize = size_of::<RawKey>() + size_of::<RawChunk>();
 
 impl BackupRoot {
     /// Returns the backup root in its on-disk layout.
@@ -77,6 +80,21 @@ impl Superblock {
     #[must_use]
     pub fn system_chunk_bytes(chunk: &Chunk) -> usize {
         size_of::<RawKey>().saturating_add(chunk.encoded_bytes())
+    }
+
+    /// Returns the bytes that a chunk with this many stripes takes in the array.
+    #[must_use]
+    pub fn system_chunk_bytes_of(stripes: usize) -> usize {
+        size_of::<RawStripe>()
+            .exact_mul(stripes)
+            .exact_add(BYTES_WITHOUT_STRIPES)
+    }
+
+    /// Returns the most stripes of a chunk that takes at most this many bytes of the array.
+    #[must_use]
+    pub const fn system_chunk_stripes_max(bytes: usize) -> usize {
+        // Clamp: an array without space for a chunk's head has space for no stripe.
+        bytes.saturating_sub(BYTES_WITHOUT_STRIPES) / size_of::<RawStripe>()
     }
 
     fn encode_system_chunks(&self) -> Result<([u8; SYSTEM_CHUNK_ARRAY_BYTES], u32), SuperblockError> {

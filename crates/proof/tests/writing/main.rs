@@ -6,14 +6,17 @@
 //! - [`balanced`]: Buttress deletes subvolumes that the kernel relocated;
 //! - [`relocated`]: Buttress relocates block groups, between all kinds of profiles;
 //! - [`converted`]: Buttress converts volumes between all profiles, and crashes interrupt conversions;
+//! - [`cut_balances`]: a power cut ends balances of the kernel, and Buttress ends what is left;
 //! - [`old_layouts`]: volumes in the layouts of old versions of mkfs.btrfs;
 //! - [`full`]: volumes without space;
 //! - [`host`]: image files with holes on a host that becomes full;
 //! - [`faults`]: required devices that fail during a run;
-//! - [`devices`]: devices that fail during a run, and that the volume can do without.
+//! - [`devices`]: devices that fail during a run, and that the volume can do without;
+//! - [`wide`]: system block groups across many devices.
 
 mod balanced;
 mod converted;
+mod cut_balances;
 mod devices;
 mod faults;
 mod full;
@@ -23,6 +26,7 @@ mod old_layouts;
 mod relocated;
 mod rounds;
 mod subject;
+mod wide;
 
 use buttress_proof::harness::run;
 
@@ -39,10 +43,12 @@ fn main() -> std::process::ExitCode {
         .chain(balanced::cases())
         .chain(relocated::cases())
         .chain(converted::cases())
+        .chain(cut_balances::cases())
         .chain(old_layouts::cases())
         .chain(full::cases())
         .chain(host::cases())
         .chain(faults::cases())
         .chain(devices::cases())
+        .chain(wide::cases())
         .collect())
 }

@@ -2,14 +2,15 @@
 //!
 //! [`EditableTree::holder`] finds the pointer to a block. A pointer in a committed block moves with
 //! a copy of that block. [`EditableTree::rename`] replaces a pointer in memory: that of the root,
-//! or one in a block that the running transaction changed.
+//! or one in a block that the running transaction changed. [`EditableTree::replace_child`] first
+//! copies the blocks above.
 //!
 //! Invariant: callers hold the lock of commits, and no commit is in progress. A block in memory without an address is of the
 //! running epoch. All others were written.
 
 use super::node::Node;
-use super::route::Place;
-use super::{EditableTree, Root};
+use super::route::{Place, Route, RouteStep};
+use super::{EditContext, EditableTree, Root};
 use crate::error::Result;
 use crate::pointer::BlockPointer;
 use buttress_exact::Exact as _;
@@ -129,11 +130,87 @@ impl EditableTree {
         }
     }
 
+    /// Returns the pointer to the block of this level that begins with exactly this key. The address
+    /// of a changed block in memory is a placeholder.
+    ///
+    /// # Errors
+    /// Fails if a block above the wanted block cannot be read.
+    pub fn pointer_at(&self, level: u8, first_key: &Key) -> Result<Option<KeyPointer>> {
+        if self.level() <= level {
+            return Ok(None);
+        }
+        let mut found = None;
+        self.descend_to(level.exact_add(1), first_key, |place| {
+            found = match &place {
+                Place::Node(node) => node
+                    .search(first_key)
+                    .ok()
+                    .and_then(|slot| match node.link(slot) {
+                        Some(child) => Some(child.key_pointer()),
+                        None => node.block.pointer(slot),
+                    }),
+                Place::Clean(clean) => {
+                    let slot = clean.1.search(first_key).ok();
+                    slot.and_then(|slot| clean.1.pointer(slot))
+                }
+            };
+        })?;
+        Ok(found)
+    }
+
+    /// Replaces the pointer to the committed block at `old` by one to another block with the same
+    /// keys. The edit copies the nodes above, but the block itself stays as it is. Returns false,
+    /// and changes nothing, if no such pointer exists.
+    ///
+    /// # Errors
+    /// Fails if a block above cannot be read, or with an error of the context.
+    pub fn replace_child(
+        &mut self,
+        context: &mut dyn EditContext,
+        level: u8,
+        first_key: &Key,
+        old: Logical,
+        new: (Logical, Generation),
+    ) -> Result<bool> {
+        let pointer = self.pointer_at(level, first_key)?;
+        if pointer.is_none_or(|pointer| pointer.logical != old) {
+            return Ok(false);
+        }
+        let mut route = Route::default();
+        self.descend_along(level.exact_add(1), first_key, |place, slot| {
+            let clean = match place {
+                Place::Node(_) => None,
+                Place::Clean(clean) => Some(clean),
+            };
+            route.steps.push(RouteStep { slot, clean });
+        })?;
+        let slot = route.leaf_slot();
+        let (mut editor, root) = self.editor(context);
+        let node = editor.leaf(root, &mut route, None)?;
+        Ok(point_to(node, slot, new))
+    }
+
     /// Visits the block of this level on the path to `key`.
     fn descend_to<'tree>(&'tree self, level: u8, key: &Key, visit: impl FnOnce(Place<'tree>)) -> Result<()> {
+        let mut last = None;
+        let has_arrived = self.descend_along(level, key, |place, _| last = Some(place))?;
+        if let Some(place) = last.filter(|_| has_arrived) {
+            visit(place);
+        }
+        Ok(())
+    }
+
+    /// Visits the blocks on the path to `key`, from the root down to this level, each with the slot
+    /// that covers the key. Returns whether the path has a block of this level.
+    fn descend_along<'tree>(
+        &'tree self,
+        level: u8,
+        key: &Key,
+        mut visit: impl FnMut(Place<'tree>, usize),
+    ) -> Result<bool> {
         let mut end_key = None;
         let mut place = self.root_place()?;
-        while place.block().level() > level {
+        loop {
             let block = place.block();
             let searched = match &place {
                 Place::Node(node) => node.search(key),
@@ -141,15 +218,17 @@ impl EditableTree {
             };
             // Clamp: a key below the node's first key belongs to the first child.
             let slot = searched.unwrap_or_else(|slot| slot.saturating_sub(1));
+            if block.level() <= level {
+                visit(place, slot);
+                return Ok(true);
+            }
             let child = self.child_place(&place, slot, end_key)?;
             end_key = block.key(slot.exact_add(1)).or(end_key);
             let Some(child) = child else {
-                return Ok(());
+                return Ok(false);
             };
-            place = child;
+            visit(core::mem::replace(&mut place, child), slot);
         }
-        visit(place);
-        Ok(())
     }
 }
 

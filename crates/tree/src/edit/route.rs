@@ -11,7 +11,7 @@ use crate::items::OwnedItem;
 use crate::pointer::BlockPointer;
 use buttress_exact::Exact as _;
 use buttress_format::Key;
-use buttress_format::node::TreeBlock;
+use buttress_format::node::{Header, TreeBlock};
 use core::ops::ControlFlow;
 use smallvec::SmallVec;
 
@@ -163,16 +163,16 @@ impl EditableTree {
     }
 
     /// Reads the path to the place of `key`: an edit there needs no read while the cache keeps the
-    /// path. `visit` receives the blocks that the edit would copy. Returns the exclusive end of the
+    /// path. `visit` receives the blocks that the edit would copy, and their headers. Returns the exclusive end of the
     /// leaf; `None` for the last leaf.
     ///
     /// # Errors
     /// Fails if a block on the path cannot be read.
-    pub fn reach(&self, key: &Key, mut visit: impl FnMut(&BlockPointer)) -> Result<Option<Key>> {
+    pub fn reach(&self, key: &Key, mut visit: impl FnMut(&BlockPointer, &Header)) -> Result<Option<Key>> {
         let visit_clean = |place: Place<'_>, _| match place {
             Place::Node(node) if node.epoch == self.epoch => {}
-            Place::Node(node) => visit(&node.pointer(self.tree)),
-            Place::Clean(clean) => visit(&clean.0),
+            Place::Node(node) => visit(&node.pointer(self.tree), node.block.header()),
+            Place::Clean(clean) => visit(&clean.0, clean.1.header()),
         };
         self.descend(key, visit_clean).map(|(_, end_key)| end_key)
     }

@@ -14,7 +14,9 @@
 //!
 //! Source: on-disk format documentation, section "Root item" (`drop_progress`, `drop_level`).
 
+mod dead_roots;
 mod full_back_references;
+mod relocation_trees;
 
 use crate::areas::Subvolumes;
 use buttress_accounts::delayed_references::{ExtentKind, Reference};
@@ -29,6 +31,7 @@ use buttress_format::{
 use buttress_fs::error::{Error, Result};
 use buttress_fs::progress::Progress;
 use buttress_tree::{BlockPointer, NonBlocking, ReadAhead, RootPointer};
+use dead_roots::{DeadTree, reach_dead_root, remove_dead_root};
 use std::collections::{BTreeSet, HashMap, VecDeque};
 
 /// The number of delayed references after which the dropper lets the transaction end.
@@ -165,7 +168,7 @@ impl Subvolumes<'_> {
         let deleted = self.deleted()?;
         let (mut failures, mut dropped) = (Vec::new(), Vec::new());
         for id in deleted {
-            match self.drop_tree(id, progress) {
+            match self.drop_tree(DeadTree::subvolume(id), progress) {
                 Ok(()) => dropped.push(id),
                 Err(error) if self.is_of_one_tree(&error) => failures.push((id, error)),
                 Err(error) => return Err(error),
@@ -190,7 +193,7 @@ impl Subvolumes<'_> {
             if item.flags.contains(RootFlags::DEAD) {
                 continue;
             }
-            match self.drop_tree(id, &Progress::new()) {
+            match self.drop_tree(DeadTree::subvolume(id), &Progress::new()) {
                 Ok(()) => dropped.push(id),
                 Err(error) if self.is_of_one_tree(&error) => {}
                 Err(error) => return Err(error),
@@ -209,9 +212,9 @@ impl Subvolumes<'_> {
         is_in_tree && self.filesystem.require_writing().is_ok()
     }
 
-    fn drop_tree(&self, id: SubvolumeId, progress: &Progress) -> Result<()> {
+    fn drop_tree(&self, dead: DeadTree, progress: &Progress) -> Result<()> {
         let mut memory = Memory::default();
-        while self.drop_some(id.tree(), progress, &mut memory)? != Stop::Gone {
+        while self.drop_some(dead, progress, &mut memory)? != Stop::Gone {
             if progress.is_cancelled() {
                 return Err(Error::Cancelled);
             }
@@ -221,10 +224,12 @@ impl Subvolumes<'_> {
 
     /// Continues to drop one tree until the time slice ends. If the job is cancelled, it still
     /// drops about one block, so that each call progresses.
-    fn drop_some(&self, tree: TreeId, progress: &Progress, memory: &mut Memory) -> Result<Stop> {
+    fn drop_some(&self, dead: DeadTree, progress: &Progress, memory: &mut Memory) -> Result<Stop> {
+        let tree = dead.tree;
         // The dropper needs the committed tree, without newer changes and without blocks that a
         // commit is about to write.
         let is_newer = |handle: &mut Handle<'_>| {
+            dead.open(handle)?;
             let tree = &handle.open_tree(tree)?.tree;
             Ok(match buttress_faults::on("drop-reads-unwritten") {
                 true => tree.is_dirty(),
@@ -313,35 +318,6 @@ fn drop_below(
     Ok((stop, way.blocks_ahead()))
 }
 
-/// Returns the keys of a tree's last items: its root item and the orphan item.
-fn keys_of_dead_root(running: &mut Running, tree: TreeId) -> Result<[Key; 2]> {
-    let offset = running.open_tree(tree)?.item_offset;
-    Ok([
-        Key::new(tree.object_id(), ItemType::ROOT_ITEM, offset),
-        Key::new(ObjectId::ORPHAN, ItemType::ORPHAN_ITEM, tree.get()),
-    ])
-}
-
-/// Loads the path to a tree's last items, which must be removed as soon as the tree is empty.
-fn reach_dead_root(running: &mut Running, tree: TreeId) -> Result<()> {
-    // Cache the next subvolume id, since this id may be the highest. The id is not reused while the
-    // volume is open, because callers may still name inodes of the subvolume.
-    running.inode_items().next_number(TreeId::ROOT)?;
-    let keys = keys_of_dead_root(running, tree)?;
-    keys.iter().try_for_each(|key| running.reach(TreeId::ROOT, key))
-}
-
-/// Removes a tree's root item and orphan item.
-fn remove_dead_root(running: &mut Running, tree: TreeId) -> Result<()> {
-    let keys = keys_of_dead_root(running, tree)?;
-    running.trees.remove(tree);
-    running.inodes.forget_tree(tree);
-    for key in keys {
-        running.remove(TreeId::ROOT, &key)?;
-    }
-    Ok(())
-}
-
 impl<'m> SnapshotDropper<'m> {
     /// Finds where the drop continues: at the recorded drop progress, or at the root. Returns
     /// `None` if the drop should first release the lock for other threads.
@@ -349,10 +325,15 @@ impl<'m> SnapshotDropper<'m> {
         let open = running.open_tree(tree)?;
         let offset = open.item_offset;
         let item = open.item.clone().ok_or(Error::TreeNotFound { tree })?;
+        let is_relocation = tree == TreeId::TREE_RELOCATION;
         let mut drop = Self {
             tree,
             last_snapshot: item.last_snapshot,
-            origin: Generation::new(offset),
+            origin: match is_relocation {
+                // A relocation tree refers to everything by address.
+                true => Generation::MAX,
+                false => Generation::new(offset),
+            },
             steps: Vec::new(),
             ahead: Vec::new(),
             memory,
@@ -364,7 +345,11 @@ impl<'m> SnapshotDropper<'m> {
             level: item.level,
         });
         let resumed = item.drop_progress.objectid != ObjectId::MIN;
-        if !drop.enter(running, root, Reference::TreeBlock { root: tree })? {
+        let reference = match is_relocation {
+            true => Reference::SharedBlock { parent: root.logical },
+            false => Reference::TreeBlock { root: tree },
+        };
+        if !drop.enter(running, root, reference)? {
             return Ok(None);
         }
         while resumed && let Some(step) = drop.steps.last_mut() {
@@ -441,7 +426,8 @@ impl<'m> SnapshotDropper<'m> {
         pointer: &BlockPointer,
         block: Option<&TreeBlock>,
     ) -> Result<ExtentState> {
-        let relocated = block.is_none_or(|block| block.header().flags.contains(HeaderFlags::RELOC));
+        let relocated = self.tree == TreeId::TREE_RELOCATION
+            || block.is_none_or(|block| block.header().flags.contains(HeaderFlags::RELOC));
         if pointer.generation > self.last_snapshot && !relocated {
             return Ok(ExtentState {
                 references: 1,

@@ -254,7 +254,7 @@ fn uncached_path_fails_with_would_block_at_each_level() {
     ));
     let reach = |key: &Key| {
         let _resident_only = NonBlocking::hold();
-        tree.reach(key, |_| ())
+        tree.reach(key, |_, _| ())
     };
     let wanted = key(6000);
     let mut levels = Vec::new();
@@ -267,7 +267,7 @@ fn uncached_path_fails_with_would_block_at_each_level() {
     }
     assert_eq!(levels, (0..=tree.level()).rev().collect::<Vec<_>>());
     let mut copied = Vec::new();
-    let end = tree.reach(&wanted, |old| copied.push(old.level)).unwrap();
+    let end = tree.reach(&wanted, |old, _| copied.push(old.level)).unwrap();
     assert_eq!(copied, levels);
     assert!(end.is_some_and(|end| end > wanted));
     // Without a `NonBlocking`, lookups read every block.
