@@ -371,6 +371,7 @@ fn load(filesystem: &Filesystem) -> Result<Running> {
         trees,
         inodes: InodeTable::default(),
         names: NameChanges::default(),
+        holders: crate::holders::Holders::default(),
     };
     let first = running.block_group_tree();
     let mut trees = vec![(first, running.view(first)?)];

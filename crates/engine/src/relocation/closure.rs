@@ -27,7 +27,7 @@ use core::ops::ControlFlow;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The largest number of blocks that a batch of several extents may change.
-const BLOCKS_MAX: usize = 512;
+pub(super) const BLOCKS_MAX: usize = 512;
 
 /// A tree block that the relocation changes.
 #[derive(Debug)]
@@ -264,6 +264,25 @@ impl Closure {
         pointers.map(|(tree, _)| *tree).collect()
     }
 
+    /// Returns the number of places of trees that the change of the closure edits, for a
+    /// reservation.
+    pub(super) fn places(&self) -> u64 {
+        let blocks = u64_of(self.blocks.len());
+        let data = u64_of(self.data.len());
+        let items = u64_of(self.items.len());
+        // Each moved data extent changes two records of extents, and two runs of checksums.
+        blocks
+            .exact_add(data)
+            .exact_mul(2)
+            .exact_add(data.exact_mul(2))
+            .exact_add(items)
+    }
+
+    /// Returns the number of places with one more for the copy of each block.
+    pub(super) fn places_with_copies(&self) -> u64 {
+        self.places().exact_add(u64_of(self.blocks.len()))
+    }
+
     fn add_holder(
         &mut self,
         running: &mut Running,
@@ -366,18 +385,5 @@ impl Running {
         let (checksum_type, sector_bytes) = (self.core.format.checksum_type, self.core.format.sector_bytes);
         let tree = self.view(TreeId::CHECKSUM)?;
         ExpectedChecksums::in_tree(&tree, checksum_type, sector_bytes, logical, length.exact_usize())
-    }
-
-    /// The places of trees that the change of a closure edits, for a reservation.
-    pub(super) fn places_of(closure: &Closure) -> u64 {
-        let blocks = u64_of(closure.blocks.len());
-        let data = u64_of(closure.data.len());
-        let items = u64_of(closure.items.len());
-        // Each moved data extent changes two records of extents, and two runs of checksums.
-        blocks
-            .exact_add(data)
-            .exact_mul(2)
-            .exact_add(data.exact_mul(2))
-            .exact_add(items)
     }
 }

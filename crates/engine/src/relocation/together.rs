@@ -6,13 +6,13 @@
 //!
 //! All extents of a call move, or none, except extents that changed after the copy began.
 
-use super::{BATCH_EXTENTS, Job, Pace, RelocationOptions, RelocationSummary};
+use super::job::Job;
+use super::{RelocationOptions, RelocationSummary};
 use crate::data_extents::DataRange;
 use crate::engine::Engine;
 use buttress_exact::u64_of;
 use buttress_format::{ExtentItem, Logical};
 use buttress_fs::error::{Error, Result};
-use std::time::Instant;
 
 impl Engine {
     /// Moves extents to consecutive places, in this order, for all of their users. Moves nothing,
@@ -30,13 +30,7 @@ impl Engine {
         let _one_at_a_time = self.shared.relocating.lock();
         self.require_writing()?;
         options.progress.check()?;
-        let mut job = Job {
-            engine: self,
-            options,
-            summary: RelocationSummary::default(),
-            pace: Pace::new(options.bytes_per_second, Instant::now()),
-            batch_extents: BATCH_EXTENTS,
-        };
+        let mut job = Job::new(self, options);
         let Some((group, items)) = self.movable(extents)? else {
             return Ok(job.summary);
         };
@@ -50,7 +44,7 @@ impl Engine {
         drop(copies);
         self.commit_metadata()?;
         job.summary.batches = 1;
-        job.pace.wait(job.summary.data_bytes, &options.progress)?;
+        job.wait_for_pace(job.summary.data_bytes)?;
         Ok(job.summary)
     }
 
