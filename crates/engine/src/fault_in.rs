@@ -22,6 +22,7 @@ use crate::trees::{BLOCKS_AT_ONCE, OpenTree};
 use buttress_accounts::delayed_references::{ExtentKind, Pending};
 use buttress_format::{Generation, HeaderFlags, Incompat, Key, Logical, TreeBlock, TreeId};
 use buttress_fs::error::{Error, Result};
+use buttress_fs::executor::Task;
 use buttress_locks::Excused;
 use buttress_tree::{BlockPointer, NonBlocking};
 use smallvec::SmallVec;
@@ -383,18 +384,24 @@ impl Engine {
 
     /// Faults in several blocks at once, and returns those that could be read. If a block is
     /// unreadable, a later lookup returns the error.
-    pub fn fault_in(&self, mut blocks: Vec<BlockPointer>) -> Vec<TreeBlock> {
+    pub fn fault_in(&self, blocks: Vec<BlockPointer>) -> Vec<TreeBlock> {
+        self.start_fault_in(blocks)
+            .into_iter()
+            .filter_map(|job| job.take().ok())
+            .flatten()
+            .collect()
+    }
+
+    /// Starts jobs that fault in several blocks, as [`fault_in`](Self::fault_in) does. Dropping a
+    /// job cancels it if it has not begun.
+    pub(crate) fn start_fault_in(&self, mut blocks: Vec<BlockPointer>) -> Vec<Task<Vec<TreeBlock>>> {
         blocks.sort_unstable_by_key(|pointer| pointer.logical);
-        let jobs: Vec<_> = blocks
+        blocks
             .chunks(BLOCKS_A_JOB)
             .map(|part| {
                 let (part, forest) = (part.to_vec(), Arc::clone(self.forest()));
                 self.shared.base.loaders().spawn(move || forest.fault_in(&part))
             })
-            .collect();
-        jobs.into_iter()
-            .filter_map(|job| job.take().ok())
-            .flatten()
             .collect()
     }
 }

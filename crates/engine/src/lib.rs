@@ -133,6 +133,7 @@ pub mod file_content;
 mod free_ranges;
 mod free_space_tree;
 pub mod freezing;
+mod holders;
 pub mod inherited;
 mod inode_items;
 pub mod inode_table;

@@ -17,6 +17,8 @@ pub(crate) enum NewChunks {
     /// dirty data. Otherwise, the caller writes back data or commits, which lowers the worst case;
     /// the unallocated space stays for data.
     Sparing,
+    /// Make no chunk: the caller commits instead, because the commit frees space.
+    Never,
 }
 
 /// The places of an edit that inserts reserved items of dirty data: the paths to both ends of its

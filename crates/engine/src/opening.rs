@@ -368,6 +368,7 @@ fn load(filesystem: &Filesystem) -> Result<Running> {
         trees,
         inodes: InodeTable::default(),
         names: NameChanges::default(),
+        holders: crate::holders::Holders::default(),
     };
     let first = running.core.block_group_tree();
     let mut trees = vec![(first, running.view(first)?)];

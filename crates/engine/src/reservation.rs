@@ -195,7 +195,7 @@ impl Engine {
 
     /// Returns whether dirty memory is at its limit, so that a commit must precede the edit. A
     /// background commit begins below this limit.
-    fn is_over_limit(&self, handle: &Handle<'_>) -> bool {
+    pub(crate) fn is_over_limit(&self, handle: &Handle<'_>) -> bool {
         let dirty_memory = &self.shared.dirty_memory;
         dirty_memory.set_dirty(handle.block_reserve().dirty_bytes());
         match dirty_memory.pressure(self.data().delalloc_bytes()) {
@@ -298,6 +298,7 @@ impl Engine {
     pub fn start_to_look(&self) -> Handle<'_> {
         crate::look_ups::count(|counts| &mut counts.edit_locks);
         let mut running = self.shared.running.lock();
+        running.holders.note();
         let _nobody_asks = running.core.release_pins(&self.shared.readers);
         Handle {
             running,

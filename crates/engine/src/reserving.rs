@@ -63,8 +63,11 @@ impl Running {
 impl BlockReserve<'_> {
     /// Returns whether a reservation that does not fit may allocate a chunk.
     fn may_make_chunk(&self, need: Need, new_chunks: NewChunks) -> bool {
-        if new_chunks == NewChunks::Always || buttress_faults::on("dirty-data-takes-chunks") {
-            return true;
+        match new_chunks {
+            NewChunks::Never => return false,
+            NewChunks::Always => return true,
+            NewChunks::Sparing if buttress_faults::on("dirty-data-takes-chunks") => return true,
+            NewChunks::Sparing => {}
         }
         let nodes = self.nodes_at_commit_of_data(need, 0);
         let without_data = self.reservation_of_nodes(need, nodes).all_bytes;

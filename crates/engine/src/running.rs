@@ -11,6 +11,7 @@
 
 use crate::core_state::Core;
 use crate::cow::{CowOnlyTree, ShareableTree, own_error, whole_edit};
+use crate::holders::Holders;
 use crate::inode_table::InodeTable;
 use crate::removed_names::NameChanges;
 use crate::trees::{LiveTree, OpenTree, OpenTrees};
@@ -31,6 +32,8 @@ pub struct Running {
     pub inodes: InodeTable,
     /// Names that this transaction removed, for the log.
     pub names: NameChanges,
+    /// The threads that acquired the edit lock.
+    pub(crate) holders: Holders,
 }
 
 impl Running {

@@ -1,6 +1,7 @@
 //! Block groups are emptied while snapshots share what is in them: content and sharing stay, and btrfs-progs finds nothing.
 
 mod beside;
+mod commits;
 mod sharing;
 
 use crate::AllocateMode;

@@ -24,7 +24,7 @@ use buttress_tree::{BlockPointer, Holder};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The largest number of blocks that a batch of several extents may change.
-const BLOCKS_MAX: usize = 512;
+pub(super) const BLOCKS_MAX: usize = 512;
 
 /// A tree block that the relocation changes.
 #[derive(Debug)]
@@ -238,6 +238,25 @@ impl Closure {
         pointers.map(|(tree, _)| *tree).collect()
     }
 
+    /// Returns the number of places of trees that the change of the closure edits, for a
+    /// reservation.
+    pub(super) fn places(&self) -> u64 {
+        let blocks = u64_of(self.blocks.len());
+        let data = u64_of(self.data.len());
+        let items = u64_of(self.items.len());
+        // Each moved data extent changes two records of extents, and two runs of checksums.
+        blocks
+            .exact_add(data)
+            .exact_mul(2)
+            .exact_add(data.exact_mul(2))
+            .exact_add(items)
+    }
+
+    /// Returns the number of places with one more for the copy of each block.
+    pub(super) fn places_with_copies(&self) -> u64 {
+        self.places().exact_add(u64_of(self.blocks.len()))
+    }
+
     fn add_holder(
         &mut self,
         running: &mut Running,
@@ -281,20 +300,5 @@ impl ChecksumTree<'_> {
         );
         let tree = self.running.view(TreeId::CHECKSUM)?;
         ExpectedChecksums::in_tree(&tree, checksum_type, sector_bytes, logical, length.exact_usize())
-    }
-}
-
-impl Closure {
-    /// Returns the places of trees that the change of this closure edits, for a reservation.
-    pub(super) fn places(&self) -> u64 {
-        let blocks = u64_of(self.blocks.len());
-        let data = u64_of(self.data.len());
-        let items = u64_of(self.items.len());
-        // Each moved data extent changes two records of extents, and two runs of checksums.
-        blocks
-            .exact_add(data)
-            .exact_mul(2)
-            .exact_add(data.exact_mul(2))
-            .exact_add(items)
     }
 }

@@ -42,16 +42,7 @@ impl Extent {
             Reference::TreeBlock { root } => Some(*root),
             _ => None,
         });
-        BlockPointer {
-            // Clamp: only blocks of subvolumes are referred to by address alone.
-            tree: keyed.unwrap_or(TreeId::FS),
-            logical: self.item.start,
-            generation: self.item.generation,
-            // Clamp: no caller asks for the pointer to data.
-            level: self.item.level.unwrap_or(0),
-            first_key: None,
-            end_key: None,
-        }
+        pointer_to(&self.item, keyed)
     }
 
     fn take(&mut self, inline: &InlineReference) {
@@ -71,6 +62,31 @@ impl Extent {
         };
         self.references.push((reference, i64::from(inline.count())));
     }
+}
+
+/// Returns the pointer to a tree block, of which `tree` is one holder.
+fn pointer_to(item: &ExtentItem, tree: Option<TreeId>) -> BlockPointer {
+    BlockPointer {
+        // Clamp: only blocks of subvolumes are referred to by address alone.
+        tree: tree.unwrap_or(TreeId::FS),
+        logical: item.start,
+        generation: item.generation,
+        // Clamp: no caller asks for the pointer to data.
+        level: item.level.unwrap_or(0),
+        first_key: None,
+        end_key: None,
+    }
+}
+
+/// Returns the pointer to the tree block of an extent item, as [`Extent::pointer`] does. `None` for
+/// a block whose references are not in the item.
+pub(super) fn pointer_by_item(item: &ExtentItem) -> Option<BlockPointer> {
+    let tree = item.inline_references.iter().find_map(|inline| match inline {
+        InlineReference::TreeBlock { root } => Some(Some(root)),
+        InlineReference::SharedBlock { .. } => Some(None),
+        _ => None,
+    });
+    tree.map(|tree| pointer_to(item, tree.copied()))
 }
 
 fn broken(error: buttress_format::ItemError) -> Error {

@@ -13,16 +13,15 @@
 //! Invariants: all steps that can fail come before the first change. A failure after the first
 //! change stops writing.
 
-use super::closure::{Block, Closure, Data};
+use super::closure::{BLOCKS_MAX, Block, Closure, Data};
 use crate::block_groups::{Found, Purpose};
-use crate::need::Need;
+use crate::need::{Need, NewChunks};
 use crate::running_parts::Renamer;
 use buttress_accounts::delayed_references::{Created, ExtentKind, Reference};
 use buttress_exact::{Exact as _, u64_of};
 use buttress_format::file_extent::set_disk;
 use buttress_format::{
-    BlockFormat, ByteCount, FileExtent, Generation, ItemType, Key, KeyPointer, Logical, ObjectId, TreeBlock,
-    TreeId,
+    ByteCount, FileExtent, Generation, ItemType, Key, KeyPointer, Logical, ObjectId, TreeBlock, TreeId,
 };
 use buttress_fs::error::{Corruption, Defect, Error, Result};
 use buttress_tree::NonBlocking;
@@ -32,14 +31,14 @@ use std::collections::{BTreeMap, BTreeSet};
 /// The new addresses of a closure.
 #[derive(Debug)]
 pub(super) struct Renaming {
-    closure: Closure,
-    blocks: BTreeMap<Logical, Logical>,
+    pub(super) closure: Closure,
+    pub(super) blocks: BTreeMap<Logical, Logical>,
     /// Pointers, as node and child, of which the child's full back reference no longer exists. A
     /// tree that is being dropped still has pointers to children that no longer exist. Empty if no
     /// tree is being dropped.
     gone: BTreeSet<(Logical, Logical)>,
     /// The running transaction.
-    generation: Generation,
+    pub(super) generation: Generation,
     /// [`DelayedReferences::times_taken`](buttress_accounts::delayed_references::DelayedReferences::times_taken)
     /// then.
     references_taken: u64,
@@ -49,7 +48,11 @@ impl Renamer<'_> {
     /// Prepares the change of addresses in a closure: reserves space, loads the items to change,
     /// and allocates addresses. If a block is missing, the preparation ends before any change.
     /// Returns `None` if the closure needs more space for metadata than exists.
-    pub(super) fn prepare_renaming(&mut self, closure: Closure) -> Result<Option<Renaming>> {
+    pub(super) fn prepare_renaming(
+        &mut self,
+        closure: Closure,
+        new_chunks: NewChunks,
+    ) -> Result<Option<Renaming>> {
         for (tree, key) in &closure.items {
             self.running.reach(*tree, key)?;
         }
@@ -60,9 +63,8 @@ impl Renamer<'_> {
             }
         }
         let gone = self.children_gone(&closure)?;
-        let blocks = u64_of(closure.blocks.len());
-        let need = Need::freeing(closure.places().exact_add(blocks));
-        if !self.running.reserve_space(need)? {
+        let need = Need::freeing(closure.places_with_copies());
+        if !self.running.reserve(need, new_chunks)? {
             return Ok(None);
         }
         let places = self.take_block_places(closure.blocks.len())?;
@@ -459,62 +461,6 @@ impl Renamer<'_> {
 }
 
 impl Renaming {
-    /// The sealed copies in order of their addresses, each with the tree that made the block. Needs no lock.
-    pub(super) fn copies(&self, format: &BlockFormat) -> Result<Vec<(TreeId, TreeBlock)>> {
-        let copies = self
-            .blocks
-            .iter()
-            .map(|(old, new)| self.copy_of(*old, *new, format));
-        let mut copies = copies.collect::<Result<Vec<_>>>()?;
-        copies.sort_unstable_by_key(|(_, copy)| copy.logical());
-        Ok(copies)
-    }
-
-    fn copy_of(&self, old: Logical, new: Logical, format: &BlockFormat) -> Result<(TreeId, TreeBlock)> {
-        let found = self.closure.blocks.get(&old);
-        let block = &found.ok_or_else(|| no_such_block(old))?.block;
-        let generation = self.generation;
-        let mut copy = block.copy_to_relocate(new, generation);
-        let is_changed = if block.is_leaf() {
-            let items = self.items_of(block, format.sector_bytes)?;
-            copy.edit_leaf(|leaf| {
-                let mut set = items.iter().map(|(slot, disk)| {
-                    let data = leaf.data_mut(*slot);
-                    data.is_some_and(|data| set_disk(data, *disk))
-                });
-                set.all(|is_set| is_set)
-            })
-        } else {
-            let renamed: Vec<(usize, KeyPointer)> = block
-                .pointers()
-                .enumerate()
-                .filter_map(|(slot, pointer)| {
-                    let logical = *self.blocks.get(&pointer.logical)?;
-                    Some((
-                        slot,
-                        KeyPointer {
-                            logical,
-                            generation,
-                            ..pointer
-                        },
-                    ))
-                })
-                .collect();
-            copy.edit_node(|node| renamed.iter().all(|(slot, pointer)| node.set(*slot, pointer)))
-        };
-        if !is_changed {
-            return Err(
-                Defect::new("a copy of a tree block has not the items of the block")
-                    .with("block", old.get())
-                    .into(),
-            );
-        }
-        Ok((
-            block.header().owner,
-            copy.seal(new, format.checksum_type, |_| None),
-        ))
-    }
-
     /// Returns the old addresses of the extents that move.
     pub(super) fn moved(&self) -> BTreeSet<Logical> {
         self.closure.data.keys().copied().collect()
@@ -524,6 +470,16 @@ impl Renaming {
     pub(super) fn moved_bytes(&self) -> u64 {
         let lengths = self.closure.data.values().map(|data| data.moved.length.get());
         lengths.fold(0, u64::exact_add)
+    }
+
+    /// Returns the number of places that the change edits, its copies included.
+    pub(super) fn places(&self) -> u64 {
+        self.closure.places_with_copies()
+    }
+
+    /// Returns whether a change of twice the size has few enough blocks.
+    pub(super) fn is_small(&self) -> bool {
+        self.blocks.len() <= BLOCKS_MAX / 2
     }
 
     /// Returns the same reference as it is after the relocation.
@@ -540,25 +496,9 @@ impl Renaming {
             keyed @ (Reference::TreeBlock { .. } | Reference::Data { .. }) => keyed,
         }
     }
-
-    /// Items of a leaf whose extents move: slots and new addresses.
-    fn items_of(&self, leaf: &TreeBlock, sector_bytes: u32) -> Result<Vec<(usize, Logical)>> {
-        let mut items = Vec::new();
-        for (slot, item) in leaf.items().enumerate() {
-            if item.key.item_type != ItemType::EXTENT_DATA {
-                continue;
-            }
-            let extent = parse(leaf, &item.key, item.data, sector_bytes)?;
-            let data = extent
-                .slice()
-                .and_then(|slice| self.closure.data.get(&slice.disk));
-            items.extend(data.map(|data| (slot, data.moved.to)));
-        }
-        Ok(items)
-    }
 }
 
-fn no_such_block(logical: Logical) -> Error {
+pub(super) fn no_such_block(logical: Logical) -> Error {
     Defect::new("a block moves that its closure does not have")
         .with("block", logical.get())
         .into()
@@ -570,7 +510,12 @@ fn disk_of(key: &Key, data: &[u8], sector_bytes: u32) -> Option<Logical> {
     extent.slice().map(|slice| slice.disk)
 }
 
-fn parse<'d>(leaf: &TreeBlock, key: &Key, data: &'d [u8], sector_bytes: u32) -> Result<FileExtent<'d>> {
+pub(super) fn parse<'d>(
+    leaf: &TreeBlock,
+    key: &Key,
+    data: &'d [u8],
+    sector_bytes: u32,
+) -> Result<FileExtent<'d>> {
     let parsed = FileExtent::parse(key, data, sector_bytes);
     Ok(parsed.map_err(|error| Corruption::Item {
         tree: leaf.header().owner,

@@ -6,13 +6,13 @@
 //!
 //! All extents of a call move, or none, except extents that changed after the copy began.
 
-use super::{BATCH_EXTENTS, Job, Pace, RelocationOptions, RelocationSummary};
+use super::job::Job;
+use super::{RelocationOptions, RelocationSummary};
 use crate::areas::Relocations;
 use crate::data_extents::DataRange;
 use buttress_exact::u64_of;
 use buttress_format::{ExtentItem, Logical};
 use buttress_fs::error::{Error, Result};
-use std::time::Instant;
 
 impl Relocations<'_> {
     /// Moves extents to consecutive places, in this order, for all of their users. Moves nothing,
@@ -31,13 +31,7 @@ impl Relocations<'_> {
         self.engine.require_writing()?;
         options.progress.check()?;
         self.refuse_with_trees()?;
-        let mut job = Job {
-            engine: self.engine,
-            options,
-            summary: RelocationSummary::default(),
-            pace: Pace::new(options.bytes_per_second, Instant::now()),
-            batch_extents: BATCH_EXTENTS,
-        };
+        let mut job = Job::new(self.engine, options);
         let Some((group, items)) = self.movable(extents)? else {
             return Ok(job.summary);
         };
@@ -51,7 +45,7 @@ impl Relocations<'_> {
         drop(copies);
         self.engine.commit_metadata()?;
         job.summary.batches = 1;
-        job.pace.wait(job.summary.data_bytes, &options.progress)?;
+        job.wait_for_pace(job.summary.data_bytes)?;
         Ok(job.summary)
     }
 

@@ -351,7 +351,8 @@ impl Shrinking<'_> {
             group.is_last_resort = chunk.is_last_resort;
         }
         let is_system = chunk.flags.contains(BlockGroupFlags::SYSTEM);
-        let is_array_full = is_system && !handle.core.system_array_has_space();
+        let is_array_full =
+            is_system && handle.core.chunk_planner().system_stripes_max(0) < plan.stripes.len();
         drop(handle);
         self.engine.commit_metadata()?;
         Ok(made.ok_or_else(|| {

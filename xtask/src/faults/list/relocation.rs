@@ -44,6 +44,20 @@ pub(super) const FAULTS: &[Fault] = &[
         )],
     ),
     harms(
+        "relocation-old-places-kept",
+        "A balance of a nearly full volume ends early for lack of space that a commit would free.",
+        &[writer(
+            "relocation_tests::commits::job_on_a_nearly_full_volume_ends",
+        )],
+    ),
+    harms(
+        "relocation-commits-each-batch",
+        "A balance flushes the devices after each batch, and takes twice as long.",
+        &[writer(
+            "relocation_tests::commits::job_with_space_commits_less_often_than_its_batches",
+        )],
+    ),
+    harms(
         "balance-item-late",
         "A crash early in a balance leaves moved block groups and no balance to resume.",
         &[in_memory("balance::item_lasts_from_start_to_end")],
