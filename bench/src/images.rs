@@ -183,50 +183,68 @@ pub(crate) fn large_file(scale: Scale, name: &str, options: &str) -> Result<Path
     })
 }
 
+/// The size of the volume of [`snapshots`], in GiB, and its mount options.
+const SNAPSHOTS_GIB: u64 = 16;
+const SNAPSHOTS_OPTIONS: &str = "compress-force=zstd";
+
 /// Returns a volume of `scale.extents` extents with `scale.snapshots` read-only snapshots, from
 /// `snap0` on. Before each snapshot a tenth of a percent of the extents is rewritten: in files of
 /// 1,000 extents, five at a time. Extents have 8 KiB with holes between them, compressed into 4
 /// KiB.
 pub(crate) fn snapshots(scale: Scale) -> Result<PathBuf> {
+    kept("snapshots", scale, SNAPSHOTS_GIB, SNAPSHOTS_OPTIONS, |top| {
+        fill_snapshots(scale, top)
+    })
+}
+
+/// Makes the volume of [`snapshots`] at this path.
+pub(crate) fn make_snapshots(scale: Scale, path: &Path) -> Result<()> {
+    eprintln!("making {}", path.display());
+    File::create(path)?.set_len(SNAPSHOTS_GIB << 30)?;
+    run(Command::new(newest("mkfs.btrfs")).args(["-q", "-f"]).arg(path))?;
+    let mount = Mount::new(&[path.to_path_buf()], SNAPSHOTS_OPTIONS)?;
+    fill_snapshots(scale, mount.path())?;
+    mount.close()
+}
+
+fn fill_snapshots(scale: Scale, top: &Path) -> Result<()> {
     const EXTENTS_PER_FILE: u64 = 1000;
     const BYTES: usize = 8 << 10;
-    kept("snapshots", scale, 16, "compress-force=zstd", |top| {
-        let mut random = Random::new(3);
-        let content = random.bytes(1 << 20, true);
-        let work = top.join("work");
+    let mut random = Random::new(3);
+    let content = random.bytes(1 << 20, true);
+    let work = top.join("work");
+    run(Command::new(newest("btrfs"))
+        .args(["subvolume", "create"])
+        .arg(&work))?;
+    let file_of = |number: u64| work.join(format!("file_{number}"));
+    let mut write = |file: &File, extent: u64| -> Result<()> {
+        let start = random.below((content.len() - BYTES) as u64) as usize;
+        let offset = extent * 2 * BYTES as u64;
+        Ok(file.write_all_at(&content[start..start + BYTES], offset)?)
+    };
+    let files = (scale.extents / EXTENTS_PER_FILE).max(1);
+    for number in 0..files {
+        let file = File::create(file_of(number))?;
+        for extent in 0..EXTENTS_PER_FILE {
+            write(&file, extent)?;
+        }
+    }
+    let rewritten = scale.extents / 1000;
+    for number in 0..scale.snapshots {
+        rustix::fs::syncfs(File::open(top)?)?;
+        let snapshot = top.join(format!("snap{number}"));
         run(Command::new(newest("btrfs"))
-            .args(["subvolume", "create"])
-            .arg(&work))?;
-        let file_of = |number: u64| work.join(format!("file_{number}"));
-        let mut write = |file: &File, extent: u64| -> Result<()> {
-            let start = random.below((content.len() - BYTES) as u64) as usize;
-            let offset = extent * 2 * BYTES as u64;
-            Ok(file.write_all_at(&content[start..start + BYTES], offset)?)
-        };
-        let files = (scale.extents / EXTENTS_PER_FILE).max(1);
-        for number in 0..files {
-            let file = File::create(file_of(number))?;
-            for extent in 0..EXTENTS_PER_FILE {
-                write(&file, extent)?;
+            .args(["subvolume", "snapshot", "-r"])
+            .args([&work, &snapshot]))?;
+        for part in 0..5 {
+            let chosen = (number * 5 + part) * 37 % files;
+            let file = File::options().write(true).open(file_of(chosen))?;
+            for extent in 0..rewritten / 5 {
+                write(&file, extent * 5 % EXTENTS_PER_FILE + number % 5)?;
             }
         }
-        let rewritten = scale.extents / 1000;
-        for number in 0..scale.snapshots {
-            rustix::fs::syncfs(File::open(top)?)?;
-            let snapshot = top.join(format!("snap{number}"));
-            run(Command::new(newest("btrfs"))
-                .args(["subvolume", "snapshot", "-r"])
-                .args([&work, &snapshot]))?;
-            for part in 0..5 {
-                let chosen = (number * 5 + part) * 37 % files;
-                let file = File::options().write(true).open(file_of(chosen))?;
-                for extent in 0..rewritten / 5 {
-                    write(&file, extent * 5 % EXTENTS_PER_FILE + number % 5)?;
-                }
-            }
-        }
-        Ok(())
-    })
+    }
+    Ok(())
 }
 
 /// Makes the read-only snapshot `snap` of the top level, if it does not exist.

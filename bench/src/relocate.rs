@@ -4,16 +4,24 @@
 //! Both sides work on a fresh copy of the same volume, with an empty page cache. Our side is a
 //! whole process on the image files. The kernel's side is a command of btrfs-progs on a volume that
 //! was mounted before the clock started. Both sides flush the devices before they end: the kernel's
-//! relocation ends each block group with a commit.
+//! relocation ends each block group with a commit. After each run, off the clock, the job checks
+//! the volume and what the run was to change ([`results`]).
 //!
 //! - `data`: a full balance of one large file, also against a copy of the image in order;
 //! - `inline`: a full balance of small files in the leaves, with 2 snapshots;
 //! - `snapshots`: the same files with many snapshots, and the growth of the time;
 //! - `raid1`: a source tree on two devices, from single and DUP to RAID1;
 //! - `single`: metadata of the same tree from DUP to single;
-//! - `remove`: one of three devices.
+//! - `remove`: one of three devices;
+//! - `shrink`: an aged volume to its smallest size. Linux has no command for this. The kernel's side
+//!   is what its users do: a full balance, then a resize to the smallest size that the kernel
+//!   accepts. Both sizes are printed;
+//! - `rescan`: quotas of a volume with many snapshots, counted again. The counts must be equal.
 //!
 //! A balance of the kernel alone takes minutes on the larger volumes, so arguments choose jobs.
+
+mod results;
+mod volumes;
 
 use crate::Scale;
 use crate::cache::Cache;
@@ -24,8 +32,8 @@ use crate::scrub::replacing;
 use anyhow::{Context, Result, ensure};
 use buttress_oracle::loop_device::{LoopDevice, Mount};
 use buttress_oracle::tools::{buttress, newest, run};
+use results::{Change, Layout};
 use std::fs::File;
-use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -35,10 +43,6 @@ const GOAL: f64 = 0.4;
 const GOAL_OF_A_COPY: f64 = 1.2;
 /// The largest ratio of our time with many snapshots to our time with two.
 const GOAL_OF_GROWTH: f64 = 1.3;
-/// The size of each device of a volume of several devices, in GiB.
-const DEVICE_GIB: u64 = 4;
-/// The number of files that change between two snapshots.
-const CHANGES: u64 = 50;
 
 /// A measured command of both sides.
 struct Job {
@@ -48,49 +52,99 @@ struct Job {
     label: &'static str,
     /// Makes the volume, or finds it.
     make: fn(Scale) -> Result<Vec<PathBuf>>,
-    /// The words of our command and of btrfs-progs'. `DEVICE` stands for the last device, and the
-    /// image or the mount follows.
+    /// The words of our command. `DEVICE` stands for the last device, and the image follows.
     words: &'static [&'static str],
+    theirs: Theirs,
+    /// What the command is to change.
+    change: Change,
 }
+
+/// The kernel's side of a job.
+enum Theirs {
+    /// The same words for btrfs-progs, and the mount.
+    Same,
+    /// Other words, and the mount.
+    Words(&'static [&'static str]),
+    /// A script of a shell: `$0` is btrfs-progs' command, and `$1` is the mount.
+    Script(&'static str),
+}
+
+/// Packs a volume, and cuts it at the smallest size that the kernel accepts.
+const PACK: &str = r#"set -e
+"$0" -q balance start --full-balance "$1"
+size=$("$0" inspect-internal min-dev-size "$1" | cut -d' ' -f1)
+for _ in 1 2 3 4 5 6 7 8; do
+    if "$0" -q filesystem resize "$size" "$1"; then exit 0; fi
+    size=$((size + (64 << 20)))
+done
+exit 1"#;
 
 const FULL_BALANCE: &[&str] = &["balance", "start", "--full-balance"];
 
-const JOBS: [Job; 6] = [
+const JOBS: [Job; 8] = [
     Job {
         name: "data",
         label: "full balance, one file",
         make: |scale| Ok(vec![images::large_file(scale, "plain", "")?]),
         words: FULL_BALANCE,
+        theirs: Theirs::Same,
+        change: Change::AllChunksAreNew,
     },
     Job {
         name: "inline",
         label: "full balance, inline files, 2 snapshots",
         make: |scale| Ok(vec![images::inline_files(scale)?]),
         words: FULL_BALANCE,
+        theirs: Theirs::Same,
+        change: Change::AllChunksAreNew,
     },
     Job {
         name: "snapshots",
         label: "full balance, inline files, 100 snapshots",
-        make: |scale| Ok(vec![many_snapshots(scale)?]),
+        make: |scale| Ok(vec![volumes::many_snapshots(scale)?]),
         words: FULL_BALANCE,
+        theirs: Theirs::Same,
+        change: Change::AllChunksAreNew,
     },
     Job {
         name: "raid1",
         label: "single and DUP to RAID1, two devices",
-        make: |scale| pool(scale, 2),
+        make: |scale| volumes::pool(scale, 2),
         words: &["balance", "start", "-dconvert=raid1", "-mconvert=raid1"],
+        theirs: Theirs::Same,
+        change: Change::AllIsRaid1,
     },
     Job {
         name: "single",
         label: "metadata from DUP to single",
-        make: |scale| pool(scale, 2),
+        make: |scale| volumes::pool(scale, 2),
         words: &["balance", "start", "-f", "-mconvert=single"],
+        theirs: Theirs::Same,
+        change: Change::MetadataIsSingle,
     },
     Job {
         name: "remove",
         label: "removal of one of three devices",
-        make: |scale| pool(scale, 3),
+        make: |scale| volumes::pool(scale, 3),
         words: &["device", "remove", "DEVICE"],
+        theirs: Theirs::Same,
+        change: Change::DeviceIsGone,
+    },
+    Job {
+        name: "shrink",
+        label: "shrink of an aged volume, full balance and resize",
+        make: |scale| Ok(vec![images::aged(scale)?]),
+        words: &["filesystem", "shrink"],
+        theirs: Theirs::Script(PACK),
+        change: Change::DeviceIsSmaller,
+    },
+    Job {
+        name: "rescan",
+        label: "quota rescan, many snapshots",
+        make: |scale| Ok(vec![volumes::with_quotas(scale)?]),
+        words: &["quota", "rescan"],
+        theirs: Theirs::Words(&["quota", "rescan", "-w"]),
+        change: Change::Nothing,
     },
 ];
 
@@ -102,6 +156,7 @@ pub(crate) fn run_all(scale: Scale, wanted: &[&str]) -> Result<()> {
     println!("\n{}", Pairs::head());
     let mut seconds_of_ours = Vec::new();
     let mut copies = Vec::new();
+    let mut sizes = None;
     for job in JOBS
         .iter()
         .filter(|job| wanted.is_empty() || wanted.contains(&job.name))
@@ -114,11 +169,19 @@ pub(crate) fn run_all(scale: Scale, wanted: &[&str]) -> Result<()> {
             theirs: Vec::new(),
             goal: GOAL,
         };
+        let before = Layout::of(&volume)?;
         for _ in 0..scale.rounds {
-            pairs.ours.push(on_a_copy(&volume, |images| ours(job, images))?);
-            pairs
-                .theirs
-                .push(on_a_copy(&volume, |images| theirs(job, images))?);
+            let mut results = Vec::new();
+            for (side, runs) in [(ours as Side, &mut pairs.ours), (theirs, &mut pairs.theirs)] {
+                let (run, result) = on_a_copy(&volume, |images| {
+                    let run = side(job, images)?;
+                    Ok((run, results::verified(job.change, &before, images, scale)?))
+                })?;
+                runs.push(run);
+                results.push(result);
+            }
+            results::compare(job.change, &results)?;
+            sizes = results::sizes(job.change, &results).or(sizes);
             if job.name == "data" {
                 copies.push(copied(&volume)?);
             }
@@ -127,8 +190,15 @@ pub(crate) fn run_all(scale: Scale, wanted: &[&str]) -> Result<()> {
         seconds_of_ours.push((job.name, pairs.seconds()[0]));
     }
     report_ratios(&seconds_of_ours, copies);
+    if let Some([ours, theirs]) = sizes {
+        println!("\n| shrunk volume | buttress MiB | other MiB |\n|---|---|---|");
+        println!("| aged volume | {ours} | {theirs} |");
+    }
     Ok(())
 }
+
+/// Runs one side of a job on these images.
+type Side = fn(&Job, &[PathBuf]) -> Result<Run>;
 
 /// Prints our times beside a copy of the image, and beside fewer snapshots.
 fn report_ratios(seconds_of_ours: &[(&str, f64)], copies: Vec<f64>) {
@@ -228,69 +298,25 @@ fn theirs(job: &Job, images: &[PathBuf]) -> Result<Run> {
         .context("a volume has a device")?;
     let device = device.to_path_buf();
     prepare(images)?;
-    let mut command = Command::new(newest("btrfs"));
-    command.arg("-q");
-    add_words(&mut command, job.words, &device);
+    let progs = newest("btrfs");
+    let mut command = match job.theirs {
+        Theirs::Script(script) => {
+            let mut shell = Command::new("sh");
+            shell.args(["-c", script]).arg(progs);
+            shell
+        }
+        Theirs::Same | Theirs::Words(_) => {
+            let mut command = Command::new(progs);
+            command.arg("-q");
+            command
+        }
+    };
+    match job.theirs {
+        Theirs::Same => add_words(&mut command, job.words, &device),
+        Theirs::Words(words) => add_words(&mut command, words, &device),
+        Theirs::Script(_) => {}
+    }
     let measured = measure::run(command.arg(mount.path()))?;
     mount.close()?;
     Ok(measured)
-}
-
-/// Returns the volume of inline files with 100 snapshots at full scale. A few files change before
-/// each snapshot.
-fn many_snapshots(scale: Scale) -> Result<PathBuf> {
-    let fewer = images::inline_files(scale)?;
-    let path = images::folder()?.join(format!("inline-snapshots-{}.img", scale.name));
-    if path.exists() {
-        return Ok(path);
-    }
-    eprintln!("making {}", path.display());
-    let unfinished = path.with_extension("unfinished");
-    run(Command::new("cp")
-        .arg("--sparse=always")
-        .args([&fewer, &unfinished]))?;
-    let mount = Mount::new(std::slice::from_ref(&unfinished), "noatime,max_inline=2048")?;
-    let top = mount.path();
-    for number in 2..scale.snapshots / 2 {
-        for change in 0..CHANGES {
-            let file = (number * CHANGES + change) * 97 % scale.inline_files + 1;
-            let file = File::options()
-                .write(true)
-                .open(top.join(format!("file_{file}")))?;
-            file.write_all_at(&[number as u8; 20], 0)?;
-        }
-        run(Command::new(newest("btrfs"))
-            .args(["-q", "subvolume", "snapshot", "-r"])
-            .arg(top)
-            .arg(top.join(format!("more{number}"))))?;
-    }
-    mount.close()?;
-    std::fs::rename(&unfinished, &path)?;
-    Ok(path)
-}
-
-/// Returns a source tree on a volume of several devices: single data, and DUP metadata.
-fn pool(scale: Scale, devices: usize) -> Result<Vec<PathBuf>> {
-    let folder = images::folder()?;
-    let name =
-        |number: usize, end: &str| folder.join(format!("relocate-{devices}-{}-{number}.{end}", scale.name));
-    let images: Vec<PathBuf> = (0..devices).map(|number| name(number, "img")).collect();
-    if images.iter().all(|image| image.exists()) {
-        return Ok(images);
-    }
-    eprintln!("making a volume of {devices} devices in {}", folder.display());
-    let unfinished: Vec<PathBuf> = (0..devices).map(|number| name(number, "unfinished")).collect();
-    for image in &unfinished {
-        File::create(image)?.set_len(DEVICE_GIB << 30)?;
-    }
-    run(Command::new(newest("mkfs.btrfs"))
-        .args(["-q", "-f", "-d", "single", "-m", "dup"])
-        .args(&unfinished))?;
-    let mount = Mount::new(&unfinished, "noatime")?;
-    images::fill_source_tree(scale, &mount.path().join("source"))?;
-    mount.close()?;
-    for (unfinished, image) in unfinished.iter().zip(&images) {
-        std::fs::rename(unfinished, image)?;
-    }
-    Ok(images)
 }

@@ -24,7 +24,7 @@ use buttress_tree::{BlockPointer, Holder};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The largest number of blocks that a batch of several extents may change.
-pub(super) const BLOCKS_MAX: usize = 512;
+pub(super) const BLOCKS_MAX: usize = 1024;
 
 /// A tree block that the relocation changes.
 #[derive(Debug)]

@@ -17,9 +17,9 @@
 use super::copying::Copies;
 use super::emptying::Emptying;
 use super::extents::pointer_by_item;
+use super::options::{RelocationOptions, RelocationSummary};
 use super::pace::Pace;
 use super::renaming::Renaming;
-use super::{RelocationOptions, RelocationSummary};
 use crate::areas::Relocations;
 use crate::engine::Engine;
 use crate::need::{Need, NewChunks};

@@ -7,7 +7,7 @@
 //! All extents of a call move, or none, except extents that changed after the copy began.
 
 use super::job::Job;
-use super::{RelocationOptions, RelocationSummary};
+use super::options::{RelocationOptions, RelocationSummary};
 use crate::areas::Relocations;
 use crate::data_extents::DataRange;
 use buttress_exact::u64_of;

@@ -12,7 +12,7 @@ use buttress_fs::progress::Progress;
 
 /// A volume with small nodes, thousands of leaves, and snapshots that share them. Each batch copies
 /// the roots of all snapshots again.
-fn many_leaves() -> Option<Image> {
+fn many_leaves(snapshots: u64) -> Option<Image> {
     let image = Image::make(&["-n", "4096", "-m", "single"])?;
     let filesystem = image.open();
     let mut random = Random(5);
@@ -25,7 +25,7 @@ fn many_leaves() -> Option<Image> {
         filesystem.write_at(file, offset(0), &random.bytes(1500)).unwrap();
         files.push(file);
     }
-    for number in 0..16 {
+    for number in 0..snapshots {
         let name = format!("snapshot-{number}");
         filesystem
             .subvolumes()
@@ -54,7 +54,7 @@ fn relocate_metadata(filesystem: &WritableFilesystem) -> (Result<RelocationSumma
 
 #[test]
 fn job_with_space_commits_less_often_than_its_batches() {
-    let Some(image) = many_leaves() else {
+    let Some(image) = many_leaves(12) else {
         return;
     };
     let filesystem = image.open();
@@ -96,7 +96,7 @@ fn tree_block_bytes(filesystem: &WritableFilesystem) -> u64 {
 /// A job that begins has space to its end: a lack of space is known before the first batch.
 #[test]
 fn job_on_a_nearly_full_volume_ends() {
-    let Some(image) = many_leaves() else {
+    let Some(image) = many_leaves(40) else {
         return;
     };
     let first = image.open();
@@ -106,7 +106,7 @@ fn job_on_a_nearly_full_volume_ends() {
     drop(first);
     let (mut ended, mut refused) = (0, 0);
     // The space for the new block group, beside the content that moves there.
-    for spare_kib in [0, 1024, 2048, 3072, 4096, 8192, 16384] {
+    for spare_kib in [0, 2048, 4096, 6144, 9216, 16384] {
         let image = image.copy();
         let filesystem = image.open();
         let size = ByteCount::new((end + used + (spare_kib << 10)).next_multiple_of(64 << 10));
