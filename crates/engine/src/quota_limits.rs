@@ -201,9 +201,9 @@ impl QuotaLimits {
     pub(crate) fn copy_charge(&self, source: TreeId, snapshot: TreeId) {
         if self.any.load(Ordering::Acquire) {
             let mut table = self.table.lock();
-            if let Some(Charge { landed, .. }) = table.charges.get(&source).copied() {
-                table.charges.insert(snapshot, Charge { reserved: 0, landed });
-            }
+            let landed = table.charges.get(&source).map_or(0, |charge| charge.landed);
+            let charge = Charge { reserved: 0, landed };
+            table.charges.insert(snapshot, charge);
         }
     }
 
