@@ -68,6 +68,8 @@ pub struct FileState {
     pub size: Option<u64>,
     /// The space reserved for dirty data, in bytes.
     pub reserved: u64,
+    /// The dirty bytes without reserved space: they overwrite extents in place.
+    pub unreserved: u64,
     /// The file's dirty data never becomes an inline extent, however small, because another extent
     /// will follow it.
     pub never_inline: bool,

@@ -351,6 +351,7 @@ impl SmallFile<'_, '_> {
             return 0;
         }
         self.content.file.waiting.write().end_write_back();
+        self.content.state.unreserved = 0;
         let released = core::mem::take(&mut self.content.state.reserved);
         let tree = self.content.location.subvolume.tree();
         self.content.filesystem.quota_limits().land(tree, released);

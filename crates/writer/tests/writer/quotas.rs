@@ -335,7 +335,7 @@ fn simple_quotas_count_as_the_kernel_does() {
     check(&image).unwrap();
 }
 
-fn limit_of(bytes: u64, exclusive: bool) -> QuotaLimit {
+pub(crate) fn limit_of(bytes: u64, exclusive: bool) -> QuotaLimit {
     QuotaLimit {
         exclusive,
         bytes: Some(ByteCount::new(bytes)),
@@ -351,7 +351,7 @@ pub(crate) fn file_in(
     filesystem.create(directory, name, &NewInode::of_root(0o600))
 }
 
-fn exceeded<T: std::fmt::Debug>(result: Result<T, Error>) -> buttress_fs::QuotaExceeded {
+pub(crate) fn exceeded<T: std::fmt::Debug>(result: Result<T, Error>) -> buttress_fs::QuotaExceeded {
     match result {
         Err(Error::QuotaExceeded(exceeded)) => exceeded,
         other => panic!("{other:?}"),
@@ -557,7 +557,7 @@ pub(crate) fn device(memory: &Arc<MemoryBackend>) -> Device {
 }
 
 /// Returns an error if counters that claim to be exact are not.
-fn wrong_counters(filesystem: &Filesystem) -> Result<(), Error> {
+pub(crate) fn wrong_counters(filesystem: &Filesystem) -> Result<(), Error> {
     let Some(groups) = filesystem.quota_groups()?.filter(|groups| !groups.is_simple()) else {
         return Ok(());
     };

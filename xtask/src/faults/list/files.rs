@@ -133,6 +133,24 @@ pub(super) const FAULTS: &[Fault] = &[
             "quotas::limits_of_simple_quotas_refuse_writes",
         )],
     ),
+    harms(
+        "quota-charges-allocation-twice",
+        "A program cannot allocate the second half of the space below a quota limit.",
+        &[test(
+            "buttress-writer",
+            "writer",
+            "quota_charges::allocation_takes_its_space_once",
+        )],
+    ),
+    harms(
+        "quota-limit-refuses-in-place",
+        "A database whose file was allocated before fails at the limit of its subvolume.",
+        &[test(
+            "buttress-writer",
+            "writer",
+            "quota_charges::limit_allows_writes_in_place",
+        )],
+    ),
     // Subvolumes.
     harms(
         "snapshot-without-parent",
