@@ -166,3 +166,39 @@ fn writes_in_place_on_a_full_volume_are_given_up() {
     filesystem.truncate(file, ByteCount::new(4096)).unwrap();
     filesystem.commit().unwrap();
 }
+
+#[test]
+fn encoded_extents_are_charged_once() {
+    for kind in KINDS {
+        let filesystem = open(vec![device(&volume())]).unwrap();
+        let (home, own) = home_of(&filesystem, kind);
+        let file = file_in(&filesystem, home, b"file").unwrap();
+        let other = file_in(&filesystem, home, b"other").unwrap();
+        filesystem.commit().unwrap();
+        limit_to_use(&filesystem, own, 1_000_000);
+        let extent = EncodedExtent {
+            offset: FileOffset::MIN,
+            length: ByteCount::new(602_112),
+            content_bytes: ByteCount::new(602_112),
+            content_offset: ByteCount::ZERO,
+            compression: Compression::None,
+            stored: vec![9; 602_112].into(),
+        };
+        let extents = [extent];
+        assert!(filesystem.encoded_writes().write(file, &extents).unwrap());
+        assert_eq!(
+            exceeded(filesystem.encoded_writes().write(other, &extents)).group,
+            own
+        );
+        // A refusal counts again, so overwritten data is no longer charged.
+        for byte in 0..4 {
+            filesystem
+                .write_at(file, FileOffset::MIN, &vec![byte; 100_000])
+                .unwrap();
+            filesystem.commit().unwrap();
+        }
+        filesystem.unlink(home, b"file").unwrap();
+        assert!(filesystem.encoded_writes().write(other, &extents).unwrap());
+        filesystem.commit().unwrap();
+    }
+}
