@@ -140,9 +140,13 @@ impl QuotaTree<'_> {
 
     /// Makes a quota group for a new subvolume, if the volume has quotas.
     pub fn make_group(&mut self, subvolume: SubvolumeId) -> Result<()> {
-        match self.running.core.quotas.mode {
-            QuotaMode::Off => Ok(()),
-            _ => self.put_group(QgroupId::new(subvolume.get()), QuotaUse::default()),
+        if self.running.core.quotas.mode == QuotaMode::Off {
+            return Ok(());
+        }
+        let group = QgroupId::new(subvolume.get());
+        if self.running.core.quotas.counts_by_maker() && self.use_of(group)?.is_some() {
+            let defect = Defect::new("a new subvolume has the number of an existing quota group");
+            return Err(defect.with("subvolume", subvolume.get()).into());
         }
     }
 

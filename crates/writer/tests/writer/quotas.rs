@@ -469,6 +469,32 @@ fn limits_of_classic_quotas_refuse_writes() {
 }
 
 #[test]
+fn new_subvolume_never_has_the_number_of_a_remaining_group() {
+    let memory = volume();
+    let filesystem = open(vec![device(&memory)]).unwrap();
+    filesystem.quotas().enable(QuotaKind::Simple).unwrap();
+    filesystem.commit().unwrap();
+    let maker = filesystem.subvolumes().create(ROOT, b"maker").unwrap();
+    let file = file_in(&filesystem, Location::root_of(maker), b"f").unwrap();
+    filesystem
+        .write_at(file, FileOffset::MIN, &vec![3; 400_000])
+        .unwrap();
+    let clone = file_in(&filesystem, ROOT, b"clone").unwrap();
+    let all = FileOffset::MIN..FileOffset::new(400_000);
+    filesystem.clone_range(file, all, clone, FileOffset::MIN).unwrap();
+    filesystem.subvolumes().delete(maker).unwrap();
+    filesystem.subvolumes().drop_deleted(&Progress::new()).unwrap();
+    filesystem.commit().unwrap();
+    drop(filesystem);
+    let filesystem = open(vec![device(&memory)]).unwrap();
+    let next = filesystem.subvolumes().create(ROOT, b"next").unwrap();
+    filesystem.commit().unwrap();
+    assert_eq!(next.get(), maker.get() + 1);
+    let counts = counts_of(&filesystem.view().quota_groups().unwrap().unwrap());
+    assert_eq!(counts[&format!("0/{maker}")], (401_408, 401_408));
+}
+
+#[test]
 fn impossible_changes_are_refused_by_name() {
     let filesystem = open(vec![device(&volume())]).unwrap();
     let refusal = |result: Result<(), Error>| match result {
