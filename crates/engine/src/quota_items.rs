@@ -52,8 +52,14 @@ impl QuotaTree<'_> {
             }
             _ => QuotaMode::Classic,
         };
-        if !status.flags.contains(QgroupStatusFlags::INCONSISTENT) {
-            self.running.core.quotas.counted = Some(self.running.core.durable);
+        // A program that keeps no counters leaves an older generation. A rescan that a crash cut off
+        // leaves its flag.
+        let is_cut = status
+            .flags
+            .intersects(QgroupStatusFlags::INCONSISTENT | QgroupStatusFlags::RESCAN);
+        let core = &mut self.running.core;
+        if !is_cut && status.generation == core.durable {
+            core.quotas.counted = Some(core.durable);
         }
         if self.running.core.quotas.counts_by_maker() {
             self.skip_numbers_of_quota_groups()?;
@@ -120,10 +126,11 @@ impl QuotaTree<'_> {
         Ok(any)
     }
 
-    /// Returns whether this transaction makes counters of classic quotas wrong.
+    /// Returns whether counters of classic quotas are wrong after this transaction.
     fn needs_rescan(&self) -> bool {
-        let quotas = &self.running.core.quotas;
-        quotas.mode == QuotaMode::Classic && quotas.files_changed >= self.running.core.generation
+        let (quotas, generation) = (&self.running.core.quotas, self.running.core.generation);
+        let is_wrong = quotas.counted.is_none() || quotas.files_changed >= generation;
+        quotas.mode == QuotaMode::Classic && is_wrong
     }
 
     /// Returns whether the quota status item must be written in this transaction.

@@ -495,6 +495,30 @@ fn new_subvolume_never_has_the_number_of_a_remaining_group() {
 }
 
 #[test]
+fn counters_of_an_older_generation_need_a_rescan() {
+    if skips(missing(REFERENCE_PROGS)) {
+        return;
+    }
+    let folder = scratch().unwrap();
+    let image = made_by_kernel(folder.path(), 300).unwrap();
+    let filesystem = open_image(&image);
+    filesystem.quotas().enable(QuotaKind::Classic).unwrap();
+    assert!(filesystem.quotas().rescan(&Progress::new()).unwrap().is_exact);
+    drop(filesystem);
+    // btrfs-progs commits, and keeps no counters.
+    let mut label = Command::new(newest("btrfs"));
+    run(label.args(["filesystem", "label"]).arg(&image).arg("theirs")).unwrap();
+    let filesystem = open_image(&image);
+    filesystem.set_label(b"ours").unwrap();
+    filesystem.commit().unwrap();
+    let groups = filesystem.view().quota_groups().unwrap().unwrap();
+    assert!(groups.is_inconsistent());
+    assert!(filesystem.quotas().rescan(&Progress::new()).unwrap().is_exact);
+    drop(filesystem);
+    check(&image).unwrap();
+}
+
+#[test]
 fn impossible_changes_are_refused_by_name() {
     let filesystem = open(vec![device(&volume())]).unwrap();
     let refusal = |result: Result<(), Error>| match result {
