@@ -230,6 +230,7 @@ impl QuotaTree<'_> {
         let bytes = i64::try_from(used.referenced.get()).ok();
         let bytes = bytes.and_then(|bytes| bytes.checked_mul(sign));
         let Some(bytes) = bytes.filter(|_| used.referenced == used.exclusive) else {
+            self.running.core.quotas.counted = None;
             self.change_status(|status| status.flags.insert(QgroupStatusFlags::INCONSISTENT))?;
             return Ok(true);
         };
@@ -323,6 +324,19 @@ impl Running {
     pub fn quota_counters_are_current(&self) -> bool {
         let counted = self.core.quotas.counted;
         counted.is_some_and(|counted| self.subvolumes_reach_the_same_since(counted))
+    }
+
+    /// Ends the charges of landed data if the stored counters include all of it: if nothing changed
+    /// since the last commit or, with classic quotas, since the last count.
+    pub fn settle_counted_charges(&self) {
+        let is_counted = match self.core.quotas.mode {
+            QuotaMode::Off => false,
+            QuotaMode::Classic => self.quota_counters_are_current(),
+            QuotaMode::Simple { .. } => !self.is_dirty(),
+        };
+        if is_counted {
+            self.core.quota_limits.settle();
+        }
     }
 }
 

@@ -306,6 +306,7 @@ impl Quotas<'_> {
         }
         self.filesystem.commit()?;
         let is_current = self.filesystem.look(|access| {
+            access.settle_counted_charges();
             let kind = access.look().core().quota_kind();
             Ok(kind != Some(QuotaKind::Classic) || access.quota_counters_are_current())
         })?;

@@ -202,3 +202,22 @@ fn encoded_extents_are_charged_once() {
         filesystem.commit().unwrap();
     }
 }
+
+#[test]
+fn charges_without_a_change_end_at_the_next_count() {
+    for kind in KINDS {
+        let filesystem = open(vec![device(&volume())]).unwrap();
+        let (home, own) = home_of(&filesystem, kind);
+        let file = file_in(&filesystem, home, b"file").unwrap();
+        filesystem.commit().unwrap();
+        limit_to_use(&filesystem, own, 500_000);
+        // A write-back in the background may land after the commit that counts its extents.
+        let tree = home.subvolume.tree();
+        filesystem.quota_limits().charge(tree, 400_000).unwrap();
+        filesystem.quota_limits().land(tree, 400_000);
+        filesystem
+            .write_at(file, FileOffset::MIN, &vec![7; 300_000])
+            .unwrap();
+        filesystem.commit().unwrap();
+    }
+}
