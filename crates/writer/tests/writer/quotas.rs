@@ -495,6 +495,29 @@ fn new_subvolume_never_has_the_number_of_a_remaining_group() {
 }
 
 #[test]
+fn relation_counts_a_group_once_by_two_ways() {
+    let filesystem = open(vec![device(&volume())]).unwrap();
+    filesystem.quotas().enable(QuotaKind::Classic).unwrap();
+    let own = group(0, filesystem.subvolumes().create(ROOT, b"own").unwrap().get());
+    for parent in [group(1, 1), group(1, 2), group(2, 1)] {
+        filesystem.quotas().create_group(parent).unwrap();
+    }
+    filesystem.quotas().assign_group(own, group(1, 1)).unwrap();
+    for member in [group(1, 1), group(1, 2)] {
+        filesystem.quotas().assign_group(member, group(2, 1)).unwrap();
+    }
+    filesystem.quotas().rescan(&Progress::new()).unwrap();
+    assert!(!filesystem.quotas().assign_group(own, group(1, 2)).unwrap());
+    filesystem.commit().unwrap();
+    wrong_counters(&filesystem.view()).unwrap();
+    assert!(!filesystem.quotas().unassign_group(own, group(1, 1)).unwrap());
+    filesystem.commit().unwrap();
+    wrong_counters(&filesystem.view()).unwrap();
+    let counts = counts_of(&filesystem.view().quota_groups().unwrap().unwrap());
+    assert!(counts["2/1"].0 > 0 && counts["1/1"].0 == 0, "{counts:?}");
+}
+
+#[test]
 fn counters_of_an_older_generation_need_a_rescan() {
     if skips(missing(REFERENCE_PROGS)) {
         return;

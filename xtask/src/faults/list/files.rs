@@ -151,6 +151,15 @@ pub(super) const FAULTS: &[Fault] = &[
             "quota_charges::limit_allows_writes_in_place",
         )],
     ),
+    harms(
+        "quota-diamond-counts-twice",
+        "A quota group refuses writes since it counts a subvolume twice.",
+        &[test(
+            "buttress-writer",
+            "writer",
+            "quotas::relation_counts_a_group_once_by_two_ways",
+        )],
+    ),
     // Subvolumes.
     harms(
         "snapshot-without-parent",
