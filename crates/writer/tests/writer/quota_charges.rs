@@ -221,3 +221,37 @@ fn charges_without_a_change_end_at_the_next_count() {
         filesystem.commit().unwrap();
     }
 }
+
+#[test]
+fn defragmentation_is_charged() {
+    let filesystem = open(vec![device(&volume())]).unwrap();
+    let (home, own) = home_of(&filesystem, QuotaKind::Simple);
+    let file = file_in(&filesystem, home, b"file").unwrap();
+    for part in 0..16_u64 {
+        let at = FileOffset::new(part * 40_960);
+        filesystem.write_at(file, at, &vec![7; 40_960]).unwrap();
+        filesystem.writeback().write_file(file).unwrap();
+        let between = file_in(&filesystem, ROOT, format!("between{part}").as_bytes()).unwrap();
+        filesystem
+            .write_at(between, FileOffset::MIN, &vec![8; 40_960])
+            .unwrap();
+        filesystem.writeback().write_file(between).unwrap();
+    }
+    // The snapshot keeps the old extents, and the file's subvolume counts them.
+    filesystem
+        .subvolumes()
+        .snapshot(home.subvolume, ROOT, b"snapshot", true)
+        .unwrap();
+    filesystem.commit().unwrap();
+    limit_to_use(&filesystem, own, 300_000);
+    let options = DefragmentOptions::default();
+    let refused = filesystem.defragment(file, &options, &Progress::new());
+    assert_eq!(exceeded(refused).group, own);
+    limit_to_use(&filesystem, own, 900_000);
+    let done = filesystem.defragment(file, &options, &Progress::new()).unwrap();
+    assert!(done.rewritten.get() > 0, "{done:?}");
+    // The new extents stay charged until the commit.
+    let more = filesystem.write_at(file, FileOffset::new(1 << 20), &vec![7; 400_000]);
+    assert_eq!(exceeded(more).group, own);
+    filesystem.commit().unwrap();
+}
