@@ -160,6 +160,15 @@ pub(super) const FAULTS: &[Fault] = &[
             "quotas::relation_counts_a_group_once_by_two_ways",
         )],
     ),
+    harms(
+        "checksum-change-cleans-orphans",
+        "A change of the checksums that was cut off can no longer be finished.",
+        &[test(
+            "buttress-proof",
+            "whole_changes",
+            "orphans_wait_for_the_end_of_a_change_of_the_checksums",
+        )],
+    ),
     // Subvolumes.
     harms(
         "snapshot-without-parent",
