@@ -12,7 +12,7 @@ use crate::block_groups::Purpose;
 use crate::chunks;
 use crate::engine::Engine;
 use crate::exclusive::Change;
-use crate::membership::{chunks_past, cut_file};
+use crate::membership::{chunks_past, cut_file, require_current};
 use crate::relocation::RelocationOptions;
 use buttress_exact::Exact as _;
 use buttress_format::{ByteCount, DeviceId, Logical, Uuid};
@@ -140,6 +140,7 @@ impl Shrinking<'_> {
         let mut sizes = BTreeMap::new();
         for device in ids {
             let slot = self.engine.devices().member(device)?;
+            require_current(&slot)?;
             let size = slot.expected_bytes().filter(|_| slot.device().is_some());
             let missing = || {
                 Error::from(buttress_volume::Error::from(MembershipRefusal::Missing {
@@ -346,7 +347,10 @@ impl Shrinking<'_> {
         }
         self.engine.commit()?;
         for (slot, after) in cut {
-            let Some(own) = slot.device() else { continue };
+            // A device that failed during the job keeps its older state whole.
+            let Some(own) = slot.device().filter(|_| slot.is_written()) else {
+                continue;
+            };
             cut_file(own, slot.uuid(), after)?;
         }
         Ok(())
