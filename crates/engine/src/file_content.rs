@@ -70,6 +70,8 @@ pub struct FileState {
     pub reserved: u64,
     /// The part of the reserved bytes that is charged to quota limits.
     pub charged: u64,
+    /// The dirty bytes without reserved space: they overwrite extents in place.
+    pub unreserved: u64,
     /// The file's dirty data never becomes an inline extent, however small, because another extent
     /// will follow it.
     pub never_inline: bool,

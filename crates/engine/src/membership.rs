@@ -129,6 +129,7 @@ impl MemberDevices<'_> {
     fn require_size(&self, slot: &DeviceSlot, size: ByteCount) -> Result<ByteCount> {
         let missing = || refused(MembershipRefusal::Missing { device: slot.id() });
         let device = slot.device().ok_or_else(missing)?;
+        require_current(slot)?;
         let name = || device.name().to_owned();
         let size = whole_sectors(size.get(), self.engine.forest().block_format().sector_bytes);
         if size < LEAST_DEVICE_BYTES {
@@ -200,6 +201,18 @@ impl DeviceSpaceLeft {
         self.free.add(old.max(DEVICE_RESERVED_BYTES), added);
         self.item.total_bytes = size;
     }
+}
+
+/// Refuses a device that missed commits. Its own superblock and trees may reach its former end.
+pub(crate) fn require_current(slot: &DeviceSlot) -> Result<()> {
+    if slot.device().is_some()
+        && !slot.is_written()
+        && !buttress_faults::on("membership-cuts-outdated-device")
+    {
+        let device = slot.name().to_string();
+        return Err(refused(MembershipRefusal::Outdated { device }));
+    }
+    Ok(())
 }
 
 fn item_key(device: DeviceId) -> Key {

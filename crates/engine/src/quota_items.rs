@@ -16,6 +16,7 @@
 
 use crate::quotas::QuotaMode;
 use crate::running_parts::QuotaTree;
+use buttress_exact::Exact as _;
 use buttress_format::{
     ByteCount, ItemError, ItemType, Key, ObjectId, QgroupId, QgroupInfo, QgroupStatus, QgroupStatusFlags,
     TreeId,
@@ -51,8 +52,37 @@ impl QuotaTree<'_> {
             }
             _ => QuotaMode::Classic,
         };
-        if !status.flags.contains(QgroupStatusFlags::INCONSISTENT) {
-            self.running.core.quotas.counted = Some(self.running.core.durable);
+        // A program that keeps no counters leaves an older generation. A rescan that a crash cut off
+        // leaves its flag.
+        let is_cut = status
+            .flags
+            .intersects(QgroupStatusFlags::INCONSISTENT | QgroupStatusFlags::RESCAN);
+        let core = &mut self.running.core;
+        if !is_cut && status.generation == core.durable {
+            core.quotas.counted = Some(core.durable);
+        }
+        if self.running.core.quotas.counts_by_maker() {
+            self.skip_numbers_of_quota_groups()?;
+        }
+        Ok(())
+    }
+
+    /// Reserves the numbers of all quota groups of subvolumes. With simple quotas, the group of a
+    /// deleted subvolume stays while its extents exist, so a new subvolume must not get its number.
+    fn skip_numbers_of_quota_groups(&mut self) -> Result<()> {
+        let last = QgroupInfo::key(QgroupId::LAST_OF_SUBVOLUMES);
+        let Some(found) = self.running.at_or_before(TreeId::QUOTA, &last)? else {
+            return Ok(());
+        };
+        let key = found.key();
+        let is_group = (key.objectid, key.item_type) == (last.objectid, last.item_type);
+        if is_group && TreeId::new(key.offset).as_subvolume().is_some() {
+            let next = self.running.inode_items().next_number(TreeId::ROOT)?;
+            let after = key.offset.exact_add(1);
+            self.running
+                .inodes
+                .next_numbers
+                .insert(TreeId::ROOT, next.max(after));
         }
         Ok(())
     }
@@ -96,10 +126,11 @@ impl QuotaTree<'_> {
         Ok(any)
     }
 
-    /// Returns whether this transaction makes counters of classic quotas wrong.
+    /// Returns whether counters of classic quotas are wrong after this transaction.
     fn needs_rescan(&self) -> bool {
-        let quotas = &self.running.core.quotas;
-        quotas.mode == QuotaMode::Classic && quotas.files_changed >= self.running.core.generation
+        let (quotas, generation) = (&self.running.core.quotas, self.running.core.generation);
+        let is_wrong = quotas.counted.is_none() || quotas.files_changed >= generation;
+        quotas.mode == QuotaMode::Classic && is_wrong
     }
 
     /// Returns whether the quota status item must be written in this transaction.

@@ -28,6 +28,7 @@ use buttress_format::{
     QgroupStatusFlags, SubvolumeId, TreeId,
 };
 use buttress_fs::error::{Defect, Result};
+use std::collections::BTreeSet;
 
 /// The version of the quota items.
 const VERSION: u64 = 1;
@@ -140,10 +141,15 @@ impl QuotaTree<'_> {
 
     /// Makes a quota group for a new subvolume, if the volume has quotas.
     pub fn make_group(&mut self, subvolume: SubvolumeId) -> Result<()> {
-        match self.running.core.quotas.mode {
-            QuotaMode::Off => Ok(()),
-            _ => self.put_group(QgroupId::new(subvolume.get()), QuotaUse::default()),
+        if self.running.core.quotas.mode == QuotaMode::Off {
+            return Ok(());
         }
+        let group = QgroupId::new(subvolume.get());
+        if self.running.core.quotas.counts_by_maker() && self.use_of(group)?.is_some() {
+            let defect = Defect::new("a new subvolume has the number of an existing quota group");
+            return Err(defect.with("subvolume", subvolume.get()).into());
+        }
+        self.put_group(group, QuotaUse::default())
     }
 
     /// Gives the group of a snapshot the limits and counters of its source's group, as Linux does for
@@ -183,11 +189,14 @@ impl QuotaTree<'_> {
             .put(TreeId::QUOTA, &QgroupLimit::key(group), &limit.to_bytes())
     }
 
-    /// Removes a quota group and its relations to these groups above it.
-    pub fn remove_group(&mut self, group: QgroupId, parents: &[QgroupId]) -> Result<()> {
+    /// Removes a quota group and its relations to these groups.
+    pub fn remove_group(&mut self, group: QgroupId, related: &BTreeSet<QgroupId>) -> Result<()> {
         self.running.core.quotas.group_changes = self.running.core.quotas.group_changes.exact_add(1);
-        for parent in parents {
-            self.remove_relation(group, *parent)?;
+        for other in related {
+            match other.level() < group.level() {
+                true => self.remove_relation(*other, group)?,
+                false => self.remove_relation(group, *other)?,
+            };
         }
         self.running.remove(TreeId::QUOTA, &QgroupInfo::key(group))?;
         self.running.remove(TreeId::QUOTA, &QgroupLimit::key(group))?;
@@ -197,10 +206,11 @@ impl QuotaTree<'_> {
     /// Makes a group a member of another one. Returns whether the counters need a rescan.
     pub fn add_relation(&mut self, member: QgroupId, parent: QgroupId) -> Result<bool> {
         self.running.core.quotas.group_changes = self.running.core.quotas.group_changes.exact_add(1);
+        let new = self.groups_above_only_by(member, parent)?;
         for key in relation_keys(member, parent) {
             self.running.put(TreeId::QUOTA, &key, &[])?;
         }
-        let needs_rescan = self.pass_on(member, parent, 1)?;
+        let needs_rescan = self.pass_on(member, &new, 1)?;
         self.load_limits()?;
         Ok(needs_rescan)
     }
@@ -208,30 +218,49 @@ impl QuotaTree<'_> {
     /// Ends the membership of a group in another one. Returns whether the counters need a rescan.
     pub fn remove_relation(&mut self, member: QgroupId, parent: QgroupId) -> Result<bool> {
         self.running.core.quotas.group_changes = self.running.core.quotas.group_changes.exact_add(1);
-        for key in relation_keys(member, parent) {
-            self.running.remove(TreeId::QUOTA, &key)?;
-        }
-        let needs_rescan = self.pass_on(member, parent, -1)?;
+        let [of_member, of_parent] = relation_keys(member, parent);
+        let was_member = self.running.remove(TreeId::QUOTA, &of_member)?;
+        self.running.remove(TreeId::QUOTA, &of_parent)?;
+        let gone = match was_member {
+            true => self.groups_above_only_by(member, parent)?,
+            false => BTreeSet::new(),
+        };
+        let needs_rescan = self.pass_on(member, &gone, -1)?;
         self.load_limits()?;
         Ok(needs_rescan)
     }
 
-    /// Adds the counters of a member to a parent and to the groups above the parent, or subtracts
-    /// them. If the member shares space, the status item records that a rescan is due instead.
-    fn pass_on(&mut self, member: QgroupId, parent: QgroupId, sign: i64) -> Result<bool> {
+    /// Returns the groups that a relation alone puts above a member, while the relation does not
+    /// exist. Other groups count the member already by other relations.
+    fn groups_above_only_by(&mut self, member: QgroupId, parent: QgroupId) -> Result<BTreeSet<QgroupId>> {
+        let mut above = self.group_and_above(parent)?;
+        if !buttress_faults::on("quota-diamond-counts-twice") {
+            let others = self.group_and_above(member)?;
+            above.retain(|group| !others.contains(group));
+        }
+        Ok(above)
+    }
+
+    /// Adds the counters of a member to groups above it, or subtracts them. If the member shares
+    /// space, the status item records that a rescan is due instead.
+    fn pass_on(&mut self, member: QgroupId, groups: &BTreeSet<QgroupId>, sign: i64) -> Result<bool> {
         let Some(used) = self.use_of(member)? else {
             return Ok(false);
         };
         // A counter from disk may be larger than any volume, and then needs a rescan, too.
         let bytes = i64::try_from(used.referenced.get()).ok();
         let bytes = bytes.and_then(|bytes| bytes.checked_mul(sign));
+        if groups.is_empty() {
+            return Ok(false);
+        }
         let Some(bytes) = bytes.filter(|_| used.referenced == used.exclusive) else {
+            self.running.core.quotas.counted = None;
             self.change_status(|status| status.flags.insert(QgroupStatusFlags::INCONSISTENT))?;
             return Ok(true);
         };
         if bytes != 0 {
-            for group in self.group_and_above(parent)? {
-                self.change_group(group, bytes)?;
+            for group in groups {
+                self.change_group(*group, bytes)?;
             }
         }
         Ok(false)
@@ -319,6 +348,19 @@ impl Running {
     pub fn quota_counters_are_current(&self) -> bool {
         let counted = self.core.quotas.counted;
         counted.is_some_and(|counted| self.subvolumes_reach_the_same_since(counted))
+    }
+
+    /// Ends the charges of landed data if the stored counters include all of it: if nothing changed
+    /// since the last commit or, with classic quotas, since the last count.
+    pub fn settle_counted_charges(&self) {
+        let is_counted = match self.core.quotas.mode {
+            QuotaMode::Off => false,
+            QuotaMode::Classic => self.quota_counters_are_current(),
+            QuotaMode::Simple { .. } => !self.is_dirty(),
+        };
+        if is_counted {
+            self.core.quota_limits.settle(self.core.generation);
+        }
     }
 }
 

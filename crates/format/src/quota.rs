@@ -27,6 +27,9 @@ pub struct QgroupId(u64);
 impl QgroupId {
     const LEVEL_SHIFT: u32 = 48;
 
+    /// The highest id of level 0.
+    pub const LAST_OF_SUBVOLUMES: Self = Self((1 << Self::LEVEL_SHIFT) - 1);
+
     /// Makes a group id of its number on disk.
     #[must_use]
     pub const fn new(raw: u64) -> Self {

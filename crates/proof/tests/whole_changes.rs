@@ -19,8 +19,10 @@ use buttress::unstable::device::MemoryBackend;
 use buttress::unstable::format::superblock::SuperblockFlags;
 use buttress::unstable::format::{CompatRo, Incompat, Superblock};
 use buttress::unstable::fs::OpenOptions;
-use buttress::unstable::writer::{BlockGroupPlace, WholeVolume, WriteOptions};
-use buttress::{ChecksumType, Device, Generation, Profile, Progress, Uuid};
+use buttress::unstable::writer::{BlockGroupPlace, WholeVolume, WritableFilesystem, WriteOptions};
+use buttress::{
+    ChecksumType, Device, FileOffset, Generation, Location, NewInode, Profile, Progress, SubvolumeId, Uuid,
+};
 use buttress_lab::crash::{CrashLab, History, Outcome};
 use buttress_oracle::loop_device::LoopDevice;
 use buttress_oracle::skip::skips;
@@ -245,6 +247,52 @@ fn cut_change_of_the_checksums_is_finished() {
     };
     let base = Base::new(&[128 * MIB], &from_sha256).unwrap();
     TO_CRC32C.at_cuts(&base, 14).unwrap();
+}
+
+/// Removes the name of a file in the middle of a change, and leaves its inode to a later cleaning.
+fn leave_orphan(images: &Backends, name: &[u8]) -> Result<()> {
+    let options = WriteOptions {
+        environment: Arc::new(Ticking::default()),
+        finishes_change: true,
+        ..WriteOptions::default()
+    };
+    let filesystem = WritableFilesystem::new(OpenOptions::new(devices(images)).open()?, options)?;
+    let root = Location::root_of(SubvolumeId::TOP_LEVEL);
+    let held = filesystem.unlink_keeping(root, name, &|_| true)?;
+    filesystem.commit()?;
+    filesystem.abandon();
+    drop(held);
+    Ok(())
+}
+
+#[test]
+fn orphans_wait_for_the_end_of_a_change_of_the_checksums() {
+    let base = Base::new(&[128 * MIB], &Options::default()).unwrap();
+    let filesystem = open_for_writing(&base.backends).unwrap();
+    let root = Location::root_of(SubvolumeId::TOP_LEVEL);
+    let victim = filesystem
+        .create(root, b"victim", &NewInode::of_root(0o600))
+        .unwrap();
+    filesystem
+        .write_at(victim, FileOffset::MIN, &vec![5; 700_000])
+        .unwrap();
+    filesystem.close().unwrap();
+    let history = TO_SHA256.record(&base).unwrap();
+    let changes_data = |images: &Backends| {
+        let flags = whole(devices(images)).superblock().unwrap().flags;
+        let is_data = flags.contains(SuperblockFlags::CHANGING_DATA_CSUM);
+        is_data && !flags.contains(SuperblockFlags::CHANGING_META_CSUM)
+    };
+    let cuts = (0..=history.len()).map(|cut| history.images_at(cut, Outcome::AllKept));
+    let cuts: Vec<Backends> = cuts.filter(changes_data).collect();
+    assert!(cuts.len() > 3);
+    for images in cuts.iter().rev().step_by(cuts.len().div_ceil(4)) {
+        leave_orphan(images, b"victim").unwrap();
+        (TO_SHA256.run)(&whole(devices(images))).unwrap();
+        let filesystem = open_for_writing(images).unwrap();
+        filesystem.close().unwrap();
+        open_after_crash(images).unwrap();
+    }
 }
 
 #[test]

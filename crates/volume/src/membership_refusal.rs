@@ -48,6 +48,12 @@ pub enum MembershipRefusal {
         /// The device's id.
         device: DeviceId,
     },
+    /// The device missed commits. Its older state may still reach the part to be cut off.
+    #[error("{device}: missed commits, so its size cannot change. Run `buttress device resync` first")]
+    Outdated {
+        /// The device's name.
+        device: String,
+    },
     /// No other device of the volume can be written.
     #[error(
         "device {device}: the only writable device of the volume cannot be removed. Add another device first"

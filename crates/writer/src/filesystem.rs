@@ -9,7 +9,8 @@ use buttress_engine::engine::CommitStages;
 use buttress_engine::opening::Opening;
 use buttress_engine::{Engine, Uncommitted, WriteOptions};
 use buttress_format::Generation;
-use buttress_fs::error::Result;
+use buttress_format::superblock::SuperblockFlags;
+use buttress_fs::error::{Result, WritingRefusal};
 use buttress_fs::filesystem::Filesystem;
 use core::ops::Deref;
 use std::sync::Arc;
@@ -88,6 +89,12 @@ impl WritableFilesystem {
     fn begin(mut opening: Opening, stages: Arc<Stages>) -> Result<Self> {
         let log = opening.log.take();
         let writable = Arc::clone(&stages).filesystem(&opening.engine);
+        let flags = writable.forest().volume().superblock().flags;
+        let changes_checksums = flags.intersects(SuperblockFlags::CHANGING_CHECKSUMS);
+        if changes_checksums && !buttress_faults::on("checksum-change-cleans-orphans") {
+            drop(writable);
+            return Self::begin_between_checksums(opening, stages, log.is_some());
+        }
         if let Some(log) = &log {
             writable.log_tree().replay(log)?;
         }
@@ -102,6 +109,18 @@ impl WritableFilesystem {
             Err(error) => return Err(error),
         }
         drop(writable);
+        let engine = opening.end();
+        Ok(Self { engine, stages })
+    }
+
+    /// Opens a volume whose data has checksums of two types. An edit that frees or writes data would
+    /// leave wrong checksums of one type, so the next opening after the change cleans up.
+    fn begin_between_checksums(opening: Opening, stages: Arc<Stages>, has_log: bool) -> Result<Self> {
+        if has_log {
+            let name = "a log tree in the middle of a change of the checksums";
+            let remedy = "delete the log with `buttress rescue zero-log`; its last writes are lost";
+            return Err(WritingRefusal::State { name, remedy }.into());
+        }
         let engine = opening.end();
         Ok(Self { engine, stages })
     }

@@ -75,7 +75,7 @@ struct Status {
     image: OsString,
 }
 
-/// Counts the groups again, and warns if other writers made the counters inexact.
+/// Counts the groups again. If other writers made the counters inexact, the command fails at its end.
 pub(super) fn rescan(context: &Context, target: &Target, volume: &Writing) -> Result<Rescanned> {
     let progress = context.progress();
     let _job = context.begin_job(&progress)?;
@@ -86,7 +86,7 @@ pub(super) fn rescan(context: &Context, target: &Target, volume: &Writing) -> Re
     drop(cancelling);
     let rescanned = rescanned.with_context(|| format!("rescan of {}", target.display()))?;
     if !rescanned.is_exact {
-        context.warn(format_args!(
+        context.lost(&anyhow::anyhow!(
             "{}: quota data is inexact, because files changed during the rescan; run `buttress quota rescan` \
              again when fewer programs write",
             target.display()

@@ -231,6 +231,25 @@ fn nothing_in_progress_is_reported_as_by_btrfs_progs() {
 }
 
 #[test]
+fn balance_without_a_status_file_begins_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    done(folder.path(), &["mkfs", "-q", "-b", "256M", "a.img"]);
+    let words = [
+        "balance",
+        "start",
+        "--status-file",
+        "no/such/folder",
+        "-dusage=50",
+        "a.img",
+    ];
+    let output = buttress(folder.path(), &words);
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    let status = buttress(folder.path(), &["balance", "status", "a.img"]);
+    assert_eq!(status.status.code(), Some(0), "{status:?}");
+    assert!(text(&status.stdout).contains("No balance found"), "{status:?}");
+}
+
+#[test]
 fn refusals_of_linux_are_refused_here() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();

@@ -97,6 +97,20 @@ fn a_device_is_replaced_and_the_old_one_is_none_any_more() {
 }
 
 #[test]
+fn replacement_without_a_status_file_begins_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    mirror(folder);
+    empty(folder, "c.img", 320);
+    let words = ["replace", "start", "-B", "--status-file", "no/such/folder"];
+    let places = ["b.img", "c.img", "--device", "b.img", "a.img"];
+    let output = buttress(folder, &[&words[..], &places].concat());
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    let status = done(folder, &["replace", "status", "--device", "b.img", "a.img"]);
+    assert_eq!(status, "Never started\n");
+}
+
+#[test]
 fn unsuitable_targets_are_refused_by_name() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();

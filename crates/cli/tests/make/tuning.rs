@@ -99,6 +99,16 @@ fn tune_makes_a_seed_that_stays_as_it_is() {
 }
 
 #[test]
+fn volume_with_a_metadata_uuid_becomes_no_seed() {
+    let (_folder, image) = made();
+    stdout(&["tune", "-m", &image]);
+    let before = std::fs::read(&image).unwrap();
+    let (_, told) = failure(&["tune", "-f", "-S", "1", &image]);
+    assert!(told.contains("fsid was changed"), "{told}");
+    assert!(std::fs::read(&image).unwrap() == before, "a refused change wrote");
+}
+
+#[test]
 fn tune_refuses_changes_that_it_cannot_make() {
     let (_folder, image) = made();
     let before = std::fs::read(&image).unwrap();

@@ -8,8 +8,9 @@ use buttress_oracle::needs::{REFERENCE_PROGS, missing};
 use buttress_oracle::skip::skips;
 use buttress_oracle::tools::{kernel_missing, newest};
 use mounting::{Mounted, buttress, no_fuse, sound, text};
-use std::fs;
+use std::fs::{self, File};
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 const EDQUOT: i32 = 122;
 
@@ -124,6 +125,38 @@ fn rescan_of_a_mount_is_exact_beside_readers() {
     );
     let status = text(&sound(&["quota", "status", directory]).stdout);
     assert!(status.contains("Inconsistent:            no"), "{status}");
+    mounted.umount();
+    mounted.expect_sound();
+}
+
+/// A rescan beside a writer is exact, or fails by its exit code.
+#[test]
+fn inexact_rescan_does_not_exit_with_0() {
+    if skips(no_fuse()) {
+        return;
+    }
+    let mounted = Mounted::sized("256M");
+    mounted.mount("rw");
+    let directory = mounted.directory();
+    sound(&["quota", "enable", directory]);
+    let ended = AtomicBool::new(false);
+    let busy = mounted.path("busy");
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !ended.load(Ordering::Relaxed) {
+                fs::write(&busy, vec![1; 9000]).unwrap();
+                File::open(&busy).unwrap().sync_all().unwrap();
+            }
+        });
+        let rescan = ["quota", "rescan", "--format", "json", directory];
+        let outputs: Vec<_> = (0..5).map(|_| buttress(&rescan)).collect();
+        ended.store(true, Ordering::Relaxed);
+        for output in outputs {
+            let document: String = text(&output.stdout).split_whitespace().collect();
+            let is_exact = document.contains("\"exact\":true");
+            assert_eq!(output.status.code(), Some(i32::from(!is_exact)), "{output:?}");
+        }
+    });
     mounted.umount();
     mounted.expect_sound();
 }

@@ -143,7 +143,8 @@ impl Emptying<'_> {
         self.require_empty()?;
         self.engine.devices().set_bytes(self.slot.id(), self.end)?;
         self.engine.commit_metadata()?;
-        if let Some(device) = self.slot.device() {
+        // A device that failed during the job keeps its older state whole.
+        if let Some(device) = self.slot.device().filter(|_| self.slot.is_written()) {
             cut_file(device, self.slot.uuid(), self.end)?;
         }
         Ok(())

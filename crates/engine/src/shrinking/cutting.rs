@@ -43,7 +43,10 @@ impl Shrinking<'_> {
         }
         self.engine.commit()?;
         for (slot, end) in cut {
-            let Some(own) = slot.device() else { continue };
+            // A device that failed during the job keeps its older state whole.
+            let Some(own) = slot.device().filter(|_| slot.is_written()) else {
+                continue;
+            };
             cut_file(own, slot.uuid(), end)?;
         }
         Ok(())

@@ -13,6 +13,7 @@ use crate::areas::Shrinking;
 use crate::block_groups::Purpose;
 use crate::chunks;
 use crate::exclusive::Change;
+use crate::membership::require_current;
 use crate::relocation::RelocationOptions;
 use buttress_exact::Exact as _;
 use buttress_format::{BlockGroupFlags, ByteCount, DeviceId, Logical, Physical, Uuid};
@@ -176,6 +177,7 @@ impl Shrinking<'_> {
         let mut sizes = BTreeMap::new();
         for device in ids {
             let slot = self.engine.devices().member(device)?;
+            require_current(&slot)?;
             let own = slot.device().map(|own| ByteCount::new(own.size_bytes()));
             let size = slot.expected_bytes().zip(own);
             let missing = || {

@@ -5,10 +5,11 @@ use buttress_engine::dirty_data::DirtyData;
 use buttress_engine::file_content::{FileContent, FileState, file_id};
 use buttress_engine::inodes::{InodeState, LiveInode};
 use buttress_engine::pending_times::PendingTimes;
+use buttress_engine::quota_limits::QuotaLimits;
 use buttress_engine::trees::LiveTree;
 use buttress_exact::Exact as _;
 use buttress_exact::defect::take;
-use buttress_format::{FileKind, InodeFlags, InodeItem};
+use buttress_format::{FileKind, InodeFlags, InodeItem, TreeId};
 use buttress_fs::error::{Error, Result};
 use buttress_fs::location::Location;
 use core::ops::Range;
@@ -199,9 +200,27 @@ impl Content<'_> {
         }
     }
 
-    /// Releases space that is reserved for content. Releasing more than the file has reserved is a
-    /// defect, and stops writing.
+    /// Releases space that was reserved for content that now has extents. Quota limits count the
+    /// bytes until the stored counters include them.
     pub(super) fn release(&mut self, bytes: u64) {
+        self.end_reservation(bytes, QuotaLimits::land);
+    }
+
+    /// Releases reserved space that no content needs. Quota limits no longer count it.
+    pub(super) fn unreserve(&mut self, bytes: u64) {
+        self.end_reservation(bytes, QuotaLimits::uncharge);
+    }
+
+    /// Ends the reservation of dirty data that was removed from memory.
+    pub(super) fn forget(&mut self, bytes: u64) {
+        // Unreserved data goes first, so that enough space stays reserved for the rest.
+        let unreserved = bytes.min(self.state.unreserved);
+        self.state.unreserved = self.state.unreserved.exact_sub(unreserved);
+        self.unreserve(bytes.exact_sub(unreserved));
+    }
+
+    /// Ends a reservation. Releasing more than the file has reserved is a defect, and stops writing.
+    fn end_reservation(&mut self, bytes: u64, end_charge: fn(&QuotaLimits, TreeId, u64)) {
         if bytes == 0 {
             return;
         }
@@ -219,9 +238,9 @@ impl Content<'_> {
         }
         let tree = self.location.subvolume.tree();
         // Clamp: as long as enough bytes stay reserved, all charged bytes stay charged.
-        let landed = self.state.charged.saturating_sub(rest);
-        self.state.charged = self.state.charged.exact_sub(landed);
-        self.filesystem.quota_limits().land(tree, landed);
+        let ended = self.state.charged.saturating_sub(rest);
+        self.state.charged = self.state.charged.exact_sub(ended);
+        end_charge(self.filesystem.quota_limits(), tree, ended);
     }
 
     /// Runs `body` while write-back makes no inline extent of the file.

@@ -65,9 +65,13 @@ impl EncodedWrites<'_> {
     /// # Errors
     /// Fails as [`WritableFilesystem::write_at`](crate::WritableFilesystem::write_at) does.
     pub fn write(&self, location: Location, extents: &[EncodedExtent]) -> Result<bool> {
-        self.filesystem
-            .contents()
-            .with_in_steps(location, |content| content.write_encoded(extents))
+        let quotas = self.filesystem.quotas();
+        quotas.know_use(location.subvolume)?;
+        quotas.with_current(|| {
+            self.filesystem
+                .contents()
+                .with_in_steps(location, |content| content.write_encoded(extents))
+        })
     }
 }
 
@@ -101,19 +105,21 @@ impl Content<'_> {
             .iter()
             .map(NewExtent::stored_bytes)
             .fold(0, u64::saturating_add);
-        self.reserve(stored.saturating_add(self.sector_bytes))?;
         if size > 0 && size <= self.sector_bytes {
+            self.reserve(self.sector_bytes)?;
             self.load_inline()?;
         }
         let file = self.file;
         let layout = file.layout.write();
+        // The write-back ends all reservations of the file.
         self.out_of_tree(Self::write_back)?;
-        // The write-back has released the reservation, so the call reserves the space again.
         self.reserve(stored)?;
         let written = self.write_new_extents(&item, new_size, &new);
         drop(layout);
-        let reserved = self.state.reserved;
-        self.release(reserved);
+        match &written {
+            Ok(()) => self.release(stored),
+            Err(_) => self.unreserve(stored),
+        }
         match written {
             Err(Error::NoSpace { .. }) => Ok(false),
             written => written.map(|()| true),
@@ -161,15 +167,16 @@ impl Content<'_> {
         let sectors = 0..self.sector_bytes;
         self.reserve(self.sector_bytes)?;
         let forgotten = self.change_dirty(|pending| pending.remove(&sectors));
-        self.release(forgotten);
+        self.forget(forgotten);
         self.touch();
         let new_size = size.max(extent.end());
         let file = self.file;
         let layout = file.layout.write();
         let put = self.put_inline(new_size, extent.compression, &extent.stored);
         drop(layout);
+        // Inline content takes a part of a tree block, and limits do not charge tree blocks.
         let reserved = self.state.reserved;
-        self.release(reserved);
+        self.unreserve(reserved);
         put?;
         self.set_size(new_size);
         Ok(true)

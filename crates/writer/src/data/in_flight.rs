@@ -20,11 +20,10 @@ use crate::WritableFilesystem;
 use crate::areas::WriteBack;
 use buttress_engine::dirty_data::DirtyData;
 use buttress_engine::file_content::{FileContent, FileState};
-use buttress_exact::u64_of;
+use buttress_exact::{Exact as _, u64_of};
 use buttress_format::InodeItem;
 use buttress_fs::error::{Defect, Error, Result};
 use buttress_fs::location::Location;
-use bytes::Bytes;
 use core::ops::Range;
 use std::sync::Arc;
 
@@ -36,6 +35,10 @@ struct Taken {
     state: FileState,
     /// The bytes that were reserved for this data.
     reserved: u64,
+    /// The bytes of this data without reserved space.
+    unreserved: u64,
+    /// The bytes that the write-back wrote to new extents.
+    new_bytes: u64,
 }
 
 impl Taken {
@@ -55,7 +58,9 @@ impl Taken {
             sector_bytes: u64::from(filesystem.forest().block_format().sector_bytes),
             keeps_times: false,
         };
-        content.write_pieces(&self.item, &self.pieces)
+        let in_place = content.write_pieces(&self.item, &self.pieces)?;
+        self.new_bytes = bytes_of(&self.pieces).exact_sub(in_place);
+        Ok(())
     }
 }
 
@@ -176,8 +181,7 @@ impl Content<'_> {
         let range = range.map(|range| self.align_down(range.start)..self.align_up(range.end));
         if !self.has_to_write_back(range.as_ref()) {
             if range.is_none() {
-                let reserved = self.state.reserved;
-                self.release(reserved);
+                self.end_clean();
             }
             return Ok(None);
         }
@@ -195,15 +199,17 @@ impl Content<'_> {
         let size = self.size()?;
         let keeps_size = item.size.get() == size && size > self.sector_bytes;
         let part = range.filter(|_| keeps_size && !buttress_faults::on("range-writes-all"));
-        let (pieces, reserved) = match part {
+        let (pieces, reserved, unreserved) = match part {
             Some(range) => {
                 let pieces = self.file.waiting.write().begin_write_back_of(&range);
-                let length = |piece: &Bytes| u64_of(piece.len());
-                let lengths = pieces.iter().map(|(_, piece)| length(piece));
-                let bytes = lengths.fold(0_u64, u64::saturating_add);
-                (pieces, bytes)
+                let bytes = bytes_of(&pieces);
+                let unreserved = bytes.min(self.state.unreserved);
+                (pieces, bytes.exact_sub(unreserved), unreserved)
             }
-            None => (self.file.waiting.write().begin_write_back(), self.state.reserved),
+            None => {
+                let pieces = self.file.waiting.write().begin_write_back();
+                (pieces, self.state.reserved, self.state.unreserved)
+            }
         };
         let state = FileState {
             size: Some(size),
@@ -215,7 +221,16 @@ impl Content<'_> {
             pieces,
             state,
             reserved,
+            unreserved,
+            new_bytes: 0,
         }))
+    }
+
+    /// Releases what stays reserved although the file has no dirty data.
+    fn end_clean(&mut self) {
+        self.state.unreserved = 0;
+        let reserved = self.state.reserved;
+        self.unreserve(reserved);
     }
 
     fn has_to_write_back(&self, range: Option<&Range<u64>>) -> bool {
@@ -233,10 +248,13 @@ impl Content<'_> {
         match written {
             Ok(()) => {
                 self.file.waiting.write().end_write_back();
-                self.release(taken.reserved);
+                self.state.unreserved = self.state.unreserved.exact_sub(taken.unreserved);
+                // Data in new extents may have no reserved space, and other data may have too much.
+                let new_bytes = taken.new_bytes.min(taken.reserved);
+                self.release(new_bytes);
+                self.unreserve(taken.reserved.exact_sub(new_bytes));
                 if self.look_at_dirty(DirtyData::is_empty) {
-                    let reserved = self.state.reserved;
-                    self.release(reserved);
+                    self.end_clean();
                 }
                 Ok(())
             }
@@ -254,4 +272,9 @@ impl Content<'_> {
             }
         }
     }
+}
+
+fn bytes_of(pieces: &Pieces) -> u64 {
+    let lengths = pieces.iter().map(|(_, piece)| u64_of(piece.len()));
+    lengths.fold(0, u64::exact_add)
 }

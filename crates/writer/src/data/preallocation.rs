@@ -134,9 +134,12 @@ impl Content<'_> {
         })?;
         // Check that the whole range fits before allocating any of it. Release the reservation for
         // data before the allocation, because it also keeps metadata for many possible extents.
-        let before = self.state.reserved;
         self.reserve(wanted)?;
-        self.release(self.state.reserved.saturating_sub(before));
+        if buttress_faults::on("quota-charges-allocation-twice") {
+            self.release(wanted);
+        } else {
+            self.unreserve(wanted);
+        }
         let mut at = sectors.start;
         let result = loop {
             let step = self.filesystem.operate(Need::places(6), |operation| {
@@ -151,7 +154,7 @@ impl Content<'_> {
             }
         };
         let reserved = self.state.reserved;
-        self.release(reserved);
+        self.unreserve(reserved);
         result
     }
 
@@ -216,7 +219,7 @@ impl Content<'_> {
             self.zero_part(whole.end..end)?;
         }
         let forgotten = self.change_dirty(|pending| pending.remove(&whole));
-        self.release(forgotten);
+        self.forget(forgotten);
         self.remove_extents(&whole)?;
         Ok(whole)
     }

@@ -340,7 +340,7 @@ impl Content<'_> {
         let _layout = self.file.layout.write();
         if buttress_faults::on("clone-forgets-dirty-data") {
             let forgotten = self.change_dirty(|pending| pending.remove(&sectors));
-            self.release(forgotten);
+            self.forget(forgotten);
         }
         // If the files can share nothing, the range keeps its content.
         self.out_of_tree(Self::write_back)?;

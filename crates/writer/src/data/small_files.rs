@@ -357,6 +357,7 @@ impl SmallFile<'_, '_> {
             return 0;
         }
         self.content.file.waiting.write().end_write_back();
+        self.content.state.unreserved = 0;
         let released = core::mem::take(&mut self.content.state.reserved);
         let charged = core::mem::take(&mut self.content.state.charged);
         let tree = self.content.location.subvolume.tree();

@@ -100,7 +100,7 @@ impl Content<'_> {
         // Readers no longer observe the extents after the new end, although these extents are still
         // in the tree.
         drop(layout);
-        self.release(forgotten);
+        self.forget(forgotten);
         self.touch();
         self.write_back()?;
         self.remove_extents(&(end..u64::MAX))

@@ -75,28 +75,32 @@ impl Content<'_> {
             waiting.end_write_back();
         }
         self.change_pending(|pending| *pending = PendingTimes::default());
+        self.state.unreserved = 0;
         let reserved = self.state.reserved;
-        self.release(reserved);
+        self.unreserve(reserved);
     }
 
-    /// Does steps 1 to 4 of a write-back, for all pieces.
-    pub(super) fn write_pieces(&mut self, item: &InodeItem, pieces: &Pieces) -> Result<()> {
+    /// Does steps 1 to 4 of a write-back, for all pieces. Returns the bytes that were written in
+    /// place.
+    pub(super) fn write_pieces(&mut self, item: &InodeItem, pieces: &Pieces) -> Result<u64> {
         self.filesystem.require_writing()?;
         let size = self.size()?;
         let plan = self.compression_plan(item)?;
         if let [(0, content)] = pieces.as_slice()
             && self.write_inline(item, size, content, plan.as_ref())?
         {
-            return Ok(());
+            return Ok(0);
         }
         let (insertions, sums, failed) = self.write_extents(item, pieces, plan.as_ref())?;
+        let in_place = insertions.iter().map(bytes_in_place).fold(0, u64::exact_add);
         let mut inserted = 0_usize;
         self.insert(item, size, &insertions, sums, failed, &mut inserted)
             .inspect_err(|_| {
                 self.filesystem
                     .writeback()
                     .give_back_insertions(insertions.into_iter().skip(inserted));
-            })
+            })?;
+        Ok(in_place)
     }
 
     /// Performs steps 1 to 3 of a write-back.
@@ -423,6 +427,14 @@ fn cut(run: &[(u64, Bytes)], range: &Range<u64>) -> Pieces {
             (from < to).then(|| (from, bytes.slice(inside)))
         })
         .collect()
+}
+
+/// Returns how many bytes of an insertion were written in place.
+fn bytes_in_place(insertion: &Insertion) -> u64 {
+    match insertion {
+        Insertion::New(_) => 0,
+        Insertion::Written(part) => part.range.end.exact_sub(part.range.start),
+    }
 }
 
 /// Returns the writes of a part that is overwritten in place.

@@ -145,6 +145,12 @@ impl WritableFilesystem {
     }
 }
 
+/// Returns whether a write failed since it takes new space. A write in place takes none.
+fn takes_space(error: &Error) -> bool {
+    let is_over_limit = matches!(error, Error::QuotaExceeded(_));
+    error.is_out_of_space() || is_over_limit && !buttress_faults::on("quota-limit-refuses-in-place")
+}
+
 /// The origin of written content, and its offset.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Source {
@@ -199,13 +205,16 @@ impl Content<'_> {
         let missing = self.look_at_dirty(|pending| pending.missing_bytes(&place.sectors));
         let tree = self.location.subvolume.tree();
         let limits = self.filesystem.quota_limits();
-        let charged = limits.charge(tree, missing)?;
-        let reserved = self.filesystem.reserve_data(missing);
-        match reserved.inspect_err(|_| limits.uncharge(tree, charged)) {
-            Ok(()) => {}
-            Err(error) if error.is_out_of_space() => return Ok(None),
+        let reserved = limits.charge(tree, missing).and_then(|charged| {
+            let reserved = self.filesystem.reserve_data(missing);
+            reserved.inspect_err(|_| limits.uncharge(tree, charged))?;
+            Ok(charged)
+        });
+        let charged = match reserved {
+            Ok(charged) => charged,
+            Err(error) if takes_space(&error) => return Ok(None),
             Err(error) => return Err(error),
-        }
+        };
         self.state.reserved = self.state.reserved.saturating_add(missing);
         self.state.charged = self.state.charged.exact_add(charged);
         Ok(Some(self.put_in(&place, source, bytes)))
@@ -290,8 +299,11 @@ impl Content<'_> {
             bytes = bytes.saturating_add(self.sector_bytes);
         }
         match self.reserve(bytes) {
-            // A write in place needs no new space.
-            Err(error) if error.is_out_of_space() && self.is_in_place(sectors)? => Ok(()),
+            // A write in place needs no new space, and a quota limit allows it, as in Linux.
+            Err(error) if takes_space(&error) && self.is_in_place(sectors)? => {
+                self.state.unreserved = self.state.unreserved.exact_add(bytes);
+                Ok(())
+            }
             reserved => reserved,
         }
     }

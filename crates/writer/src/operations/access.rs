@@ -145,6 +145,11 @@ impl Access<'_> {
         self.handle.quota_counters_are_current()
     }
 
+    /// Ends the charges of landed data if the stored quota counters include all of it.
+    pub(crate) fn settle_counted_charges(&self) {
+        self.handle.settle_counted_charges();
+    }
+
     /// Returns an error for a deleted subvolume, whose tree remains only until it is dropped.
     pub(crate) fn require_subvolume(&mut self, subvolume: SubvolumeId) -> Result<()> {
         let references = match self.look().root_item(subvolume.tree()) {

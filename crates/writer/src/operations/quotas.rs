@@ -23,6 +23,7 @@ use buttress_format::{
 };
 use buttress_fs::error::{Corruption, Error, QuotaRefusal, Result};
 use buttress_fs::progress::Progress;
+use std::collections::BTreeSet;
 
 /// The most scans of a rescan beside writers.
 const RESCANS_MAX: usize = 3;
@@ -208,7 +209,7 @@ impl Quotas<'_> {
     /// [`QuotaRefusal::Levels`], [`QuotaRefusal::NotMember`].
     pub fn unassign_group(&self, member: QgroupId, parent: QgroupId) -> Result<bool> {
         self.change_relation(member, parent, |operation| {
-            if !operation.is_member(member, parent)? {
+            if !operation.is_related(member, parent)? {
                 return Err(QuotaRefusal::NotMember { member, parent }.into());
             }
             operation.edit().quota_tree().remove_relation(member, parent)
@@ -306,6 +307,7 @@ impl Quotas<'_> {
         }
         self.filesystem.commit()?;
         let is_current = self.filesystem.look(|access| {
+            access.settle_counted_charges();
             let kind = access.look().core().quota_kind();
             Ok(kind != Some(QuotaKind::Classic) || access.quota_counters_are_current())
         })?;
@@ -445,9 +447,21 @@ impl Access<'_> {
         }
     }
 
+    /// Returns whether a group is a member of another one. The item of the member decides, as in
+    /// Linux.
     fn is_member(&mut self, member: QgroupId, parent: QgroupId) -> Result<bool> {
         let [key, _] = relation_keys(member, parent);
         Ok(self.get(TreeId::QUOTA, &key)?.is_some())
+    }
+
+    /// Returns whether an item of a relation exists. A program that was cut off leaves one of two.
+    fn is_related(&mut self, member: QgroupId, parent: QgroupId) -> Result<bool> {
+        for key in relation_keys(member, parent) {
+            if self.get(TreeId::QUOTA, &key)?.is_some() {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     /// Loads the paths to the items of a group.
@@ -471,6 +485,23 @@ impl Access<'_> {
         Ok(found)
     }
 
+    /// Returns all groups with an item of a relation to a group. A relation normally has two items.
+    fn all_related_to(&mut self, group: QgroupId) -> Result<BTreeSet<QgroupId>> {
+        let mut found = BTreeSet::new();
+        let mut key = Key::MIN;
+        while let Some(item) = self.look().at_or_after(TreeId::QUOTA, &key)? {
+            let at = item.key();
+            let ends = (QgroupId::new(at.objectid.get()), QgroupId::new(at.offset));
+            if at.item_type == ItemType::QGROUP_RELATION {
+                found.extend((ends.0 == group).then_some(ends.1));
+                found.extend((ends.1 == group).then_some(ends.0));
+            }
+            let Some(next) = at.successor() else { break };
+            key = next;
+        }
+        Ok(found)
+    }
+
     /// Loads all blocks of the quota tree.
     pub(super) fn reach_all_of_quota_tree(&mut self) -> Result<()> {
         let mut key = Key::MIN;
@@ -486,9 +517,12 @@ impl Access<'_> {
 impl Operation<'_> {
     /// Removes a quota group without members that its subvolume no longer needs.
     fn destroy_group(&mut self, kind: QuotaKind, group: QgroupId) -> Result<()> {
-        let related = self.groups_related_to(group)?;
-        if related.iter().any(|other| other.level() < group.level()) {
-            return Err(QuotaRefusal::HasMembers { group }.into());
+        self.reach_all_of_quota_tree()?;
+        let related = self.all_related_to(group)?;
+        for other in &related {
+            if other.level() < group.level() && self.is_member(*other, group)? {
+                return Err(QuotaRefusal::HasMembers { group }.into());
+            }
         }
         if group.level() == 0 {
             let has_tree = match self.look().root_item(TreeId::new(group.get())) {
@@ -500,7 +534,9 @@ impl Operation<'_> {
                 return Err(QuotaRefusal::InUse { group }.into());
             }
         }
-        self.reach_all_of_quota_tree()?;
+        for other in &related {
+            self.reach(TreeId::QUOTA, &relation_keys(group, *other))?;
+        }
         self.edit().quota_tree().remove_group(group, &related)
     }
 

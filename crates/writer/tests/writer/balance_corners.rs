@@ -9,7 +9,7 @@ use buttress_format::{
 };
 use buttress_fs::error::BalanceRefusal;
 use buttress_fs::inode::FileAttributes;
-use buttress_fs::{Error, Location, OpenOptions};
+use buttress_fs::{Error, Location, OpenOptions, Progress};
 use buttress_lab::{Fault, FaultyBackend};
 use buttress_mkfs::{self as mkfs, Identity};
 use buttress_writer::balance::job::{BalanceControl, BalanceEnd, BalanceSummary};
@@ -329,6 +329,36 @@ fn device_that_missed_commits_is_no_source_of_a_balance() {
             .unwrap();
         assert!(bytes == new, "{name} has content of the stale device");
     }
+}
+
+#[test]
+fn device_that_missed_commits_keeps_its_size() {
+    let backends = volume(2, Profile::Raid1, Profile::Raid1);
+    let bytes_of = |backend: &MemoryBackend| {
+        let mut bytes = vec![0; DEVICE_BYTES];
+        backend.read_vectored_at(0, &mut [&mut bytes[..]]).unwrap();
+        bytes
+    };
+    let old = bytes_of(&backends[1]);
+    let filesystem = open_memory(&backends);
+    for label in [&b"one"[..], b"two", b"three"] {
+        filesystem.set_label(label).unwrap();
+        filesystem.commit().unwrap();
+    }
+    filesystem.close().unwrap();
+    let outdated = Arc::new(MemoryBackend::new("outdated", old.clone()));
+    let filesystem = open_memory(&vec![Arc::clone(&backends[0]), Arc::clone(&outdated)]);
+    let is_refused = |error: Error| error.to_string().contains("missed commits, so its size");
+    let shrunk = filesystem.shrinking().shrink(ByteCount::ZERO, &Progress::new());
+    assert!(is_refused(shrunk.unwrap_err()));
+    let cut = filesystem
+        .devices()
+        .begin_cut(DeviceId::new(2), ByteCount::new(100 << 20));
+    assert!(is_refused(cut.unwrap_err()));
+    filesystem.commit().unwrap();
+    drop(filesystem);
+    assert_eq!(outdated.size_bytes(), DEVICE_BYTES as u64);
+    assert!(bytes_of(&outdated) == old);
 }
 
 #[test]

@@ -18,6 +18,7 @@ mod in_place;
 mod live;
 mod mkfs;
 mod parity;
+mod quota_charges;
 mod quota_inheritance;
 mod quota_removal;
 mod quotas;

@@ -335,7 +335,7 @@ fn simple_quotas_count_as_the_kernel_does() {
     check(&image).unwrap();
 }
 
-fn limit_of(bytes: u64, exclusive: bool) -> QuotaLimit {
+pub(crate) fn limit_of(bytes: u64, exclusive: bool) -> QuotaLimit {
     QuotaLimit {
         exclusive,
         bytes: Some(ByteCount::new(bytes)),
@@ -351,7 +351,7 @@ pub(crate) fn file_in(
     filesystem.create(directory, name, &NewInode::of_root(0o600))
 }
 
-fn exceeded<T: std::fmt::Debug>(result: Result<T, Error>) -> buttress_fs::QuotaExceeded {
+pub(crate) fn exceeded<T: std::fmt::Debug>(result: Result<T, Error>) -> buttress_fs::QuotaExceeded {
     match result {
         Err(Error::QuotaExceeded(exceeded)) => exceeded,
         other => panic!("{other:?}"),
@@ -502,6 +502,79 @@ fn limits_of_classic_quotas_refuse_writes() {
 }
 
 #[test]
+fn new_subvolume_never_has_the_number_of_a_remaining_group() {
+    let memory = volume();
+    let filesystem = open(vec![device(&memory)]).unwrap();
+    filesystem.quotas().enable(QuotaKind::Simple).unwrap();
+    filesystem.commit().unwrap();
+    let maker = filesystem.subvolumes().create(ROOT, b"maker").unwrap();
+    let file = file_in(&filesystem, Location::root_of(maker), b"f").unwrap();
+    filesystem
+        .write_at(file, FileOffset::MIN, &vec![3; 400_000])
+        .unwrap();
+    let clone = file_in(&filesystem, ROOT, b"clone").unwrap();
+    let all = FileOffset::MIN..FileOffset::new(400_000);
+    filesystem.clone_range(file, all, clone, FileOffset::MIN).unwrap();
+    filesystem.subvolumes().delete(maker).unwrap();
+    filesystem.subvolumes().drop_deleted(&Progress::new()).unwrap();
+    filesystem.commit().unwrap();
+    drop(filesystem);
+    let filesystem = open(vec![device(&memory)]).unwrap();
+    let next = filesystem.subvolumes().create(ROOT, b"next").unwrap();
+    filesystem.commit().unwrap();
+    assert_eq!(next.get(), maker.get() + 1);
+    let counts = counts_of(&filesystem.view().quota_groups().unwrap().unwrap());
+    assert_eq!(counts[&format!("0/{maker}")], (401_408, 401_408));
+}
+
+#[test]
+fn relation_counts_a_group_once_by_two_ways() {
+    let filesystem = open(vec![device(&volume())]).unwrap();
+    filesystem.quotas().enable(QuotaKind::Classic).unwrap();
+    let own = group(0, filesystem.subvolumes().create(ROOT, b"own").unwrap().get());
+    for parent in [group(1, 1), group(1, 2), group(2, 1)] {
+        filesystem.quotas().create_group(parent).unwrap();
+    }
+    filesystem.quotas().assign_group(own, group(1, 1)).unwrap();
+    for member in [group(1, 1), group(1, 2)] {
+        filesystem.quotas().assign_group(member, group(2, 1)).unwrap();
+    }
+    filesystem.quotas().rescan(&Progress::new()).unwrap();
+    assert!(!filesystem.quotas().assign_group(own, group(1, 2)).unwrap());
+    filesystem.commit().unwrap();
+    wrong_counters(&filesystem.view()).unwrap();
+    assert!(!filesystem.quotas().unassign_group(own, group(1, 1)).unwrap());
+    filesystem.commit().unwrap();
+    wrong_counters(&filesystem.view()).unwrap();
+    let counts = counts_of(&filesystem.view().quota_groups().unwrap().unwrap());
+    assert!(counts["2/1"].0 > 0 && counts["1/1"].0 == 0, "{counts:?}");
+}
+
+#[test]
+fn counters_of_an_older_generation_need_a_rescan() {
+    if skips(missing(REFERENCE_PROGS)) {
+        return;
+    }
+    let folder = scratch().unwrap();
+    let image = made_by_kernel(folder.path(), 300).unwrap();
+    let filesystem = open_image(&image);
+    filesystem.quotas().enable(QuotaKind::Classic).unwrap();
+    assert!(filesystem.quotas().rescan(&Progress::new()).unwrap().is_exact);
+    drop(filesystem);
+    // btrfs-progs commits, and keeps no counters.
+    let mut label = Command::new(newest("btrfs"));
+    run(label.args(["filesystem", "label"]).arg(&image).arg("theirs")).unwrap();
+    let filesystem = open_image(&image);
+    filesystem.set_label(b"ours").unwrap();
+    filesystem.commit().unwrap();
+    let groups = filesystem.view().quota_groups().unwrap().unwrap();
+    assert!(groups.is_inconsistent());
+    assert!(filesystem.quotas().rescan(&Progress::new()).unwrap().is_exact);
+    drop(filesystem);
+    check(&image).unwrap();
+}
+
+#[test]
 fn impossible_changes_are_refused_by_name() {
     let filesystem = open(vec![device(&volume())]).unwrap();
     let refusal = |result: Result<(), Error>| match result {
@@ -590,7 +663,7 @@ pub(crate) fn device(memory: &Arc<MemoryBackend>) -> Device {
 }
 
 /// Returns an error if counters that claim to be exact are not.
-fn wrong_counters(filesystem: &Filesystem) -> Result<(), Error> {
+pub(crate) fn wrong_counters(filesystem: &Filesystem) -> Result<(), Error> {
     let Some(groups) = filesystem.quota_groups()?.filter(|groups| !groups.is_simple()) else {
         return Ok(());
     };

@@ -133,6 +133,42 @@ pub(super) const FAULTS: &[Fault] = &[
             "quotas::limits_of_simple_quotas_refuse_writes",
         )],
     ),
+    harms(
+        "quota-charges-allocation-twice",
+        "A program cannot allocate the second half of the space below a quota limit.",
+        &[test(
+            "buttress-writer",
+            "writer",
+            "quota_charges::allocation_takes_its_space_once",
+        )],
+    ),
+    harms(
+        "quota-limit-refuses-in-place",
+        "A database whose file was allocated before fails at the limit of its subvolume.",
+        &[test(
+            "buttress-writer",
+            "writer",
+            "quota_charges::limit_allows_writes_in_place",
+        )],
+    ),
+    harms(
+        "quota-diamond-counts-twice",
+        "A quota group refuses writes since it counts a subvolume twice.",
+        &[test(
+            "buttress-writer",
+            "writer",
+            "quotas::relation_counts_a_group_once_by_two_ways",
+        )],
+    ),
+    harms(
+        "checksum-change-cleans-orphans",
+        "A change of the checksums that was cut off can no longer be finished.",
+        &[test(
+            "buttress-proof",
+            "whole_changes",
+            "orphans_wait_for_the_end_of_a_change_of_the_checksums",
+        )],
+    ),
     // Subvolumes.
     harms(
         "snapshot-without-parent",

@@ -96,6 +96,13 @@ pub(super) const FAULTS: &[Fault] = &[
         )],
     ),
     loses(
+        "membership-cuts-outdated-device",
+        "After the loss of the other device, the older state on a device that missed commits is cut off.",
+        &[in_memory(
+            "balance_corners::device_that_missed_commits_keeps_its_size",
+        )],
+    ),
+    loses(
         "membership-used-device-joins",
         "`device add` without -f takes a disk that another copy of the volume uses, and wipes its content.",
         &[

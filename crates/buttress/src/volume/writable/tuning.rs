@@ -31,8 +31,14 @@ impl WritableVolume {
     /// add devices to it.
     ///
     /// # Errors
-    /// Fails if writing to the volume has stopped.
+    /// Fails for a volume with a metadata uuid, whose seed flag no program clears, and if writing to
+    /// the volume has stopped.
     pub fn make_seed(&self) -> Result<()> {
+        let volume = self.writer.forest().volume();
+        if volume.superblock().incompat.contains(Incompat::METADATA_UUID) {
+            let what = "the seeding flag cannot be changed on a volume whose fsid was changed with -m or -M";
+            return Err(Error::Invalid { what }.into());
+        }
         let seed = |tuning: &mut buttress_writer::Tuning, _| {
             tuning.make_seed();
             Ok(())

@@ -8,6 +8,7 @@ use buttress::balance::{BalanceCounts, BalanceFlags, BalanceItem};
 use serde_json::{Value, json};
 
 use super::filters;
+use crate::background::this_process;
 use crate::status_files::{self, process_from_json, process_to_json};
 
 /// The version of the file's format.
@@ -74,6 +75,18 @@ fn item_from_json(value: &Value) -> Option<BalanceItem> {
     })
 }
 
+impl Record {
+    /// Returns the record of a balance that this process begins.
+    pub(super) fn beginning(item: BalanceItem) -> Self {
+        Self {
+            process: this_process(),
+            item,
+            counts: BalanceCounts::default(),
+            error: None,
+        }
+    }
+}
+
 impl status_files::Record for Record {
     const JOB: &'static str = "a balance";
     const REMEDY: &'static str = "remove it, or name another file with --status-file";
@@ -115,7 +128,6 @@ impl status_files::Record for Record {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::background::this_process;
     use crate::status_files::Record as _;
 
     #[test]

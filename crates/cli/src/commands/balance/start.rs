@@ -20,7 +20,7 @@ use crate::globals::{Uses, parse_size};
 use crate::manual::{Example, ExitCode, example};
 use crate::output::size::UnitFlags;
 use crate::output::terminal;
-use crate::status_files::Record as _;
+use crate::status_files::{self, Record as _};
 use crate::table::{MountView, Subcommand};
 
 /// Delay before a full balance on a terminal, in which the user can cancel.
@@ -141,8 +141,16 @@ impl Subcommand for Start {
             return go_to_background(context, "balance-start", status.as_deref());
         }
         let writing = context.open_for_writing(&image)?;
+        // A status file that cannot be written must leave no balance behind.
+        if let Some(path) = &status {
+            Record::beginning(item).save(context, path)?;
+        }
         let choice = writing.volume().start_balance(item);
-        let choice = choice.with_context(|| image.display().to_string())?;
+        let choice = choice.with_context(|| image.display().to_string());
+        let choice = choice.inspect_err(|_| {
+            // The first error matters more than a status file that stays.
+            let _stays = status.as_deref().map(status_files::remove);
+        })?;
         let running = Running {
             context,
             writing: &writing,

@@ -64,7 +64,7 @@ pub struct Defragment {
     /// Defragment from this byte on
     #[arg(short = 's', value_name = "START", value_parser = parse_size)]
     start: Option<u64>,
-    /// Defragment at most this many bytes of each file
+    /// Defragment at most this many bytes of each file; 0 means all bytes to its end
     #[arg(short = 'l', value_name = "LEN", value_parser = parse_size)]
     length: Option<u64>,
     /// Leave extents of at least this size alone; 0 means 256K
@@ -159,7 +159,10 @@ impl Defragment {
         let defaults = DefragmentOptions::default();
         Ok(DefragmentOptions {
             start: FileOffset::new(self.start.unwrap_or(0)),
-            length: self.length.map_or(defaults.length, ByteCount::new),
+            length: self
+                .length
+                .filter(|length| *length > 0)
+                .map_or(defaults.length, ByteCount::new),
             target: match self.target {
                 0 => ByteCount::new(TARGET_OF_LINUX),
                 target => ByteCount::new(target),

@@ -28,6 +28,16 @@ pub(super) struct Running<'a> {
 }
 
 impl Running<'_> {
+    /// Writes the status file before the replacement begins.
+    pub(super) fn announce(&self) -> Result<()> {
+        self.save(&Progress::new(), None)
+    }
+
+    /// Removes the status file of a replacement that did not begin.
+    pub(super) fn forget(&self) -> Result<()> {
+        self.status.map_or(Ok(()), status_files::remove)
+    }
+
     /// Runs the replacement until it ends or is suspended.
     pub(super) fn run(&self, options: ReplaceOptions) -> Result<Replaced> {
         let progress = self.context.progress();
@@ -39,7 +49,7 @@ impl Running<'_> {
         drop(cancelling);
         match &ended {
             Err(error) if self.in_background => self.save(&progress, Some(error.to_string()))?,
-            _ => self.status.map_or(Ok(()), status_files::remove)?,
+            _ => self.forget()?,
         }
         ended
     }

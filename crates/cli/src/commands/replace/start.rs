@@ -151,27 +151,6 @@ impl Start {
         let name = || image.display().to_string();
         let writing = Writing::new(opened, buttress::Volume::options()).with_context(name)?;
         let filesystem = writer_of(writing.volume());
-        match (filesystem.replacements().current(), target) {
-            (Some(item), _) if item.source != source.id() => {
-                return Err(anyhow!("device {} is already being replaced", item.source)).context(
-                    Advice::new("to cancel the replacement, run `buttress replace cancel IMAGE`"),
-                );
-            }
-            (Some(_), _) => {}
-            (None, Some(target)) => {
-                filesystem
-                    .replacements()
-                    .start(source.id(), target, self.avoid_source)
-                    .with_context(name)?;
-            }
-            (None, None) => {
-                return Err(anyhow!(
-                    "{} belongs to a replacement that has ended",
-                    self.target.display()
-                ))
-                .context(Advice::new("wipe its superblocks first: `wipefs -a`"));
-            }
-        }
         let devices = paths.iter().chain([&self.target]);
         let devices = devices.map(|path| path.canonicalize().unwrap_or_else(|_| path.clone()));
         let running = Running {
@@ -182,6 +161,31 @@ impl Start {
             device: source.id(),
             devices: devices.collect(),
         };
+        match (filesystem.replacements().current(), target) {
+            (Some(item), _) if item.source != source.id() => {
+                return Err(anyhow!("device {} is already being replaced", item.source)).context(
+                    Advice::new("to cancel the replacement, run `buttress replace cancel IMAGE`"),
+                );
+            }
+            (Some(_), _) => {}
+            (None, Some(target)) => {
+                // A status file that cannot be written must leave no replacement behind.
+                running.announce()?;
+                let replacements = filesystem.replacements();
+                let started = replacements.start(source.id(), target, self.avoid_source);
+                if let Err(error) = started {
+                    running.forget()?;
+                    return Err(error).with_context(name);
+                }
+            }
+            (None, None) => {
+                return Err(anyhow!(
+                    "{} belongs to a replacement that has ended",
+                    self.target.display()
+                ))
+                .context(Advice::new("wipe its superblocks first: `wipefs -a`"));
+            }
+        }
         let options = ReplaceOptions {
             limit: self.limit(),
             ..ReplaceOptions::default()

@@ -72,6 +72,11 @@ fn options_of(input: &[u8]) -> Result<DefragmentOptions> {
     if flags & !KNOWN != 0 {
         return Err(Errno::OPNOTSUPP);
     }
+    // As in Linux, a range without length reaches to the end of the file.
+    let length = match length {
+        0 => u64::MAX,
+        length => length,
+    };
     Ok(DefragmentOptions {
         start: FileOffset::new(start),
         length: ByteCount::new(length),
@@ -116,11 +121,26 @@ mod tests {
     use super::*;
 
     fn input(flags: u64, target: u32, compression: u32) -> Vec<u8> {
-        let words = [4096, u64::MAX, flags].into_iter().flat_map(u64::to_ne_bytes);
+        input_of(u64::MAX, flags, target, compression)
+    }
+
+    fn input_of(length: u64, flags: u64, target: u32, compression: u32) -> Vec<u8> {
+        let words = [4096, length, flags].into_iter().flat_map(u64::to_ne_bytes);
         let halves = [target, compression, 0, 0, 0, 0]
             .into_iter()
             .flat_map(u32::to_ne_bytes);
         words.chain(halves).collect()
+    }
+
+    #[test]
+    fn range_without_length_reaches_to_the_end() {
+        let length_of = |length| {
+            options_of(&input_of(length, 0, 0, 0))
+                .unwrap_or_default()
+                .length
+                .get()
+        };
+        assert_eq!((length_of(0), length_of(4096)), (u64::MAX, 4096));
     }
 
     #[test]

@@ -36,7 +36,19 @@ impl Job<'_> {
         let (extents, _) = filesystem
             .writeback()
             .make_extents(&run, self.plan_of(piece).as_ref());
-        let placed = self.place(piece, &extents)?;
+        let charged = self.promise(piece)?;
+        let rewritten = self.rewrite_as(piece, &extents, writes);
+        self.end_promise(piece, charged, matches!(rewritten, Ok(Rewritten::As(_))));
+        if let Ok(Rewritten::As(_)) = rewritten {
+            self.commit_after(piece.bytes())?;
+        }
+        rewritten
+    }
+
+    /// Writes new extents for a piece whose space is promised, and replaces the piece's items.
+    fn rewrite_as(&self, piece: &Piece, extents: &[NewExtent], writes: u64) -> Result<Rewritten> {
+        let filesystem = self.filesystem;
+        let placed = filesystem.writeback().place_extents(extents)?;
         if !improves(piece, &placed, self.rule.wanted) {
             filesystem.writeback().give_back_extents(placed);
             return Ok(match piece.joins {
@@ -50,10 +62,7 @@ impl Job<'_> {
         let count = placed.len();
         match written {
             Ok(sums) => match self.replace(piece, placed, sums, writes)? {
-                true => {
-                    self.commit_after(piece.bytes())?;
-                    Ok(Rewritten::As(count))
-                }
+                true => Ok(Rewritten::As(count)),
                 false => Ok(Rewritten::Changed),
             },
             Err(error) => {
@@ -92,21 +101,35 @@ impl Job<'_> {
         self.plan.or_else(kept)
     }
 
-    /// Allocates space for new extents. If no space is free, a commit first frees the space of
-    /// replaced extents.
-    pub(super) fn place(&self, piece: &Piece, extents: &[NewExtent]) -> Result<Vec<Placed>> {
+    /// Charges a piece to quota limits, as Linux does, and reserves space for its new extents and
+    /// their items. If no space is free, a commit first frees the space of replaced extents. Returns
+    /// the charged bytes.
+    fn promise(&self, piece: &Piece) -> Result<u64> {
+        let (filesystem, bytes) = (self.filesystem, piece.bytes());
+        let charged = filesystem
+            .quotas()
+            .charge_new_content(self.location.subvolume, bytes)?;
+        let reserved = match filesystem.reserve_data(bytes) {
+            Err(error) if error.is_out_of_space() => filesystem
+                .commit_metadata()
+                .and_then(|_| filesystem.reserve_data(bytes)),
+            reserved => reserved,
+        };
+        let tree = self.location.subvolume.tree();
+        reserved.inspect_err(|_| filesystem.quota_limits().uncharge(tree, charged))?;
+        Ok(charged)
+    }
+
+    /// Releases the space of a piece. Old extents may stay in snapshots, so a piece with new extents
+    /// stays charged until the stored counters include it.
+    fn end_promise(&self, piece: &Piece, charged: u64, is_rewritten: bool) {
         let filesystem = self.filesystem;
-        let bytes = piece.bytes();
-        match filesystem.reserve_data(bytes) {
-            Err(error) if error.is_out_of_space() => {
-                filesystem.commit_metadata()?;
-                filesystem.reserve_data(bytes)?;
-            }
-            reserved => reserved?,
+        filesystem.release_data(piece.bytes());
+        let tree = self.location.subvolume.tree();
+        match is_rewritten {
+            true => filesystem.quota_limits().land(tree, charged),
+            false => filesystem.quota_limits().uncharge(tree, charged),
         }
-        let placed = filesystem.writeback().place_extents(extents);
-        filesystem.release_data(bytes);
-        placed
     }
 
     /// Replaces the items of a piece. Returns false, and frees the new extents, if the file changed

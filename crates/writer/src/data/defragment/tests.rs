@@ -470,7 +470,7 @@ fn piece_that_changed_is_not_replaced() {
         let (extents, _) = filesystem
             .writeback()
             .make_extents(&[(0, Bytes::from(old))], None);
-        let placed = job.place(piece, &extents).unwrap();
+        let placed = filesystem.writeback().place_extents(&extents).unwrap();
         let written = filesystem
             .writeback()
             .write_extents_out(&writes_of(&placed), job.has_checksums);
