@@ -8,7 +8,7 @@ use buttress_oracle::seeds;
 use std::time::Instant;
 
 const USAGE: &str = "usage: cargo xtask soak [--seed N] [--seconds N] [--histories N | --seeds N,N… | --operations N | \
-     --concurrent N | --cuts N | --receive N | --fsync N | --fiemap N | --conversions N | --scrub SECONDS | --mount SECONDS | --mount-calls N | --mount-cuts N]";
+     --concurrent N | --cuts N | --receive N | --fsync N | --fiemap N | --conversions N | --cut-balances N | --scrub SECONDS | --mount SECONDS | --mount-calls N | --mount-cuts N]";
 
 /// The chosen runs, and their first seed.
 struct Options {
@@ -32,6 +32,8 @@ struct Options {
     fiemap: Option<u64>,
     /// Runs only balances that convert, this number of pairs of layouts; 117 are all pairs.
     conversions: Option<u64>,
+    /// Runs only balances of the kernel that a power cut ends, with this many cuts.
+    cut_balances: Option<u64>,
     /// Runs only scrubs and replacements, with this many seconds of scrubs beside a writer.
     scrub: Option<u64>,
     /// Runs only a mount under mixed load that ends repeatedly, for this many seconds.
@@ -55,6 +57,7 @@ fn parse(words: &[String]) -> Result<Options> {
         fsync: None,
         fiemap: None,
         conversions: None,
+        cut_balances: None,
         scrub: None,
         mount: None,
         mount_calls: None,
@@ -80,6 +83,7 @@ fn parse(words: &[String]) -> Result<Options> {
             "--fsync" => options.fsync = Some(number()?),
             "--fiemap" => options.fiemap = Some(number()?),
             "--conversions" => options.conversions = Some(number()?),
+            "--cut-balances" => options.cut_balances = Some(number()?),
             "--scrub" => options.scrub = Some(number()?),
             "--mount" => options.mount = Some(number()?),
             "--mount-calls" => options.mount_calls = Some(number()?),
@@ -102,6 +106,7 @@ fn parse(words: &[String]) -> Result<Options> {
 /// | `--fsync` | histories of operations and syncs, with cuts |
 /// | `--fiemap` | extents and seeks, the given number however long it takes |
 /// | `--conversions` | balances between profiles, of volumes with 50 snapshots; cuts of two conversions |
+/// | `--cut-balances` | power cuts of the kernel's balances, ended here |
 /// | `--scrub` | damage at every place, cuts of repairs and replacements, scrubs beside a writer |
 /// | `--mount`, `--mount-calls` | mounts: mixed load with all kinds of ends, calls beside the kernel's |
 /// | `--mount-cuts` | power cuts under each of Debian's programs |
@@ -119,6 +124,9 @@ pub(crate) fn run(words: &[String]) -> Result<()> {
     }
     if let Some(conversions) = options.conversions {
         return run_conversions(options.seed, conversions);
+    }
+    if let Some(cuts) = options.cut_balances {
+        return run_cut_balances(options.seed, cuts);
     }
     if let Some(seconds) = options.scrub {
         return run_scrub(options.seed, seconds);
@@ -184,6 +192,27 @@ fn run_conversions(seed: u64, conversions: u64) -> Result<()> {
     run::run(&mut command)?;
     println!(
         "conversions: seed {seed}, {conversions} pairs, in {} s",
+        begin.elapsed().as_secs()
+    );
+    Ok(())
+}
+
+/// Ends what power cuts of the kernel's balances left.
+fn run_cut_balances(seed: u64, cuts: u64) -> Result<()> {
+    let begin = Instant::now();
+    let mut command = cargo()?;
+    command
+        .args(["test", "--release", "-p", "buttress-proof", "--test", "writing"])
+        .args(["--", "cut_balances::", "--nocapture"])
+        .env("CI", "true")
+        .env("BUTTRESS_SOAK_SEED", seed.to_string())
+        .env("BUTTRESS_CUT_BALANCES", cuts.to_string());
+    if let Some(folder) = tools::newer_progs()? {
+        command.env("BUTTRESS_PROGS", folder);
+    }
+    run::run(&mut command)?;
+    println!(
+        "cut balances: seed {seed}, {cuts} cuts, in {} s",
         begin.elapsed().as_secs()
     );
     Ok(())

@@ -6,6 +6,7 @@
 //! - [`balanced`]: Buttress deletes subvolumes that the kernel relocated;
 //! - [`relocated`]: Buttress relocates block groups, between all kinds of profiles;
 //! - [`converted`]: Buttress converts volumes between all profiles, and crashes interrupt conversions;
+//! - [`cut_balances`]: a power cut ends balances of the kernel, and Buttress ends what is left;
 //! - [`old_layouts`]: volumes in the layouts of old versions of mkfs.btrfs;
 //! - [`full`]: volumes without space;
 //! - [`host`]: image files with holes on a host that becomes full;
@@ -14,6 +15,7 @@
 
 mod balanced;
 mod converted;
+mod cut_balances;
 mod devices;
 mod faults;
 mod full;
@@ -39,6 +41,7 @@ fn main() -> std::process::ExitCode {
         .chain(balanced::cases())
         .chain(relocated::cases())
         .chain(converted::cases())
+        .chain(cut_balances::cases())
         .chain(old_layouts::cases())
         .chain(full::cases())
         .chain(host::cases())
